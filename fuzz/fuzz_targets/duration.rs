@@ -1,0 +1,7 @@
+//! Durations in Go form.
+#![no_main]
+
+#[path = "../src/properties.rs"]
+mod properties;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| properties::duration(bytes));

@@ -1,0 +1,78 @@
+//! The client kit: everything between a provider and its SDK.
+//!
+//! Clouds differ in their calls and are alike in everything around a call: a quota that many controllers share, replies
+//! that say "slow down", requests that hang, listings in pages, questions that twenty callers ask at one moment.
+//! The kit is written once; a provider describes its calls (an enum that implements [`Operation`]) and hands each to
+//! [`Gate::call`]. SDKs own their transports, so everything here acts on *operations*, not on HTTP requests.
+//!
+//! What happens to a call, outermost first:
+//!
+//! | Layer | Type | Does |
+//! |---|---|---|
+//! | sharing | [`Cache`], [`Batcher`] | many questions, one request; chosen by the provider per call |
+//! | span and metrics | [`Gate`], [`ClientMetrics`] | one span `cloud{provider, operation}`, `ccm_cloud_*` |
+//! | deadline | [`Gate`] | bounds everything below it, waiting for quota and between attempts included |
+//! | retry | [`RetryPolicy`] | the only layer that repeats a request; the SDK's own retry is off |
+//! | rate limit | [`Bucket`] | one token and one in-flight slot per attempt, users before background |
+//! | attempt timeout | [`Gate`] | bounds one attempt |
+//! | attempt | the provider's closure | the SDK call, its error mapped to [`Error`](crate::Error) |
+//!
+//! A write whose fate is unknown (no answer came) is never sent again blindly: the error says
+//! [`Outcome::Unknown`](crate::Outcome::Unknown) and the caller reads before it writes.
+//!
+//! ```
+//! use ccm_core::client::{ClientMetrics, Effect, Gate, GateConfig, Operation};
+//! use ccm_core::{Priority, Result};
+//!
+//! #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+//! enum Op { ServerGet, ServerCreate }
+//!
+//! impl Operation for Op {
+//!     fn name(self) -> &'static str {
+//!         match self { Self::ServerGet => "server_get", Self::ServerCreate => "server_create" }
+//!     }
+//!     fn bucket(self) -> &'static str { "compute" }
+//!     fn effect(self) -> Effect {
+//!         match self { Self::ServerGet => Effect::Read, Self::ServerCreate => Effect::Write }
+//!     }
+//! }
+//!
+//! async fn server(gate: &Gate, id: &str) -> Result<String> {
+//!     gate.call(Op::ServerGet, Priority::User, || async { Ok(format!("server {id}")) }).await
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let gate = Gate::new(GateConfig::new("acme"), &ClientMetrics::default());
+//! assert_eq!(server(&gate, "7").await.unwrap(), "server 7");
+//! # }
+//! ```
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+mod batch;
+mod cache;
+mod gate;
+mod metrics;
+mod op;
+mod page;
+mod rate_limit;
+mod retry;
+
+pub use batch::{BatchConfig, Batcher};
+pub use cache::{Cache, CacheConfig};
+pub use gate::{CallOptions, Gate, GateConfig};
+pub use metrics::ClientMetrics;
+pub use op::{Effect, Operation};
+pub use page::{Marker, Page, Pages, collect};
+pub use rate_limit::{Bucket, BucketState, Permit, Quota};
+pub use retry::{Backoff, RetryPolicy};
+
+/// `instant + duration`, or a time that nobody lives to see: durations come from headers and config files, and the sum
+/// of `Instant`s must not overflow.
+fn later(instant: Instant, duration: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 86400);
+    instant.checked_add(duration.min(CENTURY)).unwrap_or(instant)
+}

@@ -1,0 +1,443 @@
+//! Answers of the cloud, shared by everybody who asks the same.
+//!
+//! Two ways to save a request: an answer that is young enough, and joining a load that is under way (*single flight*).
+//! Both obey the caller's [`Freshness`]: the age of an answer counts from the moment when its load *began*, and a load
+//! that began too early is not joined, even if its reply is still to come.
+//!
+//! Invariants:
+//! - A load runs in a task of its own: whoever stops waiting, the others get their answer.
+//! - Errors go to those who wait for that load, and are never kept.
+//! - An older answer never takes the place of a newer one, in whatever order they arrive.
+//! - After an invalidation nobody is given, and nothing keeps, an answer whose load began before it.
+
+use std::{
+    borrow::Borrow,
+    collections::HashMap,
+    fmt,
+    hash::Hash,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Handle,
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tracing::Instrument;
+
+use super::{later, metrics::ClientMetrics};
+use crate::{Error, ErrorKind, Freshness, Result};
+
+/// What a [`Cache`] keeps, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// The metric label.
+    pub name: &'static str,
+    /// Answers kept at most; beyond it the oldest go. `None`: no limit.
+    pub max_entries: Option<usize>,
+    /// Answers older than this are freed, also when nobody asks any more. `None`: kept until they are replaced.
+    pub max_age: Option<Duration>,
+}
+
+impl CacheConfig {
+    /// Without limits.
+    #[must_use]
+    pub fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            max_entries: None,
+            max_age: None,
+        }
+    }
+}
+
+/// A cache with single flight; see the module. A clone is the same cache.
+pub struct Cache<K, V>(Arc<Inner<K, V>>);
+
+struct Inner<K, V> {
+    config: CacheConfig,
+    metrics: ClientMetrics,
+    state: Mutex<State<K, V>>,
+}
+
+struct State<K, V> {
+    slots: HashMap<K, Slot<V>>,
+    /// How many slots have an entry.
+    entries: usize,
+    flights: u64,
+    /// When something was last invalidated.
+    invalidated: Option<Instant>,
+    sweeping: bool,
+}
+
+/// What is known of one key. Never empty: removed when its last part goes.
+struct Slot<V> {
+    entry: Option<Entry<V>>,
+    /// Under way, in the order in which they began. Mostly one.
+    flights: Vec<Flight<V>>,
+}
+
+struct Entry<V> {
+    value: Arc<V>,
+    /// When its load began, and a count that tells loads of one instant apart.
+    began: (Instant, u64),
+}
+
+struct Flight<V> {
+    began: (Instant, u64),
+    landed: Landed<V>,
+}
+
+type Landed<V> = watch::Receiver<Option<Result<Arc<V>>>>;
+
+impl<K, V> Cache<K, V>
+where
+    K: Clone + Eq + Hash + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    /// An empty cache.
+    #[must_use]
+    pub fn new(config: CacheConfig, metrics: &ClientMetrics) -> Self {
+        let state = State {
+            slots: HashMap::new(),
+            entries: 0,
+            flights: 0,
+            invalidated: None,
+            sweeping: false,
+        };
+        Self(Arc::new(Inner {
+            config,
+            metrics: metrics.clone(),
+            state: Mutex::new(state),
+        }))
+    }
+
+    /// The answer for `key`: a kept one that is fresh enough, else that of a load under way that began late enough,
+    /// else that of a new load. `load` is called only in the last case.
+    ///
+    /// # Errors
+    /// What the load returned; `Unexpected` if it panicked.
+    pub async fn get<F, Fut>(&self, key: K, freshness: Freshness, load: F) -> Result<Arc<V>>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<V>> + Send + 'static,
+    {
+        let mut landed = match self.0.find(&key, freshness) {
+            Found::Value(value) => return Ok(value),
+            Found::Join(landed) => landed,
+            Found::Begun(landed, mut landing) => {
+                let load = load();
+                let flight = async move {
+                    let result = load.await.map(Arc::new);
+                    landing.land(result);
+                };
+                tokio::spawn(flight.in_current_span());
+                landed
+            }
+        };
+        let result = landed
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|landed| landed.clone());
+        result.unwrap_or_else(|| {
+            Err(Error::new(
+                ErrorKind::Unexpected,
+                "the request ended without a result (it panicked, or is being shut down)",
+            )
+            .with_context("cache", self.0.config.name))
+        })
+    }
+
+    /// The kept answer for `key` and when its load began, if it is fresh enough. Never loads, never waits.
+    #[must_use]
+    pub fn peek<Q>(&self, key: &Q, freshness: Freshness) -> Option<(Arc<V>, Instant)>
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        let state = self.0.state.lock();
+        let entry = state.slots.get(key)?.entry.as_ref()?;
+        self.0
+            .usable(entry, freshness)
+            .then(|| (Arc::clone(&entry.value), entry.began.0))
+    }
+
+    /// Keeps an answer that came another way, such as one item of a listing. `began`: when the request for it began.
+    ///
+    /// Does nothing if a newer answer is there, or if anything was invalidated since `began`.
+    pub fn insert(&self, key: K, value: V, began: Instant) {
+        let mut state = self.0.state.lock();
+        if state.invalidated.is_some_and(|invalidated| began < invalidated) {
+            return;
+        }
+        state.flights += 1;
+        let began = (began, state.flights);
+        self.0.keep(&mut state, key, Arc::new(value), began);
+    }
+
+    /// Forgets the answer for `key`. A load under way is neither joined any more nor is its answer kept.
+    pub fn invalidate<Q>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        let mut state = self.0.state.lock();
+        state.invalidated = Some(Instant::now());
+        if state.slots.remove(key).is_some_and(|slot| slot.entry.is_some()) {
+            state.entries -= 1;
+        }
+    }
+
+    /// Forgets all answers, as [`invalidate`](Self::invalidate) does.
+    pub fn invalidate_all(&self) {
+        self.retain(|_, _| false);
+    }
+
+    /// Forgets what `keep` returns false for, as [`invalidate`](Self::invalidate) does. It gets `None` for the value of
+    /// a key whose first load is under way. It must not use this cache.
+    pub fn retain(&self, mut keep: impl FnMut(&K, Option<&V>) -> bool) {
+        let mut state = self.0.state.lock();
+        state.invalidated = Some(Instant::now());
+        state
+            .slots
+            .retain(|key, slot| keep(key, slot.entry.as_ref().map(|entry| &*entry.value)));
+        state.recount();
+    }
+
+    /// How many answers are kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.state.lock().entries
+    }
+
+    /// Whether no answer is kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<K, V> Clone for Cache<K, V> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K, V> fmt::Debug for Cache<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache")
+            .field("config", &self.0.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where an answer comes from.
+enum Found<K: Eq + Hash, V> {
+    Value(Arc<V>),
+    Join(Landed<V>),
+    Begun(Landed<V>, Landing<K, V>),
+}
+
+impl<K, V> Inner<K, V>
+where
+    K: Clone + Eq + Hash + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    fn find(self: &Arc<Self>, key: &K, freshness: Freshness) -> Found<K, V> {
+        let mut state = self.state.lock();
+        if let Some(slot) = state.slots.get(key) {
+            if let Some(entry) = slot.entry.as_ref().filter(|entry| self.usable(entry, freshness)) {
+                self.metrics.cache_request(self.config.name, "hit");
+                return Found::Value(Arc::clone(&entry.value));
+            }
+            // The first that will do is the first to land.
+            if let Some(flight) = slot
+                .flights
+                .iter()
+                .find(|flight| freshness.allows(flight.began.0))
+            {
+                self.metrics.cache_request(self.config.name, "join");
+                return Found::Join(flight.landed.clone());
+            }
+        }
+        self.metrics.cache_request(self.config.name, "miss");
+        state.flights += 1;
+        let began = (Instant::now(), state.flights);
+        let (sender, landed) = watch::channel(None);
+        let slot = state.slots.entry(key.clone()).or_insert_with(Slot::empty);
+        slot.flights.push(Flight {
+            began,
+            landed: landed.clone(),
+        });
+        let landing = Landing {
+            cache: Arc::downgrade(self),
+            key: key.clone(),
+            began,
+            sender,
+        };
+        Found::Begun(landed, landing)
+    }
+
+    fn usable(&self, entry: &Entry<V>, freshness: Freshness) -> bool {
+        freshness.allows(entry.began.0)
+            && self
+                .config
+                .max_age
+                .is_none_or(|age| entry.began.0.elapsed() <= age)
+    }
+
+    fn keep(self: &Arc<Self>, state: &mut State<K, V>, key: K, value: Arc<V>, began: (Instant, u64)) {
+        let slot = state.slots.entry(key).or_insert_with(Slot::empty);
+        if slot.entry.as_ref().is_some_and(|entry| entry.began > began) {
+            return;
+        }
+        if slot.entry.replace(Entry { value, began }).is_none() {
+            state.entries += 1;
+        }
+        if self.config.max_entries.is_some_and(|max| state.entries > max) {
+            self.evict(state);
+        }
+        if self.config.max_age.is_some()
+            && !state.sweeping
+            && let Ok(runtime) = Handle::try_current()
+        {
+            state.sweeping = true;
+            runtime.spawn(sweep(Arc::downgrade(self)));
+        }
+    }
+
+    /// Drops the oldest answers. A tenth more than needed, so that it is rarely done.
+    fn evict(&self, state: &mut State<K, V>) {
+        let max = self.config.max_entries.unwrap_or(usize::MAX);
+        let mut began: Vec<_> = state
+            .slots
+            .values()
+            .filter_map(|slot| Some(slot.entry.as_ref()?.began))
+            .collect();
+        let excess = (began.len().saturating_sub(max) + max / 10).min(began.len());
+        if excess == 0 {
+            return;
+        }
+        let (_, last, _) = began.select_nth_unstable(excess - 1);
+        let last = *last;
+        state.drop_entries(|entry| entry.began <= last);
+    }
+}
+
+impl<V> Slot<V> {
+    fn empty() -> Self {
+        Self {
+            entry: None,
+            flights: Vec::new(),
+        }
+    }
+}
+
+impl<K: Eq + Hash, V> State<K, V> {
+    /// Drops entries and leaves loads under way alone.
+    fn drop_entries(&mut self, old: impl Fn(&Entry<V>) -> bool) {
+        self.slots.retain(|_, slot| {
+            if slot.entry.as_ref().is_some_and(&old) {
+                slot.entry = None;
+            }
+            slot.entry.is_some() || !slot.flights.is_empty()
+        });
+        self.recount();
+        // What a burst took is given back to the system.
+        if self.slots.capacity() > 4 * self.slots.len() + 64 {
+            self.slots.shrink_to_fit();
+        }
+    }
+
+    fn recount(&mut self) {
+        self.entries = self.slots.values().filter(|slot| slot.entry.is_some()).count();
+    }
+}
+
+/// Frees entries that are too old; ends with the last one.
+async fn sweep<K, V>(cache: Weak<Inner<K, V>>)
+where
+    K: Eq + Hash,
+{
+    loop {
+        let next = {
+            let Some(cache) = cache.upgrade() else {
+                return;
+            };
+            let Some(max_age) = cache.config.max_age else {
+                return;
+            };
+            let now = Instant::now();
+            let mut state = cache.state.lock();
+            state.drop_entries(|entry| now.saturating_duration_since(entry.began.0) > max_age);
+            let oldest = state
+                .slots
+                .values()
+                .filter_map(|slot| Some(slot.entry.as_ref()?.began.0))
+                .min();
+            let Some(oldest) = oldest else {
+                state.sweeping = false;
+                return;
+            };
+            // Not for each entry by itself: a tenth late is early enough.
+            later(
+                oldest,
+                max_age.saturating_add((max_age / 10).max(Duration::from_millis(1))),
+            )
+        };
+        sleep_until(next).await;
+    }
+}
+
+/// The end of a flight. Dropped without a result (panic, shutdown) it clears the way for the next one.
+struct Landing<K: Eq + Hash, V> {
+    cache: Weak<Inner<K, V>>,
+    key: K,
+    began: (Instant, u64),
+    sender: watch::Sender<Option<Result<Arc<V>>>>,
+}
+
+impl<K, V> Landing<K, V>
+where
+    K: Clone + Eq + Hash + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    fn land(&mut self, result: Result<Arc<V>>) {
+        if let Some(cache) = self.cache.upgrade() {
+            let mut state = cache.state.lock();
+            let flies = state
+                .slots
+                .get(&self.key)
+                .is_some_and(|slot| slot.flights.iter().any(|flight| flight.began == self.began));
+            // Else it was invalidated while it was under way.
+            if flies && let Ok(value) = &result {
+                cache.keep(&mut state, self.key.clone(), Arc::clone(value), self.began);
+            }
+            state.remove_flight(&self.key, self.began);
+        }
+        self.sender.send_replace(Some(result));
+    }
+}
+
+impl<K: Eq + Hash, V> Drop for Landing<K, V> {
+    fn drop(&mut self) {
+        if let Some(cache) = self.cache.upgrade() {
+            cache.state.lock().remove_flight(&self.key, self.began);
+        }
+    }
+}
+
+impl<K: Eq + Hash, V> State<K, V> {
+    fn remove_flight(&mut self, key: &K, began: (Instant, u64)) {
+        let Some(slot) = self.slots.get_mut(key) else {
+            return;
+        };
+        slot.flights.retain(|flight| flight.began != began);
+        if slot.entry.is_none() && slot.flights.is_empty() {
+            self.slots.remove(key);
+        }
+    }
+}

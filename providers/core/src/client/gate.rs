@@ -1,0 +1,387 @@
+//! The gate: what every cloud call passes.
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use rand::{SeedableRng, rngs::SmallRng};
+use tokio::time::{Instant, sleep, timeout_at};
+use tracing::{Instrument, debug, info_span};
+
+use super::{
+    later,
+    metrics::ClientMetrics,
+    op::{Effect, Operation},
+    rate_limit::{Bucket, Permit, Quota},
+    retry::RetryPolicy,
+};
+use crate::{Error, ErrorKind, Outcome, Priority, Result, Retry};
+
+/// How a [`Gate`] treats its calls.
+#[derive(Clone, Debug)]
+pub struct GateConfig {
+    /// The provider's name, as a metric label.
+    pub provider: &'static str,
+    /// The quota buckets that operations name. One that is missing here gets [`Quota::default`].
+    pub buckets: Vec<(&'static str, Quota)>,
+    /// When calls are repeated.
+    pub retry: RetryPolicy,
+    /// How long one attempt may take.
+    pub attempt_timeout: Duration,
+    /// How long a call may take in all, waiting for quota and between attempts included.
+    pub deadline: Duration,
+}
+
+impl GateConfig {
+    /// The defaults: [`Quota::default`], [`RetryPolicy::default`], 30 s per attempt, 2 minutes in all.
+    #[must_use]
+    pub fn new(provider: &'static str) -> Self {
+        Self {
+            provider,
+            buckets: Vec::new(),
+            retry: RetryPolicy::default(),
+            attempt_timeout: Duration::from_secs(30),
+            deadline: Duration::from_secs(120),
+        }
+    }
+}
+
+/// What one call wants otherwise than the gate's config has it. A bare [`Priority`] is one, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallOptions {
+    priority: Priority,
+    attempt_timeout: Option<Duration>,
+    deadline: Option<Duration>,
+}
+
+impl CallOptions {
+    /// The gate's defaults.
+    #[must_use]
+    pub fn new(priority: Priority) -> Self {
+        Self {
+            priority,
+            attempt_timeout: None,
+            deadline: None,
+        }
+    }
+
+    /// How long one attempt may take. Bulk requests need more than the default.
+    #[must_use]
+    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.attempt_timeout = Some(timeout);
+        self
+    }
+
+    /// How long the call may take in all.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+}
+
+impl From<Priority> for CallOptions {
+    fn from(priority: Priority) -> Self {
+        Self::new(priority)
+    }
+}
+
+/// What every cloud call of one provider passes; see the [module](super). A clone shares its quota.
+#[derive(Clone)]
+pub struct Gate(Arc<Inner>);
+
+struct Inner {
+    config: GateConfig,
+    metrics: ClientMetrics,
+    buckets: Mutex<HashMap<&'static str, Bucket>>,
+    rng: Mutex<SmallRng>,
+}
+
+impl Gate {
+    /// A gate with full buckets.
+    #[must_use]
+    pub fn new(config: GateConfig, metrics: &ClientMetrics) -> Self {
+        let rng = config
+            .retry
+            .seed
+            .map_or_else(|| SmallRng::from_rng(&mut rand::rng()), SmallRng::seed_from_u64);
+        let gate = Self(Arc::new(Inner {
+            metrics: metrics.clone(),
+            buckets: Mutex::default(),
+            rng: Mutex::new(rng),
+            config,
+        }));
+        for (name, _) in &gate.0.config.buckets {
+            drop(gate.bucket(name));
+        }
+        gate
+    }
+
+    /// The bucket of this name.
+    #[must_use]
+    pub fn bucket(&self, name: &'static str) -> Bucket {
+        let inner = &self.0;
+        let mut buckets = inner.buckets.lock();
+        let bucket = buckets.entry(name).or_insert_with(|| {
+            let listed = inner.config.buckets.iter().find(|(bucket, _)| *bucket == name);
+            let bucket = Bucket::new(listed.map_or_else(Quota::default, |(_, quota)| *quota));
+            inner.metrics.watch_bucket(inner.config.provider, name, &bucket);
+            bucket
+        });
+        bucket.clone()
+    }
+
+    /// What the cloud's reply says of its own counter: `remaining` requests are left in `bucket` until `reset`. Slows
+    /// the bucket down so that they last.
+    pub fn observe_remaining(&self, bucket: &'static str, remaining: u32, reset: Instant) {
+        self.bucket(bucket).observe_remaining(remaining, reset);
+    }
+
+    /// Makes the call: `attempt` is run once or, where that is safe and may help, several times.
+    ///
+    /// Which errors are tried again:
+    ///
+    /// | | read | idempotent write | write |
+    /// |---|---|---|---|
+    /// | [`RateLimited`](ErrorKind::RateLimited): the cloud refused it | yes | yes | yes |
+    /// | no answer within the attempt's timeout | yes | yes | never |
+    /// | another error that [says so](Error::retry) | yes | yes | no |
+    /// | [`Retry::Never`], or [`Outcome::Unknown`] of a write | no (read: by `retry`) | by `retry` | never |
+    ///
+    /// Dropping the future cancels the attempt and gives its quota place back.
+    ///
+    /// # Errors
+    /// The last attempt's error, with the number of attempts if there were several. [`ErrorKind::Timeout`] once the
+    /// deadline has passed; it says what the call was doing and has the last attempt's error as its source. The
+    /// error of a write has [`Outcome::Unknown`] if *any* of its attempts may have been carried out; it then must be
+    /// looked up, not sent again. A [`Effect::Write`] of that kind has [`Retry::Never`].
+    pub async fn call<O, T, F, Fut>(&self, op: O, options: impl Into<CallOptions>, attempt: F) -> Result<T>
+    where
+        O: Operation,
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T>>,
+    {
+        let inner = &*self.0;
+        let span = info_span!("cloud", provider = inner.config.provider, operation = op.name());
+        let mut record = Record {
+            inner,
+            op: op.name(),
+            began: Instant::now(),
+            result: "cancelled",
+        };
+        let call = Call::new(inner, self.bucket(op.bucket()), op, options.into(), record.began);
+        let result = call.run(attempt).instrument(span).await;
+        record.result = if result.is_ok() { "ok" } else { "error" };
+        result
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate")
+            .field("config", &self.0.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Counts a call when it ends, also when its future is dropped.
+struct Record<'a> {
+    inner: &'a Inner,
+    op: &'static str,
+    began: Instant,
+    result: &'static str,
+}
+
+impl Drop for Record<'_> {
+    fn drop(&mut self) {
+        self.inner.metrics.call_ended(
+            self.inner.config.provider,
+            self.op,
+            self.result,
+            self.began.elapsed(),
+        );
+    }
+}
+
+/// One call on its way.
+struct Call<'a, O> {
+    inner: &'a Inner,
+    bucket: Bucket,
+    op: O,
+    priority: Priority,
+    attempt_timeout: Duration,
+    allowed: Duration,
+    deadline: Instant,
+    attempts: u32,
+    last: Option<Error>,
+    /// Whether an attempt of a write may have been carried out.
+    unknown: bool,
+}
+
+/// What to do after a failed attempt.
+enum Next {
+    GiveUp,
+    RetryIn(Duration),
+}
+
+impl<'a, O: Operation> Call<'a, O> {
+    fn new(inner: &'a Inner, bucket: Bucket, op: O, options: CallOptions, began: Instant) -> Self {
+        let allowed = options.deadline.unwrap_or(inner.config.deadline);
+        Self {
+            inner,
+            bucket,
+            op,
+            priority: options.priority,
+            attempt_timeout: options.attempt_timeout.unwrap_or(inner.config.attempt_timeout),
+            allowed,
+            deadline: later(began, allowed),
+            attempts: 0,
+            last: None,
+            unknown: false,
+        }
+    }
+
+    async fn run<T, F, Fut>(mut self, mut attempt: F) -> Result<T>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T>>,
+    {
+        let mut backoff = self.inner.config.retry.backoff();
+        loop {
+            let permit = self.permit().await?;
+            let error = match self.attempt(permit, &mut attempt).await {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            let wait = {
+                let mut rng = self.inner.rng.lock();
+                self.next(&error, || backoff.next(&mut *rng))
+            };
+            let Next::RetryIn(wait) = wait else {
+                return Err(self.finish(error));
+            };
+            debug!(attempt = self.attempts, kind = %error.kind(), ?wait, error = %error.report(), "Will retry a cloud call");
+            self.last = Some(error);
+            sleep(wait).await;
+            self.inner
+                .metrics
+                .retried(self.inner.config.provider, self.op.name());
+        }
+    }
+
+    /// Waits for quota, but not past the deadline.
+    async fn permit(&mut self) -> Result<Permit> {
+        let began = Instant::now();
+        let permit = timeout_at(self.deadline, self.bucket.acquire(self.priority)).await;
+        let config = &self.inner.config;
+        self.inner
+            .metrics
+            .waited(config.provider, self.op.bucket(), self.priority, began.elapsed());
+        // A permit that comes at the last moment leaves no time for the request.
+        permit
+            .ok()
+            .filter(|_| Instant::now() < self.deadline)
+            .ok_or_else(|| {
+                let message = format!("gave up after {:?}, waiting for the cloud's quota", self.allowed);
+                let mut error =
+                    Error::new(ErrorKind::Timeout, message).with_context("bucket", self.op.bucket());
+                if let Some(last) = self.last.take() {
+                    error = error.with_source(last);
+                }
+                self.finish(error)
+            })
+    }
+
+    /// Makes one attempt and tells the bucket what its reply means for the quota.
+    async fn attempt<T, F, Fut>(&mut self, mut permit: Permit, attempt: &mut F) -> Result<T>
+    where
+        F: FnMut() -> Fut,
+        Fut: Future<Output = Result<T>>,
+    {
+        self.attempts += 1;
+        let now = Instant::now();
+        let limit = later(now, self.attempt_timeout).min(self.deadline);
+        permit.begin();
+        let result = match timeout_at(limit, attempt()).await {
+            Ok(result) => result,
+            Err(_) => Err(self.no_answer(limit)),
+        };
+        let config = &self.inner.config;
+        let error = match result {
+            Ok(value) => {
+                permit.accepted();
+                return Ok(value);
+            }
+            Err(error) => error.with_operation(self.op.name()),
+        };
+        self.inner
+            .metrics
+            .attempt_failed(config.provider, self.op.name(), error.kind());
+        match error.kind() {
+            ErrorKind::RateLimited => {
+                self.inner.metrics.throttled(config.provider, self.op.bucket());
+                permit.throttled(match error.retry() {
+                    Retry::After(wait) => Some(wait),
+                    Retry::Never | Retry::Backoff => None,
+                });
+            }
+            // The cloud may be in distress: nothing learnt of its quota.
+            ErrorKind::Unavailable | ErrorKind::Timeout => drop(permit),
+            _ => permit.accepted(),
+        }
+        if self.op.effect() != Effect::Read
+            && (error.outcome() == Outcome::Unknown || error.kind() == ErrorKind::Timeout)
+        {
+            self.unknown = true;
+        }
+        Err(error)
+    }
+
+    fn no_answer(&mut self, limit: Instant) -> Error {
+        let message = if limit < self.deadline {
+            format!("no answer within {:?}", self.attempt_timeout)
+        } else {
+            format!("gave up after {:?}, waiting for the answer", self.allowed)
+        };
+        let error = Error::new(ErrorKind::Timeout, message);
+        match self.last.take() {
+            Some(last) => error.with_source(last),
+            None => error,
+        }
+    }
+
+    /// Whether and when to try again.
+    fn next(&self, error: &Error, backoff: impl FnOnce() -> Duration) -> Next {
+        let refused = error.kind() == ErrorKind::RateLimited && error.outcome() == Outcome::NotDone;
+        let safe = self.op.effect() != Effect::Write || (refused && !self.unknown);
+        if !safe || self.attempts >= self.inner.config.retry.max_attempts {
+            return Next::GiveUp;
+        }
+        let wait = match error.retry() {
+            Retry::Never => return Next::GiveUp,
+            Retry::Backoff => backoff(),
+            // A little later than asked, so that those who were refused together do not come back together.
+            Retry::After(wait) => wait.saturating_add(backoff().min(Duration::from_secs(1))),
+        };
+        // What could only end at the deadline ends now, with an error that says why.
+        if later(Instant::now(), wait) >= self.deadline {
+            Next::GiveUp
+        } else {
+            Next::RetryIn(wait)
+        }
+    }
+
+    /// The error as the caller gets it.
+    fn finish(&self, error: Error) -> Error {
+        let mut error = error.with_operation(self.op.name());
+        if self.attempts > 1 {
+            error = error.with_context("attempts", self.attempts.to_string());
+        }
+        if self.unknown {
+            error = error.with_outcome(Outcome::Unknown);
+            if self.op.effect() == Effect::Write {
+                error = error.with_retry(Retry::Never);
+            }
+        }
+        error
+    }
+}

@@ -1,0 +1,287 @@
+//! The `ccm_cloud_*` metrics.
+//!
+//! | Metric | Kind | Labels | Meaning |
+//! |---|---|---|---|
+//! | `ccm_cloud_calls_total` | counter | `provider` `op` `result` | calls that ended: `ok`, `error`, or `cancelled` by the caller |
+//! | `ccm_cloud_call_duration_seconds` | histogram | `provider` `op` | the whole call: waiting for quota and all attempts |
+//! | `ccm_cloud_errors_total` | counter | `provider` `op` `kind` | attempts that failed, by kind of error |
+//! | `ccm_cloud_retries_total` | counter | `provider` `op` | attempts after the first one |
+//! | `ccm_cloud_throttles_total` | counter | `provider` `bucket` | replies of the cloud that asked to slow down |
+//! | `ccm_cloud_wait_seconds` | histogram | `provider` `bucket` `priority` | time that an attempt waited for quota |
+//! | `ccm_cloud_bucket_tokens` | gauge | `provider` `bucket` | requests that could be sent at once |
+//! | `ccm_cloud_bucket_rate` | gauge | `provider` `bucket` | requests per second allowed now |
+//! | `ccm_cloud_bucket_in_flight` | gauge | `provider` `bucket` | requests without a reply yet |
+//! | `ccm_cloud_bucket_waiting` | gauge | `provider` `bucket` `priority` | attempts that wait for quota |
+//! | `ccm_cloud_batch_size` | histogram | `name` | items of one batch |
+//! | `ccm_cloud_cache_requests_total` | counter | `name` `result` | questions: `hit`, `miss` (a load began), `join` (of a load under way) |
+//!
+//! The bucket gauges are computed when they are scraped: a bucket refills without anybody touching it.
+
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{
+        MetricType,
+        counter::Counter,
+        family::Family,
+        gauge::ConstGauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+
+use super::rate_limit::{Bucket, BucketState, WeakBucket};
+use crate::{ErrorKind, Priority};
+
+/// A label set: pairs of name and value.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+/// Where cloud calls are counted. A clone counts in the same place.
+///
+/// `default()` gives one that is registered nowhere.
+#[derive(Clone, Debug, Default)]
+pub struct ClientMetrics(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    calls: Family<Labels<3>, Counter>,
+    duration: Family<Labels<2>, Histogram>,
+    errors: Family<Labels<3>, Counter>,
+    retries: Family<Labels<2>, Counter>,
+    throttles: Family<Labels<2>, Counter>,
+    wait: Family<Labels<3>, Histogram>,
+    batch_size: Family<Labels<1>, Histogram>,
+    cache: Family<Labels<2>, Counter>,
+    buckets: BucketGauges,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self {
+            calls: Family::default(),
+            duration: Family::new_with_constructor(seconds),
+            errors: Family::default(),
+            retries: Family::default(),
+            throttles: Family::default(),
+            wait: Family::new_with_constructor(seconds),
+            batch_size: Family::new_with_constructor(|| Histogram::new(exponential_buckets(1.0, 2.0, 11))),
+            cache: Family::default(),
+            buckets: BucketGauges::default(),
+        }
+    }
+}
+
+/// 5 ms to 82 s, each bucket double the last.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.005, 2.0, 15))
+}
+
+impl ClientMetrics {
+    /// Makes the metrics and registers them.
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let inner = &metrics.0;
+        registry.register(
+            "ccm_cloud_calls",
+            "Cloud calls that ended, by result: ok, error or cancelled",
+            inner.calls.clone(),
+        );
+        registry.register(
+            "ccm_cloud_call_duration_seconds",
+            "Duration of a cloud call, waiting for quota and all attempts included",
+            inner.duration.clone(),
+        );
+        registry.register(
+            "ccm_cloud_errors",
+            "Attempts of cloud calls that failed, by kind of error",
+            inner.errors.clone(),
+        );
+        registry.register(
+            "ccm_cloud_retries",
+            "Attempts of cloud calls after the first one",
+            inner.retries.clone(),
+        );
+        registry.register(
+            "ccm_cloud_throttles",
+            "Replies of the cloud that asked to slow down",
+            inner.throttles.clone(),
+        );
+        registry.register(
+            "ccm_cloud_wait_seconds",
+            "Time that an attempt of a cloud call waited for quota",
+            inner.wait.clone(),
+        );
+        registry.register(
+            "ccm_cloud_batch_size",
+            "Items that were sent to the cloud together",
+            inner.batch_size.clone(),
+        );
+        registry.register(
+            "ccm_cloud_cache_requests",
+            "Questions to a cache of cloud answers: hit, miss or join of a load under way",
+            inner.cache.clone(),
+        );
+        registry.register_collector(Box::new(inner.buckets.clone()));
+        metrics
+    }
+
+    pub(super) fn call_ended(
+        &self,
+        provider: &'static str,
+        op: &'static str,
+        result: &'static str,
+        took: Duration,
+    ) {
+        self.0
+            .calls
+            .get_or_create(&[("provider", provider), ("op", op), ("result", result)])
+            .inc();
+        self.0
+            .duration
+            .get_or_create(&[("provider", provider), ("op", op)])
+            .observe(took.as_secs_f64());
+    }
+
+    pub(super) fn attempt_failed(&self, provider: &'static str, op: &'static str, kind: ErrorKind) {
+        self.0
+            .errors
+            .get_or_create(&[("provider", provider), ("op", op), ("kind", kind.as_str())])
+            .inc();
+    }
+
+    pub(super) fn retried(&self, provider: &'static str, op: &'static str) {
+        self.0
+            .retries
+            .get_or_create(&[("provider", provider), ("op", op)])
+            .inc();
+    }
+
+    pub(super) fn throttled(&self, provider: &'static str, bucket: &'static str) {
+        self.0
+            .throttles
+            .get_or_create(&[("provider", provider), ("bucket", bucket)])
+            .inc();
+    }
+
+    pub(super) fn waited(
+        &self,
+        provider: &'static str,
+        bucket: &'static str,
+        priority: Priority,
+        wait: Duration,
+    ) {
+        self.0
+            .wait
+            .get_or_create(&[
+                ("provider", provider),
+                ("bucket", bucket),
+                ("priority", label(priority)),
+            ])
+            .observe(wait.as_secs_f64());
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a batch has less than 2^52 items")]
+    pub(super) fn batch(&self, name: &'static str, items: usize) {
+        self.0
+            .batch_size
+            .get_or_create(&[("name", name)])
+            .observe(items as f64);
+    }
+
+    pub(super) fn cache_request(&self, name: &'static str, result: &'static str) {
+        self.0
+            .cache
+            .get_or_create(&[("name", name), ("result", result)])
+            .inc();
+    }
+
+    pub(super) fn watch_bucket(&self, provider: &'static str, name: &'static str, bucket: &Bucket) {
+        let mut watched = self.0.buckets.0.lock();
+        // A provider that is built again after a failure leaves dead buckets behind.
+        watched.retain(|(.., bucket)| bucket.upgrade().is_some());
+        watched.push((provider, name, bucket.downgrade()));
+    }
+}
+
+fn label(priority: Priority) -> &'static str {
+    match priority {
+        Priority::User => "user",
+        Priority::Background => "background",
+    }
+}
+
+/// Reads the buckets when somebody scrapes.
+#[derive(Clone, Default)]
+struct BucketGauges(Arc<Mutex<Vec<Watched>>>);
+
+/// Provider, name, bucket.
+type Watched = (&'static str, &'static str, WeakBucket);
+
+impl fmt::Debug for BucketGauges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BucketGauges").finish_non_exhaustive()
+    }
+}
+
+impl Collector for BucketGauges {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        // Two live buckets of one name (a provider that is being replaced): the newer one is the one in use.
+        let states: BTreeMap<_, _> = self
+            .0
+            .lock()
+            .iter()
+            .filter_map(|(provider, name, bucket)| Some(((*provider, *name), bucket.upgrade()?.state())))
+            .collect();
+        if states.is_empty() {
+            return Ok(());
+        }
+        let mut gauge = |name: &str, help: &str, value: &dyn Fn(&BucketState) -> f64| {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for ((provider, bucket), state) in &states {
+                let labels = [("provider", *provider), ("bucket", *bucket)];
+                ConstGauge::new(value(state)).encode(family.encode_family(&labels)?)?;
+            }
+            Ok(())
+        };
+        gauge(
+            "ccm_cloud_bucket_tokens",
+            "Requests that could be sent at once",
+            &|state| state.tokens,
+        )?;
+        gauge(
+            "ccm_cloud_bucket_rate",
+            "Requests per second allowed now",
+            &|state| state.rate,
+        )?;
+        gauge(
+            "ccm_cloud_bucket_in_flight",
+            "Requests without a reply yet",
+            &|state| state.in_flight.into(),
+        )?;
+        let mut family = encoder.encode_descriptor(
+            "ccm_cloud_bucket_waiting",
+            "Attempts that wait for quota",
+            None,
+            MetricType::Gauge,
+        )?;
+        for ((provider, bucket), state) in &states {
+            for priority in [Priority::User, Priority::Background] {
+                let waiting = match priority {
+                    Priority::User => state.waiting_user,
+                    Priority::Background => state.waiting_background,
+                };
+                let labels = [
+                    ("provider", *provider),
+                    ("bucket", *bucket),
+                    ("priority", label(priority)),
+                ];
+                ConstGauge::new(waiting as u64).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}

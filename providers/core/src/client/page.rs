@@ -1,0 +1,220 @@
+//! Listings that come in pages.
+
+use std::{collections::HashSet, hash::Hash};
+
+use crate::{Error, ErrorKind, Result};
+
+/// What asks for the next page: a token, the id of the last item, an offset, a URL.
+pub trait Marker: Clone + Eq + Hash {
+    /// Whether this marker says that there is no next page. Some clouds send an empty token in place of none.
+    fn is_end(&self) -> bool {
+        false
+    }
+}
+
+impl Marker for String {
+    fn is_end(&self) -> bool {
+        self.is_empty()
+    }
+}
+
+impl Marker for u64 {}
+
+/// One page of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T, M> {
+    /// Its items.
+    pub items: Vec<T>,
+    /// How to ask for the page after it; `None` (or an empty token) after the last one.
+    pub next: Option<M>,
+}
+
+/// A walk over the pages of one listing, a page at a time, so that the caller may stop early.
+///
+/// Guards against a server that never comes to an end: a marker that came before is an error, and so is the need for
+/// more pages than allowed.
+#[derive(Debug)]
+pub struct Pages<M> {
+    /// How to ask for the next page; the outer `None` after the last one.
+    next: Option<Option<M>>,
+    seen: HashSet<M>,
+    fetched: usize,
+    max_pages: usize,
+}
+
+impl<M: Marker> Pages<M> {
+    /// More pages than this in one listing are taken for a fault of the server. 1000 pages of 1000 items are a million.
+    pub const DEFAULT_MAX_PAGES: usize = 1000;
+
+    /// A walk from the page that `start` asks for, or from the first page.
+    #[must_use]
+    pub fn new(start: Option<M>) -> Self {
+        Self {
+            seen: start.iter().cloned().collect(),
+            next: Some(start),
+            fetched: 0,
+            max_pages: Self::DEFAULT_MAX_PAGES,
+        }
+    }
+
+    /// The same walk with another limit of pages.
+    #[must_use]
+    pub fn max_pages(mut self, max_pages: usize) -> Self {
+        self.max_pages = max_pages;
+        self
+    }
+
+    /// How many pages were fetched so far.
+    #[must_use]
+    pub fn fetched(&self) -> usize {
+        self.fetched
+    }
+
+    /// Whether the last page was fetched: only then is what was found the whole listing.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.next.is_none()
+    }
+
+    /// The items of the next page; `None` after the last one.
+    ///
+    /// After an error of `fetch` the same page may be asked for again.
+    ///
+    /// # Errors
+    /// What `fetch` returns; `Unexpected` for a marker that came before and for too many pages.
+    pub async fn next<T, Fut>(&mut self, fetch: impl FnOnce(Option<M>) -> Fut) -> Result<Option<Vec<T>>>
+    where
+        Fut: Future<Output = Result<Page<T, M>>>,
+    {
+        let Some(marker) = self.next.clone() else {
+            return Ok(None);
+        };
+        if self.fetched >= self.max_pages {
+            return Err(
+                Error::new(ErrorKind::Unexpected, "the listing has too many pages")
+                    .with_context("pages", self.max_pages.to_string()),
+            );
+        }
+        let page = fetch(marker).await?;
+        self.fetched += 1;
+        self.next = match page.next.filter(|next| !next.is_end()) {
+            None => None,
+            Some(next) if self.seen.insert(next.clone()) => Some(Some(next)),
+            Some(_) => {
+                return Err(Error::new(
+                    ErrorKind::Unexpected,
+                    "the listing goes round in circles: a page marker came twice",
+                )
+                .with_context("pages", self.fetched.to_string()));
+            }
+        };
+        Ok(Some(page.items))
+    }
+}
+
+/// All items of a listing, from the page that `start` asks for (`None`: the first) to the last.
+///
+/// All or nothing: an incomplete listing is never returned as if it were complete.
+///
+/// # Errors
+/// As [`Pages::next`].
+pub async fn collect<T, M, F, Fut>(start: Option<M>, mut fetch: F) -> Result<Vec<T>>
+where
+    M: Marker,
+    F: FnMut(Option<M>) -> Fut,
+    Fut: Future<Output = Result<Page<T, M>>>,
+{
+    let mut pages = Pages::new(start);
+    let mut all = Vec::new();
+    while let Some(items) = pages.next(&mut fetch).await? {
+        if all.is_empty() {
+            all = items;
+        } else {
+            all.extend(items);
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn page(items: &[u32], next: Option<&str>) -> Page<u32, String> {
+        Page {
+            items: items.to_vec(),
+            next: next.map(str::to_owned),
+        }
+    }
+
+    #[tokio::test]
+    async fn collects_until_there_is_no_next_page() {
+        for end in [None, Some("")] {
+            let all = collect(None, async |marker: Option<String>| {
+                Ok(match marker.as_deref() {
+                    None => page(&[1, 2], Some("a")),
+                    Some("a") => page(&[], Some("b")),
+                    _ => page(&[3], end),
+                })
+            })
+            .await
+            .unwrap();
+            assert_eq!(all, [1, 2, 3], "end {end:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_repeated_marker_is_an_error_and_no_endless_loop() {
+        let mut calls = 0;
+        let error = collect(Some("a".to_owned()), |marker: Option<String>| {
+            calls += 1;
+            async move {
+                Ok(page(
+                    &[1],
+                    Some(if marker.as_deref() == Some("a") { "b" } else { "a" }),
+                ))
+            }
+        })
+        .await
+        .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unexpected);
+        assert!(error.to_string().contains("came twice"), "{error}");
+        assert_eq!(calls, 2);
+    }
+
+    #[tokio::test]
+    async fn too_many_pages_are_an_error() {
+        let mut pages = Pages::new(Some(0u64)).max_pages(3);
+        let mut fetch = async |marker: Option<u64>| {
+            Ok(Page {
+                items: vec![()],
+                next: marker.map(|n| n + 1),
+            })
+        };
+        for _ in 0..3 {
+            assert!(pages.next(&mut fetch).await.unwrap().is_some());
+        }
+        assert!(pages.next(&mut fetch).await.is_err());
+        assert!(!pages.is_complete());
+    }
+
+    #[tokio::test]
+    async fn a_failed_page_fails_the_listing_and_may_be_asked_for_again() {
+        let mut pages = Pages::new(None);
+        let failed = pages
+            .next(async |_: Option<String>| {
+                Err::<Page<u32, String>, _>(Error::new(ErrorKind::Unavailable, "down"))
+            })
+            .await;
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
+        assert_eq!(
+            pages.next(async |_| Ok(page(&[4], None))).await.unwrap(),
+            Some(vec![4])
+        );
+        assert!(pages.is_complete());
+        assert_eq!(pages.next(async |_| Ok(page(&[5], None))).await.unwrap(), None);
+        assert_eq!(pages.fetched(), 1);
+    }
+}

@@ -1,0 +1,367 @@
+//! Quota buckets: how fast and how much at once, for two priorities, adapting to what the cloud says.
+//!
+//! One bucket stands for one quota of the cloud and is shared by everything that draws from it. It holds tokens that
+//! refill at a rate, and slots for requests in flight. The rules:
+//!
+//! - Whoever waits is served in the order of arrival, but a user overtakes every background waiter.
+//! - Background goes whenever the bucket holds *more* than a reserve for users (a fifth of the burst, at least one
+//!   token) and more than a fifth of the slots (at least one) are free. So a user who arrives finds a token and a slot,
+//!   and background is held up only while users take everything that refills.
+//! - A reply that asks to slow down halves the rate and empties the bucket at once (once per wave: replies to requests
+//!   sent before the last halving do not halve again); `Retry-After` pauses the bucket, for at most five minutes. Each
+//!   second with an accepted request gives back 1 % of the configured rate. The floor is a twentieth of it.
+//! - Whoever stops waiting gives the place back; whoever got a permit and did not use it gives the token back.
+//!
+//! The `governor` crate was considered: its cells know neither priorities nor a rate that changes while it runs, so
+//! this is our own.
+
+mod level;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Handle,
+    sync::oneshot,
+    task::AbortHandle,
+    time::{Instant, sleep_until},
+};
+
+use crate::Priority;
+use level::{Level, Refused};
+
+/// How much a cloud lets one client do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quota {
+    /// Requests per second in the long run.
+    pub rate: f64,
+    /// Requests at once after a quiet time.
+    pub burst: u32,
+    /// Requests without a reply yet.
+    pub max_in_flight: u32,
+}
+
+impl Default for Quota {
+    /// For clouds that publish no limit: 20 per second, bursts of 50, 8 in flight.
+    fn default() -> Self {
+        Self {
+            rate: 20.0,
+            burst: 50,
+            max_in_flight: 8,
+        }
+    }
+}
+
+impl Quota {
+    /// A quota that lets nothing through would hang every call: at least one request, one slot, one in 1000 s.
+    fn sane(self) -> Self {
+        let rate = if self.rate.is_finite() {
+            self.rate.max(0.001)
+        } else {
+            Self::default().rate
+        };
+        Self {
+            rate,
+            burst: self.burst.max(1),
+            max_in_flight: self.max_in_flight.max(1),
+        }
+    }
+}
+
+/// What a bucket looks like at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BucketState {
+    /// Requests that could be sent at once; none while the bucket pauses.
+    pub tokens: f64,
+    /// Requests per second.
+    pub rate: f64,
+    /// Requests without a reply yet.
+    pub in_flight: u32,
+    /// Users that wait.
+    pub waiting_user: usize,
+    /// Background work that waits.
+    pub waiting_background: usize,
+}
+
+/// A quota that many callers share; see the module. A clone is the same bucket.
+#[derive(Clone)]
+pub struct Bucket(Arc<Shared>);
+
+/// Does not keep the bucket alive.
+pub(super) struct WeakBucket(Weak<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+}
+
+struct State {
+    level: Level,
+    user: Queue,
+    background: Queue,
+    arrivals: u64,
+    timer: Option<Timer>,
+    /// Where the timer runs: permits may be dropped outside of any runtime.
+    runtime: Option<Handle>,
+}
+
+/// Who waits, by order of arrival.
+type Queue = BTreeMap<u64, oneshot::Sender<Permit>>;
+
+/// Wakes the bucket when the next waiter can be served.
+struct Timer {
+    at: Instant,
+    task: AbortHandle,
+}
+
+impl Bucket {
+    /// A full bucket.
+    #[must_use]
+    pub fn new(quota: Quota) -> Self {
+        let state = State {
+            level: Level::new(quota, Instant::now()),
+            user: Queue::new(),
+            background: Queue::new(),
+            arrivals: 0,
+            timer: None,
+            runtime: None,
+        };
+        Self(Arc::new(Shared {
+            state: Mutex::new(state),
+        }))
+    }
+
+    /// Waits for a token and a slot.
+    ///
+    /// Dropping the future gives up the place in the queue.
+    pub async fn acquire(&self, priority: Priority) -> Permit {
+        loop {
+            let (place, granted) = {
+                let mut state = self.0.state.lock();
+                let nobody_ahead =
+                    state.user.is_empty() && (priority == Priority::User || state.background.is_empty());
+                if nobody_ahead && state.level.take(priority, Instant::now()).is_ok() {
+                    return Permit::new(&self.0, state.level.epoch());
+                }
+                let (grant, granted) = oneshot::channel();
+                let ticket = state.arrivals;
+                state.arrivals += 1;
+                state.queue(priority).insert(ticket, grant);
+                state.runtime = Handle::try_current().ok();
+                (
+                    Place {
+                        shared: &self.0,
+                        priority,
+                        ticket,
+                    },
+                    granted,
+                )
+            };
+            self.0.serve();
+            let permit = granted.await;
+            drop(place);
+            // The sender is dropped only together with the bucket, which we hold: the loop does not turn.
+            if let Ok(permit) = permit {
+                return permit;
+            }
+        }
+    }
+
+    /// What the cloud says of its own counter: `remaining` requests are left until `reset`.
+    pub fn observe_remaining(&self, remaining: u32, reset: Instant) {
+        self.0
+            .state
+            .lock()
+            .level
+            .remaining(remaining, reset, Instant::now());
+        self.0.serve();
+    }
+
+    /// What it looks like now.
+    #[must_use]
+    pub fn state(&self) -> BucketState {
+        let now = Instant::now();
+        let mut state = self.0.state.lock();
+        BucketState {
+            tokens: state.level.tokens(now),
+            rate: state.level.rate(now),
+            in_flight: state.level.in_flight(),
+            waiting_user: state.user.len(),
+            waiting_background: state.background.len(),
+        }
+    }
+
+    pub(super) fn downgrade(&self) -> WeakBucket {
+        WeakBucket(Arc::downgrade(&self.0))
+    }
+}
+
+impl WeakBucket {
+    pub(super) fn upgrade(&self) -> Option<Bucket> {
+        self.0.upgrade().map(Bucket)
+    }
+}
+
+impl fmt::Debug for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Bucket").field(&self.state()).finish()
+    }
+}
+
+impl State {
+    fn queue(&mut self, priority: Priority) -> &mut Queue {
+        match priority {
+            Priority::User => &mut self.user,
+            Priority::Background => &mut self.background,
+        }
+    }
+
+    /// Takes for as many waiters as can go now, users first. Also says when the next can go, if time alone decides.
+    fn grant(&mut self, now: Instant) -> (Vec<oneshot::Sender<Permit>>, Option<Instant>) {
+        let mut granted = Vec::new();
+        loop {
+            let priority = if self.user.is_empty() {
+                Priority::Background
+            } else {
+                Priority::User
+            };
+            if self.queue(priority).is_empty() {
+                return (granted, None);
+            }
+            match self.level.take(priority, now) {
+                Ok(()) => granted.extend(self.queue(priority).pop_first().map(|(_, grant)| grant)),
+                Err(Refused::Until(at)) => return (granted, Some(at)),
+                // The reply that frees a slot serves the next one.
+                Err(Refused::NoSlot) => return (granted, None),
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Serves whoever can go, and sees to it that it is called again when the next can.
+    fn serve(self: &Arc<Self>) {
+        let (granted, epoch) = {
+            let mut state = self.state.lock();
+            let (granted, next) = state.grant(Instant::now());
+            if let Some(at) = next {
+                self.wake_at(&mut state, at);
+            }
+            (granted, state.level.epoch())
+        };
+        // Outside of the lock: a waiter that has just left drops its permit here, which takes the lock.
+        for grant in granted {
+            drop(grant.send(Permit::new(self, epoch)));
+        }
+    }
+
+    fn wake_at(self: &Arc<Self>, state: &mut State, at: Instant) {
+        if let Some(timer) = &state.timer {
+            if timer.at <= at && !timer.task.is_finished() {
+                return;
+            }
+            timer.task.abort();
+        }
+        let Some(runtime) = &state.runtime else {
+            return;
+        };
+        let shared = Arc::downgrade(self);
+        let task = runtime.spawn(async move {
+            sleep_until(at).await;
+            if let Some(shared) = shared.upgrade() {
+                // Also when another timer has taken the place of this one: serving once too often does no harm.
+                shared.state.lock().timer = None;
+                shared.serve();
+            }
+        });
+        state.timer = Some(Timer {
+            at,
+            task: task.abort_handle(),
+        });
+    }
+}
+
+/// A place in the queue. Leaving it is safe at any moment: before the grant nothing was taken, after it the permit lies
+/// in the channel and gives everything back when the channel is dropped.
+struct Place<'a> {
+    shared: &'a Arc<Shared>,
+    priority: Priority,
+    ticket: u64,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.shared.state.lock().queue(self.priority).remove(&self.ticket);
+    }
+}
+
+/// The right to send one request. Holds a slot until it is dropped.
+#[must_use]
+pub struct Permit {
+    shared: Arc<Shared>,
+    epoch: u64,
+    used: bool,
+    reply: Reply,
+}
+
+/// What the reply told about the quota.
+#[derive(Clone, Copy, Debug)]
+enum Reply {
+    Nothing,
+    Accepted,
+    Throttled(Option<Duration>),
+}
+
+impl Permit {
+    fn new(shared: &Arc<Shared>, epoch: u64) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            epoch,
+            used: false,
+            reply: Reply::Nothing,
+        }
+    }
+
+    /// The request is being sent: from here on the token is spent.
+    pub fn begin(&mut self) {
+        self.used = true;
+    }
+
+    /// The cloud took the request.
+    pub fn accepted(mut self) {
+        self.reply = Reply::Accepted;
+    }
+
+    /// The cloud asks to slow down, and perhaps to come back no sooner than after this time.
+    pub fn throttled(mut self, retry_after: Option<Duration>) {
+        self.reply = Reply::Throttled(retry_after);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        {
+            let now = Instant::now();
+            let mut state = self.shared.state.lock();
+            match self.reply {
+                Reply::Nothing => {}
+                Reply::Accepted => state.level.accepted(self.epoch, now),
+                Reply::Throttled(retry_after) => state.level.throttled(self.epoch, retry_after, now),
+            }
+            state.level.release(self.used, self.epoch, now);
+        }
+        self.shared.serve();
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit")
+            .field("used", &self.used)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,234 @@
+//! The arithmetic of a bucket, without waiting: what may go now, and when the next may.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Quota;
+use crate::Priority;
+
+/// A pause asked for by the cloud is cut to this: a mistaken header must not stop a controller for hours.
+pub(super) const MAX_PAUSE: Duration = Duration::from_secs(300);
+/// Throttles never bring the rate below this part of the configured one.
+const FLOOR: f64 = 1.0 / 20.0;
+/// A second with an accepted request gives back this part of the configured rate: half to full in 50 s.
+const STEP: f64 = 0.01;
+/// Users' part of the burst and of the slots: background leaves at least one, and this part of all.
+const RESERVED: f64 = 0.2;
+/// What rounding may take from a token.
+const EPSILON: f64 = 1e-6;
+
+/// Why nothing could be taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Refused {
+    /// Not before this instant.
+    Until(Instant),
+    /// All slots are taken.
+    NoSlot,
+}
+
+/// "This many are left until then", as the cloud says.
+#[derive(Clone, Copy, Debug)]
+struct Hint {
+    rate: f64,
+    until: Instant,
+}
+
+/// Tokens, rate and slots of one bucket.
+#[derive(Debug)]
+pub(super) struct Level {
+    quota: Quota,
+    tokens: f64,
+    rate: f64,
+    /// Tokens are counted up to here. Lies in the future while the bucket pauses.
+    counted_to: Instant,
+    hint: Option<Hint>,
+    restored: Instant,
+    /// Counts the throttles. What was sent before the last one tells nothing about the rate after it.
+    epoch: u64,
+    in_flight: u32,
+}
+
+impl Level {
+    pub(super) fn new(quota: Quota, now: Instant) -> Self {
+        let quota = quota.sane();
+        Self {
+            tokens: f64::from(quota.burst),
+            rate: quota.rate,
+            counted_to: now,
+            hint: None,
+            restored: now,
+            epoch: 0,
+            in_flight: 0,
+            quota,
+        }
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    /// The rate at `now`.
+    pub(super) fn rate(&self, now: Instant) -> f64 {
+        match self.hint {
+            Some(hint) if hint.until > now => hint.rate.min(self.rate),
+            _ => self.rate,
+        }
+    }
+
+    /// The tokens at `now`; none while the bucket pauses.
+    pub(super) fn tokens(&mut self, now: Instant) -> f64 {
+        self.refill(now);
+        if self.counted_to > now { 0.0 } else { self.tokens }
+    }
+
+    /// Takes a token and a slot.
+    pub(super) fn take(&mut self, priority: Priority, now: Instant) -> Result<(), Refused> {
+        self.refill(now);
+        let (needed, slots) = match priority {
+            Priority::User => (1.0, self.quota.max_in_flight),
+            Priority::Background => (
+                1.0 + f64::from(reserve(self.quota.burst)),
+                self.quota.max_in_flight - reserve(self.quota.max_in_flight),
+            ),
+        };
+        if self.in_flight >= slots {
+            return Err(Refused::NoSlot);
+        }
+        if self.counted_to > now || self.tokens < needed - EPSILON {
+            return Err(Refused::Until(self.when(needed, now)));
+        }
+        self.tokens = (self.tokens - 1.0).max(0.0);
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Gives a slot back, and the token too if it was not used.
+    pub(super) fn release(&mut self, used: bool, epoch: u64, now: Instant) {
+        self.refill(now);
+        self.in_flight = self.in_flight.saturating_sub(1);
+        // A throttle emptied the bucket; an old token must not fill it again.
+        if !used && epoch == self.epoch {
+            self.tokens = (self.tokens + 1.0).min(f64::from(self.quota.burst));
+        }
+    }
+
+    /// The cloud refused a request that was let through in `epoch`.
+    pub(super) fn throttled(&mut self, epoch: u64, retry_after: Option<Duration>, now: Instant) {
+        self.refill(now);
+        // Eight refusals of eight requests in flight are one piece of news, not eight.
+        if epoch == self.epoch {
+            self.epoch += 1;
+            self.rate = (self.rate / 2.0).max(self.quota.rate * FLOOR);
+            self.restored = now;
+            self.tokens = 0.0;
+        }
+        if let Some(pause) = retry_after {
+            self.pause(now + pause.min(MAX_PAUSE), now);
+        }
+    }
+
+    /// The cloud accepted a request that was let through in `epoch`.
+    pub(super) fn accepted(&mut self, epoch: u64, now: Instant) {
+        if epoch == self.epoch
+            && self.rate < self.quota.rate
+            && now.saturating_duration_since(self.restored) >= Duration::from_secs(1)
+        {
+            self.refill(now);
+            self.rate = (self.rate + self.quota.rate * STEP).min(self.quota.rate);
+            self.restored = now;
+        }
+    }
+
+    /// The cloud says that `remaining` requests are left until `reset`.
+    pub(super) fn remaining(&mut self, remaining: u32, reset: Instant, now: Instant) {
+        self.refill(now);
+        let left = reset.saturating_duration_since(now).min(MAX_PAUSE);
+        if left.is_zero() {
+            return;
+        }
+        // What is in flight may not be counted yet on the other side.
+        let remaining = f64::from(remaining.saturating_sub(self.in_flight));
+        if remaining < 1.0 {
+            self.pause(now + left, now);
+            return;
+        }
+        self.tokens = self.tokens.min(remaining);
+        let rate = (remaining - self.tokens) / left.as_secs_f64();
+        self.hint = Some(Hint {
+            rate,
+            until: now + left,
+        });
+    }
+
+    fn pause(&mut self, until: Instant, now: Instant) {
+        if until <= self.counted_to {
+            return;
+        }
+        // No more than one request goes out when the pause ends: it finds out whether the cloud agrees.
+        let saved = self.tokens + self.rate * until.saturating_duration_since(now).as_secs_f64();
+        self.tokens = saved.min(1.0);
+        self.counted_to = until;
+    }
+
+    fn refill(&mut self, now: Instant) {
+        if now <= self.counted_to {
+            return;
+        }
+        let mut from = self.counted_to;
+        if let Some(hint) = self.hint {
+            if hint.until > from {
+                let to = hint.until.min(now);
+                self.tokens += hint.rate.min(self.rate) * (to - from).as_secs_f64();
+                from = to;
+            }
+            if hint.until <= now {
+                self.hint = None;
+            }
+        }
+        self.tokens += self.rate * (now - from).as_secs_f64();
+        self.tokens = self.tokens.min(f64::from(self.quota.burst));
+        self.counted_to = now;
+    }
+
+    /// When there will be `needed` tokens, if nobody takes any.
+    fn when(&self, needed: f64, now: Instant) -> Instant {
+        let mut at = self.counted_to.max(now);
+        let mut missing = needed - self.tokens;
+        if let Some(hint) = self.hint
+            && hint.until > at
+        {
+            let rate = hint.rate.min(self.rate);
+            let until_reset = rate * (hint.until - at).as_secs_f64();
+            if until_reset >= missing {
+                return at + seconds(missing / rate);
+            }
+            missing -= until_reset;
+            at = hint.until;
+        }
+        at + seconds(missing / self.rate)
+    }
+}
+
+/// What of `all` is left to users. Never everything: background would never run.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a part of a u32 is a u32"
+)]
+pub(super) fn reserve(all: u32) -> u32 {
+    ((f64::from(all) * RESERVED).ceil() as u32)
+        .max(1)
+        .min(all.saturating_sub(1))
+}
+
+/// At most an hour, so that no rate however small makes an instant overflow; never nothing, so that waiting ends.
+fn seconds(seconds: f64) -> Duration {
+    const HOUR: Duration = Duration::from_secs(3600);
+    const TICK: Duration = Duration::from_micros(1);
+    Duration::try_from_secs_f64(seconds.max(0.0)).map_or(HOUR, |wait| wait.clamp(TICK, HOUR))
+}

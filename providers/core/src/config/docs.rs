@@ -1,0 +1,168 @@
+//! The reference of a config file, generated from the structs that read it.
+//!
+//! Name, type, default and meaning of each key come from the field: its type is found by asking serde what the type
+//! deserialises from, its meaning is the doc comment.
+
+use std::fmt::{self, Write as _};
+
+use serde::de::DeserializeOwned;
+
+use super::{
+    probe,
+    section::{ConfigFile, is_secret},
+};
+
+/// What is documented of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyDoc {
+    /// The key as it is written in the file.
+    pub name: &'static str,
+    /// What it takes: `string`, `bool`, `duration`, `list of string`, or the choices.
+    pub kind: String,
+    /// Its default as it would be written in the file; empty if there is none.
+    pub default: String,
+    /// The doc comment as one line.
+    pub about: String,
+    /// Whether its value must never be shown.
+    pub secret: bool,
+}
+
+impl KeyDoc {
+    /// Describes a key of type `T`.
+    #[must_use]
+    pub fn of<T>(name: &'static str, default: &T, about: &[&str]) -> Self
+    where
+        T: DeserializeOwned + fmt::Debug + 'static,
+    {
+        let secret = is_secret::<T>();
+        let kind = probe::kind_of::<T>();
+        let default = if secret {
+            String::new()
+        } else {
+            written(&format!("{default:?}"), &kind)
+        };
+        Self {
+            name,
+            kind: kind.to_string(),
+            default,
+            about: one_line(about),
+            secret,
+        }
+    }
+}
+
+/// What is documented of one section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SectionDoc {
+    /// The section's name.
+    pub name: &'static str,
+    /// Whether it is given several times, each with a name of its own.
+    pub named: bool,
+    /// The doc comment as one line.
+    pub about: String,
+    /// Its keys, in the order of the struct.
+    pub keys: Vec<KeyDoc>,
+}
+
+impl SectionDoc {
+    pub(super) fn new(name: &'static str, named: bool, about: &[&str], keys: Vec<KeyDoc>) -> Self {
+        Self {
+            name,
+            named,
+            about: one_line(about),
+            keys,
+        }
+    }
+
+    /// As the header is written in the file.
+    #[must_use]
+    pub fn header(&self) -> String {
+        if self.named {
+            format!("[{} \"name\"]", self.name)
+        } else {
+            format!("[{}]", self.name)
+        }
+    }
+}
+
+/// Renders the reference of a config file as Markdown: per section a heading of the given level (1 to 6), its doc
+/// comment and a table of its keys. Ends with a line break.
+#[must_use]
+pub fn markdown<T: ConfigFile>(heading_level: usize) -> String {
+    let marks = "#".repeat(heading_level.clamp(1, 6));
+    let sections: Vec<String> = T::sections()
+        .iter()
+        .map(|section| format!("{marks} `{}`\n\n{}", section.header(), table(section)))
+        .collect();
+    sections.join("\n")
+}
+
+fn table(section: &SectionDoc) -> String {
+    let mut text = String::new();
+    if !section.about.is_empty() {
+        text.push_str(&section.about);
+        text.push_str("\n\n");
+    }
+    text.push_str("| Key | Type | Default | Meaning |\n|---|---|---|---|\n");
+    for key in &section.keys {
+        let default = if key.default.is_empty() {
+            String::new()
+        } else {
+            format!("`{}`", cell(&key.default))
+        };
+        let secret = if key.secret { ", secret" } else { "" };
+        // Writing to a string can not fail.
+        let _ = writeln!(
+            text,
+            "| `{}` | {}{secret} | {default} | {} |",
+            key.name,
+            cell(&key.kind),
+            cell(&key.about)
+        );
+    }
+    text
+}
+
+/// A `|` would end the cell.
+fn cell(text: &str) -> String {
+    text.replace('|', r"\|")
+}
+
+fn one_line(lines: &[&str]) -> String {
+    lines
+        .iter()
+        .map(|line| line.trim())
+        .filter(|line| !line.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// A default as it would be written in the file, from its `Debug` text.
+fn written(debug: &str, kind: &probe::Kind) -> String {
+    let inner = debug
+        .strip_prefix("Some(")
+        .and_then(|rest| rest.strip_suffix(')'))
+        .unwrap_or(debug);
+    if let probe::Kind::OneOf(variants) = kind {
+        let plain = |name: &str| name.replace(['-', '_'], "").to_lowercase();
+        if let Some(variant) = variants.iter().find(|variant| plain(variant) == plain(inner)) {
+            return (*variant).to_owned();
+        }
+    }
+    let list = inner
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(inner);
+    let text = if list.matches('"').count() == 2 {
+        list.strip_prefix('"')
+            .and_then(|rest| rest.strip_suffix('"'))
+            .unwrap_or(list)
+    } else {
+        list
+    };
+    if text == "None" {
+        String::new()
+    } else {
+        text.to_owned()
+    }
+}

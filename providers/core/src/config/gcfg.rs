@@ -1,0 +1,139 @@
+//! The text of a Go cloud config: the dialect of `gcfg` (git-config-like INI), read into a document with positions.
+//!
+//! What is accepted, what it means and the error texts are those of the Go library, so that a file that works with the
+//! Go cloud controllers means the same here:
+//!
+//! | Topic | Rule |
+//! |---|---|
+//! | Encoding | UTF-8; a byte-order mark is an error, so is a NUL; `\r` is white space, and is dropped from values |
+//! | Section | `[name]` or `[name "sub"]`; letters, digits and `-`, beginning with a letter, case does not count; after it only a comment |
+//! | Subsection | in double quotes, case counts, escapes `\\` and `\"` only, never empty |
+//! | Key | as a section's name |
+//! | Value | `key = value`, white space around it dropped unless quoted |
+//! | Comments | from `;` or `#` to the end of the line, also right inside a value, but not in quotes |
+//! | Quotes | `"` switches quoting on and off anywhere in a value and is dropped; it must be closed on its line |
+//! | Escapes | in quotes `\\`, `\"`, `\n` and `\t`; outside only `\"` and a backslash at the end of the line, which joins the next line |
+//! | No `=` | a key alone has no value at all, which is not the same as an empty value |
+//!
+//! We differ in two points. All syntax errors are found, not just the first: reading goes on at the next line. And the
+//! position is that of the offending character; the Go library names the begin of the value.
+
+mod cursor;
+mod parser;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+pub use parser::parse;
+
+/// A place in a file. The column counts bytes, as in the Go library; both begin at 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// Line, from 1.
+    pub line: usize,
+    /// Byte in the line, from 1.
+    pub column: usize,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+/// The name of a section, subsection or key, as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The name.
+    pub text: String,
+    /// Where it begins.
+    pub start: Position,
+    /// Where it ends: just past its last character.
+    pub end: Position,
+}
+
+impl Name {
+    /// Whether this is `name`; case does not count.
+    #[must_use]
+    pub fn is(&self, name: &str) -> bool {
+        same(&self.text, name)
+    }
+}
+
+/// Whether two names are the same but for case.
+pub(super) fn same(a: &str, b: &str) -> bool {
+    a.eq_ignore_ascii_case(b) || fold(a).eq(fold(b))
+}
+
+/// The characters of a name without regard to case.
+pub(super) fn fold(name: &str) -> impl Iterator<Item = char> + '_ {
+    name.chars().flat_map(char::to_lowercase)
+}
+
+/// A value without its quotes and escapes. It may be a secret, so `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Value {
+    /// The value.
+    pub text: String,
+    /// Where it begins in the file, at the quote if it has one.
+    pub start: Position,
+    /// Where it ends in the file: just past its last character, perhaps on a later line.
+    pub end: Position,
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Value")
+            .field("start", &self.start)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One line `key` or `key = value`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: Name,
+    /// The value; `None` if there is no `=`.
+    pub value: Option<Value>,
+}
+
+impl Entry {
+    /// Where the value begins, or the key if there is no value.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.value.as_ref().map_or(self.key.start, |value| value.start)
+    }
+}
+
+/// A section header and what follows it. A section may occur more than once in a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// The section's name.
+    pub name: Name,
+    /// The subsection's name, if the header has one.
+    pub subsection: Option<Name>,
+    /// The keys in the order of the file.
+    pub entries: Vec<Entry>,
+}
+
+/// A whole file, in its own order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Document {
+    /// Every section header with its keys.
+    pub sections: Vec<Section>,
+}
+
+/// Something that is not of the dialect. `Display` is `<line>:<column>: <message>` and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{position}: {message}{}", hint.map(|hint| format!("; {hint}")).unwrap_or_default())]
+pub struct SyntaxError {
+    /// The offending character.
+    pub position: Position,
+    /// What is wrong, in the words of the Go library. At most one character of the file is repeated in it.
+    pub message: String,
+    /// What would be right, where that can be told.
+    pub hint: Option<&'static str>,
+}

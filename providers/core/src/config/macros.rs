@@ -1,0 +1,131 @@
+//! The macros that make config structs.
+
+/// Makes a struct that reads one section of a config file: each field is a key with its name in the file, type, default
+/// and meaning. The doc comments are the reference that users read, so write them for users.
+///
+/// The struct gets public `Debug`, `Clone`, `Default` and [`Section`](crate::config::Section). A field's type is
+/// anything that serde deserialises from a text, a bool, a number, a list of these or an enum without data; durations
+/// are [`GoDuration`](crate::config::GoDuration), secrets `secrecy::SecretString` (or an `Option` or `Vec` of it). A
+/// field without a default begins with that of its type.
+///
+/// ```
+/// use ccm_core::config::{GoDuration, config_section};
+///
+/// config_section! {
+///     /// How health is watched.
+///     pub struct Monitor {
+///         /// Seconds between two looks.
+///         "monitor-delay" => pub delay: GoDuration = GoDuration::from_secs(5),
+///         /// Whether to look at all.
+///         "create-monitor" => pub create: bool,
+///     }
+/// }
+///
+/// assert_eq!(Monitor::default().delay.to_string(), "5s");
+/// ```
+#[macro_export]
+macro_rules! config_section {
+    (@default) => { ::core::default::Default::default() };
+    (@default $default:expr) => { $default };
+    (
+        $(#[doc = $about:literal])*
+        $vis:vis struct $name:ident {
+            $(
+                $(#[doc = $meaning:literal])+
+                $key:literal => $field_vis:vis $field:ident : $type:ty $(= $default:expr)?
+            ),* $(,)?
+        }
+    ) => {
+        $(#[doc = $about])*
+        #[derive(Clone, Debug)]
+        $vis struct $name {
+            $( $(#[doc = $meaning])+ $field_vis $field: $type, )*
+        }
+
+        impl ::core::default::Default for $name {
+            fn default() -> Self {
+                Self { $( $field: $crate::config_section!(@default $($default)?), )* }
+            }
+        }
+
+        impl $crate::config::Section for $name {
+            const ABOUT: &'static [&'static str] = &[$($about),*];
+
+            fn read(reader: &mut $crate::config::SectionReader<'_, '_>) -> Self {
+                let mut section = Self::default();
+                $( reader.key($key, &mut section.$field); )*
+                section
+            }
+
+            fn keys() -> ::std::vec::Vec<$crate::config::KeyDoc> {
+                let defaults = Self::default();
+                ::std::vec![
+                    $( $crate::config::KeyDoc::of($key, &defaults.$field, &[$($meaning),+]), )*
+                ]
+            }
+        }
+    };
+}
+
+/// Makes a struct that reads a whole config file: each field is a section with its name in the file. Its type is a
+/// struct of [`config_section!`](crate::config_section), or a `BTreeMap<String, _>` of it where the section is given
+/// with the names of subsections.
+///
+/// Sections after `ignored` are accepted without a word; others that are not known are warned of.
+///
+/// ```
+/// use std::collections::BTreeMap;
+///
+/// use ccm_core::config::{self, config_file, config_section};
+///
+/// config_section! {
+///     /// One zone.
+///     pub struct Zone {
+///         /// Its network.
+///         "network-id" => pub network_id: String,
+///     }
+/// }
+/// config_file! {
+///     /// The file.
+///     pub struct File {
+///         "Zone" => pub zones: BTreeMap<String, Zone>,
+///     }
+///     ignored: ["Legacy"]
+/// }
+///
+/// let parsed = config::parse::<File>("[zone \"a\"]\nnetwork-id = 1234", "cloud.conf")?;
+/// assert_eq!(parsed.value.zones["a"].network_id, "1234");
+/// # Ok::<(), config::ConfigErrors>(())
+/// ```
+#[macro_export]
+macro_rules! config_file {
+    (
+        $(#[doc = $about:literal])*
+        $vis:vis struct $name:ident {
+            $( $(#[doc = $meaning:literal])* $section:literal => $field_vis:vis $field:ident : $type:ty ),* $(,)?
+        }
+        $(ignored: [$($ignored:literal),* $(,)?] $(,)?)?
+    ) => {
+        $(#[doc = $about])*
+        #[derive(Clone, Debug, Default)]
+        $vis struct $name {
+            $(
+                $(#[doc = $meaning])*
+                #[doc = ::core::concat!("Section `[", $section, "]`.")]
+                $field_vis $field: $type,
+            )*
+        }
+
+        impl $crate::config::ConfigFile for $name {
+            const IGNORED: &'static [&'static str] = &[$($($ignored),*)?];
+
+            fn read(reader: &mut $crate::config::FileReader<'_>) -> Self {
+                Self { $( $field: $crate::config::FileField::read(reader, $section), )* }
+            }
+
+            fn sections() -> ::std::vec::Vec<$crate::config::SectionDoc> {
+                ::std::vec![$( <$type as $crate::config::FileField>::doc($section), )*]
+            }
+        }
+    };
+}

@@ -1,0 +1,171 @@
+//! Finds out what a type deserialises from, for the generated reference.
+//!
+//! The type is asked to deserialise itself from a deserializer that has nothing to give: what it asks for comes back as
+//! the error.
+
+use std::fmt;
+
+use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, SeqAccess, Visitor};
+
+use super::{duration, value::one_of};
+
+/// What a key takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Bool,
+    Int,
+    Uint,
+    Float,
+    Text,
+    /// A text of some form, in the words of the type.
+    TextOf(String),
+    Duration,
+    ListOf(Box<Kind>),
+    OneOf(&'static [&'static str]),
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool => f.write_str("bool"),
+            Self::Int => f.write_str("int"),
+            Self::Uint => f.write_str("uint"),
+            Self::Float => f.write_str("number"),
+            Self::Text => f.write_str("string"),
+            Self::TextOf(form) => write!(f, "string: {form}"),
+            Self::Duration => f.write_str("duration"),
+            Self::ListOf(element) => write!(f, "list of {element}"),
+            Self::OneOf(variants) => {
+                let quoted: Vec<String> = variants.iter().map(|variant| format!("`{variant}`")).collect();
+                let quoted: Vec<&str> = quoted.iter().map(String::as_str).collect();
+                f.write_str(&one_of(&quoted))
+            }
+        }
+    }
+}
+
+/// What a key of this type takes.
+pub(super) fn kind_of<T: DeserializeOwned>() -> Kind {
+    match T::deserialize(Probe) {
+        Err(Answer(kind)) => kind,
+        // It needs no input at all, so any text will do.
+        Ok(_) => Kind::Text,
+    }
+}
+
+#[derive(Debug)]
+struct Answer(Kind);
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Answer {}
+
+impl de::Error for Answer {
+    fn custom<T: fmt::Display>(_: T) -> Self {
+        Self(Kind::Text)
+    }
+}
+
+struct Probe;
+
+macro_rules! answers {
+    ($($method:ident $kind:ident;)*) => {$(
+        fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Answer> {
+            Err(Answer(Kind::$kind))
+        }
+    )*};
+}
+
+/// What the type says it expects, without the article; nothing special for plain text.
+fn text_kind<'de, V: Visitor<'de>>(visitor: &V) -> Kind {
+    struct Expecting<'a, V>(&'a V);
+
+    impl<'de, V: Visitor<'de>> fmt::Display for Expecting<'_, V> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.expecting(f)
+        }
+    }
+
+    let expecting = Expecting(visitor).to_string();
+    let form = expecting
+        .strip_prefix("an ")
+        .or_else(|| expecting.strip_prefix("a "))
+        .unwrap_or(&expecting);
+    if form == "string" {
+        Kind::Text
+    } else {
+        Kind::TextOf(form.to_owned())
+    }
+}
+
+impl<'de> Deserializer<'de> for Probe {
+    type Error = Answer;
+
+    answers! {
+        deserialize_bool Bool;
+        deserialize_i8 Int;
+        deserialize_i16 Int;
+        deserialize_i32 Int;
+        deserialize_i64 Int;
+        deserialize_u8 Uint;
+        deserialize_u16 Uint;
+        deserialize_u32 Uint;
+        deserialize_u64 Uint;
+        deserialize_f32 Float;
+        deserialize_f64 Float;
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Answer> {
+        Err(Answer(text_kind(&visitor)))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Answer> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Answer> {
+        if name == duration::NEWTYPE {
+            Err(Answer(Kind::Duration))
+        } else {
+            visitor.visit_newtype_struct(self)
+        }
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Answer> {
+        let element = match visitor.visit_seq(self) {
+            Err(Answer(kind)) => kind,
+            Ok(_) => Kind::Text,
+        };
+        Err(Answer(Kind::ListOf(Box::new(element))))
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        variants: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Answer> {
+        Err(Answer(Kind::OneOf(variants)))
+    }
+
+    serde::forward_to_deserialize_any! {
+        i128 u128 char str string bytes byte_buf unit unit_struct tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+/// A list is asked for its first element.
+impl<'de> SeqAccess<'de> for Probe {
+    type Error = Answer;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Answer> {
+        seed.deserialize(Probe).map(Some)
+    }
+}

@@ -1,0 +1,272 @@
+//! From a document to config structs: which section and key goes where, and what is left over.
+
+use std::{any::TypeId, collections::BTreeMap, fmt};
+
+use secrecy::SecretString;
+use serde::de::DeserializeOwned;
+
+use super::{
+    docs::{KeyDoc, SectionDoc},
+    gcfg::{Document, Entry, Position, same},
+    problems::{KeyPath, Problems},
+    suggest, value,
+};
+
+/// A whole config file as a struct, one field per section. Made with [`config_file!`](crate::config_file).
+pub trait ConfigFile: Default {
+    /// Sections that are accepted without a word though nothing in them is read.
+    const IGNORED: &'static [&'static str];
+
+    /// Takes the sections it knows out of the file.
+    fn read(reader: &mut FileReader<'_>) -> Self;
+
+    /// What is documented of each section, in the order of the fields.
+    fn sections() -> Vec<SectionDoc>;
+}
+
+/// One section as a struct, one field per key. Made with [`config_section!`](crate::config_section).
+pub trait Section: Default {
+    /// The lines of the struct's doc comment.
+    const ABOUT: &'static [&'static str];
+
+    /// Takes the keys it knows out of the section; those that are not given keep their defaults.
+    fn read(reader: &mut SectionReader<'_, '_>) -> Self;
+
+    /// What is documented of each key, in the order of the fields.
+    fn keys() -> Vec<KeyDoc>;
+}
+
+/// What a field of a [`ConfigFile`] may be: a [`Section`], or a map of them by the name of their subsection.
+pub trait FileField: Sized {
+    /// Takes the section out of the file.
+    fn read(reader: &mut FileReader<'_>, name: &'static str) -> Self;
+
+    /// What is documented of the section.
+    fn doc(name: &'static str) -> SectionDoc;
+}
+
+impl<S: Section> FileField for S {
+    fn read(reader: &mut FileReader<'_>, name: &'static str) -> Self {
+        reader.section(name)
+    }
+
+    fn doc(name: &'static str) -> SectionDoc {
+        SectionDoc::new(name, false, S::ABOUT, S::keys())
+    }
+}
+
+impl<S: Section> FileField for BTreeMap<String, S> {
+    fn read(reader: &mut FileReader<'_>, name: &'static str) -> Self {
+        reader.subsections(name)
+    }
+
+    fn doc(name: &'static str) -> SectionDoc {
+        SectionDoc::new(name, true, S::ABOUT, S::keys())
+    }
+}
+
+/// Whether a type holds a secret: nothing of its value may be shown, nor its default.
+pub(super) fn is_secret<T: 'static>() -> bool {
+    let this = TypeId::of::<T>();
+    [
+        TypeId::of::<SecretString>(),
+        TypeId::of::<Option<SecretString>>(),
+        TypeId::of::<Vec<SecretString>>(),
+    ]
+    .contains(&this)
+}
+
+/// All headers of one section (and subsection) as one: a section may be repeated.
+#[derive(Debug)]
+struct Group<'d> {
+    name: &'d str,
+    subsection: Option<&'d str>,
+    header: Position,
+    entries: Vec<&'d Entry>,
+}
+
+impl<'d> Group<'d> {
+    fn path<'a>(&self, key: Option<&'a str>) -> KeyPath<'a>
+    where
+        'd: 'a,
+    {
+        KeyPath::new(self.name, self.subsection, key)
+    }
+}
+
+/// A key that the section it stands in does not know.
+#[derive(Debug)]
+struct Unknown<'d> {
+    path: KeyPath<'d>,
+    entry: &'d Entry,
+    known: Vec<&'static str>,
+}
+
+/// Hands out the sections of a document and collects what is wrong.
+#[derive(Debug)]
+pub struct FileReader<'d> {
+    groups: Vec<Group<'d>>,
+    unknown: Vec<Unknown<'d>>,
+    problems: Problems,
+}
+
+impl<'d> FileReader<'d> {
+    pub(super) fn new(document: &'d Document, mut problems: Problems) -> Self {
+        let mut groups: Vec<Group<'d>> = Vec::new();
+        let mut index: BTreeMap<(String, Option<&str>), usize> = BTreeMap::new();
+        for section in &document.sections {
+            let subsection = section.subsection.as_ref().map(|name| name.text.as_str());
+            let name = section.name.text.as_str();
+            let at = *index
+                .entry((name.to_lowercase(), subsection))
+                .or_insert(groups.len());
+            if at == groups.len() {
+                groups.push(Group {
+                    name,
+                    subsection,
+                    header: section.name.start,
+                    entries: Vec::new(),
+                });
+                problems
+                    .locations_mut()
+                    .add(KeyPath::new(name, subsection, None), section.name.start);
+            }
+            if let Some(group) = groups.get_mut(at) {
+                group.entries.extend(&section.entries);
+            }
+        }
+        Self {
+            groups,
+            unknown: Vec::new(),
+            problems,
+        }
+    }
+
+    /// Takes a section that has no subsections; its defaults if the file does not have it.
+    pub fn section<S: Section>(&mut self, name: &'static str) -> S {
+        let mut value = None;
+        for group in self.take(name) {
+            if group.subsection.is_none() {
+                value = Some(self.read(name, &group));
+            } else {
+                let message = "this section takes no subsection, so this part of the file is ignored";
+                self.problems.warn_at(group.header, group.path(None), message);
+            }
+        }
+        value.unwrap_or_default()
+    }
+
+    /// Takes the section's subsections by name. One without a name is kept under the empty name, as in Go, where
+    /// nothing can refer to it.
+    pub fn subsections<S: Section>(&mut self, name: &'static str) -> BTreeMap<String, S> {
+        let mut sections = BTreeMap::new();
+        for group in self.take(name) {
+            if group.subsection.is_none() {
+                let message =
+                    format!("this section needs a name, as in [{name} \"name\"]; without it has no effect");
+                self.problems.warn_at(group.header, group.path(None), &message);
+            }
+            let section = self.read(name, &group);
+            sections.insert(group.subsection.unwrap_or_default().to_owned(), section);
+        }
+        sections
+    }
+
+    fn take(&mut self, name: &str) -> Vec<Group<'d>> {
+        self.groups
+            .extract_if(.., |group| same(group.name, name))
+            .collect()
+    }
+
+    fn read<S: Section>(&mut self, name: &'static str, group: &Group<'d>) -> S {
+        let mut reader = SectionReader {
+            name,
+            subsection: group.subsection,
+            left: group.entries.clone(),
+            known: Vec::new(),
+            problems: &mut self.problems,
+        };
+        let section = S::read(&mut reader);
+        let SectionReader { left, known, .. } = reader;
+        self.unknown.extend(left.into_iter().map(|entry| Unknown {
+            path: group.path(Some(&entry.key.text)),
+            entry,
+            known: known.clone(),
+        }));
+        section
+    }
+
+    /// Warns of everything that nobody took.
+    pub(super) fn finish<T: ConfigFile>(mut self) -> Problems {
+        let docs = T::sections();
+        for group in &self.groups {
+            if T::IGNORED.iter().any(|ignored| same(ignored, group.name)) {
+                continue;
+            }
+            let near = suggest::nearest(group.name, docs.iter().map(|section| section.name));
+            let message = match near {
+                Some(near) => format!("unknown section, ignored; did you mean [{near}]?"),
+                None => "unknown section, ignored".to_owned(),
+            };
+            self.problems.warn_at(group.header, group.path(None), &message);
+        }
+        for Unknown { path, entry, known } in &self.unknown {
+            let elsewhere = || {
+                docs.iter()
+                    .find(|section| section.keys.iter().any(|key| entry.key.is(key.name)))
+            };
+            let near = suggest::nearest(&entry.key.text, known.iter().copied());
+            let message = if let Some(section) = elsewhere() {
+                format!("unknown key, ignored; it belongs in {}", section.header())
+            } else if let Some(near) = near {
+                format!("unknown key, ignored; did you mean {near}?")
+            } else {
+                "unknown key, ignored".to_owned()
+            };
+            // A word alone on a line that resembles no key may be the rest of a value that was broken into two
+            // lines, perhaps of a password: it is not repeated.
+            let hidden = entry.value.is_none() && near.is_none() && elsewhere().is_none();
+            let path = if hidden { path.section_only() } else { *path };
+            self.problems.warn_at(entry.key.start, path, &message);
+        }
+        self.problems
+    }
+}
+
+/// Hands out the keys of a section and collects what is wrong.
+#[derive(Debug)]
+pub struct SectionReader<'p, 'd> {
+    name: &'static str,
+    subsection: Option<&'d str>,
+    left: Vec<&'d Entry>,
+    known: Vec<&'static str>,
+    problems: &'p mut Problems,
+}
+
+impl SectionReader<'_, '_> {
+    /// Takes a key. If it is not given, or wrong, `target` keeps its default.
+    pub fn key<T: DeserializeOwned + fmt::Debug + 'static>(&mut self, name: &'static str, target: &mut T) {
+        self.known.push(name);
+        let entries: Vec<&Entry> = self.left.extract_if(.., |entry| entry.key.is(name)).collect();
+        let Some(last) = entries.last() else { return };
+        let path = KeyPath::new(self.name, self.subsection, Some(name));
+        self.problems.locations_mut().add(path, last.position());
+        let read = value::read::<T>(&entries);
+        for (number, error) in read.errors {
+            let position = entries.get(number).unwrap_or(last).position();
+            // Only the type of a secret is talked about; its own errors could repeat it.
+            let blank = entries.get(number).is_some_and(|entry| entry.value.is_none());
+            let (message, hint) = if is_secret::<T>() && !blank {
+                ("value not accepted", None)
+            } else {
+                (error.message(), error.correction())
+            };
+            let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+            let text = format!("{message} at {}{hint}", path.place());
+            self.problems.error_at(position, Some(path), text);
+        }
+        if let Some(value) = read.value {
+            *target = value;
+        }
+    }
+}

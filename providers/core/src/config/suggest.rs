@@ -1,0 +1,131 @@
+//! "Did you mean ...?": the nearest known name to one that is not known.
+//!
+//! Used for sections and keys of config files, and for the names of flags and providers.
+
+/// Names longer than this are not compared: no name of ours comes near, and the work grows with the square.
+const MAX_LEN: usize = 80;
+
+/// The known name nearest to `name`, if one is so near that a slip of the finger explains the difference: at most one
+/// edit per three characters (but two for short names), where an edit is a character too many, too few, wrong, or two
+/// swapped. Case does not count, and `_` is `-`.
+///
+/// Of several equally near ones the first in the given order wins.
+#[must_use]
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let name = normalise(name);
+    if name.is_empty() || name.len() > MAX_LEN {
+        return None;
+    }
+    known
+        .into_iter()
+        .filter_map(|candidate| {
+            let normal = normalise(candidate);
+            let longest = name.len().max(normal.len());
+            // Of two characters, one must at least be right.
+            let allowed = (longest / 3).max(2).min(longest.saturating_sub(1));
+            if normal.len() > MAX_LEN || name.len().abs_diff(normal.len()) > allowed {
+                return None;
+            }
+            let distance = edits(&name, &normal);
+            (distance <= allowed).then_some((distance, candidate))
+        })
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+fn normalise(name: &str) -> Vec<char> {
+    name.chars()
+        .take(MAX_LEN + 1)
+        .flat_map(char::to_lowercase)
+        .map(|c| if c == '_' { '-' } else { c })
+        .collect()
+}
+
+/// Edit distance with swaps of neighbours (each character is edited once).
+fn edits(a: &[char], b: &[char]) -> usize {
+    // Three rows of the usual table: the one being filled and the two above it.
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut row = Vec::with_capacity(b.len() + 1);
+        row.push(i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let at = |cells: &[usize], column: usize| cells.get(column).copied().unwrap_or(usize::MAX / 2);
+            let mut cost = (at(&above, j) + usize::from(x != y))
+                .min(at(&above, j + 1) + 1)
+                .min(at(&row, j) + 1);
+            let swapped = i > 0 && j > 0 && a.get(i - 1) == Some(y) && b.get(j - 1) == Some(x);
+            if swapped {
+                cost = cost.min(at(&before, j - 1) + 1);
+            }
+            row.push(cost);
+        }
+        before = std::mem::replace(&mut above, row);
+    }
+    above.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use proptest::prelude::*;
+
+    use super::{edits, nearest, normalise};
+
+    const KEYS: [&str; 6] = [
+        "auth-url",
+        "username",
+        "user-id",
+        "user-domain-id",
+        "user-domain-name",
+        "application-credential-id",
+    ];
+
+    #[test]
+    fn finds_slips_of_the_finger() {
+        let cases = [
+            ("auth_url", Some("auth-url")),
+            ("AUTH-URL", Some("auth-url")),
+            ("authurl", Some("auth-url")),
+            ("auht-url", Some("auth-url")),
+            ("user-name", Some("username")),
+            ("user-domian-id", Some("user-domain-id")),
+            ("aplication-credentials-id", Some("application-credential-id")),
+            ("colour", None),
+            ("", None),
+            ("x", None),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(nearest(name, KEYS), expected, "{name}");
+        }
+        assert_eq!(
+            nearest("Router", ["Global", "Route", "Networking"]),
+            Some("Route")
+        );
+        assert_eq!(nearest("open-stack", ["aws", "openstack"]), Some("openstack"));
+    }
+
+    #[test]
+    fn a_very_long_name_is_near_to_nothing() {
+        assert_eq!(nearest(&"a".repeat(1_000_000), KEYS), None);
+    }
+
+    #[test]
+    fn counts_edits() {
+        let distance = |a: &str, b: &str| edits(&normalise(a), &normalise(b));
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("abc", ""), 3);
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("ab", "ba"), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn distance_is_symmetric_and_zero_only_for_equals(a in "[a-d]{0,8}", b in "[a-d]{0,8}") {
+            let (a, b) = (normalise(&a), normalise(&b));
+            prop_assert_eq!(edits(&a, &b), edits(&b, &a));
+            prop_assert_eq!(edits(&a, &b) == 0, a == b);
+        }
+    }
+}

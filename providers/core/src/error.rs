@@ -1,0 +1,290 @@
+//! The one error type that crosses a crate boundary.
+//!
+//! A provider maps its SDK's errors into it in one place (`error.rs` of the provider). The framework decides by
+//! [`ErrorKind`] what to tell the user and by [`Retry`] when to try again; it never looks at the text.
+
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+
+/// Result with our [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, as far as a caller or a person can act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The thing does not exist. Where absence is an expected answer it is a value, not this error.
+    NotFound,
+    /// It exists already.
+    AlreadyExists,
+    /// Somebody else changed it, or it is busy: read again, then try again.
+    Conflict,
+    /// The config file, a flag or the environment is wrong. A person has to change it.
+    InvalidConfig,
+    /// A Kubernetes object asks for something that can not be (annotation, field, provider ID).
+    InvalidSpec,
+    /// The cloud does not accept the credentials.
+    Unauthenticated,
+    /// The credentials are fine but may not do this.
+    PermissionDenied,
+    /// Too many requests; the cloud asks to slow down.
+    RateLimited,
+    /// A limit on the number of objects is reached.
+    QuotaExceeded,
+    /// The cloud could not be reached, or failed on its side.
+    Unavailable,
+    /// No answer in time.
+    Timeout,
+    /// This cloud, or this version of it, can not do that.
+    Unsupported,
+    /// Another component does this work; not a failure.
+    ImplementedElsewhere,
+    /// The answer made no sense, or a bug.
+    Unexpected,
+}
+
+impl ErrorKind {
+    /// The name as it stands in event reasons and metric labels.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotFound => "NotFound",
+            Self::AlreadyExists => "AlreadyExists",
+            Self::Conflict => "Conflict",
+            Self::InvalidConfig => "InvalidConfig",
+            Self::InvalidSpec => "InvalidSpec",
+            Self::Unauthenticated => "Unauthenticated",
+            Self::PermissionDenied => "PermissionDenied",
+            Self::RateLimited => "RateLimited",
+            Self::QuotaExceeded => "QuotaExceeded",
+            Self::Unavailable => "Unavailable",
+            Self::Timeout => "Timeout",
+            Self::Unsupported => "Unsupported",
+            Self::ImplementedElsewhere => "ImplementedElsewhere",
+            Self::Unexpected => "Unexpected",
+        }
+    }
+
+    /// When to try again after an error of this kind, unless the error says otherwise.
+    #[must_use]
+    pub fn default_retry(self) -> Retry {
+        match self {
+            Self::Conflict | Self::RateLimited | Self::Unavailable | Self::Timeout => Retry::Backoff,
+            _ => Retry::Never,
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// When the *client kit* may repeat the request. The controllers' queues back off on every error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// Repeating the same request gives the same answer.
+    Never,
+    /// With exponential backoff.
+    Backoff,
+    /// Not before this long from now (`Retry-After`).
+    After(Duration),
+}
+
+/// What is known about the effect of the failed request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The cloud refused it, or it was never sent: nothing was changed.
+    NotDone,
+    /// It was sent and no (usable) answer came: it may have been done. A write must not be sent again blindly.
+    Unknown,
+}
+
+/// An error with what a person needs to act on it.
+///
+/// `Display` is one line without the sources; [`Error::report`] adds them. Never holds a secret.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    retry: Retry,
+    outcome: Outcome,
+    operation: Option<&'static str>,
+    message: String,
+    context: Vec<(&'static str, String)>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind`. `message`: lower case, one line, no full stop.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            retry: kind.default_retry(),
+            outcome: Outcome::NotDone,
+            operation: None,
+            message: message.into(),
+            context: Vec::new(),
+            source: None,
+        }))
+    }
+
+    /// Says when the request may be repeated, in place of the kind's default.
+    #[must_use]
+    pub fn with_retry(mut self, retry: Retry) -> Self {
+        self.0.retry = retry;
+        self
+    }
+
+    /// Says that the request may have been carried out although it failed (see [`Outcome::Unknown`]).
+    #[must_use]
+    pub fn with_outcome(mut self, outcome: Outcome) -> Self {
+        self.0.outcome = outcome;
+        self
+    }
+
+    /// Names the operation that failed, unless it is named already.
+    #[must_use]
+    pub fn with_operation(mut self, operation: &'static str) -> Self {
+        self.0.operation.get_or_insert(operation);
+        self
+    }
+
+    /// Adds a fact, such as `("server", id)` or `("request_id", id)`.
+    #[must_use]
+    pub fn with_context(mut self, key: &'static str, value: impl Into<String>) -> Self {
+        self.0.context.push((key, value.into()));
+        self
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.0.source = Some(Arc::new(source));
+        self
+    }
+
+    /// What went wrong.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// When the request may be repeated.
+    #[must_use]
+    pub fn retry(&self) -> Retry {
+        self.0.retry
+    }
+
+    /// Whether the request may have been carried out.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        self.0.outcome
+    }
+
+    /// The operation that failed, if it is known.
+    #[must_use]
+    pub fn operation(&self) -> Option<&'static str> {
+        self.0.operation
+    }
+
+    /// The facts added on the way.
+    #[must_use]
+    pub fn context(&self) -> &[(&'static str, String)] {
+        &self.0.context
+    }
+
+    /// The whole chain in one line, for logs and events.
+    #[must_use]
+    pub fn report(&self) -> String {
+        report(self)
+    }
+}
+
+/// The chain of an error in one line: each cause after a colon, a cause that its parent already prints left out.
+#[must_use]
+pub fn report(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let cause = source.to_string();
+        if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+        next = source.source();
+    }
+    text
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(operation) = self.0.operation {
+            write!(f, "{operation}: ")?;
+        }
+        f.write_str(&self.0.message)?;
+        for (i, (key, value)) in self.0.context.iter().enumerate() {
+            write!(f, "{}{key}={value}", if i == 0 { " (" } else { ", " })?;
+        }
+        if !self.0.context.is_empty() {
+            f.write_str(")")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.kind, self.report())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0
+            .source
+            .as_deref()
+            .map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn display_is_one_line_with_operation_and_facts() {
+        let error = Error::new(ErrorKind::NotFound, "no such server")
+            .with_operation("server_get")
+            .with_operation("ignored")
+            .with_context("server", "a1")
+            .with_context("request_id", "req-1");
+        assert_eq!(
+            error.to_string(),
+            "server_get: no such server (server=a1, request_id=req-1)"
+        );
+        assert_eq!(error.retry(), Retry::Never);
+    }
+
+    #[test]
+    fn report_prints_each_cause_once() {
+        let io = std::io::Error::other("connection refused");
+        let error = Error::new(ErrorKind::Unavailable, "could not reach the cloud").with_source(io);
+        assert_eq!(error.report(), "could not reach the cloud: connection refused");
+        let same = Error::new(ErrorKind::Unavailable, "it says connection refused")
+            .with_source(std::io::Error::other("connection refused"));
+        assert_eq!(same.report(), "it says connection refused");
+    }
+
+    #[test]
+    fn kinds_choose_their_retry() {
+        assert_eq!(ErrorKind::Unavailable.default_retry(), Retry::Backoff);
+        assert_eq!(ErrorKind::PermissionDenied.default_retry(), Retry::Never);
+        let later =
+            Error::new(ErrorKind::RateLimited, "slow down").with_retry(Retry::After(Duration::from_secs(7)));
+        assert_eq!(later.clone().retry(), Retry::After(Duration::from_secs(7)));
+    }
+}

@@ -1,0 +1,175 @@
+//! The machines behind the nodes.
+
+use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
+
+use async_trait::async_trait;
+
+use crate::{Freshness, Priority, Result};
+
+/// Answers what the cloud knows of the machines behind nodes.
+#[async_trait]
+pub trait Instances: Send + Sync {
+    /// Describes the machine of every query, in the order of the queries; the answer has exactly as many items.
+    ///
+    /// An item that could not be found out is its own `Err` and leaves the others alone. What is not there is a
+    /// *value*: see [`InstanceState`] for which one.
+    ///
+    /// Implementations fold all queries of a call into the fewest requests that the cloud allows. An answer that
+    /// `freshness` allows may come from a cache, but only to say [`InstanceState::Present`]: before anything else
+    /// is answered, the cloud is asked for that one item. Any number of calls may run at once; nothing is written.
+    async fn describe(
+        &self,
+        queries: &[InstanceQuery],
+        freshness: Freshness,
+        priority: Priority,
+    ) -> Vec<Result<InstanceState>>;
+}
+
+/// One question of [`Instances::describe`].
+#[derive(Clone, Debug)]
+pub struct InstanceQuery {
+    /// The node whose machine is meant.
+    pub node: Arc<NodeView>,
+    /// How much of it is asked for.
+    pub need: Need,
+}
+
+/// How much a query asks for. Less is cheaper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Need {
+    /// Whether the machine exists and whether it is switched off. Only `provider_id` and `power` of the
+    /// [`Instance`] are meaningful.
+    Existence,
+    /// Everything in [`Instance`].
+    Metadata,
+}
+
+/// The part of a Kubernetes Node that finds its machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeView {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`; a node made anew under the same name has another one.
+    pub uid: String,
+    /// `spec.providerID`, if it is set. When it is, it alone decides which machine is meant.
+    pub provider_id: Option<String>,
+    /// The addresses the kubelet was told to use (annotation `alpha.kubernetes.io/provided-node-ip`).
+    pub provided_ips: Vec<IpAddr>,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What the cloud answered about one machine.
+///
+/// "Could not find out" is none of these but an `Err`. Only [`Absent`](Self::Absent) can ever lead to the
+/// deletion of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InstanceState {
+    /// It exists.
+    Present(Instance),
+    /// The cloud said "not found" for the machine's *id*.
+    Absent,
+    /// Nothing matches the node's *name*. Not proof of absence: a cloud may leave machines out of lists.
+    Unresolved,
+    /// The provider's rules say hands off: not a machine of this cloud, or excluded by the user.
+    Unmanaged,
+}
+
+/// A machine that exists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Instance {
+    /// The value for `spec.providerID`.
+    pub provider_id: String,
+    /// The value for `node.kubernetes.io/instance-type`.
+    pub instance_type: Option<String>,
+    /// The node's addresses in the order in which they are to stand in its status. Empty while the machine has
+    /// none yet.
+    pub addresses: Vec<NodeAddress>,
+    /// The value for `topology.kubernetes.io/zone`.
+    pub zone: Option<String>,
+    /// The value for `topology.kubernetes.io/region`.
+    pub region: Option<String>,
+    /// Further labels for the node. Keys below `kubernetes.io` and `k8s.io` are not taken.
+    pub labels: BTreeMap<String, String>,
+    /// Whether it runs.
+    pub power: Power,
+}
+
+/// Whether a machine runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Power {
+    /// Running, or in any state that is not a deliberate shutdown.
+    #[default]
+    On,
+    /// Shut down in the cloud.
+    Off,
+}
+
+/// One entry of a node's `status.addresses`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeAddress {
+    /// What kind of address it is.
+    pub kind: AddressType,
+    /// The address or name, as the cloud spells it.
+    pub address: String,
+}
+
+impl NodeAddress {
+    /// An address of `kind`.
+    #[must_use]
+    pub fn new(kind: AddressType, address: impl Into<String>) -> Self {
+        Self {
+            kind,
+            address: address.into(),
+        }
+    }
+}
+
+/// The kind of a node address, spelled as Kubernetes does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AddressType {
+    /// A name of the machine.
+    Hostname,
+    /// An address reachable inside the cluster's network.
+    InternalIP,
+    /// An address reachable from outside.
+    ExternalIP,
+    /// A DNS name that resolves inside.
+    InternalDNS,
+    /// A DNS name that resolves outside.
+    ExternalDNS,
+}
+
+impl AddressType {
+    /// The spelling of the Kubernetes API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Hostname => "Hostname",
+            Self::InternalIP => "InternalIP",
+            Self::ExternalIP => "ExternalIP",
+            Self::InternalDNS => "InternalDNS",
+            Self::ExternalDNS => "ExternalDNS",
+        }
+    }
+
+    /// Reads the spelling of the Kubernetes API.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [
+            Self::Hostname,
+            Self::InternalIP,
+            Self::ExternalIP,
+            Self::InternalDNS,
+            Self::ExternalDNS,
+        ]
+        .into_iter()
+        .find(|kind| kind.as_str() == text)
+    }
+}
+
+impl fmt::Display for AddressType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,37 @@
+//! Everything an author of a cloud provider needs, and nothing of any SDK or controller.
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | [`cloud`], [`instances`] | the contract between the framework and a provider |
+//! | [`registry`] | how a provider makes itself known ([`register_provider!`]) |
+//! | [`error`] | the one error type that crosses crate boundaries |
+//! | [`client`] | the kit every cloud call goes through: quota gate, retry, cache, batcher, pagination, metrics |
+//! | [`config`] | the config file dialect, durations, secrets, generated key tables |
+//! | `testkit` | a recording fake cloud and the conformance suite (feature `testkit`) |
+//!
+//! The contract is *batched first*: a method takes everything that is asked at one moment and answers item by
+//! item, so that the cost of a cluster in cloud calls grows with its changes and not with its nodes.
+//! Dependencies point one way: the binary depends on providers, providers depend on this crate.
+
+pub mod client;
+pub mod cloud;
+pub mod config;
+pub mod error;
+pub mod instances;
+pub mod registry;
+#[cfg(feature = "testkit")]
+pub mod testkit;
+
+pub use async_trait::async_trait;
+pub use cloud::{Cloud, Freshness, Priority};
+pub use error::{Error, ErrorKind, Outcome, Result, Retry};
+pub use instances::{
+    AddressType, Instance, InstanceQuery, InstanceState, Instances, Need, NodeAddress, NodeView, Power,
+};
+pub use registry::{BuildContext, BuildFuture, Provider};
+
+#[doc(hidden)]
+pub mod private {
+    //! What the expansion of our macros reaches, so that a provider crate needs no dependency of its own for it.
+    pub use inventory;
+}

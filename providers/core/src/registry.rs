@@ -1,0 +1,101 @@
+//! How a provider makes itself known to the binary it is linked into.
+//!
+//! A provider crate calls [`register_provider!`](crate::register_provider) once; the binary must *name* the crate
+//! somewhere, or the linker leaves it out (the root package does so in `src/providers.rs`).
+
+use std::{path::PathBuf, pin::Pin, sync::Arc};
+
+use crate::{Cloud, Result, client::ClientMetrics};
+
+/// What `build` returns.
+pub type BuildFuture = Pin<Box<dyn Future<Output = Result<Arc<dyn Cloud>>> + Send>>;
+
+/// A provider that is linked into this binary.
+#[derive(Clone, Copy, Debug)]
+pub struct Provider {
+    /// What `--cloud-provider` takes.
+    pub name: &'static str,
+    /// One line for `--list-providers`.
+    pub summary: &'static str,
+    /// Reads and checks the configuration without talking to the cloud, and reports every problem at once.
+    /// Runs before anything else is started; an error ends the process. Warnings go to the log here.
+    pub validate: fn(&BuildContext) -> Result<()>,
+    /// Reads the configuration again and connects to the cloud. The framework repeats it with backoff until it
+    /// succeeds, so that a corrected Secret or a cloud that comes back needs no restart.
+    pub build: fn(BuildContext) -> BuildFuture,
+    /// The reference of the provider's config file as Markdown, generated from the fields' documentation.
+    pub config_reference: fn() -> String,
+}
+
+inventory::collect!(Provider);
+
+/// What a provider is given to build its cloud.
+#[derive(Clone, Debug)]
+pub struct BuildContext {
+    /// `--cloud-config`, if it was given.
+    pub cloud_config: Option<PathBuf>,
+    /// `--cluster-name`; part of the names of what is created.
+    pub cluster_name: String,
+    /// The `User-Agent` header for every cloud call.
+    pub user_agent: String,
+    /// Where cloud calls are counted.
+    pub metrics: ClientMetrics,
+}
+
+/// All providers linked into this binary, sorted by name. A name that was registered twice stands in it twice.
+#[must_use]
+pub fn all() -> Vec<&'static Provider> {
+    let mut providers: Vec<_> = inventory::iter::<Provider>.into_iter().collect();
+    // Link order is arbitrary.
+    providers.sort_by_key(|provider| provider.name);
+    providers
+}
+
+/// Registers a provider:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use ccm_core::{BuildContext, Cloud, Result, register_provider};
+/// #[derive(Debug)]
+/// struct Acme;
+///
+/// impl Cloud for Acme {
+///     fn name(&self) -> &'static str { "acme" }
+/// }
+///
+/// async fn build(_: BuildContext) -> Result<Arc<dyn Cloud>> { Ok(Arc::new(Acme)) }
+///
+/// register_provider! { name: "acme", summary: "Acme Cloud", build: build }
+/// # fn main() { assert_eq!(ccm_core::registry::all()[0].name, "acme"); }
+/// ```
+///
+/// `validate: path` (a `fn(&BuildContext) -> Result<()>`) and `config_reference: path` (a `fn() -> String`) may
+/// follow `build`, in this order.
+#[macro_export]
+macro_rules! register_provider {
+    (name: $name:expr, summary: $summary:expr, build: $build:expr
+     $(, validate: $validate:expr)? $(, config_reference: $reference:expr)? $(,)?) => {
+        $crate::private::inventory::submit! {
+            $crate::Provider {
+                name: $name,
+                summary: $summary,
+                validate: $crate::register_provider!(@or $crate::registry::nothing_to_validate $(, $validate)?),
+                build: |context| ::std::boxed::Box::pin($build(context)),
+                config_reference: $crate::register_provider!(@or $crate::registry::no_reference $(, $reference)?),
+            }
+        }
+    };
+    (@or $default:path) => { $default };
+    (@or $default:path, $own:expr) => { $own };
+}
+
+#[doc(hidden)]
+pub fn nothing_to_validate(_: &BuildContext) -> Result<()> {
+    Ok(())
+}
+
+#[doc(hidden)]
+#[must_use]
+pub fn no_reference() -> String {
+    "This provider takes no config file.\n".to_owned()
+}

@@ -1,0 +1,382 @@
+//! One suite for every provider: what the framework relies on, asked from the outside.
+//!
+//! A provider's tests implement [`Subject`] over its simulator, its emulator or the real cloud and call
+//! [`instances`]. Scenarios run one after another; all that fail are reported together.
+
+use std::{collections::BTreeMap, error::Error as StdError, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+
+use crate::{
+    Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances, Need, NodeView, Power, Priority,
+};
+
+/// What can go wrong while a test prepares the cloud.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// A cloud under test, and how a test changes what is in it.
+#[async_trait]
+pub trait Subject: Send + Sync {
+    /// The provider under test. The same one every time, so that its caches count.
+    fn cloud(&self) -> Arc<dyn Cloud>;
+
+    /// Makes a running machine with at least one address. Returns when the cloud's own API shows all of it.
+    async fn create(&self, name: &str) -> Result<(), BoxError>;
+
+    /// Deletes the machine. Returns when the cloud's own API shows it no more.
+    async fn delete(&self, name: &str) -> Result<(), BoxError>;
+
+    /// Switches the machine off. Returns when the cloud's own API shows it.
+    async fn shut_down(&self, name: &str) -> Result<(), BoxError>;
+
+    /// A provider ID of the right form of a machine that never was.
+    fn absent_provider_id(&self) -> String;
+
+    /// A provider ID with this cloud's scheme that can not be one.
+    fn malformed_provider_id(&self) -> String;
+
+    /// How many requests the cloud has seen, where they are counted.
+    fn requests(&self) -> Option<usize> {
+        None
+    }
+
+    /// How many machines the larger scenarios make; few where a machine takes seconds.
+    fn crowd(&self) -> usize {
+        20
+    }
+}
+
+type Checked = Result<(), BoxError>;
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+).into());
+        }
+    };
+}
+
+/// Runs every scenario of the instances part.
+///
+/// # Panics
+///
+/// If a scenario fails; the message lists all that did.
+pub async fn instances(subject: &dyn Subject) {
+    let mut failed = Vec::new();
+    let mut passed = 0;
+    macro_rules! run {
+        ($($scenario:ident),+ $(,)?) => {$(
+            match $scenario(subject).await {
+                Ok(()) => passed += 1,
+                Err(error) => failed.push(format!("{}: {error}", stringify!($scenario))),
+            }
+        )+};
+    }
+    run!(
+        answers_nothing_to_nothing,
+        finds_a_machine_by_name_and_then_by_the_id_it_gave,
+        existence_gives_the_same_id,
+        an_unknown_name_is_unresolved,
+        an_unknown_id_is_absent,
+        a_foreign_id_is_never_absent,
+        a_malformed_id_fails_alone,
+        keeps_order_and_count_with_repeated_queries,
+        names_are_literal,
+        a_machine_made_after_a_miss_is_found,
+        a_deleted_machine_is_absent_to_a_fresh_read,
+        a_deleted_machine_becomes_unresolved_by_name,
+        a_stopped_machine_is_off,
+        a_crowd_costs_less_than_one_request_each,
+        survives_callers_that_go_away,
+    );
+    assert!(
+        failed.is_empty(),
+        "{passed} scenarios passed, {} failed:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+}
+
+fn query(name: &str, provider_id: Option<&str>, need: Need) -> InstanceQuery {
+    InstanceQuery {
+        node: Arc::new(NodeView {
+            name: name.to_owned(),
+            uid: format!("uid-of-{name}"),
+            provider_id: provider_id.map(str::to_owned),
+            provided_ips: Vec::new(),
+            labels: BTreeMap::new(),
+        }),
+        need,
+    }
+}
+
+async fn describe(
+    subject: &dyn Subject,
+    queries: &[InstanceQuery],
+    freshness: Freshness,
+) -> Result<Vec<crate::Result<InstanceState>>, BoxError> {
+    let cloud = subject.cloud();
+    let instances: &dyn Instances = cloud.instances().ok_or("the cloud has no instances")?;
+    let answers = instances.describe(queries, freshness, Priority::User).await;
+    ensure!(
+        answers.len() == queries.len(),
+        "{} answers to {} queries",
+        answers.len(),
+        queries.len()
+    );
+    Ok(answers)
+}
+
+async fn ask(subject: &dyn Subject, query: InstanceQuery) -> Result<crate::Result<InstanceState>, BoxError> {
+    let mut answers = describe(subject, &[query], Freshness::now()).await?;
+    answers.pop().ok_or_else(|| "no answer".into())
+}
+
+async fn by_name(subject: &dyn Subject, name: &str) -> Result<InstanceState, BoxError> {
+    Ok(ask(subject, query(name, None, Need::Metadata)).await??)
+}
+
+fn present(state: InstanceState) -> Result<Instance, BoxError> {
+    match state {
+        InstanceState::Present(instance) => Ok(instance),
+        other => Err(format!("expected Present, got {other:?}").into()),
+    }
+}
+
+async fn answers_nothing_to_nothing(subject: &dyn Subject) -> Checked {
+    ensure!(
+        describe(subject, &[], Freshness::now()).await?.is_empty(),
+        "answers without a query"
+    );
+    Ok(())
+}
+
+async fn finds_a_machine_by_name_and_then_by_the_id_it_gave(subject: &dyn Subject) -> Checked {
+    subject.create("conf-one").await?;
+    let first = present(by_name(subject, "conf-one").await?)?;
+    ensure!(
+        subject.cloud().owns(&first.provider_id),
+        "does not own its own id {}",
+        first.provider_id
+    );
+    ensure!(!first.addresses.is_empty(), "no address");
+    ensure!(first.power == Power::On, "power is {:?}", first.power);
+    // The name of the node no longer matters once the id is there.
+    let second = ask(
+        subject,
+        query("other-name", Some(&first.provider_id), Need::Metadata),
+    )
+    .await??;
+    ensure!(
+        second == InstanceState::Present(first.clone()),
+        "by id: {second:?}; by name: {first:?}"
+    );
+    subject.delete("conf-one").await
+}
+
+async fn existence_gives_the_same_id(subject: &dyn Subject) -> Checked {
+    subject.create("conf-exists").await?;
+    let whole = present(by_name(subject, "conf-exists").await?)?;
+    for id in [None, Some(whole.provider_id.as_str())] {
+        let brief = present(ask(subject, query("conf-exists", id, Need::Existence)).await??)?;
+        ensure!(
+            brief.provider_id == whole.provider_id,
+            "{} is not {}",
+            brief.provider_id,
+            whole.provider_id
+        );
+        ensure!(brief.power == whole.power, "power differs");
+    }
+    subject.delete("conf-exists").await
+}
+
+async fn an_unknown_name_is_unresolved(subject: &dyn Subject) -> Checked {
+    for need in [Need::Existence, Need::Metadata] {
+        let state = ask(subject, query("conf-nobody", None, need)).await??;
+        ensure!(state == InstanceState::Unresolved, "{need:?}: {state:?}");
+    }
+    Ok(())
+}
+
+async fn an_unknown_id_is_absent(subject: &dyn Subject) -> Checked {
+    let id = subject.absent_provider_id();
+    for need in [Need::Existence, Need::Metadata] {
+        let state = ask(subject, query("conf-nobody", Some(&id), need)).await??;
+        ensure!(state == InstanceState::Absent, "{need:?}: {state:?}");
+    }
+    Ok(())
+}
+
+async fn a_foreign_id_is_never_absent(subject: &dyn Subject) -> Checked {
+    let foreign = "another-cloud://zone/i-0123456789";
+    ensure!(!subject.cloud().owns(foreign), "owns {foreign}");
+    match ask(subject, query("conf-foreign", Some(foreign), Need::Existence)).await? {
+        Ok(InstanceState::Unmanaged) | Err(_) => Ok(()),
+        Ok(other) => Err(format!("expected Unmanaged or an error, got {other:?}").into()),
+    }
+}
+
+async fn a_malformed_id_fails_alone(subject: &dyn Subject) -> Checked {
+    subject.create("conf-good").await?;
+    let malformed = subject.malformed_provider_id();
+    let queries = [
+        query("conf-bad", Some(&malformed), Need::Metadata),
+        query("conf-good", None, Need::Metadata),
+        query("conf-gone", Some(&subject.absent_provider_id()), Need::Metadata),
+    ];
+    let answers = describe(subject, &queries, Freshness::now()).await?;
+    match answers.as_slice() {
+        [
+            Err(error),
+            Ok(InstanceState::Present(_)),
+            Ok(InstanceState::Absent),
+        ] => {
+            ensure!(
+                error.report().contains(&malformed),
+                "the error does not name the id: {}",
+                error.report()
+            );
+        }
+        other => return Err(format!("{other:?}").into()),
+    }
+    subject.delete("conf-good").await
+}
+
+async fn keeps_order_and_count_with_repeated_queries(subject: &dyn Subject) -> Checked {
+    subject.create("conf-a").await?;
+    subject.create("conf-b").await?;
+    let names = ["conf-b", "conf-nobody", "conf-a", "conf-b"];
+    let queries: Vec<_> = names
+        .iter()
+        .map(|name| query(name, None, Need::Metadata))
+        .collect();
+    let answers = describe(subject, &queries, Freshness::now()).await?;
+    let mut ids = Vec::new();
+    for (name, answer) in names.iter().zip(answers) {
+        match (*name, answer?) {
+            ("conf-nobody", InstanceState::Unresolved) => {}
+            (_, InstanceState::Present(instance)) => ids.push((*name, instance.provider_id)),
+            (name, other) => return Err(format!("{name}: {other:?}").into()),
+        }
+    }
+    let [(_, b), (_, a), (_, again)] = ids.as_slice() else {
+        return Err(format!("{ids:?}").into());
+    };
+    ensure!(b == again && a != b, "{ids:?}");
+    subject.delete("conf-a").await?;
+    subject.delete("conf-b").await
+}
+
+async fn names_are_literal(subject: &dyn Subject) -> Checked {
+    subject.create("conf-x.y").await?;
+    subject.create("conf-xzy").await?;
+    let dotted = present(by_name(subject, "conf-x.y").await?)?;
+    let plain = present(by_name(subject, "conf-xzy").await?)?;
+    ensure!(
+        dotted.provider_id != plain.provider_id,
+        "both are {}",
+        plain.provider_id
+    );
+    for pattern in [
+        "conf-x.*",
+        "conf-x",
+        "onf-xzy",
+        "conf-xzy|conf-x.y",
+        "(conf",
+        "[",
+        "conf-x.y\\",
+    ] {
+        let state = by_name(subject, pattern).await?;
+        ensure!(state == InstanceState::Unresolved, "{pattern} found {state:?}");
+    }
+    subject.delete("conf-x.y").await?;
+    subject.delete("conf-xzy").await
+}
+
+async fn a_machine_made_after_a_miss_is_found(subject: &dyn Subject) -> Checked {
+    let hour = Freshness::AtMost(Duration::from_secs(3600));
+    let queries = [query("conf-late", None, Need::Metadata)];
+    let before = describe(subject, &queries, hour).await?;
+    ensure!(
+        matches!(before.as_slice(), [Ok(InstanceState::Unresolved)]),
+        "{before:?}"
+    );
+    subject.create("conf-late").await?;
+    // However old an answer may be: a cache may say Present, never that something is missing.
+    let after = describe(subject, &queries, hour).await?;
+    ensure!(
+        matches!(after.as_slice(), [Ok(InstanceState::Present(_))]),
+        "{after:?}"
+    );
+    subject.delete("conf-late").await
+}
+
+async fn a_deleted_machine_is_absent_to_a_fresh_read(subject: &dyn Subject) -> Checked {
+    subject.create("conf-gone").await?;
+    let id = present(by_name(subject, "conf-gone").await?)?.provider_id;
+    subject.delete("conf-gone").await?;
+    for need in [Need::Existence, Need::Metadata] {
+        let state = ask(subject, query("conf-gone", Some(&id), need)).await??;
+        ensure!(state == InstanceState::Absent, "{need:?}: {state:?}");
+    }
+    Ok(())
+}
+
+async fn a_deleted_machine_becomes_unresolved_by_name(subject: &dyn Subject) -> Checked {
+    subject.create("conf-lost").await?;
+    present(by_name(subject, "conf-lost").await?)?;
+    subject.delete("conf-lost").await?;
+    let state = by_name(subject, "conf-lost").await?;
+    ensure!(state == InstanceState::Unresolved, "{state:?}");
+    Ok(())
+}
+
+async fn a_stopped_machine_is_off(subject: &dyn Subject) -> Checked {
+    subject.create("conf-off").await?;
+    let id = present(by_name(subject, "conf-off").await?)?.provider_id;
+    subject.shut_down("conf-off").await?;
+    for need in [Need::Existence, Need::Metadata] {
+        let instance = present(ask(subject, query("conf-off", Some(&id), need)).await??)?;
+        ensure!(instance.power == Power::Off, "{need:?}: {:?}", instance.power);
+    }
+    subject.delete("conf-off").await
+}
+
+async fn a_crowd_costs_less_than_one_request_each(subject: &dyn Subject) -> Checked {
+    let names: Vec<_> = (0..subject.crowd()).map(|i| format!("conf-crowd-{i}")).collect();
+    for name in &names {
+        subject.create(name).await?;
+    }
+    let queries: Vec<_> = names
+        .iter()
+        .map(|name| query(name, None, Need::Metadata))
+        .collect();
+    let before = subject.requests();
+    let answers = describe(subject, &queries, Freshness::now()).await?;
+    let after = subject.requests();
+    for (name, answer) in names.iter().zip(answers) {
+        present(answer?).map_err(|error| format!("{name}: {error}"))?;
+    }
+    if let (Some(before), Some(after)) = (before, after) {
+        ensure!(
+            after - before < names.len(),
+            "{} requests for {} machines",
+            after - before,
+            names.len()
+        );
+    }
+    for name in &names {
+        subject.delete(name).await?;
+    }
+    Ok(())
+}
+
+async fn survives_callers_that_go_away(subject: &dyn Subject) -> Checked {
+    subject.create("conf-stay").await?;
+    let queries = [query("conf-stay", None, Need::Metadata)];
+    // Dropped before the cloud can have answered.
+    let abandoned = describe(subject, &queries, Freshness::now());
+    let _ = tokio::time::timeout(Duration::ZERO, abandoned).await;
+    present(by_name(subject, "conf-stay").await?)?;
+    subject.delete("conf-stay").await
+}

@@ -1,0 +1,174 @@
+//! A cloud in memory that records what it was asked.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::{sync::watch, time::Instant};
+
+use crate::{
+    Cloud, Error, ErrorKind, Freshness, Instance, InstanceQuery, InstanceState, Instances, Need, Priority,
+    Result,
+};
+
+/// One call of [`Instances::describe`] as the fake saw it.
+#[derive(Clone, Debug)]
+pub struct DescribeCall {
+    /// The names of the nodes asked about, in order.
+    pub nodes: Vec<String>,
+    /// Whether any query asked for metadata.
+    pub metadata: bool,
+    /// How old the answer could be.
+    pub freshness: Freshness,
+    /// Who waited.
+    pub priority: Priority,
+    /// When it came.
+    pub at: Instant,
+}
+
+/// A cloud in memory: machines by name, answers that can be made to fail, a log of the calls.
+///
+/// Clones share their state, so that a test keeps one and hands the other to the code under test.
+#[derive(Clone, Debug)]
+pub struct FakeCloud {
+    state: Arc<Mutex<State>>,
+    open: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    machines: BTreeMap<String, Instance>,
+    faults: BTreeMap<String, VecDeque<Error>>,
+    broken: Option<Error>,
+    calls: Vec<DescribeCall>,
+}
+
+impl Default for FakeCloud {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            open: watch::Sender::new(true),
+        }
+    }
+}
+
+impl FakeCloud {
+    /// The scheme of its provider IDs and its name.
+    pub const NAME: &'static str = "fake";
+
+    /// Adds or replaces the machine called `name`. An empty provider ID becomes `fake://<name>`.
+    pub fn insert(&self, name: &str, mut instance: Instance) {
+        if instance.provider_id.is_empty() {
+            instance.provider_id = format!("{}://{name}", Self::NAME);
+        }
+        self.state.lock().machines.insert(name.to_owned(), instance);
+    }
+
+    /// Takes the machine called `name` away.
+    pub fn remove(&self, name: &str) {
+        self.state.lock().machines.remove(name);
+    }
+
+    /// Makes the next `times` answers about the node called `name` fail.
+    pub fn fail(&self, name: &str, error: &Error, times: usize) {
+        let mut state = self.state.lock();
+        state
+            .faults
+            .entry(name.to_owned())
+            .or_default()
+            .extend(std::iter::repeat_n(error.clone(), times));
+    }
+
+    /// Makes every answer fail until it is called with `None`.
+    pub fn break_down(&self, error: Option<Error>) {
+        self.state.lock().broken = error;
+    }
+
+    /// Holds every call back until [`FakeCloud::open`].
+    pub fn hold(&self) {
+        self.open.send_replace(false);
+    }
+
+    /// Lets calls that are held back go on.
+    pub fn open(&self) {
+        self.open.send_replace(true);
+    }
+
+    /// The calls so far.
+    #[must_use]
+    pub fn calls(&self) -> Vec<DescribeCall> {
+        self.state.lock().calls.clone()
+    }
+}
+
+impl Cloud for FakeCloud {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn instances(&self) -> Option<&dyn Instances> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Instances for FakeCloud {
+    async fn describe(
+        &self,
+        queries: &[InstanceQuery],
+        freshness: Freshness,
+        priority: Priority,
+    ) -> Vec<Result<InstanceState>> {
+        self.state.lock().calls.push(DescribeCall {
+            nodes: queries.iter().map(|query| query.node.name.clone()).collect(),
+            metadata: queries.iter().any(|query| query.need == Need::Metadata),
+            freshness,
+            priority,
+            at: Instant::now(),
+        });
+        let mut open = self.open.subscribe();
+        // The sender lives as long as `self`, so waiting can not fail.
+        let _ = open.wait_for(|open| *open).await;
+        let mut state = self.state.lock();
+        queries.iter().map(|query| state.answer(query)).collect()
+    }
+}
+
+impl State {
+    fn answer(&mut self, query: &InstanceQuery) -> Result<InstanceState> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        let node = &query.node;
+        if let Some(error) = self.faults.get_mut(&node.name).and_then(VecDeque::pop_front) {
+            return Err(error);
+        }
+        let Some(id) = &node.provider_id else {
+            return Ok(match self.machines.get(&node.name) {
+                Some(instance) => InstanceState::Present(instance.clone()),
+                None => InstanceState::Unresolved,
+            });
+        };
+        match id.split_once("://") {
+            Some((FakeCloud::NAME, rest)) if !rest.is_empty() => Ok(
+                match self
+                    .machines
+                    .values()
+                    .find(|instance| &instance.provider_id == id)
+                {
+                    Some(instance) => InstanceState::Present(instance.clone()),
+                    None => InstanceState::Absent,
+                },
+            ),
+            Some((scheme, _)) if scheme != FakeCloud::NAME => Ok(InstanceState::Unmanaged),
+            _ => Err(Error::new(
+                ErrorKind::InvalidSpec,
+                "the provider ID has not the form fake://<name>",
+            )
+            .with_context("provider_id", id.clone())),
+        }
+    }
+}

@@ -1,0 +1,522 @@
+//! Quota buckets: two priorities, adaptation to throttle replies, cancelled waiters. The clock is paused.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use ccm_core::{
+    Priority,
+    client::{Bucket, Permit, Quota},
+};
+use futures_util::{FutureExt, future::join_all};
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use tokio::{
+    task::{JoinHandle, yield_now},
+    time::{Instant, advance, sleep, timeout},
+};
+
+fn quota(rate: f64, burst: u32, max_in_flight: u32) -> Quota {
+    Quota {
+        rate,
+        burst,
+        max_in_flight,
+    }
+}
+
+/// Takes a permit and uses it.
+async fn send(bucket: &Bucket, priority: Priority) -> Permit {
+    let mut permit = bucket.acquire(priority).await;
+    permit.begin();
+    permit
+}
+
+/// Queues up one after another; each records its number when it is served.
+fn queue(bucket: &Bucket, priority: Priority, number: u32, served: &Arc<Mutex<Vec<u32>>>) -> JoinHandle<()> {
+    let (bucket, served) = (bucket.clone(), Arc::clone(served));
+    tokio::spawn(async move {
+        drop(send(&bucket, priority).await);
+        served.lock().push(number);
+    })
+}
+
+/// Lets every task run until it waits.
+async fn settle() {
+    for _ in 0..200 {
+        yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn background_leaves_a_reserve_for_users() {
+    let bucket = Bucket::new(quota(10.0, 10, 100));
+    let served = Arc::default();
+    let waiting: Vec<_> = (0..100)
+        .map(|n| queue(&bucket, Priority::Background, n, &served))
+        .collect();
+    settle().await;
+    assert_eq!(served.lock().len(), 8, "a fifth of the burst stays");
+    assert_eq!(bucket.state().waiting_background, 92);
+
+    let began = Instant::now();
+    for _ in 0..2 {
+        drop(send(&bucket, Priority::User).await);
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO, "users find the reserve");
+
+    join_all(waiting).await;
+    assert!(
+        bucket.state().tokens >= 2.0 - 1e-3,
+        "the last of them left the reserve, too: {:?}",
+        bucket.state()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn background_leaves_slots_for_users() {
+    let bucket = Bucket::new(quota(1000.0, 1000, 8));
+    let mut held = Vec::new();
+    while let Some(permit) = send(&bucket, Priority::Background).now_or_never() {
+        held.push(permit);
+    }
+    assert_eq!(held.len(), 6);
+    while let Some(permit) = send(&bucket, Priority::User).now_or_never() {
+        held.push(permit);
+    }
+    assert_eq!(held.len(), 8);
+
+    // A free slot goes to a user who came later, and background goes when a fifth of the slots is free again.
+    let served = Arc::default();
+    let background = queue(&bucket, Priority::Background, 1, &served);
+    settle().await;
+    let user = queue(&bucket, Priority::User, 2, &served);
+    settle().await;
+    held.truncate(7);
+    user.await.unwrap();
+    assert_eq!(*served.lock(), [2]);
+    held.truncate(5);
+    background.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_smallest_quota_still_lets_background_through() {
+    for quota in [
+        quota(1.0, 1, 1),
+        quota(0.0, 0, 0),
+        quota(f64::NAN, 2, 2),
+        quota(f64::INFINITY, 2, 1),
+    ] {
+        let bucket = Bucket::new(quota);
+        for _ in 0..3 {
+            timeout(Duration::from_secs(7200), send(&bucket, Priority::Background))
+                .await
+                .unwrap()
+                .accepted();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn users_overtake_background_and_each_priority_keeps_its_order() {
+    let bucket = Bucket::new(quota(1.0, 1, 1));
+    drop(send(&bucket, Priority::User).await);
+    let served = Arc::default();
+    let mut waiting = Vec::new();
+    for (number, priority) in [
+        (11, Priority::Background),
+        (12, Priority::Background),
+        (1, Priority::User),
+        (13, Priority::Background),
+        (2, Priority::User),
+    ] {
+        waiting.push(queue(&bucket, priority, number, &served));
+        settle().await;
+    }
+    join_all(waiting).await;
+    assert_eq!(*served.lock(), [1, 2, 11, 12, 13]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_does_not_take_the_token_that_others_wait_for() {
+    for (first, newcomer) in [
+        (Priority::User, Priority::User),
+        (Priority::User, Priority::Background),
+        (Priority::Background, Priority::Background),
+    ] {
+        let bucket = Bucket::new(quota(1.0, 1, 100));
+        drop(send(&bucket, Priority::User).await);
+        let mut first = Box::pin(send(&bucket, first));
+        assert!((&mut first).now_or_never().is_none());
+        // Past the moment when the next token is there, before any timer was looked at.
+        let mut late = Box::pin(async {
+            let late = bucket.acquire(newcomer);
+            let mut advanced = Box::pin(advance(Duration::from_secs(1)));
+            assert!((&mut advanced).now_or_never().is_none());
+            late.now_or_never()
+        });
+        assert!((&mut late).now_or_never().flatten().is_none(), "{newcomer:?}");
+        drop(late);
+        timeout(Duration::from_millis(10), first)
+            .await
+            .unwrap()
+            .accepted();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn background_makes_progress_beside_steady_users() {
+    let bucket = Bucket::new(quota(10.0, 10, 8));
+    let users = bucket.clone();
+    let users = tokio::spawn(async move {
+        loop {
+            // Half of what refills.
+            drop(send(&users, Priority::User).await);
+            sleep(Duration::from_millis(200)).await;
+        }
+    });
+    let began = Instant::now();
+    for _ in 0..50 {
+        drop(send(&bucket, Priority::Background).await);
+    }
+    users.abort();
+    assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_pauses_everybody_and_ends_with_a_single_request() {
+    let bucket = Bucket::new(quota(10.0, 50, 8));
+    send(&bucket, Priority::User)
+        .await
+        .throttled(Some(Duration::from_secs(7)));
+    assert_eq!(bucket.state().tokens, 0.0);
+    let began = Instant::now();
+    let sent = join_all((0..3).map(|_| async {
+        drop(send(&bucket, Priority::User).await);
+        began.elapsed().as_millis()
+    }))
+    .await;
+    // The rate is halved: one every 200 ms.
+    for (sent, expected) in sent.iter().zip([7000, 7200, 7400]) {
+        assert!(
+            (expected..expected + 5).contains(sent),
+            "{sent} not about {expected}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_absurd_retry_after_is_cut() {
+    let bucket = Bucket::new(Quota::default());
+    send(&bucket, Priority::User).await.throttled(Some(Duration::MAX));
+    let began = Instant::now();
+    drop(send(&bucket, Priority::User).await);
+    assert!(
+        began.elapsed() < Duration::from_secs(301),
+        "{:?}",
+        began.elapsed()
+    );
+    assert!(began.elapsed() >= Duration::from_secs(300));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_throttle_halves_the_rate_once_per_wave_down_to_a_floor() {
+    let bucket = Bucket::new(quota(20.0, 50, 8));
+    let mut wave = Vec::new();
+    for _ in 0..8 {
+        wave.push(send(&bucket, Priority::User).await);
+    }
+    for permit in wave {
+        permit.throttled(None);
+    }
+    assert_eq!(bucket.state().rate, 10.0);
+    assert_eq!(
+        bucket.state().tokens,
+        0.0,
+        "no second burst into a cloud that has just refused"
+    );
+    for _ in 0..20 {
+        send(&bucket, Priority::User).await.throttled(None);
+    }
+    assert_eq!(bucket.state().rate, 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepted_requests_restore_the_rate_slowly() {
+    let bucket = Bucket::new(quota(20.0, 50, 8));
+    let old = send(&bucket, Priority::User).await;
+    send(&bucket, Priority::User).await.throttled(None);
+    advance(Duration::from_secs(10)).await;
+    old.accepted();
+    assert_eq!(
+        bucket.state().rate,
+        10.0,
+        "it was sent before the throttle and tells nothing"
+    );
+
+    let began = Instant::now();
+    let mut before = 10.0;
+    while bucket.state().rate < 20.0 {
+        send(&bucket, Priority::User).await.accepted();
+        let rate = bucket.state().rate;
+        assert!(rate - before <= 0.2 + 1e-9, "small steps");
+        before = rate;
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "restored after a minute"
+        );
+    }
+    assert!(
+        began.elapsed() >= Duration::from_secs(45),
+        "{:?}",
+        began.elapsed()
+    );
+    advance(Duration::from_secs(10)).await;
+    send(&bucket, Priority::User).await.accepted();
+    assert_eq!(bucket.state().rate, 20.0, "never above the configured rate");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_remaining_quota_is_spread_until_its_reset() {
+    let bucket = Bucket::new(quota(20.0, 50, 100));
+    bucket.observe_remaining(10, Instant::now() + Duration::from_secs(60));
+    let began = Instant::now();
+    let mut sent = 0;
+    while began.elapsed() < Duration::from_secs(60) {
+        drop(send(&bucket, Priority::User).await);
+        sent += 1;
+    }
+    assert_eq!(sent, 11, "ten before the reset, one after it");
+    drop(send(&bucket, Priority::User).await);
+    assert!(
+        began.elapsed() < Duration::from_secs(61),
+        "the reset brings the rate back"
+    );
+
+    bucket.observe_remaining(0, Instant::now() + Duration::from_secs(30));
+    let began = Instant::now();
+    drop(send(&bucket, Priority::User).await);
+    assert!(began.elapsed() >= Duration::from_secs(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_queue_holds_nobody_up() {
+    let bucket = Bucket::new(quota(1.0, 1, 1));
+    drop(send(&bucket, Priority::User).await);
+    let served = Arc::default();
+    let leaving: Vec<_> = (0..10)
+        .map(|n| queue(&bucket, Priority::User, n, &served))
+        .collect();
+    settle().await;
+    let staying = queue(&bucket, Priority::User, 99, &served);
+    settle().await;
+    assert_eq!(bucket.state().waiting_user, 11);
+    for task in leaving {
+        task.abort();
+    }
+    let began = Instant::now();
+    staying.await.unwrap();
+    assert_eq!(*served.lock(), [99]);
+    assert!(
+        began.elapsed() <= Duration::from_millis(1001),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unused_permit_gives_its_token_back() {
+    let bucket = Bucket::new(quota(0.01, 2, 2));
+    drop(bucket.acquire(Priority::User).await);
+    assert!(bucket.state().tokens > 1.999);
+    drop(send(&bucket, Priority::User).await);
+    assert!(bucket.state().tokens < 1.001);
+    assert_eq!(bucket.state().in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_nobody_takes_goes_to_the_next() {
+    let bucket = Bucket::new(quota(0.001, 1, 1));
+    let held = bucket.acquire(Priority::User).await;
+    let mut first = Box::pin(bucket.acquire(Priority::User));
+    assert!((&mut first).now_or_never().is_none());
+    let mut second = Box::pin(send(&bucket, Priority::Background));
+    assert!((&mut second).now_or_never().is_none());
+    drop(held);
+    // The permit lies in the channel of the first now; it leaves without looking.
+    drop(first);
+    assert!((&mut second).now_or_never().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn thousands_of_waiters_on_many_threads_are_all_served() {
+    let bucket = Bucket::new(quota(1e6, 10, 5));
+    let most = Arc::new(AtomicU32::new(0));
+    let now = Arc::new(AtomicU32::new(0));
+    let tasks = (0..5000u32).map(|n| {
+        let (bucket, most, now) = (bucket.clone(), Arc::clone(&most), Arc::clone(&now));
+        tokio::spawn(async move {
+            let priority = if n % 2 == 0 {
+                Priority::User
+            } else {
+                Priority::Background
+            };
+            let permit = send(&bucket, priority).await;
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            yield_now().await;
+            now.fetch_sub(1, Ordering::SeqCst);
+            permit.accepted();
+        })
+    });
+    timeout(Duration::from_secs(60), join_all(tasks))
+        .await
+        .expect("nobody is forgotten");
+    assert!(most.load(Ordering::SeqCst) <= 5);
+    assert_eq!(bucket.state().in_flight, 0);
+}
+
+/// One caller: when it comes after the one before, what it is, how long its request takes, and what becomes of it.
+#[derive(Clone, Debug)]
+struct Caller {
+    after_ms: u64,
+    priority: Priority,
+    takes_ms: u64,
+    fate: Fate,
+}
+
+#[derive(Clone, Debug)]
+enum Fate {
+    Accepted,
+    Throttled(Option<u64>),
+    LeavesAfter(u64),
+    CancelledInFlight,
+}
+
+fn caller() -> impl Strategy<Value = Caller> {
+    let fate = prop_oneof![
+        6 => Just(Fate::Accepted),
+        1 => proptest::option::of(0u64..3_000).prop_map(Fate::Throttled),
+        2 => (0u64..500).prop_map(Fate::LeavesAfter),
+        1 => Just(Fate::CancelledInFlight),
+    ];
+    (
+        prop_oneof![3 => Just(0u64), 1 => 0u64..300],
+        prop_oneof![Just(Priority::User), Just(Priority::Background)],
+        0u64..400,
+        fate,
+    )
+        .prop_map(|(after_ms, priority, takes_ms, fate)| Caller {
+            after_ms,
+            priority,
+            takes_ms,
+            fate,
+        })
+}
+
+#[derive(Default)]
+struct Log {
+    sent: Vec<Instant>,
+    in_flight: u32,
+    most_in_flight: u32,
+    /// When each user came, and was served or left.
+    users: Vec<(Instant, Instant)>,
+    /// When each background request was sent.
+    background: Vec<Instant>,
+}
+
+async fn call(bucket: Bucket, caller: Caller, log: Arc<Mutex<Log>>) {
+    let arrived = Instant::now();
+    let patience = match caller.fate {
+        Fate::LeavesAfter(ms) => Duration::from_millis(ms),
+        _ => Duration::from_secs(100_000),
+    };
+    let permit = timeout(patience, bucket.acquire(caller.priority)).await;
+    let now = Instant::now();
+    if caller.priority == Priority::User {
+        log.lock().users.push((arrived, now));
+    }
+    let Ok(mut permit) = permit else {
+        return;
+    };
+    permit.begin();
+    {
+        let mut log = log.lock();
+        log.sent.push(now);
+        if caller.priority == Priority::Background {
+            log.background.push(now);
+        }
+        log.in_flight += 1;
+        log.most_in_flight = log.most_in_flight.max(log.in_flight);
+    }
+    sleep(Duration::from_millis(caller.takes_ms)).await;
+    log.lock().in_flight -= 1;
+    match caller.fate {
+        Fate::Accepted | Fate::LeavesAfter(_) => permit.accepted(),
+        Fate::Throttled(after) => permit.throttled(after.map(Duration::from_millis)),
+        Fate::CancelledInFlight => drop(permit),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn any_arrivals_stay_within_the_quota_and_are_all_served(
+        rate in 1u32..40,
+        burst in 1u32..20,
+        max_in_flight in 1u32..10,
+        callers in proptest::collection::vec(caller(), 1..120),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let rate = f64::from(rate);
+        let (log, state) = runtime.block_on(async {
+            let bucket = Bucket::new(quota(rate, burst, max_in_flight));
+            let log = Arc::default();
+            let mut tasks = Vec::new();
+            for caller in callers {
+                sleep(Duration::from_millis(caller.after_ms)).await;
+                tasks.push(tokio::spawn(call(bucket.clone(), caller, Arc::clone(&log))));
+            }
+            timeout(Duration::from_secs(100_000), join_all(tasks)).await.expect("everybody is served");
+            sleep(Duration::from_secs(1_000)).await;
+            (Arc::into_inner(log).map(Mutex::into_inner), bucket.state())
+        });
+        let log: Log = log.unwrap();
+        prop_assert!(log.most_in_flight <= max_in_flight);
+        for sent in &log.background {
+            let overtaken = log.users.iter().find(|(arrived, ended)| arrived < sent && sent < ended);
+            prop_assert!(overtaken.is_none(), "background went at {sent:?} while a user waited: {overtaken:?}");
+        }
+        for (i, from) in log.sent.iter().enumerate() {
+            for (j, to) in log.sent.iter().enumerate().skip(i) {
+                let allowed = f64::from(burst) + rate * (*to - *from).as_secs_f64();
+                prop_assert!((j - i + 1) as f64 <= allowed + 1e-3, "{} in {:?}", j - i + 1, *to - *from);
+            }
+        }
+        // Nothing leaks: it ends as it began.
+        prop_assert_eq!((state.in_flight, state.waiting_user, state.waiting_background), (0, 0, 0));
+        prop_assert_eq!(state.tokens, f64::from(burst));
+    }
+
+    #[test]
+    fn background_alone_never_drains_a_bucket(rate in 1u32..40, burst in 2u32..40, max_in_flight in 1u32..50, work in 1usize..200) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let bucket = Bucket::new(quota(rate.into(), burst, max_in_flight));
+            let reserve = f64::from(burst.div_ceil(5).min(burst - 1));
+            let tasks = (0..work).map(|_| async {
+                let permit = send(&bucket, Priority::Background).await;
+                let state = bucket.state();
+                assert!(state.tokens >= reserve - 1e-3, "{state:?}");
+                assert!(max_in_flight == 1 || state.in_flight < max_in_flight, "{state:?}");
+                sleep(Duration::from_millis(30)).await;
+                permit.accepted();
+            });
+            join_all(tasks).await;
+        });
+    }
+}

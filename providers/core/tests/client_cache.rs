@@ -1,0 +1,422 @@
+//! The cache: age, single flight, invalidation, failures. The clock is paused.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use ccm_core::{
+    Error, ErrorKind, Freshness, Result,
+    client::{Cache, CacheConfig, ClientMetrics},
+};
+use futures_util::{FutureExt, future::join_all};
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use proptest::prelude::*;
+use tokio::{
+    sync::oneshot,
+    task::yield_now,
+    time::{Instant, advance, sleep},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn cache(config: CacheConfig) -> Cache<&'static str, u32> {
+    Cache::new(config, &ClientMetrics::default())
+}
+
+fn plain() -> Cache<&'static str, u32> {
+    cache(CacheConfig::new("things"))
+}
+
+/// A load that answers at once.
+async fn get(cache: &Cache<&'static str, u32>, freshness: Freshness, value: u32) -> u32 {
+    *cache
+        .get("a", freshness, || async move { Ok(value) })
+        .await
+        .unwrap()
+}
+
+/// Begins to ask with a load that answers when told to.
+fn begin(
+    cache: &Cache<&'static str, u32>,
+    freshness: Freshness,
+) -> (
+    oneshot::Sender<Result<u32>>,
+    impl Future<Output = Result<Arc<u32>>>,
+) {
+    let (answer, answered) = oneshot::channel::<Result<u32>>();
+    let cache = cache.clone();
+    let mut asking = Box::pin(async move {
+        cache
+            .get("a", freshness, || async {
+                answered.await.expect("the test answers")
+            })
+            .await
+    });
+    let early = (&mut asking).now_or_never();
+    (answer, async move {
+        match early {
+            Some(result) => result,
+            None => asking.await,
+        }
+    })
+}
+
+async fn settle() {
+    for _ in 0..20 {
+        yield_now().await;
+    }
+}
+
+fn at_most(seconds: u64) -> Freshness {
+    Freshness::AtMost(Duration::from_secs(seconds))
+}
+
+#[tokio::test(start_paused = true)]
+async fn age_counts_from_the_beginning_of_the_load() {
+    let cache = plain();
+    let slow = || async {
+        sleep(7 * SECOND).await;
+        Ok(1)
+    };
+    assert_eq!(*cache.get("a", at_most(10), slow).await.unwrap(), 1);
+    advance(3 * SECOND).await;
+    assert_eq!(get(&cache, at_most(10), 2).await, 1, "ten seconds old");
+    advance(Duration::from_millis(1)).await;
+    assert_eq!(get(&cache, at_most(10), 2).await, 2);
+    assert_eq!(
+        cache.peek("a", at_most(10)).map(|(value, began)| (*value, began)),
+        Some((2, Instant::now()))
+    );
+    advance(11 * SECOND).await;
+    assert!(cache.peek("a", at_most(10)).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_is_satisfied_only_by_a_load_that_began_later() {
+    let cache = plain();
+    assert_eq!(get(&cache, at_most(0), 1).await, 1);
+    advance(SECOND).await;
+    let instant = Instant::now();
+    assert_eq!(get(&cache, Freshness::After(instant), 2).await, 2);
+    advance(SECOND).await;
+    assert_eq!(
+        get(&cache, Freshness::After(instant), 3).await,
+        2,
+        "that one will do"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_never_joins_a_load_that_began_earlier() {
+    let cache = plain();
+    let (first_answer, first) = begin(&cache, at_most(10));
+    advance(SECOND).await;
+    let (second_answer, second) = begin(&cache, Freshness::now());
+    // Whoever asks for less may join the older one.
+    let joins = cache.get("a", at_most(10), || async { panic!("nothing to load") });
+    first_answer.send(Ok(1)).unwrap();
+    assert_eq!(*first.await.unwrap(), 1);
+    assert_eq!(*joins.await.unwrap(), 1);
+    second_answer.send(Ok(2)).unwrap();
+    assert_eq!(*second.await.unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_that_began_too_long_ago_is_not_joined() {
+    let cache = plain();
+    let (_answer, _hangs) = begin(&cache, at_most(10));
+    advance(11 * SECOND).await;
+    assert_eq!(get(&cache, at_most(10), 2).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_answer_never_takes_the_place_of_a_newer_one() {
+    let cache = plain();
+    let (old_answer, old) = begin(&cache, at_most(10));
+    let began = Instant::now();
+    advance(SECOND).await;
+    assert_eq!(get(&cache, Freshness::now(), 2).await, 2);
+    old_answer.send(Ok(1)).unwrap();
+    assert_eq!(*old.await.unwrap(), 1, "who asked for it gets it");
+    assert_eq!(get(&cache, at_most(10), 3).await, 2);
+    cache.insert("a", 4, began);
+    assert_eq!(get(&cache, at_most(10), 3).await, 2);
+    cache.insert("a", 5, Instant::now());
+    assert_eq!(get(&cache, at_most(10), 3).await, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_load_serves_all_who_ask_meanwhile() {
+    let mut registry = Registry::default();
+    let metrics = ClientMetrics::register(&mut registry);
+    let cache: Cache<&str, u32> = Cache::new(CacheConfig::new("things"), &metrics);
+    let loads = Arc::new(AtomicU32::new(0));
+    let asked = (0..1000).map(|_| {
+        let loads = Arc::clone(&loads);
+        cache.get("a", at_most(10), move || async move {
+            sleep(SECOND).await;
+            Ok(loads.fetch_add(1, Ordering::SeqCst) + 1)
+        })
+    });
+    assert!(
+        join_all(asked)
+            .await
+            .into_iter()
+            .all(|result| *result.unwrap() == 1)
+    );
+    assert_eq!(get(&cache, at_most(10), 9).await, 1);
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    for line in [
+        r#"ccm_cloud_cache_requests_total{name="things",result="miss"} 1"#,
+        r#"ccm_cloud_cache_requests_total{name="things",result="join"} 999"#,
+        r#"ccm_cloud_cache_requests_total{name="things",result="hit"} 1"#,
+    ] {
+        assert!(text.lines().any(|have| have == line), "no {line} in\n{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_outlives_those_who_asked_for_it() {
+    let cache = plain();
+    let (answer, asking) = begin(&cache, at_most(10));
+    settle().await;
+    drop(asking);
+    answer.send(Ok(1)).unwrap();
+    settle().await;
+    assert_eq!(cache.peek("a", at_most(10)).map(|(value, _)| *value), Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_joined_gets_the_answer_though_the_first_has_left() {
+    let cache = plain();
+    let (answer, first) = begin(&cache, at_most(10));
+    let joined = cache.get("a", at_most(10), || async { panic!("nothing to load") });
+    drop(first);
+    answer.send(Ok(1)).unwrap();
+    assert_eq!(*joined.await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_go_to_those_who_wait_and_are_not_kept() {
+    let cache = plain();
+    let (answer, first) = begin(&cache, at_most(10));
+    let mut joined = Box::pin(cache.get("a", at_most(10), || async { panic!("nothing to load") }));
+    assert!((&mut joined).now_or_never().is_none());
+    answer
+        .send(Err(Error::new(ErrorKind::Unavailable, "down")))
+        .unwrap();
+    assert_eq!(first.await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(joined.await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(get(&cache, at_most(10), 2).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_leaves_the_older_answer_in_place() {
+    let cache = plain();
+    assert_eq!(get(&cache, at_most(0), 1).await, 1);
+    advance(SECOND).await;
+    let failed = cache.get("a", Freshness::now(), || async {
+        Err(Error::new(ErrorKind::Unavailable, "down"))
+    });
+    assert!(failed.await.is_err());
+    assert_eq!(get(&cache, at_most(10), 2).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_an_error_for_who_waits_and_no_hang() {
+    let cache = plain();
+    let error = cache
+        .get("a", at_most(10), || async { panic!("on purpose") })
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unexpected);
+    assert_eq!(get(&cache, at_most(10), 2).await, 2, "the key is not blocked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_under_way_when_it_was_invalidated_is_neither_joined_nor_kept() {
+    type Invalidate = fn(&Cache<&'static str, u32>);
+    let ways: [(&str, Invalidate); 3] = [
+        ("invalidate", |cache| cache.invalidate("a")),
+        ("invalidate_all", Cache::invalidate_all),
+        ("retain", |cache| cache.retain(|key, _| *key != "a")),
+    ];
+    for (name, invalidate) in ways {
+        let cache = plain();
+        assert_eq!(get(&cache, at_most(10), 1).await, 1);
+        let (answer, stale) = begin(&cache, Freshness::After(Instant::now() + Duration::from_nanos(1)));
+        let began = Instant::now();
+        advance(SECOND).await;
+        invalidate(&cache);
+        assert!(cache.is_empty(), "{name}");
+        let (new_answer, new) = begin(&cache, at_most(10));
+        answer.send(Ok(2)).unwrap();
+        assert_eq!(*stale.await.unwrap(), 2, "{name}");
+        assert!(cache.peek("a", at_most(10)).is_none(), "{name}");
+        cache.insert("a", 3, began);
+        assert!(cache.peek("a", at_most(10)).is_none(), "{name}: asked for before");
+        new_answer.send(Ok(4)).unwrap();
+        assert_eq!(*new.await.unwrap(), 4, "{name}");
+        assert_eq!(get(&cache, at_most(10), 5).await, 4, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retain_keeps_what_it_is_told_to() {
+    let cache: Cache<u32, u32> = Cache::new(CacheConfig::new("things"), &ClientMetrics::default());
+    for key in 0..10 {
+        cache.insert(key, key * key, Instant::now());
+    }
+    cache.retain(|key, value| key % 2 == 0 && value.is_some_and(|value| *value > 3));
+    assert_eq!(cache.len(), 4);
+    assert!(cache.peek(&2, at_most(1)).is_some_and(|(value, _)| *value == 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_oldest_go_when_there_are_too_many() {
+    let cache: Cache<u32, u32> = Cache::new(
+        CacheConfig {
+            max_entries: Some(50),
+            ..CacheConfig::new("things")
+        },
+        &ClientMetrics::default(),
+    );
+    for key in 0..1000 {
+        cache.insert(key, key, Instant::now());
+        assert!(cache.len() <= 50);
+        assert!(cache.peek(&key, at_most(1)).is_some(), "the newest stays");
+    }
+    assert!(cache.len() >= 45);
+    assert!(cache.peek(&0, at_most(1)).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_answers_are_freed_without_anybody_asking() {
+    let cache = cache(CacheConfig {
+        max_age: Some(60 * SECOND),
+        ..CacheConfig::new("things")
+    });
+    for round in 0..2 {
+        let value = Arc::new(());
+        let weak = Arc::downgrade(&value);
+        let held: Cache<u32, Arc<()>> = Cache::new(
+            CacheConfig {
+                max_age: Some(60 * SECOND),
+                ..CacheConfig::new("held")
+            },
+            &ClientMetrics::default(),
+        );
+        held.insert(1, value, Instant::now());
+        assert_eq!(get(&cache, at_most(1000), round).await, round);
+        sleep(59 * SECOND).await;
+        assert_eq!((cache.len(), held.len()), (1, 1));
+        assert!(weak.upgrade().is_some());
+        sleep(10 * SECOND).await;
+        assert_eq!((cache.len(), held.len()), (0, 0));
+        assert!(weak.upgrade().is_none(), "really freed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_threads_share_loads() {
+    let cache: Cache<u32, u32> = Cache::new(CacheConfig::new("things"), &ClientMetrics::default());
+    let loads = Arc::new(AtomicU32::new(0));
+    let tasks = (0..4000u32).map(|n| {
+        let (cache, loads) = (cache.clone(), Arc::clone(&loads));
+        tokio::spawn(async move {
+            let key = n % 10;
+            let load = || async move {
+                loads.fetch_add(1, Ordering::SeqCst);
+                yield_now().await;
+                Ok(key)
+            };
+            assert_eq!(*cache.get(key, at_most(3600), load).await.unwrap(), key);
+        })
+    });
+    for task in join_all(tasks).await {
+        task.unwrap();
+    }
+    assert_eq!(loads.load(Ordering::SeqCst), 10);
+}
+
+/// One question: when it comes after the one before, for which key, how fresh, and how long a load takes if it needs one.
+#[derive(Clone, Debug)]
+struct Question {
+    after_ms: u64,
+    key: u8,
+    at_most_ms: Option<u64>,
+    takes_ms: u64,
+    fails: bool,
+    invalidates: bool,
+}
+
+fn question() -> impl Strategy<Value = Question> {
+    (
+        0u64..50,
+        0u8..3,
+        proptest::option::of(0u64..200),
+        0u64..150,
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.1),
+    )
+        .prop_map(
+            |(after_ms, key, at_most_ms, takes_ms, fails, invalidates)| Question {
+                after_ms,
+                key,
+                at_most_ms,
+                takes_ms,
+                fails,
+                invalidates,
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// The value of an answer is the instant at which its load began, so that every answer proves its own age.
+    #[test]
+    fn no_answer_is_older_than_asked_for(questions in proptest::collection::vec(question(), 1..80)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let cache: Cache<u8, Instant> = Cache::new(CacheConfig::new("things"), &ClientMetrics::default());
+            let mut invalidated: HashMap<u8, Instant> = HashMap::new();
+            let mut tasks = Vec::new();
+            for question in questions {
+                sleep(Duration::from_millis(question.after_ms)).await;
+                let asked = Instant::now();
+                if question.invalidates {
+                    cache.invalidate(&question.key);
+                    invalidated.insert(question.key, asked);
+                }
+                let oldest = invalidated.get(&question.key).copied();
+                let freshness = question.at_most_ms.map_or(Freshness::After(asked), |ms| {
+                    Freshness::AtMost(Duration::from_millis(ms))
+                });
+                let cache = cache.clone();
+                tasks.push(tokio::spawn(async move {
+                    let load = || async move {
+                        let began = Instant::now();
+                        sleep(Duration::from_millis(question.takes_ms)).await;
+                        if question.fails { Err(Error::new(ErrorKind::Unavailable, "down")) } else { Ok(began) }
+                    };
+                    if let Ok(began) = cache.get(question.key, freshness, load).await {
+                        let age = asked.saturating_duration_since(*began);
+                        assert!(age <= Duration::from_millis(question.at_most_ms.unwrap_or(0)), "{question:?}: {age:?}");
+                        assert!(oldest.is_none_or(|oldest| *began >= oldest), "from before the invalidation");
+                    }
+                }));
+            }
+            for task in join_all(tasks).await {
+                task.unwrap();
+            }
+        });
+    }
+}

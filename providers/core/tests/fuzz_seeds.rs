@@ -1,0 +1,79 @@
+//! The properties of the fuzz targets, on every seed and on random changes of the seeds.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{fs, path::Path};
+
+use proptest::{prelude::*, sample::Index};
+
+#[path = "../../../fuzz/src/properties.rs"]
+mod properties;
+
+fn seeds(target: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fuzz/seeds")
+        .join(target);
+    let mut paths: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.sort();
+    assert!(paths.len() > 10, "the seeds of {target} are there");
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+#[test]
+fn config_files_hold_on_every_seed() {
+    for seed in seeds("gcfg") {
+        properties::gcfg(&seed);
+    }
+}
+
+#[test]
+fn durations_hold_on_every_seed() {
+    for seed in seeds("duration") {
+        properties::duration(&seed);
+    }
+}
+
+/// A part of one input put into another: which inputs, from where to where, and at which place.
+type Splice = (Index, Index, Index, Index);
+
+fn splices() -> impl Strategy<Value = (Index, Vec<Splice>)> {
+    (any::<Index>(), prop::collection::vec(any::<Splice>(), 0..6))
+}
+
+fn apply(seeds: &[Vec<u8>], first: &Index, splices: &[Splice]) -> Vec<u8> {
+    let mut input = first.get(seeds).clone();
+    for (other, from, to, at) in splices {
+        let other = other.get(seeds);
+        let (from, to) = (from.index(other.len() + 1), to.index(other.len() + 1));
+        let at = at.index(input.len() + 1);
+        if from <= to {
+            input.splice(at..at, other[from..to].iter().copied());
+        } else {
+            // The other order: cut instead.
+            input.truncate(at);
+        }
+    }
+    input
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+    #[test]
+    fn config_files_hold_on_changed_seeds((first, splices) in splices()) {
+        properties::gcfg(&apply(&seeds("gcfg"), &first, &splices));
+    }
+
+    #[test]
+    fn durations_hold_on_changed_seeds((first, splices) in splices()) {
+        properties::duration(&apply(&seeds("duration"), &first, &splices));
+    }
+
+    #[test]
+    fn everything_holds_on_random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        properties::gcfg(&bytes);
+        properties::duration(&bytes);
+    }
+}
