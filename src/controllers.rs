@@ -1,0 +1,3 @@
+//! The controllers. Each is a loop over shared stores, split into pure decisions and thin effects.
+
+pub(crate) mod node;

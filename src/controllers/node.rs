@@ -1,0 +1,203 @@
+//! The cloud node controller: takes a node from "registered by its kubelet" to "usable", and keeps what the cloud
+//! knows of it up to date.
+//!
+//! ```text
+//! informer --> queue --> batcher --> describe (hundreds of nodes) --> two patches per node
+//!                          timer --> describe (all nodes)         --> patches for differences only
+//! ```
+//!
+//! What to change is decided in [`desired`], pure; [`patch`] says it to the API server. Behaviour follows upstream's
+//! controller except where that is unsafe or slow: addresses are written before the taint goes, nothing is PUT,
+//! labels that the cloud owns are refreshed, and the cloud is asked in batches.
+
+mod describe;
+mod desired;
+mod initialize;
+mod metrics;
+mod patch;
+pub(crate) mod provided_ip;
+mod refresh;
+mod report;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use ccm_core::{Cloud, client::ClientMetrics};
+use kube::{Api, Client};
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use self::{describe::Describer, desired::UNINITIALIZED_TAINT, metrics::NodeMetrics, report::Reports};
+use crate::{
+    events::Recorder,
+    informers::{Change, Informer, node::NodeObject},
+    options::NodeConfig,
+    queue::{Backoff, WorkQueue},
+};
+
+/// Source of this controller's events.
+pub(crate) const COMPONENT: &str = "cloud-node-controller";
+
+/// Waits between tries of one node: a machine without addresses or an eventually consistent cloud needs seconds, and
+/// a node that never resolves should cost little.
+const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(120) };
+
+/// How long the store may lag behind what was written. A taint that is still there then was put there anew.
+const STORE_LAG: Duration = Duration::from_secs(10);
+
+/// A node that was initialised.
+#[derive(Debug)]
+struct Finished {
+    uid: String,
+    at: Instant,
+}
+
+/// The controller. [`NodeController::run`] is its life.
+pub(crate) struct NodeController {
+    api: Api<NodeObject>,
+    nodes: Arc<Informer<NodeObject>>,
+    cloud: Arc<dyn Cloud>,
+    describer: Describer,
+    config: NodeConfig,
+    queue: WorkQueue<String>,
+    /// Bounds the nodes that are being patched.
+    writers: Semaphore,
+    /// What is remembered of nodes that are not initialised yet.
+    attempts: Mutex<HashMap<String, initialize::Attempt>>,
+    /// Nodes that were initialised a moment ago, by uid. Until the watch has brought the result, the store still
+    /// shows their taint.
+    finished: Mutex<HashMap<String, Finished>>,
+    reports: Reports,
+    recorder: Recorder,
+    metrics: NodeMetrics,
+}
+
+impl NodeController {
+    pub(crate) fn new(
+        client: Client,
+        nodes: Arc<Informer<NodeObject>>,
+        cloud: Arc<dyn Cloud>,
+        recorder: Recorder,
+        config: NodeConfig,
+        cloud_metrics: &ClientMetrics,
+        registry: &mut Registry,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            api: Api::all(client),
+            nodes,
+            describer: Describer::new(Arc::clone(&cloud), cloud_metrics),
+            cloud,
+            queue: WorkQueue::new(BACKOFF),
+            writers: Semaphore::new(config.concurrent_syncs.get()),
+            config,
+            attempts: Mutex::default(),
+            finished: Mutex::default(),
+            reports: Reports::default(),
+            recorder,
+            metrics: NodeMetrics::register(registry),
+        })
+    }
+
+    /// Runs until `shutdown`; then finishes the nodes that are being written and returns.
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        mut changes: tokio::sync::mpsc::UnboundedReceiver<Change>,
+        shutdown: CancellationToken,
+    ) {
+        self.nodes.synced().await;
+        info!(controller = COMPONENT, nodes = self.nodes.list().len(), "Controller started");
+        let mut tasks = JoinSet::new();
+        let refresh = Arc::clone(&self).refresh_forever(shutdown.clone());
+        tasks.spawn(refresh);
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                Some(change) = changes.recv() => self.observe(change),
+                name = self.queue.next() => {
+                    let controller = Arc::clone(&self);
+                    let shutdown = shutdown.clone();
+                    tasks.spawn(async move { controller.sync(name, &shutdown).await });
+                }
+                Some(ended) = tasks.join_next() => {
+                    if let Err(error) = ended && let Ok(panic) = error.try_into_panic() {
+                        // Ends the process through the task that runs this controller.
+                        std::panic::resume_unwind(panic);
+                    }
+                }
+            }
+        }
+        debug!(controller = COMPONENT, "Controller finishes what it has begun");
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Queues a node if there is something to do for it, so that heartbeats of finished nodes cost nothing.
+    fn observe(&self, change: Change) {
+        match change {
+            Change::Deleted(name) => {
+                self.finished.lock().remove(&name);
+                self.forget(&name);
+            }
+            Change::Applied(name) => {
+                let Some(node) = self.nodes.get(&name) else { return };
+                if node.has_taint(UNINITIALIZED_TAINT) {
+                    // A failing node waits for its next try, unless what decides about it has changed.
+                    if self.attempts.lock().get(&name).is_some_and(|attempt| attempt.is_outdated(&node)) {
+                        self.queue.add(name);
+                    } else {
+                        self.queue.add_unless_waiting(name);
+                    }
+                } else {
+                    self.finished.lock().remove(&name);
+                    self.forget(&name);
+                    if !desired::reconciled_labels(&node.view.labels).is_empty() {
+                        self.queue.add_unless_waiting(name);
+                    }
+                }
+            }
+        }
+    }
+
+    fn forget(&self, name: &str) {
+        if self.attempts.lock().remove(name).is_some() {
+            self.metrics.waiting.set(self.waiting());
+        }
+    }
+
+    /// Whether the node is initialised although the store does not show it yet.
+    fn is_finished(&self, node: &NodeObject) -> bool {
+        let finished = self.finished.lock();
+        let recent = |finished: &Finished| finished.uid == node.view.uid && finished.at.elapsed() < STORE_LAG;
+        node.has_taint(UNINITIALIZED_TAINT) && finished.get(&node.view.name).is_some_and(recent)
+    }
+
+    fn waiting(&self) -> i64 {
+        i64::try_from(self.attempts.lock().len()).unwrap_or(i64::MAX)
+    }
+
+    /// Works on one node until it is done or has to wait.
+    async fn sync(&self, name: String, shutdown: &CancellationToken) {
+        let Some(node) = self.nodes.get(&name) else {
+            self.forget(&name);
+            return self.queue.done(&name);
+        };
+        let result = if self.is_finished(&node) {
+            // Looked at once more in a second, for the case that the taint is there to stay.
+            Err(initialize::Retry)
+        } else if node.has_taint(UNINITIALIZED_TAINT) {
+            self.initialize(&node, shutdown).await
+        } else {
+            self.reconcile_labels(&node).await
+        };
+        match result {
+            Ok(()) => {
+                self.forget(&name);
+                self.queue.done(&name);
+            }
+            Err(initialize::Retry) => {
+                self.queue.done_with_backoff(&name);
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The batcher in front of the cloud: nodes that wait at the same moment are asked about together.
+
+use std::{sync::Arc, time::Duration};
+
+use ccm_core::{
+    Cloud, Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Need, NodeView, Priority, Result,
+    client::{BatchConfig, Batcher, ClientMetrics},
+};
+use tokio::time::Instant;
+
+/// A batch is sent when nothing came for this long ..
+const IDLE: Duration = Duration::from_millis(30);
+/// .. or this long after its first node ..
+const LONGEST: Duration = Duration::from_millis(300);
+/// .. or with this many nodes. Four port listings of an OpenStack cloud; while one batch is written to the API
+/// server the next can be described.
+const LARGEST: usize = 600;
+/// Batches at the same time.
+const PARALLEL: usize = 4;
+
+/// An answer this old is good enough to find a machine. What is missing in it is asked for anyway.
+const RECENT: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+struct Question {
+    node: Arc<NodeView>,
+    /// Set when an earlier answer was not good enough: only something newer will do.
+    newer_than: Option<Instant>,
+}
+
+/// Asks the cloud about nodes that join.
+pub(crate) struct Describer {
+    batcher: Batcher<Question, InstanceState>,
+}
+
+impl Describer {
+    pub(crate) fn new(cloud: Arc<dyn Cloud>, metrics: &ClientMetrics) -> Self {
+        let config = BatchConfig {
+            name: "node_describe",
+            idle: IDLE,
+            window: LONGEST,
+            max_items: LARGEST,
+            max_concurrent: PARALLEL,
+        };
+        let batcher = Batcher::new(config, metrics, move |questions: Vec<Question>| {
+            let cloud = Arc::clone(&cloud);
+            async move { answer(&*cloud, questions).await }
+        });
+        Self { batcher }
+    }
+
+    /// What the cloud knows of the node's machine.
+    pub(crate) async fn describe(
+        &self,
+        node: Arc<NodeView>,
+        newer_than: Option<Instant>,
+    ) -> Result<InstanceState> {
+        self.batcher.submit(Question { node, newer_than }).await
+    }
+}
+
+/// Nodes that ask for the first time share what is in the cache; one that has to wait for news does not make the
+/// whole batch wait for it.
+async fn answer(cloud: &dyn Cloud, questions: Vec<Question>) -> Vec<Result<InstanceState>> {
+    let Some(instances) = cloud.instances() else {
+        let error = Error::new(ErrorKind::Unsupported, "the cloud provider does not support instances");
+        return questions.iter().map(|_| Err(error.clone())).collect();
+    };
+    let newest = questions.iter().filter_map(|question| question.newer_than).max();
+    let part = |fresh: bool| {
+        let queries: Vec<_> = questions
+            .iter()
+            .filter(|question| question.newer_than.is_some() == fresh)
+            .map(|question| InstanceQuery { node: Arc::clone(&question.node), need: Need::Metadata })
+            .collect();
+        let freshness = match newest {
+            Some(instant) if fresh => Freshness::After(instant),
+            _ => Freshness::AtMost(RECENT),
+        };
+        async move {
+            if queries.is_empty() {
+                return Vec::new();
+            }
+            instances.describe(&queries, freshness, Priority::User).await
+        }
+    };
+    let (fresh, recent) = tokio::join!(part(true), part(false));
+    let (mut fresh, mut recent) = (fresh.into_iter(), recent.into_iter());
+    questions
+        .iter()
+        .map(|question| {
+            let answers = if question.newer_than.is_some() { &mut fresh } else { &mut recent };
+            answers.next().unwrap_or_else(|| {
+                Err(Error::new(ErrorKind::Unexpected, "the provider gave fewer answers than it was asked"))
+            })
+        })
+        .collect()
+}

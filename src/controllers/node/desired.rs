@@ -1,0 +1,233 @@
+//! What a node should look like, given what the cloud says. Pure.
+
+use std::collections::BTreeMap;
+
+use ccm_core::{AddressType, Error, Instance, NodeAddress};
+
+use super::provided_ip::{self, ProvidedIpError};
+use crate::informers::node::NodeObject;
+
+/// Taint that the kubelet puts on a node under `--cloud-provider=external`; matched by key alone.
+pub(crate) const UNINITIALIZED_TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+const ZONE: [&str; 2] = ["failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"];
+const REGION: [&str; 2] = ["failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"];
+const INSTANCE_TYPE: [&str; 2] = ["beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"];
+
+/// Labels by key.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// Why a node can not be initialised now.
+#[derive(Clone, Debug)]
+pub(crate) enum Problem {
+    /// The cloud could not be asked.
+    Describe(Error),
+    /// The cloud has no machine for it.
+    NoMachine {
+        /// The node's provider ID, if it has one.
+        provider_id: Option<String>,
+    },
+    /// Its provider ID belongs to another cloud.
+    Foreign {
+        /// That provider ID.
+        provider_id: String,
+    },
+    /// Neither the node nor the cloud knows a provider ID.
+    NoProviderId,
+    /// The machine has no address yet.
+    NoAddresses,
+    /// The kubelet's `--node-ip` can not be followed.
+    ProvidedIp(ProvidedIpError),
+    /// The API server did not take the change.
+    Write(String),
+}
+
+impl Problem {
+    /// A short name that stays the same while the problem does: the `reason` of the event, and a metric label.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Describe(error) => error.kind().as_str(),
+            Self::NoMachine { .. } => "InstanceNotFound",
+            Self::Foreign { .. } => "ForeignProviderID",
+            Self::NoProviderId => "NoProviderID",
+            Self::NoAddresses => "NoAddresses",
+            Self::ProvidedIp(_) => "InvalidNodeIP",
+            Self::Write(_) => "WriteFailed",
+        }
+    }
+
+    /// What a person reads on the node, with what to do about it.
+    pub(crate) fn message(&self, node: &str) -> String {
+        match self {
+            Self::Describe(error) => format!("Node not initialized, will retry: {}", error.report()),
+            Self::NoMachine { provider_id: Some(id) } => format!(
+                "Node not initialized, will retry: the cloud has no instance {id}; if it is right, check that the \
+                 credentials belong to the project and region of this node"
+            ),
+            Self::NoMachine { provider_id: None } => format!(
+                "Node not initialized, will retry: the cloud shows no instance named {node:?}; the node name must \
+                 equal the instance's name, in the project and region of the credentials"
+            ),
+            Self::Foreign { provider_id } => format!(
+                "Node left alone: its provider ID {provider_id} belongs to another cloud"
+            ),
+            Self::NoProviderId => {
+                format!("Node not initialized: cloud provider does not set node provider ID for node {node}")
+            }
+            Self::NoAddresses => "Node not initialized, will retry: its instance has no addresses yet".to_owned(),
+            Self::ProvidedIp(error) => format!(
+                "Node not initialized, will retry: provided node ip for node {node:?} is not valid: {error}; \
+                 correct the kubelet's --node-ip or the instance's addresses"
+            ),
+            Self::Write(error) => format!("Node not initialized, will retry: {error}"),
+        }
+    }
+}
+
+/// All that is to change on a node to initialise it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Initialization {
+    /// The whole of `status.addresses`.
+    pub(crate) addresses: Vec<NodeAddress>,
+    /// Labels to add or overwrite.
+    pub(crate) labels: Labels,
+    /// `spec.providerID`, if the node has none.
+    pub(crate) provider_id: Option<String>,
+}
+
+/// Decides how to initialise a node whose machine is present.
+///
+/// # Errors
+///
+/// If it must wait: no addresses yet, no provider ID, or a `--node-ip` that does not fit.
+pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<Initialization, Problem> {
+    let provider_id = match &node.view.provider_id {
+        Some(_) => None,
+        None if instance.provider_id.is_empty() => return Err(Problem::NoProviderId),
+        None => Some(instance.provider_id.clone()),
+    };
+    if instance.addresses.is_empty() {
+        return Err(Problem::NoAddresses);
+    }
+    let addresses = addresses(node, instance).map_err(Problem::ProvidedIp)?;
+    let mut labels = type_labels(instance);
+    labels.extend(topology_labels(instance));
+    labels.retain(|key, value| node.view.labels.get(key) != Some(value));
+    // What stands on the node already may be the user's.
+    labels.extend(additional_labels(instance).filter(|(key, _)| !node.view.labels.contains_key(*key)).map(owned));
+    Ok(Initialization { addresses, labels, provider_id })
+}
+
+/// The addresses a node should have: the cloud's; the node's own host names if the cloud brings none; reduced to the
+/// kubelet's `--node-ip`.
+///
+/// # Errors
+///
+/// If the machine does not have the provided IP.
+pub(crate) fn addresses(node: &NodeObject, instance: &Instance) -> Result<Vec<NodeAddress>, ProvidedIpError> {
+    let mut addresses = instance.addresses.clone();
+    if !addresses.iter().any(|address| address.kind == AddressType::Hostname) {
+        addresses.extend(node.addresses.iter().filter(|address| address.kind == AddressType::Hostname).cloned());
+    }
+    match &node.provided_node_ip {
+        Some(annotation) => provided_ip::select(annotation, &addresses),
+        None => Ok(addresses),
+    }
+}
+
+/// Labels that follow from other labels: upstream keeps each stable label equal to its beta twin, where that exists.
+pub(crate) fn reconciled_labels(labels: &Labels) -> Labels {
+    [ZONE, REGION, INSTANCE_TYPE]
+        .into_iter()
+        .filter_map(|[beta, stable]| {
+            let value = labels.get(beta)?;
+            (labels.get(stable) != Some(value)).then(|| (stable.to_owned(), value.clone()))
+        })
+        .collect()
+}
+
+/// What a refresh found different on an initialised node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// The whole of `status.addresses`, if it differs.
+    pub(crate) addresses: Option<Vec<NodeAddress>>,
+    /// Labels to add or overwrite.
+    pub(crate) labels: Labels,
+    /// Zone and region labels that differ and are left as they are: volumes have affinity to them.
+    pub(crate) topology: Labels,
+}
+
+/// Compares an initialised node with its machine.
+///
+/// `previous` are the additional labels that the cloud gave at the refresh before: such a label is ours to change
+/// as long as the node shows the value we know of.
+///
+/// # Errors
+///
+/// If the machine does not have the provided IP; nothing is changed then.
+pub(crate) fn difference(
+    node: &NodeObject,
+    instance: &Instance,
+    previous: Option<&Labels>,
+    refresh_topology: bool,
+) -> Result<Difference, ProvidedIpError> {
+    let shown = &node.view.labels;
+    let mut found = Difference::default();
+    if !instance.addresses.is_empty() {
+        let wanted = addresses(node, instance)?;
+        if wanted != node.addresses {
+            found.addresses = Some(wanted);
+        }
+    }
+    found.labels = type_labels(instance);
+    found.labels.extend(additional_labels(instance).filter_map(|(key, value)| {
+        let ours = match shown.get(key) {
+            None => true,
+            Some(now) => previous.and_then(|labels| labels.get(key)) == Some(now),
+        };
+        ours.then(|| owned((key, value)))
+    }));
+    found.labels.retain(|key, value| shown.get(key) != Some(value));
+    let mut topology = topology_labels(instance);
+    topology.retain(|key, value| shown.get(key) != Some(value));
+    if refresh_topology {
+        found.labels.append(&mut topology);
+    } else {
+        found.topology = topology;
+    }
+    Ok(found)
+}
+
+/// The additional labels of a machine that a node may take.
+pub(crate) fn additional_labels(instance: &Instance) -> impl Iterator<Item = (&String, &String)> {
+    instance.labels.iter().filter(|(key, _)| !is_reserved(key))
+}
+
+fn owned((key, value): (&String, &String)) -> (String, String) {
+    (key.clone(), value.clone())
+}
+
+fn type_labels(instance: &Instance) -> Labels {
+    pair(INSTANCE_TYPE, instance.instance_type.as_deref()).collect()
+}
+
+fn topology_labels(instance: &Instance) -> Labels {
+    pair(ZONE, instance.zone.as_deref()).chain(pair(REGION, instance.region.as_deref())).collect()
+}
+
+fn pair(keys: [&str; 2], value: Option<&str>) -> impl Iterator<Item = (String, String)> {
+    let value = value.filter(|value| !value.is_empty());
+    keys.map(str::to_owned).into_iter().filter_map(move |key| Some((key, value?.to_owned())))
+}
+
+/// Whether Kubernetes reserves the key: `kubernetes.io/..` or `k8s.io/..`, or below them.
+fn is_reserved(key: &str) -> bool {
+    let Some((prefix, _)) = key.split_once('/') else { return false };
+    ["kubernetes.io", "k8s.io"]
+        .into_iter()
+        .any(|domain| prefix.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
+}
+
+#[cfg(test)]
+#[path = "desired_tests.rs"]
+mod tests;

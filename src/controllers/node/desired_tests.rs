@@ -1,0 +1,174 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use ccm_core::NodeView;
+use std::sync::Arc;
+
+fn node(labels: &[(&str, &str)], addresses: &[(AddressType, &str)]) -> NodeObject {
+    NodeObject {
+        view: Arc::new(NodeView {
+            name: "n1".to_owned(),
+            uid: "u1".to_owned(),
+            labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            ..NodeView::default()
+        }),
+        addresses: addresses.iter().map(|(kind, address)| NodeAddress::new(*kind, *address)).collect(),
+        ..NodeObject::default()
+    }
+}
+
+fn instance() -> Instance {
+    Instance {
+        provider_id: "fake://n1".to_owned(),
+        instance_type: Some("t1.micro".to_owned()),
+        addresses: vec![
+            NodeAddress::new(AddressType::InternalIP, "10.0.0.1"),
+            NodeAddress::new(AddressType::ExternalIP, "132.143.154.163"),
+        ],
+        zone: Some("us-west-1a".to_owned()),
+        region: Some("us-west".to_owned()),
+        ..Instance::default()
+    }
+}
+
+fn labels(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+#[test]
+fn sets_provider_id_both_label_pairs_and_addresses() {
+    let wanted = initialization(&node(&[], &[]), &instance()).unwrap();
+    assert_eq!(wanted.provider_id.as_deref(), Some("fake://n1"));
+    assert_eq!(
+        wanted.labels,
+        labels(&[
+            ("beta.kubernetes.io/instance-type", "t1.micro"),
+            ("node.kubernetes.io/instance-type", "t1.micro"),
+            ("failure-domain.beta.kubernetes.io/zone", "us-west-1a"),
+            ("topology.kubernetes.io/zone", "us-west-1a"),
+            ("failure-domain.beta.kubernetes.io/region", "us-west"),
+            ("topology.kubernetes.io/region", "us-west"),
+        ])
+    );
+    assert_eq!(wanted.addresses, instance().addresses);
+}
+
+#[test]
+fn host_names_come_from_the_cloud_or_else_from_the_node() {
+    let shown = node(&[], &[(AddressType::Hostname, "from-kubelet"), (AddressType::InternalIP, "10.9.9.9")]);
+    let with_node_name = initialization(&shown, &instance()).unwrap().addresses;
+    assert_eq!(with_node_name.len(), 3);
+    assert_eq!(with_node_name[2], NodeAddress::new(AddressType::Hostname, "from-kubelet"));
+    let mut named = instance();
+    named.addresses.insert(0, NodeAddress::new(AddressType::Hostname, "from-cloud"));
+    assert_eq!(initialization(&shown, &named).unwrap().addresses, named.addresses);
+}
+
+#[test]
+fn a_provider_id_that_is_set_is_kept() {
+    let mut shown = node(&[], &[]);
+    Arc::make_mut(&mut shown.view).provider_id = Some("fake://old".to_owned());
+    assert_eq!(initialization(&shown, &instance()).unwrap().provider_id, None);
+    let mut unnamed = instance();
+    unnamed.provider_id.clear();
+    assert!(initialization(&shown, &unnamed).is_ok());
+    assert!(matches!(initialization(&node(&[], &[]), &unnamed), Err(Problem::NoProviderId)));
+}
+
+#[test]
+fn waits_for_addresses_and_for_the_provided_ip() {
+    let mut bare = instance();
+    bare.addresses.clear();
+    assert!(matches!(initialization(&node(&[], &[]), &bare), Err(Problem::NoAddresses)));
+    let mut shown = node(&[], &[(AddressType::Hostname, "h")]);
+    for (annotation, ok) in [("10.0.0.1", true), ("10.0.0.2", false), ("invalid-ip", false)] {
+        shown.provided_node_ip = Some(annotation.to_owned());
+        let result = initialization(&shown, &instance());
+        assert_eq!(result.is_ok(), ok, "{annotation}");
+        if let Err(problem) = result {
+            assert!(problem.message("n1").contains("provided node ip for node \"n1\" is not valid"));
+        }
+    }
+}
+
+#[test]
+fn reserved_and_present_additional_labels_are_left_out() {
+    let mut with_labels = instance();
+    with_labels.labels = labels(&[
+        ("topology.kubernetes.io/region", "x"),
+        ("topology.k8s.io/region", "x"),
+        ("kubernetes.io/region", "x"),
+        ("k8s.io/region", "x"),
+        ("my.custom.label/foo", "bar"),
+        ("my.custom.label/bar", "foo"),
+        ("app.k8snio/bar", "yes"),
+        ("k8snio/bar", "yes"),
+        ("plain", "yes"),
+    ]);
+    let added = initialization(&node(&[("my.custom.label/foo", "fizz")], &[]), &with_labels).unwrap().labels;
+    let custom: Vec<_> = added.keys().filter(|key| !is_reserved(key)).map(String::as_str).collect();
+    assert_eq!(custom, ["app.k8snio/bar", "k8snio/bar", "my.custom.label/bar", "plain"]);
+    assert_eq!(added["topology.kubernetes.io/region"], "us-west");
+}
+
+#[test]
+fn stable_labels_follow_their_beta_twins() {
+    let beta = "failure-domain.beta.kubernetes.io/zone";
+    let stable = "topology.kubernetes.io/zone";
+    assert_eq!(reconciled_labels(&labels(&[(beta, "a")])), labels(&[(stable, "a")]));
+    assert_eq!(reconciled_labels(&labels(&[(beta, "a"), (stable, "b")])), labels(&[(stable, "a")]));
+    assert!(reconciled_labels(&labels(&[(beta, "a"), (stable, "a")])).is_empty());
+    assert!(reconciled_labels(&labels(&[(stable, "a")])).is_empty());
+}
+
+/// The node as it is after `instance()` was applied to it.
+fn settled() -> NodeObject {
+    let wanted = initialization(&node(&[], &[]), &instance()).unwrap();
+    let mut settled = node(&[], &[]);
+    Arc::make_mut(&mut settled.view).labels = wanted.labels;
+    settled.addresses = wanted.addresses;
+    settled
+}
+
+#[test]
+fn nothing_differs_after_initialization_even_with_two_addresses_of_a_type() {
+    let mut dual = instance();
+    dual.addresses.push(NodeAddress::new(AddressType::InternalIP, "fd00::1"));
+    let mut shown = settled();
+    shown.addresses = dual.addresses.clone();
+    assert_eq!(difference(&shown, &dual, None, false).unwrap(), Difference::default());
+}
+
+#[test]
+fn a_refresh_follows_addresses_and_type_but_not_the_zone() {
+    let mut changed = instance();
+    changed.addresses.reverse();
+    changed.instance_type = Some("t1.large".to_owned());
+    changed.zone = Some("us-west-1b".to_owned());
+    let found = difference(&settled(), &changed, None, false).unwrap();
+    assert_eq!(found.addresses.as_ref(), Some(&changed.addresses), "order counts");
+    assert_eq!(found.labels.len(), 2, "beta and stable together: {:?}", found.labels);
+    assert_eq!(found.topology.len(), 2);
+    let with_flag = difference(&settled(), &changed, None, true).unwrap();
+    assert_eq!((with_flag.labels.len(), with_flag.topology.len()), (4, 0));
+}
+
+#[test]
+fn a_refresh_keeps_addresses_when_the_cloud_has_none() {
+    let mut bare = instance();
+    bare.addresses.clear();
+    assert_eq!(difference(&settled(), &bare, None, false).unwrap(), Difference::default());
+}
+
+#[test]
+fn a_refresh_changes_only_additional_labels_it_knows_to_be_ours() {
+    let mut shown = settled();
+    Arc::make_mut(&mut shown.view).labels.extend(labels(&[("pool", "old"), ("rack", "users")]));
+    let mut changed = instance();
+    changed.labels = labels(&[("pool", "new"), ("rack", "clouds"), ("fresh", "yes")]);
+    let first = difference(&shown, &changed, None, false).unwrap();
+    assert_eq!(first.labels, labels(&[("fresh", "yes")]));
+    let known = labels(&[("pool", "old"), ("rack", "clouds-before")]);
+    let second = difference(&shown, &changed, Some(&known), false).unwrap();
+    assert_eq!(second.labels, labels(&[("fresh", "yes"), ("pool", "new")]));
+}

@@ -1,0 +1,157 @@
+//! Kubernetes Events.
+//!
+//! Written as core/v1 with upstream's source component, since the roles that clusters already have grant no other
+//! group. Writing is in the background and best effort: an event that can not be written is dropped and counted,
+//! it never holds up the work it tells about. What a controller has to say once it says once: it decides when the
+//! content changed, this module only writes.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::{
+    api::core::v1::{Event, EventSource, ObjectReference},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+    jiff::Timestamp,
+};
+use kube::{Api, Client, api::PostParams};
+use prometheus_client::{encoding::EncodeLabelSet, metrics::counter::Counter, metrics::family::Family};
+use tokio::sync::mpsc;
+use tracing::debug;
+
+/// How many events may wait to be written. A burst of thousands of nodes fits; what does not is dropped.
+const CAPACITY: usize = 20_000;
+
+/// How many events are written at the same time.
+const PARALLEL: usize = 16;
+
+/// The API server refuses longer messages.
+const MAX_MESSAGE: usize = 1024;
+
+/// The namespace of events about objects without one.
+const DEFAULT_NAMESPACE: &str = "default";
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+/// Whether somebody has to act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EventType {
+    Normal,
+    Warning,
+}
+
+/// Queues events of one controller. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorder {
+    component: &'static str,
+    sender: mpsc::Sender<Event>,
+    written: Family<ResultLabel, Counter>,
+}
+
+/// Writes what recorders queue, until every recorder is gone.
+pub(crate) struct Writer {
+    client: Client,
+    receiver: mpsc::Receiver<Event>,
+    sender: mpsc::Sender<Event>,
+    written: Family<ResultLabel, Counter>,
+}
+
+impl Writer {
+    pub(crate) fn new(client: Client, registry: &mut prometheus_client::registry::Registry) -> Self {
+        let (sender, receiver) = mpsc::channel(CAPACITY);
+        let written = Family::default();
+        registry.register(
+            "ccm_events",
+            "Kubernetes Events, by what became of them: written, failed, dropped (queue full)",
+            written.clone(),
+        );
+        Self { client, receiver, sender, written }
+    }
+
+    /// A recorder whose events bear this source component.
+    pub(crate) fn recorder(&self, component: &'static str) -> Recorder {
+        Recorder { component, sender: self.sender.clone(), written: self.written.clone() }
+    }
+
+    /// Writes until the last recorder is dropped and everything that was queued is written.
+    pub(crate) async fn run(self) {
+        let Self { client, receiver, sender, written } = self;
+        drop(sender);
+        let events = futures_util::stream::unfold(receiver, async |mut receiver| {
+            let event = receiver.recv().await?;
+            Some((event, receiver))
+        });
+        events
+            .for_each_concurrent(PARALLEL, async |event| {
+                let namespace = event.metadata.namespace.clone().unwrap_or_default();
+                let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
+                let params = PostParams::default();
+                let error = match tokio::time::timeout(Duration::from_secs(10), api.create(&params, &event)).await {
+                    Ok(Ok(_)) => None,
+                    Ok(Err(error)) => Some(ccm_core::error::report(&error)),
+                    Err(_) => Some("no answer within 10 s".to_owned()),
+                };
+                let result = if error.is_some() { "failed" } else { "written" };
+                written.get_or_create(&ResultLabel { result }).inc();
+                if let Some(error) = error {
+                    debug!(error, object = event.involved_object.name, "Could not write event");
+                }
+            })
+            .await;
+    }
+}
+
+impl Recorder {
+    /// Queues an event about `object`.
+    pub(crate) fn publish(&self, object: ObjectReference, kind: EventType, reason: &str, message: &str) {
+        let now = Timestamp::now();
+        // Room for the suffix: a name has at most 253 bytes.
+        let name = cut(object.name.as_deref().unwrap_or("unknown"), 230);
+        let namespace = match object.namespace.as_deref() {
+            Some(namespace) if !namespace.is_empty() => namespace,
+            _ => DEFAULT_NAMESPACE,
+        };
+        let event = Event {
+            metadata: ObjectMeta {
+                // As client-go names them: unique per object by the time in hexadecimal nanoseconds.
+                name: Some(format!("{name}.{:x}", now.as_nanosecond())),
+                namespace: Some(namespace.to_owned()),
+                ..ObjectMeta::default()
+            },
+            involved_object: object,
+            type_: Some(match kind {
+                EventType::Normal => "Normal".to_owned(),
+                EventType::Warning => "Warning".to_owned(),
+            }),
+            reason: Some(reason.to_owned()),
+            message: Some(cut(message, MAX_MESSAGE).to_owned()),
+            source: Some(EventSource { component: Some(self.component.to_owned()), host: None }),
+            reporting_component: Some(self.component.to_owned()),
+            count: Some(1),
+            first_timestamp: Some(Time(now)),
+            last_timestamp: Some(Time(now)),
+            ..Event::default()
+        };
+        if self.sender.try_send(event).is_err() {
+            self.written.get_or_create(&ResultLabel { result: "dropped" }).inc();
+        }
+    }
+}
+
+/// At most `bytes` of the text, whole characters.
+fn cut(text: &str, bytes: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes)).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_between_characters() {
+        assert_eq!(cut("short", 10), "short");
+        assert_eq!(cut("aé", 2), "a");
+    }
+}

@@ -1,0 +1,169 @@
+//! One watch per kind, shared by all controllers.
+//!
+//! Stores keep only the fields that controllers read (a node is hundreds of bytes, not ten kilobytes), so that
+//! memory grows slowly with the cluster. What is left out is skipped while the reply is read and never allocated.
+//! Because of that nothing read from a store is ever written back whole.
+
+pub(crate) mod node;
+
+use std::{
+    collections::HashSet,
+    fmt::Debug,
+    sync::Arc,
+    time::Instant,
+};
+
+use futures_util::StreamExt;
+use kube::{
+    Api, Resource,
+    runtime::{
+        WatchStreamExt,
+        reflector::{self, ObjectRef, Store},
+        watcher,
+    },
+};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+/// How many objects the first listing asks for at a time. Bounds the memory that a reply takes: 250 nodes are
+/// about 2.5 MB of JSON.
+const PAGE_SIZE: u32 = 250;
+
+/// What happened to an object. The object itself is in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It is new or was changed, or the watch began anew and it is still there.
+    Applied(String),
+    /// It is gone.
+    Deleted(String),
+}
+
+/// A watch of all objects of one cluster-scoped kind, and the store it fills.
+pub(crate) struct Informer<K>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    api: Api<K>,
+    store: Store<K>,
+    writer: Mutex<Option<reflector::store::Writer<K>>>,
+    /// Whether the first listing is in the store. (The store's own `wait_until_ready` can miss its wake-up when
+    /// several tasks wait.)
+    synced: watch::Sender<bool>,
+    subscribers: Mutex<Vec<mpsc::UnboundedSender<Change>>>,
+}
+
+impl<K> Informer<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    /// An informer that does nothing until [`Informer::run`].
+    pub(crate) fn new(api: Api<K>) -> Arc<Self> {
+        let (store, writer) = reflector::store();
+        Arc::new(Self {
+            api,
+            store,
+            writer: Mutex::new(Some(writer)),
+            synced: watch::Sender::new(false),
+            subscribers: Mutex::default(),
+        })
+    }
+
+    /// The changes from now on. Subscribe before [`Informer::run`] to miss none.
+    pub(crate) fn subscribe(&self) -> mpsc::UnboundedReceiver<Change> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.subscribers.lock().push(sender);
+        receiver
+    }
+
+    /// The object of this name, as last seen.
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<K>> {
+        self.store.get(&ObjectRef::new(name))
+    }
+
+    /// All objects, as last seen.
+    pub(crate) fn list(&self) -> Vec<Arc<K>> {
+        self.store.state()
+    }
+
+    /// Returns when the first listing is in the store.
+    pub(crate) async fn synced(&self) {
+        // The sender is in `self`, so that waiting can not fail.
+        let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
+    }
+
+    /// Watches until `shutdown`. A watch that breaks is begun anew with backoff; the store keeps what it has
+    /// meanwhile. Runs once per informer; a second call returns at once.
+    pub(crate) async fn run(&self, shutdown: CancellationToken) {
+        let Some(mut writer) = self.writer.lock().take() else { return };
+        let kind = K::kind(&());
+        let config = watcher::Config::default().page_size(PAGE_SIZE);
+        let mut events = std::pin::pin!(watcher(self.api.clone(), config).default_backoff());
+        let mut listing: Option<(Instant, HashSet<String>)> = None;
+        let mut broken = false;
+        loop {
+            let event = tokio::select! {
+                () = shutdown.cancelled() => return,
+                event = events.next() => event,
+            };
+            let event = match event {
+                None => return,
+                Some(Err(error)) => {
+                    let error = ccm_core::error::report(&error);
+                    if broken {
+                        debug!(%kind, error, "Watch is still broken");
+                    } else {
+                        warn!(%kind, error, "Watch broke, trying again");
+                    }
+                    broken = true;
+                    continue;
+                }
+                Some(Ok(event)) => event,
+            };
+            if matches!(event, watcher::Event::Init) {
+                let known = self.store.state().iter().filter_map(|object| object.meta().name.clone()).collect();
+                listing = Some((Instant::now(), known));
+            } else if broken {
+                info!(%kind, "Watch works again");
+                broken = false;
+            }
+            writer.apply_watcher_event(&event);
+            match event {
+                watcher::Event::Init => {}
+                // Objects of a listing reach the store only when all of it is there.
+                watcher::Event::InitApply(_) => {}
+                watcher::Event::InitDone => {
+                    let (began, mut gone) = listing.take().unwrap_or_else(|| (Instant::now(), HashSet::new()));
+                    let objects = self.store.state();
+                    debug!(%kind, objects = objects.len(), elapsed = ?began.elapsed(), "Listed");
+                    for object in objects {
+                        if let Some(name) = object.meta().name.clone() {
+                            gone.remove(&name);
+                            self.tell(&Change::Applied(name));
+                        }
+                    }
+                    for name in gone {
+                        self.tell(&Change::Deleted(name));
+                    }
+                    self.synced.send_replace(true);
+                }
+                watcher::Event::Apply(object) => {
+                    if let Some(name) = object.meta().name.clone() {
+                        self.tell(&Change::Applied(name));
+                    }
+                }
+                watcher::Event::Delete(object) => {
+                    if let Some(name) = object.meta().name.clone() {
+                        self.tell(&Change::Deleted(name));
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&self, change: &Change) {
+        self.subscribers.lock().retain(|subscriber| subscriber.send(change.clone()).is_ok());
+    }
+}

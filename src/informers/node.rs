@@ -1,0 +1,204 @@
+//! The trimmed Node.
+
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+
+use ccm_core::{AddressType, NodeAddress, NodeView};
+use k8s_openapi::{
+    api::core::v1::Node,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::Resource;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::controllers::node::provided_ip;
+
+/// What we keep of a Node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "Wire")]
+pub(crate) struct NodeObject {
+    /// Name, uid, resourceVersion, creation and deletion time; nothing else.
+    pub(crate) meta: ObjectMeta,
+    /// What finds the node's machine, labels included.
+    pub(crate) view: Arc<NodeView>,
+    /// The taints as the API server wrote them, since a JSON Patch compares them literally.
+    pub(crate) taints: Vec<Value>,
+    /// `status.addresses`; entries of a type that we do not know are left out.
+    pub(crate) addresses: Vec<NodeAddress>,
+    /// The annotation of the kubelet's `--node-ip`, as it stands.
+    pub(crate) provided_node_ip: Option<String>,
+}
+
+impl NodeObject {
+    /// Whether a taint with this key is on the node, whatever its value and effect.
+    pub(crate) fn has_taint(&self, key: &str) -> bool {
+        self.taints.iter().any(|taint| taint_key(taint) == Some(key))
+    }
+
+    /// The taints without those with this key, in their order.
+    pub(crate) fn taints_without(&self, key: &str) -> Vec<Value> {
+        self.taints.iter().filter(|taint| taint_key(taint) != Some(key)).cloned().collect()
+    }
+
+    /// When the node was registered, in seconds since the Unix epoch.
+    pub(crate) fn age_seconds(&self) -> Option<f64> {
+        let created = self.meta.creation_timestamp.as_ref()?.0;
+        Some(created.duration_until(k8s_openapi::jiff::Timestamp::now()).as_secs_f64())
+    }
+}
+
+fn taint_key(taint: &Value) -> Option<&str> {
+    taint.get("key").and_then(Value::as_str)
+}
+
+impl Resource for NodeObject {
+    type DynamicType = ();
+    type Scope = <Node as Resource>::Scope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Node::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Node::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Node::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Node::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.meta
+    }
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    metadata: WireMeta,
+    #[serde(default)]
+    spec: WireSpec,
+    #[serde(default)]
+    status: WireStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireMeta {
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<WireAnnotations>,
+}
+
+#[derive(Default, Deserialize)]
+struct WireAnnotations {
+    #[serde(rename = "alpha.kubernetes.io/provided-node-ip")]
+    provided_node_ip: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct WireSpec {
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
+    taints: Option<Vec<Value>>,
+}
+
+#[derive(Default, Deserialize)]
+struct WireStatus {
+    addresses: Option<Vec<WireAddress>>,
+}
+
+#[derive(Deserialize)]
+struct WireAddress {
+    #[serde(rename = "type")]
+    kind: String,
+    address: String,
+}
+
+impl From<Wire> for NodeObject {
+    fn from(wire: Wire) -> Self {
+        let Wire { metadata, spec, status } = wire;
+        let provided_node_ip = metadata.annotations.and_then(|annotations| annotations.provided_node_ip);
+        let view = NodeView {
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            provider_id: spec.provider_id.filter(|id| !id.is_empty()),
+            provided_ips: provided_node_ip
+                .as_deref()
+                .and_then(|text| provided_ip::parse(text).ok())
+                .unwrap_or_default(),
+            labels: metadata.labels.unwrap_or_default(),
+        };
+        Self {
+            meta: ObjectMeta {
+                name: metadata.name,
+                uid: metadata.uid,
+                resource_version: metadata.resource_version,
+                creation_timestamp: metadata.creation_timestamp,
+                deletion_timestamp: metadata.deletion_timestamp,
+                ..ObjectMeta::default()
+            },
+            view: Arc::new(view),
+            taints: spec.taints.unwrap_or_default(),
+            addresses: status
+                .addresses
+                .unwrap_or_default()
+                .into_iter()
+                .filter_map(|wire| {
+                    Some(NodeAddress { kind: AddressType::parse(&wire.kind)?, address: wire.address })
+                })
+                .collect(),
+            provided_node_ip,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn keeps_what_controllers_read_and_nothing_else() {
+        let node: NodeObject = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {
+                "name": "n1", "uid": "u1", "resourceVersion": "7", "creationTimestamp": "2026-01-02T03:04:05Z",
+                "labels": {"a": "b"}, "managedFields": [{"manager": "kubelet"}],
+                "annotations": {"alpha.kubernetes.io/provided-node-ip": "10.0.0.1", "other": "x"},
+            },
+            "spec": {"providerID": "", "taints": [{"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05Z"}]},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Carrier", "address": "pigeon"}],
+                "images": [{"names": ["a"], "sizeBytes": 1}],
+            },
+        }))
+        .unwrap();
+        assert_eq!(node.view.name, "n1");
+        assert_eq!(node.view.provider_id, None, "an empty providerID is none");
+        assert_eq!(node.view.labels["a"], "b");
+        assert_eq!(node.view.provided_ips.len(), 1);
+        assert_eq!(node.addresses, [NodeAddress::new(AddressType::InternalIP, "10.0.0.1")]);
+        assert!(node.has_taint("k") && !node.has_taint("other"));
+        assert!(node.meta.managed_fields.is_none() && node.meta.labels.is_none());
+        assert!(node.age_seconds().unwrap() > 0.0);
+    }
+
+    #[test]
+    fn a_bare_node_is_enough() {
+        let node: NodeObject = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
+        assert!(node.taints.is_empty() && node.addresses.is_empty());
+    }
+}

@@ -1,0 +1,36 @@
+//! One cloud-controller-manager for Kubernetes, with each cloud as a Cargo feature.
+//!
+//! This crate knows no cloud. It reads the flags ([`options`]), runs the HTTPS server and the controllers, and asks the
+//! provider that `--cloud-provider` names; which ones there are is decided by what is linked in ([`providers`]).
+//!
+//! A binary with a provider of one's own registers it with `ccm_core::register_provider!` and calls [`main`]; see
+//! `examples/out_of_tree.rs`.
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | `process` | start order, signals, end |
+//! | [`options`] | flags |
+//! | [`providers`] | the clouds of this repository |
+//! | `logging` | the log |
+//! | `server` | health and metrics over HTTPS |
+//! | `app` | what the controllers stand on, and their start and end |
+//! | `informers`, `queue`, `events` | stores of watched objects, work queues, Events |
+//! | `controllers` | one folder for each controller |
+//! | `controllers`, `informers`, `queue`, `events` | the controllers' work |
+
+// Names a provider crate that Cargo offers but nobody mentions, which the linker would leave out without a word. Tests
+// get further crates that not each of them uses.
+#![cfg_attr(not(test), warn(unused_crate_dependencies))]
+
+mod app;
+mod controllers;
+mod events;
+mod informers;
+mod logging;
+pub mod options;
+mod process;
+pub mod providers;
+mod queue;
+mod server;
+
+pub use process::{main, run};

@@ -1,0 +1,67 @@
+//! Flags of the section "Nodes".
+
+use std::num::NonZeroUsize;
+
+use clap::Args;
+
+use super::{config::NodeConfig, misc::MiscOptions, value::Reader};
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Nodes")]
+pub(super) struct ControllerOptions {
+    /// How many nodes are initialised at once (elsewhere 1). It bounds requests to the API server; the cloud is asked for
+    /// hundreds of nodes at once anyway.
+    #[arg(long, value_name = "NUMBER", default_value = "32")]
+    concurrent_node_syncs: String,
+
+    /// How many nodes the periodic comparison with the cloud patches at once; 0 for as many as --concurrent-node-syncs.
+    #[arg(long, value_name = "NUMBER", default_value = "0")]
+    concurrent_node_status_updates: String,
+
+    /// Let the periodic comparison also change zone and region of nodes that are initialised already. Volumes are bound to
+    /// them, so that otherwise a difference is only reported, as an event and in a metric.
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true"
+    )]
+    refresh_topology_labels: String,
+}
+
+impl ControllerOptions {
+    pub(super) fn complete(&self, misc: &MiscOptions, reader: &mut Reader) -> NodeConfig {
+        let concurrent_syncs = reader
+            .integer("concurrent-node-syncs", &self.concurrent_node_syncs)
+            .and_then(|n| {
+                let number = usize::try_from(n).ok().and_then(NonZeroUsize::new);
+                if number.is_none() {
+                    reader.refuse(format!("--concurrent-node-syncs {n} must be a positive number"));
+                }
+                number
+            });
+        let concurrent_syncs = concurrent_syncs.unwrap_or(NonZeroUsize::MIN);
+        let updates = reader
+            .integer(
+                "concurrent-node-status-updates",
+                &self.concurrent_node_status_updates,
+            )
+            .and_then(|n| {
+                let number = usize::try_from(n).ok();
+                if number.is_none() {
+                    reader.refuse(format!(
+                        "--concurrent-node-status-updates {n} cannot be a negative number"
+                    ));
+                }
+                number
+            });
+        NodeConfig {
+            status_update_frequency: misc.node_status_update_frequency(reader),
+            concurrent_syncs,
+            concurrent_status_updates: updates.and_then(NonZeroUsize::new).unwrap_or(concurrent_syncs),
+            refresh_topology_labels: reader.boolean("refresh-topology-labels", &self.refresh_topology_labels),
+        }
+    }
+}

@@ -1,0 +1,293 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::time::Duration;
+
+use super::*;
+
+const ACME: Provider = Provider {
+    name: "acme",
+    summary: "Acme Cloud",
+    validate: ccm_core::registry::nothing_to_validate,
+    build: |_| {
+        Box::pin(async {
+            Err(ccm_core::Error::new(
+                ccm_core::ErrorKind::Unsupported,
+                "never built",
+            ))
+        })
+    },
+    config_reference: ccm_core::registry::no_reference,
+};
+
+fn parse_words(words: &[&str]) -> Result<Request, Vec<OptionError>> {
+    parse(words.iter().map(OsString::from), &[&ACME])
+}
+
+fn config(words: &[&str]) -> Config {
+    let words = [&["--cloud-provider=acme"], words].concat();
+    match parse_words(&words) {
+        Ok(Request::Run(config)) => *config,
+        other => panic!("{words:?}: {other:?}"),
+    }
+}
+
+fn errors(words: &[&str]) -> Vec<String> {
+    parse_words(words)
+        .unwrap_err()
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+fn printed(words: &[&str]) -> String {
+    match parse_words(words) {
+        Ok(Request::Print(text)) => text,
+        other => panic!("{words:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn the_definition_of_the_flags_is_sound() {
+    command().debug_assert();
+}
+
+#[test]
+fn defaults_are_those_of_the_help() {
+    let config = config(&[]);
+    assert_eq!(config.provider.name, "acme");
+    assert_eq!(config.cloud_config, None);
+    assert_eq!(config.cluster_name, "kubernetes");
+    assert_eq!(config.api_server.limit, None);
+    assert_eq!(config.node.status_update_frequency, Duration::from_secs(300));
+    assert_eq!(config.node.concurrent_syncs.get(), 32);
+    assert_eq!(config.node.concurrent_status_updates.get(), 32);
+    assert!(!config.node.refresh_topology_labels);
+    assert_eq!(config.shutdown_drain, Duration::from_secs(20));
+    let serving = config.serving.unwrap();
+    assert_eq!(serving.socket_address().to_string(), "0.0.0.0:10258");
+    assert_eq!(serving.certificate, Certificate::InMemory);
+    assert_eq!(
+        config.logging,
+        LoggingConfig {
+            verbosity: 0,
+            format: LogFormat::Text
+        }
+    );
+    assert_eq!(
+        config.user_agent,
+        format!("cloud-controller-manager/{}", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn values_arrive_in_the_config() {
+    let config = config(&[
+        "--cloud-config=/etc/cloud.conf",
+        "--kubeconfig",
+        "/root/admin.conf",
+        "--master=10.0.0.1:6443",
+        "--kube-api-qps=7.5",
+        "--concurrent-node-syncs=3",
+        "--concurrent-node-status-updates=2",
+        "--refresh-topology-labels",
+        "--bind_address=::1",
+        "--secure-port=443",
+        "--tls-cert-file=a.crt",
+        "--tls-private-key-file=a.key",
+        "--logging-format=json",
+        "-v4",
+        "--shutdown-drain=0",
+    ]);
+    assert_eq!(config.cloud_config.unwrap().to_str(), Some("/etc/cloud.conf"));
+    assert_eq!(
+        config.api_server.kubeconfig.unwrap().to_str(),
+        Some("/root/admin.conf")
+    );
+    assert_eq!(
+        config.api_server.master.unwrap().to_string(),
+        "http://10.0.0.1:6443/"
+    );
+    assert_eq!(config.api_server.limit, Some(ClientLimit { qps: 7.5, burst: 30 }));
+    assert_eq!(config.node.concurrent_syncs.get(), 3);
+    assert_eq!(config.node.concurrent_status_updates.get(), 2);
+    assert!(config.node.refresh_topology_labels);
+    let serving = config.serving.unwrap();
+    assert_eq!(serving.socket_address().to_string(), "[::1]:443");
+    assert_eq!(
+        serving.certificate,
+        Certificate::Files {
+            certificate: "a.crt".into(),
+            key: "a.key".into()
+        }
+    );
+    assert_eq!(
+        config.logging,
+        LoggingConfig {
+            verbosity: 4,
+            format: LogFormat::Json
+        }
+    );
+    assert_eq!(config.shutdown_drain, Duration::ZERO);
+}
+
+#[test]
+fn a_boolean_can_be_switched_off_again() {
+    assert!(
+        !config(&["--refresh-topology-labels", "--refresh_topology_labels=F"])
+            .node
+            .refresh_topology_labels
+    );
+    assert!(
+        config(&["--refresh-topology-labels=false", "--refresh-topology-labels=T"])
+            .node
+            .refresh_topology_labels
+    );
+}
+
+#[test]
+fn the_last_of_a_repeated_flag_counts() {
+    assert_eq!(
+        config(&["--cluster-name=a", "--cluster-name=b"]).cluster_name,
+        "b"
+    );
+}
+
+#[test]
+fn user_agent_words_stand_before_ours_last_one_first() {
+    let agent = config(&["--user-agent=a", "--user-agent", "b c", "--user-agent=d,e"]).user_agent;
+    assert_eq!(
+        agent,
+        format!("d,e b c a cloud-controller-manager/{}", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn port_zero_means_no_server() {
+    assert!(config(&["--secure-port=0"]).serving.is_none());
+}
+
+#[test]
+fn a_limit_is_off_unless_it_is_above_zero() {
+    assert_eq!(config(&["--kube-api-qps=0"]).api_server.limit, None);
+    assert_eq!(
+        config(&["--kube-api-qps=-1", "--kube-api-burst=5"])
+            .api_server
+            .limit,
+        None
+    );
+    assert_eq!(config(&["--kube-api-burst=5"]).api_server.limit, None);
+    assert_eq!(
+        config(&["--kube-api-qps=50", "--kube-api-burst=5"])
+            .api_server
+            .limit,
+        Some(ClientLimit { qps: 50.0, burst: 5 })
+    );
+}
+
+#[test]
+fn everything_wrong_is_reported_at_once() {
+    let errors = errors(&[
+        "--cloud-provider=acne",
+        "--no-such-flag=1",
+        "--kube-api-qps=fast",
+        "--kube-api-burst=0",
+        "--master=ftp://x",
+        "--node-status-update-frequency=5",
+        "--concurrent-node-syncs=0",
+        "--concurrent-node-status-updates=-1",
+        "--refresh-topology-labels=maybe",
+        "--secure-port=70000",
+        "--bind-address=here",
+        "--tls-cert-file=a.crt",
+        "--user-agent=a\u{7}b",
+        "--logging-format=xml",
+        "--v=loud",
+        "--version=1.2.3",
+        "--shutdown-drain=-1s",
+        "--list-providers=perhaps",
+        "word",
+    ]);
+    insta::assert_snapshot!(errors.join("\n"));
+}
+
+#[test]
+fn the_provider_is_required() {
+    assert_eq!(errors(&[]), ["--cloud-provider cannot be empty"]);
+    assert_eq!(
+        errors(&["--cloud-provider="]),
+        ["--cloud-provider cannot be empty"]
+    );
+}
+
+#[test]
+fn a_binary_without_providers_says_how_to_build_one() {
+    let all = parse(
+        ["--cloud-provider=openstack", "--secure-port=x"].map(OsString::from),
+        &[],
+    )
+    .unwrap_err();
+    let all: Vec<_> = all.iter().map(ToString::to_string).collect();
+    assert_eq!(all.len(), 2, "{all:?}");
+    assert!(
+        all.iter()
+            .any(|error| error.contains("--features <name>") && error.contains("openstack")),
+        "{all:?}"
+    );
+    let error = parse(["--list-providers"].map(OsString::from), &[]).unwrap_err();
+    assert!(
+        error
+            .iter()
+            .any(|error| error.to_string().contains("--features <name>")),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn questions_are_answered_without_a_provider() {
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        printed(&["--version"]),
+        format!("cloud-controller-manager v{version}\n")
+    );
+    assert_eq!(
+        printed(&["--version=1"]),
+        format!("cloud-controller-manager v{version}\n")
+    );
+    let raw = printed(&["--version=raw"]);
+    assert!(
+        raw.contains(&format!("version: v{version}\nproviders: acme\n")),
+        "{raw}"
+    );
+    assert_eq!(printed(&["--list-providers"]), "acme  Acme Cloud\n");
+    assert_eq!(
+        printed(&["--help-cloud-config"]),
+        "# acme\n\nThis provider takes no config file.\n"
+    );
+    assert_eq!(
+        printed(&["--help-cloud-config", "--cloud-provider=acme"]),
+        "This provider takes no config file.\n"
+    );
+    assert!(printed(&["--bogus", "--help"]).contains("Secure serving:"));
+}
+
+#[test]
+fn a_version_can_be_given_to_report() {
+    let config = config(&["--version=v1.2.3"]);
+    assert_eq!(config.version, "1.2.3");
+    assert_eq!(config.user_agent, "cloud-controller-manager/1.2.3");
+}
+
+#[test]
+fn all_flags_are_there_for_the_log() {
+    let values = config(&["--user-agent=a", "--user-agent=b", "--cluster_name=x"]).values;
+    let value = |name: &str| {
+        values
+            .iter()
+            .find(|(flag, _)| flag == name)
+            .map(|(_, value)| value.as_str())
+    };
+    assert_eq!(value("cluster-name"), Some("x"));
+    assert_eq!(value("user-agent"), Some("a,b"));
+    assert_eq!(value("secure-port"), Some("10258"));
+    assert_eq!(value("kube-api-qps"), None);
+}

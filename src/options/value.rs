@@ -1,0 +1,162 @@
+//! Values of flags as Go's flag packages read them, with every error kept until all flags have been read.
+
+use std::{fmt::Display, net::IpAddr, str::FromStr, time::Duration};
+
+use ccm_core::config::duration;
+
+use super::OptionError;
+
+/// Reads values and keeps the errors, so that a user sees all of them at once.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    pub(super) errors: Vec<OptionError>,
+}
+
+impl Reader {
+    /// Keeps an error in our own words.
+    pub(super) fn refuse(&mut self, message: impl Into<String>) {
+        self.errors.push(OptionError::new(message));
+    }
+
+    fn invalid(&mut self, flag: &str, value: &str, why: impl Display) {
+        self.refuse(format!("--{flag}: invalid value {value:?}: {why}"));
+    }
+
+    /// A Go boolean.
+    pub(super) fn boolean(&mut self, flag: &str, value: &str) -> bool {
+        match value {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
+            _ => {
+                self.invalid(flag, value, "write true or false");
+                false
+            }
+        }
+    }
+
+    /// A Go duration.
+    pub(super) fn duration(&mut self, flag: &str, value: &str) -> Duration {
+        match duration::parse(value) {
+            Ok(duration) if duration.is_negative() => {
+                self.invalid(flag, value, "it must not be negative");
+                Duration::ZERO
+            }
+            Ok(duration) => duration.to_std(),
+            Err(error) => {
+                self.invalid(flag, value, error.hint());
+                Duration::ZERO
+            }
+        }
+    }
+
+    /// A Go duration above zero.
+    pub(super) fn positive_duration(&mut self, flag: &str, value: &str) -> Duration {
+        let before = self.errors.len();
+        let duration = self.duration(flag, value);
+        if duration.is_zero() && self.errors.len() == before {
+            self.invalid(flag, value, "it must be more than zero");
+        }
+        duration
+    }
+
+    /// A whole number. Go also reads `0x10`, `0o17`, `0b1` and `1_000`, which nobody writes in a flag.
+    pub(super) fn integer(&mut self, flag: &str, value: &str) -> Option<i64> {
+        match value.parse() {
+            Ok(number) => Some(number),
+            Err(_) => {
+                self.invalid(flag, value, "write a whole number");
+                None
+            }
+        }
+    }
+
+    /// A finite decimal number.
+    pub(super) fn float(&mut self, flag: &str, value: &str) -> Option<f64> {
+        match value.parse::<f64>() {
+            Ok(number) if number.is_finite() => Some(number),
+            _ => {
+                self.invalid(flag, value, "write a number such as 20 or 0.5");
+                None
+            }
+        }
+    }
+
+    /// An IP address; an IPv6 address may stand in brackets.
+    pub(super) fn address(&mut self, flag: &str, value: &str) -> Option<IpAddr> {
+        let bare = value
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+            .unwrap_or(value);
+        match IpAddr::from_str(bare) {
+            Ok(address) => Some(address),
+            Err(_) => {
+                self.invalid(
+                    flag,
+                    value,
+                    "write an IP address such as 0.0.0.0, 10.0.0.5 or ::1",
+                );
+                None
+            }
+        }
+    }
+}
+
+/// An empty value means that the flag was not given, as in Go.
+pub(super) fn non_empty(value: &str) -> Option<&str> {
+    (!value.is_empty()).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+
+    #[test]
+    fn booleans_are_those_of_go() {
+        let mut reader = Reader::default();
+        for text in ["1", "t", "T", "true", "TRUE", "True"] {
+            assert!(reader.boolean("x", text), "{text}");
+        }
+        for text in ["0", "f", "F", "false", "FALSE", "False"] {
+            assert!(!reader.boolean("x", text), "{text}");
+        }
+        assert!(reader.errors.is_empty());
+        for text in ["", "yes", "on", "tRUE", " true"] {
+            reader.boolean("x", text);
+        }
+        assert_eq!(reader.errors.len(), 5);
+    }
+
+    #[test]
+    fn durations_are_those_of_go() {
+        let mut reader = Reader::default();
+        assert_eq!(reader.duration("x", "1h2m3.5s"), Duration::from_millis(3_723_500));
+        assert_eq!(reader.duration("x", "0"), Duration::ZERO);
+        assert!(reader.errors.is_empty());
+        for (value, text) in [
+            ("5", "write 5s for seconds"),
+            ("-1s", "must not be negative"),
+            ("fast", "units"),
+        ] {
+            reader.errors.clear();
+            reader.duration("x", value);
+            let error = reader.errors.first().unwrap().to_string();
+            assert!(error.contains(text), "{value}: {error}");
+        }
+        reader.errors.clear();
+        reader.positive_duration("x", "0s");
+        reader.positive_duration("x", "nonsense");
+        assert_eq!(reader.errors.len(), 2, "one error each: {:?}", reader.errors);
+    }
+
+    #[test]
+    fn addresses_may_stand_in_brackets() {
+        let mut reader = Reader::default();
+        assert_eq!(reader.address("x", "[::1]"), reader.address("x", "::1"));
+        assert!(reader.errors.is_empty());
+        assert_eq!(reader.address("x", "localhost"), None);
+        assert_eq!(reader.address("x", "10.0.0.1:443"), None);
+        assert_eq!(reader.errors.len(), 2);
+    }
+}

@@ -1,0 +1,321 @@
+//! The life of the process: what is started when, what ends it, and how.
+//!
+//! Order: flags, log, everything that can be checked without asking anybody (all problems reported at once), HTTPS
+//! server, client of the API server, cloud (again and again until it answers), controllers. From the HTTPS server on,
+//! `/readyz` says what is being waited for.
+
+mod api_client;
+mod backoff;
+mod cloud;
+
+use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time::Duration};
+
+use anyhow::{Context, anyhow};
+use ccm_core::{BuildContext, client::ClientMetrics};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::{JoinError, JoinHandle},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+
+use crate::{
+    app::{self, AppContext},
+    logging,
+    options::{self, Config, Request},
+    providers,
+    server::{CheckHandle, Checks, Kind, Metrics, Server},
+};
+
+/// The work is waiting, not computing; more threads only cost memory.
+const MAX_WORKERS: usize = 4;
+/// For the HTTPS server to give its last answers.
+const SERVER_STOP: Duration = Duration::from_secs(6);
+/// For blocking work (file reads, name lookups) that is still under way at the very end.
+const LAST_THREADS: Duration = Duration::from_secs(1);
+
+/// The whole program: reads the command line and runs until it is told to stop. A binary with providers of its own
+/// needs no more than to call this.
+///
+/// Exit code 0 after a signal to stop and after `--help` and the like, 1 after any error.
+#[must_use]
+pub fn main() -> ExitCode {
+    let registered = match providers::registered() {
+        Ok(registered) => registered,
+        Err(message) => {
+            complain([message]);
+            return ExitCode::FAILURE;
+        }
+    };
+    match options::parse(env::args_os().skip(1), &registered) {
+        Ok(Request::Print(text)) => print(&text),
+        Ok(Request::Run(config)) => start(*config),
+        Err(errors) => {
+            complain(errors.iter().map(ToString::to_string));
+            complain_plain("Run with --help for all flags.");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(config: Config) -> ExitCode {
+    logging::start(config.logging);
+    log_panics();
+    let workers = thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(MAX_WORKERS);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .thread_name("ccm")
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            error!(%error, "Failed to start");
+            return ExitCode::FAILURE;
+        }
+    };
+    let outcome = runtime.block_on(run(config));
+    runtime.shutdown_timeout(LAST_THREADS);
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            match error.downcast_ref::<StartProblems>() {
+                Some(StartProblems(problems)) => {
+                    for problem in problems {
+                        error!(error = problem, "Can not start");
+                    }
+                }
+                None => error!(error = format!("{error:#}"), "Stopped by an error"),
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Everything that keeps the program from starting.
+#[derive(Debug)]
+struct StartProblems(Vec<String>);
+
+impl fmt::Display for StartProblems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for StartProblems {}
+
+/// Runs until a signal tells it to stop. The log is the caller's.
+///
+/// # Errors
+/// It can not be started as it is configured, or a part of it ended when it should not have.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    // `kube` and the providers find it as the process's default. Someone else may have chosen another one before.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let config = Arc::new(config);
+    info!(
+        version = config.version,
+        provider = config.provider.name,
+        "Starting cloud-controller-manager"
+    );
+    for (flag, value) in &config.values {
+        debug!(flag, value, "Flag");
+    }
+
+    let shutdown = CancellationToken::new();
+    stop_on_signals(shutdown.clone()).context("can not listen for signals")?;
+
+    let names: Vec<_> = providers::registered().map_err(|message| anyhow!(message))?;
+    let names: Vec<_> = names.iter().map(|provider| provider.name).collect();
+    let metrics = Metrics::new(&config.version, &names);
+    let checks = Checks::default();
+    // In the order in which they come to be well.
+    let cloud_check = checks.register("cloud-provider", Kind::Ready);
+    checks
+        .register("informer-sync", Kind::Ready)
+        .set_failing("waiting for the cloud provider");
+    let shutdown_check = checks.register("shutdown", Kind::Ready);
+    shutdown_check.set_ok();
+
+    let context = BuildContext {
+        cloud_config: config.cloud_config.clone(),
+        cluster_name: config.cluster_name.clone(),
+        user_agent: config.user_agent.clone(),
+        metrics: metrics.with(ClientMetrics::register),
+    };
+
+    let mut problems = Vec::new();
+    if let Err(error) = (config.provider.validate)(&context) {
+        problems.push(error.report());
+    }
+    let api_config = keep(
+        api_client::load(&config.api_server, &config.version).await,
+        &mut problems,
+    );
+    let server = match &config.serving {
+        Some(serving) => {
+            let bound = Server::bind(serving, checks.clone(), metrics.clone()).await;
+            keep(bound.map_err(|error| error.to_string()), &mut problems)
+        }
+        None => None,
+    };
+    let Some(api_config) = api_config.filter(|_| problems.is_empty()) else {
+        return Err(StartProblems(problems).into());
+    };
+
+    let stop_server = CancellationToken::new();
+    let server: JoinHandle<anyhow::Result<()>> = match server {
+        Some(server) => {
+            info!(address = %server.local_addr()?, "HTTPS server listening");
+            let stop = stop_server.clone();
+            tokio::spawn(async move {
+                server.serve(stop).await;
+                Ok(())
+            })
+        }
+        None => tokio::spawn(until(stop_server.clone())),
+    };
+    let cloud_metrics = context.metrics.clone();
+    let client = api_client::build(api_config, config.api_server.limit)?;
+    let work = {
+        let (config, shutdown) = (Arc::clone(&config), shutdown.clone());
+        tokio::spawn(async move {
+            let cloud = tokio::select! {
+                cloud = cloud::connect(config.provider, &context, &cloud_check) => cloud,
+                () = shutdown.cancelled() => return Ok(()),
+            };
+            app::run(AppContext {
+                client,
+                cloud,
+                cloud_metrics,
+                config,
+                metrics,
+                checks,
+                shutdown,
+            })
+            .await
+        })
+    };
+    supervise(
+        work,
+        server,
+        &shutdown,
+        &shutdown_check,
+        config.shutdown_drain,
+        &stop_server,
+    )
+    .await
+}
+
+/// Waits for the end and brings it about in order. A part that ends before it was told to, ends the process.
+async fn supervise(
+    mut work: JoinHandle<anyhow::Result<()>>,
+    mut server: JoinHandle<anyhow::Result<()>>,
+    shutdown: &CancellationToken,
+    shutdown_check: &CheckHandle,
+    drain: Duration,
+    stop_server: &CancellationToken,
+) -> anyhow::Result<()> {
+    let outcome = tokio::select! {
+        // First: a part that ends because of the signal has not failed.
+        biased;
+        () = shutdown.cancelled() => {
+            shutdown_check.set_failing("the process is about to end");
+            match timeout(drain, &mut work).await {
+                Ok(ended) => ended_well("the controllers", ended),
+                Err(_) => {
+                    warn!(drain = ?drain, "Cutting off work that is still in progress");
+                    work.abort();
+                    Ok(())
+                }
+            }
+        }
+        ended = &mut work => ended_well("the controllers", ended).and_then(|()| match shutdown.is_cancelled() {
+            true => Ok(()),
+            false => Err(anyhow!("the controllers ended without being told to")),
+        }),
+        ended = &mut server => ended_well("the HTTPS server", ended)
+            .and_then(|()| Err(anyhow!("the HTTPS server ended without being told to"))),
+    };
+    // The server is the last to go, so that the drain can be watched.
+    stop_server.cancel();
+    if !server.is_finished() {
+        let _ = timeout(SERVER_STOP, &mut server).await;
+    }
+    if outcome.is_ok() {
+        info!("Stopped");
+    }
+    outcome
+}
+
+fn ended_well(part: &'static str, ended: Result<anyhow::Result<()>, JoinError>) -> anyhow::Result<()> {
+    match ended {
+        Ok(outcome) => outcome.with_context(|| format!("{part} failed")),
+        // The panic itself was logged where it happened.
+        Err(error) => Err(anyhow!(error).context(format!("{part} ended by a bug"))),
+    }
+}
+
+/// The first signal asks for an orderly end, the second one ends at once.
+fn stop_on_signals(shutdown: CancellationToken) -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        loop {
+            let name = tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            };
+            if shutdown.is_cancelled() {
+                warn!(signal = name, "Ending at once");
+                std::process::exit(1);
+            }
+            info!(signal = name, "Shutting down");
+            shutdown.cancel();
+        }
+    });
+    Ok(())
+}
+
+/// Panics go to the log, in its form, like everything else.
+fn log_panics() {
+    panic::set_hook(Box::new(|panic| {
+        let message = panic.payload_as_str().unwrap_or("no message");
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        error!(error = message, place, "Bug: a part of the program panicked");
+    }));
+}
+
+async fn until(stop: CancellationToken) -> anyhow::Result<()> {
+    stop.cancelled().await;
+    Ok(())
+}
+
+fn keep<T>(result: Result<T, String>, problems: &mut Vec<String>) -> Option<T> {
+    result.map_err(|problem| problems.push(problem)).ok()
+}
+
+fn print(text: &str) -> ExitCode {
+    // A reader that went away (`| head`) is no failure worth a message.
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Before there is a log.
+fn complain(messages: impl IntoIterator<Item = String>) {
+    for message in messages {
+        complain_plain(&format!("error: {message}"));
+    }
+}
+
+fn complain_plain(line: &str) {
+    // There is no one left to tell if this fails.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Connecting to the cloud, for as long as it takes.
+
+use std::{sync::Arc, time::Duration};
+
+use ccm_core::{BuildContext, Cloud, Error, ErrorKind, Provider};
+use tokio::time::{sleep, timeout};
+use tracing::{debug, error, info, warn};
+
+use super::backoff::Backoff;
+use crate::server::CheckHandle;
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A provider has deadlines of its own; this is for one that forgot.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Repeats the provider's `build` until it succeeds. It reads its files anew each time, so that a corrected Secret needs
+/// no restart.
+pub(super) async fn connect(
+    provider: &Provider,
+    context: &BuildContext,
+    check: &CheckHandle,
+) -> Arc<dyn Cloud> {
+    check.set_failing("not connected yet");
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    let mut last = String::new();
+    let mut attempt: u64 = 0;
+    loop {
+        attempt += 1;
+        debug!(provider = provider.name, attempt, "Connecting to the cloud");
+        let built = timeout(ATTEMPT_TIMEOUT, (provider.build)(context.clone()))
+            .await
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Timeout, "no answer from the cloud in time")));
+        let failure = match built {
+            Ok(cloud) => {
+                info!(provider = provider.name, attempt, "Connected to the cloud");
+                check.set_ok();
+                return cloud;
+            }
+            Err(failure) => failure,
+        };
+        let pause = backoff.pause();
+        let report = failure.report();
+        // A person must act on most of these; the others may pass. Told once, not at every attempt.
+        if report == last {
+            debug!(provider = provider.name, attempt, retry_in = ?pause, error = report, "Still not connected to the cloud");
+        } else if matches!(
+            failure.kind(),
+            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::RateLimited | ErrorKind::Conflict
+        ) {
+            warn!(
+                provider = provider.name,
+                attempt,
+                error = report,
+                "Not connected to the cloud, trying again"
+            );
+        } else {
+            error!(
+                provider = provider.name,
+                attempt,
+                error = report,
+                "Not connected to the cloud, trying again"
+            );
+        }
+        check.set_failing(report.clone());
+        last = report;
+        sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use ccm_core::{BuildFuture, client::ClientMetrics, registry};
+
+    use super::*;
+    use crate::server::{Checks, Kind};
+
+    #[derive(Debug)]
+    struct Healed;
+
+    impl Cloud for Healed {
+        fn name(&self) -> &'static str {
+            "healed"
+        }
+    }
+
+    fn heals_at_the_fifth_attempt(_: BuildContext) -> BuildFuture {
+        static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
+        Box::pin(async {
+            match ATTEMPTS.fetch_add(1, Ordering::Relaxed) {
+                0 => std::future::pending().await,
+                1..=3 => Err(Error::new(ErrorKind::Unauthenticated, "wrong password")),
+                _ => Ok(Arc::new(Healed) as Arc<dyn Cloud>),
+            }
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cloud_that_heals_is_connected_without_a_restart() {
+        let provider = Provider {
+            name: "healed",
+            summary: "for this test",
+            validate: registry::nothing_to_validate,
+            build: heals_at_the_fifth_attempt,
+            config_reference: registry::no_reference,
+        };
+        let context = BuildContext {
+            cloud_config: None,
+            cluster_name: "kubernetes".into(),
+            user_agent: "test".into(),
+            metrics: ClientMetrics::default(),
+        };
+        let began = tokio::time::Instant::now();
+        let check = Checks::default().register("cloud-provider", Kind::Ready);
+        assert_eq!(connect(&provider, &context, &check).await.name(), "healed");
+        // The one that hung, and pauses of up to 1, 2, 4 and 8 seconds.
+        assert!(
+            began.elapsed() <= ATTEMPT_TIMEOUT + Duration::from_secs(16),
+            "{:?}",
+            began.elapsed()
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! The clouds of this repository. The only file in `src/` that knows one by name.
+//!
+//! Each cloud is a crate in `providers/`, a Cargo feature of the same name and a stanza here. The `pub use` is what
+//! makes the linker keep the crate: Cargo merely offers it, and a crate that nobody names is left out of the binary
+//! together with its registration. `tests/registry.rs` fails when the places disagree.
+
+use ccm_core::{Provider, registry};
+
+cfg_if::cfg_if! {
+    if #[cfg(feature = "openstack")] {
+        pub use ccm_provider_openstack as openstack;
+    }
+}
+
+/// The clouds that can be compiled in, each by the Cargo feature of its name.
+pub const FEATURES: &[&str] = &["openstack"];
+
+/// The clouds that are to follow. No feature exists for them yet.
+pub const PLANNED: &[&str] = &["aws", "azure", "digitalocean", "gce"];
+
+/// All providers linked into this binary, sorted by name.
+///
+/// # Errors
+/// Two providers have registered under one name.
+pub fn registered() -> Result<Vec<&'static Provider>, String> {
+    without_duplicates(registry::all())
+}
+
+fn without_duplicates(providers: Vec<&'static Provider>) -> Result<Vec<&'static Provider>, String> {
+    let twice = providers.windows(2).find_map(|pair| match pair {
+        [a, b] if a.name == b.name => Some(a),
+        _ => None,
+    });
+    match twice {
+        None => Ok(providers),
+        Some(provider) => Err(format!(
+            "two cloud providers are linked into this binary under the name {:?} (one says {:?}); build it with one \
+             of them only",
+            provider.name, provider.summary
+        )),
+    }
+}
+
+/// What to do about a binary without any provider.
+pub(crate) fn none_compiled_in() -> String {
+    format!(
+        "this binary was built without any cloud provider; build it again with --features <name>, where the name is \
+         one of: {} (all-providers for all of them)",
+        FEATURES.join(", ")
+    )
+}
+
+/// The provider that `--cloud-provider` names.
+///
+/// # Errors
+/// What to tell the user who asked for one that is not here.
+pub(crate) fn find<'a>(name: &str, compiled_in: &[&'a Provider]) -> Result<&'a Provider, String> {
+    if let Some(provider) = compiled_in.iter().find(|provider| provider.name == name) {
+        return Ok(provider);
+    }
+    if compiled_in.is_empty() {
+        return Err(none_compiled_in());
+    }
+    let names: Vec<_> = compiled_in.iter().map(|provider| provider.name).collect();
+    let here = format!("compiled in: {}", names.join(", "));
+    if FEATURES.contains(&name) {
+        return Err(format!(
+            "--cloud-provider: {name:?} is not compiled into this binary ({here}); build it with --features {name}"
+        ));
+    }
+    if PLANNED.contains(&name) {
+        return Err(format!(
+            "--cloud-provider: {name:?} is not supported by this version yet ({here})"
+        ));
+    }
+    let known = names.iter().chain(FEATURES).copied();
+    let hint = match ccm_core::config::suggest::nearest(name, known) {
+        Some(near) => format!("; did you mean {near:?}?"),
+        None => String::new(),
+    };
+    Err(format!(
+        "--cloud-provider: there is no cloud provider {name:?} ({here}){hint}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+
+    fn provider(name: &'static str) -> &'static Provider {
+        Box::leak(Box::new(Provider {
+            name,
+            summary: "for a test",
+            validate: registry::nothing_to_validate,
+            build: |_| Box::pin(async { Err(ccm_core::Error::new(ccm_core::ErrorKind::Unsupported, "no")) }),
+            config_reference: registry::no_reference,
+        }))
+    }
+
+    #[test]
+    fn a_name_registered_twice_is_an_error() {
+        assert!(without_duplicates(vec![provider("acme"), provider("zeta")]).is_ok());
+        let error = without_duplicates(vec![provider("acme"), provider("acme")]).unwrap_err();
+        assert!(error.contains("\"acme\""), "{error}");
+    }
+
+    #[test]
+    fn a_missing_provider_is_told_how_to_be_had() {
+        let compiled_in = [provider("acme")];
+        assert_eq!(find("acme", &compiled_in).unwrap().name, "acme");
+        let cases = [
+            (
+                "openstack",
+                "is not compiled into this binary (compiled in: acme); build it with --features openstack",
+            ),
+            (
+                "aws",
+                "\"aws\" is not supported by this version yet (compiled in: acme)",
+            ),
+            (
+                "acne",
+                "no cloud provider \"acne\" (compiled in: acme); did you mean \"acme\"?",
+            ),
+            (
+                "somewhere-else",
+                "no cloud provider \"somewhere-else\" (compiled in: acme)",
+            ),
+        ];
+        for (name, text) in cases {
+            let error = find(name, &compiled_in).unwrap_err();
+            assert!(error.contains(text), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn without_any_provider_the_features_are_named() {
+        let error = find("openstack", &[]).unwrap_err();
+        assert!(
+            error.contains("without any cloud provider") && error.contains("openstack"),
+            "{error}"
+        );
+    }
+}

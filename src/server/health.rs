@@ -1,0 +1,327 @@
+//! `/livez`, `/readyz` and `/healthz`: who is well, who is not.
+//!
+//! Anything in the program may register a check and set it. Probes only read: a probe never waits and never asks the
+//! cloud, so that a cloud that is down can not make the kubelet restart the pod.
+//!
+//! | Path | Fails while |
+//! |---|---|
+//! | `/livez`, `/healthz` | a part of the program is stuck beyond help; a restart is called for |
+//! | `/readyz` | any of these, the cloud was never reached, stores are not filled, or the program is about to end |
+//!
+//! Bodies, `?verbose`, `?exclude=<check>` and the paths of single checks are those of the Kubernetes components. The
+//! reason of a failure may name addresses and users; only a peer on this machine is told, on the path of the check.
+
+use std::{fmt::Write, sync::Arc};
+
+use http::StatusCode;
+use parking_lot::RwLock;
+use tracing::debug;
+
+/// What a failing check means for the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It must be restarted. On `/livez`, `/healthz` and `/readyz`.
+    Live,
+    /// It can not do its work at the moment. On `/readyz` only.
+    Ready,
+}
+
+/// All checks of the program. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Checks(Arc<RwLock<Vec<Check>>>);
+
+#[derive(Clone, Debug)]
+struct Check {
+    name: &'static str,
+    kind: Kind,
+    state: Arc<RwLock<Result<(), String>>>,
+}
+
+/// Sets one check.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckHandle {
+    state: Arc<RwLock<Result<(), String>>>,
+}
+
+impl Checks {
+    /// The check of this name. The first call makes it: a [`Kind::Live`] one is well until it is said to fail, a
+    /// [`Kind::Ready`] one fails until it is said to be well. Later calls give the same check.
+    pub(crate) fn register(&self, name: &'static str, kind: Kind) -> CheckHandle {
+        let mut checks = self.0.write();
+        if let Some(check) = checks.iter().find(|check| check.name == name) {
+            return CheckHandle {
+                state: Arc::clone(&check.state),
+            };
+        }
+        let first = match kind {
+            Kind::Live => Ok(()),
+            Kind::Ready => Err("not started yet".to_owned()),
+        };
+        let state = Arc::new(RwLock::new(first));
+        checks.push(Check {
+            name,
+            kind,
+            state: Arc::clone(&state),
+        });
+        CheckHandle { state }
+    }
+
+    fn of(&self, endpoint: Endpoint) -> Vec<(&'static str, Result<(), String>)> {
+        let mut checks: Vec<_> = self
+            .0
+            .read()
+            .iter()
+            .filter(|check| endpoint == Endpoint::Readyz || check.kind == Kind::Live)
+            .map(|check| (check.name, check.state.read().clone()))
+            .collect();
+        // The server answers at all.
+        checks.insert(0, ("ping", Ok(())));
+        checks
+    }
+}
+
+impl CheckHandle {
+    /// All is well.
+    pub(crate) fn set_ok(&self) {
+        *self.state.write() = Ok(());
+    }
+
+    /// It is not, and why.
+    pub(crate) fn set_failing(&self, reason: impl Into<String>) {
+        *self.state.write() = Err(reason.into());
+    }
+}
+
+/// One of the aggregates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    Healthz,
+    Livez,
+    Readyz,
+}
+
+impl Endpoint {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Healthz => "healthz",
+            Self::Livez => "livez",
+            Self::Readyz => "readyz",
+        }
+    }
+
+    /// The aggregate that a path belongs to, and the name of the single check if there is one.
+    pub(super) fn of_path(path: &str) -> Option<(Self, Option<&str>)> {
+        let path = path.strip_prefix('/')?;
+        let (first, rest) = match path.split_once('/') {
+            Some((first, rest)) => (first, Some(rest).filter(|rest| !rest.is_empty())),
+            None => (path, None),
+        };
+        let endpoint = [Self::Healthz, Self::Livez, Self::Readyz]
+            .into_iter()
+            .find(|endpoint| endpoint.name() == first)?;
+        Some((endpoint, rest))
+    }
+}
+
+/// The answer for an aggregate.
+pub(super) fn aggregate(checks: &Checks, endpoint: Endpoint, query: Option<&str>) -> (StatusCode, String) {
+    let mut verbose = false;
+    let mut exclude: Vec<String> = Vec::new();
+    for (key, value) in url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+        match key.as_ref() {
+            "verbose" => verbose = true,
+            "exclude" => exclude.push(value.into_owned()),
+            _ => {}
+        }
+    }
+    let mut lines = String::new();
+    let mut failed = Vec::new();
+    let mut unused = exclude.clone();
+    for (name, state) in checks.of(endpoint) {
+        if exclude.iter().any(|excluded| excluded == name) {
+            unused.retain(|excluded| excluded != name);
+            push_line(&mut lines, format_args!("[+]{name} excluded: ok"));
+            continue;
+        }
+        match state {
+            Ok(()) => push_line(&mut lines, format_args!("[+]{name} ok")),
+            Err(reason) => {
+                push_line(&mut lines, format_args!("[-]{name} failed: reason withheld"));
+                failed.push(format!("{name}: {reason}"));
+            }
+        }
+    }
+    if !unused.is_empty() {
+        unused.sort();
+        unused.dedup();
+        let quoted: Vec<_> = unused.iter().map(|name| format!("{name:?}")).collect();
+        let names = quoted.join(", ");
+        push_line(
+            &mut lines,
+            format_args!("warn: some health checks cannot be excluded: no matches for {names}"),
+        );
+    }
+    let name = endpoint.name();
+    if !failed.is_empty() {
+        debug!(endpoint = name, failed = failed.join("; "), "Health check failed");
+        push_line(&mut lines, format_args!("{name} check failed"));
+        return (StatusCode::INTERNAL_SERVER_ERROR, lines);
+    }
+    if !verbose {
+        return (StatusCode::OK, "ok".to_owned());
+    }
+    push_line(&mut lines, format_args!("{name} check passed"));
+    (StatusCode::OK, lines)
+}
+
+/// The answer for a single check; `None` if this aggregate has no such check.
+pub(super) fn single(
+    checks: &Checks,
+    endpoint: Endpoint,
+    name: &str,
+    local_peer: bool,
+) -> Option<(StatusCode, String)> {
+    let (_, state) = checks
+        .of(endpoint)
+        .into_iter()
+        .find(|(check, _)| *check == name)?;
+    Some(match state {
+        Ok(()) => (StatusCode::OK, "ok".to_owned()),
+        Err(reason) => {
+            let reason = if local_peer {
+                reason.as_str()
+            } else {
+                "reason withheld"
+            };
+            (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("internal server error: {reason}\n"),
+            )
+        }
+    })
+}
+
+fn push_line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+
+    fn sample() -> (Checks, CheckHandle, CheckHandle) {
+        let checks = Checks::default();
+        let live = checks.register("event-loop", Kind::Live);
+        let ready = checks.register("cloud-provider", Kind::Ready);
+        (checks, live, ready)
+    }
+
+    fn get(checks: &Checks, endpoint: Endpoint, query: &str) -> (u16, String) {
+        let (status, body) = aggregate(checks, endpoint, Some(query));
+        (status.as_u16(), body)
+    }
+
+    #[test]
+    fn a_cloud_that_is_down_is_not_ready_but_alive() {
+        let (checks, _live, ready) = sample();
+        ready.set_failing("no route to the cloud");
+        assert_eq!(get(&checks, Endpoint::Livez, ""), (200, "ok".into()));
+        assert_eq!(get(&checks, Endpoint::Healthz, ""), (200, "ok".into()));
+        assert_eq!(
+            get(&checks, Endpoint::Readyz, ""),
+            (
+                500,
+                "[+]ping ok\n[+]event-loop ok\n[-]cloud-provider failed: reason withheld\nreadyz check failed\n"
+                    .into()
+            )
+        );
+        ready.set_ok();
+        assert_eq!(get(&checks, Endpoint::Readyz, ""), (200, "ok".into()));
+    }
+
+    #[test]
+    fn a_stuck_part_fails_everywhere() {
+        let (checks, live, ready) = sample();
+        ready.set_ok();
+        live.set_failing("stuck");
+        for endpoint in [Endpoint::Livez, Endpoint::Healthz, Endpoint::Readyz] {
+            assert_eq!(get(&checks, endpoint, "").0, 500, "{endpoint:?}");
+        }
+    }
+
+    #[test]
+    fn verbose_lists_every_check() {
+        let (checks, _live, ready) = sample();
+        ready.set_ok();
+        let all = "[+]ping ok\n[+]event-loop ok\n[+]cloud-provider ok\nreadyz check passed\n";
+        assert_eq!(get(&checks, Endpoint::Readyz, "verbose"), (200, all.into()));
+        assert_eq!(get(&checks, Endpoint::Readyz, "verbose=1&x=y"), (200, all.into()));
+        assert_eq!(
+            get(&checks, Endpoint::Healthz, "verbose"),
+            (200, "[+]ping ok\n[+]event-loop ok\nhealthz check passed\n".into())
+        );
+    }
+
+    #[test]
+    fn excluded_checks_do_not_count_and_unknown_ones_are_named() {
+        let (checks, _live, _ready) = sample();
+        let (status, body) = get(
+            &checks,
+            Endpoint::Readyz,
+            "verbose&exclude=cloud-provider&exclude=b&exclude=a%20b",
+        );
+        assert_eq!(status, 200);
+        assert_eq!(
+            body,
+            "[+]ping ok\n[+]event-loop ok\n[+]cloud-provider excluded: ok\nwarn: some health checks cannot be \
+             excluded: no matches for \"a b\", \"b\"\nreadyz check passed\n"
+        );
+        assert_eq!(
+            get(&checks, Endpoint::Readyz, "exclude=cloud-provider"),
+            (200, "ok".into())
+        );
+    }
+
+    #[test]
+    fn the_reason_is_for_local_peers_on_the_path_of_the_check() {
+        let (checks, _live, ready) = sample();
+        ready.set_failing("no route to 10.0.0.1");
+        let ask = |endpoint, name, local| single(&checks, endpoint, name, local).map(|(_, body)| body);
+        assert_eq!(
+            ask(Endpoint::Readyz, "cloud-provider", true).unwrap(),
+            "internal server error: no route to 10.0.0.1\n"
+        );
+        assert_eq!(
+            ask(Endpoint::Readyz, "cloud-provider", false).unwrap(),
+            "internal server error: reason withheld\n"
+        );
+        assert_eq!(ask(Endpoint::Livez, "cloud-provider", true), None);
+        assert_eq!(ask(Endpoint::Livez, "ping", true).unwrap(), "ok");
+        assert_eq!(ask(Endpoint::Readyz, "nothing", true), None);
+    }
+
+    #[test]
+    fn paths_name_the_aggregate_and_the_check() {
+        assert_eq!(Endpoint::of_path("/readyz"), Some((Endpoint::Readyz, None)));
+        assert_eq!(Endpoint::of_path("/readyz/"), Some((Endpoint::Readyz, None)));
+        assert_eq!(
+            Endpoint::of_path("/livez/a-b"),
+            Some((Endpoint::Livez, Some("a-b")))
+        );
+        assert_eq!(Endpoint::of_path("/healthzz"), None);
+        assert_eq!(Endpoint::of_path("/"), None);
+        assert_eq!(Endpoint::of_path("*"), None);
+    }
+
+    #[test]
+    fn a_name_is_one_check_however_often_it_is_registered() {
+        let (checks, _live, ready) = sample();
+        checks.register("cloud-provider", Kind::Ready).set_ok();
+        assert_eq!(get(&checks, Endpoint::Readyz, "").0, 200);
+        ready.set_failing("again");
+        assert_eq!(get(&checks, Endpoint::Readyz, "").0, 500);
+    }
+}

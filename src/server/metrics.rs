@@ -1,0 +1,192 @@
+//! `/metrics`: one registry for the whole program, and the metrics of the process itself.
+
+use std::{fmt, sync::Arc};
+
+use parking_lot::RwLock;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text::encode},
+    metrics::{counter::ConstCounter, gauge::ConstGauge, info::Info},
+    registry::Registry,
+};
+
+/// What `/metrics` is served as.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The metrics of the whole program. Clones share them.
+///
+/// The server is up before most of the program exists, so that metrics may be added at any time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Metrics(Arc<RwLock<Registry>>);
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct BuildLabels {
+    version: String,
+    providers: String,
+}
+
+impl Metrics {
+    /// A registry with the metrics of the build and of the process.
+    pub(crate) fn new(version: &str, providers: &[&str]) -> Self {
+        let metrics = Self::default();
+        metrics.with(|registry| {
+            let labels = BuildLabels {
+                version: version.to_owned(),
+                providers: providers.join(","),
+            };
+            registry.register("ccm_build", "What this binary is", Info::new(labels));
+            registry.register_collector(Box::new(ProcessCollector));
+        });
+        metrics
+    }
+
+    /// Registers metrics.
+    pub(crate) fn with<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
+        register(&mut self.0.write())
+    }
+
+    /// All metrics as text.
+    pub(super) fn render(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.0.read())?;
+        Ok(text)
+    }
+}
+
+/// Reads `/proc` at each scrape. What can not be read (elsewhere than on Linux, for one) is left out.
+#[derive(Debug)]
+struct ProcessCollector;
+
+impl Collector for ProcessCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut gauge = |name: &str, help: &str, value: Option<f64>| -> fmt::Result {
+            let Some(value) = value else { return Ok(()) };
+            let metric = ConstGauge::new(value);
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+        };
+        let stat = process::Stat::read();
+        gauge(
+            "process_resident_memory_bytes",
+            "Resident memory size in bytes",
+            process::resident_bytes(),
+        )?;
+        gauge(
+            "process_open_fds",
+            "Number of open file descriptors",
+            process::open_fds(),
+        )?;
+        gauge(
+            "process_start_time_seconds",
+            "Start time of the process since the Unix epoch in seconds",
+            stat.as_ref().and_then(process::Stat::start_seconds),
+        )?;
+        if let Some(stat) = stat {
+            let metric = ConstCounter::new(stat.cpu_seconds);
+            metric.encode(encoder.encode_descriptor(
+                // The format appends `_total`.
+                "process_cpu_seconds",
+                "Total user and system CPU time spent in seconds",
+                None,
+                metric.metric_type(),
+            )?)?;
+        }
+        Ok(())
+    }
+}
+
+/// The process in `/proc`.
+mod process {
+    use std::fs;
+
+    /// Ticks a second in `/proc`. The kernel shows 100 on every platform that Rust has.
+    const TICKS: f64 = 100.0;
+
+    pub(super) struct Stat {
+        pub(super) cpu_seconds: f64,
+        start_after_boot: f64,
+    }
+
+    impl Stat {
+        pub(super) fn read() -> Option<Self> {
+            Self::parse(&fs::read_to_string("/proc/self/stat").ok()?)
+        }
+
+        pub(super) fn parse(stat: &str) -> Option<Self> {
+            // The second field is the program's name in parentheses, which may hold anything; the third follows it.
+            let (_, rest) = stat.rsplit_once(") ")?;
+            let fields: Vec<_> = rest.split_ascii_whitespace().collect();
+            let ticks = |field: usize| fields.get(field - 3)?.parse::<f64>().ok();
+            Some(Self {
+                cpu_seconds: (ticks(14)? + ticks(15)?) / TICKS,
+                start_after_boot: ticks(22)? / TICKS,
+            })
+        }
+
+        pub(super) fn start_seconds(&self) -> Option<f64> {
+            let stat = fs::read_to_string("/proc/stat").ok()?;
+            let boot: f64 = stat
+                .lines()
+                .find_map(|line| line.strip_prefix("btime "))?
+                .trim()
+                .parse()
+                .ok()?;
+            Some(boot + self.start_after_boot)
+        }
+    }
+
+    pub(super) fn resident_bytes() -> Option<f64> {
+        let status = fs::read_to_string("/proc/self/status").ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kilobytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kilobytes * 1024.0)
+    }
+
+    pub(super) fn open_fds() -> Option<f64> {
+        // The listing itself holds one open.
+        let count = fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1);
+        u32::try_from(count).ok().map(f64::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_program_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
+        let numbers: Vec<_> = (4..=52).map(|field: u32| field.to_string()).collect();
+        let stat = format!("1 (a) b (c) S {}", numbers.join(" "));
+        let stat = process::Stat::parse(&stat).unwrap();
+        assert!((stat.cpu_seconds - 0.29).abs() < 1e-9, "{}", stat.cpu_seconds);
+        assert!(process::Stat::parse("1 (x) S 1 2").is_none());
+    }
+
+    #[test]
+    fn the_build_and_its_providers_are_told() {
+        let text = Metrics::new("1.2.3", &["acme", "zeta"]).render().unwrap();
+        assert!(
+            text.contains("ccm_build_info{version=\"1.2.3\",providers=\"acme,zeta\"} 1\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_process_is_measured() {
+        let text = Metrics::new("1.2.3", &[]).render().unwrap();
+        let value = |name: &str| -> f64 {
+            let line = text
+                .lines()
+                .find(|line| line.starts_with(&format!("{name} ")))
+                .expect(name);
+            line.rsplit_once(' ').unwrap().1.parse().unwrap()
+        };
+        assert!(value("process_resident_memory_bytes") > 100_000.0, "{text}");
+        assert!(value("process_start_time_seconds") > 1_500_000_000.0, "{text}");
+        assert!(value("process_open_fds") >= 3.0, "{text}");
+        assert!(value("process_cpu_seconds_total") >= 0.0, "{text}");
+    }
+}

@@ -1,0 +1,307 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{fs, net::SocketAddr, path::Path, sync::Arc};
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::JoinHandle,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use super::*;
+use crate::options::Certificate;
+
+struct Running {
+    address: SocketAddr,
+    checks: Checks,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+fn config(certificate: Certificate) -> ServingConfig {
+    ServingConfig {
+        bind_address: [127, 0, 0, 1].into(),
+        port: 0,
+        certificate,
+    }
+}
+
+async fn start(certificate: Certificate) -> Running {
+    let checks = Checks::default();
+    let metrics = Metrics::new("1.2.3", &["acme"]);
+    let server = Server::bind(&config(certificate), checks.clone(), metrics)
+        .await
+        .unwrap();
+    let (address, stop) = (server.local_addr().unwrap(), CancellationToken::new());
+    let task = tokio::spawn(server.serve(stop.clone()));
+    Running {
+        address,
+        checks,
+        stop,
+        task,
+    }
+}
+
+async fn start_in(folder: &Path) -> Running {
+    start(Certificate::Directory(folder.to_owned())).await
+}
+
+/// A TLS connection that trusts the certificate in `file` and nothing else.
+async fn connect(address: SocketAddr, file: &Path, protocol: &[u8]) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(file).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let stream = TcpStream::connect(address).await?;
+    TlsConnector::from(Arc::new(config))
+        .connect(ServerName::try_from("localhost").unwrap(), stream)
+        .await
+}
+
+async fn request(stream: &mut TlsStream<TcpStream>, line: &str) -> String {
+    let head = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    // A peer that closes without saying goodbye in TLS has still sent all of its answer.
+    let _ = stream.read_to_string(&mut answer).await;
+    answer
+}
+
+async fn get(running: &Running, folder: &Path, path: &str) -> String {
+    let file = folder.join("cloud-controller-manager.crt");
+    let mut stream = connect(running.address, &file, b"http/1.1").await.unwrap();
+    request(&mut stream, &format!("GET {path}")).await
+}
+
+#[tokio::test]
+async fn probes_are_answered_over_tls_with_a_certificate_for_this_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = start_in(folder.path()).await;
+    let ready = running.checks.register("informer-sync", Kind::Ready);
+    let livez = get(&running, folder.path(), "/livez").await;
+    assert!(
+        livez.starts_with("HTTP/1.1 200 OK\r\n") && livez.ends_with("\r\n\r\nok"),
+        "{livez}"
+    );
+    assert!(
+        livez.contains("content-type: text/plain; charset=utf-8\r\n"),
+        "{livez}"
+    );
+    let readyz = get(&running, folder.path(), "/readyz").await;
+    assert!(readyz.starts_with("HTTP/1.1 500 "), "{readyz}");
+    assert!(
+        readyz.contains("[-]informer-sync failed: reason withheld\nreadyz check failed\n"),
+        "{readyz}"
+    );
+    let single = get(&running, folder.path(), "/readyz/informer-sync").await;
+    assert!(
+        single.ends_with("internal server error: not started yet\n"),
+        "{single}"
+    );
+    ready.set_ok();
+    assert!(
+        get(&running, folder.path(), "/readyz/informer-sync")
+            .await
+            .ends_with("\r\n\r\nok")
+    );
+    assert!(
+        get(&running, folder.path(), "/nothing")
+            .await
+            .starts_with("HTTP/1.1 404 ")
+    );
+    assert!(
+        get(&running, folder.path(), "/readyz/nothing")
+            .await
+            .starts_with("HTTP/1.1 404 ")
+    );
+}
+
+#[tokio::test]
+async fn metrics_are_for_this_machine_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = start_in(folder.path()).await;
+    let metrics = get(&running, folder.path(), "/metrics").await;
+    assert!(
+        metrics.contains("content-type: application/openmetrics-text"),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("ccm_build_info{version=\"1.2.3\",providers=\"acme\"} 1"),
+        "{metrics}"
+    );
+
+    let routes = Routes {
+        checks: Checks::default(),
+        metrics: Metrics::default(),
+    };
+    let status = |peer: &str, path: &str| {
+        let peer: IpAddr = peer.parse::<IpAddr>().unwrap().to_canonical();
+        routes
+            .answer(peer, &Method::GET, &path.parse().unwrap())
+            .status()
+            .as_u16()
+    };
+    assert_eq!(status("10.0.0.7", "/metrics"), 403);
+    assert_eq!(status("::ffff:10.0.0.7", "/metrics"), 403);
+    assert_eq!(status("::ffff:127.0.0.1", "/metrics"), 200);
+    assert_eq!(status("::1", "/metrics"), 200);
+    assert_eq!(status("10.0.0.7", "/healthz"), 200);
+    let denied = routes.answer([10, 0, 0, 7].into(), &Method::GET, &"/metrics".parse().unwrap());
+    assert!(denied.body().contains("same machine only"), "{}", denied.body());
+    let post = routes.answer([127, 0, 0, 1].into(), &Method::POST, &"/healthz".parse().unwrap());
+    assert_eq!(post.status().as_u16(), 405);
+}
+
+#[tokio::test]
+async fn http2_is_spoken_to_those_who_ask_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = start_in(folder.path()).await;
+    let file = folder.path().join("cloud-controller-manager.crt");
+    let mut stream = connect(running.address, &file, b"h2").await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    // The preface and an empty SETTINGS frame; the server's own SETTINGS frame (type 4 on stream 0) must come.
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await
+        .unwrap();
+    let mut frame = [0; 9];
+    stream.read_exact(&mut frame).await.unwrap();
+    assert_eq!((frame[3], &frame[5..]), (4, &[0, 0, 0, 0][..]));
+}
+
+#[tokio::test]
+async fn the_pair_in_the_folder_is_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cloud-controller-manager.crt");
+    let first = start_in(folder.path()).await;
+    let made = fs::read(&file).unwrap();
+    let second = start_in(folder.path()).await;
+    assert_eq!(fs::read(&file).unwrap(), made);
+    for running in [&first, &second] {
+        assert!(get(running, folder.path(), "/healthz").await.ends_with("ok"));
+    }
+    let key = folder.path().join("cloud-controller-manager.key");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&key).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    fs::remove_file(&key).unwrap();
+    let error = Server::bind(
+        &config(Certificate::Directory(folder.path().to_owned())),
+        Checks::default(),
+        Metrics::default(),
+    )
+    .await
+    .unwrap_err()
+    .to_string();
+    assert!(
+        error.contains("cloud-controller-manager.crt is there but"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_used_without_a_restart_and_a_broken_one_is_not() {
+    let (old, new) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let running = start_in(old.path()).await;
+    let name = |folder: &Path, end: &str| folder.join(format!("cloud-controller-manager.{end}"));
+    start_in(new.path()).await;
+    let old_certificate = tempfile::NamedTempFile::new().unwrap();
+    fs::copy(name(old.path(), "crt"), old_certificate.path()).unwrap();
+
+    // Only the certificate has been replaced: it does not fit the key, and the one in use stays.
+    fs::copy(name(new.path(), "crt"), name(old.path(), "crt")).unwrap();
+    connect(running.address, old_certificate.path(), b"http/1.1")
+        .await
+        .unwrap();
+    connect(running.address, &name(new.path(), "crt"), b"http/1.1")
+        .await
+        .unwrap_err();
+
+    fs::copy(name(new.path(), "key"), name(old.path(), "key")).unwrap();
+    connect(running.address, &name(new.path(), "crt"), b"http/1.1")
+        .await
+        .unwrap();
+    connect(running.address, old_certificate.path(), b"http/1.1")
+        .await
+        .unwrap_err();
+
+    fs::remove_file(name(old.path(), "key")).unwrap();
+    connect(running.address, &name(new.path(), "crt"), b"http/1.1")
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn connections_that_are_open_get_their_answer_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cloud-controller-manager.crt");
+    let running = start_in(folder.path()).await;
+    let mut idle = connect(running.address, &file, b"http/1.1").await.unwrap();
+    idle.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = vec![0; 12];
+    idle.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, b"HTTP/1.1 200");
+    running.stop.cancel();
+    running.task.await.unwrap();
+    // The kept-alive connection was ended and the port is free again.
+    let mut rest = Vec::new();
+    let _ = idle.read_to_end(&mut rest).await;
+    TcpListener::bind(running.address).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_keeps_it_from_starting_is_named() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let mut config = config(Certificate::InMemory);
+    config.port = taken.local_addr().unwrap().port();
+    let bind = async |config: &ServingConfig| {
+        Server::bind(config, Checks::default(), Metrics::default())
+            .await
+            .unwrap_err()
+            .to_string()
+    };
+    let error = bind(&config).await;
+    assert!(
+        error.contains(&format!("127.0.0.1:{}", config.port)) && error.contains("--secure-port"),
+        "{error}"
+    );
+
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+    config.certificate = Certificate::Files {
+        certificate: certificate.clone(),
+        key: key.clone(),
+    };
+    let error = bind(&config).await;
+    assert!(
+        error.contains("can not read") && error.contains("tls.crt"),
+        "{error}"
+    );
+    fs::write(&certificate, "nothing of use").unwrap();
+    let error = bind(&config).await;
+    assert!(
+        error.contains("tls.crt holds no certificate in PEM form"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn all_interfaces_means_ipv4_too() {
+    let mut config = config(Certificate::InMemory);
+    config.bind_address = Ipv6Addr::UNSPECIFIED.into();
+    let server = Server::bind(&config, Checks::default(), Metrics::default())
+        .await
+        .unwrap();
+    let port = server.local_addr().unwrap().port();
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+}

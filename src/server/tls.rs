@@ -1,0 +1,261 @@
+//! The certificate of the HTTPS server: made here, kept in a folder, or the user's own files.
+//!
+//! Files are looked at on every new connection and read again when they have changed, so that a renewed certificate is
+//! used at once and nothing has to run in the background. A pair that does not fit (the certificate was replaced, the
+//! key not yet) or can not be read leaves the one in use in place.
+
+use std::{
+    fs, io,
+    net::IpAddr,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use rustls::{
+    ServerConfig,
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+use tracing::{info, warn};
+
+use crate::options::Certificate;
+
+/// The names of the files below `--cert-dir`, as everywhere else.
+const PAIR_NAME: &str = "cloud-controller-manager";
+
+/// Why the certificate can not be had, in words for the user.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TlsError {
+    #[error("can not read {path}: {source}", path = path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("can not write {path}: {source}", path = path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{path} holds no {what} in PEM form", path = path.display())]
+    Empty { path: PathBuf, what: &'static str },
+    #[error("{certificate} and {key} can not be used together: {source}", certificate = certificate.display(), key = key.display())]
+    Pair {
+        certificate: PathBuf,
+        key: PathBuf,
+        source: rustls::Error,
+    },
+    #[error("{there} is there but {missing} is not; remove it or bring the other back", there = there.display(), missing = missing.display())]
+    Half { there: PathBuf, missing: PathBuf },
+    #[error("can not make a self-signed certificate: {0}")]
+    Generate(#[from] rcgen::Error),
+    #[error("can not set up TLS: {0}")]
+    Setup(#[from] rustls::Error),
+}
+
+/// The TLS side of the server.
+pub(super) fn server_config(certificate: &Certificate, address: IpAddr) -> Result<ServerConfig, TlsError> {
+    let resolver: Arc<dyn ResolvesServerCert> = match certificate {
+        Certificate::InMemory => {
+            let pair = Generated::new(address)?;
+            Arc::new(Fixed(Arc::new(certified(vec![pair.certificate], pair.key)?)))
+        }
+        Certificate::Directory(folder) => Arc::new(Files::open(kept_pair(folder, address)?)?),
+        Certificate::Files { certificate, key } => Arc::new(Files::open(Pair {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        })?),
+    };
+    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(resolver);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<CertifiedKey, rustls::Error> {
+    CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())
+}
+
+/// A certificate that never changes.
+#[derive(Debug)]
+struct Fixed(Arc<CertifiedKey>);
+
+impl ResolvesServerCert for Fixed {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Pair {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+/// A pair of files, read again when they change.
+#[derive(Debug)]
+struct Files {
+    pair: Pair,
+    current: Mutex<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    /// Of the files as they were when they were read last, usable or not.
+    fingerprint: Option<Fingerprint>,
+    key: Arc<CertifiedKey>,
+}
+
+/// Tells two states of the files apart: time, size and inode of each. A mounted Secret is replaced by switching a link,
+/// which changes the inode.
+type Fingerprint = [(i64, i64, u64, u64); 2];
+
+impl Files {
+    fn open(pair: Pair) -> Result<Self, TlsError> {
+        // Taken before reading: a change in between is then seen as one.
+        let fingerprint = pair.fingerprint();
+        let key = Arc::new(pair.read()?);
+        Ok(Self {
+            pair,
+            current: Mutex::new(Current { fingerprint, key }),
+        })
+    }
+}
+
+impl ResolvesServerCert for Files {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let mut current = self.current.lock();
+        let fingerprint = self.pair.fingerprint();
+        if fingerprint != current.fingerprint {
+            current.fingerprint = fingerprint;
+            match self.pair.read() {
+                Ok(key) => {
+                    info!(file = %self.pair.certificate.display(), "Loaded the changed serving certificate");
+                    current.key = Arc::new(key);
+                }
+                Err(error) => {
+                    warn!(%error, "Keeping the serving certificate in use, the changed one is not usable");
+                }
+            }
+        }
+        Some(Arc::clone(&current.key))
+    }
+}
+
+impl Pair {
+    fn fingerprint(&self) -> Option<Fingerprint> {
+        let of = |path: &Path| {
+            fs::metadata(path)
+                .ok()
+                .map(|meta| (meta.mtime(), meta.mtime_nsec(), meta.len(), meta.ino()))
+        };
+        Some([of(&self.certificate)?, of(&self.key)?])
+    }
+
+    fn read(&self) -> Result<CertifiedKey, TlsError> {
+        let read = |path: &PathBuf| {
+            fs::read(path).map_err(|source| TlsError::Read {
+                path: path.clone(),
+                source,
+            })
+        };
+        let certificate = read(&self.certificate)?;
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(&certificate)
+            .collect::<Result<_, _>>()
+            .ok()
+            .filter(|chain: &Vec<_>| !chain.is_empty())
+            .ok_or_else(|| TlsError::Empty {
+                path: self.certificate.clone(),
+                what: "certificate",
+            })?;
+        let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?).map_err(|_| TlsError::Empty {
+            path: self.key.clone(),
+            what: "private key",
+        })?;
+        certified(chain, key).map_err(|source| TlsError::Pair {
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
+            source,
+        })
+    }
+}
+
+/// The pair in `--cert-dir`; made if neither file is there.
+fn kept_pair(folder: &Path, address: IpAddr) -> Result<Pair, TlsError> {
+    let pair = Pair {
+        certificate: folder.join(format!("{PAIR_NAME}.crt")),
+        key: folder.join(format!("{PAIR_NAME}.key")),
+    };
+    match (pair.certificate.exists(), pair.key.exists()) {
+        (true, true) => return Ok(pair),
+        (true, false) => {
+            return Err(TlsError::Half {
+                there: pair.certificate,
+                missing: pair.key,
+            });
+        }
+        (false, true) => {
+            return Err(TlsError::Half {
+                there: pair.key,
+                missing: pair.certificate,
+            });
+        }
+        (false, false) => {}
+    }
+    let generated = Generated::new(address)?;
+    let write = |path: &Path, text: &str, mode: u32| {
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(path);
+        file.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))
+            .map_err(|source| TlsError::Write {
+                path: path.to_owned(),
+                source,
+            })
+    };
+    fs::create_dir_all(folder).map_err(|source| TlsError::Write {
+        path: folder.to_owned(),
+        source,
+    })?;
+    write(&pair.key, &generated.key_pem, 0o600)?;
+    write(&pair.certificate, &generated.certificate_pem, 0o644)?;
+    info!(file = %pair.certificate.display(), "Made a self-signed serving certificate");
+    Ok(pair)
+}
+
+/// A self-signed certificate. It does not expire: whoever checks it trusts this one certificate and no other, and a
+/// process may run for years.
+struct Generated {
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+    certificate_pem: String,
+    key_pem: String,
+}
+
+impl Generated {
+    fn new(address: IpAddr) -> Result<Self, rcgen::Error> {
+        let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+        if !address.is_unspecified() && !names.contains(&address.to_string()) {
+            names.push(address.to_string());
+        }
+        let mut params = rcgen::CertificateParams::new(names)?;
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, PAIR_NAME);
+        params.key_usages = vec![rcgen::KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
+        let key = rcgen::KeyPair::generate()?;
+        let certificate = params.self_signed(&key)?;
+        Ok(Self {
+            certificate_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+            certificate: certificate.der().clone(),
+            key: PrivateKeyDer::Pkcs8(key.serialize_der().into()),
+        })
+    }
+}

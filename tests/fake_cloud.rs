@@ -1,0 +1,325 @@
+//! The framework against a real API server, with a cloud in memory whose answers a test can hold back: what happens
+//! between the question and the patches.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use ccm_core::{
+    AddressType, BuildContext, Cloud, Error, ErrorKind, Instance, NodeAddress, Result, register_provider,
+    testkit::FakeCloud,
+};
+use ccm_testbed::{
+    controlplane::{ControlPlane, Options},
+    nodes::{self, NodeSpec},
+};
+use cloud_controller_manager::options::{self, Request};
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+
+const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+/// The cloud of this test process. One scenario at a time uses it.
+static CLOUD: LazyLock<FakeCloud> = LazyLock::new(FakeCloud::default);
+
+async fn build(_: BuildContext) -> Result<Arc<dyn Cloud>> {
+    Ok(Arc::new(CLOUD.clone()))
+}
+
+register_provider! { name: "fake", summary: "A cloud in memory", build: build }
+
+fn instance(address: &str) -> Instance {
+    Instance {
+        instance_type: Some("large".to_owned()),
+        addresses: vec![NodeAddress::new(AddressType::InternalIP, address)],
+        zone: Some("zone-1".to_owned()),
+        region: Some("region-1".to_owned()),
+        ..Instance::default()
+    }
+}
+
+struct Stage {
+    control_plane: ControlPlane,
+    nodes: Api<Node>,
+    events: Api<Event>,
+    running: tokio::task::JoinHandle<anyhow::Result<()>>,
+}
+
+impl Stage {
+    async fn start(flags: &[&str]) -> Self {
+        let control_plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+        let client = control_plane.client().await.unwrap();
+        let mut words = vec![
+            "--cloud-provider=fake".to_owned(),
+            format!("--kubeconfig={}", control_plane.kubeconfig().display()),
+            "--secure-port=0".to_owned(),
+        ];
+        words.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        let providers = cloud_controller_manager::providers::registered().unwrap();
+        let request = options::parse(words.into_iter().map(Into::into), &providers).unwrap();
+        let Request::Run(config) = request else { panic!("not a request to run") };
+        let running = tokio::spawn(cloud_controller_manager::run(*config));
+        Self {
+            control_plane,
+            nodes: Api::all(client.clone()),
+            events: Api::all(client),
+            running,
+        }
+    }
+
+    async fn client(&self) -> kube::Client {
+        self.control_plane.client().await.unwrap()
+    }
+
+    async fn register(&self, spec: &NodeSpec) {
+        nodes::register(&self.client().await, [spec]).await.unwrap();
+    }
+
+    /// Waits until the node fulfils the condition.
+    async fn node(&self, name: &str, what: &str, condition: impl Fn(&Node) -> bool) -> Node {
+        eventually(what, async || self.nodes.get(name).await.ok().filter(|node| condition(node))).await
+    }
+
+    async fn event(&self, node: &str, reason: &str) -> Event {
+        let fields = format!("involvedObject.name={node},reason={reason}");
+        let params = ListParams::default().fields(&fields);
+        eventually(reason, async || self.events.list(&params).await.ok()?.items.pop()).await
+    }
+}
+
+async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+    let limit = Duration::from_secs(60);
+    let wait = async {
+        loop {
+            if let Some(found) = check().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(limit, wait).await.unwrap_or_else(|_| panic!("not within {limit:?}: {what}"))
+}
+
+fn taints(node: &Node) -> Vec<&str> {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    taints.iter().map(|taint| taint.key.as_str()).collect()
+}
+
+fn initialized(node: &Node) -> bool {
+    !taints(node).contains(&TAINT)
+}
+
+fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+fn addresses(node: &Node) -> Vec<(String, String)> {
+    let addresses = node.status.as_ref().and_then(|status| status.addresses.clone()).unwrap_or_default();
+    addresses.into_iter().map(|address| (address.type_, address.address)).collect()
+}
+
+/// One control plane for all scenarios: they share the cloud of this process anyway.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_controller() {
+    // Shown when a scenario fails.
+    let _ = tracing_subscriber::fmt()
+        .with_test_writer()
+        .with_env_filter("info,cloud_controller_manager=debug")
+        .try_init();
+    let stage = Stage::start(&["--node-status-update-frequency=1s"]).await;
+    initializes_a_node_with_two_writes_and_one_event(&stage).await;
+    keeps_what_others_write_meanwhile(&stage).await;
+    leaves_a_node_deleted_meanwhile(&stage).await;
+    does_not_touch_a_node_made_anew_meanwhile(&stage).await;
+    waits_for_addresses_without_a_warning(&stage).await;
+    says_why_a_node_waits_and_goes_on_when_it_is_mended(&stage).await;
+    leaves_nodes_of_another_cloud(&stage).await;
+    a_failing_node_holds_up_nobody(&stage).await;
+    follows_the_cloud_and_keeps_the_zone(&stage).await;
+    brings_stable_labels_in_line(&stage).await;
+    stage.running.abort();
+}
+
+async fn initializes_a_node_with_two_writes_and_one_event(stage: &Stage) {
+    CLOUD.insert("plain", instance("10.0.0.1"));
+    stage.register(&NodeSpec::new("plain")).await;
+    let node = stage.node("plain", "initialized", initialized).await;
+    assert_eq!(node.spec.as_ref().unwrap().provider_id.as_deref(), Some("fake://plain"));
+    for key in ["failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"] {
+        assert_eq!(label(&node, key), Some("zone-1"));
+    }
+    assert_eq!(label(&node, "node.kubernetes.io/instance-type"), Some("large"));
+    assert_eq!(
+        addresses(&node),
+        [("InternalIP".to_owned(), "10.0.0.1".to_owned()), ("Hostname".to_owned(), "plain".to_owned())]
+    );
+    let event = stage.event("plain", "Synced").await;
+    assert_eq!(event.source.unwrap().component.as_deref(), Some("cloud-node-controller"));
+    assert_eq!(event.message.as_deref(), Some("Node synced successfully"));
+    // Further passes have gone by when the next answer comes: nothing was written twice, nothing was read.
+    let passes = CLOUD.calls().len();
+    eventually("a refresh", async || (CLOUD.calls().len() > passes).then_some(())).await;
+    let requests: Vec<_> = stage
+        .control_plane
+        .audit_log()
+        .unwrap()
+        .into_iter()
+        .filter(|entry| entry.user_agent.starts_with("cloud-controller-manager") && entry.name == "plain")
+        .map(|entry| (entry.verb, entry.resource, entry.subresource))
+        .collect();
+    let patch = |subresource: &str| ("patch".to_owned(), "nodes".to_owned(), subresource.to_owned());
+    assert_eq!(requests, [patch("status"), patch("")]);
+}
+
+/// Registers the node while the cloud's answers are held back, and returns when the cloud was asked about it.
+async fn register_and_hold(stage: &Stage, spec: &NodeSpec) {
+    CLOUD.hold();
+    stage.register(spec).await;
+    eventually("the cloud is asked", async || {
+        CLOUD.calls().iter().any(|call| call.nodes.contains(&spec.name)).then_some(())
+    })
+    .await;
+}
+
+async fn keeps_what_others_write_meanwhile(stage: &Stage) {
+    CLOUD.insert("busy", instance("10.0.0.2"));
+    register_and_hold(stage, &NodeSpec::new("busy")).await;
+    let foreign = json!({
+        "metadata": {"labels": {"foreign": "label", "topology.kubernetes.io/zone": "elsewhere"}},
+        "spec": {"taints": [
+            {"key": "foreign", "value": "taint", "effect": "NoExecute"},
+            {"key": TAINT, "value": "true", "effect": "NoSchedule"},
+        ]},
+    });
+    stage.nodes.patch("busy", &PatchParams::default(), &Patch::Merge(foreign)).await.unwrap();
+    CLOUD.open();
+    let node = stage.node("busy", "initialized", initialized).await;
+    assert_eq!(taints(&node), ["foreign"]);
+    assert_eq!(label(&node, "foreign"), Some("label"));
+    assert_eq!(label(&node, "topology.kubernetes.io/zone"), Some("zone-1"), "ours at initialisation");
+}
+
+async fn leaves_a_node_deleted_meanwhile(stage: &Stage) {
+    CLOUD.insert("short-lived", instance("10.0.0.3"));
+    register_and_hold(stage, &NodeSpec::new("short-lived")).await;
+    stage.nodes.delete("short-lived", &DeleteParams::default()).await.unwrap();
+    CLOUD.open();
+    // The next node gets through, and the deleted one did not come back.
+    CLOUD.insert("next", instance("10.0.0.4"));
+    stage.register(&NodeSpec::new("next")).await;
+    stage.node("next", "initialized", initialized).await;
+    assert!(stage.nodes.get_opt("short-lived").await.unwrap().is_none());
+}
+
+async fn does_not_touch_a_node_made_anew_meanwhile(stage: &Stage) {
+    CLOUD.insert("reborn", instance("10.0.0.5"));
+    let spec = NodeSpec::new("reborn");
+    register_and_hold(stage, &spec).await;
+    stage.nodes.delete("reborn", &DeleteParams::default()).await.unwrap();
+    // The new one has another machine, by the id that its kubelet gives it.
+    CLOUD.insert("reborn-machine", instance("10.0.0.6"));
+    let again = NodeSpec { provider_id: Some("fake://reborn-machine".to_owned()), ..spec };
+    stage.register(&again).await;
+    CLOUD.open();
+    let node = stage.node("reborn", "initialized", initialized).await;
+    assert_eq!(addresses(&node)[0].1, "10.0.0.6");
+}
+
+async fn waits_for_addresses_without_a_warning(stage: &Stage) {
+    let mut bare = instance("10.0.0.7");
+    let addresses = std::mem::take(&mut bare.addresses);
+    CLOUD.insert("building", bare.clone());
+    stage.register(&NodeSpec::new("building")).await;
+    eventually("asked twice", async || {
+        let asked = CLOUD.calls().iter().filter(|call| call.nodes.contains(&"building".to_owned())).count();
+        (asked >= 2).then_some(())
+    })
+    .await;
+    assert!(!initialized(&stage.nodes.get("building").await.unwrap()));
+    bare.addresses = addresses;
+    CLOUD.insert("building", bare);
+    stage.node("building", "initialized", initialized).await;
+    let params = ListParams::default().fields("involvedObject.name=building,type=Warning");
+    assert!(stage.events.list(&params).await.unwrap().items.is_empty());
+}
+
+async fn says_why_a_node_waits_and_goes_on_when_it_is_mended(stage: &Stage) {
+    CLOUD.insert("wrong-ip", instance("10.0.0.8"));
+    let spec = NodeSpec { node_ip: Some("10.9.9.9".parse().unwrap()), ..NodeSpec::new("wrong-ip") };
+    stage.register(&spec).await;
+    let event = stage.event("wrong-ip", "InvalidNodeIP").await;
+    let message = event.message.unwrap();
+    assert!(message.contains("10.9.9.9") && message.contains("InternalIP 10.0.0.8"), "{message}");
+    assert_eq!(event.type_.as_deref(), Some("Warning"));
+    // A corrected annotation is taken up at once, not after the backoff.
+    let fix = json!({"metadata": {"annotations": {"alpha.kubernetes.io/provided-node-ip": "10.0.0.8"}}});
+    stage.nodes.patch("wrong-ip", &PatchParams::default(), &Patch::Merge(fix)).await.unwrap();
+    stage.node("wrong-ip", "initialized", initialized).await;
+
+    stage.register(&NodeSpec::new("nobody")).await;
+    let message = stage.event("nobody", "InstanceNotFound").await.message.unwrap();
+    assert!(message.contains("no instance named \"nobody\""), "{message}");
+    CLOUD.insert("nobody", instance("10.0.0.9"));
+    stage.node("nobody", "initialized", initialized).await;
+}
+
+async fn leaves_nodes_of_another_cloud(stage: &Stage) {
+    let spec = NodeSpec { provider_id: Some("aws:///eu-1/i-1".to_owned()), ..NodeSpec::new("foreign") };
+    stage.register(&spec).await;
+    let message = stage.event("foreign", "ForeignProviderID").await.message.unwrap();
+    assert!(message.contains("aws:///eu-1/i-1"), "{message}");
+    assert!(CLOUD.calls().iter().all(|call| !call.nodes.contains(&"foreign".to_owned())), "the cloud was asked");
+    assert!(!initialized(&stage.nodes.get("foreign").await.unwrap()));
+}
+
+async fn a_failing_node_holds_up_nobody(stage: &Stage) {
+    let outage = Error::new(ErrorKind::Unavailable, "the cloud is down");
+    CLOUD.insert("unlucky", instance("10.0.0.10"));
+    CLOUD.insert("lucky", instance("10.0.0.11"));
+    CLOUD.fail("unlucky", &outage, 3);
+    stage.register(&NodeSpec::new("unlucky")).await;
+    stage.register(&NodeSpec::new("lucky")).await;
+    stage.node("lucky", "initialized", initialized).await;
+    let message = stage.event("unlucky", "Unavailable").await.message.unwrap();
+    assert!(message.contains("the cloud is down"), "{message}");
+    stage.node("unlucky", "initialized", initialized).await;
+    let params = ListParams::default().fields("involvedObject.name=unlucky,type=Warning");
+    assert_eq!(stage.events.list(&params).await.unwrap().items.len(), 1, "said once");
+}
+
+async fn follows_the_cloud_and_keeps_the_zone(stage: &Stage) {
+    let mut changed = instance("10.0.0.101");
+    changed.provider_id = "fake://plain".to_owned();
+    changed.instance_type = Some("huge".to_owned());
+    changed.zone = Some("zone-2".to_owned());
+    CLOUD.insert("plain", changed);
+    let node = stage
+        .node("plain", "refreshed", |node| {
+            addresses(node).first().is_some_and(|(_, address)| address == "10.0.0.101")
+                && label(node, "node.kubernetes.io/instance-type") == Some("huge")
+        })
+        .await;
+    assert_eq!(label(&node, "beta.kubernetes.io/instance-type"), Some("huge"));
+    assert_eq!(label(&node, "topology.kubernetes.io/zone"), Some("zone-1"));
+    let message = stage.event("plain", "TopologyChanged").await.message.unwrap();
+    assert!(message.contains("topology.kubernetes.io/zone=zone-2"), "{message}");
+    // Nothing more to do: further passes write nothing.
+    let version = stage.nodes.get("plain").await.unwrap().metadata.resource_version;
+    let passes = CLOUD.calls().len();
+    eventually("two more passes", async || (CLOUD.calls().len() >= passes + 2).then_some(())).await;
+    assert_eq!(stage.nodes.get("plain").await.unwrap().metadata.resource_version, version);
+}
+
+async fn brings_stable_labels_in_line(stage: &Stage) {
+    let edit = json!({"metadata": {"labels": {"topology.kubernetes.io/region": "edited"}}});
+    stage.nodes.patch("busy", &PatchParams::default(), &Patch::Merge(edit)).await.unwrap();
+    stage
+        .node("busy", "reconciled", |node| label(node, "topology.kubernetes.io/region") == Some("region-1"))
+        .await;
+}

@@ -1,0 +1,97 @@
+//! The command line as a user meets it: the binary, its output and its exit code.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::process::{Command, Output};
+
+fn run(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_cloud-controller-manager"))
+        .args(args)
+        // What a pod would have.
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .env_remove("KUBERNETES_SERVICE_PORT")
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+#[test]
+fn help_is_grouped_and_goes_to_standard_output() {
+    let output = run(&["--help"]);
+    assert!(output.status.success());
+    assert_eq!(stderr(&output), "");
+    insta::assert_snapshot!("help", stdout(&output));
+    assert_eq!(stdout(&run(&["-h"])), stdout(&output));
+}
+
+#[test]
+fn mistakes_are_all_reported_with_exit_code_one() {
+    let output = run(&[
+        "--kube_api_qps=fast",
+        "--cloud-confg=x",
+        "--secure-port=99999",
+        "word",
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stdout(&output), "");
+    let errors = stderr(&output);
+    for text in [
+        "error: unknown flag --cloud-confg; did you mean --cloud-config?\n",
+        "error: \"cloud-controller-manager\" does not take any arguments, got [\"word\"]\n",
+        "error: --kube-api-qps: invalid value \"fast\": write a number such as 20 or 0.5\n",
+        "error: --secure-port 99999 must be between 0 and 65535, inclusive. 0 for turning off secure port\n",
+        "Run with --help for all flags.\n",
+    ] {
+        assert!(errors.contains(text), "{text:?} not in:\n{errors}");
+    }
+}
+
+#[test]
+fn the_version_can_be_asked_for() {
+    let output = run(&["--version"]);
+    assert!(output.status.success());
+    assert_eq!(
+        stdout(&output),
+        format!("cloud-controller-manager v{}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn an_unknown_provider_names_those_that_are_there_or_how_to_have_them() {
+    let output = run(&["--cloud-provider=no-such-cloud"]);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = stderr(&output);
+    match ccm_core::registry::all().first() {
+        Some(provider) => {
+            assert!(
+                errors.contains("there is no cloud provider \"no-such-cloud\""),
+                "{errors}"
+            );
+            assert!(
+                errors.contains(&format!("compiled in: {}", provider.name)),
+                "{errors}"
+            );
+        }
+        None => assert!(errors.contains("built without any cloud provider"), "{errors}"),
+    }
+}
+
+#[test]
+fn a_binary_without_providers_names_the_features_and_fails() {
+    if !ccm_core::registry::all().is_empty() {
+        return;
+    }
+    for args in [&[][..], &["--cloud-provider=openstack"], &["--list-providers"]] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        for feature in cloud_controller_manager::providers::FEATURES {
+            assert!(stderr(&output).contains(feature), "{args:?}: {}", stderr(&output));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The clouds of this repository stand in four places, and these agree: the folders in `providers/`, the features of the
+//! root package, the list in `src/providers.rs`, and what is linked into the binary.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{collections::BTreeSet, fs, path::Path, process::Command};
+
+use cloud_controller_manager::providers;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn listed() -> BTreeSet<String> {
+    providers::FEATURES.iter().map(ToString::to_string).collect()
+}
+
+/// The lines of a section of the root manifest, as key and value.
+fn manifest_section(name: &str) -> Vec<(String, String)> {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let (_, rest) = manifest.split_once(&format!("\n[{name}]\n")).expect(name);
+    rest.lines()
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.split_once(" = "))
+        .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+        .collect()
+}
+
+#[test]
+fn folders_are_the_listed_clouds() {
+    let folders: BTreeSet<_> = fs::read_dir(root().join("providers"))
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.path().join("Cargo.toml").exists())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .filter(|name| name != "core")
+        .collect();
+    assert_eq!(folders, listed());
+}
+
+#[test]
+fn features_are_the_listed_clouds() {
+    let features = manifest_section("features");
+    let clouds: BTreeSet<_> = features
+        .iter()
+        .filter(|(name, _)| name != "default" && name != "all-providers")
+        .map(|(name, value)| {
+            assert_eq!(value, &format!("[\"dep:ccm-provider-{name}\"]"), "feature {name}");
+            name.clone()
+        })
+        .collect();
+    assert_eq!(clouds, listed());
+    let all = features
+        .iter()
+        .find(|(name, _)| name == "all-providers")
+        .map(|(_, value)| value)
+        .unwrap();
+    let all: BTreeSet<_> = all
+        .trim_matches(['[', ']'])
+        .split(", ")
+        .map(|name| name.trim_matches('"').to_owned())
+        .collect();
+    assert_eq!(all, listed(), "all-providers");
+}
+
+#[test]
+fn a_listed_cloud_is_not_announced_for_later() {
+    for cloud in providers::PLANNED {
+        assert!(!providers::FEATURES.contains(cloud), "{cloud}");
+    }
+}
+
+/// One line for each cloud of the repository.
+fn enabled() -> Vec<&'static str> {
+    let mut enabled = Vec::new();
+    if cfg!(feature = "openstack") {
+        enabled.push("openstack");
+    }
+    enabled
+}
+
+#[test]
+fn each_enabled_cloud_is_linked_in_and_no_other() {
+    let linked: Vec<_> = providers::registered()
+        .unwrap()
+        .iter()
+        .map(|provider| provider.name)
+        .collect();
+    assert_eq!(linked, enabled());
+}
+
+#[test]
+fn the_binary_lists_what_is_linked_in() {
+    let output = Command::new(env!("CARGO_BIN_EXE_cloud-controller-manager"))
+        .arg("--list-providers")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(names, enabled());
+    assert_eq!(output.status.success(), !enabled().is_empty());
+}
+
+#[test]
+fn each_cloud_names_a_missing_config_file_before_anything_is_started() {
+    for provider in enabled() {
+        let output = Command::new(env!("CARGO_BIN_EXE_cloud-controller-manager"))
+            .args([
+                "--cloud-config=no/such/cloud.conf",
+                "--kubeconfig=no/such/kubeconfig",
+                "--secure-port=0",
+            ])
+            .arg(format!("--cloud-provider={provider}"))
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{provider}");
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert!(log.contains("no/such/cloud.conf"), "{provider}: {log}");
+        assert!(
+            log.contains("no/such/kubeconfig"),
+            "all problems at once: {provider}: {log}"
+        );
+    }
+}
