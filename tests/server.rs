@@ -160,6 +160,10 @@ async fn it_answers_probes_while_it_waits_and_ends_well_on_sigterm() {
     let (status, log) = running.end();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(log.contains("Shutting down") && log.contains("Stopped"), "{log}");
+    assert!(
+        !log.contains("Cutting off"),
+        "nothing was in progress that could take all of the drain:\n{log}"
+    );
 }
 
 #[tokio::test]

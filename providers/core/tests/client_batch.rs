@@ -29,9 +29,12 @@ fn config() -> BatchConfig {
     }
 }
 
+/// When a batch began, and its items.
+type Executed = (Instant, Vec<u32>);
+
 /// What was executed.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<(Instant, Vec<u32>)>>>);
+struct Log(Arc<Mutex<Vec<Executed>>>);
 
 impl Log {
     fn batches(&self) -> Vec<Vec<u32>> {

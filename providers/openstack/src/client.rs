@@ -1,0 +1,318 @@
+//! The way to the cloud: the `openstack` crate's session behind the gate. Nothing outside this module and its children
+//! names that crate.
+//!
+//! The session brings the HTTP client, the credentials and the catalogue together. What the crate itself has of
+//! authentication is not used: it knows no trusts, no user ids and no scope but projects, and can not renew a token that
+//! has not expired. [`keystone`] is ours, plugged in as the session's [`AuthType`]. Answers are taken unchecked, so that
+//! every refusal is mapped in one place ([`crate::error`]). The crate repeats nothing; only the gate does.
+
+mod body;
+pub(crate) mod catalogue;
+pub(crate) mod http;
+pub(crate) mod identity;
+mod keystone;
+mod ops;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use ::http::{Method, StatusCode};
+use async_trait::async_trait;
+use ccm_core::{
+    BuildContext, Error, Priority, Result,
+    client::{Gate, GateConfig, RetryPolicy},
+};
+use openstack::{EndpointFilters, InterfaceType, auth::AuthType, session::Session};
+use reqwest::RequestBuilder;
+use serde::de::DeserializeOwned;
+use url::Url;
+
+use self::{
+    catalogue::{Interface, Service},
+    identity::Credentials,
+    keystone::{Keystone, Token},
+};
+pub(crate) use self::{http::Tls, ops::Op};
+use crate::error::{Asked, Failure, Refusal};
+
+/// A page of a thousand servers has some three megabytes; a server with much metadata ten times that.
+const BODY_MAX: usize = 64 << 20;
+/// What is read of a refusal.
+const FAULT_MAX: usize = 1 << 20;
+
+/// What is needed to reach the cloud.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    /// Who we are.
+    pub(crate) credentials: Credentials,
+    /// TLS options.
+    pub(crate) tls: Tls,
+    /// `region`.
+    pub(crate) region: Option<String>,
+    /// `os-endpoint-type`.
+    pub(crate) interface: Interface,
+    /// `request-timeout`: for each attempt of a call.
+    pub(crate) request_timeout: Duration,
+}
+
+/// A read of the cloud's API.
+#[derive(Clone, Debug)]
+pub(crate) struct Get<'a> {
+    /// What kind of call it is.
+    pub(crate) op: Op,
+    /// Of which service.
+    pub(crate) service: Service,
+    /// Below the service's URL. Escaped here.
+    pub(crate) path: &'a [&'a str],
+    /// Escaped here.
+    pub(crate) query: &'a [(&'static str, &'a str)],
+    /// Nova's microversion; none is 2.1.
+    pub(crate) microversion: Option<&'static str>,
+}
+
+/// The cloud's API.
+#[derive(Clone)]
+pub(crate) struct Api {
+    session: Session,
+    keystone: Arc<Keystone>,
+    gate: Gate,
+    region: Option<String>,
+    interface: Interface,
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api")
+            .field("keystone", &self.keystone)
+            .field("region", &self.region)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// Authenticates, and looks the services up.
+    ///
+    /// # Errors
+    ///
+    /// If Keystone can not be reached or refuses, or a service has no endpoint.
+    pub(crate) async fn connect(connection: Connection, context: &BuildContext) -> Result<Self> {
+        let Connection {
+            credentials,
+            tls,
+            region,
+            interface,
+            request_timeout,
+        } = connection;
+        let http = http::client(&tls, &http::Proxies::of_process(), &context.user_agent)?;
+        let mut config = GateConfig::new(crate::NAME);
+        config.attempt_timeout = request_timeout;
+        config.deadline = config.deadline.max(request_timeout * 2);
+        // A call that needs a token repeats its attempt, and with it the request for the token.
+        let once = GateConfig {
+            retry: RetryPolicy::never(),
+            ..config.clone()
+        };
+        let keystone = Arc::new(Keystone::new(
+            credentials,
+            http.clone(),
+            Gate::new(once, &context.metrics),
+        ));
+        let session = Session::new_with_client(
+            http,
+            Auth {
+                keystone: Arc::clone(&keystone),
+            },
+        )
+        .await
+        .map_err(|error| precise(keystone.last_failure(), error))?;
+        let mut filters = EndpointFilters::default().with_interfaces(interface.sdk());
+        filters.region.clone_from(&region);
+        let session = session.with_endpoint_filters(filters);
+        let api = Self {
+            session,
+            keystone,
+            gate: Gate::new(config, &context.metrics),
+            region,
+            interface,
+        };
+        for service in [Service::Compute, Service::Network] {
+            api.endpoint(service).await?;
+        }
+        Ok(api)
+    }
+
+    /// Reads, repeating what may help.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::error`] maps them.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, get: &Get<'_>, priority: Priority) -> Result<T> {
+        self.gate
+            .call(get.op, priority, || self.attempt(get))
+            .await
+            .map_err(|error| error.with_operation(ccm_core::client::Operation::name(get.op)))
+    }
+
+    async fn attempt<T: DeserializeOwned>(&self, get: &Get<'_>) -> Result<T> {
+        // Before the request, so that its own errors keep their form.
+        let token = self.keystone.token().await?;
+        let mut url = self.endpoint(get.service).await?;
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(get.path);
+        }
+        if !get.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(get.query);
+        }
+        let asked = Asked {
+            method: Method::GET,
+            path: url.path().to_owned(),
+        };
+        let mut reply = self.send(&url, get.microversion, &asked).await?;
+        if reply.status() == StatusCode::UNAUTHORIZED {
+            // Revoked, or forgotten by Keystone. Once more with a new token, unless somebody else got one meanwhile.
+            self.keystone.renew(token.generation).await?;
+            reply = self.send(&url, get.microversion, &asked).await?;
+        }
+        let failed = |failure: Failure| failure.into_error(&asked);
+        let (status, headers) = (reply.status(), reply.headers().clone());
+        if status != StatusCode::OK {
+            let body = body::read(reply, FAULT_MAX).await.unwrap_or_default();
+            let error = failed(Failure::Refused(Refusal {
+                status,
+                headers,
+                body,
+            }));
+            return Err(match status {
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => self.keystone.about(error),
+                _ => error,
+            });
+        }
+        let body = body::read(reply, BODY_MAX).await.map_err(failed)?;
+        serde_json::from_slice(&body).map_err(|error| failed(Failure::Shape(error)))
+    }
+
+    async fn send(&self, url: &Url, microversion: Option<&str>, asked: &Asked) -> Result<reqwest::Response> {
+        let client = self.session.client();
+        let mut request = client
+            .inner()
+            .get(url.clone())
+            .header(::http::header::ACCEPT, "application/json");
+        if let Some(version) = microversion {
+            // A Nova that does not know this header yet ignores it and answers as 2.1.
+            request = request.header("OpenStack-API-Version", format!("compute {version}"));
+        }
+        let request = client
+            .auth_type()
+            .authenticate(client.inner(), request)
+            .await
+            .map_err(|error| precise(self.keystone.last_failure(), error))?;
+        request
+            .send()
+            .await
+            .map_err(|error| Failure::Transport(error).into_error(asked))
+    }
+
+    async fn endpoint(&self, service: Service) -> Result<Url> {
+        let filters = self.session.endpoint_filters();
+        match self
+            .session
+            .client()
+            .get_endpoint(service.catalogue_type(), filters)
+            .await
+        {
+            Ok(url) => Ok(url),
+            // The session's error is only text.
+            Err(_) => {
+                self.keystone
+                    .endpoint(service, self.interface, self.region.as_deref())
+                    .await
+            }
+        }
+    }
+}
+
+/// Our own error behind one that went through the session, which keeps only text.
+fn precise(own: Option<Error>, session: openstack::Error) -> Error {
+    own.unwrap_or_else(|| {
+        Error::new(ccm_core::ErrorKind::Unexpected, "the session failed").with_source(session)
+    })
+}
+
+impl Interface {
+    fn sdk(self) -> InterfaceType {
+        match self {
+            Self::Public => InterfaceType::Public,
+            Self::Internal => InterfaceType::Internal,
+            Self::Admin => InterfaceType::Admin,
+        }
+    }
+
+    fn from_sdk(filters: &EndpointFilters) -> Self {
+        match filters.interfaces.first() {
+            Some(InterfaceType::Internal) => Self::Internal,
+            Some(InterfaceType::Admin) => Self::Admin,
+            _ => Self::Public,
+        }
+    }
+}
+
+/// Our [`Keystone`] as the session sees it.
+#[derive(Debug)]
+struct Auth {
+    keystone: Arc<Keystone>,
+}
+
+#[async_trait]
+impl AuthType for Auth {
+    async fn authenticate(
+        &self,
+        _: &reqwest::Client,
+        request: RequestBuilder,
+    ) -> Result<RequestBuilder, openstack::Error> {
+        self.keystone
+            .token()
+            .await
+            .map(|token| Token::apply(&token, request))
+            .map_err(|error| session_error(&error))
+    }
+
+    async fn get_endpoint(
+        &self,
+        _: &reqwest::Client,
+        service_type: &str,
+        filters: &EndpointFilters,
+    ) -> Result<Url, openstack::Error> {
+        let services = [Service::Compute, Service::Network];
+        let Some(service) = services
+            .into_iter()
+            .find(|service| service.catalogue_type() == service_type)
+        else {
+            let text = format!("service type {service_type:?} is not used");
+            return Err(openstack::Error::new(
+                openstack::ErrorKind::EndpointNotFound,
+                text,
+            ));
+        };
+        let (interface, region) = (Interface::from_sdk(filters), filters.region.as_deref());
+        self.keystone
+            .endpoint(service, interface, region)
+            .await
+            .map_err(|error| session_error(&error))
+    }
+
+    async fn refresh(&self, _: &reqwest::Client) -> Result<(), openstack::Error> {
+        self.keystone
+            .renew(self.keystone.generation())
+            .await
+            .map(drop)
+            .map_err(|error| session_error(&error))
+    }
+}
+
+fn session_error(error: &Error) -> openstack::Error {
+    let kind = match error.kind() {
+        ccm_core::ErrorKind::Unauthenticated => openstack::ErrorKind::AuthenticationFailed,
+        ccm_core::ErrorKind::InvalidConfig => openstack::ErrorKind::InvalidConfig,
+        _ => openstack::ErrorKind::OperationFailed,
+    };
+    openstack::Error::new(kind, error.report())
+}

@@ -1,0 +1,228 @@
+//! The HTTP client that everything goes through.
+
+use std::time::Duration;
+
+use ccm_core::{Error, ErrorKind, Result};
+use reqwest::{Certificate, Client, Identity, NoProxy, Proxy, redirect};
+
+/// How long to wait for a connection. The rest of `request-timeout` is for the answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The TLS options of `[Global]`, the files already read.
+#[derive(Clone, Default)]
+pub(crate) struct Tls {
+    /// The only roots to trust, as PEM (`ca-file`, `cafilecontents`). Without it the system's.
+    pub(crate) roots: Option<Vec<u8>>,
+    /// Client certificate and key, as PEM (`cert-file`, `key-file`).
+    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// `tls-insecure`.
+    pub(crate) insecure: bool,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls")
+            .field("roots", &self.roots.is_some())
+            .field("identity", &self.identity.is_some())
+            .field("insecure", &self.insecure)
+            .finish()
+    }
+}
+
+/// The way to the cloud through proxies, as the environment has it.
+#[derive(Clone, Default)]
+pub(crate) struct Proxies {
+    http: Option<String>,
+    https: Option<String>,
+    except: String,
+}
+
+impl Proxies {
+    /// `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, in capitals or not.
+    pub(crate) fn of_process() -> Self {
+        let var = |name: &str| {
+            let names = [name.to_owned(), name.to_lowercase()];
+            names
+                .into_iter()
+                .filter_map(|name| std::env::var(name).ok())
+                .find(|value| !value.is_empty())
+        };
+        Self {
+            http: var("HTTP_PROXY"),
+            https: var("HTTPS_PROXY"),
+            except: var("NO_PROXY").unwrap_or_default(),
+        }
+    }
+
+    fn list(&self) -> Result<Vec<Proxy>> {
+        // As in Go, nothing on this host is reached through a proxy.
+        let except = NoProxy::from_string(&format!("localhost,127.0.0.0/8,::1,{}", self.except));
+        let make = |name: &str, proxy: reqwest::Result<Proxy>| {
+            // The value may hold a password.
+            let wrong = |_| {
+                Error::new(
+                    ErrorKind::InvalidConfig,
+                    format!("{name} is not the URL of a proxy"),
+                )
+            };
+            proxy.map(|proxy| proxy.no_proxy(except.clone())).map_err(wrong)
+        };
+        let http = self
+            .http
+            .as_deref()
+            .map(|url| make("HTTP_PROXY", Proxy::http(url)));
+        let https = self
+            .https
+            .as_deref()
+            .map(|url| make("HTTPS_PROXY", Proxy::https(url)));
+        http.into_iter().chain(https).collect()
+    }
+}
+
+/// The roots in a PEM bundle.
+///
+/// # Errors
+///
+/// If it is not PEM, or holds no certificate.
+pub(crate) fn roots(pem: &[u8]) -> Result<Vec<Certificate>, String> {
+    match Certificate::from_pem_bundle(pem) {
+        Ok(roots) if roots.is_empty() => Err("no PEM certificate in it".to_owned()),
+        Ok(roots) => Ok(roots),
+        Err(error) => Err(ccm_core::error::report(&error)),
+    }
+}
+
+/// The client certificate.
+///
+/// # Errors
+///
+/// If one of the two is not what it should be.
+pub(crate) fn identity(certificate: &[u8], key: &[u8]) -> Result<Identity, String> {
+    let mut pem = certificate.to_vec();
+    pem.push(b'\n');
+    pem.extend_from_slice(key);
+    Identity::from_pem(&pem).map_err(|error| ccm_core::error::report(&error))
+}
+
+/// Makes the client.
+///
+/// # Errors
+///
+/// If the TLS material can not be used.
+pub(crate) fn client(tls: &Tls, proxies: &Proxies, user_agent: &str) -> Result<Client> {
+    let mut builder = Client::builder()
+        .user_agent(user_agent)
+        .no_proxy()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_keepalive(Duration::from_secs(30))
+        .pool_idle_timeout(Duration::from_secs(60))
+        // The token goes with every request, and a redirect must not carry it to another host.
+        .redirect(redirect::Policy::custom(|attempt| {
+            let from = attempt.previous().last().map(url::Url::origin);
+            if attempt.previous().len() > 5 {
+                attempt.error("too many redirects")
+            } else if from.is_some_and(|from| from == attempt.url().origin()) {
+                attempt.follow()
+            } else {
+                attempt.stop()
+            }
+        }))
+        // The system's roots, as the operator of the node keeps them; not also a list from when this was built.
+        .tls_built_in_webpki_certs(false)
+        .danger_accept_invalid_certs(tls.insecure);
+    let invalid =
+        |key: &str, why: String| Error::new(ErrorKind::InvalidConfig, format!("[Global] {key}: {why}"));
+    for proxy in proxies.list()? {
+        builder = builder.proxy(proxy);
+    }
+    if let Some(pem) = &tls.roots {
+        builder = builder.tls_built_in_root_certs(false);
+        for root in roots(pem).map_err(|why| invalid("ca-file", why))? {
+            builder = builder.add_root_certificate(root);
+        }
+    }
+    if let Some((certificate, key)) = &tls.identity {
+        builder =
+            builder.identity(identity(certificate, key).map_err(|why| invalid("cert-file, key-file", why))?);
+    }
+    builder.build().map_err(|error| {
+        Error::new(ErrorKind::InvalidConfig, "the HTTP client could not be made").with_source(error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    #[test]
+    fn refuses_material_that_is_not_pem() {
+        assert!(roots(b"").is_err());
+        assert!(roots(b"nonsense").is_err());
+        assert!(identity(b"nonsense", b"nonsense").is_err());
+        let tls = Tls {
+            roots: Some(b"nonsense".to_vec()),
+            ..Tls::default()
+        };
+        assert!(
+            client(&tls, &Proxies::default(), "test")
+                .unwrap_err()
+                .to_string()
+                .contains("[Global] ca-file")
+        );
+    }
+
+    /// Answers every request with its own name.
+    async fn server(name: &'static str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 4096];
+                let _ = stream.read(&mut request).await;
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{name}",
+                    name.len()
+                );
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        address.to_string()
+    }
+
+    #[tokio::test]
+    async fn a_proxy_is_the_way_to_all_but_this_host_and_exceptions() {
+        let (proxy, direct) = (server("proxy").await, server("direct").await);
+        let proxies = Proxies {
+            http: Some(proxy),
+            https: None,
+            except: "127.9.0.0/16".into(),
+        };
+        let client = client(&Tls::default(), &proxies, "test").unwrap();
+        let get = async |url: String| client.get(url).send().await.unwrap().text().await.unwrap();
+        assert_eq!(get("http://cloud.invalid/v3".into()).await, "proxy");
+        assert_eq!(get(format!("http://{direct}/v3")).await, "direct");
+        let wrong = Proxies {
+            http: Some("http://:hunter2@".into()),
+            ..Proxies::default()
+        };
+        let text = super::client(&Tls::default(), &wrong, "test")
+            .unwrap_err()
+            .report();
+        assert!(text.contains("HTTP_PROXY") && !text.contains("hunter2"), "{text}");
+    }
+
+    #[test]
+    fn debug_shows_no_key() {
+        let tls = Tls {
+            identity: Some((b"hunter1".to_vec(), b"hunter2".to_vec())),
+            ..Tls::default()
+        };
+        assert!(!format!("{tls:?}").contains("104"), "{tls:?}");
+    }
+}

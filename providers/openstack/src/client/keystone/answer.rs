@@ -1,0 +1,212 @@
+//! Reading what Keystone answers.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, header::DATE};
+use jiff::Timestamp;
+use serde::Deserialize;
+use url::Url;
+
+use super::{Catalogue, SUBJECT_TOKEN, below};
+use crate::error::Refusal;
+
+/// A token as Keystone gave it.
+pub(super) struct Parsed {
+    pub(super) header: HeaderValue,
+    pub(super) catalogue: Catalogue,
+    expires_at: Timestamp,
+}
+
+#[derive(Deserialize)]
+struct Body {
+    token: Wire,
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    expires_at: Timestamp,
+    // A token without a scope has none.
+    #[serde(default)]
+    catalog: Catalogue,
+}
+
+/// Reads a token. `given` is the token itself if it is ours already and was only looked up.
+pub(super) fn parse(reply: &Refusal, given: Option<HeaderValue>) -> Result<Parsed, String> {
+    let header = match given {
+        Some(header) => header,
+        None => reply
+            .headers
+            .get(SUBJECT_TOKEN)
+            .and_then(|value| secret_header(value.to_str().ok()?))
+            .ok_or("the answer has no X-Subject-Token header")?,
+    };
+    let Body { token } =
+        serde_json::from_slice(&reply.body).map_err(|error| format!("the answer is no token: {error}"))?;
+    Ok(Parsed {
+        header,
+        catalogue: token.catalog,
+        expires_at: token.expires_at,
+    })
+}
+
+impl Parsed {
+    /// How long the token is still good. By Keystone's own clock where the answer shows it: ours may be wrong.
+    pub(super) fn time_left(&self, headers: &HeaderMap, now: Timestamp) -> Duration {
+        let server = headers
+            .get(DATE)
+            .and_then(|date| date.to_str().ok())
+            .and_then(|date| {
+                let date = jiff::fmt::rfc2822::parse(date).ok()?;
+                Some(date.timestamp())
+            });
+        Duration::try_from(self.expires_at.duration_since(server.unwrap_or(now))).unwrap_or_default()
+    }
+}
+
+/// A header value that shows in no log.
+pub(super) fn secret_header(token: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(token.trim()).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+#[derive(Deserialize)]
+struct Versions {
+    versions: Values,
+}
+
+#[derive(Deserialize)]
+struct Values {
+    values: Vec<Version>,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    id: String,
+    #[serde(default)]
+    status: String,
+    #[serde(default)]
+    links: Vec<Link>,
+}
+
+#[derive(Deserialize)]
+struct Link {
+    #[serde(default)]
+    rel: String,
+    #[serde(default)]
+    href: String,
+}
+
+/// Finds version 3 in Keystone's list of versions, and with it the URL where its API begins.
+pub(super) fn choose_version(auth_url: &Url, body: &[u8]) -> Result<Url, String> {
+    let Versions { versions } = serde_json::from_slice(body)
+        .map_err(|error| format!("the answer is no list of versions: {error}"))?;
+    let usable = |version: &&Version| {
+        let status = version.status.to_ascii_lowercase();
+        version.id.starts_with("v3") && matches!(status.as_str(), "current" | "stable" | "supported")
+    };
+    let Some(version) = versions.values.iter().find(usable) else {
+        let ids: Vec<_> = versions
+            .values
+            .iter()
+            .map(|version| version.id.as_str())
+            .collect();
+        return Err(format!("it offers no API version 3, only: {}", ids.join(", ")));
+    };
+    let link = version
+        .links
+        .iter()
+        .find(|link| link.rel == "self")
+        .and_then(|link| Url::parse(&link.href).ok());
+    match link {
+        // Behind a proxy that ends TLS, Keystone often does not know its own address. A password must not leave an
+        // encrypted connection for that.
+        Some(link) if link.scheme() == auth_url.scheme() || link.scheme() == "https" => Ok(below(&link, "")),
+        Some(link) => {
+            let mut url = below(auth_url, "");
+            url.set_path(below(&link, "").path());
+            Ok(url)
+        }
+        None => Ok(below(auth_url, "v3/")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use http::StatusCode;
+    use serde_json::json;
+
+    use super::*;
+
+    fn versions(list: &[(&str, &str, &str)]) -> Vec<u8> {
+        let values: Vec<_> = list
+            .iter()
+            .map(|(id, status, href)| json!({"id": id, "status": status, "links": [{"rel": "self", "href": href}]}))
+            .collect();
+        json!({"versions": {"values": values}}).to_string().into_bytes()
+    }
+
+    fn choose(auth_url: &str, body: &[u8]) -> Result<String, String> {
+        choose_version(&auth_url.parse().unwrap(), body).map(String::from)
+    }
+
+    #[test]
+    fn the_version_document_tells_where_version_3_is() {
+        let body = versions(&[
+            ("v2.0", "deprecated", "http://ks/v2.0/"),
+            ("v3.14", "stable", "http://ks/v3/"),
+        ]);
+        assert_eq!(choose("http://ks", &body).unwrap(), "http://ks/v3/");
+        let body = versions(&[("v3.14", "stable", "http://ks.local:5000/identity/v3")]);
+        assert_eq!(
+            choose("https://ks.example/identity", &body).unwrap(),
+            "https://ks.example/identity/v3/"
+        );
+        let old = versions(&[("v2.0", "stable", "http://ks/v2.0/")]);
+        assert!(choose("http://ks", &old).unwrap_err().contains("only: v2.0"));
+        assert!(
+            choose("http://ks", b"<html>")
+                .unwrap_err()
+                .contains("no list of versions")
+        );
+        assert!(choose("http://ks", b"{}").is_err());
+    }
+
+    #[test]
+    fn the_time_left_does_not_depend_on_our_clock() {
+        let parsed = Parsed {
+            header: HeaderValue::from_static("t"),
+            catalogue: Catalogue::default(),
+            expires_at: "2030-01-01T01:00:00.000000Z".parse().unwrap(),
+        };
+        let mut headers = HeaderMap::new();
+        let ours: Timestamp = "2030-01-01T00:30:00Z".parse().unwrap();
+        assert_eq!(parsed.time_left(&headers, ours), Duration::from_secs(1800));
+        headers.insert(DATE, "Tue, 01 Jan 2030 00:00:00 GMT".parse().unwrap());
+        assert_eq!(parsed.time_left(&headers, ours), Duration::from_secs(3600));
+        headers.insert(DATE, "Tue, 01 Jan 2030 02:00:00 GMT".parse().unwrap());
+        assert_eq!(parsed.time_left(&headers, ours), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_token_shows_in_no_log() {
+        let mut headers = HeaderMap::new();
+        headers.insert(SUBJECT_TOKEN, "hunter2".parse().unwrap());
+        let body = json!({"token": {"expires_at": "2030-01-01T00:00:00.000000Z"}})
+            .to_string()
+            .into_bytes();
+        let reply = Refusal {
+            status: StatusCode::CREATED,
+            headers,
+            body,
+        };
+        let parsed = parse(&reply, None).map_err(|_| ()).unwrap();
+        assert!(!format!("{:?}", parsed.header).contains("hunter2"));
+        let bare = Refusal {
+            headers: HeaderMap::new(),
+            ..reply
+        };
+        assert!(parse(&bare, None).is_err_and(|what| what.contains("X-Subject-Token")));
+    }
+}

@@ -1,0 +1,219 @@
+//! The config file, `cloud.conf`: its keys, and from them the settings that the provider runs with.
+//!
+//! Every key that the Go cloud controller knows is known here, of the right type, since a file that works there must be
+//! accepted here. The documentation of the fields is the reference that users read.
+
+mod clouds_yaml;
+mod credentials;
+mod environment;
+mod keys;
+#[cfg(test)]
+mod tests;
+
+use std::{path::Path, time::Duration};
+
+use ccm_core::{
+    Error, ErrorKind, Result,
+    config::{self, Problem, Problems},
+};
+use secrecy::{ExposeSecret, SecretString};
+
+use self::credentials::Given;
+pub(crate) use self::{environment::Environment, keys::CloudConf};
+use crate::{
+    client::{Connection, Tls, catalogue::Interface, http},
+    instances::{Networking, parse_sort_order},
+};
+
+/// What the provider runs with: checked, and nothing of the file's form left in it.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// How to reach the cloud.
+    pub(crate) connection: Connection,
+    /// Whether provider IDs name the region (`OS_CCM_REGIONAL`).
+    pub(crate) regional: bool,
+    /// Which of a server's addresses become addresses of the node.
+    pub(crate) networking: Networking,
+}
+
+/// Reads and checks the config file and what it names. Talks to no cloud.
+///
+/// # Errors
+///
+/// Everything that is wrong, with line numbers.
+pub(crate) fn load(path: Option<&Path>, env: &Environment) -> Result<(Settings, Vec<Problem>)> {
+    let path = path.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
+        let text = "no OpenStack cloud provider config file given; name it with --cloud-config";
+        Error::new(ErrorKind::InvalidConfig, text)
+    })?;
+    let text = std::fs::read(path).map_err(|error| {
+        Error::new(
+            ErrorKind::InvalidConfig,
+            format!("could not read {}: {error}", path.display()),
+        )
+    })?;
+    let mut settings = None;
+    let parsed = config::parse_with::<CloudConf>(text, path, |conf, problems| {
+        settings = settle(conf, env, problems);
+    })?;
+    match settings {
+        Some(settings) => Ok((settings, parsed.warnings)),
+        // What is wrong was said as an error, and then we are not here.
+        None => Err(Error::new(
+            ErrorKind::Unexpected,
+            "the config gave neither settings nor errors",
+        )),
+    }
+}
+
+/// From the keys to the settings.
+fn settle(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Option<Settings> {
+    let mut given = Given::from_global(&conf.global);
+    if conf.global.use_clouds || !conf.global.cloud.is_empty() {
+        match clouds_yaml::entry(&conf.global.clouds_file, &conf.global.cloud, env) {
+            Ok(entry) => given.fill_from(entry),
+            Err((key, what)) => problems.error(("Global", key), what),
+        }
+    }
+    let credentials = credentials::resolve(&given, problems);
+    let interface = match given.endpoint_type.as_deref() {
+        None => Some(Interface::default()),
+        Some(text) => {
+            let interface = Interface::parse(text);
+            if interface.is_none() {
+                let what = format!("invalid availability {text:?}; write public, internal or admin");
+                problems.error(("Global", "os-endpoint-type"), what);
+            }
+            interface
+        }
+    };
+    let tls = tls(&given, problems);
+    check_metadata(&conf.metadata.search_order, problems);
+    let (sort_order, invalid) = parse_sort_order(&conf.networking.address_sort_order);
+    for item in invalid {
+        problems.warn(
+            ("Networking", "address-sort-order"),
+            format!("{item:?} is no CIDR and is left out"),
+        );
+    }
+    let request_timeout = conf.metadata.request_timeout;
+    if request_timeout.is_negative() {
+        problems.error(
+            ("Metadata", "request-timeout"),
+            "a timeout can not be negative; write 60s",
+        );
+    }
+    Some(Settings {
+        connection: Connection {
+            credentials: credentials?,
+            tls,
+            region: given.region,
+            interface: interface?,
+            // Zero is Go's word for none. An hour bounds what would otherwise hang for good.
+            request_timeout: Some(request_timeout.to_std())
+                .filter(|timeout| !timeout.is_zero())
+                .unwrap_or(Duration::from_secs(3600)),
+        },
+        // The exact text, as for the Go cloud controller.
+        regional: env.var("OS_CCM_REGIONAL").as_deref() == Some("true"),
+        networking: Networking {
+            ipv6_disabled: conf.networking.ipv6_support_disabled,
+            public: conf.networking.public_network_name.clone(),
+            internal: conf.networking.internal_network_name.clone(),
+            sort_order,
+        },
+    })
+}
+
+/// Reads and checks the TLS material.
+fn tls(given: &Given, problems: &mut Problems) -> Tls {
+    let mut tls = Tls::default();
+    let read = |key: &str, path: &str, problems: &mut Problems| match std::fs::read(path) {
+        Ok(text) => Some(text),
+        Err(error) => {
+            problems.error(("Global", key), format!("could not read {path:?}: {error}"));
+            None
+        }
+    };
+    let (key, pem) = match (&given.ca_file, &given.ca_contents) {
+        (Some(path), _) => ("ca-file", read("ca-file", path, problems)),
+        (None, contents) => (
+            "cafilecontents",
+            contents.as_ref().map(|pem| pem.clone().into_bytes()),
+        ),
+    };
+    if let Some(pem) = pem {
+        match http::roots(&pem) {
+            Ok(_) => tls.roots = Some(pem),
+            Err(what) => problems.error(
+                ("Global", key),
+                format!("not a PEM bundle of certificates: {what}"),
+            ),
+        }
+    }
+    match (&given.cert_file, &given.key_file) {
+        (Some(certificate), Some(key)) => {
+            let certificate = read("cert-file", certificate, problems);
+            let key = read("key-file", key, problems);
+            if let (Some(certificate), Some(key)) = (certificate, key) {
+                match http::identity(&certificate, &key) {
+                    Ok(_) => tls.identity = Some((certificate, key)),
+                    Err(what) => {
+                        let what = format!("with key-file not a PEM certificate and its key: {what}");
+                        problems.error(("Global", "cert-file"), what);
+                    }
+                }
+            }
+        }
+        (Some(_), None) => problems.warn(("Global", "cert-file"), "not used without key-file"),
+        (None, Some(_)) => problems.warn(("Global", "key-file"), "not used without cert-file"),
+        (None, None) => {}
+    }
+    match given.tls_insecure.as_deref() {
+        None | Some("false") => {}
+        Some("true") => {
+            problems.warn(
+                ("Global", "tls-insecure"),
+                "the cloud's certificates are not verified",
+            );
+            tls.insecure = true;
+        }
+        Some(other) => {
+            let what = format!(
+                "{other:?} has no effect, certificates are verified; only the text true switches it off"
+            );
+            problems.warn(("Global", "tls-insecure"), what);
+        }
+    }
+    tls
+}
+
+/// Nothing here reads the metadata service, but a wrong value has always ended the program.
+fn check_metadata(search_order: &str, problems: &mut Problems) {
+    const KNOWN: [&str; 2] = ["configDrive", "metadataService"];
+    let items: Vec<_> = search_order.split(',').map(str::trim).collect();
+    let wrong = if search_order.is_empty() {
+        return;
+    } else if items.len() > KNOWN.len() {
+        "too many items".to_owned()
+    } else if let Some(item) = items.iter().find(|item| !KNOWN.contains(item)) {
+        format!("invalid element {item:?}")
+    } else {
+        return;
+    };
+    let what = format!(
+        "{wrong}; one or two of {} separated by a comma",
+        KNOWN.join(" and ")
+    );
+    problems.error(("Metadata", "search-order"), what);
+}
+
+/// The text of a key; an empty one is as good as none.
+fn text(value: &str) -> Option<String> {
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+/// As [`text`], of a secret.
+fn secret(value: Option<&SecretString>) -> Option<SecretString> {
+    value.filter(|value| !value.expose_secret().is_empty()).cloned()
+}

@@ -1,0 +1,216 @@
+//! `clouds.yaml`, the file that OpenStack's command-line tools read.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use secrecy::SecretString;
+use serde::Deserialize;
+
+use super::Environment;
+
+/// An entry: what we take of it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Entry {
+    profile: Option<String>,
+    cloud: Option<String>,
+    pub(super) auth: Auth,
+    pub(super) region_name: Option<String>,
+    pub(super) endpoint_type: Option<String>,
+    pub(super) interface: Option<String>,
+    pub(super) cacert: Option<String>,
+    pub(super) cert: Option<String>,
+    pub(super) key: Option<String>,
+}
+
+/// The credentials of an entry.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Auth {
+    pub(super) auth_url: Option<String>,
+    pub(super) user_id: Option<String>,
+    pub(super) username: Option<String>,
+    pub(super) password: Option<SecretString>,
+    pub(super) project_id: Option<String>,
+    pub(super) project_name: Option<String>,
+    pub(super) domain_id: Option<String>,
+    pub(super) domain_name: Option<String>,
+    pub(super) project_domain_id: Option<String>,
+    pub(super) project_domain_name: Option<String>,
+    pub(super) user_domain_id: Option<String>,
+    pub(super) user_domain_name: Option<String>,
+    pub(super) application_credential_id: Option<String>,
+    pub(super) application_credential_name: Option<String>,
+    pub(super) application_credential_secret: Option<SecretString>,
+    pub(super) token: Option<SecretString>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct File {
+    clouds: BTreeMap<String, Entry>,
+    #[serde(rename = "public-clouds")]
+    public_clouds: BTreeMap<String, Entry>,
+}
+
+/// What is wrong, and the key of `[Global]` it is about.
+type Wrong = (&'static str, String);
+
+macro_rules! or_else {
+    ($own:ident, $other:ident, $($field:ident),+ $(,)?) => {
+        Self { $( $field: $own.$field.or($other.$field), )+ }
+    };
+}
+
+impl Auth {
+    fn or(self, other: Self) -> Self {
+        or_else!(
+            self,
+            other,
+            auth_url,
+            user_id,
+            username,
+            password,
+            project_id,
+            project_name,
+            domain_id,
+            domain_name,
+            project_domain_id,
+            project_domain_name,
+            user_domain_id,
+            user_domain_name,
+            application_credential_id,
+            application_credential_name,
+            application_credential_secret,
+            token,
+        )
+    }
+}
+
+impl Entry {
+    /// This one, with what it lacks taken from another.
+    fn or(self, other: Self) -> Self {
+        Self {
+            auth: self.auth.or(other.auth),
+            profile: self.profile.or(other.profile),
+            cloud: self.cloud.or(other.cloud),
+            region_name: self.region_name.or(other.region_name),
+            endpoint_type: self.endpoint_type.or(other.endpoint_type),
+            interface: self.interface.or(other.interface),
+            cacert: self.cacert.or(other.cacert),
+            cert: self.cert.or(other.cert),
+            key: self.key.or(other.key),
+        }
+    }
+}
+
+/// Finds the file and in it the entry; `secure.yaml` goes over it, the profile it names in `clouds-public.yaml` under it.
+///
+/// # Errors
+///
+/// If the file or the entry can not be found or read. What stands in the file is not repeated: it holds secrets.
+pub(super) fn entry(file: &str, cloud: &str, env: &Environment) -> Result<Entry, Wrong> {
+    let named = Some(file)
+        .filter(|file| !file.is_empty())
+        .map(|file| ("clouds-file", PathBuf::from(file)));
+    let named = named.or_else(|| Some(("use-clouds", PathBuf::from(env.var("OS_CLIENT_CONFIG_FILE")?))));
+    let (path, mut clouds) = match named {
+        Some((key, path)) => match read(&path)? {
+            Some(clouds) => (path, clouds),
+            None => return Err((key, format!("there is no file {}", path.display()))),
+        },
+        None => search("clouds", &env.directories)?.ok_or_else(|| {
+            let places: Vec<_> = env
+                .directories
+                .iter()
+                .map(|place| place.display().to_string())
+                .collect();
+            (
+                "use-clouds",
+                format!("there is no clouds.yaml in {}", places.join(", ")),
+            )
+        })?,
+    };
+    let (key, name) = match (cloud, env.var("OS_CLOUD")) {
+        ("", None) if clouds.clouds.len() == 1 => ("use-clouds", clouds.clouds.keys().next().cloned()),
+        ("", None) => ("cloud", None),
+        ("", Some(name)) => ("use-clouds", Some(name)),
+        (name, _) => ("cloud", Some(name.to_owned())),
+    };
+    let found = name.as_ref().and_then(|name| clouds.clouds.remove(name));
+    let (Some(name), Some(mut entry)) = (name.clone(), found) else {
+        let names: Vec<_> = clouds.clouds.into_keys().collect();
+        let which = name.map(|name| format!(" {name:?}")).unwrap_or_default();
+        return Err((
+            key,
+            format!(
+                "could not find cloud{which} in {}, which has: {}",
+                path.display(),
+                names.join(", ")
+            ),
+        ));
+    };
+
+    // Beside the file itself first.
+    let mut places: Vec<PathBuf> = path.parent().map(Path::to_path_buf).into_iter().collect();
+    places.extend(env.directories.iter().cloned());
+    if let Some((_, mut secure)) = search("secure", &places)?
+        && let Some(secrets) = secure.clouds.remove(&name)
+    {
+        entry = secrets.or(entry);
+    }
+    if let Some(profile) = entry.profile.clone().or(entry.cloud.clone())
+        && let Some((_, mut public)) = search("clouds-public", &places)?
+        && let Some(vendor) = public.public_clouds.remove(&profile)
+    {
+        entry = entry.or(vendor);
+    }
+    Ok(entry)
+}
+
+/// The first file of this name.
+fn search(stem: &str, places: &[PathBuf]) -> Result<Option<(PathBuf, File)>, Wrong> {
+    for place in places {
+        for suffix in ["yaml", "yml"] {
+            let path = place.join(format!("{stem}.{suffix}"));
+            if let Some(file) = read(&path)? {
+                return Ok(Some((path, file)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// `None` if there is no such file.
+fn read(path: &Path) -> Result<Option<File>, Wrong> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err((
+                "use-clouds",
+                format!("could not read {}: {error}", path.display()),
+            ));
+        }
+    };
+    if text.trim().is_empty() {
+        return Ok(Some(File::default()));
+    }
+    // Neither the error's own text nor the line may be shown: a password may stand there.
+    serde_saphyr::from_str(&text).map(Some).map_err(|error| {
+        let place = error
+            .location()
+            .map(|at| format!(":{}:{}", at.line(), at.column()))
+            .unwrap_or_default();
+        (
+            "use-clouds",
+            format!(
+                "{}{place}: not YAML, or a value is not what its key takes",
+                path.display()
+            ),
+        )
+    })
+}

@@ -1,0 +1,198 @@
+//! The keys of `cloud.conf`.
+
+use std::collections::BTreeMap;
+
+use ccm_core::config::{GoDuration, config_file, config_section};
+use secrecy::SecretString;
+
+config_section! {
+    /// How to reach the cloud and who we are. The credentials are one of: user and password, an application credential,
+    /// or a token; with `trust-id` the password of a trustee.
+    pub(crate) struct Global {
+        /// URL of the Identity service (Keystone). With `/v3` at its end it is used as it is, otherwise the service's list of versions is read. Needed, here or in `clouds.yaml`.
+        "auth-url" => pub(crate) auth_url: String,
+        /// Name of the user. Needs a domain: `user-domain-id` or `user-domain-name`, or with a project `domain-id` or `domain-name`.
+        "username" => pub(crate) username: String,
+        /// Id of the user, in place of `username`.
+        "user-id" => pub(crate) user_id: String,
+        /// Password of the user.
+        "password" => pub(crate) password: Option<SecretString>,
+        /// Id of the project. Wins over `tenant-name`.
+        "tenant-id" => pub(crate) tenant_id: String,
+        /// Name of the project. Needs a domain: `tenant-domain-id` or `tenant-domain-name`, or `domain-id` or `domain-name`.
+        "tenant-name" => pub(crate) tenant_name: String,
+        /// Id of the project's domain.
+        "tenant-domain-id" => pub(crate) tenant_domain_id: String,
+        /// Name of the project's domain.
+        "tenant-domain-name" => pub(crate) tenant_domain_name: String,
+        /// Id of the user's domain.
+        "user-domain-id" => pub(crate) user_domain_id: String,
+        /// Name of the user's domain.
+        "user-domain-name" => pub(crate) user_domain_name: String,
+        /// Id of the domain of both user and project, where these have none of their own. Without a project: the domain that the token is good for.
+        "domain-id" => pub(crate) domain_id: String,
+        /// Name of that domain.
+        "domain-name" => pub(crate) domain_name: String,
+        /// Id of a trust. The token is then good for what the trust gives.
+        "trust-id" => pub(crate) trust_id: String,
+        /// Id of the user that the trust was given to. Without it the user above.
+        "trustee-id" => pub(crate) trustee_id: String,
+        /// Password of that user.
+        "trustee-password" => pub(crate) trustee_password: Option<SecretString>,
+        /// Id of an application credential.
+        "application-credential-id" => pub(crate) application_credential_id: String,
+        /// Name of an application credential, in place of its id. Needs the user it belongs to: `user-id`, or `username` and a domain.
+        "application-credential-name" => pub(crate) application_credential_name: String,
+        /// Secret of the application credential.
+        "application-credential-secret" => pub(crate) application_credential_secret: Option<SecretString>,
+        /// A token, in place of other credentials, and used before them. With a project it is exchanged for one of that project. It can not be used beyond its expiry.
+        "token" => pub(crate) token: Option<SecretString>,
+        /// The region: which endpoints of the catalogue are used, and the nodes' region label. Empty: the first endpoint of each service, and no label.
+        "region" => pub(crate) region: String,
+        /// Which of a service's endpoints is used: `public`, `internal` or `admin`. Keystone is always reached through `auth-url`.
+        "os-endpoint-type" => pub(crate) os_endpoint_type: String,
+        /// File with the certificates (PEM) of the only authorities to trust, in place of the system's.
+        "ca-file" => pub(crate) ca_file: String,
+        /// These certificates themselves. Used only without `ca-file`.
+        "cafilecontents" => pub(crate) cafilecontents: String,
+        /// File with our client certificate (PEM). Used only together with `key-file`.
+        "cert-file" => pub(crate) cert_file: String,
+        /// File with the key of our client certificate (PEM).
+        "key-file" => pub(crate) key_file: String,
+        /// Exactly `true`: certificates are not verified. Anything else, also `yes` and `1`: they are.
+        "tls-insecure" => pub(crate) tls_insecure: String,
+        /// Take from `clouds.yaml` what this section does not give.
+        "use-clouds" => pub(crate) use_clouds: bool,
+        /// Path of `clouds.yaml`. Without it: what `OS_CLIENT_CONFIG_FILE` names, then the working directory, `~/.config/openstack` and `/etc/openstack`.
+        "clouds-file" => pub(crate) clouds_file: String,
+        /// Which entry of `clouds.yaml`; implies `use-clouds`. Without it: what `OS_CLOUD` names, or the only one.
+        "cloud" => pub(crate) cloud: String,
+    }
+}
+
+config_section! {
+    /// Which of a server's addresses become addresses of the node, and in which order.
+    pub(crate) struct Networking {
+        /// Leave IPv6 addresses out.
+        "ipv6-support-disabled" => pub(crate) ipv6_support_disabled: bool,
+        /// Name of a network whose fixed addresses are external ones. May be given several times.
+        "public-network-name" => pub(crate) public_network_name: Vec<String>,
+        /// Name of a network whose fixed addresses are internal ones; those of other networks are left out. May be given several times. Without it: all networks.
+        "internal-network-name" => pub(crate) internal_network_name: Vec<String>,
+        /// CIDRs, separated by commas or white space. Addresses in the first of them come first; those in none come last.
+        "address-sort-order" => pub(crate) address_sort_order: String,
+    }
+}
+
+config_section! {
+    /// Calls.
+    pub(crate) struct Metadata {
+        /// Accepted and checked, without effect: neither config drive nor metadata service is read.
+        "search-order" => pub(crate) search_order: String = "configDrive,metadataService".to_owned(),
+        /// How long one request to any OpenStack service may take (not only to the metadata service, in spite of the section's name). `0` is no limit.
+        "request-timeout" => pub(crate) request_timeout: GoDuration = GoDuration::from_secs(60),
+    }
+}
+
+config_section! {
+    /// Load balancers for Services. Accepted and checked; this version does not manage load balancers yet.
+    pub(crate) struct LoadBalancer {
+        /// Whether load balancers are managed.
+        "enabled" => pub(crate) enabled: bool = true,
+        /// Only `v2` (Octavia).
+        "lb-version" => pub(crate) lb_version: String,
+        /// Octavia provider.
+        "lb-provider" => pub(crate) lb_provider: String = "amphora".to_owned(),
+        /// How connections are spread over the members.
+        "lb-method" => pub(crate) lb_method: String = "ROUND_ROBIN".to_owned(),
+        /// Subnet of the virtual address and of the members.
+        "subnet-id" => pub(crate) subnet_id: String,
+        /// Subnet of the members, where it is another one.
+        "member-subnet-id" => pub(crate) member_subnet_id: String,
+        /// Network of the virtual address.
+        "network-id" => pub(crate) network_id: String,
+        /// External network for floating addresses. Empty: found by itself.
+        "floating-network-id" => pub(crate) floating_network_id: String,
+        /// External subnet for floating addresses.
+        "floating-subnet-id" => pub(crate) floating_subnet_id: String,
+        /// Pattern of the external subnet's name.
+        "floating-subnet" => pub(crate) floating_subnet: String,
+        /// Tags of the external subnet.
+        "floating-subnet-tags" => pub(crate) floating_subnet_tags: String,
+        /// Every Service gets an internal load balancer.
+        "internal-lb" => pub(crate) internal_lb: bool,
+        /// Whether health is monitored.
+        "create-monitor" => pub(crate) create_monitor: bool,
+        /// Time between two checks, in whole seconds.
+        "monitor-delay" => pub(crate) monitor_delay: GoDuration = GoDuration::from_secs(5),
+        /// How long a check may take, in whole seconds.
+        "monitor-timeout" => pub(crate) monitor_timeout: GoDuration = GoDuration::from_secs(3),
+        /// Checks until a member is up.
+        "monitor-max-retries" => pub(crate) monitor_max_retries: u32 = 1,
+        /// Checks until a member is down.
+        "monitor-max-retries-down" => pub(crate) monitor_max_retries_down: u32 = 3,
+        /// Whether security groups are managed.
+        "manage-security-groups" => pub(crate) manage_security_groups: bool,
+        /// Labels of the nodes that become members.
+        "node-selector" => pub(crate) node_selector: String,
+        /// Delete a load balancer and its children in one call.
+        "cascade-delete" => pub(crate) cascade_delete: bool = true,
+        /// Octavia flavor.
+        "flavor-id" => pub(crate) flavor_id: String,
+        /// Octavia availability zone.
+        "availability-zone" => pub(crate) availability_zone: String,
+        /// Show a host name in place of the address, for proxy protocol.
+        "enable-ingress-hostname" => pub(crate) enable_ingress_hostname: bool,
+        /// Suffix of that name.
+        "ingress-hostname-suffix" => pub(crate) ingress_hostname_suffix: String = "nip.io".to_owned(),
+        /// Default of the annotation for TLS.
+        "default-tls-container-ref" => pub(crate) default_tls_container_ref: String,
+        /// Where TLS containers are: `barbican` or `external`.
+        "container-store" => pub(crate) container_store: String = "barbican".to_owned(),
+        /// Most Services that may share one load balancer.
+        "max-shared-lb" => pub(crate) max_shared_lb: i64 = 2,
+        /// One call for each object.
+        "provider-requires-serial-api-calls" => pub(crate) provider_requires_serial_api_calls: bool,
+    }
+}
+
+config_section! {
+    /// A class of load balancers that a Service may choose. Accepted and checked; not used yet.
+    pub(crate) struct LoadBalancerClass {
+        /// External network for floating addresses.
+        "floating-network-id" => pub(crate) floating_network_id: String,
+        /// External subnet for floating addresses.
+        "floating-subnet-id" => pub(crate) floating_subnet_id: String,
+        /// Pattern of the external subnet's name.
+        "floating-subnet" => pub(crate) floating_subnet: String,
+        /// Tags of the external subnet.
+        "floating-subnet-tags" => pub(crate) floating_subnet_tags: String,
+        /// Network of the virtual address.
+        "network-id" => pub(crate) network_id: String,
+        /// Subnet of the virtual address and of the members.
+        "subnet-id" => pub(crate) subnet_id: String,
+        /// Subnet of the members.
+        "member-subnet-id" => pub(crate) member_subnet_id: String,
+    }
+}
+
+config_section! {
+    /// Routes to the nodes' Pods. Accepted and checked; this version does not manage routes yet.
+    pub(crate) struct Route {
+        /// The router that gets the routes.
+        "router-id" => pub(crate) router_id: String,
+    }
+}
+
+config_file! {
+    /// The config file.
+    pub(crate) struct CloudConf {
+        "Global" => pub(crate) global: Global,
+        "Networking" => pub(crate) networking: Networking,
+        "Metadata" => pub(crate) metadata: Metadata,
+        "LoadBalancer" => pub(crate) load_balancer: LoadBalancer,
+        "LoadBalancerClass" => pub(crate) load_balancer_class: BTreeMap<String, LoadBalancerClass>,
+        "Route" => pub(crate) route: Route,
+    }
+    ignored: ["BlockStorage"]
+}

@@ -1,0 +1,268 @@
+//! From what an OpenStack service, or the way to it, did to us, to [`ccm_core::Error`].
+
+use std::{fmt::Write as _, time::Duration};
+
+use ccm_core::{Error, ErrorKind, Outcome, Retry};
+use http::{HeaderMap, Method, StatusCode, header::RETRY_AFTER};
+use jiff::Timestamp;
+use serde_json::Value;
+
+/// Longest part of a service's own words that is repeated.
+const MESSAGE_MAX: usize = 500;
+
+/// Why a request gave no usable answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The request could not be made or sent, or the answer not be read.
+    #[error("{0}")]
+    Transport(#[source] reqwest::Error),
+    /// The answer says no.
+    #[error("{0:?}")]
+    Refused(Refusal),
+    /// The answer says yes, but is not what was asked for.
+    #[error("{0}")]
+    Shape(#[source] serde_json::Error),
+    /// The answer is larger than anything sensible.
+    #[error("the answer has more than {0} bytes")]
+    TooLarge(usize),
+}
+
+/// An answer that says no.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
+
+/// A request, as errors name it. The query may be long and tells little.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+}
+
+impl Failure {
+    /// The error for a request that failed like this.
+    pub(crate) fn into_error(self, asked: &Asked) -> Error {
+        let Asked { method, path } = asked;
+        match self {
+            Self::Transport(error) => transport(method, path, error),
+            Self::Refused(refusal) => refusal.into_error(asked),
+            Self::Shape(error) => {
+                // The end of the body was reached too early, or it never was one.
+                let what = if error.is_eof() {
+                    "was cut off"
+                } else {
+                    "has an unexpected form"
+                };
+                Error::new(
+                    ErrorKind::Unavailable,
+                    format!("{method} {path}: the answer {what}"),
+                )
+                .with_outcome(Outcome::Unknown)
+                .with_source(error)
+            }
+            Self::TooLarge(_) => Error::new(ErrorKind::Unexpected, format!("{method} {path}: {self}"))
+                .with_outcome(Outcome::Unknown),
+        }
+    }
+}
+
+fn transport(method: &Method, path: &str, error: reqwest::Error) -> Error {
+    let (kind, outcome, what) = if error.is_builder() {
+        (
+            ErrorKind::Unexpected,
+            Outcome::NotDone,
+            "the request could not be made",
+        )
+    } else if error.is_connect() {
+        (ErrorKind::Unavailable, Outcome::NotDone, "could not connect")
+    } else if error.is_timeout() {
+        (ErrorKind::Timeout, Outcome::Unknown, "no answer in time")
+    } else if error.is_redirect() {
+        (ErrorKind::Unexpected, Outcome::NotDone, "redirected too often")
+    } else if error.is_body() || error.is_decode() {
+        (ErrorKind::Unavailable, Outcome::Unknown, "the answer was cut off")
+    } else {
+        (
+            ErrorKind::Unavailable,
+            Outcome::Unknown,
+            "the connection was lost",
+        )
+    };
+    // The URL has the query; host and port matter when the network does.
+    let host = error.url().map(|url| url.origin().ascii_serialization());
+    let mut mapped = Error::new(kind, format!("{method} {path}: {what}")).with_outcome(outcome);
+    if let Some(host) = host {
+        mapped = mapped.with_context("host", host);
+    }
+    mapped.with_source(error.without_url())
+}
+
+impl Refusal {
+    fn into_error(self, asked: &Asked) -> Error {
+        let fault = Fault::parse(&self.body);
+        let (kind, retry) = self.classify(&fault);
+        let Asked { method, path } = asked;
+        let mut text = format!("{method} {path}: {}", self.status.as_u16());
+        if fault.message.is_empty() {
+            let _ = write!(
+                text,
+                " {}",
+                self.status.canonical_reason().unwrap_or("without a message")
+            );
+        } else {
+            let _ = write!(text, " {}", fault.message);
+        }
+        let mut error = Error::new(kind, text);
+        if let Some(retry) = retry {
+            error = error.with_retry(retry);
+        }
+        if self.status.is_server_error() {
+            error = error.with_outcome(Outcome::Unknown);
+        }
+        if let Some(id) = self
+            .headers
+            .get("x-openstack-request-id")
+            .and_then(|id| id.to_str().ok())
+        {
+            error = error.with_context("request_id", clean(id));
+        }
+        error
+    }
+
+    fn classify(&self, fault: &Fault) -> (ErrorKind, Option<Retry>) {
+        let later = || retry_after(&self.headers, Timestamp::now()).map(Retry::After);
+        match self.status.as_u16() {
+            401 => (ErrorKind::Unauthenticated, None),
+            403 | 409 if fault.is_quota() => (ErrorKind::QuotaExceeded, None),
+            403 => (ErrorKind::PermissionDenied, None),
+            404 if fault.is_openstack => (ErrorKind::NotFound, None),
+            // Not the service said that something is not there, but a proxy in front of it that it has no such path.
+            404 => (ErrorKind::Unavailable, None),
+            405 | 406 => (ErrorKind::Unsupported, None),
+            408 => (ErrorKind::Timeout, None),
+            409 => (ErrorKind::Conflict, None),
+            413 | 429 => (ErrorKind::RateLimited, later()),
+            500.. => (ErrorKind::Unavailable, later()),
+            _ => (ErrorKind::Unexpected, None),
+        }
+    }
+}
+
+/// What a service says of its refusal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// Its words in one line, or empty.
+    pub(crate) message: String,
+    /// What it calls the kind of fault (`itemNotFound`, `OverQuota`), or empty.
+    pub(crate) name: String,
+    /// Whether the body has a form that OpenStack services use.
+    pub(crate) is_openstack: bool,
+}
+
+impl Fault {
+    /// Reads the fault shapes of Octavia, Neutron, Nova and Keystone.
+    pub(crate) fn parse(body: &[u8]) -> Self {
+        let Ok(Value::Object(object)) = serde_json::from_slice(body) else {
+            return Self::text(body);
+        };
+        let text = |value: &Value, key: &str| {
+            value
+                .get(key)
+                .and_then(Value::as_str)
+                .map(clean)
+                .unwrap_or_default()
+        };
+        let root = Value::Object(object.clone());
+        let faultstring = text(&root, "faultstring");
+        if !faultstring.is_empty() {
+            return Self {
+                message: faultstring,
+                name: text(&root, "faultcode"),
+                is_openstack: true,
+            };
+        }
+        // Version negotiation and the newer services: a list of errors.
+        if let Some(first) = root
+            .get("errors")
+            .and_then(Value::as_array)
+            .and_then(|errors| errors.first())
+        {
+            return Self {
+                message: text(first, "detail"),
+                name: text(first, "title"),
+                is_openstack: true,
+            };
+        }
+        for (name, inner) in &object {
+            let message = match inner {
+                Value::Object(_) => text(inner, "message"),
+                Value::String(message) if name == "NeutronError" => clean(message),
+                _ => continue,
+            };
+            if !message.is_empty() {
+                let kind = text(inner, "type");
+                return Self {
+                    message,
+                    name: if kind.is_empty() { name.clone() } else { kind },
+                    is_openstack: true,
+                };
+            }
+        }
+        Self::text(body)
+    }
+
+    /// Some other server's page: its first words, unless it is HTML.
+    fn text(body: &[u8]) -> Self {
+        let text = clean(&String::from_utf8_lossy(body));
+        let message = if text.starts_with('<') {
+            "(an HTML page)".to_owned()
+        } else {
+            text
+        };
+        Self {
+            message,
+            ..Self::default()
+        }
+    }
+
+    /// Nova says `forbidden` or `overLimit`, Neutron `OverQuota`, Octavia only says it in words.
+    fn is_quota(&self) -> bool {
+        self.name == "OverQuota" || self.name == "overLimit" || self.message.to_lowercase().contains("quota")
+    }
+}
+
+/// One line without control characters, not too long.
+pub(crate) fn clean(text: &str) -> String {
+    let mut line = String::new();
+    for word in text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty())
+    {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        if let Some((cut, _)) = line.char_indices().nth(MESSAGE_MAX) {
+            line.truncate(cut);
+            line.push_str("...");
+            break;
+        }
+    }
+    line
+}
+
+/// `Retry-After`: seconds, or a date.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = value.parse::<u64>() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = jiff::fmt::rfc2822::parse(value).ok()?.timestamp();
+    Some(Duration::try_from(date.duration_since(now)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! The table of recorded faults, and the ways in which a connection fails.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use super::*;
+
+#[derive(serde::Deserialize)]
+struct Case {
+    case: String,
+    status: u16,
+    #[serde(default)]
+    body: Option<Value>,
+    #[serde(default)]
+    text_body: String,
+    #[serde(default)]
+    retry_after: Option<String>,
+    kind: String,
+    text: String,
+    #[serde(default)]
+    after: Option<u64>,
+}
+
+fn asked() -> Asked {
+    Asked {
+        method: Method::GET,
+        path: "/v2.1/servers/detail".into(),
+    }
+}
+
+#[test]
+fn recorded_faults_become_the_right_errors() {
+    let cases: Vec<Case> = serde_json::from_str(include_str!("../../testdata/faults.json")).unwrap();
+    for case in cases {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-openstack-request-id", "req-1".parse().unwrap());
+        if let Some(after) = &case.retry_after {
+            headers.insert(RETRY_AFTER, after.parse().unwrap());
+        }
+        let body = case
+            .body
+            .map_or(case.text_body, |body| body.to_string())
+            .into_bytes();
+        let refusal = Refusal {
+            status: StatusCode::from_u16(case.status).unwrap(),
+            headers,
+            body,
+        };
+        let error = Failure::Refused(refusal).into_error(&asked());
+        let text = error.to_string();
+        assert_eq!(error.kind().as_str(), case.kind, "{}: {text}", case.case);
+        assert!(text.contains(&case.text), "{}: {text}", case.case);
+        assert!(
+            text.starts_with(&format!("GET /v2.1/servers/detail: {}", case.status)),
+            "{}: {text}",
+            case.case
+        );
+        assert!(text.ends_with("(request_id=req-1)"), "{}: {text}", case.case);
+        assert!(!text.contains('\n'), "{}: {text}", case.case);
+        if let Some(after) = case.after {
+            assert_eq!(
+                error.retry(),
+                Retry::After(Duration::from_secs(after)),
+                "{}",
+                case.case
+            );
+        } else {
+            assert_eq!(error.retry(), error.kind().default_retry(), "{}", case.case);
+        }
+    }
+}
+
+#[test]
+fn retry_after_may_be_a_date() {
+    let now: Timestamp = "1994-11-06T08:49:30Z".parse().unwrap();
+    let wait = |value: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, value.parse().unwrap());
+        retry_after(&headers, now)
+    };
+    assert_eq!(
+        wait("Sun, 06 Nov 1994 08:49:37 GMT"),
+        Some(Duration::from_secs(7))
+    );
+    assert_eq!(wait("Sun, 06 Nov 1994 08:49:00 GMT"), Some(Duration::ZERO));
+    assert_eq!(wait("12"), Some(Duration::from_secs(12)));
+    assert_eq!(wait("soon"), None);
+    assert_eq!(retry_after(&HeaderMap::new(), now), None);
+}
+
+#[test]
+fn answers_that_are_no_answers_may_be_asked_for_again() {
+    let cut = serde_json::from_str::<Value>(r#"{"servers": [{"id": "#).unwrap_err();
+    let error = Failure::Shape(cut).into_error(&asked());
+    assert_eq!(
+        (error.kind(), error.retry()),
+        (ErrorKind::Unavailable, Retry::Backoff)
+    );
+    assert!(error.to_string().contains("was cut off"), "{error}");
+    let empty = serde_json::from_str::<crate::instances::records::ServerPage>("{}").unwrap_err();
+    let error = Failure::Shape(empty).into_error(&asked());
+    assert_eq!(
+        (error.kind(), error.retry()),
+        (ErrorKind::Unavailable, Retry::Backoff)
+    );
+    assert!(
+        error.report().contains("missing field `servers`"),
+        "{}",
+        error.report()
+    );
+}
+
+#[test]
+fn a_long_message_is_cut_at_a_character() {
+    let text = clean(&"ü".repeat(2 * MESSAGE_MAX));
+    assert!(text.ends_with("ü...") && text.chars().count() == MESSAGE_MAX + 3);
+}
+
+#[tokio::test]
+async fn a_refused_connection_was_not_done() {
+    // The port of a listener that is gone.
+    let address = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let failed = client
+        .get(format!("http://{address}/secret?token=hunter2"))
+        .send()
+        .await
+        .unwrap_err();
+    let error = Failure::Transport(failed).into_error(&asked());
+    assert_eq!(
+        (error.kind(), error.outcome()),
+        (ErrorKind::Unavailable, Outcome::NotDone)
+    );
+    assert!(
+        error.report().contains(&address.to_string()),
+        "{}",
+        error.report()
+    );
+    assert!(!error.report().contains("hunter2"), "{}", error.report());
+}

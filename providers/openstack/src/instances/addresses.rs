@@ -1,0 +1,159 @@
+//! The addresses of a node: their kinds, and their order, which is part of the contract with users.
+//!
+//! The rules are those of the Go cloud controller, step by step; a node's addresses must not change because another
+//! program writes them.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ccm_core::{AddressType, NodeAddress};
+use ipnet::IpNet;
+
+use super::records::{NovaAddress, Port, Server};
+
+/// `[Networking]`, checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Networking {
+    /// `ipv6-support-disabled`.
+    pub(crate) ipv6_disabled: bool,
+    /// `public-network-name`.
+    pub(crate) public: Vec<String>,
+    /// `internal-network-name`.
+    pub(crate) internal: Vec<String>,
+    /// `address-sort-order`.
+    pub(crate) sort_order: Vec<IpNet>,
+}
+
+/// A subport of a trunk: the network's name and the port's fixed addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subport<'a> {
+    /// The name of the network.
+    pub(crate) network: &'a str,
+    /// The addresses in the order of the API.
+    pub(crate) addresses: Vec<&'a str>,
+}
+
+/// The addresses of a server, given its ports and the subports of its trunks in their order.
+pub(crate) fn node_addresses(
+    server: &Server,
+    ports: &[&Port],
+    subports: &[Subport<'_>],
+    networking: &Networking,
+) -> Vec<NodeAddress> {
+    let mut list = List {
+        addresses: Vec::new(),
+        ipv6_disabled: networking.ipv6_disabled,
+    };
+
+    for port in ports.iter().filter(|port| port.status == "ACTIVE") {
+        for ip in &port.fixed_ips {
+            list.add_ip(AddressType::InternalIP, &ip.ip_address);
+        }
+    }
+    // Nova gives "" for what is not set.
+    if !server.access_ipv4.is_empty() {
+        list.add(AddressType::ExternalIP, &server.access_ipv4);
+    }
+    if !server.access_ipv6.is_empty() && !networking.ipv6_disabled {
+        list.add(AddressType::ExternalIP, &server.access_ipv6);
+    }
+    if let Some(hostname) = server.hostname.as_deref().filter(|hostname| !hostname.is_empty()) {
+        list.add(AddressType::Hostname, hostname);
+    }
+
+    // Network by network, by name bytewise; in a network Nova's own entries come before those of subports.
+    let mut networks: BTreeMap<&str, Vec<(&str, bool)>> = BTreeMap::new();
+    for (network, entries) in &server.addresses {
+        let known = networks.entry(network).or_default();
+        known.extend(
+            entries
+                .iter()
+                .map(|NovaAddress { addr, floating }| (addr.as_str(), *floating)),
+        );
+    }
+    for subport in subports {
+        let known = networks.entry(subport.network).or_default();
+        known.extend(subport.addresses.iter().map(|address| (*address, false)));
+    }
+    let names = |list: &[String], name: &str| list.iter().any(|item| item == name);
+    for (network, entries) in networks {
+        for (address, floating) in entries {
+            let kind = if floating {
+                AddressType::ExternalIP
+            } else if names(&networking.public, network) {
+                list.remove(address);
+                AddressType::ExternalIP
+            } else if networking.internal.is_empty() || names(&networking.internal, network) {
+                AddressType::InternalIP
+            } else {
+                list.remove(address);
+                continue;
+            };
+            list.add_ip(kind, address);
+        }
+    }
+
+    let mut addresses = list.addresses;
+    sort(&mut addresses, &networking.sort_order);
+    addresses
+}
+
+struct List {
+    addresses: Vec<NodeAddress>,
+    ipv6_disabled: bool,
+}
+
+impl List {
+    fn add(&mut self, kind: AddressType, address: &str) {
+        let new = NodeAddress::new(kind, address);
+        if !self.addresses.contains(&new) {
+            self.addresses.push(new);
+        }
+    }
+
+    fn add_ip(&mut self, kind: AddressType, address: &str) {
+        if !(self.ipv6_disabled && address.contains(':')) {
+            self.add(kind, address);
+        }
+    }
+
+    fn remove(&mut self, address: &str) {
+        self.addresses.retain(|known| known.address != address);
+    }
+}
+
+/// Sorts by the first network of `order` that holds the address. What is in none of them, host names too, comes last
+/// and keeps its order; what is in the same one is sorted by value.
+fn sort(addresses: &mut [NodeAddress], order: &[IpNet]) {
+    if order.is_empty() {
+        return;
+    }
+    addresses.sort_by_cached_key(|address| {
+        let ip: Option<IpAddr> = address.address.parse().ok();
+        let rank = ip.and_then(|ip| order.iter().position(|net| net.contains(&ip)));
+        match (rank, ip) {
+            (Some(rank), Some(IpAddr::V4(ip))) => (rank, u128::from(ip.to_ipv6_mapped())),
+            (Some(rank), Some(IpAddr::V6(ip))) => (rank, u128::from(ip)),
+            // The sort is stable.
+            _ => (order.len(), 0),
+        }
+    });
+}
+
+/// Reads `address-sort-order`: networks separated by commas or white space. What is none is given back beside them.
+pub(crate) fn parse_sort_order(text: &str) -> (Vec<IpNet>, Vec<&str>) {
+    let mut networks = Vec::new();
+    let mut invalid = Vec::new();
+    for item in text
+        .split(|c: char| c == ',' || c.is_whitespace())
+        .filter(|item| !item.is_empty())
+    {
+        match item.parse::<IpNet>() {
+            Ok(network) => networks.push(network.trunc()),
+            Err(_) => invalid.push(item),
+        }
+    }
+    (networks, invalid)
+}
+
+#[cfg(test)]
+mod tests;

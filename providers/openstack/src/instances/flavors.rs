@@ -1,0 +1,102 @@
+//! The instance type of a server: the name of its flavor.
+
+use std::{fmt, time::Duration};
+
+use ccm_core::{
+    Error, ErrorKind, Freshness, Priority, Result,
+    client::{Cache, CacheConfig, ClientMetrics},
+};
+
+use super::{
+    mapping::is_label_value,
+    records::{OneFlavor, OneServer, Server},
+};
+use crate::client::{Api, Get, Op, catalogue::Service};
+
+/// A flavor never changes; a day bounds how long one that was deleted and made anew under its id is mistaken.
+const KEPT: Duration = Duration::from_secs(24 * 3600);
+
+/// Finds instance types.
+pub(super) struct Flavors {
+    api: Api,
+    /// From a flavor's id to its name, where server records have only the id.
+    names: Cache<String, String>,
+    /// From a flavor's name to its id, where server records have only the name and it is no label value.
+    ids: Cache<String, String>,
+}
+
+impl fmt::Debug for Flavors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flavors").finish_non_exhaustive()
+    }
+}
+
+impl Flavors {
+    pub(super) fn new(api: Api, metrics: &ClientMetrics) -> Self {
+        let config = CacheConfig {
+            max_entries: Some(1000),
+            max_age: Some(KEPT),
+            ..CacheConfig::new("openstack_flavors")
+        };
+        Self {
+            api,
+            names: Cache::new(config, metrics),
+            ids: Cache::new(config, metrics),
+        }
+    }
+
+    /// The flavor's name if it can be a label's value, else its id.
+    pub(super) async fn instance_type(&self, server: &Server, priority: Priority) -> Result<Option<String>> {
+        let label = |text: &str| is_label_value(text).then(|| text.to_owned());
+        match (&server.flavor.original_name, &server.flavor.id) {
+            (Some(name), _) if is_label_value(name) => Ok(Some(name.clone())),
+            (_, Some(id)) => {
+                let name = self.name(id, priority).await?;
+                Ok(label(&name).or_else(|| label(id)))
+            }
+            (Some(name), None) => Ok(label(&self.id(name, &server.id, priority).await?)),
+            (None, None) => Err(
+                Error::new(ErrorKind::Unavailable, "flavor original_name/id not found")
+                    .with_context("server", &server.id),
+            ),
+        }
+    }
+
+    async fn name(&self, id: &str, priority: Priority) -> Result<std::sync::Arc<String>> {
+        let (api, owned) = (self.api.clone(), id.to_owned());
+        let load = move || async move {
+            let path = ["flavors", owned.as_str()];
+            let get = Get {
+                op: Op::FlavorGet,
+                service: Service::Compute,
+                path: &path,
+                query: &[],
+                microversion: None,
+            };
+            let OneFlavor { flavor } = api.get(&get, priority).await?;
+            Ok(flavor.name)
+        };
+        self.names.get(id.to_owned(), Freshness::AtMost(KEPT), load).await
+    }
+
+    /// Only the old form of a server record has the id.
+    async fn id(&self, name: &str, server: &str, priority: Priority) -> Result<std::sync::Arc<String>> {
+        let (api, owned) = (self.api.clone(), server.to_owned());
+        let load = move || async move {
+            let path = ["servers", owned.as_str()];
+            let get = Get {
+                op: Op::ServerGet,
+                service: Service::Compute,
+                path: &path,
+                query: &[],
+                microversion: None,
+            };
+            let OneServer { server } = api.get(&get, priority).await?;
+            server.flavor.id.ok_or_else(|| {
+                Error::new(ErrorKind::Unavailable, "flavor original_name/id not found")
+                    .with_context("server", owned)
+            })
+        };
+        self.ids.get(name.to_owned(), Freshness::AtMost(KEPT), load).await
+    }
+}

@@ -1,0 +1,253 @@
+//! The ports of servers, and the subports of their trunks.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use ccm_core::{
+    Error, NodeAddress, Priority, Result,
+    client::{Page, collect},
+};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::{
+    addresses::{Networking, Subport, node_addresses},
+    records::{NetworkPage, Port, PortPage, Server, has_next},
+};
+use crate::client::{Api, Get, Op, catalogue::Service};
+
+/// Ids of one request: the address of 150 stays below 8 KiB, the least that servers in front of Neutron take.
+const IDS: usize = 150;
+/// How long the name of a network is believed.
+const NAMES_KEPT: Duration = Duration::from_secs(300);
+/// Names are forgotten all at once when there are so many.
+const NAMES_MAX: usize = 10_000;
+
+/// The fields that are read; Neutron leaves the others out.
+const PORT_FIELDS: [&str; 7] = [
+    "id",
+    "device_id",
+    "network_id",
+    "status",
+    "fixed_ips",
+    "trunk_details",
+    "created_at",
+];
+
+/// What is attached to a server.
+#[derive(Debug, Default)]
+pub(super) struct Attached {
+    /// In the order in which they were made.
+    ports: Vec<Port>,
+    /// The subports of their trunks, each with the name of its network.
+    subports: Vec<(Arc<str>, Port)>,
+}
+
+impl Attached {
+    pub(super) fn addresses_of(&self, server: &Server, networking: &Networking) -> Vec<NodeAddress> {
+        let subports: Vec<_> = self
+            .subports
+            .iter()
+            .map(|(network, port)| Subport {
+                network,
+                addresses: port.fixed_ips.iter().map(|ip| ip.ip_address.as_str()).collect(),
+            })
+            .collect();
+        node_addresses(
+            server,
+            &self.ports.iter().collect::<Vec<_>>(),
+            &subports,
+            networking,
+        )
+    }
+}
+
+/// Finds ports.
+pub(super) struct Ports {
+    api: Api,
+    /// The names of networks, and when they were read.
+    names: Mutex<HashMap<String, (Arc<str>, Instant)>>,
+}
+
+impl fmt::Debug for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ports").finish_non_exhaustive()
+    }
+}
+
+impl Ports {
+    pub(super) fn new(api: Api) -> Self {
+        Self {
+            api,
+            names: Mutex::default(),
+        }
+    }
+
+    /// What is attached to each of these servers. A request that fails fails for the servers it was about.
+    pub(super) async fn attached_to(
+        &self,
+        servers: &[&str],
+        priority: Priority,
+    ) -> HashMap<String, Result<Arc<Attached>>> {
+        let each = servers.chunks(IDS).map(|ids| async move {
+            let result = self.of_chunk(ids, priority).await;
+            ids.iter()
+                .map(|id| {
+                    let attached = match &result {
+                        Ok(all) => Ok(all.get(*id).cloned().unwrap_or_default()),
+                        Err(error) => Err(error.clone()),
+                    };
+                    ((*id).to_owned(), attached)
+                })
+                .collect::<Vec<_>>()
+        });
+        join_all(each).await.into_iter().flatten().collect()
+    }
+
+    async fn of_chunk(&self, servers: &[&str], priority: Priority) -> Result<HashMap<String, Arc<Attached>>> {
+        let mut ports = self.list(("device_id", servers), priority).await?;
+        // Neutron gives no order. The oldest port is the one that the server was made with.
+        ports.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
+        let mut attached: HashMap<String, Attached> = HashMap::new();
+        for port in ports {
+            attached
+                .entry(port.device_id.clone())
+                .or_default()
+                .ports
+                .push(port);
+        }
+        self.add_subports(&mut attached, priority).await?;
+        Ok(attached
+            .into_iter()
+            .map(|(id, attached)| (id, Arc::new(attached)))
+            .collect())
+    }
+
+    /// Adds the subports. One that is not there (any more), or whose network may not be seen, is left out; but if they
+    /// could not be read the addresses are not known, and a node must not lose those it has.
+    async fn add_subports(&self, attached: &mut HashMap<String, Attached>, priority: Priority) -> Result<()> {
+        let ids: HashSet<&str> = attached
+            .values()
+            .flat_map(|attached| &attached.ports)
+            .flat_map(|port| &port.trunk_details.sub_ports)
+            .map(|sub| sub.port_id.as_str())
+            .collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<&str> = ids.into_iter().collect();
+        let lists = join_all(ids.chunks(IDS).map(|ids| self.list(("id", ids), priority))).await;
+        let mut subports = HashMap::new();
+        for list in lists {
+            subports.extend(list?.into_iter().map(|port| (port.id.clone(), port)));
+        }
+        let names = self
+            .network_names(
+                subports.values().map(|port| port.network_id.as_str()).collect(),
+                priority,
+            )
+            .await?;
+        for (server, attached) in attached {
+            for sub in attached
+                .ports
+                .iter()
+                .flat_map(|port| &port.trunk_details.sub_ports)
+            {
+                let port = subports.get(&sub.port_id);
+                match port.and_then(|port| Some((Arc::clone(names.get(&port.network_id)?), port.clone()))) {
+                    Some(subport) => attached.subports.push(subport),
+                    None => warn!(
+                        server,
+                        port = sub.port_id,
+                        "Left a subport out: it or its network can not be seen"
+                    ),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn network_names(
+        &self,
+        ids: HashSet<&str>,
+        priority: Priority,
+    ) -> Result<HashMap<String, Arc<str>>> {
+        let (mut names, missing) = {
+            let kept = self.names.lock();
+            let fresh = |id: &str| kept.get(id).filter(|(_, read)| read.elapsed() < NAMES_KEPT);
+            let names: HashMap<String, Arc<str>> = ids
+                .iter()
+                .filter_map(|id| Some(((*id).to_owned(), Arc::clone(&fresh(id)?.0))))
+                .collect();
+            let missing: Vec<&str> = ids.into_iter().filter(|id| !names.contains_key(*id)).collect();
+            (names, missing)
+        };
+        for ids in missing.chunks(IDS) {
+            let began = Instant::now();
+            let networks = collect(None, |marker: Option<String>| async move {
+                let mut query: Vec<_> = ids.iter().map(|id| ("id", *id)).collect();
+                query.extend(["id", "name"].map(|field| ("fields", field)));
+                query.extend(marker.as_deref().map(|marker| ("marker", marker)));
+                let page: NetworkPage = self
+                    .api
+                    .get(&get(Op::NetworkList, "networks", &query), priority)
+                    .await?;
+                let last = page.networks.last().map(|network| network.id.clone());
+                Ok::<_, Error>(Page {
+                    next: last.filter(|_| has_next(&page.networks_links)),
+                    items: page.networks,
+                })
+            })
+            .await?;
+            let mut kept = self.names.lock();
+            if kept.len() > NAMES_MAX {
+                kept.clear();
+            }
+            for network in networks {
+                let name: Arc<str> = network.name.into();
+                kept.insert(network.id.clone(), (Arc::clone(&name), began));
+                names.insert(network.id, name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// All ports with one of these values.
+    async fn list(&self, (key, values): (&'static str, &[&str]), priority: Priority) -> Result<Vec<Port>> {
+        collect(None, |marker: Option<String>| async move {
+            let mut query: Vec<_> = values.iter().map(|value| (key, *value)).collect();
+            query.extend(PORT_FIELDS.map(|field| ("fields", field)));
+            query.extend(marker.as_deref().map(|marker| ("marker", marker)));
+            let page: PortPage = self
+                .api
+                .get(&get(Op::PortList, "ports", &query), priority)
+                .await?;
+            let last = page.ports.last().map(|port| port.id.clone());
+            Ok(Page {
+                next: last.filter(|_| has_next(&page.ports_links)),
+                items: page.ports,
+            })
+        })
+        .await
+    }
+}
+
+fn get<'a>(op: Op, collection: &'static str, query: &'a [(&'static str, &'a str)]) -> Get<'a> {
+    let path: &'static [&'static str] = match collection {
+        "networks" => &["networks"],
+        _ => &["ports"],
+    };
+    Get {
+        op,
+        service: Service::Network,
+        path,
+        query,
+        microversion: None,
+    }
+}

@@ -1,0 +1,318 @@
+//! What nodes get.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod cloud;
+
+use std::collections::BTreeMap;
+
+use ccm_core::{ErrorKind, Freshness, InstanceState, Power, Priority};
+use ccm_sim::{
+    Action, Fault,
+    openstack::{Config, NetworkSpec, PortSpec, ServerPatch, ServerSpec},
+};
+use cloud::{Connected, addresses, build, by_id, by_name, by_provider_id, existence, present};
+
+#[tokio::test]
+async fn a_node_gets_everything_its_server_says() {
+    let c = Connected::new().await;
+    let spec = ServerSpec {
+        availability_zone: Some("zone 1/a".into()),
+        access_ipv4: Some("198.51.100.7".parse().unwrap()),
+        metadata: BTreeMap::from([("hostname".into(), "n1.example".into())]),
+        ports: Some(vec![PortSpec {
+            addresses: None,
+            floating: Some("203.0.113.5".parse().unwrap()),
+            ..PortSpec::default()
+        }]),
+        ..ServerSpec::named("n1")
+    };
+    let id = c.sim.create_server(&spec).unwrap();
+    let fixed = c.sim.port_addresses(&c.sim.server_ports(&id)[0])[0];
+
+    let instance = present(c.ask(by_name("n1")).await);
+    assert_eq!(instance.provider_id, format!("openstack:///{id}"));
+    assert_eq!(instance.zone.as_deref(), Some("zone-1-a"));
+    assert_eq!(instance.region.as_deref(), Some("RegionOne"));
+    assert_eq!(instance.power, Power::On);
+    assert!(instance.instance_type.is_some());
+    let expect = [
+        format!("InternalIP={fixed}"),
+        "ExternalIP=198.51.100.7".to_owned(),
+        "Hostname=n1.example".to_owned(),
+        "ExternalIP=203.0.113.5".to_owned(),
+    ];
+    assert_eq!(addresses(&instance), expect);
+    assert_eq!(present(c.ask(by_id("other", &id)).await), instance);
+
+    c.sim.set_status(&id, "SHUTOFF").unwrap();
+    assert_eq!(
+        present(c.ask(existence(by_id("n1", &id))).await).power,
+        Power::Off
+    );
+    assert!(
+        c.sim
+            .calls()
+            .iter()
+            .all(|call| call.user_agent.as_deref() == Some(cloud::USER_AGENT))
+    );
+}
+
+#[tokio::test]
+async fn two_servers_of_one_name_are_an_error_that_names_both() {
+    let c = Connected::new().await;
+    let a = c.sim.create_server(&ServerSpec::named("twin")).unwrap();
+    let b = c.sim.create_server(&ServerSpec::named("twin")).unwrap();
+    c.sim.create_servers(5, &ServerSpec::named("single-{i}")).unwrap();
+    let alone = c.ask(by_name("twin")).await.unwrap_err();
+    let queries = [by_name("twin"), by_name("single-1"), by_name("single-2")];
+    let mut answers = c.describe(&queries, Freshness::now()).await;
+    present(answers.pop().unwrap());
+    present(answers.pop().unwrap());
+    for error in [alone, answers.pop().unwrap().unwrap_err()] {
+        let text = error.to_string();
+        assert!(
+            text.contains("multiple results where only one expected"),
+            "{text}"
+        );
+        assert!(text.contains(&a) && text.contains(&b), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn servers_of_a_cell_that_is_down_are_never_absent() {
+    let c = Connected::new().await;
+    let spec = ServerSpec {
+        cell: Some("cell2".into()),
+        ..ServerSpec::named("node-{i}")
+    };
+    let lost = c.sim.create_servers(3, &spec).unwrap();
+    let up = c.sim.create_server(&ServerSpec::named("node-up")).unwrap();
+    c.sim.set_cell_up("cell2", false);
+    // A wrong answer here would delete nodes. The read by id is a 500, and is given up after some tries.
+    let queries = [
+        by_name("node-1"),
+        by_name("node-2"),
+        existence(by_id("node-3", &lost[2])),
+        existence(by_id("node-up", &up)),
+    ];
+    let answers = c.describe(&queries, Freshness::now()).await;
+    assert!(
+        matches!(
+            &answers[..2],
+            [Ok(InstanceState::Unresolved), Ok(InstanceState::Unresolved)]
+        ),
+        "{answers:?}"
+    );
+    assert_eq!(answers[2].as_ref().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(matches!(answers[3], Ok(InstanceState::Present(_))), "{answers:?}");
+}
+
+#[tokio::test]
+async fn a_server_of_another_project_is_absent_and_one_of_another_region_an_error() {
+    let c = Connected::with(
+        Config {
+            regions: vec!["RegionOne".into(), "RegionTwo".into()],
+            ..Config::default()
+        },
+        "",
+    )
+    .await;
+    c.sim.create_project("elsewhere");
+    let foreign = c
+        .sim
+        .create_server(&ServerSpec {
+            project: Some("elsewhere".into()),
+            ..ServerSpec::named("node-1")
+        })
+        .unwrap();
+    assert_eq!(
+        c.ask(by_id("node-1", &foreign)).await.unwrap(),
+        InstanceState::Absent
+    );
+    assert_eq!(c.ask(by_name("node-1")).await.unwrap(), InstanceState::Unresolved);
+    let error = c
+        .ask(by_provider_id(
+            "node-1",
+            &format!("openstack://RegionTwo/{foreign}"),
+        ))
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("RegionTwo"), "{error}");
+    assert_eq!(
+        c.ask(by_provider_id("node-1", "aws:///a/i-1")).await.unwrap(),
+        InstanceState::Unmanaged
+    );
+    assert!(c.cloud.owns("openstack:///x") && c.cloud.owns("RegionOne/x") && !c.cloud.owns("aws:///a/i-1"));
+}
+
+#[tokio::test]
+async fn subports_of_trunks_bring_their_addresses() {
+    let c = Connected::new().await;
+    for (name, subnet) in [("vlan-a", "192.168.50.0/24"), ("vlan-b", "192.168.60.0/24")] {
+        let spec = NetworkSpec {
+            name: name.into(),
+            subnets: vec![subnet.parse().unwrap()],
+            ..NetworkSpec::default()
+        };
+        c.sim.create_network(&spec).unwrap();
+    }
+    let ids = c.sim.create_servers(2, &ServerSpec::named("node-{i}")).unwrap();
+    let mut expected = Vec::new();
+    for id in &ids {
+        let parent = c.sim.server_ports(id)[0].clone();
+        let sub = c.sim.add_sub_port(&parent, 100, &PortSpec::on("vlan-a")).unwrap();
+        let other = c.sim.add_sub_port(&parent, 101, &PortSpec::on("vlan-b")).unwrap();
+        expected.push([sub, other].map(|port| format!("InternalIP={}", c.sim.port_addresses(&port)[0])));
+    }
+    let queries = [by_id("node-1", &ids[0]), by_id("node-2", &ids[1])];
+    for (answer, expected) in c
+        .describe(&queries, Freshness::now())
+        .await
+        .into_iter()
+        .zip(&expected)
+    {
+        let addresses = addresses(&present(answer));
+        assert!(
+            expected.iter().all(|address| addresses.contains(address)),
+            "{addresses:?} lacks {expected:?}"
+        );
+    }
+    assert_eq!(
+        (c.count("port_list"), c.count("network_list"), c.count("port_get")),
+        (2, 1, 0)
+    );
+}
+
+#[tokio::test]
+async fn a_failed_list_of_ports_fails_only_its_servers() {
+    let c = Connected::new().await;
+    let ids = c.sim.create_servers(200, &ServerSpec::named("node-{i}")).unwrap();
+    let queries: Vec<_> = ids.iter().map(|id| by_id("node-1", id)).collect();
+    c.sim
+        .add_fault(Fault::on("port_list", Action::status(403)).once());
+    let answers = c.describe(&queries, Freshness::now()).await;
+    let failed = answers.iter().filter(|answer| answer.is_err()).count();
+    assert!(failed == 150 || failed == 50, "{failed} failed");
+    let error = answers.into_iter().find_map(Result::err).unwrap();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
+}
+
+#[tokio::test]
+async fn what_passes_by_is_tried_again() {
+    let c = Connected::new().await;
+    let ids = c.sim.create_servers(3, &ServerSpec::named("node-{i}")).unwrap();
+    let slow_down = Action::Status {
+        code: 429,
+        body: None,
+        headers: BTreeMap::from([("Retry-After".into(), "1".into())]),
+    };
+    let proxy = Action::Status {
+        code: 404,
+        body: Some("<html>no such path</html>".into()),
+        headers: BTreeMap::new(),
+    };
+    for action in [
+        Action::status(500),
+        slow_down,
+        Action::Truncate { bytes: None },
+        Action::EmptyJson,
+        Action::Drop,
+        Action::Reset,
+        // Not Nova's word on the server: never an absence.
+        proxy,
+    ] {
+        for op in ["server_get", "port_list"] {
+            c.sim.clear_faults();
+            c.sim.add_fault(Fault::on(op, action.clone()).once());
+            present(c.ask(by_id("node-1", &ids[0])).await);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_addresses_is_present() {
+    let c = Connected::new().await;
+    c.sim
+        .create_server(&ServerSpec {
+            ports: Some(Vec::new()),
+            status: Some("BUILD".into()),
+            ..ServerSpec::named("new")
+        })
+        .unwrap();
+    assert!(present(c.ask(by_name("new")).await).addresses.is_empty());
+}
+
+#[tokio::test]
+async fn background_work_is_answered_too() {
+    let c = Connected::new().await;
+    let ids = c.sim.create_servers(30, &ServerSpec::named("node-{i}")).unwrap();
+    let queries: Vec<_> = ids.iter().map(|id| by_id("node-1", id)).collect();
+    let instances = c.cloud.instances().unwrap();
+    for answer in instances
+        .describe(&queries, Freshness::now(), Priority::Background)
+        .await
+    {
+        present(answer);
+    }
+}
+
+#[tokio::test]
+async fn provider_ids_name_the_region_only_where_they_are_read() {
+    // What is written is a matter of the environment and tested with the config; what is read is not.
+    let c = Connected::new().await;
+    let id = c.sim.create_server(&ServerSpec::named("node-1")).unwrap();
+    for text in [
+        format!("openstack://RegionOne/{id}"),
+        format!("RegionOne/{id}"),
+        format!("/{id}"),
+    ] {
+        assert_eq!(
+            present(c.ask(by_provider_id("node-1", &text)).await).provider_id,
+            format!("openstack:///{id}")
+        );
+    }
+    c.sim
+        .update_server(
+            &id,
+            &ServerPatch {
+                name: Some("renamed".into()),
+                ..ServerPatch::default()
+            },
+        )
+        .unwrap();
+    assert!(matches!(
+        c.ask(by_id("node-1", &id)).await,
+        Ok(InstanceState::Present(_))
+    ));
+}
+
+#[tokio::test]
+async fn networking_keys_reach_the_addresses() {
+    let sim = ccm_sim::openstack::OpenStack::start(Config::default())
+        .await
+        .unwrap();
+    let spec = NetworkSpec {
+        name: "dmz".into(),
+        subnets: vec!["198.51.100.0/24".parse().unwrap()],
+        ..NetworkSpec::default()
+    };
+    sim.create_network(&spec).unwrap();
+    let ports = vec![PortSpec::default(), PortSpec::on("dmz")];
+    sim.create_server(&ServerSpec {
+        ports: Some(ports),
+        ..ServerSpec::named("node-1")
+    })
+    .unwrap();
+    let conf = format!(
+        "{}[Networking]\npublic-network-name = dmz\naddress-sort-order = 198.51.100.0/24\n",
+        sim.cloud_conf()
+    );
+    let cloud = build(&conf).await.unwrap();
+    let c = Connected { sim, cloud };
+    let addresses = addresses(&present(c.ask(by_name("node-1")).await));
+    assert!(
+        addresses[0].starts_with("ExternalIP=198.51.100."),
+        "{addresses:?}"
+    );
+    assert!(addresses[1].starts_with("InternalIP="), "{addresses:?}");
+}

@@ -1,0 +1,84 @@
+//! The simulator's clock: it runs with real time and can be moved forward at will.
+//!
+//! Token lifetimes, quotas and visibility delays are measured on it, so that a test can let a token expire by
+//! [`Clock::advance`] instead of sleeping. Latency and delays of faults are real time: a client has to feel them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+/// Time as the simulated cloud sees it.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    origin: Instant,
+    base: Timestamp,
+    ahead_micros: AtomicU64,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Self {
+            origin: Instant::now(),
+            base: Timestamp::now(),
+            ahead_micros: AtomicU64::new(0),
+        }
+    }
+
+    /// Real time since the start; the call log counts in it.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// Simulated time since the start: real time plus what the clock was moved forward.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.uptime() + Duration::from_micros(self.ahead_micros.load(Ordering::Relaxed))
+    }
+
+    /// The simulated time of day.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.base.checked_add(self.elapsed()).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Moves the clock forward.
+    pub(crate) fn advance(&self, by: Duration) {
+        let micros = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
+        self.ahead_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+}
+
+/// Cuts a time to whole seconds, which is all that the services' databases keep.
+pub(crate) fn seconds(at: Timestamp) -> Timestamp {
+    Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+/// A [`Duration`] as a number of milliseconds in JSON.
+pub(crate) mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(value.as_secs_f64() * 1000.0)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let millis = f64::deserialize(deserializer)?;
+        Duration::try_from_secs_f64(millis / 1000.0).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moves_forward_on_demand() {
+        let clock = Clock::new();
+        let before = clock.now();
+        clock.advance(Duration::from_secs(3600));
+        assert!(clock.now().duration_since(before).as_secs() >= 3600);
+        assert!(clock.uptime() < Duration::from_secs(3600));
+    }
+}

@@ -1,0 +1,272 @@
+//! Requests and replies as the simulated services see them, free of the server's machinery.
+
+use std::future::Future as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use serde::Serialize;
+use tokio::time::{Instant, Sleep};
+
+/// A request with its whole body.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) method: Method,
+    /// Path as it was sent.
+    pub(crate) path: String,
+    /// Query as it was sent, without the question mark.
+    pub(crate) query: String,
+    /// Decoded query parameters in their order; a parameter may occur several times.
+    pub(crate) params: Vec<(String, String)>,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Request {
+    pub(crate) fn new(parts: &http::request::Parts, body: Bytes) -> Self {
+        let query = parts.uri.query().unwrap_or_default().to_owned();
+        let params = url::form_urlencoded::parse(query.as_bytes())
+            .into_owned()
+            .collect();
+        Self {
+            method: parts.method.clone(),
+            path: parts.uri.path().to_owned(),
+            query,
+            params,
+            headers: parts.headers.clone(),
+            body,
+        }
+    }
+
+    /// A header's text, if it is there and is text.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// All values of a query parameter.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> + 'a {
+        self.params
+            .iter()
+            .filter(move |(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The last value of a query parameter.
+    pub(crate) fn last<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+        self.all(name).last()
+    }
+
+    /// What a fault's pattern is matched against.
+    pub(crate) fn target(&self) -> String {
+        if self.query.is_empty() {
+            self.path.clone()
+        } else {
+            format!("{}?{}", self.path, self.query)
+        }
+    }
+
+    /// Length of the request line, which real front ends limit.
+    pub(crate) fn line_length(&self) -> usize {
+        let question_mark = usize::from(!self.query.is_empty());
+        self.method.as_str().len() + self.path.len() + question_mark + self.query.len() + " HTTP/1.1 ".len()
+    }
+}
+
+/// Reads a whole body.
+pub(crate) async fn collect(mut body: Incoming) -> Result<Bytes, hyper::Error> {
+    let mut whole = Vec::new();
+    while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        if let Ok(data) = frame?.into_data() {
+            whole.extend_from_slice(&data);
+        }
+    }
+    Ok(whole.into())
+}
+
+/// A finished answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Reply {
+    pub(crate) fn new(status: StatusCode, content_type: &'static str, body: impl Into<Vec<u8>>) -> Self {
+        let mut headers = HeaderMap::new();
+        headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        Self {
+            status,
+            headers,
+            body: body.into(),
+        }
+    }
+
+    /// An answer without a body.
+    pub(crate) fn empty(status: StatusCode) -> Self {
+        Self {
+            status,
+            headers: HeaderMap::new(),
+            body: Vec::new(),
+        }
+    }
+
+    /// A JSON document.
+    pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(body) => Self::new(status, "application/json", body),
+            Err(error) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", error.to_string()),
+        }
+    }
+
+    /// Sets a header; a value that HTTP cannot carry is left out.
+    pub(crate) fn with(mut self, name: impl TryInto<HeaderName>, value: &str) -> Self {
+        if let (Ok(name), Ok(value)) = (name.try_into(), HeaderValue::from_str(value)) {
+            self.headers.insert(name, value);
+        }
+        self
+    }
+}
+
+/// What a connection and the body on it tell each other.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    /// The connection shall end in a reset.
+    pub(crate) reset: AtomicBool,
+    /// How often everything written so far went out.
+    pub(crate) flushes: AtomicU64,
+}
+
+/// The reply's body on the wire, whole or cut off.
+#[derive(Debug)]
+pub(crate) struct WireBody {
+    data: Option<Bytes>,
+    cut: Option<Cut>,
+}
+
+/// How a body is cut off: after its data went out, which an error would otherwise overtake.
+#[derive(Debug)]
+struct Cut {
+    line: Arc<Line>,
+    flushes_before: u64,
+    pause: Pin<Box<Sleep>>,
+}
+
+/// How often the cut looks whether the data went out.
+const CUT_POLL: Duration = Duration::from_millis(1);
+
+impl WireBody {
+    pub(crate) fn whole(data: impl Into<Bytes>) -> Self {
+        Self {
+            data: Some(data.into()),
+            cut: None,
+        }
+    }
+
+    /// Sends only this much; the server then closes the connection because the promised length is not reached.
+    pub(crate) fn cut(data: impl Into<Bytes>, line: Arc<Line>) -> Self {
+        let cut = Cut {
+            line,
+            flushes_before: 0,
+            pause: Box::pin(tokio::time::sleep(CUT_POLL)),
+        };
+        Self {
+            data: Some(data.into()),
+            cut: Some(cut),
+        }
+    }
+}
+
+/// Why a cut body ends.
+#[derive(Debug, thiserror::Error)]
+#[error("the body was cut off on purpose")]
+pub(crate) struct CutOff;
+
+impl Body for WireBody {
+    type Data = Bytes;
+    type Error = CutOff;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        let data = self.data.take();
+        if let (Some(_), Some(cut)) = (&data, &mut self.cut) {
+            cut.flushes_before = cut.line.flushes.load(Ordering::Relaxed);
+        }
+        if let Some(data) = data.filter(|data| !data.is_empty()) {
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        let Some(cut) = &mut self.cut else {
+            return Poll::Ready(None);
+        };
+        while cut.line.flushes.load(Ordering::Relaxed) == cut.flushes_before {
+            ready!(cut.pause.as_mut().poll(context));
+            cut.pause.as_mut().reset(Instant::now() + CUT_POLL);
+        }
+        Poll::Ready(Some(Err(CutOff)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.cut.is_none() && self.data.as_ref().is_none_or(Bytes::is_empty)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.cut.is_some() {
+            SizeHint::default()
+        } else {
+            SizeHint::with_exact(self.data.as_ref().map_or(0, |data| data.len() as u64))
+        }
+    }
+}
+
+/// Splits a path into its decoded segments. A trailing slash leaves an empty last segment.
+pub(crate) fn segments(path: &str) -> Vec<String> {
+    path.trim_start_matches('/')
+        .split('/')
+        .map(percent_decode)
+        .collect()
+}
+
+fn percent_decode(text: &str) -> String {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        let mut ahead = bytes.clone();
+        let digits = (ahead.next().and_then(hex_digit), ahead.next().and_then(hex_digit));
+        if let (b'%', (Some(high), Some(low))) = (byte, digits) {
+            decoded.push(high * 16 + low);
+            bytes = ahead;
+        } else {
+            decoded.push(byte);
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    char::from(byte)
+        .to_digit(16)
+        .and_then(|digit| u8::try_from(digit).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_and_decodes_paths() {
+        for (path, want) in [
+            ("/", vec![""]),
+            ("/v3", vec!["v3"]),
+            ("/Region%20One/v2.1/", vec!["Region One", "v2.1", ""]),
+            ("/a%zz%4", vec!["a%zz%4"]),
+        ] {
+            assert_eq!(segments(path), want, "{path}");
+        }
+    }
+}

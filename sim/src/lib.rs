@@ -1,0 +1,76 @@
+//! A simulator of the clouds' HTTP APIs for tests, the demo and benchmarks. Never part of the product.
+//!
+//! A simulated cloud is a real HTTP server on loopback, so that the code under test runs unchanged, and as strict as
+//! the real one: what a real service refuses is refused here, with the same status and text. It counts and records
+//! every request, and can be told to throttle, to be slow, to fail in many ways and to show things late.
+//!
+//! ```no_run
+//! # async fn example() -> ccm_sim::Result<()> {
+//! use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
+//! use ccm_sim::{Action, Fault};
+//!
+//! let cloud = OpenStack::start(Config::default()).await?;
+//! cloud.create_servers(100, &ServerSpec::named("node-{i:03}"))?;
+//! cloud.add_fault(Fault::on("server_list", Action::status(503)).once());
+//! println!("{}", cloud.cloud_conf());
+//! assert!(cloud.calls().is_empty());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The control API over HTTP
+//!
+//! The same operations as on [`openstack::Control`], below `/_sim` on the cloud's own listener. Bodies are JSON and
+//! strict; errors are `{"error": "..."}` with 400 or 404. Times are milliseconds.
+//!
+//! | Request | Does |
+//! |---|---|
+//! | `GET /_sim` | auth URL, region, project, number of servers |
+//! | `GET /_sim/cloud.conf` | a cloud.conf for the default user |
+//! | `POST /_sim/servers` | makes a server ([`openstack::ServerSpec`]), with `count` many; answers their ids |
+//! | `PATCH`, `DELETE /_sim/servers/{id}` | changes ([`openstack::ServerPatch`]) or deletes a server |
+//! | `GET`, `POST /_sim/servers/{id}/ports` | lists a server's ports or attaches one ([`openstack::PortSpec`]) |
+//! | `PATCH`, `DELETE /_sim/ports/{id}` | changes ([`openstack::PortPatch`]) or deletes a port |
+//! | `POST /_sim/ports/{id}/floating` | leads a floating `address` to a port |
+//! | `DELETE /_sim/floating/{address}` | takes it away |
+//! | `POST /_sim/ports/{id}/subports` | adds a port with a `segmentation_id` to a trunk |
+//! | `POST /_sim/networks`, `POST /_sim/flavors` | [`openstack::NetworkSpec`], [`openstack::FlavorSpec`] |
+//! | `DELETE /_sim/flavors/{id}` | deletes a flavor |
+//! | `PUT /_sim/cells/{cell}` | takes a cell down or `up` |
+//! | `POST /_sim/regions`, `POST /_sim/projects` | by `name` |
+//! | `POST /_sim/users`, `PUT /_sim/users/{user}/password` | [`openstack::UserSpec`]; a new `password` |
+//! | `POST /_sim/app_credentials`, `DELETE /_sim/app_credentials/{id}` | [`openstack::AppCredentialSpec`] |
+//! | `POST /_sim/trusts` | `trustor`, `trustee`, `project` |
+//! | `DELETE`, `PATCH /_sim/tokens` | revokes all tokens; sets `lifetime_ms` of new ones |
+//! | `GET`, `PATCH /_sim/settings` | [`openstack::Settings`] |
+//! | `POST /_sim/clock` | moves the clock forward by `advance_ms` |
+//! | `PUT`, `DELETE /_sim/quotas/{service}` | [`Quota`] |
+//! | `POST /_sim/latency` | `{"scope": `[`Scope`]`, "latency": `[`Latency`]` or null}` |
+//! | `GET`, `POST`, `DELETE /_sim/faults` | [`Fault`]; `DELETE /_sim/faults/{id}` removes one |
+//! | `GET`, `DELETE /_sim/calls` | the call log ([`Call`]); `?op=` and `?since=<seq>` narrow it |
+//! | `GET /_sim/calls/counts` | number of calls by operation |
+//!
+//! # Operations
+//!
+//! The names by which faults, latencies and the call log know requests: `version_list`, `version_get`;
+//! `token_create`, `token_get`, `token_check`, `token_delete`; `server_list` (with details), `server_list_brief`,
+//! `server_get`, `flavor_list`, `flavor_list_brief`, `flavor_get`; `network_list`, `network_get`, `subnet_list`,
+//! `subnet_get`, `port_list`, `port_get`, `extension_list`, `extension_get`, `resource_list`; `bad_method` and
+//! `unknown`. Writes that the services have and the simulator does not are named alike (`port_update`) and answered
+//! with 501, never with a silent success.
+
+mod calls;
+mod clock;
+mod error;
+mod faults;
+mod http;
+mod latency;
+pub mod openstack;
+mod quota;
+mod server;
+
+pub use calls::Call;
+pub use error::{Error, Result};
+pub use faults::{Action, Fault, FaultState};
+pub use latency::{Latency, Scope};
+pub use quota::{Quota, RetryAfter};

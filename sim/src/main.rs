@@ -1,0 +1,106 @@
+//! `ccm-sim`: runs a simulated cloud until it is interrupted.
+//!
+//! One line of JSON on standard output says where it listens and how to reach it.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
+use ccm_sim::{Latency, Scope};
+use clap::{Args, Parser, Subcommand};
+use serde_json::json;
+
+/// A simulator of the clouds' HTTP APIs.
+#[derive(Parser)]
+#[command(name = "ccm-sim", version)]
+struct Cli {
+    #[command(subcommand)]
+    cloud: Cloud,
+}
+
+#[derive(Subcommand)]
+enum Cloud {
+    /// Simulate an OpenStack: Keystone, Nova, Neutron
+    Openstack(OpenStackArgs),
+}
+
+#[derive(Args)]
+struct OpenStackArgs {
+    /// Address to listen on; port 0 lets the system choose
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Regions, the first being the default one
+    #[arg(long = "region", default_value = "RegionOne")]
+    regions: Vec<String>,
+    /// Servers to begin with
+    #[arg(long, default_value_t = 0)]
+    servers: usize,
+    /// Their names; {i} stands for the number, {i:05} for the same with leading zeros
+    #[arg(long, default_value = "node-{i:05}")]
+    server_name: String,
+    /// Answer time of every request in milliseconds
+    #[arg(long, default_value_t = 0)]
+    latency_ms: u64,
+    /// Minor number of Nova's newest microversion
+    #[arg(long, default_value_t = 104)]
+    max_microversion: u32,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Cloud::Openstack(args) = Cli::parse().cloud;
+    match run(args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody can be told that standard error is closed.
+            let _closed = writeln!(std::io::stderr(), "ccm-sim: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: OpenStackArgs) -> Result<(), Box<dyn std::error::Error>> {
+    let mut config = Config {
+        listen: args.listen,
+        regions: args.regions,
+        seed: args.seed,
+        ..Config::default()
+    };
+    config.settings.max_microversion = args.max_microversion;
+    let cloud = OpenStack::start(config).await?;
+    if args.servers > 0 {
+        cloud.create_servers(args.servers, &ServerSpec::named(args.server_name))?;
+    }
+    if args.latency_ms > 0 {
+        let time = Duration::from_millis(args.latency_ms);
+        cloud.set_latency(Scope::all(), Some(Latency::Fixed { time }));
+    }
+    let line = json!({
+        "auth_url": cloud.auth_url(),
+        "control_url": cloud.control_url(),
+        "region": cloud.region(),
+        "project_id": cloud.project_id(),
+        "cloud_conf": cloud.cloud_conf(),
+    });
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{line}")?;
+    stdout.flush()?;
+    terminated().await?;
+    cloud.shutdown().await;
+    Ok(())
+}
+
+/// Waits for Ctrl-C or SIGTERM.
+async fn terminated() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+        _ = terminate.recv() => Ok(()),
+    }
+}

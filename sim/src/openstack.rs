@@ -1,0 +1,330 @@
+//! A simulated OpenStack: Keystone v3, Nova 2.1 with microversions, and Neutron v2.0.
+//!
+//! All services stand behind one listener. The catalogue leads clients to
+//! `/identity`, `/<region>/compute/v2.1` and `/<region>/network`; the interfaces `internal` and `admin` have paths of
+//! their own (`/internal/identity`, `/<region>/internal/compute/v2.1`), so that the call log shows which was used.
+//! Texts, shapes and status codes of answers are those of the real services' 2026.2 release.
+
+mod control;
+mod control_http;
+mod identity;
+mod ids;
+mod keystone;
+mod neutron;
+mod nova;
+mod region;
+mod spec;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use parking_lot::RwLock;
+use serde_json::json;
+
+pub use control::{Control, Settings};
+pub use spec::{
+    AddressSpec, AppCredential, AppCredentialSpec, FlavorSpec, NetworkSpec, PortPatch, PortSpec, ServerPatch,
+    ServerSpec, UserSpec,
+};
+
+use crate::clock::Clock;
+use crate::error::Result;
+use crate::faults::Snapshot;
+use crate::http::{Reply, Request, segments};
+use crate::quota::Refusal;
+use crate::server::{Cloud, Server, Target, Traffic, bind};
+use identity::{Caller, Identity};
+use ids::Ids;
+use region::Region;
+
+/// How a simulated OpenStack begins.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Regions; the first is the default one.
+    pub regions: Vec<String>,
+    /// Name of the default project.
+    pub project: String,
+    /// Name of the default user, a member of the default project.
+    pub user: String,
+    /// The default user's password.
+    pub password: String,
+    /// How long tokens are valid.
+    pub token_lifetime: Duration,
+    /// What can be changed later, too.
+    pub settings: Settings,
+    /// Longest request line that the front end takes.
+    pub max_request_line: usize,
+    /// Seed of ids, latencies and everything else that is random.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            regions: vec!["RegionOne".to_owned()],
+            project: "k8s".to_owned(),
+            user: "ccm".to_owned(),
+            password: "correct-horse".to_owned(),
+            token_lifetime: Duration::from_secs(3600),
+            settings: Settings::default(),
+            max_request_line: 8190,
+            seed: 0,
+        }
+    }
+}
+
+/// A running simulated OpenStack. Dropping it closes the listener and all connections.
+///
+/// Everything that can be told or asked is on [`Control`], to which this dereferences.
+#[derive(Debug)]
+pub struct OpenStack {
+    control: Control,
+    server: Server,
+}
+
+impl OpenStack {
+    /// Starts to listen on a new cloud with one network, two flavors, one project and one user.
+    ///
+    /// # Errors
+    /// If the address cannot be bound, or the configuration names no region.
+    pub async fn start(config: Config) -> Result<Self> {
+        let (listener, address) = bind(config.listen).await?;
+        let clock = Arc::new(Clock::new());
+        let traffic = Arc::new(Traffic::new(
+            Arc::clone(&clock),
+            config.seed,
+            config.max_request_line,
+        ));
+        let ids = Ids::new(config.seed);
+        let user = UserSpec {
+            name: config.user,
+            password: config.password,
+            ..UserSpec::default()
+        };
+        let identity = Identity::new(&config.project, &user, config.token_lifetime, &ids);
+        let cloud = Arc::new(OpenStackCloud {
+            base: format!("http://{address}"),
+            clock,
+            ids,
+            identity: RwLock::new(identity),
+            regions: RwLock::new(Arc::new(Vec::new())),
+            settings: RwLock::new(config.settings),
+        });
+        let control = Control::new(Arc::clone(&cloud), Arc::clone(&traffic));
+        for region in &config.regions {
+            control.create_region(region)?;
+        }
+        control.require_region()?;
+        let server = Server::start(listener, traffic, cloud);
+        Ok(Self { control, server })
+    }
+
+    /// A handle to tell and ask the cloud, which may outlive this one.
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
+    /// Stops, and returns when the listener is closed.
+    pub async fn shutdown(self) {
+        self.server.shutdown().await;
+    }
+}
+
+impl std::ops::Deref for OpenStack {
+    type Target = Control;
+
+    fn deref(&self) -> &Control {
+        &self.control
+    }
+}
+
+/// The state of all services. Locks are taken in the order regions, identity, settings.
+pub(crate) struct OpenStackCloud {
+    /// URL of the listener, without a path.
+    base: String,
+    clock: Arc<Clock>,
+    ids: Ids,
+    identity: RwLock<Identity>,
+    regions: RwLock<Arc<Vec<Region>>>,
+    settings: RwLock<Settings>,
+}
+
+impl OpenStackCloud {
+    /// URL of the endpoint that a request used, without a version.
+    fn endpoint(&self, target: &Target) -> String {
+        let infix = if target.interface == "public" {
+            String::new()
+        } else {
+            format!("/{}", target.interface)
+        };
+        let region: String = url::form_urlencoded::byte_serialize(target.region.as_bytes()).collect();
+        format!("{}/{region}{infix}/{}", self.base, target.service)
+    }
+
+    /// Who makes a request. Without a valid token the answer is ready; with an unscoped one there is nobody.
+    fn caller(&self, request: &Request) -> std::result::Result<Option<Caller>, Box<Reply>> {
+        let identity = self.identity.read();
+        let token = request
+            .header("x-auth-token")
+            .and_then(|id| identity.token(id, self.clock.now()));
+        let Some(token) = token else {
+            let reply = keystone::error(
+                StatusCode::UNAUTHORIZED,
+                "The request you have made requires authentication.",
+                None,
+            );
+            return Err(Box::new(reply.with(
+                "WWW-Authenticate",
+                &format!("Keystone uri=\"{}/identity\"", self.base),
+            )));
+        };
+        Ok(identity.caller(token))
+    }
+}
+
+/// An error document of the web framework below Nova, by what the client accepts.
+fn webob_error(request: &Request, status: StatusCode) -> Reply {
+    let reason = status.canonical_reason().unwrap_or("Error");
+    let explanation = if status == StatusCode::NOT_FOUND {
+        "The resource could not be found."
+    } else {
+        "The server could not comply with the request since it is either malformed or otherwise incorrect."
+    };
+    if request
+        .header("accept")
+        .is_some_and(|accept| accept.contains("json") && !accept.contains("*/*"))
+    {
+        let body = json!({
+            "message": format!("{explanation}<br /><br />\n\n\n"),
+            "code": format!("{} {reason}", status.as_u16()),
+            "title": reason,
+        });
+        return Reply::json(status, &body);
+    }
+    let title = format!("{} {reason}", status.as_u16());
+    let body = format!(
+        "<html>\n <head>\n  <title>{title}</title>\n </head>\n <body>\n  <h1>{title}</h1>\n  \
+         {explanation}<br /><br />\n\n\n\n </body>\n</html>"
+    );
+    Reply::new(status, "text/html; charset=UTF-8", body)
+}
+
+impl Cloud for OpenStackCloud {
+    fn target(&self, request: &Request) -> Target {
+        let segments = segments(&request.path);
+        let mut rest = segments.as_slice();
+        let mut take = |wanted: &dyn Fn(&str) -> bool| {
+            let (first, others) = rest.split_first()?;
+            if !wanted(first) {
+                return None;
+            }
+            rest = others;
+            Some(first.as_str())
+        };
+        let is_region = |name: &str| self.regions.read().iter().any(|region| region.name == name);
+        let region = take(&is_region).unwrap_or_default().to_owned();
+        let interface = match take(&|name| name == "internal" || name == "admin") {
+            Some("internal") => "internal",
+            Some(_) => "admin",
+            None => "public",
+        };
+        let service = match (
+            region.is_empty(),
+            take(&|name| matches!(name, "identity" | "compute" | "network")),
+        ) {
+            (true, Some("identity")) => "identity",
+            (false, Some("compute")) => "compute",
+            (false, Some("network")) => "network",
+            _ => "unknown",
+        };
+        let op = match service {
+            "identity" => keystone::op(&request.method, rest),
+            "compute" => nova::op(&request.method, rest),
+            "network" => neutron::op(&request.method, rest),
+            _ => "unknown",
+        };
+        Target {
+            service,
+            region,
+            interface,
+            op,
+            rest: rest.to_vec(),
+        }
+    }
+
+    fn handle(&self, request: &Request, target: &Target, snapshot: Option<&Snapshot>) -> Reply {
+        if target.service == "identity" {
+            return self.sign(target, keystone::handle(self, request, target));
+        }
+        let frozen = snapshot.and_then(|snapshot| snapshot.downcast_ref::<Vec<Region>>());
+        let guard = self.regions.read();
+        let regions = frozen.unwrap_or(&guard);
+        let region = regions.iter().find(|region| region.name == target.region);
+        let reply = match (target.service, region) {
+            ("compute", Some(region)) => nova::handle(self, region, request, target),
+            ("network", Some(region)) => neutron::handle(self, region, request, target),
+            _ => webob_error(request, StatusCode::NOT_FOUND),
+        };
+        self.sign(target, reply)
+    }
+
+    fn refuse(&self, target: &Target, status: StatusCode) -> Reply {
+        let message = match status.as_u16() {
+            503 => "The server is currently unavailable. Please try again at a later time.",
+            500 => "The server has either erred or is incapable of performing the requested operation.",
+            _ => status.canonical_reason().unwrap_or("Error"),
+        };
+        let reply = match target.service {
+            "compute" => nova::error(status, message),
+            "network" => neutron::error(status, "HTTPError", message),
+            _ => keystone::error(status, message, None),
+        };
+        self.sign(target, reply)
+    }
+
+    fn throttle(&self, target: &Target, refusal: &Refusal) -> Reply {
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let message = "This request was rate-limited.";
+        let reply = match (target.service, refusal.retry_after) {
+            ("compute", Some(seconds)) => {
+                let fault = json!({"code": 429, "message": message, "retryAfter": seconds.to_string()});
+                Reply::json(status, &json!({ "overLimit": fault }))
+            }
+            ("compute", None) => nova::error(status, message),
+            ("network", _) => neutron::error(status, "HTTPTooManyRequests", message),
+            _ => keystone::error(status, message, None),
+        };
+        let reply = match refusal.retry_after {
+            Some(seconds) => reply.with("Retry-After", &seconds.to_string()),
+            None => reply,
+        };
+        self.sign(target, reply)
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let regions: Arc<Vec<Region>> = Arc::clone(&self.regions.read());
+        regions
+    }
+
+    fn control(self: Arc<Self>, request: &Request, segments: &[String], traffic: Arc<Traffic>) -> Reply {
+        control_http::handle(&Control::new(self, traffic), request, segments)
+    }
+}
+
+impl OpenStackCloud {
+    /// Adds the request id that every answer bears.
+    fn sign(&self, target: &Target, reply: Reply) -> Reply {
+        let id = format!("req-{}", self.ids.uuid());
+        let reply = if target.service == "compute" {
+            reply.with("x-compute-request-id", &id)
+        } else {
+            reply
+        };
+        reply.with("x-openstack-request-id", &id)
+    }
+}

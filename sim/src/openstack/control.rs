@@ -1,0 +1,322 @@
+//! The control API in Rust: make and change things in the cloud, set how it behaves, read what was asked of it.
+
+mod things;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::OpenStackCloud;
+use super::identity::DOMAIN_NAME;
+use super::region::Region;
+use super::spec::{AppCredential, AppCredentialSpec, FlavorSpec, NetworkSpec, UserSpec};
+use crate::calls::Call;
+use crate::clock::millis;
+use crate::error::{Error, Result};
+use crate::faults::{Fault, FaultState};
+use crate::latency::{Latency, Scope};
+use crate::quota::Quota;
+use crate::server::{Cloud as _, Traffic};
+
+/// What the services can do and how they behave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Minor number of Nova's newest microversion: 1 is a cloud that has none but 2.1.
+    pub max_microversion: u32,
+    /// Most servers or flavors on a page.
+    pub max_limit: usize,
+    /// Most ports, networks or subnets on a page; without it Neutron pages only when asked to.
+    pub network_max_limit: Option<usize>,
+    /// Whether Neutron refuses unknown filters, as current releases do, or ignores them.
+    pub filter_validation: bool,
+    /// How long it takes until a new server or port is seen in lists and reads.
+    #[serde(with = "millis", rename = "visibility_delay_ms")]
+    pub visibility_delay: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_microversion: 104,
+            max_limit: 1000,
+            network_max_limit: None,
+            filter_validation: true,
+            visibility_delay: Duration::ZERO,
+        }
+    }
+}
+
+/// A handle to a simulated OpenStack. Clones are cheap and speak of the same cloud.
+#[derive(Clone)]
+pub struct Control {
+    cloud: Arc<OpenStackCloud>,
+    traffic: Arc<Traffic>,
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Control")
+            .field("base", &self.cloud.base)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a client needs to know of this cloud.
+impl Control {
+    pub(super) fn new(cloud: Arc<OpenStackCloud>, traffic: Arc<Traffic>) -> Self {
+        Self { cloud, traffic }
+    }
+
+    /// Keystone's URL, as it stands in a cloud.conf.
+    pub fn auth_url(&self) -> String {
+        format!("{}/identity/v3", self.cloud.base)
+    }
+
+    /// URL of the HTTP form of this API.
+    pub fn control_url(&self) -> String {
+        format!("{}/_sim", self.cloud.base)
+    }
+
+    /// The default region.
+    pub fn region(&self) -> String {
+        self.cloud
+            .regions
+            .read()
+            .first()
+            .map(|region| region.name.clone())
+            .unwrap_or_default()
+    }
+
+    /// Id of the default project.
+    pub fn project_id(&self) -> String {
+        self.cloud.identity.read().default_project.clone()
+    }
+
+    /// A cloud.conf for the default user and project.
+    pub fn cloud_conf(&self) -> String {
+        let region = self.region();
+        let identity = self.cloud.identity.read();
+        let (name, password) = identity
+            .users
+            .get(&identity.default_user)
+            .map(|user| (&user.name, &user.password))
+            .unzip();
+        let project = identity.projects.get(&identity.default_project);
+        format!(
+            "[Global]\nauth-url={}\nusername={}\npassword={}\ntenant-name={}\ndomain-name={DOMAIN_NAME}\nregion={}\n",
+            self.auth_url(),
+            quoted(name),
+            quoted(password),
+            quoted(project),
+            quoted(Some(&region)),
+        )
+    }
+
+    /// A cloud.conf for an application credential.
+    pub fn cloud_conf_for(&self, credential: &AppCredential) -> String {
+        format!(
+            "[Global]\nauth-url={}\napplication-credential-id={}\napplication-credential-secret={}\nregion={}\n",
+            self.auth_url(),
+            credential.id,
+            quoted(Some(&credential.secret)),
+            quoted(Some(&self.region())),
+        )
+    }
+}
+
+/// A value with the quotes that keep its characters from being read as comments or escapes.
+fn quoted(value: Option<&String>) -> String {
+    let value = value.map(String::as_str).unwrap_or_default();
+    format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// Regions, projects, users, credentials, tokens.
+impl Control {
+    /// Makes a region with a network `private`, an external network `public` and two flavors.
+    ///
+    /// # Errors
+    /// If the name is taken or cannot be told from a service's.
+    pub fn create_region(&self, name: &str) -> Result<()> {
+        if name.is_empty() || matches!(name, "identity" | "internal" | "admin" | "_sim") {
+            return Err(Error::Invalid(format!("a region cannot be called {name:?}")));
+        }
+        {
+            let mut regions = self.cloud.regions.write();
+            if regions.iter().any(|region| region.name == name) {
+                return Err(Error::Invalid(format!("region {name:?} exists")));
+            }
+            Arc::make_mut(&mut regions).push(Region::new(name.to_owned()));
+        }
+        let region = Some(name.to_owned());
+        for (id, name, vcpus, ram, disk) in [("2", "m1.small", 1, 2048, 20), ("3", "m1.medium", 2, 4096, 40)]
+        {
+            let (id, name, region) = (Some(id.to_owned()), name.to_owned(), region.clone());
+            self.create_flavor(&FlavorSpec {
+                id,
+                name,
+                region,
+                vcpus,
+                ram,
+                disk,
+                ..FlavorSpec::default()
+            })?;
+        }
+        for (name, external, subnet) in [
+            ("private", false, "10.0.0.0/12"),
+            ("public", true, "203.0.113.0/24"),
+        ] {
+            let subnet = subnet
+                .parse()
+                .map_err(|_| Error::Invalid(format!("{subnet} is no network")))?;
+            let (name, subnets, region) = (name.to_owned(), vec![subnet], region.clone());
+            self.create_network(&NetworkSpec {
+                name,
+                region,
+                external,
+                subnets,
+                ..NetworkSpec::default()
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn require_region(&self) -> Result<()> {
+        let none = || Error::Invalid("a cloud needs at least one region".to_owned());
+        self.cloud.regions.read().first().map(|_| ()).ok_or_else(none)
+    }
+
+    /// Makes a project and returns its id.
+    pub fn create_project(&self, name: &str) -> String {
+        self.cloud.identity.write().create_project(name, &self.cloud.ids)
+    }
+
+    /// Makes a user and returns its id.
+    ///
+    /// # Errors
+    /// If a project does not exist.
+    pub fn create_user(&self, spec: &UserSpec) -> Result<String> {
+        self.cloud.identity.write().create_user(spec, &self.cloud.ids)
+    }
+
+    /// Changes a user's password, which revokes the user's tokens. Without a name it is the default user.
+    ///
+    /// # Errors
+    /// If there is no such user.
+    pub fn set_password(&self, user: Option<&str>, password: &str) -> Result<()> {
+        self.cloud.identity.write().set_password(user, password)
+    }
+
+    /// Makes an application credential.
+    ///
+    /// # Errors
+    /// If the user or project does not exist.
+    pub fn create_app_credential(&self, spec: &AppCredentialSpec) -> Result<AppCredential> {
+        self.cloud
+            .identity
+            .write()
+            .create_app_credential(spec, &self.cloud.ids)
+    }
+
+    /// Deletes an application credential, by id or name, which revokes its tokens.
+    ///
+    /// # Errors
+    /// If there is no such credential.
+    pub fn delete_app_credential(&self, wanted: &str) -> Result<()> {
+        self.cloud.identity.write().delete_app_credential(wanted)
+    }
+
+    /// Lets a trustee act as the trustor in a project and returns the trust's id.
+    ///
+    /// # Errors
+    /// If a user or the project does not exist.
+    pub fn create_trust(&self, trustor: &str, trustee: &str, project: &str) -> Result<String> {
+        self.cloud
+            .identity
+            .write()
+            .create_trust(trustor, trustee, project, &self.cloud.ids)
+    }
+
+    /// Revokes all tokens.
+    pub fn revoke_tokens(&self) {
+        self.cloud.identity.write().tokens.clear();
+    }
+
+    /// Sets how long new tokens are valid.
+    pub fn set_token_lifetime(&self, lifetime: Duration) {
+        self.cloud.identity.write().token_lifetime = lifetime;
+    }
+}
+
+/// Behaviour and the call log.
+impl Control {
+    /// The settings in force.
+    pub fn settings(&self) -> Settings {
+        self.cloud.settings.read().clone()
+    }
+
+    /// Changes settings.
+    pub fn configure(&self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.cloud.settings.write());
+    }
+
+    /// Moves the cloud's clock forward: tokens expire, quotas refill, new things become visible.
+    pub fn advance_clock(&self, by: Duration) {
+        self.traffic.clock.advance(by);
+    }
+
+    /// Sets or lifts a service's quota (`identity`, `compute` or `network`).
+    pub fn set_quota(&self, service: &str, quota: Option<Quota>) {
+        self.traffic
+            .quotas
+            .set(service, quota, self.traffic.clock.elapsed());
+    }
+
+    /// Sets or lifts the latency of a service, an operation, or everything.
+    pub fn set_latency(&self, scope: Scope, latency: Option<Latency>) {
+        self.traffic.latencies.set(scope, latency);
+    }
+
+    /// Adds a fault and returns its number. A stale read answers from the state of this moment.
+    pub fn add_fault(&self, fault: Fault) -> u64 {
+        self.traffic.faults.add(fault, || self.cloud.snapshot())
+    }
+
+    /// Removes a fault; `false` if there was none with this number.
+    pub fn remove_fault(&self, id: u64) -> bool {
+        self.traffic.faults.remove(id)
+    }
+
+    /// Removes all faults.
+    pub fn clear_faults(&self) {
+        self.traffic.faults.clear();
+    }
+
+    /// Faults in force with how often they matched and fired.
+    pub fn faults(&self) -> Vec<FaultState> {
+        self.traffic.faults.list()
+    }
+
+    /// All calls since the start or the last [`Control::clear_calls`], the newest 100,000 of them.
+    pub fn calls(&self) -> Vec<Call> {
+        self.traffic.calls.calls()
+    }
+
+    /// Number of calls by operation since the start or the last [`Control::clear_calls`].
+    pub fn call_counts(&self) -> BTreeMap<String, u64> {
+        self.traffic.calls.counts()
+    }
+
+    /// Forgets all calls so far.
+    pub fn clear_calls(&self) {
+        self.traffic.calls.clear();
+    }
+
+    /// Waits until the log of calls satisfies a condition.
+    pub async fn wait_for_calls(&self, done: impl Fn(&[Call]) -> bool) {
+        self.traffic.calls.wait(done).await;
+    }
+}

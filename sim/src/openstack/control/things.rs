@@ -1,0 +1,324 @@
+//! Servers, ports, networks, flavors and cells through the control API.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::Control;
+use crate::error::{Error, Result};
+use crate::openstack::ids::Ids;
+use crate::openstack::region::{Birth, Flavor, Region};
+use crate::openstack::spec::{FlavorSpec, NetworkSpec, PortPatch, PortSpec, ServerPatch, ServerSpec};
+
+/// Servers, ports, networks, flavors, cells.
+impl Control {
+    /// Makes a server and returns its id.
+    ///
+    /// # Errors
+    /// If something that the specification names does not exist, or an id or address is taken.
+    pub fn create_server(&self, spec: &ServerSpec) -> Result<String> {
+        let ids = self.create_servers(1, spec)?;
+        ids.into_iter()
+            .next()
+            .ok_or_else(|| Error::Invalid("no server was made".to_owned()))
+    }
+
+    /// Makes many servers alike; see [`ServerSpec::name`] for how they are named. Returns their ids.
+    ///
+    /// # Errors
+    /// As [`Control::create_server`]; the servers before the failing one stay.
+    pub fn create_servers(&self, count: usize, spec: &ServerSpec) -> Result<Vec<String>> {
+        if spec.id.is_some() && count > 1 {
+            return Err(Error::Invalid("many servers cannot have one id".to_owned()));
+        }
+        let birth = self.birth(spec.project.as_deref())?;
+        self.change_region(spec.region.as_deref(), |region, ids| {
+            let mut made = Vec::with_capacity(count.min(100_000));
+            for number in 0..count {
+                let spec = ServerSpec {
+                    name: numbered(&spec.name, number),
+                    ..spec.clone()
+                };
+                made.push(region.create_server(&spec, &birth, ids)?);
+            }
+            Ok(made)
+        })
+    }
+
+    /// Changes a server.
+    ///
+    /// # Errors
+    /// If there is no such server, flavor or status.
+    pub fn update_server(&self, id: &str, patch: &ServerPatch) -> Result<()> {
+        let now = self.cloud.clock.now();
+        self.change_region_of(id, |region| region.update_server(id, patch, now))
+    }
+
+    /// Deletes a server with its ports.
+    ///
+    /// # Errors
+    /// If there is no such server.
+    pub fn delete_server(&self, id: &str) -> Result<()> {
+        let now = self.cloud.clock.now();
+        self.change_region_of(id, |region| region.delete_server(id, now))
+    }
+
+    /// Sets a server's status and the power state that goes with it.
+    ///
+    /// # Errors
+    /// If there is no such server or status.
+    pub fn set_status(&self, id: &str, status: &str) -> Result<()> {
+        self.update_server(
+            id,
+            &ServerPatch {
+                status: Some(status.to_owned()),
+                ..ServerPatch::default()
+            },
+        )
+    }
+
+    /// Ids of a server's ports in the order of its interfaces.
+    pub fn server_ports(&self, id: &str) -> Vec<String> {
+        let regions = self.cloud.regions.read();
+        regions
+            .iter()
+            .find_map(|region| region.servers.get(id))
+            .map(|server| server.ports.clone())
+            .unwrap_or_default()
+    }
+
+    /// Fixed addresses of a port.
+    pub fn port_addresses(&self, id: &str) -> Vec<IpAddr> {
+        let regions = self.cloud.regions.read();
+        let port = regions.iter().find_map(|region| region.network.ports.get(id));
+        port.map(|port| port.fixed_ips.iter().map(|ip| ip.address).collect())
+            .unwrap_or_default()
+    }
+
+    /// Gives a server one more port and returns its id.
+    ///
+    /// # Errors
+    /// As [`Control::create_server`].
+    pub fn attach_port(&self, server: &str, spec: &PortSpec) -> Result<String> {
+        let project = self.owner(server, |region| {
+            region.servers.get(server).map(|server| server.project_id.clone())
+        })?;
+        let birth = self.birth(Some(&project))?;
+        let cloud = Arc::clone(&self.cloud);
+        self.change_region_of(server, |region| {
+            region.attach_port(server, spec, &birth, &cloud.ids)
+        })
+    }
+
+    /// Detaches a port from its server or trunk and deletes it.
+    ///
+    /// # Errors
+    /// If there is no such port.
+    pub fn delete_port(&self, id: &str) -> Result<()> {
+        self.change_region_of(id, |region| region.delete_port(id))
+    }
+
+    /// Changes a port.
+    ///
+    /// # Errors
+    /// If there is no such port, or an address is taken or in no subnet of its network.
+    pub fn update_port(&self, id: &str, patch: &PortPatch) -> Result<()> {
+        let now = self.cloud.clock.now();
+        self.change_region_of(id, |region| region.network.update_port(id, patch, now))
+    }
+
+    /// Leads a floating address to a port's first fixed address.
+    ///
+    /// # Errors
+    /// If there is no such port or the address is taken.
+    pub fn add_floating(&self, port: &str, address: IpAddr) -> Result<()> {
+        self.change_region_of(port, |region| region.network.add_floating(address, port))
+    }
+
+    /// Takes a floating address away.
+    ///
+    /// # Errors
+    /// If there is no such address.
+    pub fn remove_floating(&self, address: IpAddr) -> Result<()> {
+        let mut regions = self.cloud.regions.write();
+        let mut tried = Arc::make_mut(&mut regions)
+            .iter_mut()
+            .map(|region| region.network.remove_floating(address));
+        tried
+            .find(Result::is_ok)
+            .unwrap_or_else(|| Err(Error::unknown("floating address", address.to_string())))
+    }
+
+    /// Adds a port to the trunk of a parent port, making the trunk if need be, and returns its id.
+    ///
+    /// # Errors
+    /// As [`Control::create_server`].
+    pub fn add_sub_port(&self, parent: &str, segmentation_id: u16, spec: &PortSpec) -> Result<String> {
+        let project = self.owner(parent, |region| {
+            region
+                .network
+                .ports
+                .get(parent)
+                .map(|port| port.project_id.clone())
+        })?;
+        let birth = self.birth(Some(&project))?;
+        let cloud = Arc::clone(&self.cloud);
+        self.change_region_of(parent, |region| {
+            region
+                .network
+                .add_sub_port(parent, spec, segmentation_id, &birth, &cloud.ids)
+        })
+    }
+
+    /// Makes a network with its subnets and returns its id.
+    ///
+    /// # Errors
+    /// If the region or project does not exist or the id is taken.
+    pub fn create_network(&self, spec: &NetworkSpec) -> Result<String> {
+        let birth = self.birth(spec.project.as_deref())?;
+        self.change_region(spec.region.as_deref(), |region, ids| {
+            region.network.create_network(spec, &birth, ids)
+        })
+    }
+
+    /// Makes a flavor and returns its id.
+    ///
+    /// # Errors
+    /// If the region does not exist.
+    pub fn create_flavor(&self, spec: &FlavorSpec) -> Result<String> {
+        self.change_region(spec.region.as_deref(), |region, ids| {
+            let flavor = Flavor {
+                id: spec.id.clone().unwrap_or_else(|| ids.uuid()),
+                name: spec.name.clone(),
+                vcpus: spec.vcpus.max(1),
+                ram: spec.ram,
+                disk: spec.disk,
+                extra_specs: spec.extra_specs.clone(),
+            };
+            let id = flavor.id.clone();
+            region.flavors.insert(id.clone(), Arc::new(flavor));
+            Ok(id)
+        })
+    }
+
+    /// Deletes a flavor, by id or name. Servers keep what they were made with.
+    ///
+    /// # Errors
+    /// If no region has such a flavor.
+    pub fn delete_flavor(&self, wanted: &str) -> Result<()> {
+        let mut regions = self.cloud.regions.write();
+        for region in Arc::make_mut(&mut regions) {
+            if let Ok(flavor) = region.flavor(Some(wanted)) {
+                region.flavors.remove(&flavor.id);
+                return Ok(());
+            }
+        }
+        Err(Error::unknown("flavor", wanted))
+    }
+
+    /// Takes a cell of every region down or up again.
+    pub fn set_cell_up(&self, cell: &str, up: bool) {
+        let mut regions = self.cloud.regions.write();
+        for region in Arc::make_mut(&mut regions) {
+            if up {
+                region.cells_down.remove(cell);
+            } else {
+                region.cells_down.insert(cell.to_owned());
+            }
+        }
+    }
+
+    /// How many servers there are, deleted ones left out.
+    pub fn server_count(&self) -> usize {
+        let regions = self.cloud.regions.read();
+        let live = |region: &Region| {
+            region
+                .servers
+                .iter()
+                .filter(|server| server.deleted.is_none())
+                .count()
+        };
+        regions.iter().map(live).sum()
+    }
+}
+
+impl Control {
+    fn birth(&self, project: Option<&str>) -> Result<Birth> {
+        let identity = self.cloud.identity.read();
+        let at = self.cloud.clock.now();
+        let delay = self.cloud.settings.read().visibility_delay;
+        Ok(Birth {
+            at,
+            visible: at.checked_add(delay).unwrap_or(jiff::Timestamp::MAX),
+            project_id: identity.project(project)?,
+            user_id: identity.default_user.clone(),
+        })
+    }
+
+    fn change_region<T>(
+        &self,
+        name: Option<&str>,
+        change: impl FnOnce(&mut Region, &Ids) -> Result<T>,
+    ) -> Result<T> {
+        let mut regions = self.cloud.regions.write();
+        let mut all = Arc::make_mut(&mut regions).iter_mut();
+        let region = match name {
+            None => all.next(),
+            Some(name) => all.find(|region| region.name == name),
+        };
+        change(
+            region.ok_or_else(|| Error::unknown("region", name.unwrap_or_default()))?,
+            &self.cloud.ids,
+        )
+    }
+
+    /// Changes the region that has a server or port with this id.
+    fn change_region_of<T>(&self, id: &str, change: impl FnOnce(&mut Region) -> Result<T>) -> Result<T> {
+        let mut regions = self.cloud.regions.write();
+        let has =
+            |region: &&mut Region| region.servers.get(id).is_some() || region.network.ports.contains_key(id);
+        let region = Arc::make_mut(&mut regions).iter_mut().find(has);
+        change(region.ok_or_else(|| Error::unknown("server or port", id))?)
+    }
+
+    fn owner(&self, id: &str, find: impl Fn(&Region) -> Option<String>) -> Result<String> {
+        self.cloud
+            .regions
+            .read()
+            .iter()
+            .find_map(find)
+            .ok_or_else(|| Error::unknown("server or port", id))
+    }
+}
+
+/// A name with the running number in place of `{i}` or, padded with zeros to a width, of `{i:05}`.
+fn numbered(pattern: &str, number: usize) -> String {
+    let Some((before, rest)) = pattern.split_once("{i") else {
+        return pattern.to_owned();
+    };
+    let Some((format, after)) = rest.split_once('}') else {
+        return pattern.to_owned();
+    };
+    let width = format
+        .strip_prefix(':')
+        .and_then(|width| width.parse::<usize>().ok())
+        .unwrap_or(0)
+        .min(64);
+    format!("{before}{number:0width$}{after}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_names() {
+        for (pattern, want) in [
+            ("node", "node"),
+            ("node-{i}", "node-7"),
+            ("n{i:05}.x", "n00007.x"),
+            ("n{i", "n{i"),
+        ] {
+            assert_eq!(numbered(pattern, 7), want, "{pattern}");
+        }
+    }
+}

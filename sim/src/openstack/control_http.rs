@@ -1,0 +1,306 @@
+//! The control API over HTTP and JSON, for the demo and for tests in other languages. The crate's documentation has
+//! the table of paths.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::control::{Control, Settings};
+use super::spec::{
+    AppCredentialSpec, FlavorSpec, NetworkSpec, PortPatch, PortSpec, ServerPatch, ServerSpec, UserSpec,
+};
+use crate::clock::millis;
+use crate::error::{Error, Result};
+use crate::faults::Fault;
+use crate::http::{Reply, Request};
+use crate::latency::{Latency, Scope};
+use crate::quota::Quota;
+
+/// Answers a request below `/_sim`.
+pub(super) fn handle(control: &Control, request: &Request, segments: &[String]) -> Reply {
+    let path: Vec<&str> = segments
+        .iter()
+        .map(String::as_str)
+        .filter(|segment| !segment.is_empty())
+        .collect();
+    let method = request.method.as_str();
+    let result = match path.first().copied() {
+        None | Some("cloud.conf" | "calls" | "clock" | "settings" | "quotas" | "latency" | "faults") => {
+            behaviour(control, request, method, &path)
+        }
+        Some("regions" | "projects" | "users" | "app_credentials" | "trusts" | "tokens") => {
+            identity(control, request, method, &path)
+        }
+        Some(_) => things(control, request, method, &path),
+    };
+    match result {
+        Ok(Some(reply)) => reply,
+        Ok(None) => problem(
+            StatusCode::NOT_FOUND,
+            &format!("no control operation {method} {}", request.path),
+        ),
+        Err(error @ Error::Unknown { .. }) => problem(StatusCode::NOT_FOUND, &error.to_string()),
+        Err(error) => problem(StatusCode::BAD_REQUEST, &error.to_string()),
+    }
+}
+
+fn problem(status: StatusCode, message: &str) -> Reply {
+    Reply::json(status, &json!({ "error": message }))
+}
+
+/// An answer, or none if there is no such operation.
+type Answer = Result<Option<Reply>>;
+
+fn body<T: DeserializeOwned>(request: &Request) -> Result<T> {
+    let bytes: &[u8] = if request.body.is_empty() {
+        b"{}"
+    } else {
+        &request.body
+    };
+    serde_json::from_slice(bytes).map_err(|error| Error::Invalid(format!("body: {error}")))
+}
+
+fn ok(value: &impl Serialize) -> Answer {
+    Ok(Some(Reply::json(StatusCode::OK, value)))
+}
+
+fn id(id: &str) -> Answer {
+    Ok(Some(Reply::json(StatusCode::CREATED, &json!({ "id": id }))))
+}
+
+fn done(_: ()) -> Answer {
+    Ok(Some(Reply::empty(StatusCode::NO_CONTENT)))
+}
+
+#[derive(Deserialize)]
+struct Bulk {
+    count: Option<usize>,
+    #[serde(flatten)]
+    spec: serde_json::Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct SubPortRequest {
+    segmentation_id: u16,
+    #[serde(flatten)]
+    spec: serde_json::Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FloatingRequest {
+    address: IpAddr,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CellRequest {
+    up: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PasswordRequest {
+    password: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TrustRequest {
+    trustor: String,
+    trustee: String,
+    project: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClockRequest {
+    #[serde(with = "millis", rename = "advance_ms")]
+    advance: Duration,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenRequest {
+    #[serde(with = "millis", rename = "lifetime_ms")]
+    lifetime: Duration,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LatencyRequest {
+    #[serde(default)]
+    scope: Scope,
+    latency: Option<Latency>,
+}
+
+/// Reads a specification out of what is left of a body. Unknown members are errors there, too.
+fn spec<T: DeserializeOwned>(rest: serde_json::Map<String, Value>) -> Result<T> {
+    serde_json::from_value(Value::Object(rest)).map_err(|error| Error::Invalid(format!("body: {error}")))
+}
+
+fn things(control: &Control, request: &Request, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("POST", ["servers"]) => {
+            let bulk: Bulk = body(request)?;
+            let spec: ServerSpec = spec(bulk.spec)?;
+            let ids = control.create_servers(bulk.count.unwrap_or(1), &spec)?;
+            Ok(Some(Reply::json(StatusCode::CREATED, &json!({ "ids": ids }))))
+        }
+        ("PATCH", ["servers", server]) => control
+            .update_server(server, &body::<ServerPatch>(request)?)
+            .and_then(done),
+        ("DELETE", ["servers", server]) => control.delete_server(server).and_then(done),
+        ("POST", ["servers", server, "ports"]) => {
+            id(&control.attach_port(server, &body::<PortSpec>(request)?)?)
+        }
+        ("GET", ["servers", server, "ports"]) => ok(&json!({"ids": control.server_ports(server)})),
+        ("PATCH", ["ports", port]) => control
+            .update_port(port, &body::<PortPatch>(request)?)
+            .and_then(done),
+        ("DELETE", ["ports", port]) => control.delete_port(port).and_then(done),
+        ("POST", ["ports", port, "floating"]) => control
+            .add_floating(port, body::<FloatingRequest>(request)?.address)
+            .and_then(done),
+        ("POST", ["ports", port, "subports"]) => {
+            let sub_port: SubPortRequest = body(request)?;
+            id(&control.add_sub_port(port, sub_port.segmentation_id, &spec::<PortSpec>(sub_port.spec)?)?)
+        }
+        ("DELETE", ["floating", address]) => {
+            let address = address
+                .parse()
+                .map_err(|_| Error::unknown("floating address", *address))?;
+            control.remove_floating(address).and_then(done)
+        }
+        ("POST", ["networks"]) => id(&control.create_network(&body::<NetworkSpec>(request)?)?),
+        ("POST", ["flavors"]) => id(&control.create_flavor(&body::<FlavorSpec>(request)?)?),
+        ("DELETE", ["flavors", flavor]) => control.delete_flavor(flavor).and_then(done),
+        ("PUT", ["cells", cell]) => {
+            control.set_cell_up(cell, body::<CellRequest>(request)?.up);
+            done(())
+        }
+        _ => Ok(None),
+    }
+}
+
+fn identity(control: &Control, request: &Request, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("POST", ["regions"]) => control
+            .create_region(&body::<Named>(request)?.name)
+            .and_then(done),
+        ("POST", ["projects"]) => id(&control.create_project(&body::<Named>(request)?.name)),
+        ("POST", ["users"]) => id(&control.create_user(&body::<UserSpec>(request)?)?),
+        ("PUT", ["users", user, "password"]) => control
+            .set_password(Some(user), &body::<PasswordRequest>(request)?.password)
+            .and_then(done),
+        ("POST", ["app_credentials"]) => {
+            let credential = control.create_app_credential(&body::<AppCredentialSpec>(request)?)?;
+            Ok(Some(Reply::json(StatusCode::CREATED, &credential)))
+        }
+        ("DELETE", ["app_credentials", wanted]) => control.delete_app_credential(wanted).and_then(done),
+        ("POST", ["trusts"]) => {
+            let trust: TrustRequest = body(request)?;
+            id(&control.create_trust(&trust.trustor, &trust.trustee, &trust.project)?)
+        }
+        ("DELETE", ["tokens"]) => {
+            control.revoke_tokens();
+            done(())
+        }
+        ("PATCH", ["tokens"]) => {
+            control.set_token_lifetime(body::<TokenRequest>(request)?.lifetime);
+            done(())
+        }
+        _ => Ok(None),
+    }
+}
+
+fn behaviour(control: &Control, request: &Request, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("GET", []) => ok(&json!({
+            "auth_url": control.auth_url(),
+            "region": control.region(),
+            "project_id": control.project_id(),
+            "servers": control.server_count(),
+        })),
+        ("GET", ["cloud.conf"]) => Ok(Some(Reply::new(
+            StatusCode::OK,
+            "text/plain",
+            control.cloud_conf(),
+        ))),
+        ("GET", ["calls"]) => {
+            let since = request
+                .last("since")
+                .and_then(|since| since.parse().ok())
+                .unwrap_or(0);
+            let op = request.last("op");
+            let mut calls = control.calls();
+            calls.retain(|call| call.seq > since && op.is_none_or(|op| call.op == op));
+            ok(&json!({ "calls": calls }))
+        }
+        ("DELETE", ["calls"]) => {
+            control.clear_calls();
+            done(())
+        }
+        ("GET", ["calls", "counts"]) => ok(&control.call_counts()),
+        ("POST", ["clock"]) => {
+            control.advance_clock(body::<ClockRequest>(request)?.advance);
+            done(())
+        }
+        ("GET", ["settings"]) => ok(&control.settings()),
+        ("PATCH", ["settings"]) => {
+            let settings = merge(&control.settings(), &body(request)?)?;
+            control.configure(|known| *known = settings.clone());
+            ok(&settings)
+        }
+        ("PUT", ["quotas", service]) => {
+            control.set_quota(service, Some(body::<Quota>(request)?));
+            done(())
+        }
+        ("DELETE", ["quotas", service]) => {
+            control.set_quota(service, None);
+            done(())
+        }
+        ("POST", ["latency"]) => {
+            let LatencyRequest { scope, latency } = body(request)?;
+            control.set_latency(scope, latency);
+            done(())
+        }
+        ("GET", ["faults"]) => ok(&json!({"faults": control.faults()})),
+        ("POST", ["faults"]) => {
+            let id = control.add_fault(body::<Fault>(request)?);
+            Ok(Some(Reply::json(StatusCode::CREATED, &json!({ "id": id }))))
+        }
+        ("DELETE", ["faults"]) => {
+            control.clear_faults();
+            done(())
+        }
+        ("DELETE", ["faults", fault]) => {
+            let removed = fault.parse().is_ok_and(|fault| control.remove_fault(fault));
+            if removed {
+                done(())
+            } else {
+                Err(Error::unknown("fault", *fault))
+            }
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Settings with the members of a JSON object put over them.
+fn merge(settings: &Settings, changes: &serde_json::Map<String, Value>) -> Result<Settings> {
+    let mut merged = serde_json::to_value(settings).map_err(|error| Error::Invalid(error.to_string()))?;
+    if let Some(fields) = merged.as_object_mut() {
+        fields.extend(changes.clone());
+    }
+    serde_json::from_value(merged).map_err(|error| Error::Invalid(format!("body: {error}")))
+}

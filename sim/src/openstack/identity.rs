@@ -1,0 +1,243 @@
+//! Keystone's state: projects, users, application credentials, trusts and tokens.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::error::{Error, Result};
+use crate::openstack::ids::Ids;
+use crate::openstack::spec::{AppCredential, AppCredentialSpec, UserSpec};
+
+/// The one domain, as every new cloud has it.
+pub(crate) const DOMAIN_ID: &str = "default";
+/// Its name.
+pub(crate) const DOMAIN_NAME: &str = "Default";
+
+/// A user. The roles are the same in all of the user's projects.
+#[derive(Clone, Debug)]
+pub(crate) struct User {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) password: String,
+    pub(crate) projects: Vec<String>,
+    pub(crate) admin: bool,
+}
+
+/// A trust: the trustee acts as the trustor in one project.
+#[derive(Clone, Debug)]
+pub(crate) struct Trust {
+    pub(crate) trustor: String,
+    pub(crate) trustee: String,
+    pub(crate) project_id: String,
+}
+
+/// What a token gives access to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    Unscoped,
+    Project(String),
+    Domain,
+}
+
+/// A token.
+#[derive(Clone, Debug)]
+pub(crate) struct Token {
+    pub(crate) methods: Vec<String>,
+    pub(crate) user_id: String,
+    pub(crate) grant: Grant,
+    pub(crate) app_credential: Option<String>,
+    pub(crate) trust: Option<String>,
+    pub(crate) issued: Timestamp,
+    pub(crate) expires: Timestamp,
+    pub(crate) audit_ids: Vec<String>,
+}
+
+/// Who makes a request, as the services see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) project_id: String,
+    pub(crate) admin: bool,
+}
+
+/// All of Keystone's state.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) projects: BTreeMap<String, String>,
+    pub(crate) users: BTreeMap<String, User>,
+    pub(crate) app_credentials: BTreeMap<String, AppCredential>,
+    pub(crate) trusts: BTreeMap<String, Trust>,
+    pub(crate) tokens: HashMap<String, Token>,
+    pub(crate) token_lifetime: Duration,
+    pub(crate) default_project: String,
+    pub(crate) default_user: String,
+}
+
+impl Identity {
+    pub(crate) fn new(project: &str, user: &UserSpec, token_lifetime: Duration, ids: &Ids) -> Self {
+        let project_id = ids.hex();
+        let user_id = ids.hex();
+        let owner = User {
+            id: user_id.clone(),
+            name: user.name.clone(),
+            password: user.password.clone(),
+            projects: vec![project_id.clone()],
+            admin: user.admin,
+        };
+        Self {
+            projects: BTreeMap::from([(project_id.clone(), project.to_owned())]),
+            users: BTreeMap::from([(user_id.clone(), owner)]),
+            app_credentials: BTreeMap::new(),
+            trusts: BTreeMap::new(),
+            tokens: HashMap::new(),
+            token_lifetime,
+            default_project: project_id,
+            default_user: user_id,
+        }
+    }
+
+    /// A project's id, by id or name; the default project if none is named.
+    pub(crate) fn project(&self, wanted: Option<&str>) -> Result<String> {
+        let Some(wanted) = wanted else {
+            return Ok(self.default_project.clone());
+        };
+        self.find_project(wanted, wanted)
+            .ok_or_else(|| Error::unknown("project", wanted))
+    }
+
+    pub(crate) fn find_project(&self, id: &str, name: &str) -> Option<String> {
+        let by_name = || {
+            self.projects
+                .iter()
+                .find(|(_, known)| *known == name)
+                .map(|(id, _)| id.clone())
+        };
+        self.projects
+            .contains_key(id)
+            .then(|| id.to_owned())
+            .or_else(by_name)
+    }
+
+    /// A user, by id or name; the default user if none is named.
+    pub(crate) fn user(&self, wanted: Option<&str>) -> Result<&User> {
+        let wanted = wanted.unwrap_or(&self.default_user);
+        let by_name = || self.users.values().find(|user| user.name == wanted);
+        self.users
+            .get(wanted)
+            .or_else(by_name)
+            .ok_or_else(|| Error::unknown("user", wanted))
+    }
+
+    pub(crate) fn create_project(&mut self, name: &str, ids: &Ids) -> String {
+        let id = ids.hex();
+        self.projects.insert(id.clone(), name.to_owned());
+        id
+    }
+
+    pub(crate) fn create_user(&mut self, spec: &UserSpec, ids: &Ids) -> Result<String> {
+        let projects = match &spec.projects {
+            Some(projects) => projects
+                .iter()
+                .map(|name| self.project(Some(name)))
+                .collect::<Result<_>>()?,
+            None => vec![self.default_project.clone()],
+        };
+        let id = ids.hex();
+        let user = User {
+            id: id.clone(),
+            name: spec.name.clone(),
+            password: spec.password.clone(),
+            projects,
+            admin: spec.admin,
+        };
+        self.users.insert(id.clone(), user);
+        Ok(id)
+    }
+
+    /// Sets a new password. As in Keystone, this revokes the user's tokens.
+    pub(crate) fn set_password(&mut self, user: Option<&str>, password: &str) -> Result<()> {
+        let id = self.user(user)?.id.clone();
+        if let Some(user) = self.users.get_mut(&id) {
+            password.clone_into(&mut user.password);
+        }
+        self.tokens.retain(|_, token| token.user_id != id);
+        Ok(())
+    }
+
+    pub(crate) fn create_app_credential(
+        &mut self,
+        spec: &AppCredentialSpec,
+        ids: &Ids,
+    ) -> Result<AppCredential> {
+        let credential = AppCredential {
+            id: ids.hex(),
+            name: spec.name.clone(),
+            secret: spec.secret.clone().unwrap_or_else(|| ids.text(86)),
+            user_id: self.user(spec.user.as_deref())?.id.clone(),
+            project_id: self.project(spec.project.as_deref())?,
+        };
+        self.app_credentials
+            .insert(credential.id.clone(), credential.clone());
+        Ok(credential)
+    }
+
+    /// Deletes an application credential, by id or name, and with it its tokens.
+    pub(crate) fn delete_app_credential(&mut self, wanted: &str) -> Result<()> {
+        let by_name = || self.app_credentials.values().find(|known| known.name == wanted);
+        let found = self
+            .app_credentials
+            .get(wanted)
+            .or_else(by_name)
+            .map(|known| known.id.clone());
+        let id = found.ok_or_else(|| Error::unknown("application credential", wanted))?;
+        self.app_credentials.remove(&id);
+        self.tokens
+            .retain(|_, token| token.app_credential.as_ref() != Some(&id));
+        Ok(())
+    }
+
+    pub(crate) fn create_trust(
+        &mut self,
+        trustor: &str,
+        trustee: &str,
+        project: &str,
+        ids: &Ids,
+    ) -> Result<String> {
+        let trust = Trust {
+            trustor: self.user(Some(trustor))?.id.clone(),
+            trustee: self.user(Some(trustee))?.id.clone(),
+            project_id: self.project(Some(project))?,
+        };
+        let id = ids.hex();
+        self.trusts.insert(id.clone(), trust);
+        Ok(id)
+    }
+
+    /// A token that is valid now.
+    pub(crate) fn token(&self, id: &str, now: Timestamp) -> Option<&Token> {
+        self.tokens.get(id).filter(|token| now < token.expires)
+    }
+
+    /// Who a token speaks for, if it is valid and scoped to a project.
+    pub(crate) fn caller(&self, token: &Token) -> Option<Caller> {
+        let Grant::Project(project_id) = &token.grant else {
+            return None;
+        };
+        let admin = self.users.get(&token.user_id).is_some_and(|user| user.admin);
+        Some(Caller {
+            project_id: project_id.clone(),
+            admin,
+        })
+    }
+
+    /// Keeps a token under a new id.
+    pub(crate) fn issue(&mut self, token: Token, ids: &Ids) -> String {
+        if self.tokens.len() >= 10_000 {
+            let now = token.issued;
+            self.tokens.retain(|_, known| now < known.expires);
+        }
+        let id = ids.token();
+        self.tokens.insert(id.clone(), token);
+        id
+    }
+}

@@ -1,0 +1,289 @@
+//! One region's compute and network state, with the indices that its listings need.
+//!
+//! Records sit behind `Arc`, so that freezing a region for a stale read copies its indices and no record.
+
+mod network;
+mod servers;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+pub(crate) use network::{Network, NetworkState, Port, Subnet};
+pub(crate) use servers::{Server, ServerIndex, is_status, power_state_of, task_states, vm_state_of};
+
+use crate::error::{Error, Result};
+use crate::openstack::ids::Ids;
+use crate::openstack::spec::{AddressSpec, PortSpec, ServerPatch, ServerSpec};
+
+/// A flavor; a server keeps the one it was made with.
+#[derive(Debug)]
+pub(crate) struct Flavor {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) vcpus: u32,
+    pub(crate) ram: u32,
+    pub(crate) disk: u32,
+    pub(crate) extra_specs: BTreeMap<String, String>,
+}
+
+/// One region.
+#[derive(Clone, Debug)]
+pub(crate) struct Region {
+    pub(crate) name: String,
+    pub(crate) flavors: BTreeMap<String, Arc<Flavor>>,
+    pub(crate) servers: ServerIndex,
+    pub(crate) network: NetworkState,
+    pub(crate) cells_down: BTreeSet<String>,
+}
+
+/// When something is made, by whom it is owned, and from when on it is seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Birth {
+    pub(crate) at: Timestamp,
+    pub(crate) visible: Timestamp,
+    pub(crate) project_id: String,
+    pub(crate) user_id: String,
+}
+
+impl Region {
+    pub(crate) fn new(name: String) -> Self {
+        Self {
+            name,
+            flavors: BTreeMap::new(),
+            servers: ServerIndex::default(),
+            network: NetworkState::default(),
+            cells_down: BTreeSet::new(),
+        }
+    }
+
+    /// A flavor by id or name, or the first one.
+    pub(crate) fn flavor(&self, wanted: Option<&str>) -> Result<Arc<Flavor>> {
+        let found = match wanted {
+            None => self.flavors.values().next(),
+            Some(wanted) => self
+                .flavors
+                .get(wanted)
+                .or_else(|| self.flavors.values().find(|flavor| flavor.name == wanted)),
+        };
+        found
+            .cloned()
+            .ok_or_else(|| Error::unknown("flavor", wanted.unwrap_or_default()))
+    }
+
+    /// Makes a server with its ports and returns its id.
+    pub(crate) fn create_server(&mut self, spec: &ServerSpec, birth: &Birth, ids: &Ids) -> Result<String> {
+        let status = spec.status.clone().unwrap_or_else(|| "ACTIVE".to_owned());
+        if !is_status(&status) {
+            return Err(Error::Invalid(format!("Nova has no server status {status:?}")));
+        }
+        let id = spec.id.clone().unwrap_or_else(|| ids.uuid());
+        if self.servers.get(&id).is_some() {
+            return Err(Error::Invalid(format!("server {id} exists")));
+        }
+        let flavor = self.flavor(spec.flavor.as_deref())?;
+        let default_port = [PortSpec::default()];
+        let ports = spec.ports.as_deref().unwrap_or(&default_port);
+        let building = status == "BUILD";
+        let server = Server {
+            name: spec.name.clone(),
+            project_id: birth.project_id.clone(),
+            user_id: birth.user_id.clone(),
+            power_state: spec.power_state.unwrap_or_else(|| power_state_of(&status)),
+            status,
+            task_state: spec.task_state.clone(),
+            flavor,
+            availability_zone: spec
+                .availability_zone
+                .clone()
+                .unwrap_or_else(|| "nova".to_owned()),
+            cell: spec.cell.clone().unwrap_or_else(|| "cell1".to_owned()),
+            host: format!("compute-{}", spec.availability_zone.as_deref().unwrap_or("nova")),
+            host_id: ids.hex() + ids.hex().get(..24).unwrap_or_default(),
+            image_id: ids.uuid(),
+            reservation_id: format!("r-{}", ids.hex().get(..8).unwrap_or_default()),
+            key_name: spec.key_name.clone(),
+            metadata: spec.metadata.clone(),
+            tags: spec.tags.clone(),
+            access_ipv4: spec.access_ipv4,
+            access_ipv6: spec.access_ipv6,
+            addresses: spec.addresses.clone(),
+            fault: spec.fault.clone(),
+            created: crate::clock::seconds(birth.at),
+            updated: crate::clock::seconds(birth.at),
+            launched: (!building).then(|| crate::clock::seconds(birth.at)),
+            deleted: None,
+            visible: birth.visible,
+            ports: Vec::new(),
+            id: id.clone(),
+        };
+        self.servers.insert(server);
+        for port in ports {
+            if let Err(error) = self.attach_port(&id, port, birth, ids) {
+                // A server half made would surprise whoever corrects the mistake and tries again.
+                self.purge_server(&id);
+                return Err(error);
+            }
+        }
+        Ok(id)
+    }
+
+    /// Gives a server one more port.
+    pub(crate) fn attach_port(
+        &mut self,
+        id: &str,
+        spec: &PortSpec,
+        birth: &Birth,
+        ids: &Ids,
+    ) -> Result<String> {
+        let server = self.live_server(id)?;
+        let owner = format!("compute:{}", server.availability_zone);
+        let port_id = self.network.create_port(spec, id, &owner, birth, ids)?;
+        if let Some(address) = spec.floating {
+            self.network.add_floating(address, &port_id)?;
+        }
+        self.servers
+            .change(id, |server| server.ports.push(port_id.clone()));
+        Ok(port_id)
+    }
+
+    /// Takes a port from its server or trunk and deletes it.
+    pub(crate) fn delete_port(&mut self, port_id: &str) -> Result<()> {
+        let port = self.network.remove_port(port_id)?;
+        self.servers
+            .change(&port.device_id, |server| server.ports.retain(|id| id != port_id));
+        Ok(())
+    }
+
+    /// Makes changes to a server.
+    pub(crate) fn update_server(&mut self, id: &str, patch: &ServerPatch, at: Timestamp) -> Result<()> {
+        self.live_server(id)?;
+        if let Some(status) = patch.status.as_deref().filter(|status| !is_status(status)) {
+            return Err(Error::Invalid(format!("Nova has no server status {status:?}")));
+        }
+        let flavor = patch
+            .flavor
+            .as_deref()
+            .map(|flavor| self.flavor(Some(flavor)))
+            .transpose()?;
+        let patch = patch.clone();
+        self.servers.change(id, |server| {
+            if let Some(status) = patch.status {
+                server.power_state = power_state_of(&status);
+                server.status = status;
+            }
+            set(&mut server.name, patch.name);
+            set(&mut server.power_state, patch.power_state);
+            set(&mut server.flavor, flavor);
+            set(&mut server.availability_zone, patch.availability_zone);
+            set(&mut server.cell, patch.cell);
+            set(&mut server.metadata, patch.metadata);
+            set(&mut server.tags, patch.tags);
+            if let Some(task) = patch.task_state {
+                server.task_state = (!task.is_empty()).then_some(task);
+            }
+            server.access_ipv4 = patch.access_ipv4.or(server.access_ipv4);
+            server.access_ipv6 = patch.access_ipv6.or(server.access_ipv6);
+            server.addresses = patch.addresses.or_else(|| server.addresses.take());
+            server.updated = crate::clock::seconds(at);
+        });
+        Ok(())
+    }
+
+    /// Deletes a server and its ports. Like Nova, keeps the record for `changes-since`.
+    pub(crate) fn delete_server(&mut self, id: &str, at: Timestamp) -> Result<()> {
+        let ports = self.live_server(id)?.ports.clone();
+        for port in ports {
+            self.network.remove_port(&port)?;
+        }
+        self.servers.change(id, |server| {
+            server.ports.clear();
+            server.deleted = Some(crate::clock::seconds(at));
+            server.updated = crate::clock::seconds(at);
+            server.task_state = None;
+        });
+        Ok(())
+    }
+
+    fn purge_server(&mut self, id: &str) {
+        let ports = self
+            .servers
+            .get(id)
+            .map(|server| server.ports.clone())
+            .unwrap_or_default();
+        for port in ports {
+            // The port was made a moment ago, so it is there.
+            let _present = self.network.remove_port(&port);
+        }
+        self.servers.remove(id);
+    }
+
+    fn live_server(&self, id: &str) -> Result<&Arc<Server>> {
+        self.servers
+            .get(id)
+            .filter(|server| server.deleted.is_none())
+            .ok_or_else(|| Error::unknown("server", id))
+    }
+
+    /// The addresses that Nova shows of a server: for each port its fixed ones, then its floating ones, by network
+    /// name in the order of the ports.
+    pub(crate) fn addresses<'a>(&'a self, server: &'a Server) -> Vec<(&'a str, Vec<ShownAddress<'a>>)> {
+        if let Some(addresses) = &server.addresses {
+            let shown = |address: &'a AddressSpec| ShownAddress {
+                addr: address.addr,
+                kind: &address.kind,
+                mac: "fa:16:3e:00:00:01",
+            };
+            return addresses
+                .iter()
+                .map(|(name, list)| (name.as_str(), list.iter().map(shown).collect()))
+                .collect();
+        }
+        let mut shown: Vec<(&str, Vec<ShownAddress<'_>>, Vec<ShownAddress<'_>>)> = Vec::new();
+        for port in server.ports.iter().filter_map(|id| self.network.ports.get(id)) {
+            let Some(network) = self.network.networks.get(&port.network_id) else {
+                continue;
+            };
+            let address = |addr, kind| ShownAddress {
+                addr,
+                kind,
+                mac: &port.mac,
+            };
+            let at = shown
+                .iter()
+                .position(|(name, ..)| *name == network.name)
+                .unwrap_or_else(|| {
+                    shown.push((&network.name, Vec::new(), Vec::new()));
+                    shown.len() - 1
+                });
+            if let Some((_, fixed, floating)) = shown.get_mut(at) {
+                fixed.extend(port.fixed_ips.iter().map(|ip| address(ip.address, "fixed")));
+                floating.extend(
+                    self.network
+                        .floating_of(&port.id)
+                        .map(|ip| address(ip.address, "floating")),
+                );
+            }
+        }
+        let join = |(name, mut fixed, floating): (_, Vec<_>, Vec<_>)| {
+            fixed.extend(floating);
+            (name, fixed)
+        };
+        shown.into_iter().map(join).collect()
+    }
+}
+
+fn set<T>(place: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *place = value;
+    }
+}
+
+/// One entry of Nova's addresses.
+#[derive(Debug)]
+pub(crate) struct ShownAddress<'a> {
+    pub(crate) addr: std::net::IpAddr,
+    pub(crate) kind: &'a str,
+    pub(crate) mac: &'a str,
+}

@@ -1,0 +1,411 @@
+//! Network, subnet, port and floating address records and the indices behind Neutron's listings.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+
+use super::Birth;
+use crate::error::{Error, Result};
+use crate::openstack::ids::{Ids, address_at};
+use crate::openstack::spec::{NetworkSpec, PortPatch, PortSpec};
+
+/// A network.
+#[derive(Clone, Debug)]
+pub(crate) struct Network {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) project_id: String,
+    pub(crate) shared: bool,
+    pub(crate) external: bool,
+    pub(crate) subnets: Vec<String>,
+    pub(crate) created: Timestamp,
+}
+
+/// A subnet. Its pool begins after the gateway.
+#[derive(Clone, Debug)]
+pub(crate) struct Subnet {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) network_id: String,
+    pub(crate) project_id: String,
+    pub(crate) cidr: IpNet,
+    pub(crate) created: Timestamp,
+    /// Where the search for a free address goes on.
+    next: u128,
+}
+
+/// An address of a port.
+#[derive(Clone, Debug)]
+pub(crate) struct FixedIp {
+    pub(crate) subnet_id: String,
+    pub(crate) address: IpAddr,
+}
+
+/// A port.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) network_id: String,
+    pub(crate) project_id: String,
+    pub(crate) device_id: String,
+    pub(crate) device_owner: String,
+    pub(crate) mac: String,
+    pub(crate) fixed_ips: Vec<FixedIp>,
+    pub(crate) status: String,
+    pub(crate) security_groups: Vec<String>,
+    pub(crate) tags: Vec<String>,
+    pub(crate) revision: u64,
+    pub(crate) created: Timestamp,
+    pub(crate) updated: Timestamp,
+    pub(crate) visible: Timestamp,
+    pub(crate) trunk: Option<Trunk>,
+}
+
+/// The trunk of which a port is the parent.
+#[derive(Clone, Debug)]
+pub(crate) struct Trunk {
+    pub(crate) id: String,
+    pub(crate) sub_ports: Vec<SubPort>,
+}
+
+/// A port inside a trunk.
+#[derive(Clone, Debug)]
+pub(crate) struct SubPort {
+    pub(crate) port_id: String,
+    pub(crate) segmentation_id: u16,
+    pub(crate) mac: String,
+}
+
+/// A floating address and where it leads.
+#[derive(Clone, Debug)]
+pub(crate) struct Floating {
+    pub(crate) address: IpAddr,
+    pub(crate) port_id: String,
+}
+
+/// All network state of a region.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NetworkState {
+    pub(crate) networks: BTreeMap<String, Arc<Network>>,
+    pub(crate) subnets: BTreeMap<String, Arc<Subnet>>,
+    pub(crate) ports: BTreeMap<String, Arc<Port>>,
+    floating: BTreeMap<IpAddr, Arc<Floating>>,
+    by_device: HashMap<String, BTreeSet<String>>,
+    by_port: HashMap<String, Vec<IpAddr>>,
+    by_address: HashMap<(String, IpAddr), String>,
+    default_groups: HashMap<String, String>,
+}
+
+impl NetworkState {
+    pub(crate) fn create_network(&mut self, spec: &NetworkSpec, birth: &Birth, ids: &Ids) -> Result<String> {
+        let id = spec.id.clone().unwrap_or_else(|| ids.uuid());
+        if self.networks.contains_key(&id) {
+            return Err(Error::Invalid(format!("network {id} exists")));
+        }
+        let created = crate::clock::seconds(birth.at);
+        let mut subnets = Vec::new();
+        for (index, cidr) in spec.subnets.iter().enumerate() {
+            let subnet = Subnet {
+                id: ids.uuid(),
+                name: format!("{}-{index}", spec.name),
+                network_id: id.clone(),
+                project_id: birth.project_id.clone(),
+                cidr: cidr.trunc(),
+                created,
+                next: 2,
+            };
+            subnets.push(subnet.id.clone());
+            self.subnets.insert(subnet.id.clone(), Arc::new(subnet));
+        }
+        let network = Network {
+            id: id.clone(),
+            name: spec.name.clone(),
+            project_id: birth.project_id.clone(),
+            shared: spec.shared,
+            external: spec.external,
+            subnets,
+            created,
+        };
+        self.networks.insert(id.clone(), Arc::new(network));
+        Ok(id)
+    }
+
+    /// A network by id or name, or the oldest internal one.
+    fn network(&self, wanted: Option<&str>) -> Result<Arc<Network>> {
+        let found = match wanted {
+            Some(wanted) => self
+                .networks
+                .get(wanted)
+                .or_else(|| self.networks.values().find(|net| net.name == wanted)),
+            None => self
+                .networks
+                .values()
+                .filter(|net| !net.external)
+                .min_by_key(|net| net.created),
+        };
+        found
+            .cloned()
+            .ok_or_else(|| Error::unknown("network", wanted.unwrap_or_default()))
+    }
+
+    pub(crate) fn create_port(
+        &mut self,
+        spec: &PortSpec,
+        device_id: &str,
+        device_owner: &str,
+        birth: &Birth,
+        ids: &Ids,
+    ) -> Result<String> {
+        let network = self.network(spec.network.as_deref())?;
+        let id = spec.id.clone().unwrap_or_else(|| ids.uuid());
+        if self.ports.contains_key(&id) {
+            return Err(Error::Invalid(format!("port {id} exists")));
+        }
+        let fixed_ips = match &spec.addresses {
+            Some(addresses) => self.place(&network, addresses, &id)?,
+            None => self.allocate(&network, &id)?,
+        };
+        let group = self
+            .default_groups
+            .entry(birth.project_id.clone())
+            .or_insert_with(|| ids.uuid());
+        let port = Port {
+            id: id.clone(),
+            name: spec.name.clone(),
+            network_id: network.id.clone(),
+            project_id: birth.project_id.clone(),
+            device_id: device_id.to_owned(),
+            device_owner: device_owner.to_owned(),
+            mac: ids.mac(),
+            fixed_ips,
+            status: spec.status.clone().unwrap_or_else(|| "ACTIVE".to_owned()),
+            security_groups: vec![group.clone()],
+            tags: spec.tags.clone(),
+            revision: 4,
+            created: crate::clock::seconds(birth.at),
+            updated: crate::clock::seconds(birth.at),
+            visible: birth.visible,
+            trunk: None,
+        };
+        self.by_device
+            .entry(port.device_id.clone())
+            .or_default()
+            .insert(id.clone());
+        self.ports.insert(id.clone(), Arc::new(port));
+        Ok(id)
+    }
+
+    /// Finds the subnets that given addresses belong to.
+    fn place(&mut self, network: &Network, addresses: &[IpAddr], port_id: &str) -> Result<Vec<FixedIp>> {
+        let mut placed = Vec::new();
+        for &address in addresses {
+            let subnets = network.subnets.iter().filter_map(|id| self.subnets.get(id));
+            let Some(subnet) = subnets.into_iter().find(|subnet| subnet.cidr.contains(&address)) else {
+                return Err(Error::Invalid(format!(
+                    "{address} is in no subnet of network {:?}",
+                    network.name
+                )));
+            };
+            let key = (subnet.id.clone(), address);
+            if self.by_address.get(&key).is_some_and(|user| user != port_id) {
+                return Err(Error::Invalid(format!("{address} is in use")));
+            }
+            placed.push(FixedIp {
+                subnet_id: subnet.id.clone(),
+                address,
+            });
+        }
+        self.claim(&placed, port_id);
+        Ok(placed)
+    }
+
+    /// Takes the next free address of every subnet.
+    fn allocate(&mut self, network: &Network, port_id: &str) -> Result<Vec<FixedIp>> {
+        let mut allocated = Vec::new();
+        for id in &network.subnets {
+            let Some(subnet) = self.subnets.get_mut(id) else {
+                continue;
+            };
+            let subnet = Arc::make_mut(subnet);
+            let address = loop {
+                let Some(address) = address_at(&subnet.cidr, subnet.next) else {
+                    return Err(Error::Invalid(format!(
+                        "subnet {} has no free address",
+                        subnet.cidr
+                    )));
+                };
+                subnet.next += 1;
+                if !self.by_address.contains_key(&(id.clone(), address)) {
+                    break address;
+                }
+            };
+            allocated.push(FixedIp {
+                subnet_id: id.clone(),
+                address,
+            });
+        }
+        self.claim(&allocated, port_id);
+        Ok(allocated)
+    }
+
+    fn claim(&mut self, fixed_ips: &[FixedIp], port_id: &str) {
+        for ip in fixed_ips {
+            self.by_address
+                .insert((ip.subnet_id.clone(), ip.address), port_id.to_owned());
+        }
+    }
+
+    fn release(&mut self, port: &Port) {
+        for ip in &port.fixed_ips {
+            self.by_address.remove(&(ip.subnet_id.clone(), ip.address));
+        }
+    }
+
+    pub(crate) fn update_port(&mut self, id: &str, patch: &PortPatch, at: Timestamp) -> Result<()> {
+        let port = self
+            .ports
+            .get(id)
+            .cloned()
+            .ok_or_else(|| Error::unknown("port", id))?;
+        let fixed_ips = match &patch.addresses {
+            Some(addresses) => {
+                let network = self.network(Some(&port.network_id))?;
+                let placed = self.place(&network, addresses, id)?;
+                self.release(&port);
+                self.claim(&placed, id);
+                Some(placed)
+            }
+            None => None,
+        };
+        let patch = patch.clone();
+        self.change_port(id, |port| {
+            super::set(&mut port.name, patch.name);
+            super::set(&mut port.status, patch.status);
+            super::set(&mut port.tags, patch.tags);
+            super::set(&mut port.fixed_ips, fixed_ips);
+            port.updated = crate::clock::seconds(at);
+        });
+        Ok(())
+    }
+
+    fn change_port(&mut self, id: &str, change: impl FnOnce(&mut Port)) {
+        if let Some(port) = self.ports.get_mut(id) {
+            let port = Arc::make_mut(port);
+            change(port);
+            port.revision += 1;
+        }
+    }
+
+    pub(crate) fn remove_port(&mut self, id: &str) -> Result<Arc<Port>> {
+        let port = self.ports.remove(id).ok_or_else(|| Error::unknown("port", id))?;
+        self.release(&port);
+        if let Some(ports) = self.by_device.get_mut(&port.device_id) {
+            ports.remove(id);
+            if ports.is_empty() {
+                self.by_device.remove(&port.device_id);
+            }
+        }
+        for address in self.by_port.remove(id).unwrap_or_default() {
+            self.floating.remove(&address);
+        }
+        for sub_port in port.trunk.iter().flat_map(|trunk| &trunk.sub_ports) {
+            // A sub port may have been deleted on its own.
+            let _present = self.remove_port(&sub_port.port_id);
+        }
+        if port.device_owner == "trunk:subport" {
+            let parents = self.ports.values().filter(|parent| parent.trunk.is_some());
+            let parents: Vec<String> = parents.map(|parent| parent.id.clone()).collect();
+            for parent in parents {
+                self.change_port(&parent, |parent| {
+                    if let Some(trunk) = &mut parent.trunk {
+                        trunk.sub_ports.retain(|sub| sub.port_id != id);
+                    }
+                });
+            }
+        }
+        Ok(port)
+    }
+
+    /// Adds a port to the trunk of which `parent` is the parent port, making the trunk if there is none.
+    pub(crate) fn add_sub_port(
+        &mut self,
+        parent: &str,
+        spec: &PortSpec,
+        segmentation_id: u16,
+        birth: &Birth,
+        ids: &Ids,
+    ) -> Result<String> {
+        if !self.ports.contains_key(parent) {
+            return Err(Error::unknown("port", parent));
+        }
+        let port_id = self.create_port(spec, "", "trunk:subport", birth, ids)?;
+        let mac = self
+            .ports
+            .get(&port_id)
+            .map(|port| port.mac.clone())
+            .unwrap_or_default();
+        let sub_port = SubPort {
+            port_id: port_id.clone(),
+            segmentation_id,
+            mac,
+        };
+        self.change_port(parent, |port| {
+            let trunk = port.trunk.get_or_insert_with(|| Trunk {
+                id: ids.uuid(),
+                sub_ports: Vec::new(),
+            });
+            trunk.sub_ports.push(sub_port);
+        });
+        Ok(port_id)
+    }
+
+    pub(crate) fn add_floating(&mut self, address: IpAddr, port_id: &str) -> Result<()> {
+        if !self.ports.contains_key(port_id) {
+            return Err(Error::unknown("port", port_id));
+        }
+        if self.floating.contains_key(&address) {
+            return Err(Error::Invalid(format!("floating address {address} is in use")));
+        }
+        self.floating.insert(
+            address,
+            Arc::new(Floating {
+                address,
+                port_id: port_id.to_owned(),
+            }),
+        );
+        self.by_port.entry(port_id.to_owned()).or_default().push(address);
+        Ok(())
+    }
+
+    pub(crate) fn remove_floating(&mut self, address: IpAddr) -> Result<()> {
+        let floating = self
+            .floating
+            .remove(&address)
+            .ok_or_else(|| Error::unknown("floating address", address.to_string()))?;
+        if let Some(addresses) = self.by_port.get_mut(&floating.port_id) {
+            addresses.retain(|known| *known != address);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn floating_of(&self, port_id: &str) -> impl Iterator<Item = &Floating> {
+        let addresses = self.by_port.get(port_id).map(Vec::as_slice).unwrap_or_default();
+        addresses
+            .iter()
+            .filter_map(|address| self.floating.get(address))
+            .map(AsRef::as_ref)
+    }
+
+    /// Ports of a device.
+    pub(crate) fn ports_of(&self, device_id: &str) -> impl Iterator<Item = &Arc<Port>> {
+        self.by_device
+            .get(device_id)
+            .into_iter()
+            .flatten()
+            .filter_map(|id| self.ports.get(id))
+    }
+}

@@ -1,0 +1,231 @@
+//! What the control API is told: the things to create and the changes to make, in Rust and as JSON.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// A server to create. Everything has a sensible default but the name.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerSpec {
+    /// Name. In a bulk creation `{i}` stands for the running number, `{i:05}` for the same with leading zeros.
+    pub name: String,
+    /// UUID; random if not said.
+    pub id: Option<String>,
+    /// Region; the first one if not said.
+    pub region: Option<String>,
+    /// Project, by id or name; the default project if not said.
+    pub project: Option<String>,
+    /// Nova status; `ACTIVE` if not said.
+    pub status: Option<String>,
+    /// Task state, for example `powering-off`.
+    pub task_state: Option<String>,
+    /// Power state number; what usually goes with the status if not said.
+    pub power_state: Option<u8>,
+    /// Flavor, by id or name; the region's first if not said.
+    pub flavor: Option<String>,
+    /// Availability zone; `nova` if not said.
+    pub availability_zone: Option<String>,
+    /// Cell; `cell1` if not said.
+    pub cell: Option<String>,
+    /// Metadata of the server.
+    pub metadata: BTreeMap<String, String>,
+    /// Tags of the server.
+    pub tags: Vec<String>,
+    /// `accessIPv4`.
+    pub access_ipv4: Option<Ipv4Addr>,
+    /// `accessIPv6`.
+    pub access_ipv6: Option<Ipv6Addr>,
+    /// Name of the key pair.
+    pub key_name: Option<String>,
+    /// Ports; one on the default network if not said.
+    pub ports: Option<Vec<PortSpec>>,
+    /// Replaces the addresses that Nova shows, which otherwise follow from ports and floating addresses.
+    pub addresses: Option<BTreeMap<String, Vec<AddressSpec>>>,
+    /// The fault's message, for a server in `ERROR`.
+    pub fault: Option<String>,
+}
+
+impl ServerSpec {
+    /// A server with this name and the defaults.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            ..Self::default()
+        }
+    }
+}
+
+/// One entry of Nova's addresses.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddressSpec {
+    /// The address.
+    pub addr: IpAddr,
+    /// `fixed` or `floating`.
+    #[serde(default = "fixed")]
+    pub kind: String,
+}
+
+fn fixed() -> String {
+    "fixed".to_owned()
+}
+
+/// Changes to a server; what is not said stays.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerPatch {
+    /// New name.
+    pub name: Option<String>,
+    /// New status; the power state follows unless it is given.
+    pub status: Option<String>,
+    /// New task state; an empty one ends the task.
+    pub task_state: Option<String>,
+    /// New power state number.
+    pub power_state: Option<u8>,
+    /// New flavor, by id or name.
+    pub flavor: Option<String>,
+    /// New availability zone.
+    pub availability_zone: Option<String>,
+    /// New cell.
+    pub cell: Option<String>,
+    /// All metadata anew.
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// All tags anew.
+    pub tags: Option<Vec<String>>,
+    /// New `accessIPv4`.
+    pub access_ipv4: Option<Ipv4Addr>,
+    /// New `accessIPv6`.
+    pub access_ipv6: Option<Ipv6Addr>,
+    /// Addresses that Nova shows from now on.
+    pub addresses: Option<BTreeMap<String, Vec<AddressSpec>>>,
+}
+
+/// A port to create.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PortSpec {
+    /// UUID; random if not said.
+    pub id: Option<String>,
+    /// Name.
+    pub name: String,
+    /// Network, by id or name; the region's first internal one if not said.
+    pub network: Option<String>,
+    /// Fixed addresses; the next free one of each of the network's subnets if not said.
+    pub addresses: Option<Vec<IpAddr>>,
+    /// Neutron status; `ACTIVE` if not said.
+    pub status: Option<String>,
+    /// Floating address on the first fixed one.
+    pub floating: Option<IpAddr>,
+    /// Tags.
+    pub tags: Vec<String>,
+}
+
+impl PortSpec {
+    /// A port on this network with the next free addresses.
+    pub fn on(network: impl Into<String>) -> Self {
+        Self {
+            network: Some(network.into()),
+            ..Self::default()
+        }
+    }
+}
+
+/// Changes to a port; what is not said stays.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PortPatch {
+    /// New name.
+    pub name: Option<String>,
+    /// New status.
+    pub status: Option<String>,
+    /// All fixed addresses anew.
+    pub addresses: Option<Vec<IpAddr>>,
+    /// All tags anew.
+    pub tags: Option<Vec<String>>,
+}
+
+/// A network with its subnets.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkSpec {
+    /// Name; need not be unique.
+    pub name: String,
+    /// UUID; random if not said.
+    pub id: Option<String>,
+    /// Region; the first one if not said.
+    pub region: Option<String>,
+    /// Project, by id or name; the default project if not said.
+    pub project: Option<String>,
+    /// Whether every project sees it.
+    pub shared: bool,
+    /// Whether it is an external network.
+    pub external: bool,
+    /// Subnets by their address range.
+    pub subnets: Vec<IpNet>,
+}
+
+/// A flavor.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FlavorSpec {
+    /// Name.
+    pub name: String,
+    /// Id; random if not said.
+    pub id: Option<String>,
+    /// Region; the first one if not said.
+    pub region: Option<String>,
+    /// Virtual processors.
+    pub vcpus: u32,
+    /// Memory in MiB.
+    pub ram: u32,
+    /// Root disk in GiB.
+    pub disk: u32,
+    /// Extra specifications.
+    pub extra_specs: BTreeMap<String, String>,
+}
+
+/// A user with a password.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UserSpec {
+    /// Name.
+    pub name: String,
+    /// Password.
+    pub password: String,
+    /// Projects, by id or name, in which the user is a member; the default project if not said.
+    pub projects: Option<Vec<String>>,
+    /// Whether the user has the role `admin` there.
+    pub admin: bool,
+}
+
+/// An application credential to create.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AppCredentialSpec {
+    /// Name.
+    pub name: String,
+    /// Its owner, by id or name; the default user if not said.
+    pub user: Option<String>,
+    /// Its project, by id or name; the default project if not said.
+    pub project: Option<String>,
+    /// Secret; random if not said.
+    pub secret: Option<String>,
+}
+
+/// An application credential with its secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AppCredential {
+    /// Id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// Secret, as a client sends it.
+    pub secret: String,
+    /// The owner's user id.
+    pub user_id: String,
+    /// The project's id.
+    pub project_id: String,
+}

@@ -1,0 +1,144 @@
+//! Request quotas: a token bucket per service, answered with 429 when it is empty.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+/// How many requests a service takes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Quota {
+    /// Requests per second in the long run.
+    pub per_second: f64,
+    /// Requests at once after a quiet time; at least one.
+    pub burst: u32,
+    /// What a refusal says about coming back.
+    #[serde(default)]
+    pub retry_after: RetryAfter,
+}
+
+/// The `Retry-After` header of a refusal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RetryAfter {
+    /// The whole seconds until the bucket has a token again, at least one.
+    #[default]
+    Honest,
+    /// Always this many seconds.
+    Seconds(u64),
+    /// No such header.
+    Absent,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    quota: Quota,
+    level: f64,
+    at: Duration,
+}
+
+impl Bucket {
+    fn full(quota: Quota, at: Duration) -> Self {
+        let level = f64::from(quota.burst.max(1));
+        Self { quota, level, at }
+    }
+
+    /// Takes a token at `now`, or says how long it takes until there is one.
+    fn take(&mut self, now: Duration) -> Result<(), Duration> {
+        let passed = now.saturating_sub(self.at).as_secs_f64();
+        self.at = self.at.max(now);
+        let top = f64::from(self.quota.burst.max(1));
+        self.level = passed.mul_add(self.quota.per_second, self.level).min(top);
+        if self.level >= 1.0 {
+            self.level -= 1.0;
+            return Ok(());
+        }
+        let wait = (1.0 - self.level) / self.quota.per_second;
+        // A bucket that never refills says an hour, not an overflow.
+        Err(Duration::try_from_secs_f64(wait)
+            .unwrap_or(Duration::from_secs(3600))
+            .min(Duration::from_secs(3600)))
+    }
+}
+
+/// A refused request: the value of `Retry-After`, if there is one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) retry_after: Option<u64>,
+}
+
+/// The buckets of all services.
+#[derive(Debug, Default)]
+pub(crate) struct Quotas(Mutex<BTreeMap<String, Bucket>>);
+
+impl Quotas {
+    pub(crate) fn set(&self, service: &str, quota: Option<Quota>, now: Duration) {
+        let mut buckets = self.0.lock();
+        match quota {
+            Some(quota) => {
+                buckets.insert(service.to_owned(), Bucket::full(quota, now));
+            }
+            None => {
+                buckets.remove(service);
+            }
+        }
+    }
+
+    pub(crate) fn take(&self, service: &str, now: Duration) -> Result<(), Refusal> {
+        let mut buckets = self.0.lock();
+        let Some(bucket) = buckets.get_mut(service) else {
+            return Ok(());
+        };
+        bucket.take(now).map_err(|wait| Refusal {
+            retry_after: match bucket.quota.retry_after {
+                RetryAfter::Honest => Some((wait.as_secs_f64().ceil() as u64).max(1)),
+                RetryAfter::Seconds(seconds) => Some(seconds),
+                RetryAfter::Absent => None,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(per_second: f64, burst: u32, retry_after: RetryAfter) -> Quota {
+        Quota {
+            per_second,
+            burst,
+            retry_after,
+        }
+    }
+
+    #[test]
+    fn refuses_after_the_burst_and_refills_with_time() {
+        let quotas = Quotas::default();
+        quotas.set("compute", Some(quota(0.5, 2, RetryAfter::Honest)), Duration::ZERO);
+        assert_eq!(quotas.take("compute", Duration::ZERO), Ok(()));
+        assert_eq!(quotas.take("compute", Duration::ZERO), Ok(()));
+        assert_eq!(
+            quotas.take("compute", Duration::ZERO),
+            Err(Refusal { retry_after: Some(2) })
+        );
+        assert_eq!(quotas.take("compute", Duration::from_secs(2)), Ok(()));
+        assert_eq!(
+            quotas.take("network", Duration::ZERO),
+            Ok(()),
+            "another service has its own quota"
+        );
+    }
+
+    #[test]
+    fn says_what_it_is_told_about_coming_back() {
+        for (retry_after, want) in [(RetryAfter::Seconds(7), Some(7)), (RetryAfter::Absent, None)] {
+            let quotas = Quotas::default();
+            quotas.set("compute", Some(quota(0.0, 1, retry_after)), Duration::ZERO);
+            assert_eq!(quotas.take("compute", Duration::ZERO), Ok(()));
+            let refusal = quotas.take("compute", Duration::from_secs(60));
+            assert_eq!(refusal, Err(Refusal { retry_after: want }), "{retry_after:?}");
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The HTTP server: takes connections, and leads every request past the call log, the faults, the quota and the
+//! latency to the simulated cloud.
+//!
+//! It speaks to hyper directly because faults need what frameworks hide: closing or resetting a connection instead
+//! of answering, and stopping in the middle of a body.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+
+use http::{Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::calls::{Call, CallLog};
+use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::faults::{Action, Faults, Snapshot};
+use crate::http::{Line, Reply, Request, WireBody, collect};
+use crate::latency::Latencies;
+use crate::quota::{Quotas, Refusal};
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) service: &'static str,
+    pub(crate) region: String,
+    pub(crate) interface: &'static str,
+    pub(crate) op: &'static str,
+    /// Path segments below the service's endpoint.
+    pub(crate) rest: Vec<String>,
+}
+
+/// A simulated cloud behind the server.
+pub(crate) trait Cloud: Send + Sync + 'static {
+    /// Says which service and operation a request is for.
+    fn target(&self, request: &Request) -> Target;
+    /// Answers a request, from a frozen state if one is given.
+    fn handle(&self, request: &Request, target: &Target, snapshot: Option<&Snapshot>) -> Reply;
+    /// An error document as this service writes it.
+    fn refuse(&self, target: &Target, status: StatusCode) -> Reply;
+    /// The answer to a request beyond the quota.
+    fn throttle(&self, target: &Target, refusal: &Refusal) -> Reply;
+    /// Freezes the present state.
+    fn snapshot(&self) -> Snapshot;
+    /// Answers a request of the control API, below `/_sim`.
+    fn control(self: Arc<Self>, request: &Request, segments: &[String], traffic: Arc<Traffic>) -> Reply;
+}
+
+/// Everything that stands between a connection and the cloud.
+pub(crate) struct Traffic {
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) calls: CallLog,
+    pub(crate) faults: Faults,
+    pub(crate) quotas: Quotas,
+    pub(crate) latencies: Latencies,
+    pub(crate) max_request_line: usize,
+    rng: Mutex<StdRng>,
+}
+
+impl Traffic {
+    pub(crate) fn new(clock: Arc<Clock>, seed: u64, max_request_line: usize) -> Self {
+        Self {
+            clock,
+            calls: CallLog::default(),
+            faults: Faults::default(),
+            quotas: Quotas::default(),
+            latencies: Latencies::default(),
+            max_request_line,
+            rng: Mutex::new(StdRng::seed_from_u64(seed)),
+        }
+    }
+}
+
+/// A running listener; dropping it closes the listener and every connection.
+#[derive(Debug)]
+pub(crate) struct Server {
+    task: JoinHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Opens a listener, so that its address is known before the cloud that answers on it is made.
+pub(crate) async fn bind(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
+    let failed = |source| Error::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+impl Server {
+    pub(crate) fn start(listener: TcpListener, traffic: Arc<Traffic>, cloud: Arc<dyn Cloud>) -> Self {
+        Self {
+            task: tokio::spawn(accept(listener, traffic, cloud)),
+        }
+    }
+
+    /// Stops and waits until the listener is closed.
+    pub(crate) async fn shutdown(mut self) {
+        self.task.abort();
+        // The task was aborted, so its result says only that.
+        let _aborted = (&mut self.task).await;
+    }
+}
+
+async fn accept(listener: TcpListener, traffic: Arc<Traffic>, cloud: Arc<dyn Cloud>) {
+    let mut connections = JoinSet::new();
+    loop {
+        // Finished connections are reaped here, so that the set does not grow with time.
+        while connections.try_join_next().is_some() {}
+        // A failed accept concerns one connection (or a moment without file descriptors), never the listener.
+        let Ok((stream, _peer)) = listener.accept().await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        connections.spawn(connection(stream, Arc::clone(&traffic), Arc::clone(&cloud)));
+    }
+}
+
+async fn connection(stream: TcpStream, traffic: Arc<Traffic>, cloud: Arc<dyn Cloud>) {
+    // Answers are written at once; waiting for more to send would only add latency that nobody asked for.
+    let _best_effort = stream.set_nodelay(true);
+    let line = Arc::new(Line::default());
+    let io = TokioIo::new(Connection {
+        stream,
+        line: Arc::clone(&line),
+    });
+    let service = service_fn(move |request| {
+        let (traffic, cloud, line) = (Arc::clone(&traffic), Arc::clone(&cloud), Arc::clone(&line));
+        async move { serve(request, &traffic, &cloud, &line).await }
+    });
+    // An error here is a client that went away or a fault that was carried out.
+    let _outcome = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .serve_connection(io, service)
+        .await;
+}
+
+/// Makes hyper close the connection instead of answering.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection is closed on purpose")]
+struct Closed;
+
+async fn serve(
+    request: http::Request<Incoming>,
+    traffic: &Arc<Traffic>,
+    cloud: &Arc<dyn Cloud>,
+    line: &Arc<Line>,
+) -> std::result::Result<Response<WireBody>, Closed> {
+    let (parts, body) = request.into_parts();
+    let body = collect(body).await.map_err(|_| Closed)?;
+    let request = Request::new(&parts, body);
+    let segments = crate::http::segments(&request.path);
+    if let Some((first, rest)) = segments.split_first()
+        && first == "_sim"
+    {
+        let reply = Arc::clone(cloud).control(&request, rest, Arc::clone(traffic));
+        return Ok(whole(reply));
+    }
+    let target = cloud.target(&request);
+    let mut entry = Entry::open(&request, &target, traffic, line);
+    let verdict = traffic.faults.judge(
+        target.service,
+        request.method.as_str(),
+        &request.target(),
+        target.op,
+    );
+    if let Some(action) = &verdict.action {
+        traffic
+            .calls
+            .update(entry.seq, |call| call.fault = Some(action.name()));
+    }
+    let answer_time = traffic.latencies.sample(target.service, target.op, &traffic.rng) + verdict.delay;
+    if request.line_length() > traffic.max_request_line {
+        return Ok(entry.close(too_long(), None));
+    }
+    if let Err(refusal) = traffic.quotas.take(target.service, traffic.clock.elapsed()) {
+        return Ok(entry.close(cloud.throttle(&target, &refusal), None));
+    }
+    if !answer_time.is_zero() {
+        tokio::time::sleep(answer_time).await;
+    }
+    let handle = || cloud.handle(&request, &target, verdict.snapshot.as_ref());
+    match verdict.action {
+        None | Some(Action::Delay { .. } | Action::StaleRead) => Ok(entry.close(handle(), None)),
+        Some(Action::Status { code, body, headers }) => {
+            let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            let mut reply = cloud.refuse(&target, status);
+            if let Some(body) = body {
+                reply.body = body.into_bytes();
+            }
+            for (name, value) in headers {
+                reply = reply.with(name.as_str(), &value);
+            }
+            Ok(entry.close(reply, None))
+        }
+        Some(Action::EmptyJson) => Ok(entry.close(Reply::json(StatusCode::OK, &serde_json::json!({})), None)),
+        Some(Action::Truncate { bytes }) => {
+            let reply = handle();
+            // At least one byte is missing, or the body would not be cut.
+            let sent = bytes
+                .unwrap_or(reply.body.len() / 2)
+                .min(reply.body.len().saturating_sub(1));
+            Ok(entry.close(reply, Some(sent)))
+        }
+        Some(Action::Timeout) => std::future::pending().await,
+        Some(Action::CommitThenHang) => {
+            handle();
+            std::future::pending().await
+        }
+        Some(Action::Drop) => Err(Closed),
+        Some(Action::Reset) => {
+            line.reset.store(true, Ordering::Relaxed);
+            Err(Closed)
+        }
+        Some(Action::CommitThenDrop) => {
+            handle();
+            Err(Closed)
+        }
+    }
+}
+
+/// What the usual front end says about a request line beyond its limit.
+fn too_long() -> Reply {
+    let body = "<!DOCTYPE HTML PUBLIC \"-//IETF//DTD HTML 2.0//EN\">\n<html><head>\n\
+        <title>414 Request-URI Too Long</title>\n</head><body>\n<h1>Request-URI Too Long</h1>\n\
+        <p>The requested URL's length exceeds the capacity\nlimit for this server.<br />\n</p>\n</body></html>\n";
+    Reply::new(StatusCode::URI_TOO_LONG, "text/html; charset=iso-8859-1", body)
+}
+
+fn whole(reply: Reply) -> Response<WireBody> {
+    let mut response = Response::new(WireBody::whole(reply.body));
+    *response.status_mut() = reply.status;
+    *response.headers_mut() = reply.headers;
+    response
+}
+
+/// An answer that promises its whole body and sends only the beginning.
+fn cut(mut reply: Reply, sent: usize, line: Arc<Line>) -> Response<WireBody> {
+    let promised = reply.body.len();
+    let mut body = std::mem::take(&mut reply.body);
+    body.truncate(sent);
+    let mut response = whole(reply).map(|_| WireBody::cut(body, line));
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_LENGTH, promised.into());
+    response
+}
+
+/// A call's line in the log while it is under way. If the client goes away, hyper drops the call, and the time until
+/// then is entered.
+struct Entry<'a> {
+    traffic: &'a Traffic,
+    line: &'a Arc<Line>,
+    seq: u64,
+    started: std::time::Duration,
+}
+
+impl<'a> Entry<'a> {
+    fn open(request: &Request, target: &Target, traffic: &'a Traffic, line: &'a Arc<Line>) -> Self {
+        let header = |name| request.header(name).map(str::to_owned);
+        let started = traffic.clock.uptime();
+        let seq = traffic.calls.begin(Call {
+            seq: 0,
+            service: target.service,
+            region: target.region.clone(),
+            interface: target.interface,
+            method: request.method.to_string(),
+            path: request.path.clone(),
+            query: request.query.clone(),
+            op: target.op,
+            status: None,
+            started,
+            duration: std::time::Duration::ZERO,
+            user_agent: header("user-agent"),
+            microversion: header("openstack-api-version").or_else(|| header("x-openstack-nova-api-version")),
+            bytes: 0,
+            fault: None,
+        });
+        Self {
+            traffic,
+            line,
+            seq,
+            started,
+        }
+    }
+
+    /// Answers, with only the first bytes of the body if a number is given.
+    fn close(&mut self, reply: Reply, sent: Option<usize>) -> Response<WireBody> {
+        let bytes = sent.unwrap_or(reply.body.len());
+        self.traffic.calls.update(self.seq, |call| {
+            call.status = Some(reply.status.as_u16());
+            call.bytes = bytes;
+        });
+        match sent {
+            Some(sent) => cut(reply, sent, Arc::clone(self.line)),
+            None => whole(reply),
+        }
+    }
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        let duration = self.traffic.clock.uptime().saturating_sub(self.started);
+        self.traffic
+            .calls
+            .update(self.seq, |call| call.duration = duration);
+    }
+}
+
+/// A connection that can end in a reset.
+struct Connection {
+    stream: TcpStream,
+    line: Arc<Line>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.line.reset.load(Ordering::Relaxed) {
+            // Without lingering, closing sends a reset instead of an orderly end.
+            let _best_effort = self.stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        self.line.flushes.fetch_add(1, Ordering::Relaxed);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.line.reset.load(Ordering::Relaxed) {
+            // An orderly shutdown would reach the client before the reset.
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,618 @@
+//! Nova.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ccm_sim::openstack::{AddressSpec, FlavorSpec, NetworkSpec, PortSpec, ServerPatch, ServerSpec, UserSpec};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::client::{Answer, Session, password_login};
+
+/// Names of a listing.
+async fn names(session: &Session, version: &str, query: &str) -> Vec<String> {
+    let answer = session.nova(version, &format!("/servers/detail{query}")).await;
+    assert_eq!(answer.status, 200, "{query}: {}", answer.text);
+    answer.each("servers", "name")
+}
+
+#[tokio::test]
+async fn a_server_has_the_fields_of_its_microversion() {
+    let session = Session::start().await;
+    let spec = ServerSpec {
+        access_ipv4: Some("198.51.100.7".parse().unwrap()),
+        metadata: [("hostname".to_owned(), "a.example".to_owned())].into(),
+        availability_zone: Some("az-2".into()),
+        ..ServerSpec::named("node-1")
+    };
+    let id = session.cloud.create_server(&spec).unwrap();
+    let old = session.nova("2.1", &format!("/servers/{id}")).await;
+    assert_eq!(old.header("openstack-api-version"), "compute 2.1");
+    assert_eq!(old.header("x-openstack-nova-api-version"), "2.1");
+    assert_eq!(old.header("content-type"), "application/json");
+    let server = &old.json["server"];
+    for (field, want) in [
+        ("id", json!(id)),
+        ("name", json!("node-1")),
+        ("status", json!("ACTIVE")),
+        ("tenant_id", json!(session.cloud.project_id())),
+        ("accessIPv4", json!("198.51.100.7")),
+        ("accessIPv6", json!("")),
+        ("metadata", json!({"hostname": "a.example"})),
+        ("OS-EXT-AZ:availability_zone", json!("az-2")),
+        ("OS-EXT-STS:power_state", json!(1)),
+        ("OS-EXT-STS:vm_state", json!("active")),
+        ("OS-EXT-STS:task_state", Value::Null),
+        ("security_groups", json!([{"name": "default"}])),
+    ] {
+        assert_eq!(server[field], want, "{field}");
+    }
+    assert_eq!(server["flavor"]["id"], "2");
+    assert!(server["flavor"].get("original_name").is_none());
+    assert_eq!(server["addresses"]["private"][0]["OS-EXT-IPS:type"], "fixed");
+    assert_eq!(server["addresses"]["private"][0]["version"], 4);
+    assert!((1200..4000).contains(&old.text.len()), "{} bytes", old.text.len());
+
+    let new = session.nova("2.90", &format!("/servers/{id}")).await;
+    let flavor = &new.json["server"]["flavor"];
+    assert_eq!(
+        (&flavor["original_name"], &flavor["vcpus"]),
+        (&json!("m1.small"), &json!(1))
+    );
+    assert!(flavor.get("id").is_none());
+    for (field, since) in [
+        ("locked", 9),
+        ("description", 19),
+        ("tags", 26),
+        ("server_groups", 71),
+        ("locked_reason", 73),
+    ] {
+        let before = session
+            .nova(&format!("2.{}", since - 1), &format!("/servers/{id}"))
+            .await;
+        let after = session
+            .nova(&format!("2.{since}"), &format!("/servers/{id}"))
+            .await;
+        assert!(before.json["server"].get(field).is_none(), "{field}");
+        assert!(after.json["server"].get(field).is_some(), "{field}");
+    }
+}
+
+#[tokio::test]
+async fn microversions_are_negotiated() {
+    let session = Session::start().await;
+    session.cloud.configure(|settings| settings.max_microversion = 60);
+    assert_eq!(
+        session
+            .get("/RegionOne/compute/v2.1")
+            .await
+            .at("/version/version"),
+        "2.60"
+    );
+    assert_eq!(
+        session.get("/RegionOne/compute/").await.at("/versions/1/version"),
+        "2.60"
+    );
+    for (version, status, said) in [
+        ("2.60", 200, "compute 2.60"),
+        ("latest", 200, "compute 2.60"),
+        ("2.61", 406, ""),
+        ("3.1", 406, ""),
+        ("2", 400, ""),
+        ("2.07", 400, ""),
+    ] {
+        let answer = session.nova(version, "/servers").await;
+        assert_eq!(
+            (answer.status, answer.header("openstack-api-version")),
+            (status, said),
+            "{version}"
+        );
+    }
+    let answer = session.nova("2.61", "/servers").await;
+    assert_eq!(
+        answer.at("/computeFault/message"),
+        "Version 2.61 is not supported by the API. Minimum is 2.1 and maximum is 2.60."
+    );
+    let legacy = session.request(Method::GET, "/RegionOne/compute/v2.1/servers");
+    let legacy = legacy.header("x-openstack-nova-api-version", "2.9");
+    let answer = Answer::of(legacy.send().await.unwrap()).await;
+    assert_eq!(answer.header("x-openstack-nova-api-version"), "2.9");
+    session.cloud.configure(|settings| settings.max_microversion = 1);
+    assert_eq!(
+        session.nova("2.47", "/servers").await.status,
+        406,
+        "a cloud with 2.1 only"
+    );
+    assert_eq!(session.nova("2.1", "/servers").await.status, 200);
+}
+
+#[tokio::test]
+async fn pages_are_walked_by_their_links_newest_first() {
+    let session = Session::start().await;
+    let first = session.cloud.create_server(&ServerSpec::named("oldest")).unwrap();
+    session.cloud.advance_clock(Duration::from_secs(5));
+    let ids = session
+        .cloud
+        .create_servers(7, &ServerSpec::named("node-{i}"))
+        .unwrap();
+    let mut url = "/RegionOne/compute/v2.1/servers/detail?limit=4".to_owned();
+    let mut pages = Vec::new();
+    loop {
+        let page = session.get(&url).await;
+        pages.push(page.each("servers", "id"));
+        let next = page.at("/servers_links/0/href").to_owned();
+        if next.is_empty() {
+            break;
+        }
+        url = next;
+    }
+    let sizes: Vec<usize> = pages.iter().map(Vec::len).collect();
+    assert_eq!(sizes, [4, 4, 0], "a full last page links to an empty one");
+    let seen: Vec<String> = pages.concat();
+    let mut want = ids;
+    want.sort();
+    want.push(first);
+    assert_eq!(seen, want, "newest first, and by id within a second");
+}
+
+#[tokio::test]
+async fn a_page_never_exceeds_the_limit_of_the_service() {
+    let session = Session::start().await;
+    session
+        .cloud
+        .create_servers(5, &ServerSpec::named("n{i}"))
+        .unwrap();
+    session.cloud.configure(|settings| settings.max_limit = 3);
+    for (query, count, linked) in [
+        ("", 3, true),
+        ("?limit=100", 3, true),
+        ("?limit=2", 2, true),
+        ("?limit=0", 0, false),
+    ] {
+        let page = session.nova("2.1", &format!("/servers/detail{query}")).await;
+        assert_eq!(page.each("servers", "id").len(), count, "{query}");
+        assert_eq!(page.json.get("servers_links").is_some(), linked, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn names_are_searched_by_pattern_as_the_database_does() {
+    let session = Session::start().await;
+    for name in ["web", "web-1", "web-2", "Web-1", "a|b", "node.x", "nodeyx"] {
+        session.cloud.create_server(&ServerSpec::named(name)).unwrap();
+    }
+    for (pattern, want) in [
+        ("web", vec!["Web-1", "web", "web-1", "web-2"]),
+        ("^web$", vec!["web"]),
+        ("^web-1$", vec!["Web-1", "web-1"]),
+        ("^(web-1|web-2)$", vec![]),
+        ("a|b", vec!["a|b"]),
+        (r"^node\.x$", vec!["node.x"]),
+        ("^node.x$", vec!["node.x", "nodeyx"]),
+        ("^web-[0-9]$", vec!["Web-1", "web-1", "web-2"]),
+    ] {
+        let encoded: String = reqwest::Url::parse_with_params("http://x/", [("name", pattern)])
+            .unwrap()
+            .into();
+        let query = encoded.split_once('?').unwrap().1.to_owned();
+        let mut found = names(&session, "2.1", &format!("?{query}")).await;
+        found.sort();
+        assert_eq!(found, want, "{pattern}");
+    }
+}
+
+#[tokio::test]
+async fn filters_by_status_flavor_tags_and_address() {
+    let session = Session::start().await;
+    let make = |name: &str, status: &str, flavor: &str, tag: &str| {
+        let (status, flavor, tags) = (Some(status.into()), Some(flavor.into()), vec![tag.into()]);
+        session
+            .cloud
+            .create_server(&ServerSpec {
+                status,
+                flavor,
+                tags,
+                ..ServerSpec::named(name)
+            })
+            .unwrap()
+    };
+    make("a", "ACTIVE", "m1.small", "x");
+    make("b", "SHUTOFF", "m1.medium", "y");
+    let ports = session.cloud.server_ports(&make("c", "ERROR", "m1.small", "y"));
+    let address = session.cloud.port_addresses(&ports[0])[0];
+    for (version, query, want) in [
+        ("2.1", "?status=ACTIVE", "a"),
+        ("2.1", "?status=shutoff&status=error", "b c"),
+        ("2.1", "?status=nonsense", ""),
+        ("2.1", "?flavor=3", "b"),
+        ("2.26", "?tags=y", "b c"),
+        ("2.26", "?not-tags-any=x,z", "b c"),
+        ("2.1", &format!("?ip={address}"), "c"),
+    ] {
+        let mut found = names(&session, version, query).await;
+        found.sort();
+        assert_eq!(found.join(" "), want, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn refuses_bad_queries_as_the_microversion_demands() {
+    let session = Session::start().await;
+    for (version, query, status, message) in [
+        (
+            "2.1",
+            "limit=abc",
+            400,
+            "Invalid input for query parameters limit. Value: abc. 'abc' does not match '^[0-9]*$'",
+        ),
+        (
+            "2.1",
+            "limit=-1",
+            400,
+            "Invalid input for query parameters limit. Value: -1. '-1' does not match '^[0-9]*$'",
+        ),
+        ("2.1", "marker=none", 400, "marker [none] not found"),
+        (
+            "2.1",
+            "name=[",
+            400,
+            "Invalid input for query parameters name. Value: [. '[' is not a 'regex'",
+        ),
+        (
+            "2.1",
+            "changes-since=now",
+            400,
+            "Invalid input for query parameters changes-since. Value: now. 'now' is not a 'date-time'",
+        ),
+        ("2.1", "_x=1", 400, "Invalid filter field: _x."),
+        ("2.1", "nonsense=1", 200, ""),
+        ("2.74", "nonsense=1", 200, ""),
+        (
+            "2.75",
+            "nonsense=1",
+            400,
+            "Additional properties are not allowed ('nonsense' was unexpected)",
+        ),
+        ("2.38", "status=nonsense", 400, "Invalid status value"),
+        ("2.1", "host=compute-nova", 200, ""),
+    ] {
+        let answer = session.nova(version, &format!("/servers/detail?{query}")).await;
+        assert_eq!(
+            (answer.status, answer.at("/badRequest/message")),
+            (status, message),
+            "{version} {query}"
+        );
+    }
+    let answer = session.nova("2.1", "/servers/detail?all_tenants=1").await;
+    assert_eq!(answer.status, 403);
+    assert_eq!(
+        answer.at("/forbidden/message"),
+        "Policy doesn't allow os_compute_api:servers:detail:get_all_tenants to be performed."
+    );
+}
+
+#[tokio::test]
+async fn changes_since_shows_deleted_servers() {
+    let session = Session::start().await;
+    let gone = session.cloud.create_server(&ServerSpec::named("gone")).unwrap();
+    session.cloud.create_server(&ServerSpec::named("stays")).unwrap();
+    session.cloud.advance_clock(Duration::from_secs(60));
+    session.cloud.delete_server(&gone).unwrap();
+    assert_eq!(names(&session, "2.1", "").await, ["stays"]);
+    let answer = session.nova("2.1", &format!("/servers/{gone}")).await;
+    assert_eq!(answer.status, 404);
+    assert_eq!(
+        answer.at("/itemNotFound/message"),
+        format!("Instance {gone} could not be found.")
+    );
+    let all = session
+        .nova("2.1", "/servers/detail?changes-since=2020-01-01T00:00:00Z")
+        .await;
+    let mut seen: Vec<(String, String)> = all
+        .each("servers", "name")
+        .into_iter()
+        .zip(all.each("servers", "status"))
+        .collect();
+    seen.sort();
+    assert_eq!(
+        seen,
+        [
+            ("gone".into(), "DELETED".into()),
+            ("stays".into(), "ACTIVE".into())
+        ]
+    );
+    let deletion = all.json["servers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|server| server["id"] == gone.as_str());
+    let since = deletion.unwrap()["updated"].as_str().unwrap();
+    assert_eq!(
+        names(&session, "2.1", &format!("?changes-since={since}")).await,
+        ["gone"]
+    );
+}
+
+#[tokio::test]
+async fn a_down_cell_hides_servers_from_lists_and_never_from_a_read_by_id() {
+    let session = Session::start().await;
+    let lost = ServerSpec {
+        cell: Some("cell2".into()),
+        ..ServerSpec::named("lost")
+    };
+    let lost = session.cloud.create_server(&lost).unwrap();
+    session.cloud.create_server(&ServerSpec::named("fine")).unwrap();
+    session.cloud.set_cell_up("cell2", false);
+    for (version, query) in [
+        ("2.68", ""),
+        ("2.69", "?limit=10"),
+        ("2.96", "?name=^(lost|fine)$"),
+        ("2.69", "?name=lost"),
+    ] {
+        let found = names(&session, version, query).await;
+        assert!(
+            !found.contains(&"lost".to_owned()),
+            "{version} {query}: {found:?}"
+        );
+    }
+    let all = session.nova("2.69", "/servers/detail").await;
+    assert_eq!(all.each("servers", "id")[0], lost, "partial records come first");
+    assert_eq!(all.json["servers"][0]["status"], "UNKNOWN");
+    assert!(all.json["servers"][0].get("name").is_none());
+    assert!(all.json["servers"][0].get("flavor").is_none());
+
+    let old = session.nova("2.68", &format!("/servers/{lost}")).await;
+    assert_eq!(old.status, 500);
+    assert!(
+        old.at("/computeFault/message")
+            .ends_with("<class 'nova.exception.NovaException'>")
+    );
+    let new = session.nova("2.69", &format!("/servers/{lost}")).await;
+    assert_eq!((new.status, new.at("/server/status")), (200, "UNKNOWN"));
+    assert!(new.json["server"].get("addresses").is_none());
+    assert_eq!(new.at("/server/flavor/original_name"), "m1.small");
+
+    session.cloud.set_cell_up("cell2", true);
+    assert_eq!(
+        session
+            .nova("2.1", &format!("/servers/{lost}"))
+            .await
+            .at("/server/name"),
+        "lost"
+    );
+}
+
+#[tokio::test]
+async fn another_project_sees_nothing() {
+    let session = Session::start().await;
+    let id = session.cloud.create_server(&ServerSpec::named("mine")).unwrap();
+    session.cloud.create_project("other");
+    let projects = Some(vec!["other".into()]);
+    let user = UserSpec {
+        name: "else".into(),
+        password: "p".into(),
+        projects,
+        admin: false,
+    };
+    session.cloud.create_user(&user).unwrap();
+    session
+        .cloud
+        .create_user(&UserSpec {
+            name: "root".into(),
+            admin: true,
+            ..user
+        })
+        .unwrap();
+    let token = session
+        .login(&password_login("else", "p", Some("other")))
+        .await
+        .header("x-subject-token")
+        .to_owned();
+    let other = Session { token, ..session };
+    assert_eq!(other.nova("2.1", &format!("/servers/{id}")).await.status, 404);
+    assert!(names(&other, "2.1", "").await.is_empty());
+    assert!(other.neutron("/ports").await.each("ports", "id").is_empty());
+    let token = other
+        .login(&password_login("root", "p", Some("other")))
+        .await
+        .header("x-subject-token")
+        .to_owned();
+    let admin = Session { token, ..other };
+    assert_eq!(names(&admin, "2.1", "?all_tenants=true").await, ["mine"]);
+    assert_eq!(admin.nova("2.1", &format!("/servers/{id}")).await.status, 200);
+}
+
+#[tokio::test]
+async fn addresses_follow_ports_and_floating_addresses() {
+    let session = Session::start().await;
+    let subnets = vec!["192.168.7.0/24".parse().unwrap(), "fd00:7::/64".parse().unwrap()];
+    let network = NetworkSpec {
+        name: "dual".into(),
+        subnets,
+        ..NetworkSpec::default()
+    };
+    session.cloud.create_network(&network).unwrap();
+    let spec = ServerSpec {
+        ports: Some(vec![
+            PortSpec {
+                floating: Some("203.0.113.9".parse().unwrap()),
+                ..PortSpec::on("private")
+            },
+            PortSpec {
+                addresses: Some(vec!["192.168.7.77".parse().unwrap()]),
+                ..PortSpec::on("dual")
+            },
+        ]),
+        ..ServerSpec::named("node")
+    };
+    let id = session.cloud.create_server(&spec).unwrap();
+    let port = session.cloud.attach_port(&id, &PortSpec::on("dual")).unwrap();
+    let shown = |answer: &Answer| -> Vec<String> {
+        let addresses = answer.json["server"]["addresses"].as_object().unwrap();
+        let entries = addresses.iter().flat_map(|(name, list)| {
+            list.as_array().unwrap().iter().map(move |entry| {
+                let text = |key: &str| entry[key].as_str().unwrap().to_owned();
+                format!("{name} {} {}", text("addr"), text("OS-EXT-IPS:type"))
+            })
+        });
+        entries.collect()
+    };
+    let path = format!("/servers/{id}");
+    assert_eq!(
+        shown(&session.nova("2.1", &path).await),
+        [
+            "dual 192.168.7.77 fixed",
+            "dual 192.168.7.2 fixed",
+            "dual fd00:7::2 fixed",
+            "private 10.0.0.2 fixed",
+            "private 203.0.113.9 floating",
+        ]
+    );
+    session.cloud.delete_port(&port).unwrap();
+    session
+        .cloud
+        .remove_floating("203.0.113.9".parse().unwrap())
+        .unwrap();
+    assert_eq!(
+        shown(&session.nova("2.1", &path).await),
+        ["dual 192.168.7.77 fixed", "private 10.0.0.2 fixed"]
+    );
+    let address = AddressSpec {
+        addr: "192.0.2.1".parse().unwrap(),
+        kind: "fixed".into(),
+    };
+    let addresses = Some([("other".to_owned(), vec![address])].into());
+    session
+        .cloud
+        .update_server(
+            &id,
+            &ServerPatch {
+                addresses,
+                ..ServerPatch::default()
+            },
+        )
+        .unwrap();
+    assert_eq!(
+        shown(&session.nova("2.1", &path).await),
+        ["other 192.0.2.1 fixed"]
+    );
+}
+
+#[tokio::test]
+async fn a_building_server_has_no_addresses_yet() {
+    let session = Session::start().await;
+    let spec = ServerSpec {
+        status: Some("BUILD".into()),
+        ..ServerSpec::named("young")
+    };
+    let id = session.cloud.create_server(&spec).unwrap();
+    let answer = session.nova("2.1", &format!("/servers/{id}")).await;
+    assert_eq!(answer.json["server"]["addresses"], json!({}));
+    session.cloud.set_status(&id, "SHUTOFF").unwrap();
+    let answer = session.nova("2.1", &format!("/servers/{id}")).await;
+    assert_eq!(answer.at("/server/OS-EXT-STS:vm_state"), "stopped");
+    assert_eq!(answer.json["server"]["OS-EXT-STS:power_state"], 4);
+    assert_eq!(
+        answer.json["server"]["addresses"]["private"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert!(session.cloud.set_status(&id, "ASLEEP").is_err());
+}
+
+#[tokio::test]
+async fn a_renamed_server_is_found_by_its_new_name_only() {
+    let session = Session::start().await;
+    let id = session.cloud.create_server(&ServerSpec::named("old")).unwrap();
+    let patch = ServerPatch {
+        name: Some("new".into()),
+        ..ServerPatch::default()
+    };
+    session.cloud.update_server(&id, &patch).unwrap();
+    assert!(names(&session, "2.1", "?name=^old$").await.is_empty());
+    assert_eq!(names(&session, "2.1", "?name=^new$").await, ["new"]);
+}
+
+#[tokio::test]
+async fn flavors_are_shown_and_outlived_by_their_servers() {
+    let session = Session::start().await;
+    let extra_specs = [("hw:cpu_policy".to_owned(), "dedicated".to_owned())].into();
+    let spec = FlavorSpec {
+        name: "big".into(),
+        vcpus: 8,
+        ram: 65536,
+        disk: 80,
+        extra_specs,
+        ..FlavorSpec::default()
+    };
+    let flavor = session.cloud.create_flavor(&spec).unwrap();
+    let answer = session.nova("2.61", &format!("/flavors/{flavor}")).await;
+    assert_eq!(
+        (answer.at("/flavor/name"), &answer.json["flavor"]["ram"]),
+        ("big", &json!(65536))
+    );
+    assert_eq!(answer.at("/flavor/extra_specs/hw:cpu_policy"), "dedicated");
+    assert!(
+        session.nova("2.60", &format!("/flavors/{flavor}")).await.json["flavor"]
+            .get("extra_specs")
+            .is_none()
+    );
+    let listed: BTreeSet<String> = session
+        .nova("2.1", "/flavors/detail")
+        .await
+        .each("flavors", "name")
+        .into_iter()
+        .collect();
+    assert_eq!(listed, ["big", "m1.medium", "m1.small"].map(str::to_owned).into());
+    let server = ServerSpec {
+        flavor: Some("big".into()),
+        ..ServerSpec::named("n")
+    };
+    let server = session.cloud.create_server(&server).unwrap();
+    session.cloud.delete_flavor(&flavor).unwrap();
+    let answer = session.nova("2.1", &format!("/flavors/{flavor}")).await;
+    assert_eq!(
+        (answer.status, answer.at("/itemNotFound/message")),
+        (404, &*format!("Flavor {flavor} could not be found."))
+    );
+    assert_eq!(
+        session
+            .nova("2.1", &format!("/servers/{server}"))
+            .await
+            .at("/server/flavor/id"),
+        flavor
+    );
+    assert_eq!(
+        session
+            .nova("2.47", &format!("/servers/{server}"))
+            .await
+            .at("/server/flavor/original_name"),
+        "big"
+    );
+}
+
+#[tokio::test]
+async fn unknown_paths_and_methods_are_404_and_missing_operations_501() {
+    let session = Session::start().await;
+    for (method, path, status) in [
+        (Method::GET, "/RegionOne/compute/v2.1/nothing", 404),
+        (Method::GET, "/RegionOne/compute/v3", 404),
+        (Method::PATCH, "/RegionOne/compute/v2.1/flavors/2", 404),
+        (Method::GET, "/Elsewhere/compute/v2.1/servers", 404),
+        (Method::GET, "/", 404),
+        (Method::POST, "/RegionOne/compute/v2.1/servers", 501),
+    ] {
+        let request = session
+            .request(method.clone(), path)
+            .header("accept", "application/json");
+        let answer = Answer::of(request.send().await.unwrap()).await;
+        assert_eq!(answer.status, status, "{method} {path}");
+    }
+    assert_eq!(
+        session.nova("2.1", "/servers/node-1").await.status,
+        404,
+        "not an id"
+    );
+}

@@ -1,0 +1,11 @@
+//! The simulated OpenStack from the outside: plain HTTP in, answers and effects out.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod client;
+mod compute;
+mod control;
+mod faults;
+mod identity;
+mod network;
+mod scale;

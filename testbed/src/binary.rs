@@ -1,0 +1,291 @@
+//! The program under test as a child process.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::controlplane::blocking;
+use crate::process;
+
+const PORT_FLAG: &str = "--secure-port";
+
+/// How to start the program.
+#[derive(Clone, Debug, Default)]
+pub struct Launch {
+    /// The binary.
+    pub program: PathBuf,
+    /// Its arguments. `--secure-port` with a free port and `--bind-address=127.0.0.1` are added where missing.
+    pub args: Vec<String>,
+    /// Variables added to the environment.
+    pub envs: Vec<(String, String)>,
+    /// Where its output goes; appended to.
+    pub log: PathBuf,
+}
+
+/// A running cloud-controller-manager. Dropping it kills it; so does the death of this process.
+#[derive(Debug)]
+pub struct Ccm {
+    child: Option<Child>,
+    pid: u32,
+    port: u16,
+    log: PathBuf,
+    http: reqwest::Client,
+}
+
+impl Ccm {
+    /// Starts it; it need not be healthy yet, see [`Self::wait_healthy`].
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(launch: &Launch) -> Result<Self> {
+        let mut args = launch.args.clone();
+        let given = args
+            .iter()
+            .find_map(|a| a.strip_prefix(PORT_FLAG)?.strip_prefix('=').map(str::to_owned));
+        let port = match given {
+            Some(port) => port.parse().with_context(|| format!("strange port {port:?}"))?,
+            None => {
+                let port = free_port()?;
+                args.push(format!("{PORT_FLAG}={port}"));
+                port
+            }
+        };
+        if !args.iter().any(|a| a.starts_with("--bind-address")) {
+            args.push("--bind-address=127.0.0.1".to_owned());
+        }
+        let mut command = Command::new(&launch.program);
+        command.args(&args).envs(launch.envs.iter().cloned());
+        let child = process::spawn_tied(&command, process::open_log(&launch.log)?)?;
+        // A default is needed when more than one cryptography library is compiled in; a second call changes nothing.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        // The certificate is made by the program for itself: there is nothing to check it against.
+        let http = reqwest::Client::builder()
+            .danger_accept_invalid_certs(true)
+            .no_proxy()
+            .timeout(Duration::from_secs(10))
+            .build()?;
+        Ok(Self {
+            pid: child.id(),
+            child: Some(child),
+            port,
+            log: launch.log.clone(),
+            http,
+        })
+    }
+
+    /// Its process id; also after its end.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The port of its HTTPS server on 127.0.0.1.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The file with its output.
+    #[must_use]
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
+    /// Its output so far.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        let bytes = fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// GET of a path of its HTTPS server, such as `/metrics`: the status and the body.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn get(&self, path: &str) -> Result<(u16, String)> {
+        let response = self
+            .http
+            .get(format!("https://127.0.0.1:{}{path}", self.port))
+            .send()
+            .await?;
+        Ok((response.status().as_u16(), response.text().await?))
+    }
+
+    /// Waits until a path answers with 200, in general `/healthz` or `/readyz`.
+    ///
+    /// # Errors
+    /// When that does not happen in time, or the program ends; with the end of its log.
+    pub async fn wait_healthy(&mut self, path: &str, limit: Duration) -> Result<()> {
+        let end = Instant::now() + limit;
+        loop {
+            let answer = self.get(path).await;
+            if matches!(answer, Ok((200, _))) {
+                return Ok(());
+            }
+            if let Some(status) = self.exit_status()? {
+                bail!("the program ended ({status}); {}", process::log_tail(&self.log));
+            }
+            if Instant::now() >= end {
+                bail!(
+                    "{path} not ok after {limit:?}: {answer:?}; {}",
+                    process::log_tail(&self.log)
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// When it was waited for before, or cannot be.
+    pub fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
+        let child = self.child.as_mut().context("the program was waited for before")?;
+        Ok(child.try_wait()?)
+    }
+
+    /// Kills it (SIGKILL).
+    ///
+    /// # Errors
+    /// When the process cannot be waited for.
+    pub fn kill(&mut self) -> Result<()> {
+        match self.child.take() {
+            Some(mut child) => process::kill(&mut child),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks it to end (SIGTERM).
+    ///
+    /// # Errors
+    /// When it has ended already.
+    pub fn terminate(&self) -> Result<()> {
+        process::terminate(self.pid)
+    }
+
+    /// Waits for its end, after which nothing is left to kill.
+    ///
+    /// # Errors
+    /// When it still runs after that time; it is killed then.
+    pub async fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let mut child = self.child.take().context("the program was waited for before")?;
+        blocking(move || {
+            let ended = process::wait_for_exit(&mut child, limit);
+            if ended.is_err() {
+                process::kill(&mut child)?;
+            }
+            ended
+        })
+        .await
+    }
+
+    /// Memory that it has in use (resident), in KiB.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn rss_kib(&self) -> Result<u64> {
+        self.memory("VmRSS:")
+    }
+
+    /// The most memory that it had in use (resident) since its start, in KiB.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn peak_rss_kib(&self) -> Result<u64> {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, field: &str) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.pid);
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        parse_memory(&text, field).with_context(|| format!("no {field} in {path}: the program has ended"))
+    }
+}
+
+impl Drop for Ccm {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure here, and the kernel kills it with this process in any case.
+        let _ = self.kill();
+    }
+}
+
+fn parse_memory(status: &str, field: &str) -> Option<u64> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(field))?
+        .trim()
+        .strip_suffix(" kB")?
+        .parse()
+        .ok()
+}
+
+/// A port on which nothing listens now. The program binds it a moment later; a clash shows as a failed start.
+///
+/// # Errors
+/// When the machine gives none.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+
+    fn shell(script: &str, dir: &Path) -> Ccm {
+        let args = vec!["-c".to_owned(), script.to_owned(), "sh".to_owned()];
+        Ccm::start(&Launch {
+            program: "sh".into(),
+            args,
+            envs: Vec::new(),
+            log: dir.join("log"),
+        })
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn port_is_given_and_output_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ccm = shell("echo \"$@\"; echo bad >&2; exit 3", dir.path());
+        assert_eq!(ccm.wait(Duration::from_secs(10)).await.unwrap().code(), Some(3));
+        let expected = format!("--secure-port={} --bind-address=127.0.0.1\nbad\n", ccm.port());
+        assert_eq!(ccm.log().unwrap(), expected);
+        assert!(ccm.rss_kib().is_err());
+    }
+
+    #[tokio::test]
+    async fn end_of_the_program_ends_the_wait_for_health() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ccm = shell("echo no such flag; exit 2", dir.path());
+        let error = ccm
+            .wait_healthy("/healthz", Duration::from_secs(60))
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("no such flag"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn memory_is_read_while_it_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ccm = shell("exec sleep 100", dir.path());
+        assert!(ccm.peak_rss_kib().unwrap() > 0);
+        ccm.terminate().unwrap();
+        assert!(!ccm.wait(Duration::from_secs(10)).await.unwrap().success());
+    }
+
+    #[test]
+    fn memory_is_parsed_from_proc_status() {
+        let status = "Name:\tx\nVmHWM:\t   61440 kB\nVmRSS:\t   51200 kB\n";
+        assert_eq!(parse_memory(status, "VmHWM:"), Some(61_440));
+        assert_eq!(parse_memory(status, "VmRSS:"), Some(51_200));
+        assert_eq!(parse_memory("Name:\tx\n", "VmRSS:"), None);
+    }
+}

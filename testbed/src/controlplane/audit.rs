@@ -1,0 +1,130 @@
+//! The API server's audit log: who asked for what, and what came of it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+/// One request, as the audit log has it at level Metadata.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AuditEntry {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, ...
+    pub verb: String,
+    /// The resource in plural (`nodes`); empty for paths that are no resource.
+    pub resource: String,
+    /// The subresource (`status`), or empty.
+    pub subresource: String,
+    /// The namespace, or empty.
+    pub namespace: String,
+    /// The object's name; empty for lists, and for objects whose name the server made.
+    pub name: String,
+    /// The user, `system:serviceaccount:NAMESPACE:NAME` for a ServiceAccount.
+    pub user: String,
+    /// What the client calls itself.
+    pub user_agent: String,
+    /// The path with its query.
+    pub uri: String,
+    /// The HTTP status; 0 when the log does not have it.
+    pub code: u16,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Raw {
+    #[serde(rename = "auditID")]
+    audit_id: String,
+    verb: String,
+    #[serde(rename = "requestURI", default)]
+    request_uri: String,
+    #[serde(default)]
+    user: RawUser,
+    #[serde(default)]
+    user_agent: String,
+    #[serde(default)]
+    object_ref: RawObject,
+    #[serde(default)]
+    response_status: RawStatus,
+}
+
+#[derive(Default, Deserialize)]
+struct RawUser {
+    #[serde(default)]
+    username: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawObject {
+    resource: String,
+    subresource: String,
+    namespace: String,
+    name: String,
+}
+
+#[derive(Default, Deserialize)]
+struct RawStatus {
+    #[serde(default)]
+    code: u16,
+}
+
+pub(super) fn read(path: &Path) -> Result<Vec<AuditEntry>> {
+    let bytes =
+        fs::read(path).with_context(|| format!("cannot read {}; was it asked for?", path.display()))?;
+    parse(&String::from_utf8_lossy(&bytes))
+}
+
+/// Each request once: a watch is logged when it starts and again when it ends. A last line without its end is still
+/// being written.
+fn parse(text: &str) -> Result<Vec<AuditEntry>> {
+    let mut seen = HashSet::new();
+    let mut entries = Vec::new();
+    for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+        let raw: Raw =
+            serde_json::from_str(line).with_context(|| format!("strange line in the audit log: {line}"))?;
+        if seen.insert(raw.audit_id) {
+            entries.push(AuditEntry {
+                verb: raw.verb,
+                resource: raw.object_ref.resource,
+                subresource: raw.object_ref.subresource,
+                namespace: raw.object_ref.namespace,
+                name: raw.object_ref.name,
+                user: raw.user.username,
+                user_agent: raw.user_agent,
+                uri: raw.request_uri,
+                code: raw.response_status.code,
+            });
+        }
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+
+    #[test]
+    fn watch_counts_once_and_an_unfinished_line_not_at_all() {
+        let text = concat!(
+            r#"{"auditID":"1","verb":"watch","requestURI":"/api/v1/nodes?watch=1","objectRef":{"resource":"nodes"}}"#,
+            "\n",
+            r#"{"auditID":"2","verb":"patch","requestURI":"/api/v1/nodes/n/status","user":{"username":"u"},"#,
+            r#""objectRef":{"resource":"nodes","name":"n","subresource":"status"},"responseStatus":{"code":200}}"#,
+            "\n",
+            r#"{"auditID":"1","verb":"watch","requestURI":"/api/v1/nodes?watch=1","objectRef":{"resource":"nodes"}}"#,
+            "\n",
+            r#"{"auditID":"3","verb":"ge"#,
+        );
+        let entries = parse(text).unwrap();
+        let short: Vec<_> = entries
+            .iter()
+            .map(|e| (e.verb.as_str(), e.subresource.as_str(), e.code))
+            .collect();
+        assert_eq!(short, [("watch", "", 0), ("patch", "status", 200)]);
+        assert_eq!(entries[1].user, "u");
+    }
+}

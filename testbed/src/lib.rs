@@ -1,0 +1,20 @@
+//! What whole-program tests, the demo and the benchmarks need around the program: a real control plane, a real
+//! OpenStack, nodes as kubelets register them, and the program itself as a child process.
+//!
+//! Everything is made from sources on first use and kept in a cache directory ([`cache`]); a line on standard error
+//! says what is being made and why before slow work. Nothing outlives its owner: dropping a value ends what it
+//! started, and so does the death of the owning process, however it died.
+//!
+//! | module | starts |
+//! |---|---|
+//! | [`controlplane`] | etcd and kube-apiserver, built from `tests/controlplane` |
+//! | [`openstack_real`] | Keystone, Nova, Neutron, Octavia, Glance, Placement, from `tests/openstack-real` |
+//! | [`nodes`] | nothing; registers Nodes |
+//! | [`binary`] | the program under test |
+
+pub mod binary;
+pub mod cache;
+pub mod controlplane;
+pub mod nodes;
+pub mod openstack_real;
+mod process;

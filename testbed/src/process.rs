@@ -1,0 +1,185 @@
+//! Child processes: running them to their end, signals, and the tails of their logs for error messages.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+/// Lines of a log that an error message carries.
+const TAIL_LINES: usize = 15;
+
+/// The last lines of a log file, for an error message.
+pub(crate) fn log_tail(path: &Path) -> String {
+    let bytes = fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    let tail = lines
+        .get(lines.len().saturating_sub(TAIL_LINES)..)
+        .unwrap_or_default();
+    format!("end of {}:\n{}", path.display(), tail.join("\n"))
+}
+
+/// Opens a log file for a child, appending: a restart keeps what was written before.
+pub(crate) fn open_log(path: &Path) -> Result<fs::File> {
+    fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Runs a command to its end with its output in a log file. It does not go on when this process dies.
+pub(crate) fn run_logged(command: &Command, log: &Path) -> Result<()> {
+    let status = spawn_tied(command, open_log(log)?)?.wait()?;
+    if !status.success() {
+        bail!(
+            "{} failed ({status}); {}",
+            command.get_program().display(),
+            log_tail(log)
+        );
+    }
+    Ok(())
+}
+
+/// Runs a command to its end and gives its standard output.
+pub(crate) fn run_captured(command: &mut Command) -> Result<String> {
+    let program = command.get_program().display().to_string();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        bail!(
+            "{program} failed ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("{program} did not print UTF-8"))
+}
+
+/// Sends SIGTERM. The shell's own `kill` is on every system, and needs no unsafe code here.
+pub(crate) fn terminate(pid: u32) -> Result<()> {
+    run_captured(Command::new("sh").args(["-c", "kill -TERM \"$1\"", "sh", &pid.to_string()])).map(drop)
+}
+
+/// Waits for the end of a child, for a limited time. For threads that may block.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "polls on a blocking thread: std offers no wait with a limit"
+)]
+pub(crate) fn wait_for_exit(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() >= end {
+            bail!("process {} still runs after {limit:?}", child.id());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Kills a child and collects it. One that has already ended is fine.
+pub(crate) fn kill(child: &mut Child) -> Result<()> {
+    child.kill()?;
+    child.wait()?;
+    Ok(())
+}
+
+type Job = (Command, mpsc::Sender<std::io::Result<Child>>);
+
+/// Starts a program with its output in a log. It is killed when this process dies, also by SIGKILL.
+///
+/// The kernel sends that signal when the *thread* that started the child ends, so one thread, which never ends,
+/// starts them all. Where `setpriv` is missing the program starts without this.
+pub(crate) fn spawn_tied(command: &Command, log: fs::File) -> Result<Child> {
+    static JOBS: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
+    let jobs = JOBS.get_or_init(|| {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        thread::spawn(move || {
+            while let Ok((mut command, answer)) = queue.recv() {
+                // Fails only if the caller is gone, and then so is its interest.
+                let _ = answer.send(command.spawn());
+            }
+        });
+        jobs
+    });
+    let mut tied = tie(command);
+    let err = log.try_clone()?;
+    tied.stdin(Stdio::null()).stdout(log).stderr(err);
+    let (answer, result) = mpsc::channel();
+    jobs.send((tied, answer))
+        .map_err(|_| anyhow!("the thread that starts processes is gone"))?;
+    result
+        .recv()
+        .context("the thread that starts processes is gone")?
+        .with_context(|| format!("cannot start {}", command.get_program().display()))
+}
+
+/// The same command, started through `setpriv`, which turns into it: the process id stays.
+fn tie(command: &Command) -> Command {
+    let can = Command::new("setpriv")
+        .arg("--version")
+        .output()
+        .is_ok_and(|o| o.status.success());
+    let mut tied = if can {
+        let mut tied = Command::new("setpriv");
+        tied.args(["--pdeathsig", "KILL", "--"])
+            .arg(command.get_program());
+        tied
+    } else {
+        Command::new(command.get_program())
+    };
+    tied.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => tied.env(name, value),
+            None => tied.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        tied.current_dir(dir);
+    }
+    tied
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+
+    #[test]
+    fn failure_carries_the_end_of_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let error = run_logged(
+            Command::new("sh").args(["-c", "seq 100; echo broken >&2; exit 3"]),
+            &log,
+        )
+        .unwrap_err()
+        .to_string();
+        assert!(error.contains("exit status: 3"), "{error}");
+        assert!(error.ends_with("99\n100\nbroken"), "{error}");
+        assert!(!error.contains("\n50\n"), "{error}");
+    }
+
+    #[test]
+    fn terminate_reaches_a_tied_child() {
+        let log = tempfile::tempfile().unwrap();
+        let mut child = spawn_tied(Command::new("sleep").arg("100"), log).unwrap();
+        terminate(child.id()).unwrap();
+        assert!(
+            !wait_for_exit(&mut child, Duration::from_secs(10))
+                .unwrap()
+                .success()
+        );
+    }
+}

@@ -1,0 +1,57 @@
+//! The real OpenStack, where this machine can run it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use ccm_testbed::cache::say;
+use ccm_testbed::openstack_real::OpenStack;
+
+#[tokio::test]
+async fn servers_come_and_go_and_calls_are_seen() {
+    if let Err(reason) = OpenStack::available() {
+        say(format!("left out the real OpenStack: {reason}"));
+        return;
+    }
+    let cloud = OpenStack::start(2).await.unwrap();
+    let conf = std::fs::read_to_string(cloud.cloud_conf()).unwrap();
+    assert!(
+        conf.contains(&format!("auth-url={}\n", cloud.auth_url())),
+        "{conf}"
+    );
+    assert_ne!(conf, std::fs::read_to_string(cloud.other_cloud_conf()).unwrap());
+
+    let mark = cloud.mark().unwrap();
+    let servers = cloud.create_servers(&["extra-1", "extra-2"]).await.unwrap();
+    for name in ["node-1", "node-2", "extra-1", "extra-2"] {
+        let server = servers.iter().find(|s| s.name == name).unwrap();
+        assert_eq!(
+            (server.status.as_str(), server.addresses.len()),
+            ("ACTIVE", 1),
+            "{name}"
+        );
+    }
+    let calls = cloud.calls_since(&mark).unwrap();
+    let created = calls
+        .iter()
+        .filter(|c| c.service == "nova" && c.method == "POST" && c.path == "/servers");
+    assert_eq!(created.map(|c| c.status).collect::<Vec<_>>(), [202, 202]);
+    assert!(calls.iter().any(|c| c.user_agent.starts_with("openstacksdk")));
+
+    let servers = cloud.stop_servers(&["extra-1"]).await.unwrap();
+    assert_eq!(
+        servers.iter().find(|s| s.name == "extra-1").unwrap().status,
+        "SHUTOFF"
+    );
+    let servers = cloud.delete_servers(&["extra-1", "extra-2"]).await.unwrap();
+    assert!(!servers.iter().any(|s| s.name.starts_with("extra")));
+
+    let second = OpenStack::start(2).await.unwrap();
+    let dir = cloud.dir().to_owned();
+    cloud.stop().await.unwrap();
+    assert_eq!(
+        second.list_servers().await.unwrap().len(),
+        2,
+        "runs as long as it has a user"
+    );
+    second.stop().await.unwrap();
+    assert!(!dir.join("run").exists(), "stopped and wiped after the last user");
+}

@@ -1,0 +1,88 @@
+"""Create, delete, stop and start servers of the tenant, in parallel; waits until done. Prints the servers as JSON.
+
+  servers.py create|delete|stop|start NAME...      servers.py list
+"""
+import concurrent.futures
+import json
+import os
+import sys
+import time
+
+import openstack
+
+LIMIT = 180
+
+
+def seeded():
+    return dict(line.strip().split("=", 1) for line in open(os.environ["OSREAL_DIR"] + "/seed.env"))
+
+
+def parallel(fn, items):
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        return list(pool.map(fn, items))
+
+
+def wait(c, what, done):
+    """One list call for all servers: polling each would slow down the nova that is to do the work."""
+    end = time.time() + LIMIT
+    while True:
+        now = {s.name: s for s in c.compute.servers()}
+        failed = [s.name for s in now.values() if s.status == "ERROR"]
+        if failed:
+            sys.exit(f"{what}: in ERROR: {failed}; see log/nova*.log")
+        if done(now):
+            return
+        if time.time() > end:
+            sys.exit(f"{what}: not done after {LIMIT} s: { {s.name: s.status for s in now.values()} }")
+        time.sleep(0.3)
+
+
+def create(c, names):
+    env = seeded()
+    parallel(lambda name: c.compute.create_server(
+        name=name, image_id=env["IMAGE"], flavor_id=env["FLAVOR"], networks=[{"uuid": env["NET"]}], key_name="k8s",
+        security_groups=[{"name": "k8s-nodes"}], metadata={"role": "node"}), names)
+    reach(c, names, "ACTIVE")
+
+
+def reach(c, names, status):
+    wait(c, f"servers {status}", lambda now: all(n in now and now[n].status == status for n in names))
+
+
+def by_name(c, names):
+    now = {s.name: s for s in c.compute.servers(details=False)}
+    absent = [n for n in names if n not in now]
+    if absent:
+        sys.exit(f"no such server: {absent}")
+    return [now[n] for n in names]
+
+
+def delete(c, names):
+    parallel(lambda s: c.compute.delete_server(s), by_name(c, names))
+    wait(c, "servers deleted", lambda now: not set(names) & set(now))
+
+
+def stop(c, names):
+    parallel(lambda s: c.compute.stop_server(s), by_name(c, names))
+    reach(c, names, "SHUTOFF")
+
+
+def start(c, names):
+    parallel(lambda s: c.compute.start_server(s), by_name(c, names))
+    reach(c, names, "ACTIVE")
+
+
+def main():
+    os.environ["OS_CLIENT_CONFIG_FILE"] = os.environ["OSREAL_DIR"] + "/clouds.yaml"
+    c = openstack.connect(cloud="k8s")
+    verb, names = sys.argv[1], sys.argv[2:]
+    if verb != "list":
+        {"create": create, "delete": delete, "stop": stop, "start": start}[verb](c, names)
+    print(json.dumps([{
+        "id": s.id, "name": s.name, "status": s.status,
+        "addresses": [a["addr"] for net in (s.addresses or {}).values() for a in net],
+    } for s in c.compute.servers()]))
+
+
+if __name__ == "__main__":
+    main()

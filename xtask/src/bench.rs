@@ -1,0 +1,29 @@
+//! `cargo xtask bench`: calls, seconds and bytes, on one machine in one run.
+
+mod nodes;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+use crate::{cargo::build_binary, say};
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchOptions {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Nodes that join, an idle cluster, one node in a large project.
+    Nodes(nodes::NodesOptions),
+}
+
+pub(crate) fn run(options: &BenchOptions) -> Result<()> {
+    say("building the program with --features openstack (release; minutes the first time)");
+    let program = build_binary("openstack", true)?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    match &options.what {
+        What::Nodes(options) => runtime.block_on(nodes::run(options, &program)),
+    }
+}

@@ -1,0 +1,258 @@
+//! Joining nodes, the idle cluster, and one node in a project of many servers.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use ccm_sim::openstack::ServerSpec;
+use ccm_testbed::nodes::{self, NodeSpec};
+use clap::Args;
+
+use crate::{
+    cargo::root,
+    print,
+    progress::Watch,
+    say,
+    stage::{Cloud, Stage},
+};
+
+/// Every cloud call takes this long.
+const LATENCY: Duration = Duration::from_millis(50);
+/// Upstream's calls for one node, at initialisation and at every refresh.
+const GO_CALLS_PER_NODE: usize = 4;
+/// Refreshes of all nodes in an hour with upstream's default of 5 minutes.
+const REFRESHES_PER_HOUR: u64 = 12;
+/// Refreshes that are counted for the idle figures.
+const PASSES: u64 = 3;
+/// Time between the refreshes that are counted.
+const REFRESH: Duration = Duration::from_secs(10);
+/// Servers of the large project.
+const LARGE_PROJECT: usize = 20_000;
+
+#[derive(Args, Debug)]
+pub(crate) struct NodesOptions {
+    /// Numbers of nodes.
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 1000, 5000])]
+    nodes: Vec<usize>,
+    /// Write the result to docs/benchmarks.md.
+    #[arg(long)]
+    write: bool,
+}
+
+/// What was measured with one number of nodes.
+struct Figures {
+    nodes: usize,
+    seconds: f64,
+    calls: BTreeMap<String, u64>,
+    writes_per_node: f64,
+    events_per_node: f64,
+    peak_rss_mb: f64,
+    idle_calls_per_hour: u64,
+}
+
+pub(crate) async fn run(options: &NodesOptions, program: &Path) -> Result<()> {
+    let mut figures = Vec::new();
+    for &count in &options.nodes {
+        figures.push(join(program, count).await?);
+    }
+    let single = one_in_a_large_project(program).await?;
+    let report = report(&figures, &single);
+    print(&report);
+    if options.write {
+        let path = root().join("docs/benchmarks.md");
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        std::fs::write(&path, report)?;
+        say(&format!("wrote {}", path.display()));
+    }
+    Ok(())
+}
+
+/// All nodes are there and tainted when the program starts: the time is its own.
+async fn join(program: &Path, count: usize) -> Result<Figures> {
+    say(&format!("{count} nodes: preparing"));
+    let cloud = Cloud::simulated(LATENCY).await?;
+    let names = cloud.servers(count).await?;
+    let stage = Stage::set(program.to_owned(), cloud, true).await?;
+    let client = stage.control_plane.client().await?;
+    let specs: Vec<_> = names.iter().map(|name| NodeSpec::new(name).realistic()).collect();
+    let registering = Instant::now();
+    nodes::register(&client, &specs).await?;
+    say(&format!(
+        "{count} nodes: registered in {:.0} s, starting",
+        registering.elapsed().as_secs_f64()
+    ));
+    let mut watch = Watch::start(client);
+
+    let began = Instant::now();
+    let mut ccm = stage.start(&[format!("--node-status-update-frequency={}s", REFRESH.as_secs())])?;
+    let done = watch.initialized(count, Duration::from_secs(600)).await?;
+    let seconds = done
+        .finished
+        .map_or_else(|| began.elapsed(), |at| at.duration_since(began))
+        .as_secs_f64();
+    let calls = stage.cloud.calls()?;
+    say(&format!(
+        "{count} nodes: initialized after {seconds:.1} s, measuring the idle cluster"
+    ));
+
+    // The refresh counts what it looked at: that many passes have gone by when it looked at every node so often.
+    let passes = |metrics: &str| metric(metrics, "ccm_node_refresh_duration_seconds_count");
+    let first = passes(&ccm.get("/metrics").await?.1);
+    let (before, after) = {
+        wait_for_passes(&ccm, first + 1).await?;
+        let before: u64 = stage.cloud.calls()?.values().sum();
+        let start = passes(&ccm.get("/metrics").await?.1);
+        wait_for_passes(&ccm, start + PASSES).await?;
+        (before, stage.cloud.calls()?.values().sum::<u64>())
+    };
+    let idle_calls_per_hour = (after - before) * REFRESHES_PER_HOUR / PASSES;
+
+    let mut writes = 0_usize;
+    let mut events = 0_usize;
+    for entry in stage.control_plane.audit_log()? {
+        if !entry.user_agent.starts_with("cloud-controller-manager") {
+            continue;
+        }
+        match (entry.resource.as_str(), entry.verb.as_str()) {
+            ("nodes", "patch" | "update" | "create" | "delete") => writes += 1,
+            ("events", "create" | "patch") => events += 1,
+            _ => {}
+        }
+    }
+    let peak_rss_mb = ccm.peak_rss_kib()? as f64 / 1024.0;
+    ccm.kill()?;
+    let per_node = |total: usize| total as f64 / count as f64;
+    Ok(Figures {
+        nodes: count,
+        seconds,
+        calls,
+        writes_per_node: per_node(writes),
+        events_per_node: per_node(events),
+        peak_rss_mb,
+        idle_calls_per_hour,
+    })
+}
+
+async fn wait_for_passes(ccm: &ccm_testbed::binary::Ccm, count: u64) -> Result<()> {
+    let limit = Duration::from_secs(300);
+    let wait = async {
+        loop {
+            let (_, metrics) = ccm.get("/metrics").await?;
+            if metric(&metrics, "ccm_node_refresh_duration_seconds_count") >= count {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(limit, wait).await?
+}
+
+/// The value of a metric without labels.
+fn metric(text: &str, name: &str) -> u64 {
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Calls, without those of the start, for one node that joins a project of many servers.
+async fn one_in_a_large_project(program: &Path) -> Result<BTreeMap<String, u64>> {
+    say(&format!("one node in a project of {LARGE_PROJECT} servers"));
+    let cloud = Cloud::simulated(LATENCY).await?;
+    if let Cloud::Simulated(cloud) = &cloud {
+        cloud.create_servers(LARGE_PROJECT, &ServerSpec::named("other-{i:05}"))?;
+    }
+    let names = cloud.servers(1).await?;
+    let stage = Stage::set(program.to_owned(), cloud, false).await?;
+    let client = stage.control_plane.client().await?;
+    let mut watch = Watch::start(client.clone());
+    let mut ccm = stage.start(&[])?;
+    ccm.wait_healthy("/readyz", Duration::from_secs(60)).await?;
+    let before = stage.cloud.calls()?;
+    let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
+    nodes::register(&client, &specs).await?;
+    watch.initialized(1, Duration::from_secs(60)).await?;
+    let mut calls = stage.cloud.calls()?;
+    for (op, count) in before {
+        if let Some(total) = calls.get_mut(&op) {
+            *total -= count;
+        }
+    }
+    calls.retain(|_, count| *count > 0);
+    Ok(calls)
+}
+
+fn report(figures: &[Figures], single: &BTreeMap<String, u64>) -> String {
+    let mut text = String::from(
+        "# Benchmarks\n\n\
+         Made by `cargo xtask bench nodes --write`: a real kube-apiserver and etcd, the simulated OpenStack with 50 ms for\n\
+         every call, and the release build, all on the same machine. Nodes are about 10 kB each (50 images, 20 labels,\n\
+         conditions, managedFields). They are registered and tainted before the program starts, so that the seconds are\n\
+         its own, start and authentication included.\n\n\
+         ## Nodes join\n\n\
+         \"Go\" is what the upstream program needs by its design: 4 calls for each node, one node after the other.\n\n\
+         | nodes | seconds | Go, seconds | cloud calls | target | Go, calls | ratio | node writes per node | events per node | peak RSS |\n\
+         |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+    );
+    for figures in figures {
+        let calls: u64 = figures.calls.values().sum();
+        let go = figures.nodes * GO_CALLS_PER_NODE;
+        let _ = writeln!(
+            text,
+            "| {} | {:.1} | {:.0} | {calls} | {} | {go} | 1 : {:.0} | {:.2} | {:.2} | {:.0} MB |",
+            figures.nodes,
+            figures.seconds,
+            go as f64 * LATENCY.as_secs_f64(),
+            15 + figures.nodes / 100,
+            go as f64 / calls as f64,
+            figures.writes_per_node,
+            figures.events_per_node,
+            figures.peak_rss_mb,
+        );
+    }
+    text.push_str("\nCalls by kind:\n\n");
+    for figures in figures {
+        let _ = writeln!(text, "- {} nodes: {}", figures.nodes, kinds(&figures.calls));
+    }
+    let _ = write!(
+        text,
+        "\n## Idle\n\n\
+         Calls in an hour with `--node-status-update-frequency=5m`: the calls of {PASSES} refreshes, made every {} s, times \
+         {}.\n\n\
+         | nodes | calls per hour | target | Go |\n|---:|---:|---:|---:|\n",
+        REFRESH.as_secs(),
+        REFRESHES_PER_HOUR / PASSES,
+    );
+    for figures in figures {
+        let nodes = figures.nodes as f64;
+        let _ = writeln!(
+            text,
+            "| {} | {} | {:.0} | {} |",
+            figures.nodes,
+            figures.idle_calls_per_hour,
+            12.0 * (2.0 + nodes / 1000.0 + nodes / 150.0),
+            48 * figures.nodes,
+        );
+    }
+    let _ = write!(
+        text,
+        "\n## One node joins a project of {LARGE_PROJECT} servers\n\n{} calls ({}); target: at most 3.\n",
+        single.values().sum::<u64>(),
+        kinds(single),
+    );
+    text
+}
+
+fn kinds(calls: &BTreeMap<String, u64>) -> String {
+    calls
+        .iter()
+        .map(|(op, count)| format!("{op} {count}"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}

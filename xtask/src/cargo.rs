@@ -1,0 +1,78 @@
+//! Calls cargo in the checkout.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+
+/// The root of the checkout.
+pub(crate) fn root() -> PathBuf {
+    // This crate lies one level below it.
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap_or(Path::new("."))
+        .to_owned()
+}
+
+/// A cargo command in the root of the checkout.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    command
+}
+
+/// Runs it and fails if it fails.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let shown = shown(command);
+    let status = command
+        .status()
+        .with_context(|| format!("could not run `{shown}`"))?;
+    if !status.success() {
+        bail!("`{shown}` failed ({status})");
+    }
+    Ok(())
+}
+
+/// Runs it and returns what it printed on standard output.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let shown = shown(command);
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("could not run `{shown}`"))?;
+    if !output.status.success() {
+        bail!("`{shown}` failed ({})", output.status);
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Builds the binary with these features and returns its path.
+pub(crate) fn build_binary(features: &str, release: bool) -> Result<PathBuf> {
+    let mut args = vec![
+        "build",
+        "--bin",
+        "cloud-controller-manager",
+        "--features",
+        features,
+    ];
+    if release {
+        args.push("--release");
+    }
+    args.push("--message-format=json-render-diagnostics");
+    let printed = output(&mut cargo(&args))?;
+    let executable = printed.lines().rev().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        Some(PathBuf::from(message.get("executable")?.as_str()?))
+    });
+    executable.context("cargo did not say where the binary is")
+}

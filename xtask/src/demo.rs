@@ -1,0 +1,284 @@
+//! `cargo xtask demo`: the main job, live.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io::{IsTerminal, Write as _},
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use ccm_testbed::{
+    binary::Ccm,
+    nodes::{self, NodeSpec},
+};
+use clap::{Args, ValueEnum};
+
+use crate::{
+    cargo::build_binary,
+    print,
+    progress::{Nodes, Row, Watch},
+    say,
+    stage::{Cloud, Stage},
+};
+
+/// Rows of the table that is drawn again and again.
+const LIVE_ROWS: usize = 15;
+/// Rows of the table at the end.
+const FINAL_ROWS: usize = 20;
+/// Until all nodes are initialised.
+const LIMIT: Duration = Duration::from_secs(600);
+/// A CCM that asks about one node at a time needs this many calls for each: server, flavor, ports, version document.
+const CALLS_ONE_BY_ONE: usize = 4;
+
+#[derive(Args, Debug)]
+pub(crate) struct DemoOptions {
+    /// Which cloud.
+    #[arg(long, value_enum, default_value_t = DemoCloud::Openstack)]
+    cloud: DemoCloud,
+    /// How many nodes join [default: 100; with --real 5]
+    #[arg(long)]
+    nodes: Option<usize>,
+    /// A real OpenStack in place of the simulated one (root, Debian).
+    #[arg(long)]
+    real: bool,
+    /// End as soon as all nodes are initialised.
+    #[arg(long)]
+    once: bool,
+    /// Take this binary instead of building one.
+    #[arg(long)]
+    program: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DemoCloud {
+    Openstack,
+}
+
+pub(crate) fn run(options: &DemoOptions) -> Result<()> {
+    let DemoCloud::Openstack = options.cloud;
+    let program = match &options.program {
+        Some(program) => program.clone(),
+        None => {
+            say("building the program with --features openstack (release; minutes the first time)");
+            build_binary("openstack", true)?
+        }
+    };
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(async {
+        tokio::select! {
+            outcome = demo(options, program) => outcome,
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted?;
+                say("");
+                say("stopping everything");
+                Ok(())
+            }
+        }
+    })
+}
+
+async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
+    let count = options.nodes.unwrap_or(if options.real { 5 } else { 100 });
+    let cloud = if options.real {
+        say(&format!(
+            "starting a real OpenStack with {count} servers (a minute or two the first time)"
+        ));
+        Cloud::real(u32::try_from(count).context("too many servers")?).await?
+    } else {
+        Cloud::simulated(Duration::from_millis(50)).await?
+    };
+    let names = cloud.servers(count).await?;
+    if names.is_empty() {
+        bail!("--nodes must be at least 1");
+    }
+    say("starting etcd and kube-apiserver");
+    let stage = Stage::set(program, cloud, false).await?;
+    let client = stage.control_plane.client().await?;
+    let mut watch = Watch::start(client.clone());
+    let mut ccm = stage.start(&[])?;
+    ccm.wait_healthy("/readyz", Duration::from_secs(60)).await?;
+    let baseline: u64 = stage.cloud.calls()?.values().sum();
+    say(&format!(
+        "cluster: {}; cloud: {}",
+        stage.control_plane.server(),
+        stage.cloud.describe()
+    ));
+    say(&format!(
+        "registering {} tainted nodes, as their kubelets would",
+        names.len()
+    ));
+
+    let began = Instant::now();
+    let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
+    let mut screen = Screen::default();
+    let watched = watch_nodes(
+        &stage,
+        &mut ccm,
+        &mut watch,
+        &mut screen,
+        names.len(),
+        baseline,
+        began,
+    );
+    let ((), finished) = tokio::try_join!(nodes::register(&client, &specs), watched)?;
+    let elapsed = finished
+        .finished
+        .map_or_else(|| began.elapsed(), |at| at.duration_since(began));
+    let calls = stage.cloud.calls()?;
+    screen.clear();
+    print(render(&finished, names.len(), &calls, baseline, elapsed, FINAL_ROWS).trim_end());
+    if options.once {
+        return Ok(());
+    }
+    print("");
+    print(&format!(
+        "export KUBECONFIG={}",
+        stage.control_plane.kubeconfig().display()
+    ));
+    print("");
+    say(&format!(
+        "everything is running: kubectl get nodes -o wide; log: {}; curl -k https://127.0.0.1:{}/metrics. Ctrl-C ends it.",
+        stage.log().display(),
+        ccm.port()
+    ));
+    loop {
+        if let Some(status) = ccm.exit_status()? {
+            bail!("the program ended ({status}); its log:\n{}", ccm.log()?);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Shows the nodes until all of them are initialised.
+async fn watch_nodes(
+    stage: &Stage,
+    ccm: &mut Ccm,
+    watch: &mut Watch,
+    screen: &mut Screen,
+    count: usize,
+    baseline: u64,
+    began: Instant,
+) -> Result<Arc<Nodes>> {
+    let live = std::io::stdout().is_terminal();
+    loop {
+        if let Some(status) = ccm.exit_status()? {
+            bail!("the program ended ({status}); its log:\n{}", ccm.log()?);
+        }
+        let calls = stage.cloud.calls()?;
+        let elapsed = began.elapsed();
+        if live {
+            screen.draw(&render(&watch.now(), count, &calls, baseline, elapsed, LIVE_ROWS));
+        } else {
+            screen.line(&summary(&watch.now(), count, &calls, baseline, elapsed));
+        }
+        let pause = Duration::from_millis(if live { 200 } else { 1000 });
+        if let Ok(nodes) = watch.initialized(count, pause).await {
+            return Ok(nodes);
+        }
+        if elapsed > LIMIT {
+            bail!(
+                "not all nodes were initialized within {LIMIT:?}; the program's log:\n{}",
+                ccm.log()?
+            );
+        }
+    }
+}
+
+fn summary(
+    nodes: &Nodes,
+    count: usize,
+    calls: &BTreeMap<String, u64>,
+    baseline: u64,
+    elapsed: Duration,
+) -> String {
+    let total: u64 = calls.values().sum();
+    format!(
+        "{} of {count} nodes initialized after {:.1} s; cloud calls: {} ({} at start); one node at a time: {}",
+        nodes.initialized(),
+        elapsed.as_secs_f64(),
+        total - baseline,
+        baseline,
+        count * CALLS_ONE_BY_ONE,
+    )
+}
+
+fn render(
+    nodes: &Nodes,
+    count: usize,
+    calls: &BTreeMap<String, u64>,
+    baseline: u64,
+    elapsed: Duration,
+    rows: usize,
+) -> String {
+    let mut text = format!(
+        "{:<12} {:<13} {:<51} {:<8} {:<12} {}\n",
+        "NODE", "STATE", "PROVIDER ID", "ZONE", "TYPE", "ADDRESSES"
+    );
+    for (name, row) in nodes.rows.iter().take(rows) {
+        let Row {
+            provider_id,
+            zone,
+            instance_type,
+            addresses,
+            ..
+        } = row;
+        let state = if row.initialized {
+            "initialized"
+        } else {
+            "uninitialized"
+        };
+        let _ = writeln!(
+            text,
+            "{name:<12} {state:<13} {provider_id:<51} {zone:<8} {instance_type:<12} {addresses}"
+        );
+    }
+    if nodes.rows.len() > rows {
+        let _ = writeln!(text, "... and {} more", nodes.rows.len() - rows);
+    }
+    let kinds: Vec<_> = calls.iter().map(|(op, count)| format!("{op} {count}")).collect();
+    let _ = writeln!(text, "\n{}", summary(nodes, count, calls, baseline, elapsed));
+    let _ = writeln!(text, "all cloud calls by kind: {}", kinds.join(", "));
+    text
+}
+
+/// Draws over what was drawn before.
+#[derive(Default)]
+struct Screen {
+    lines: usize,
+    last: String,
+}
+
+impl Screen {
+    fn draw(&mut self, text: &str) {
+        let mut out = std::io::stdout().lock();
+        self.clear_into(&mut out);
+        let _ = out.write_all(text.as_bytes());
+        let _ = out.flush();
+        self.lines = text.lines().count();
+    }
+
+    /// For a log: a line, when something but the time has changed.
+    fn line(&mut self, text: &str) {
+        let fixed = text.split(" after ").next().unwrap_or_default().to_owned();
+        if fixed != self.last {
+            say(text);
+            self.last = fixed;
+        }
+    }
+
+    fn clear(&mut self) {
+        let mut out = std::io::stdout().lock();
+        self.clear_into(&mut out);
+        self.lines = 0;
+    }
+
+    fn clear_into(&self, out: &mut impl std::io::Write) {
+        if self.lines > 0 {
+            // Up, and erase from there to the end of the screen.
+            let _ = write!(out, "\x1b[{}A\x1b[J", self.lines);
+        }
+    }
+}

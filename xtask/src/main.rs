@@ -1,0 +1,65 @@
+//! Everything a newcomer or CI runs: `cargo xtask demo`, `test`, `bench`, `docs`.
+//!
+//! Each command brings its own set-up: what it needs it builds or installs into `~/.cache/ccm` (or
+//! `$CCM_CACHE_DIR`), says so in one line, and finds it there the next time.
+
+mod bench;
+mod cargo;
+mod demo;
+mod docs;
+mod progress;
+mod stage;
+mod test;
+
+use std::{io::Write, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    about = "Demo, tests, benchmarks and generated documents, with all their set-up"
+)]
+struct CommandLine {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Watch nodes being initialised on a real control plane, from a simulated or a real cloud.
+    Demo(demo::DemoOptions),
+    /// Run everything that CI runs, in CI's order.
+    Test(test::TestOptions),
+    /// Measure calls, seconds and bytes.
+    Bench(bench::BenchOptions),
+    /// Write the generated documents: docs/reference/*.
+    Docs(docs::DocsOptions),
+}
+
+fn main() -> ExitCode {
+    let result = match CommandLine::parse().task {
+        Task::Demo(options) => demo::run(&options),
+        Task::Test(options) => test::run(&options),
+        Task::Bench(options) => bench::run(&options),
+        Task::Docs(options) => docs::run(&options),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A line about what is being done, on standard error.
+pub(crate) fn say(line: &str) {
+    // There is nobody left to tell if this fails.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// A line of the result, on standard output.
+pub(crate) fn print(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}

@@ -1,0 +1,145 @@
+//! What of the nodes can be seen from outside, live.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use futures_util::TryStreamExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client,
+    runtime::{WatchStreamExt, watcher},
+};
+use tokio::{sync::watch, task::JoinHandle};
+
+const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+/// One node, as `kubectl get nodes -o wide` would like to show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) initialized: bool,
+    pub(crate) provider_id: String,
+    pub(crate) zone: String,
+    pub(crate) instance_type: String,
+    pub(crate) addresses: String,
+}
+
+impl Row {
+    fn of(node: &Node) -> Self {
+        let label = |key: &str| {
+            node.metadata
+                .labels
+                .as_ref()
+                .and_then(|labels| labels.get(key))
+                .cloned()
+                .unwrap_or_default()
+        };
+        let spec = node.spec.as_ref();
+        let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+        let addresses = node
+            .status
+            .as_ref()
+            .and_then(|status| status.addresses.as_deref())
+            .unwrap_or_default();
+        Self {
+            initialized: !taints.iter().any(|taint| taint.key == TAINT),
+            provider_id: spec.and_then(|spec| spec.provider_id.clone()).unwrap_or_default(),
+            zone: label("topology.kubernetes.io/zone"),
+            instance_type: label("node.kubernetes.io/instance-type"),
+            addresses: addresses
+                .iter()
+                .filter(|address| address.type_ != "Hostname")
+                .map(|address| address.address.as_str())
+                .collect::<Vec<_>>()
+                .join(","),
+        }
+    }
+}
+
+/// All nodes at one moment.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Nodes {
+    pub(crate) rows: BTreeMap<String, Row>,
+    /// When the last of them became initialised.
+    pub(crate) finished: Option<Instant>,
+}
+
+impl Nodes {
+    pub(crate) fn initialized(&self) -> usize {
+        self.rows.values().filter(|row| row.initialized).count()
+    }
+}
+
+/// Watches the nodes of a cluster, for as long as it lives.
+pub(crate) struct Watch {
+    nodes: watch::Receiver<Arc<Nodes>>,
+    task: JoinHandle<()>,
+}
+
+impl Watch {
+    pub(crate) fn start(client: Client) -> Self {
+        let (sender, nodes) = watch::channel(Arc::default());
+        let task = tokio::spawn(async move {
+            let config = watcher::Config::default().page_size(500);
+            let events = watcher(Api::<Node>::all(client), config).default_backoff();
+            let mut events = std::pin::pin!(events);
+            loop {
+                let event = match events.try_next().await {
+                    Ok(Some(event)) => event,
+                    Ok(None) => return,
+                    // The watcher begins anew; the control plane may be restarting.
+                    Err(_) => continue,
+                };
+                sender.send_modify(|nodes: &mut Arc<Nodes>| {
+                    let nodes = Arc::make_mut(nodes);
+                    match event {
+                        watcher::Event::Apply(node) | watcher::Event::InitApply(node) => {
+                            let row = Row::of(&node);
+                            let name = node.metadata.name.unwrap_or_default();
+                            let news =
+                                row.initialized && !nodes.rows.get(&name).is_some_and(|row| row.initialized);
+                            nodes.rows.insert(name, row);
+                            if news {
+                                nodes.finished = Some(Instant::now());
+                            }
+                        }
+                        watcher::Event::Delete(node) => {
+                            nodes.rows.remove(&node.metadata.name.unwrap_or_default());
+                        }
+                        watcher::Event::Init | watcher::Event::InitDone => {}
+                    }
+                });
+            }
+        });
+        Self { nodes, task }
+    }
+
+    /// The nodes now.
+    pub(crate) fn now(&self) -> Arc<Nodes> {
+        Arc::clone(&self.nodes.borrow())
+    }
+
+    /// Returns when `count` nodes are initialised.
+    pub(crate) async fn initialized(&mut self, count: usize, limit: Duration) -> Result<Arc<Nodes>> {
+        let done = self.nodes.wait_for(|nodes| nodes.initialized() >= count);
+        let outcome = tokio::time::timeout(limit, done)
+            .await
+            .map(|nodes| nodes.map(|nodes| Arc::clone(&nodes)));
+        match outcome {
+            Ok(nodes) => nodes.context("the watch of the nodes ended"),
+            Err(_) => bail!(
+                "{} of {count} nodes initialized after {limit:?}",
+                self.now().initialized()
+            ),
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

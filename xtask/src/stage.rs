@@ -1,0 +1,146 @@
+//! What demo and benchmarks play on: control plane, cloud, the program.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result};
+use ccm_sim::{
+    Latency, Scope,
+    openstack::{Config, OpenStack as Simulated, ServerSpec},
+};
+use ccm_testbed::{
+    binary::{Ccm, Launch},
+    controlplane::{ControlPlane, Options},
+    openstack_real::{Mark, OpenStack as Real},
+};
+use tempfile::TempDir;
+
+/// The cloud behind the cluster.
+pub(crate) enum Cloud {
+    /// `ccm-sim` in this process.
+    Simulated(Simulated),
+    /// OpenStack itself; its log counts from the mark.
+    Real(Real, Mark),
+}
+
+impl Cloud {
+    /// A simulated OpenStack with this latency for every call.
+    pub(crate) async fn simulated(latency: Duration) -> Result<Self> {
+        let cloud = Simulated::start(Config::default()).await?;
+        cloud.set_latency(Scope::all(), Some(Latency::Fixed { time: latency }));
+        Ok(Self::Simulated(cloud))
+    }
+
+    /// A real OpenStack with this many servers.
+    pub(crate) async fn real(servers: u32) -> Result<Self> {
+        let cloud = Real::start(servers).await?;
+        let mark = cloud.mark()?;
+        Ok(Self::Real(cloud, mark))
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Simulated(cloud) => format!("simulated OpenStack at {}", cloud.auth_url()),
+            Self::Real(cloud, _) => format!("real OpenStack at {}", cloud.auth_url()),
+        }
+    }
+
+    /// Makes servers for nodes that a demo shows: several zones and flavors.
+    pub(crate) async fn servers(&self, count: usize) -> Result<Vec<String>> {
+        match self {
+            Self::Simulated(cloud) => {
+                let mut names = Vec::with_capacity(count);
+                for i in 1..=count {
+                    let name = format!("node-{i:04}");
+                    cloud.create_server(&ServerSpec {
+                        availability_zone: Some(format!("az-{}", i % 3 + 1)),
+                        ..ServerSpec::named(&name)
+                    })?;
+                    names.push(name);
+                }
+                Ok(names)
+            }
+            Self::Real(cloud, _) => {
+                let mut names: Vec<_> = cloud
+                    .list_servers()
+                    .await?
+                    .into_iter()
+                    .map(|server| server.name)
+                    .collect();
+                names.truncate(count);
+                Ok(names)
+            }
+        }
+    }
+
+    fn config(&self) -> Result<String> {
+        match self {
+            Self::Simulated(cloud) => Ok(cloud.cloud_conf()),
+            Self::Real(cloud, _) => {
+                let path = cloud.cloud_conf();
+                std::fs::read_to_string(&path).with_context(|| format!("could not read {}", path.display()))
+            }
+        }
+    }
+
+    /// The calls of the program so far, by what they do.
+    pub(crate) fn calls(&self) -> Result<BTreeMap<String, u64>> {
+        match self {
+            Self::Simulated(cloud) => Ok(cloud.call_counts()),
+            Self::Real(cloud, mark) => {
+                let mut counts = BTreeMap::new();
+                for call in cloud.calls_since(mark)? {
+                    if call.user_agent.starts_with("cloud-controller-manager") {
+                        *counts
+                            .entry(format!("{} {}", call.method, call.service))
+                            .or_default() += 1;
+                    }
+                }
+                Ok(counts)
+            }
+        }
+    }
+}
+
+/// Everything together. Dropping it ends all of it.
+pub(crate) struct Stage {
+    pub(crate) control_plane: ControlPlane,
+    pub(crate) cloud: Cloud,
+    program: PathBuf,
+    folder: TempDir,
+}
+
+impl Stage {
+    pub(crate) async fn set(program: PathBuf, cloud: Cloud, audit: bool) -> Result<Self> {
+        let control_plane = ControlPlane::start(Options { audit }).await?;
+        let folder = tempfile::tempdir()?;
+        Ok(Self {
+            control_plane,
+            cloud,
+            program,
+            folder,
+        })
+    }
+
+    /// Where the program's log is.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.folder.path().join("cloud-controller-manager.log")
+    }
+
+    /// Starts the program against control plane and cloud.
+    pub(crate) fn start(&self, flags: &[String]) -> Result<Ccm> {
+        let config = self.folder.path().join("cloud.conf");
+        std::fs::write(&config, self.cloud.config()?)?;
+        let mut args = vec![
+            "--cloud-provider=openstack".to_owned(),
+            format!("--cloud-config={}", config.display()),
+            format!("--kubeconfig={}", self.control_plane.kubeconfig().display()),
+        ];
+        args.extend_from_slice(flags);
+        Ccm::start(&Launch {
+            program: self.program.clone(),
+            args,
+            envs: Vec::new(),
+            log: self.log(),
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! Everything CI runs, in its order. Stops at the first step that fails.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::{
+    cargo::{cargo, run as execute},
+    docs,
+};
+
+#[derive(Args, Debug)]
+pub(crate) struct TestOptions {
+    /// Leave out the tests against a real OpenStack (minutes, root, Debian).
+    #[arg(long)]
+    quick: bool,
+}
+
+/// The environment variable that lets tests start a real OpenStack. Without it they would install packages on the
+/// machine of somebody who only typed `cargo test`.
+const REAL_OPENSTACK: &str = "CCM_TEST_OPENSTACK_REAL";
+
+/// Every set of features that is built on its own: none, each cloud, all.
+const FEATURE_SETS: [&[&str]; 3] = [
+    &[],
+    &["--features", "openstack"],
+    &["--features", "all-providers"],
+];
+
+pub(crate) fn run(options: &TestOptions) -> Result<()> {
+    step("format", || execute(&mut cargo(&["fmt", "--all", "--check"])))?;
+    for features in FEATURE_SETS {
+        let name = format!("clippy {}", features.last().unwrap_or(&"without features"));
+        step(&name, || {
+            let mut command = cargo(&["clippy", "--locked", "--all-targets"]);
+            execute(command.args(features).args(["--", "-D", "warnings"]))
+        })?;
+    }
+    step("clippy of the workspace", || {
+        let args = [
+            "clippy",
+            "--locked",
+            "--workspace",
+            "--all-targets",
+            "--all-features",
+            "--",
+            "-D",
+            "warnings",
+        ];
+        execute(&mut cargo(&args))
+    })?;
+    step("tests without a cloud", || {
+        execute(&mut cargo(&[
+            "test",
+            "--locked",
+            "--test",
+            "registry",
+            "--test",
+            "out_of_tree",
+        ]))
+    })?;
+    step("tests", || {
+        let mut command = cargo(&[
+            "test",
+            "--locked",
+            "--workspace",
+            "--all-features",
+            "--no-fail-fast",
+        ]);
+        match real_openstack(options) {
+            Ok(()) => {
+                command.env(REAL_OPENSTACK, "1");
+            }
+            Err(reason) => {
+                command.env_remove(REAL_OPENSTACK);
+                crate::say(&format!("tests against a real OpenStack are left out: {reason}"));
+            }
+        }
+        execute(&mut command)
+    })?;
+    step("documentation", || {
+        let mut command = cargo(&["doc", "--locked", "--workspace", "--all-features", "--no-deps"]);
+        execute(command.env("RUSTDOCFLAGS", "-D warnings"))
+    })?;
+    step("licences and sources of dependencies", deny)?;
+    step("generated documents", || {
+        docs::run(&docs::DocsOptions { check: true })
+    })
+}
+
+fn real_openstack(options: &TestOptions) -> Result<(), String> {
+    if options.quick {
+        return Err("--quick".to_owned());
+    }
+    ccm_testbed::openstack_real::OpenStack::available()
+}
+
+fn deny() -> Result<()> {
+    let tools = ccm_testbed::cache::dir()?.join("tools");
+    let program = tools.join("bin/cargo-deny");
+    if !program.exists() {
+        crate::say("installing cargo-deny, which checks the licences of dependencies (some minutes, once)");
+        let mut install = cargo(&[
+            "install",
+            "--quiet",
+            "--locked",
+            "--debug",
+            "cargo-deny",
+            "--root",
+        ]);
+        // In a folder of its own, or it would be built among our results.
+        install.arg(&tools).env("CARGO_TARGET_DIR", tools.join("target"));
+        execute(&mut install)?;
+        let _ = std::fs::remove_dir_all(tools.join("target"));
+    }
+    let mut command = std::process::Command::new(program);
+    command.args([
+        "--all-features",
+        "check",
+        "--hide-inclusion-graph",
+        "bans",
+        "licenses",
+        "sources",
+    ]);
+    execute(command.current_dir(crate::cargo::root()))
+}
+
+fn step(name: &str, run: impl FnOnce() -> Result<()>) -> Result<()> {
+    crate::say(&format!("== {name}"));
+    let began = Instant::now();
+    run()?;
+    crate::say(&format!(
+        "== {name}: ok after {:.0} s",
+        began.elapsed().as_secs_f64()
+    ));
+    Ok(())
+}
