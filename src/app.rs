@@ -41,7 +41,15 @@ pub(crate) struct AppContext {
 ///
 /// If a part ends before it was told to.
 pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
-    let AppContext { client, cloud, cloud_metrics, config, metrics, checks, shutdown } = context;
+    let AppContext {
+        client,
+        cloud,
+        cloud_metrics,
+        config,
+        metrics,
+        checks,
+        shutdown,
+    } = context;
     let events = metrics.with(|registry| events::Writer::new(client.clone(), registry));
     let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(client.clone()));
 
@@ -61,7 +69,10 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
         });
         parts.spawn(controller.run(changes, shutdown.clone()));
     } else {
-        warn!(controller = node::COMPONENT, "The cloud provider does not support instances, controller not started");
+        warn!(
+            controller = node::COMPONENT,
+            "The cloud provider does not support instances, controller not started"
+        );
     }
 
     // The informers outlive the controllers, the events outlive both.
@@ -86,6 +97,8 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
         ended = ended(&mut parts) => ended,
         ended = ended(&mut informers) => ended,
     };
+    // When a part has failed, the others end in order too.
+    shutdown.cancel();
     while let Some(part) = parts.join_next().await {
         part?;
     }

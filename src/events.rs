@@ -67,17 +67,31 @@ impl Writer {
             "Kubernetes Events, by what became of them: written, failed, dropped (queue full)",
             written.clone(),
         );
-        Self { client, receiver, sender, written }
+        Self {
+            client,
+            receiver,
+            sender,
+            written,
+        }
     }
 
     /// A recorder whose events bear this source component.
     pub(crate) fn recorder(&self, component: &'static str) -> Recorder {
-        Recorder { component, sender: self.sender.clone(), written: self.written.clone() }
+        Recorder {
+            component,
+            sender: self.sender.clone(),
+            written: self.written.clone(),
+        }
     }
 
     /// Writes until the last recorder is dropped and everything that was queued is written.
     pub(crate) async fn run(self) {
-        let Self { client, receiver, sender, written } = self;
+        let Self {
+            client,
+            receiver,
+            sender,
+            written,
+        } = self;
         drop(sender);
         let events = futures_util::stream::unfold(receiver, async |mut receiver| {
             let event = receiver.recv().await?;
@@ -88,15 +102,20 @@ impl Writer {
                 let namespace = event.metadata.namespace.clone().unwrap_or_default();
                 let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
                 let params = PostParams::default();
-                let error = match tokio::time::timeout(Duration::from_secs(10), api.create(&params, &event)).await {
-                    Ok(Ok(_)) => None,
-                    Ok(Err(error)) => Some(ccm_core::error::report(&error)),
-                    Err(_) => Some("no answer within 10 s".to_owned()),
-                };
+                let error =
+                    match tokio::time::timeout(Duration::from_secs(10), api.create(&params, &event)).await {
+                        Ok(Ok(_)) => None,
+                        Ok(Err(error)) => Some(ccm_core::error::report(&error)),
+                        Err(_) => Some("no answer within 10 s".to_owned()),
+                    };
                 let result = if error.is_some() { "failed" } else { "written" };
                 written.get_or_create(&ResultLabel { result }).inc();
                 if let Some(error) = error {
-                    debug!(error, object = event.involved_object.name, "Could not write event");
+                    debug!(
+                        error,
+                        object = event.involved_object.name,
+                        "Could not write event"
+                    );
                 }
             })
             .await;
@@ -127,7 +146,10 @@ impl Recorder {
             }),
             reason: Some(reason.to_owned()),
             message: Some(cut(message, MAX_MESSAGE).to_owned()),
-            source: Some(EventSource { component: Some(self.component.to_owned()), host: None }),
+            source: Some(EventSource {
+                component: Some(self.component.to_owned()),
+                host: None,
+            }),
             reporting_component: Some(self.component.to_owned()),
             count: Some(1),
             first_timestamp: Some(Time(now)),
@@ -135,7 +157,9 @@ impl Recorder {
             ..Event::default()
         };
         if self.sender.try_send(event).is_err() {
-            self.written.get_or_create(&ResultLabel { result: "dropped" }).inc();
+            self.written
+                .get_or_create(&ResultLabel { result: "dropped" })
+                .inc();
         }
     }
 }

@@ -6,12 +6,7 @@
 
 pub(crate) mod node;
 
-use std::{
-    collections::HashSet,
-    fmt::Debug,
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::HashSet, fmt::Debug, sync::Arc, time::Instant};
 
 use futures_util::StreamExt;
 use kube::{
@@ -97,7 +92,9 @@ where
     /// Watches until `shutdown`. A watch that breaks is begun anew with backoff; the store keeps what it has
     /// meanwhile. Runs once per informer; a second call returns at once.
     pub(crate) async fn run(&self, shutdown: CancellationToken) {
-        let Some(mut writer) = self.writer.lock().take() else { return };
+        let Some(mut writer) = self.writer.lock().take() else {
+            return;
+        };
         let kind = K::kind(&());
         let config = watcher::Config::default().page_size(PAGE_SIZE);
         let mut events = std::pin::pin!(watcher(self.api.clone(), config).default_backoff());
@@ -123,7 +120,12 @@ where
                 Some(Ok(event)) => event,
             };
             if matches!(event, watcher::Event::Init) {
-                let known = self.store.state().iter().filter_map(|object| object.meta().name.clone()).collect();
+                let known = self
+                    .store
+                    .state()
+                    .iter()
+                    .filter_map(|object| object.meta().name.clone())
+                    .collect();
                 listing = Some((Instant::now(), known));
             } else if broken {
                 info!(%kind, "Watch works again");
@@ -135,7 +137,8 @@ where
                 // Objects of a listing reach the store only when all of it is there.
                 watcher::Event::InitApply(_) => {}
                 watcher::Event::InitDone => {
-                    let (began, mut gone) = listing.take().unwrap_or_else(|| (Instant::now(), HashSet::new()));
+                    let (began, mut gone) =
+                        listing.take().unwrap_or_else(|| (Instant::now(), HashSet::new()));
                     let objects = self.store.state();
                     debug!(%kind, objects = objects.len(), elapsed = ?began.elapsed(), "Listed");
                     for object in objects {
@@ -164,6 +167,8 @@ where
     }
 
     fn tell(&self, change: &Change) {
-        self.subscribers.lock().retain(|subscriber| subscriber.send(change.clone()).is_ok());
+        self.subscribers
+            .lock()
+            .retain(|subscriber| subscriber.send(change.clone()).is_ok());
     }
 }

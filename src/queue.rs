@@ -24,8 +24,12 @@ impl Backoff {
     /// Doubles with every failure; up to a fifth is taken off at random, so that keys that failed together do not
     /// come back together.
     fn delay(self, failures: u32) -> Duration {
-        let doubled = self.first.saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
-        doubled.min(self.longest).mul_f64(rand::rng().random_range(0.8..=1.0))
+        let doubled = self
+            .first
+            .saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
+        doubled
+            .min(self.longest)
+            .mul_f64(rand::rng().random_range(0.8..=1.0))
     }
 }
 
@@ -70,7 +74,11 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
             waiting: BTreeMap::new(),
             sequence: 0,
         };
-        Self { backoff, state: Mutex::new(state), changed: Notify::new() }
+        Self {
+            backoff,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }
     }
 
     /// Asks for the key to be worked on now, even if it is waiting.
@@ -156,7 +164,9 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
 
     fn finish(&self, key: &K, delay: Option<Duration>) {
         let mut state = self.state.lock();
-        let Some(entry) = state.keys.get_mut(key) else { return };
+        let Some(entry) = state.keys.get_mut(key) else {
+            return;
+        };
         let again = std::mem::take(&mut entry.again);
         entry.place = Place::Idle;
         match delay {
@@ -207,7 +217,10 @@ mod tests {
     use super::*;
 
     fn queue() -> WorkQueue<&'static str> {
-        WorkQueue::new(Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(8) })
+        WorkQueue::new(Backoff {
+            first: Duration::from_secs(1),
+            longest: Duration::from_secs(8),
+        })
     }
 
     #[tokio::test(start_paused = true)]
@@ -245,7 +258,10 @@ mod tests {
             queue.done_with_backoff(&"a");
             assert_eq!(queue.next().await, "a");
             let waited = began.elapsed().as_secs_f64();
-            assert!((0.79 * expected..=1.01 * expected).contains(&waited), "{waited} is not {expected}");
+            assert!(
+                (0.79 * expected..=1.01 * expected).contains(&waited),
+                "{waited} is not {expected}"
+            );
             queue.add("a");
             queue.finish(&"a", Some(Duration::ZERO));
         }
@@ -262,7 +278,11 @@ mod tests {
         queue.next().await;
         queue.done_with_backoff(&"a");
         queue.add_unless_waiting("a");
-        assert!(tokio::time::timeout(Duration::from_millis(1), queue.next()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(1), queue.next())
+                .await
+                .is_err()
+        );
         queue.add("a");
         assert_eq!(queue.next().await, "a");
         assert_eq!(queue.failures(&"a"), 1);
@@ -290,7 +310,11 @@ mod tests {
             queue.add(format!("key-{i}"));
         }
         for worker in workers {
-            assert!(tokio::time::timeout(Duration::from_secs(5), worker).await.is_ok_and(|joined| joined.is_ok()));
+            assert!(
+                tokio::time::timeout(Duration::from_secs(5), worker)
+                    .await
+                    .is_ok_and(|joined| joined.is_ok())
+            );
         }
         assert_eq!(queue.len(), 0);
     }

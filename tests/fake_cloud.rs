@@ -63,7 +63,9 @@ impl Stage {
         words.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let providers = cloud_controller_manager::providers::registered().unwrap();
         let request = options::parse(words.into_iter().map(Into::into), &providers).unwrap();
-        let Request::Run(config) = request else { panic!("not a request to run") };
+        let Request::Run(config) = request else {
+            panic!("not a request to run")
+        };
         let running = tokio::spawn(cloud_controller_manager::run(*config));
         Self {
             control_plane,
@@ -83,7 +85,10 @@ impl Stage {
 
     /// Waits until the node fulfils the condition.
     async fn node(&self, name: &str, what: &str, condition: impl Fn(&Node) -> bool) -> Node {
-        eventually(what, async || self.nodes.get(name).await.ok().filter(|node| condition(node))).await
+        eventually(what, async || {
+            self.nodes.get(name).await.ok().filter(|node| condition(node))
+        })
+        .await
     }
 
     async fn event(&self, node: &str, reason: &str) -> Event {
@@ -103,11 +108,17 @@ async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(limit, wait).await.unwrap_or_else(|_| panic!("not within {limit:?}: {what}"))
+    tokio::time::timeout(limit, wait)
+        .await
+        .unwrap_or_else(|_| panic!("not within {limit:?}: {what}"))
 }
 
 fn taints(node: &Node) -> Vec<&str> {
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    let taints = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_deref())
+        .unwrap_or_default();
     taints.iter().map(|taint| taint.key.as_str()).collect()
 }
 
@@ -120,8 +131,15 @@ fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
 }
 
 fn addresses(node: &Node) -> Vec<(String, String)> {
-    let addresses = node.status.as_ref().and_then(|status| status.addresses.clone()).unwrap_or_default();
-    addresses.into_iter().map(|address| (address.type_, address.address)).collect()
+    let addresses = node
+        .status
+        .as_ref()
+        .and_then(|status| status.addresses.clone())
+        .unwrap_or_default();
+    addresses
+        .into_iter()
+        .map(|address| (address.type_, address.address))
+        .collect()
 }
 
 /// One control plane for all scenarios: they share the cloud of this process anyway.
@@ -150,17 +168,29 @@ async fn initializes_a_node_with_two_writes_and_one_event(stage: &Stage) {
     CLOUD.insert("plain", instance("10.0.0.1"));
     stage.register(&NodeSpec::new("plain")).await;
     let node = stage.node("plain", "initialized", initialized).await;
-    assert_eq!(node.spec.as_ref().unwrap().provider_id.as_deref(), Some("fake://plain"));
-    for key in ["failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"] {
+    assert_eq!(
+        node.spec.as_ref().unwrap().provider_id.as_deref(),
+        Some("fake://plain")
+    );
+    for key in [
+        "failure-domain.beta.kubernetes.io/zone",
+        "topology.kubernetes.io/zone",
+    ] {
         assert_eq!(label(&node, key), Some("zone-1"));
     }
     assert_eq!(label(&node, "node.kubernetes.io/instance-type"), Some("large"));
     assert_eq!(
         addresses(&node),
-        [("InternalIP".to_owned(), "10.0.0.1".to_owned()), ("Hostname".to_owned(), "plain".to_owned())]
+        [
+            ("InternalIP".to_owned(), "10.0.0.1".to_owned()),
+            ("Hostname".to_owned(), "plain".to_owned())
+        ]
     );
     let event = stage.event("plain", "Synced").await;
-    assert_eq!(event.source.unwrap().component.as_deref(), Some("cloud-node-controller"));
+    assert_eq!(
+        event.source.unwrap().component.as_deref(),
+        Some("cloud-node-controller")
+    );
     assert_eq!(event.message.as_deref(), Some("Node synced successfully"));
     // Further passes have gone by when the next answer comes: nothing was written twice, nothing was read.
     let passes = CLOUD.calls().len();
@@ -182,7 +212,11 @@ async fn register_and_hold(stage: &Stage, spec: &NodeSpec) {
     CLOUD.hold();
     stage.register(spec).await;
     eventually("the cloud is asked", async || {
-        CLOUD.calls().iter().any(|call| call.nodes.contains(&spec.name)).then_some(())
+        CLOUD
+            .calls()
+            .iter()
+            .any(|call| call.nodes.contains(&spec.name))
+            .then_some(())
     })
     .await;
 }
@@ -197,18 +231,30 @@ async fn keeps_what_others_write_meanwhile(stage: &Stage) {
             {"key": TAINT, "value": "true", "effect": "NoSchedule"},
         ]},
     });
-    stage.nodes.patch("busy", &PatchParams::default(), &Patch::Merge(foreign)).await.unwrap();
+    stage
+        .nodes
+        .patch("busy", &PatchParams::default(), &Patch::Merge(foreign))
+        .await
+        .unwrap();
     CLOUD.open();
     let node = stage.node("busy", "initialized", initialized).await;
     assert_eq!(taints(&node), ["foreign"]);
     assert_eq!(label(&node, "foreign"), Some("label"));
-    assert_eq!(label(&node, "topology.kubernetes.io/zone"), Some("zone-1"), "ours at initialisation");
+    assert_eq!(
+        label(&node, "topology.kubernetes.io/zone"),
+        Some("zone-1"),
+        "ours at initialisation"
+    );
 }
 
 async fn leaves_a_node_deleted_meanwhile(stage: &Stage) {
     CLOUD.insert("short-lived", instance("10.0.0.3"));
     register_and_hold(stage, &NodeSpec::new("short-lived")).await;
-    stage.nodes.delete("short-lived", &DeleteParams::default()).await.unwrap();
+    stage
+        .nodes
+        .delete("short-lived", &DeleteParams::default())
+        .await
+        .unwrap();
     CLOUD.open();
     // The next node gets through, and the deleted one did not come back.
     CLOUD.insert("next", instance("10.0.0.4"));
@@ -221,10 +267,17 @@ async fn does_not_touch_a_node_made_anew_meanwhile(stage: &Stage) {
     CLOUD.insert("reborn", instance("10.0.0.5"));
     let spec = NodeSpec::new("reborn");
     register_and_hold(stage, &spec).await;
-    stage.nodes.delete("reborn", &DeleteParams::default()).await.unwrap();
+    stage
+        .nodes
+        .delete("reborn", &DeleteParams::default())
+        .await
+        .unwrap();
     // The new one has another machine, by the id that its kubelet gives it.
     CLOUD.insert("reborn-machine", instance("10.0.0.6"));
-    let again = NodeSpec { provider_id: Some("fake://reborn-machine".to_owned()), ..spec };
+    let again = NodeSpec {
+        provider_id: Some("fake://reborn-machine".to_owned()),
+        ..spec
+    };
     stage.register(&again).await;
     CLOUD.open();
     let node = stage.node("reborn", "initialized", initialized).await;
@@ -237,7 +290,11 @@ async fn waits_for_addresses_without_a_warning(stage: &Stage) {
     CLOUD.insert("building", bare.clone());
     stage.register(&NodeSpec::new("building")).await;
     eventually("asked twice", async || {
-        let asked = CLOUD.calls().iter().filter(|call| call.nodes.contains(&"building".to_owned())).count();
+        let asked = CLOUD
+            .calls()
+            .iter()
+            .filter(|call| call.nodes.contains(&"building".to_owned()))
+            .count();
         (asked >= 2).then_some(())
     })
     .await;
@@ -251,15 +308,25 @@ async fn waits_for_addresses_without_a_warning(stage: &Stage) {
 
 async fn says_why_a_node_waits_and_goes_on_when_it_is_mended(stage: &Stage) {
     CLOUD.insert("wrong-ip", instance("10.0.0.8"));
-    let spec = NodeSpec { node_ip: Some("10.9.9.9".parse().unwrap()), ..NodeSpec::new("wrong-ip") };
+    let spec = NodeSpec {
+        node_ip: Some("10.9.9.9".parse().unwrap()),
+        ..NodeSpec::new("wrong-ip")
+    };
     stage.register(&spec).await;
     let event = stage.event("wrong-ip", "InvalidNodeIP").await;
     let message = event.message.unwrap();
-    assert!(message.contains("10.9.9.9") && message.contains("InternalIP 10.0.0.8"), "{message}");
+    assert!(
+        message.contains("10.9.9.9") && message.contains("InternalIP 10.0.0.8"),
+        "{message}"
+    );
     assert_eq!(event.type_.as_deref(), Some("Warning"));
     // A corrected annotation is taken up at once, not after the backoff.
     let fix = json!({"metadata": {"annotations": {"alpha.kubernetes.io/provided-node-ip": "10.0.0.8"}}});
-    stage.nodes.patch("wrong-ip", &PatchParams::default(), &Patch::Merge(fix)).await.unwrap();
+    stage
+        .nodes
+        .patch("wrong-ip", &PatchParams::default(), &Patch::Merge(fix))
+        .await
+        .unwrap();
     stage.node("wrong-ip", "initialized", initialized).await;
 
     stage.register(&NodeSpec::new("nobody")).await;
@@ -270,11 +337,20 @@ async fn says_why_a_node_waits_and_goes_on_when_it_is_mended(stage: &Stage) {
 }
 
 async fn leaves_nodes_of_another_cloud(stage: &Stage) {
-    let spec = NodeSpec { provider_id: Some("aws:///eu-1/i-1".to_owned()), ..NodeSpec::new("foreign") };
+    let spec = NodeSpec {
+        provider_id: Some("aws:///eu-1/i-1".to_owned()),
+        ..NodeSpec::new("foreign")
+    };
     stage.register(&spec).await;
     let message = stage.event("foreign", "ForeignProviderID").await.message.unwrap();
     assert!(message.contains("aws:///eu-1/i-1"), "{message}");
-    assert!(CLOUD.calls().iter().all(|call| !call.nodes.contains(&"foreign".to_owned())), "the cloud was asked");
+    assert!(
+        CLOUD
+            .calls()
+            .iter()
+            .all(|call| !call.nodes.contains(&"foreign".to_owned())),
+        "the cloud was asked"
+    );
     assert!(!initialized(&stage.nodes.get("foreign").await.unwrap()));
 }
 
@@ -290,7 +366,11 @@ async fn a_failing_node_holds_up_nobody(stage: &Stage) {
     assert!(message.contains("the cloud is down"), "{message}");
     stage.node("unlucky", "initialized", initialized).await;
     let params = ListParams::default().fields("involvedObject.name=unlucky,type=Warning");
-    assert_eq!(stage.events.list(&params).await.unwrap().items.len(), 1, "said once");
+    assert_eq!(
+        stage.events.list(&params).await.unwrap().items.len(),
+        1,
+        "said once"
+    );
 }
 
 async fn follows_the_cloud_and_keeps_the_zone(stage: &Stage) {
@@ -301,25 +381,42 @@ async fn follows_the_cloud_and_keeps_the_zone(stage: &Stage) {
     CLOUD.insert("plain", changed);
     let node = stage
         .node("plain", "refreshed", |node| {
-            addresses(node).first().is_some_and(|(_, address)| address == "10.0.0.101")
+            addresses(node)
+                .first()
+                .is_some_and(|(_, address)| address == "10.0.0.101")
                 && label(node, "node.kubernetes.io/instance-type") == Some("huge")
         })
         .await;
     assert_eq!(label(&node, "beta.kubernetes.io/instance-type"), Some("huge"));
     assert_eq!(label(&node, "topology.kubernetes.io/zone"), Some("zone-1"));
     let message = stage.event("plain", "TopologyChanged").await.message.unwrap();
-    assert!(message.contains("topology.kubernetes.io/zone=zone-2"), "{message}");
+    assert!(
+        message.contains("topology.kubernetes.io/zone=zone-2"),
+        "{message}"
+    );
     // Nothing more to do: further passes write nothing.
     let version = stage.nodes.get("plain").await.unwrap().metadata.resource_version;
     let passes = CLOUD.calls().len();
-    eventually("two more passes", async || (CLOUD.calls().len() >= passes + 2).then_some(())).await;
-    assert_eq!(stage.nodes.get("plain").await.unwrap().metadata.resource_version, version);
+    eventually("two more passes", async || {
+        (CLOUD.calls().len() >= passes + 2).then_some(())
+    })
+    .await;
+    assert_eq!(
+        stage.nodes.get("plain").await.unwrap().metadata.resource_version,
+        version
+    );
 }
 
 async fn brings_stable_labels_in_line(stage: &Stage) {
     let edit = json!({"metadata": {"labels": {"topology.kubernetes.io/region": "edited"}}});
-    stage.nodes.patch("busy", &PatchParams::default(), &Patch::Merge(edit)).await.unwrap();
     stage
-        .node("busy", "reconciled", |node| label(node, "topology.kubernetes.io/region") == Some("region-1"))
+        .nodes
+        .patch("busy", &PatchParams::default(), &Patch::Merge(edit))
+        .await
+        .unwrap();
+    stage
+        .node("busy", "reconciled", |node| {
+            label(node, "topology.kubernetes.io/region") == Some("region-1")
+        })
         .await;
 }

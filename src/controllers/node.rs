@@ -42,7 +42,10 @@ pub(crate) const COMPONENT: &str = "cloud-node-controller";
 
 /// Waits between tries of one node: a machine without addresses or an eventually consistent cloud needs seconds, and
 /// a node that never resolves should cost little.
-const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(120) };
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(120),
+};
 
 /// How long the store may lag behind what was written. A taint that is still there then was put there anew.
 const STORE_LAG: Duration = Duration::from_secs(10);
@@ -106,8 +109,15 @@ impl NodeController {
         mut changes: tokio::sync::mpsc::UnboundedReceiver<Change>,
         shutdown: CancellationToken,
     ) {
-        self.nodes.synced().await;
-        info!(controller = COMPONENT, nodes = self.nodes.list().len(), "Controller started");
+        tokio::select! {
+            () = self.nodes.synced() => {}
+            () = shutdown.cancelled() => return,
+        }
+        info!(
+            controller = COMPONENT,
+            nodes = self.nodes.list().len(),
+            "Controller started"
+        );
         let mut tasks = JoinSet::new();
         let refresh = Arc::clone(&self).refresh_forever(shutdown.clone());
         tasks.spawn(refresh);
@@ -143,7 +153,12 @@ impl NodeController {
                 let Some(node) = self.nodes.get(&name) else { return };
                 if node.has_taint(UNINITIALIZED_TAINT) {
                     // A failing node waits for its next try, unless what decides about it has changed.
-                    if self.attempts.lock().get(&name).is_some_and(|attempt| attempt.is_outdated(&node)) {
+                    if self
+                        .attempts
+                        .lock()
+                        .get(&name)
+                        .is_some_and(|attempt| attempt.is_outdated(&node))
+                    {
                         self.queue.add(name);
                     } else {
                         self.queue.add_unless_waiting(name);

@@ -37,13 +37,21 @@ impl NodeObject {
 
     /// The taints without those with this key, in their order.
     pub(crate) fn taints_without(&self, key: &str) -> Vec<Value> {
-        self.taints.iter().filter(|taint| taint_key(taint) != Some(key)).cloned().collect()
+        self.taints
+            .iter()
+            .filter(|taint| taint_key(taint) != Some(key))
+            .cloned()
+            .collect()
     }
 
     /// When the node was registered, in seconds since the Unix epoch.
     pub(crate) fn age_seconds(&self) -> Option<f64> {
         let created = self.meta.creation_timestamp.as_ref()?.0;
-        Some(created.duration_until(k8s_openapi::jiff::Timestamp::now()).as_secs_f64())
+        Some(
+            created
+                .duration_until(k8s_openapi::jiff::Timestamp::now())
+                .as_secs_f64(),
+        )
     }
 }
 
@@ -128,8 +136,14 @@ struct WireAddress {
 
 impl From<Wire> for NodeObject {
     fn from(wire: Wire) -> Self {
-        let Wire { metadata, spec, status } = wire;
-        let provided_node_ip = metadata.annotations.and_then(|annotations| annotations.provided_node_ip);
+        let Wire {
+            metadata,
+            spec,
+            status,
+        } = wire;
+        let provided_node_ip = metadata
+            .annotations
+            .and_then(|annotations| annotations.provided_node_ip);
         let view = NodeView {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
@@ -156,7 +170,10 @@ impl From<Wire> for NodeObject {
                 .unwrap_or_default()
                 .into_iter()
                 .filter_map(|wire| {
-                    Some(NodeAddress { kind: AddressType::parse(&wire.kind)?, address: wire.address })
+                    Some(NodeAddress {
+                        kind: AddressType::parse(&wire.kind)?,
+                        address: wire.address,
+                    })
                 })
                 .collect(),
             provided_node_ip,
@@ -190,7 +207,10 @@ mod tests {
         assert_eq!(node.view.provider_id, None, "an empty providerID is none");
         assert_eq!(node.view.labels["a"], "b");
         assert_eq!(node.view.provided_ips.len(), 1);
-        assert_eq!(node.addresses, [NodeAddress::new(AddressType::InternalIP, "10.0.0.1")]);
+        assert_eq!(
+            node.addresses,
+            [NodeAddress::new(AddressType::InternalIP, "10.0.0.1")]
+        );
         assert!(node.has_taint("k") && !node.has_taint("other"));
         assert!(node.meta.managed_fields.is_none() && node.meta.labels.is_none());
         assert!(node.age_seconds().unwrap() > 0.0);

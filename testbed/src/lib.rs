@@ -11,6 +11,7 @@
 //! | [`openstack_real`] | Keystone, Nova, Neutron, Octavia, Glance, Placement, from `tests/openstack-real` |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
+//! | [`stage`] | control plane and program together |
 
 pub mod binary;
 pub mod cache;
@@ -18,3 +19,4 @@ pub mod controlplane;
 pub mod nodes;
 pub mod openstack_real;
 mod process;
+pub mod stage;

@@ -13,15 +13,16 @@ use anyhow::{Context, Result, bail};
 use ccm_testbed::{
     binary::Ccm,
     nodes::{self, NodeSpec},
+    stage::Stage,
 };
 use clap::{Args, ValueEnum};
 
 use crate::{
     cargo::build_binary,
+    cloud::Cloud,
     print,
     progress::{Nodes, Row, Watch},
     say,
-    stage::{Cloud, Stage},
 };
 
 /// Rows of the table that is drawn again and again.
@@ -95,16 +96,17 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
         bail!("--nodes must be at least 1");
     }
     say("starting etcd and kube-apiserver");
-    let stage = Stage::set(program, cloud, false).await?;
+    let stage = Stage::set(program, false).await?;
+    stage.write_cloud_config(&cloud.config()?)?;
     let client = stage.control_plane.client().await?;
     let mut watch = Watch::start(client.clone());
-    let mut ccm = stage.start(&[])?;
+    let mut ccm = stage.launch("openstack", &[])?;
     ccm.wait_healthy("/readyz", Duration::from_secs(60)).await?;
-    let baseline: u64 = stage.cloud.calls()?.values().sum();
+    let baseline: u64 = cloud.calls()?.values().sum();
     say(&format!(
         "cluster: {}; cloud: {}",
         stage.control_plane.server(),
-        stage.cloud.describe()
+        cloud.describe()
     ));
     say(&format!(
         "registering {} tainted nodes, as their kubelets would",
@@ -115,7 +117,7 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
     let mut screen = Screen::default();
     let watched = watch_nodes(
-        &stage,
+        &cloud,
         &mut ccm,
         &mut watch,
         &mut screen,
@@ -127,7 +129,7 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     let elapsed = finished
         .finished
         .map_or_else(|| began.elapsed(), |at| at.duration_since(began));
-    let calls = stage.cloud.calls()?;
+    let calls = cloud.calls()?;
     screen.clear();
     print(render(&finished, names.len(), &calls, baseline, elapsed, FINAL_ROWS).trim_end());
     if options.once {
@@ -154,7 +156,7 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
 
 /// Shows the nodes until all of them are initialised.
 async fn watch_nodes(
-    stage: &Stage,
+    cloud: &Cloud,
     ccm: &mut Ccm,
     watch: &mut Watch,
     screen: &mut Screen,
@@ -167,7 +169,7 @@ async fn watch_nodes(
         if let Some(status) = ccm.exit_status()? {
             bail!("the program ended ({status}); its log:\n{}", ccm.log()?);
         }
-        let calls = stage.cloud.calls()?;
+        let calls = cloud.calls()?;
         let elapsed = began.elapsed();
         if live {
             screen.draw(&render(&watch.now(), count, &calls, baseline, elapsed, LIVE_ROWS));

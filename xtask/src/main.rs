@@ -5,10 +5,10 @@
 
 mod bench;
 mod cargo;
+mod cloud;
 mod demo;
 mod docs;
 mod progress;
-mod stage;
 mod test;
 
 use std::{io::Write, process::ExitCode};

@@ -336,6 +336,27 @@ async fn tokens_are_renewed_before_they_expire() {
 }
 
 #[tokio::test]
+async fn a_token_that_expires_at_once_is_replaced_when_it_is_refused() {
+    let config = Config {
+        token_lifetime: Duration::from_millis(300),
+        ..Config::default()
+    };
+    let c = Connected::with(config, "").await;
+    let id = c.sim.create_server(&ServerSpec::named("node-1")).unwrap();
+    let queries = [existence(by_id("node-1", &id))];
+    while c.count("token_create") == 0 {
+        present(c.describe(&queries, Freshness::now()).await.pop().unwrap());
+    }
+    let refused = c
+        .sim
+        .calls()
+        .iter()
+        .filter(|call| call.status == Some(401))
+        .count();
+    assert_eq!(refused, 1, "one refusal, one new token");
+}
+
+#[tokio::test]
 async fn a_keystone_that_is_down_does_not_matter_while_the_token_is_good() {
     let config = Config {
         token_lifetime: Duration::from_secs(8),

@@ -1,4 +1,4 @@
-//! The suite for all providers, on the simulator.
+//! The suite for all providers, on the simulator and on the real OpenStack.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod cloud;
@@ -10,6 +10,7 @@ use ccm_core::{
     testkit::conformance::{self, BoxError, Subject},
 };
 use ccm_sim::openstack::ServerSpec;
+use ccm_testbed::openstack_real::OpenStack as RealOpenStack;
 use cloud::Connected;
 use parking_lot::Mutex;
 
@@ -74,4 +75,57 @@ async fn the_provider_keeps_the_contract_on_the_simulator() {
         servers: Mutex::default(),
     };
     conformance::instances(&subject).await;
+}
+
+struct Real {
+    openstack: &'static RealOpenStack,
+    cloud: Arc<dyn Cloud>,
+}
+
+#[async_trait]
+impl Subject for Real {
+    fn cloud(&self) -> Arc<dyn Cloud> {
+        Arc::clone(&self.cloud)
+    }
+
+    async fn create(&self, name: &str) -> Result<(), BoxError> {
+        self.openstack.create_servers(&[name]).await?;
+        Ok(())
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), BoxError> {
+        self.openstack.delete_servers(&[name]).await?;
+        Ok(())
+    }
+
+    async fn shut_down(&self, name: &str) -> Result<(), BoxError> {
+        self.openstack.stop_servers(&[name]).await?;
+        Ok(())
+    }
+
+    fn absent_provider_id(&self) -> String {
+        "openstack:///5f3d3a3c-95d8-4b52-8a0c-0d6b7f0c3f11".to_owned()
+    }
+
+    fn malformed_provider_id(&self) -> String {
+        "openstack://5f3d3a3c-95d8-4b52-8a0c-0d6b7f0c3f11".to_owned()
+    }
+
+    fn crowd(&self) -> usize {
+        // Each takes seconds.
+        3
+    }
+}
+
+#[tokio::test]
+#[allow(clippy::print_stderr, reason = "says why it was left out")]
+async fn the_provider_keeps_the_contract_on_the_real_openstack() {
+    if let Err(why) = RealOpenStack::available() {
+        eprintln!("left out: {why}");
+        return;
+    }
+    let openstack = RealOpenStack::shared(1).await.unwrap();
+    let conf = std::fs::read_to_string(openstack.cloud_conf()).unwrap();
+    let cloud = cloud::build(&conf).await.unwrap();
+    conformance::instances(&Real { openstack, cloud }).await;
 }

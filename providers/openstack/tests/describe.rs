@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use ccm_core::{ErrorKind, Freshness, InstanceState, Power, Priority};
 use ccm_sim::{
-    Action, Fault,
+    Action, Fault, Quota, RetryAfter,
     openstack::{Config, NetworkSpec, PortSpec, ServerPatch, ServerSpec},
 };
 use cloud::{Connected, addresses, build, by_id, by_name, by_provider_id, existence, present};
@@ -227,6 +227,26 @@ async fn what_passes_by_is_tried_again() {
             present(c.ask(by_id("node-1", &ids[0])).await);
         }
     }
+}
+
+#[tokio::test]
+async fn a_storm_of_refusals_loses_no_node() {
+    let c = Connected::new().await;
+    let ids = c.sim.create_servers(600, &ServerSpec::named("node-{i}")).unwrap();
+    let quota = Quota {
+        per_second: 3.0,
+        burst: 1,
+        retry_after: RetryAfter::default(),
+    };
+    c.sim.set_quota("network", Some(quota));
+    let queries: Vec<_> = ids.iter().map(|id| by_id("node-1", id)).collect();
+    for answer in c.describe(&queries, Freshness::now()).await {
+        assert!(!present(answer).addresses.is_empty());
+    }
+    assert!(
+        c.sim.calls().iter().any(|call| call.status == Some(429)),
+        "nothing was refused"
+    );
 }
 
 #[tokio::test]

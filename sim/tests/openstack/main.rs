@@ -7,5 +7,6 @@ mod compute;
 mod control;
 mod faults;
 mod identity;
+mod listing;
 mod network;
 mod scale;

@@ -63,7 +63,10 @@ impl Describer {
 /// whole batch wait for it.
 async fn answer(cloud: &dyn Cloud, questions: Vec<Question>) -> Vec<Result<InstanceState>> {
     let Some(instances) = cloud.instances() else {
-        let error = Error::new(ErrorKind::Unsupported, "the cloud provider does not support instances");
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "the cloud provider does not support instances",
+        );
         return questions.iter().map(|_| Err(error.clone())).collect();
     };
     let newest = questions.iter().filter_map(|question| question.newer_than).max();
@@ -71,7 +74,10 @@ async fn answer(cloud: &dyn Cloud, questions: Vec<Question>) -> Vec<Result<Insta
         let queries: Vec<_> = questions
             .iter()
             .filter(|question| question.newer_than.is_some() == fresh)
-            .map(|question| InstanceQuery { node: Arc::clone(&question.node), need: Need::Metadata })
+            .map(|question| InstanceQuery {
+                node: Arc::clone(&question.node),
+                need: Need::Metadata,
+            })
             .collect();
         let freshness = match newest {
             Some(instant) if fresh => Freshness::After(instant),
@@ -89,9 +95,16 @@ async fn answer(cloud: &dyn Cloud, questions: Vec<Question>) -> Vec<Result<Insta
     questions
         .iter()
         .map(|question| {
-            let answers = if question.newer_than.is_some() { &mut fresh } else { &mut recent };
+            let answers = if question.newer_than.is_some() {
+                &mut fresh
+            } else {
+                &mut recent
+            };
             answers.next().unwrap_or_else(|| {
-                Err(Error::new(ErrorKind::Unexpected, "the provider gave fewer answers than it was asked"))
+                Err(Error::new(
+                    ErrorKind::Unexpected,
+                    "the provider gave fewer answers than it was asked",
+                ))
             })
         })
         .collect()

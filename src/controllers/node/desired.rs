@@ -10,9 +10,18 @@ use crate::informers::node::NodeObject;
 /// Taint that the kubelet puts on a node under `--cloud-provider=external`; matched by key alone.
 pub(crate) const UNINITIALIZED_TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
-const ZONE: [&str; 2] = ["failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"];
-const REGION: [&str; 2] = ["failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"];
-const INSTANCE_TYPE: [&str; 2] = ["beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"];
+const ZONE: [&str; 2] = [
+    "failure-domain.beta.kubernetes.io/zone",
+    "topology.kubernetes.io/zone",
+];
+const REGION: [&str; 2] = [
+    "failure-domain.beta.kubernetes.io/region",
+    "topology.kubernetes.io/region",
+];
+const INSTANCE_TYPE: [&str; 2] = [
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type",
+];
 
 /// Labels by key.
 pub(crate) type Labels = BTreeMap<String, String>;
@@ -60,7 +69,9 @@ impl Problem {
     pub(crate) fn message(&self, node: &str) -> String {
         match self {
             Self::Describe(error) => format!("Node not initialized, will retry: {}", error.report()),
-            Self::NoMachine { provider_id: Some(id) } => format!(
+            Self::NoMachine {
+                provider_id: Some(id),
+            } => format!(
                 "Node not initialized, will retry: the cloud has no instance {id}; if it is right, check that the \
                  credentials belong to the project and region of this node"
             ),
@@ -68,13 +79,15 @@ impl Problem {
                 "Node not initialized, will retry: the cloud shows no instance named {node:?}; the node name must \
                  equal the instance's name, in the project and region of the credentials"
             ),
-            Self::Foreign { provider_id } => format!(
-                "Node left alone: its provider ID {provider_id} belongs to another cloud"
-            ),
+            Self::Foreign { provider_id } => {
+                format!("Node left alone: its provider ID {provider_id} belongs to another cloud")
+            }
             Self::NoProviderId => {
                 format!("Node not initialized: cloud provider does not set node provider ID for node {node}")
             }
-            Self::NoAddresses => "Node not initialized, will retry: its instance has no addresses yet".to_owned(),
+            Self::NoAddresses => {
+                "Node not initialized, will retry: its instance has no addresses yet".to_owned()
+            }
             Self::ProvidedIp(error) => format!(
                 "Node not initialized, will retry: provided node ip for node {node:?} is not valid: {error}; \
                  correct the kubelet's --node-ip or the instance's addresses"
@@ -114,8 +127,16 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
     labels.extend(topology_labels(instance));
     labels.retain(|key, value| node.view.labels.get(key) != Some(value));
     // What stands on the node already may be the user's.
-    labels.extend(additional_labels(instance).filter(|(key, _)| !node.view.labels.contains_key(*key)).map(owned));
-    Ok(Initialization { addresses, labels, provider_id })
+    labels.extend(
+        additional_labels(instance)
+            .filter(|(key, _)| !node.view.labels.contains_key(*key))
+            .map(owned),
+    );
+    Ok(Initialization {
+        addresses,
+        labels,
+        provider_id,
+    })
 }
 
 /// The addresses a node should have: the cloud's; the node's own host names if the cloud brings none; reduced to the
@@ -126,8 +147,16 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
 /// If the machine does not have the provided IP.
 pub(crate) fn addresses(node: &NodeObject, instance: &Instance) -> Result<Vec<NodeAddress>, ProvidedIpError> {
     let mut addresses = instance.addresses.clone();
-    if !addresses.iter().any(|address| address.kind == AddressType::Hostname) {
-        addresses.extend(node.addresses.iter().filter(|address| address.kind == AddressType::Hostname).cloned());
+    if !addresses
+        .iter()
+        .any(|address| address.kind == AddressType::Hostname)
+    {
+        addresses.extend(
+            node.addresses
+                .iter()
+                .filter(|address| address.kind == AddressType::Hostname)
+                .cloned(),
+        );
     }
     match &node.provided_node_ip {
         Some(annotation) => provided_ip::select(annotation, &addresses),
@@ -180,13 +209,15 @@ pub(crate) fn difference(
         }
     }
     found.labels = type_labels(instance);
-    found.labels.extend(additional_labels(instance).filter_map(|(key, value)| {
-        let ours = match shown.get(key) {
-            None => true,
-            Some(now) => previous.and_then(|labels| labels.get(key)) == Some(now),
-        };
-        ours.then(|| owned((key, value)))
-    }));
+    found
+        .labels
+        .extend(additional_labels(instance).filter_map(|(key, value)| {
+            let ours = match shown.get(key) {
+                None => true,
+                Some(now) => previous.and_then(|labels| labels.get(key)) == Some(now),
+            };
+            ours.then(|| owned((key, value)))
+        }));
     found.labels.retain(|key, value| shown.get(key) != Some(value));
     let mut topology = topology_labels(instance);
     topology.retain(|key, value| shown.get(key) != Some(value));
@@ -212,20 +243,28 @@ fn type_labels(instance: &Instance) -> Labels {
 }
 
 fn topology_labels(instance: &Instance) -> Labels {
-    pair(ZONE, instance.zone.as_deref()).chain(pair(REGION, instance.region.as_deref())).collect()
+    pair(ZONE, instance.zone.as_deref())
+        .chain(pair(REGION, instance.region.as_deref()))
+        .collect()
 }
 
 fn pair(keys: [&str; 2], value: Option<&str>) -> impl Iterator<Item = (String, String)> {
     let value = value.filter(|value| !value.is_empty());
-    keys.map(str::to_owned).into_iter().filter_map(move |key| Some((key, value?.to_owned())))
+    keys.map(str::to_owned)
+        .into_iter()
+        .filter_map(move |key| Some((key, value?.to_owned())))
 }
 
 /// Whether Kubernetes reserves the key: `kubernetes.io/..` or `k8s.io/..`, or below them.
 fn is_reserved(key: &str) -> bool {
-    let Some((prefix, _)) = key.split_once('/') else { return false };
-    ["kubernetes.io", "k8s.io"]
-        .into_iter()
-        .any(|domain| prefix.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
+    let Some((prefix, _)) = key.split_once('/') else {
+        return false;
+    };
+    ["kubernetes.io", "k8s.io"].into_iter().any(|domain| {
+        prefix
+            .strip_suffix(domain)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    })
 }
 
 #[cfg(test)]

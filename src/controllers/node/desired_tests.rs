@@ -9,10 +9,16 @@ fn node(labels: &[(&str, &str)], addresses: &[(AddressType, &str)]) -> NodeObjec
         view: Arc::new(NodeView {
             name: "n1".to_owned(),
             uid: "u1".to_owned(),
-            labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            labels: labels
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
             ..NodeView::default()
         }),
-        addresses: addresses.iter().map(|(kind, address)| NodeAddress::new(*kind, *address)).collect(),
+        addresses: addresses
+            .iter()
+            .map(|(kind, address)| NodeAddress::new(*kind, *address))
+            .collect(),
         ..NodeObject::default()
     }
 }
@@ -32,7 +38,10 @@ fn instance() -> Instance {
 }
 
 fn labels(pairs: &[(&str, &str)]) -> Labels {
-    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
 }
 
 #[test]
@@ -55,12 +64,23 @@ fn sets_provider_id_both_label_pairs_and_addresses() {
 
 #[test]
 fn host_names_come_from_the_cloud_or_else_from_the_node() {
-    let shown = node(&[], &[(AddressType::Hostname, "from-kubelet"), (AddressType::InternalIP, "10.9.9.9")]);
+    let shown = node(
+        &[],
+        &[
+            (AddressType::Hostname, "from-kubelet"),
+            (AddressType::InternalIP, "10.9.9.9"),
+        ],
+    );
     let with_node_name = initialization(&shown, &instance()).unwrap().addresses;
     assert_eq!(with_node_name.len(), 3);
-    assert_eq!(with_node_name[2], NodeAddress::new(AddressType::Hostname, "from-kubelet"));
+    assert_eq!(
+        with_node_name[2],
+        NodeAddress::new(AddressType::Hostname, "from-kubelet")
+    );
     let mut named = instance();
-    named.addresses.insert(0, NodeAddress::new(AddressType::Hostname, "from-cloud"));
+    named
+        .addresses
+        .insert(0, NodeAddress::new(AddressType::Hostname, "from-cloud"));
     assert_eq!(initialization(&shown, &named).unwrap().addresses, named.addresses);
 }
 
@@ -72,21 +92,31 @@ fn a_provider_id_that_is_set_is_kept() {
     let mut unnamed = instance();
     unnamed.provider_id.clear();
     assert!(initialization(&shown, &unnamed).is_ok());
-    assert!(matches!(initialization(&node(&[], &[]), &unnamed), Err(Problem::NoProviderId)));
+    assert!(matches!(
+        initialization(&node(&[], &[]), &unnamed),
+        Err(Problem::NoProviderId)
+    ));
 }
 
 #[test]
 fn waits_for_addresses_and_for_the_provided_ip() {
     let mut bare = instance();
     bare.addresses.clear();
-    assert!(matches!(initialization(&node(&[], &[]), &bare), Err(Problem::NoAddresses)));
+    assert!(matches!(
+        initialization(&node(&[], &[]), &bare),
+        Err(Problem::NoAddresses)
+    ));
     let mut shown = node(&[], &[(AddressType::Hostname, "h")]);
     for (annotation, ok) in [("10.0.0.1", true), ("10.0.0.2", false), ("invalid-ip", false)] {
         shown.provided_node_ip = Some(annotation.to_owned());
         let result = initialization(&shown, &instance());
         assert_eq!(result.is_ok(), ok, "{annotation}");
         if let Err(problem) = result {
-            assert!(problem.message("n1").contains("provided node ip for node \"n1\" is not valid"));
+            assert!(
+                problem
+                    .message("n1")
+                    .contains("provided node ip for node \"n1\" is not valid")
+            );
         }
     }
 }
@@ -105,9 +135,18 @@ fn reserved_and_present_additional_labels_are_left_out() {
         ("k8snio/bar", "yes"),
         ("plain", "yes"),
     ]);
-    let added = initialization(&node(&[("my.custom.label/foo", "fizz")], &[]), &with_labels).unwrap().labels;
-    let custom: Vec<_> = added.keys().filter(|key| !is_reserved(key)).map(String::as_str).collect();
-    assert_eq!(custom, ["app.k8snio/bar", "k8snio/bar", "my.custom.label/bar", "plain"]);
+    let added = initialization(&node(&[("my.custom.label/foo", "fizz")], &[]), &with_labels)
+        .unwrap()
+        .labels;
+    let custom: Vec<_> = added
+        .keys()
+        .filter(|key| !is_reserved(key))
+        .map(String::as_str)
+        .collect();
+    assert_eq!(
+        custom,
+        ["app.k8snio/bar", "k8snio/bar", "my.custom.label/bar", "plain"]
+    );
     assert_eq!(added["topology.kubernetes.io/region"], "us-west");
 }
 
@@ -115,8 +154,14 @@ fn reserved_and_present_additional_labels_are_left_out() {
 fn stable_labels_follow_their_beta_twins() {
     let beta = "failure-domain.beta.kubernetes.io/zone";
     let stable = "topology.kubernetes.io/zone";
-    assert_eq!(reconciled_labels(&labels(&[(beta, "a")])), labels(&[(stable, "a")]));
-    assert_eq!(reconciled_labels(&labels(&[(beta, "a"), (stable, "b")])), labels(&[(stable, "a")]));
+    assert_eq!(
+        reconciled_labels(&labels(&[(beta, "a")])),
+        labels(&[(stable, "a")])
+    );
+    assert_eq!(
+        reconciled_labels(&labels(&[(beta, "a"), (stable, "b")])),
+        labels(&[(stable, "a")])
+    );
     assert!(reconciled_labels(&labels(&[(beta, "a"), (stable, "a")])).is_empty());
     assert!(reconciled_labels(&labels(&[(stable, "a")])).is_empty());
 }
@@ -133,10 +178,14 @@ fn settled() -> NodeObject {
 #[test]
 fn nothing_differs_after_initialization_even_with_two_addresses_of_a_type() {
     let mut dual = instance();
-    dual.addresses.push(NodeAddress::new(AddressType::InternalIP, "fd00::1"));
+    dual.addresses
+        .push(NodeAddress::new(AddressType::InternalIP, "fd00::1"));
     let mut shown = settled();
     shown.addresses = dual.addresses.clone();
-    assert_eq!(difference(&shown, &dual, None, false).unwrap(), Difference::default());
+    assert_eq!(
+        difference(&shown, &dual, None, false).unwrap(),
+        Difference::default()
+    );
 }
 
 #[test]
@@ -147,7 +196,12 @@ fn a_refresh_follows_addresses_and_type_but_not_the_zone() {
     changed.zone = Some("us-west-1b".to_owned());
     let found = difference(&settled(), &changed, None, false).unwrap();
     assert_eq!(found.addresses.as_ref(), Some(&changed.addresses), "order counts");
-    assert_eq!(found.labels.len(), 2, "beta and stable together: {:?}", found.labels);
+    assert_eq!(
+        found.labels.len(),
+        2,
+        "beta and stable together: {:?}",
+        found.labels
+    );
     assert_eq!(found.topology.len(), 2);
     let with_flag = difference(&settled(), &changed, None, true).unwrap();
     assert_eq!((with_flag.labels.len(), with_flag.topology.len()), (4, 0));
@@ -157,13 +211,18 @@ fn a_refresh_follows_addresses_and_type_but_not_the_zone() {
 fn a_refresh_keeps_addresses_when_the_cloud_has_none() {
     let mut bare = instance();
     bare.addresses.clear();
-    assert_eq!(difference(&settled(), &bare, None, false).unwrap(), Difference::default());
+    assert_eq!(
+        difference(&settled(), &bare, None, false).unwrap(),
+        Difference::default()
+    );
 }
 
 #[test]
 fn a_refresh_changes_only_additional_labels_it_knows_to_be_ours() {
     let mut shown = settled();
-    Arc::make_mut(&mut shown.view).labels.extend(labels(&[("pool", "old"), ("rack", "users")]));
+    Arc::make_mut(&mut shown.view)
+        .labels
+        .extend(labels(&[("pool", "old"), ("rack", "users")]));
     let mut changed = instance();
     changed.labels = labels(&[("pool", "new"), ("rack", "clouds"), ("fresh", "yes")]);
     let first = difference(&shown, &changed, None, false).unwrap();

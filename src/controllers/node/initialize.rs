@@ -68,10 +68,20 @@ impl NodeController {
             && !self.cloud.owns(id)
         {
             // Tried again like every other problem, which costs nothing: the cloud is not asked.
-            self.fail(node, &Problem::Foreign { provider_id: id.to_owned() });
+            self.fail(
+                node,
+                &Problem::Foreign {
+                    provider_id: id.to_owned(),
+                },
+            );
             return Err(Retry);
         }
-        let previous = self.attempts.lock().get(name).filter(|attempt| !attempt.is_outdated(node)).cloned();
+        let previous = self
+            .attempts
+            .lock()
+            .get(name)
+            .filter(|attempt| !attempt.is_outdated(node))
+            .cloned();
         // An earlier answer did not help: only something newer can.
         let newer_than = previous.as_ref().map(|attempt| attempt.answered);
         let state = tokio::select! {
@@ -84,7 +94,10 @@ impl NodeController {
                 Ok(())
             }
             Ok(Written::Done) => {
-                let finished = Finished { uid: node.view.uid.clone(), at: Instant::now() };
+                let finished = Finished {
+                    uid: node.view.uid.clone(),
+                    at: Instant::now(),
+                };
                 self.finished.lock().insert(name.clone(), finished);
                 self.succeeded(name);
                 self.metrics.initialized("success");
@@ -92,7 +105,12 @@ impl NodeController {
                     self.metrics.taint_removal_delay.observe(age);
                     self.metrics.initial_sync_delay.observe(age);
                 }
-                self.recorder.publish(reference(node), EventType::Normal, "Synced", "Node synced successfully");
+                self.recorder.publish(
+                    reference(node),
+                    EventType::Normal,
+                    "Synced",
+                    "Node synced successfully",
+                );
                 Ok(())
             }
             Err(problem) => {
@@ -111,7 +129,9 @@ impl NodeController {
         let instance = match state.map_err(Problem::Describe)? {
             InstanceState::Present(instance) => instance,
             InstanceState::Absent | InstanceState::Unresolved => {
-                return Err(Problem::NoMachine { provider_id: node.view.provider_id.clone() });
+                return Err(Problem::NoMachine {
+                    provider_id: node.view.provider_id.clone(),
+                });
             }
             InstanceState::Unmanaged => return Ok(Written::Moot),
         };
@@ -120,7 +140,9 @@ impl NodeController {
         if shutdown.is_cancelled() {
             return Ok(Written::Moot);
         }
-        self.write(node, &wanted).await.map_err(|error| Problem::Write(ccm_core::error::report(&error)))
+        self.write(node, &wanted)
+            .await
+            .map_err(|error| Problem::Write(ccm_core::error::report(&error)))
     }
 
     /// The two patches. Each can be lost and repeated: the taint goes last.
@@ -153,10 +175,22 @@ impl NodeController {
             if current.view.provider_id.is_some() {
                 wanted.provider_id = None;
             }
-            match self.api.patch(name, &params, &patch::initialize(&current, &wanted)).await {
+            match self
+                .api
+                .patch(name, &params, &patch::initialize(&current, &wanted))
+                .await
+            {
                 Ok(_) => {
-                    let provider_id = wanted.provider_id.or(current.view.provider_id.clone()).unwrap_or_default();
-                    info!(controller = COMPONENT, node = name, provider_id, "Initialized node");
+                    let provider_id = wanted
+                        .provider_id
+                        .or(current.view.provider_id.clone())
+                        .unwrap_or_default();
+                    info!(
+                        controller = COMPONENT,
+                        node = name,
+                        provider_id,
+                        "Initialized node"
+                    );
                     return Ok(Written::Done);
                 }
                 Err(error) if is_gone(&error) => return Ok(Written::Moot),
@@ -181,14 +215,26 @@ impl NodeController {
             return Ok(());
         }
         let _permit = self.writers.acquire().await;
-        match self.api.patch(name, &PatchParams::default(), &patch::labels(&node.view.uid, &labels)).await {
+        match self
+            .api
+            .patch(
+                name,
+                &PatchParams::default(),
+                &patch::labels(&node.view.uid, &labels),
+            )
+            .await
+        {
             Ok(_) => {
                 info!(controller = COMPONENT, node = name, labels = ?labels.keys(), "Reconciled labels");
                 Ok(())
             }
             Err(error) if is_gone(&error) => Ok(()),
             Err(error) => {
-                debug!(node = name, error = ccm_core::error::report(&error), "Could not reconcile labels");
+                debug!(
+                    node = name,
+                    error = ccm_core::error::report(&error),
+                    "Could not reconcile labels"
+                );
                 Err(Retry)
             }
         }
@@ -207,11 +253,24 @@ impl NodeController {
         self.metrics.initialized(problem.reason());
         let previous = self.attempts.lock().get(name).and_then(|attempt| attempt.reason);
         let expected = matches!(problem, Problem::NoAddresses) && self.queue.failures(name) < PATIENCE;
-        let reason = if expected { previous } else { Some(problem.reason()) };
+        let reason = if expected {
+            previous
+        } else {
+            Some(problem.reason())
+        };
         if expected {
-            debug!(controller = COMPONENT, node = name, "Instance has no addresses yet");
+            debug!(
+                controller = COMPONENT,
+                node = name,
+                "Instance has no addresses yet"
+            );
         } else if self.reports.failed(name, problem, previous) {
-            self.recorder.publish(reference(node), EventType::Warning, problem.reason(), &problem.message(name));
+            self.recorder.publish(
+                reference(node),
+                EventType::Warning,
+                problem.reason(),
+                &problem.message(name),
+            );
         }
         self.attempts.lock().insert(
             name.clone(),

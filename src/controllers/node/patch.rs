@@ -5,8 +5,7 @@
 //! the taint away, all or nothing, so that a node is never schedulable without its addresses.
 
 use json_patch::{
-    AddOperation, Patch as JsonPatch, PatchOperation, ReplaceOperation, TestOperation,
-    jsonptr::PointerBuf,
+    AddOperation, Patch as JsonPatch, PatchOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf,
 };
 use kube::api::Patch;
 use serde_json::{Value, json};
@@ -37,16 +36,21 @@ pub(crate) fn labels(uid: &str, labels: &Labels) -> Patch<Value> {
 pub(crate) fn initialize(node: &NodeObject, wanted: &Initialization) -> Patch<Value> {
     let taints = |value| (pointer(["spec", "taints"]), Value::Array(value));
     let (path, value) = taints(node.taints.clone());
-    let mut operations =
-        vec![test(pointer(["metadata", "uid"]), Value::from(node.view.uid.clone())), test(path, value)];
+    let mut operations = vec![
+        test(pointer(["metadata", "uid"]), Value::from(node.view.uid.clone())),
+        test(path, value),
+    ];
     if node.view.labels.is_empty() && !wanted.labels.is_empty() {
         // There is no map to add to. The test holds only while that is so.
         operations.push(test(pointer(["metadata", "labels"]), Value::Null));
         operations.push(add(pointer(["metadata", "labels"]), json!(wanted.labels)));
     } else {
-        operations.extend(wanted.labels.iter().map(|(key, value)| {
-            add(pointer(["metadata", "labels", key]), Value::from(value.clone()))
-        }));
+        operations.extend(
+            wanted
+                .labels
+                .iter()
+                .map(|(key, value)| add(pointer(["metadata", "labels", key]), Value::from(value.clone()))),
+        );
     }
     if let Some(id) = &wanted.provider_id {
         operations.push(add(pointer(["spec", "providerID"]), Value::from(id.clone())));
@@ -126,7 +130,10 @@ mod tests {
     #[test]
     fn a_node_without_labels_gets_the_map_only_if_it_still_has_none() {
         let patch = body(&initialize(&tainted(&json!(null)), &wanted()));
-        assert_eq!(patch[2], json!({"op": "test", "path": "/metadata/labels", "value": null}));
+        assert_eq!(
+            patch[2],
+            json!({"op": "test", "path": "/metadata/labels", "value": null})
+        );
         assert_eq!(patch[3]["path"], "/metadata/labels");
     }
 

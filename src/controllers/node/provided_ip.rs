@@ -18,7 +18,10 @@ impl fmt::Display for ProvidedIpError {
         match self {
             Self::Malformed { value, reason } => write!(f, "failed to parse node IP {value:?}: {reason}"),
             Self::NotOfTheMachine { ip, addresses } => {
-                write!(f, "failed to get node address from cloud provider that matches ip: {ip} (the cloud has ")?;
+                write!(
+                    f,
+                    "failed to get node address from cloud provider that matches ip: {ip} (the cloud has "
+                )?;
                 for (i, address) in addresses.iter().enumerate() {
                     let comma = if i == 0 { "" } else { ", " };
                     write!(f, "{comma}{} {}", address.kind, address.address)?;
@@ -37,20 +40,30 @@ impl std::error::Error for ProvidedIpError {}
 ///
 /// What upstream says of the same text.
 pub(crate) fn parse(value: &str) -> Result<Vec<IpAddr>, ProvidedIpError> {
-    let malformed = |reason: String| ProvidedIpError::Malformed { value: value.to_owned(), reason };
+    let malformed = |reason: String| ProvidedIpError::Malformed {
+        value: value.to_owned(),
+        reason,
+    };
     let ips = value
         .split(',')
-        .map(|part| part.parse::<IpAddr>().map_err(|_| malformed(format!("could not parse {part:?}"))))
+        .map(|part| {
+            part.parse::<IpAddr>()
+                .map_err(|_| malformed(format!("could not parse {part:?}")))
+        })
         .collect::<Result<Vec<_>, _>>()?;
     match ips.as_slice() {
         [_] => Ok(ips),
         [first, second] if first.is_ipv4() != second.is_ipv4() => {
             if first.is_unspecified() || second.is_unspecified() {
-                return Err(malformed("dual-stack node IP cannot include '0.0.0.0' or '::'".to_owned()));
+                return Err(malformed(
+                    "dual-stack node IP cannot include '0.0.0.0' or '::'".to_owned(),
+                ));
             }
             Ok(ips)
         }
-        _ => Err(malformed("must contain either a single IP or a dual-stack pair of IPs".to_owned())),
+        _ => Err(malformed(
+            "must contain either a single IP or a dual-stack pair of IPs".to_owned(),
+        )),
     }
 }
 
@@ -65,15 +78,26 @@ pub(crate) fn select(value: &str, addresses: &[NodeAddress]) -> Result<Vec<NodeA
     let mut matched = Vec::new();
     for ip in parse(value)? {
         let before = selected.len();
-        for address in addresses.iter().filter(|address| address.address.parse() == Ok(ip)) {
+        for address in addresses
+            .iter()
+            .filter(|address| address.address.parse() == Ok(ip))
+        {
             selected.push(address.clone());
             matched.push(address.kind);
         }
         if selected.len() == before {
-            return Err(ProvidedIpError::NotOfTheMachine { ip, addresses: addresses.to_vec() });
+            return Err(ProvidedIpError::NotOfTheMachine {
+                ip,
+                addresses: addresses.to_vec(),
+            });
         }
     }
-    selected.extend(addresses.iter().filter(|address| !matched.contains(&address.kind)).cloned());
+    selected.extend(
+        addresses
+            .iter()
+            .filter(|address| !matched.contains(&address.kind))
+            .cloned(),
+    );
     Ok(selected)
 }
 
@@ -105,7 +129,11 @@ mod tests {
         let dual = "10.1.1.1,fc01:1234::5678";
         for (annotation, cloud, expected) in [
             ("10.1.1.1", "I 10.1.1.1, H n", "I 10.1.1.1, H n"),
-            ("55.55.55.55", "I 10.1.1.1, E 55.55.55.55, H n", "E 55.55.55.55, I 10.1.1.1, H n"),
+            (
+                "55.55.55.55",
+                "I 10.1.1.1, E 55.55.55.55, H n",
+                "E 55.55.55.55, I 10.1.1.1, H n",
+            ),
             (
                 "55.55.55.55",
                 "I 44.44.44.44, E 44.44.44.44, I 55.55.55.55, E 55.55.55.55, H n",
@@ -126,8 +154,16 @@ mod tests {
                 "I 10.1.1.1, I 2600:1f14:1d4:d101:0:0:0:ba3d, H n",
                 "I 2600:1f14:1d4:d101:0:0:0:ba3d, H n",
             ),
-            (dual, "I 10.1.1.1, I fc01:1234::5678, H n", "I 10.1.1.1, I fc01:1234::5678, H n"),
-            (dual, "I fc01:1234::5678, I 10.1.1.1, H n", "I 10.1.1.1, I fc01:1234::5678, H n"),
+            (
+                dual,
+                "I 10.1.1.1, I fc01:1234::5678, H n",
+                "I 10.1.1.1, I fc01:1234::5678, H n",
+            ),
+            (
+                dual,
+                "I fc01:1234::5678, I 10.1.1.1, H n",
+                "I 10.1.1.1, I fc01:1234::5678, H n",
+            ),
             (
                 dual,
                 "I 10.1.1.1, I 10.1.1.2, I fc01:1234::1234, I fc01:1234::5678, E 55.55.55.55, H n",
@@ -144,15 +180,20 @@ mod tests {
                 "E 55.55.55.55, I fc01:1234::5678, H n",
             ),
         ] {
-            assert_eq!(select(annotation, &list(cloud)).unwrap(), list(expected), "{annotation} of {cloud}");
+            assert_eq!(
+                select(annotation, &list(cloud)).unwrap(),
+                list(expected),
+                "{annotation} of {cloud}"
+            );
         }
     }
 
     #[test]
     fn refuses_what_the_machine_does_not_have() {
-        for (annotation, cloud) in
-            [("10.2.2.2", "I 10.1.1.1, E 55.55.55.55, H n"), ("10.1.1.1,fc01:1234::5678", "I 10.1.1.1, H n")]
-        {
+        for (annotation, cloud) in [
+            ("10.2.2.2", "I 10.1.1.1, E 55.55.55.55, H n"),
+            ("10.1.1.1,fc01:1234::5678", "I 10.1.1.1, H n"),
+        ] {
             let error = select(annotation, &list(cloud)).unwrap_err();
             assert!(matches!(error, ProvidedIpError::NotOfTheMachine { .. }));
             assert!(error.to_string().contains("InternalIP 10.1.1.1"), "{error}");
@@ -165,9 +206,18 @@ mod tests {
             ("invalid-ip", "could not parse \"invalid-ip\""),
             ("", "could not parse \"\""),
             ("10.1.1.1, fc01::1", "could not parse \" fc01::1\""),
-            ("10.1.1.1,10.1.1.2", "must contain either a single IP or a dual-stack pair of IPs"),
-            ("10.1.1.1,fc01::1,fc01::2", "must contain either a single IP or a dual-stack pair of IPs"),
-            ("0.0.0.0,fc01::1", "dual-stack node IP cannot include '0.0.0.0' or '::'"),
+            (
+                "10.1.1.1,10.1.1.2",
+                "must contain either a single IP or a dual-stack pair of IPs",
+            ),
+            (
+                "10.1.1.1,fc01::1,fc01::2",
+                "must contain either a single IP or a dual-stack pair of IPs",
+            ),
+            (
+                "0.0.0.0,fc01::1",
+                "dual-stack node IP cannot include '0.0.0.0' or '::'",
+            ),
         ] {
             let error = parse(annotation).unwrap_err().to_string();
             assert!(error.contains(reason), "{annotation}: {error}");

@@ -47,24 +47,35 @@ impl NodeController {
     }
 
     async fn refresh(&self, memory: &mut Memory, shutdown: &CancellationToken) {
-        let Some(instances) = self.cloud.instances() else { return };
+        let Some(instances) = self.cloud.instances() else {
+            return;
+        };
         let began = Instant::now();
         let mut nodes = self.nodes.list();
         nodes.retain(|node| {
             !node.has_taint(UNINITIALIZED_TAINT)
                 && node.meta.deletion_timestamp.is_none()
-                && node.view.provider_id.as_deref().is_none_or(|id| self.cloud.owns(id))
+                && node
+                    .view
+                    .provider_id
+                    .as_deref()
+                    .is_none_or(|id| self.cloud.owns(id))
         });
         if nodes.is_empty() {
             return;
         }
         let queries: Vec<_> = nodes
             .iter()
-            .map(|node| InstanceQuery { node: Arc::clone(&node.view), need: Need::Metadata })
+            .map(|node| InstanceQuery {
+                node: Arc::clone(&node.view),
+                need: Need::Metadata,
+            })
             .collect();
         // What was read for joining nodes shortly before need not be read again.
         let freshness = Freshness::AtMost(self.config.status_update_frequency / 10);
-        let answers = instances.describe(&queries, freshness, Priority::Background).await;
+        let answers = instances
+            .describe(&queries, freshness, Priority::Background)
+            .await;
         drop(queries);
 
         let mut seen = Memory::default();
@@ -84,31 +95,47 @@ impl NodeController {
                 Err(error) => {
                     self.metrics.refreshed("failed");
                     failed += 1;
-                    debug!(node = node.view.name, error = error.report(), "Could not refresh node");
+                    debug!(
+                        node = node.view.name,
+                        error = error.report(),
+                        "Could not refresh node"
+                    );
                     failure.get_or_insert(error);
                 }
             }
         }
         match &failure {
             Some(error) if memory.failure.as_deref() != Some(error.kind().as_str()) => {
-                warn!(controller = COMPONENT, nodes = failed, error = error.report(), "Could not refresh nodes");
+                warn!(
+                    controller = COMPONENT,
+                    nodes = failed,
+                    error = error.report(),
+                    "Could not refresh nodes"
+                );
             }
             None if memory.failure.is_some() => info!(controller = COMPONENT, "Nodes are refreshed again"),
             _ => {}
         }
         seen.failure = failure.map(|error| error.kind().as_str().to_owned());
-        self.metrics.topology_mismatch.set(i64::try_from(seen.topology.len()).unwrap_or(i64::MAX));
+        self.metrics
+            .topology_mismatch
+            .set(i64::try_from(seen.topology.len()).unwrap_or(i64::MAX));
         *memory = seen;
 
         let changed = due.len();
         futures_util::stream::iter(due)
-            .for_each_concurrent(self.config.concurrent_status_updates.get(), async |(node, difference)| {
-                if !shutdown.is_cancelled() {
-                    self.write_difference(&node, difference).await;
-                }
-            })
+            .for_each_concurrent(
+                self.config.concurrent_status_updates.get(),
+                async |(node, difference)| {
+                    if !shutdown.is_cancelled() {
+                        self.write_difference(&node, difference).await;
+                    }
+                },
+            )
             .await;
-        self.metrics.refresh_duration.observe(began.elapsed().as_secs_f64());
+        self.metrics
+            .refresh_duration
+            .observe(began.elapsed().as_secs_f64());
         debug!(controller = COMPONENT, changed, elapsed = ?began.elapsed(), "Refreshed nodes");
     }
 
@@ -142,10 +169,16 @@ impl NodeController {
                 let message = format!(
                     "The cloud now says {}; the node's labels are left as they are, since volumes have affinity to \
                      them (--refresh-topology-labels changes them)",
-                    difference.topology.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
+                    difference
+                        .topology
+                        .iter()
+                        .map(|(key, value)| format!("{key}={value}"))
+                        .collect::<Vec<_>>()
+                        .join(", ")
                 );
                 warn!(controller = COMPONENT, node = node.view.name, labels = ?difference.topology, "Topology differs");
-                self.recorder.publish(reference(node), EventType::Warning, "TopologyChanged", &message);
+                self.recorder
+                    .publish(reference(node), EventType::Warning, "TopologyChanged", &message);
             }
             seen.topology.insert(uid.clone(), difference.topology.clone());
         }
@@ -165,14 +198,21 @@ impl NodeController {
             result = self.api.patch_status(name, &params, &patch).await.map(drop);
         }
         if result.is_ok() && !difference.labels.is_empty() {
-            result = self.api.patch(name, &params, &patch::labels(uid, &difference.labels)).await.map(drop);
+            result = self
+                .api
+                .patch(name, &params, &patch::labels(uid, &difference.labels))
+                .await
+                .map(drop);
         }
         match result {
             Ok(()) => {
                 self.metrics.refreshed("changed");
                 let labels = difference.labels.keys();
                 info!(
-                    controller = COMPONENT, node = name, addresses = difference.addresses.is_some(), ?labels,
+                    controller = COMPONENT,
+                    node = name,
+                    addresses = difference.addresses.is_some(),
+                    ?labels,
                     "Updated node from the cloud"
                 );
             }
@@ -180,7 +220,11 @@ impl NodeController {
             Err(error) => {
                 self.metrics.refreshed("failed");
                 // The next pass finds the difference again.
-                debug!(node = name, error = ccm_core::error::report(&error), "Could not update node");
+                debug!(
+                    node = name,
+                    error = ccm_core::error::report(&error),
+                    "Could not update node"
+                );
             }
         }
     }

@@ -33,9 +33,21 @@ impl Reports {
         drop(failing);
         let message = problem.message(node);
         if first {
-            warn!(controller = COMPONENT, node, kind = reason, error = message, "Could not initialize node");
+            warn!(
+                controller = COMPONENT,
+                node,
+                kind = reason,
+                error = message,
+                "Could not initialize node"
+            );
         } else {
-            debug!(controller = COMPONENT, node, kind = reason, error = message, "Could not initialize node");
+            debug!(
+                controller = COMPONENT,
+                node,
+                kind = reason,
+                error = message,
+                "Could not initialize node"
+            );
         }
         previous != Some(reason)
     }
@@ -43,12 +55,18 @@ impl Reports {
     /// Notes that a node that failed for `reason` no longer does.
     pub(crate) fn end(&self, node: &str, reason: &'static str) {
         let mut failing = self.failing.lock();
-        let Some(nodes) = failing.get_mut(reason) else { return };
+        let Some(nodes) = failing.get_mut(reason) else {
+            return;
+        };
         nodes.remove(node);
         if nodes.is_empty() {
             failing.remove(reason);
             drop(failing);
-            info!(controller = COMPONENT, kind = reason, "No node fails for this reason any more");
+            info!(
+                controller = COMPONENT,
+                kind = reason,
+                "No node fails for this reason any more"
+            );
         }
     }
 }

@@ -9,16 +9,13 @@ use std::{
 
 use anyhow::Result;
 use ccm_sim::openstack::ServerSpec;
-use ccm_testbed::nodes::{self, NodeSpec};
+use ccm_testbed::{
+    nodes::{self, NodeSpec},
+    stage::Stage,
+};
 use clap::Args;
 
-use crate::{
-    cargo::root,
-    print,
-    progress::Watch,
-    say,
-    stage::{Cloud, Stage},
-};
+use crate::{cargo::root, cloud::Cloud, print, progress::Watch, say};
 
 /// Every cloud call takes this long.
 const LATENCY: Duration = Duration::from_millis(50);
@@ -78,7 +75,8 @@ async fn join(program: &Path, count: usize) -> Result<Figures> {
     say(&format!("{count} nodes: preparing"));
     let cloud = Cloud::simulated(LATENCY).await?;
     let names = cloud.servers(count).await?;
-    let stage = Stage::set(program.to_owned(), cloud, true).await?;
+    let stage = Stage::set(program, true).await?;
+    stage.write_cloud_config(&cloud.config()?)?;
     let client = stage.control_plane.client().await?;
     let specs: Vec<_> = names.iter().map(|name| NodeSpec::new(name).realistic()).collect();
     let registering = Instant::now();
@@ -90,13 +88,16 @@ async fn join(program: &Path, count: usize) -> Result<Figures> {
     let mut watch = Watch::start(client);
 
     let began = Instant::now();
-    let mut ccm = stage.start(&[format!("--node-status-update-frequency={}s", REFRESH.as_secs())])?;
+    let mut ccm = stage.launch(
+        "openstack",
+        &[&format!("--node-status-update-frequency={}s", REFRESH.as_secs())],
+    )?;
     let done = watch.initialized(count, Duration::from_secs(600)).await?;
     let seconds = done
         .finished
         .map_or_else(|| began.elapsed(), |at| at.duration_since(began))
         .as_secs_f64();
-    let calls = stage.cloud.calls()?;
+    let calls = cloud.calls()?;
     say(&format!(
         "{count} nodes: initialized after {seconds:.1} s, measuring the idle cluster"
     ));
@@ -106,10 +107,10 @@ async fn join(program: &Path, count: usize) -> Result<Figures> {
     let first = passes(&ccm.get("/metrics").await?.1);
     let (before, after) = {
         wait_for_passes(&ccm, first + 1).await?;
-        let before: u64 = stage.cloud.calls()?.values().sum();
+        let before: u64 = cloud.calls()?.values().sum();
         let start = passes(&ccm.get("/metrics").await?.1);
         wait_for_passes(&ccm, start + PASSES).await?;
-        (before, stage.cloud.calls()?.values().sum::<u64>())
+        (before, cloud.calls()?.values().sum::<u64>())
     };
     let idle_calls_per_hour = (after - before) * REFRESHES_PER_HOUR / PASSES;
 
@@ -169,16 +170,17 @@ async fn one_in_a_large_project(program: &Path) -> Result<BTreeMap<String, u64>>
         cloud.create_servers(LARGE_PROJECT, &ServerSpec::named("other-{i:05}"))?;
     }
     let names = cloud.servers(1).await?;
-    let stage = Stage::set(program.to_owned(), cloud, false).await?;
+    let stage = Stage::set(program, false).await?;
+    stage.write_cloud_config(&cloud.config()?)?;
     let client = stage.control_plane.client().await?;
     let mut watch = Watch::start(client.clone());
-    let mut ccm = stage.start(&[])?;
+    let mut ccm = stage.launch("openstack", &[])?;
     ccm.wait_healthy("/readyz", Duration::from_secs(60)).await?;
-    let before = stage.cloud.calls()?;
+    let before = cloud.calls()?;
     let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
     nodes::register(&client, &specs).await?;
     watch.initialized(1, Duration::from_secs(60)).await?;
-    let mut calls = stage.cloud.calls()?;
+    let mut calls = cloud.calls()?;
     for (op, count) in before {
         if let Some(total) = calls.get_mut(&op) {
             *total -= count;

@@ -37,6 +37,8 @@ const BODY_MAX: usize = 8 << 20;
 const COOL_DOWN: Duration = Duration::from_secs(10);
 /// How long after a failed early renewal the next is tried.
 const EARLY_RETRY: Duration = Duration::from_secs(30);
+/// How long a token is used that seems to have expired already when it is given.
+const DISPUTED: Duration = Duration::from_secs(30);
 /// A token that is given with less time left than this is not renewed early: the renewal would bring no more.
 const SHORTEST_EARLY: Duration = Duration::from_secs(2);
 
@@ -240,7 +242,11 @@ impl Keystone {
             return Err(self.refused(&reply));
         }
         let parsed = answer::parse(&reply, given).map_err(|what| self.no_keystone(&what))?;
-        let left = parsed.time_left(&reply.headers, Timestamp::now());
+        let mut left = parsed.time_left(&reply.headers, Timestamp::now());
+        if left < Duration::from_secs(1) {
+            // Nobody gives tokens that have expired: clocks disagree. A refusal will tell when it has.
+            left = DISPUTED;
+        }
         Ok(Token {
             header: parsed.header,
             catalogue: parsed.catalogue,

@@ -1,18 +1,13 @@
-//! What demo and benchmarks play on: control plane, cloud, the program.
+//! The cloud of demo and benchmarks: simulated or real.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result};
 use ccm_sim::{
     Latency, Scope,
     openstack::{Config, OpenStack as Simulated, ServerSpec},
 };
-use ccm_testbed::{
-    binary::{Ccm, Launch},
-    controlplane::{ControlPlane, Options},
-    openstack_real::{Mark, OpenStack as Real},
-};
-use tempfile::TempDir;
+use ccm_testbed::openstack_real::{Mark, OpenStack as Real};
 
 /// The cloud behind the cluster.
 pub(crate) enum Cloud {
@@ -72,7 +67,8 @@ impl Cloud {
         }
     }
 
-    fn config(&self) -> Result<String> {
+    /// The program's config file for this cloud.
+    pub(crate) fn config(&self) -> Result<String> {
         match self {
             Self::Simulated(cloud) => Ok(cloud.cloud_conf()),
             Self::Real(cloud, _) => {
@@ -98,49 +94,5 @@ impl Cloud {
                 Ok(counts)
             }
         }
-    }
-}
-
-/// Everything together. Dropping it ends all of it.
-pub(crate) struct Stage {
-    pub(crate) control_plane: ControlPlane,
-    pub(crate) cloud: Cloud,
-    program: PathBuf,
-    folder: TempDir,
-}
-
-impl Stage {
-    pub(crate) async fn set(program: PathBuf, cloud: Cloud, audit: bool) -> Result<Self> {
-        let control_plane = ControlPlane::start(Options { audit }).await?;
-        let folder = tempfile::tempdir()?;
-        Ok(Self {
-            control_plane,
-            cloud,
-            program,
-            folder,
-        })
-    }
-
-    /// Where the program's log is.
-    pub(crate) fn log(&self) -> PathBuf {
-        self.folder.path().join("cloud-controller-manager.log")
-    }
-
-    /// Starts the program against control plane and cloud.
-    pub(crate) fn start(&self, flags: &[String]) -> Result<Ccm> {
-        let config = self.folder.path().join("cloud.conf");
-        std::fs::write(&config, self.cloud.config()?)?;
-        let mut args = vec![
-            "--cloud-provider=openstack".to_owned(),
-            format!("--cloud-config={}", config.display()),
-            format!("--kubeconfig={}", self.control_plane.kubeconfig().display()),
-        ];
-        args.extend_from_slice(flags);
-        Ccm::start(&Launch {
-            program: self.program.clone(),
-            args,
-            envs: Vec::new(),
-            log: self.log(),
-        })
     }
 }

@@ -1,0 +1,89 @@
+//! Control plane and program together: what a whole-program test, the demo and a benchmark play on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+
+use crate::binary::{Ccm, Launch};
+use crate::controlplane::{ControlPlane, Options};
+
+/// A control plane, a program that is not started yet, and a folder for the program's config and log.
+#[derive(Debug)]
+pub struct Stage {
+    /// The control plane.
+    pub control_plane: ControlPlane,
+    program: PathBuf,
+    folder: TempDir,
+}
+
+impl Stage {
+    /// Starts a control plane for this program.
+    ///
+    /// # Errors
+    /// When the control plane cannot be started.
+    pub async fn set(program: impl Into<PathBuf>, audit: bool) -> Result<Self> {
+        Ok(Self {
+            control_plane: ControlPlane::start(Options { audit }).await?,
+            program: program.into(),
+            folder: tempfile::tempdir()?,
+        })
+    }
+
+    /// The folder for config and log.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The program's cloud config.
+    #[must_use]
+    pub fn cloud_config(&self) -> PathBuf {
+        self.folder().join("cloud.conf")
+    }
+
+    /// The program's log; all programs of this stage append to it.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.folder().join("cloud-controller-manager.log")
+    }
+
+    /// Writes the program's cloud config, as a whole or not at all.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_cloud_config(&self, text: &str) -> Result<()> {
+        let unfinished = self.folder().join("cloud.conf.unfinished");
+        fs::write(&unfinished, text)
+            .and_then(|()| fs::rename(&unfinished, self.cloud_config()))
+            .context("cannot write the cloud config")
+    }
+
+    /// Starts the program for this cloud provider as the control plane's administrator, with further flags.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn launch(&self, provider: &str, flags: &[&str]) -> Result<Ccm> {
+        self.launch_as(provider, &self.control_plane.kubeconfig(), flags)
+    }
+
+    /// The same as the user of a kubeconfig file.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn launch_as(&self, provider: &str, kubeconfig: &Path, flags: &[&str]) -> Result<Ccm> {
+        let mut args = vec![
+            format!("--cloud-provider={provider}"),
+            format!("--cloud-config={}", self.cloud_config().display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
+        ];
+        args.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        Ccm::start(&Launch {
+            program: self.program.clone(),
+            args,
+            envs: Vec::new(),
+            log: self.log(),
+        })
+    }
+}

@@ -1,0 +1,227 @@
+//! What becomes of single nodes.
+
+use ccm_sim::openstack::{NetworkSpec, PortSpec, ServerPatch, ServerSpec};
+use ccm_testbed::nodes::NodeSpec;
+
+use crate::scene::{Scene, addresses, is_initialized, label, names, provider_id};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_gets_everything_the_cloud_knows() {
+    let scene = Scene::set().await;
+    let id = scene
+        .cloud
+        .create_server(&ServerSpec {
+            availability_zone: Some("rack 7/b".to_owned()),
+            access_ipv4: Some("203.0.113.7".parse().unwrap()),
+            metadata: [("hostname".to_owned(), "seven.example".to_owned())].into(),
+            ..ServerSpec::named("seven")
+        })
+        .unwrap();
+    let fixed = scene.cloud.port_addresses(&scene.cloud.server_ports(&id)[0])[0];
+    let _ccm = scene.start(&[]).await;
+    scene.register_one(NodeSpec::new("seven")).await;
+    let node = scene.initialized("seven").await;
+    assert_eq!(provider_id(&node), format!("openstack:///{id}"));
+    for zone in [
+        "failure-domain.beta.kubernetes.io/zone",
+        "topology.kubernetes.io/zone",
+    ] {
+        assert_eq!(label(&node, zone), Some("rack-7-b"));
+    }
+    for region in [
+        "failure-domain.beta.kubernetes.io/region",
+        "topology.kubernetes.io/region",
+    ] {
+        assert_eq!(label(&node, region), Some("RegionOne"));
+    }
+    for kind in [
+        "beta.kubernetes.io/instance-type",
+        "node.kubernetes.io/instance-type",
+    ] {
+        assert_eq!(label(&node, kind), Some("m1.small"));
+    }
+    let expected = [
+        ("InternalIP", fixed.to_string()),
+        ("ExternalIP", "203.0.113.7".to_owned()),
+        ("Hostname", "seven.example".to_owned()),
+    ];
+    let expected: Vec<_> = expected
+        .into_iter()
+        .map(|(kind, address)| (kind.to_owned(), address))
+        .collect();
+    assert_eq!(addresses(&node), expected);
+    scene.event("seven", "Synced").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_of_two_servers_is_refused_until_it_is_unique() {
+    let scene = Scene::set().await;
+    let ids: Vec<_> = (0..2)
+        .map(|_| scene.cloud.create_server(&ServerSpec::named("twin")).unwrap())
+        .collect();
+    let _ccm = scene.start(&[]).await;
+    scene.register_one(NodeSpec::new("twin")).await;
+    let event = scene.event("twin", "InvalidSpec").await;
+    let message = event.message.unwrap();
+    assert!(ids.iter().all(|id| message.contains(id)), "{message}");
+    scene.cloud.delete_server(&ids[1]).unwrap();
+    let node = scene.initialized("twin").await;
+    assert_eq!(provider_id(&node), format!("openstack:///{}", ids[0]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_is_no_pattern() {
+    let scene = Scene::set().await;
+    scene.servers(&["node-xy-1".to_owned()]);
+    let _ccm = scene.start(&[]).await;
+    scene.register_one(NodeSpec::new("node.xy-1")).await;
+    scene.event("node.xy-1", "InstanceNotFound").await;
+    scene.servers(&["node.xy-1".to_owned()]);
+    let node = scene.initialized("node.xy-1").await;
+    scene.register_one(NodeSpec::new("node-xy-1")).await;
+    let other = scene.initialized("node-xy-1").await;
+    assert_ne!(provider_id(&node), provider_id(&other));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_ip_that_the_server_does_not_have_holds_it_back() {
+    let scene = Scene::set().await;
+    scene.servers(&names("ip", 1));
+    let id = scene.cloud.create_server(&ServerSpec::named("late")).unwrap();
+    let _ccm = scene.start(&[]).await;
+    let ip = "10.99.0.9".parse().unwrap();
+    scene
+        .register_one(NodeSpec {
+            node_ip: Some(ip),
+            ..NodeSpec::new("late")
+        })
+        .await;
+    let message = scene.event("late", "InvalidNodeIP").await.message.unwrap();
+    assert!(message.contains("10.99.0.9"), "{message}");
+    // The others do not wait for it.
+    scene.register(&names("ip", 1)).await;
+    scene.initialized("ip-1").await;
+    let network = NetworkSpec {
+        name: "second".to_owned(),
+        subnets: vec!["10.99.0.0/24".parse().unwrap()],
+        ..NetworkSpec::default()
+    };
+    scene.cloud.create_network(&network).unwrap();
+    let port = PortSpec {
+        addresses: Some(vec![ip]),
+        ..PortSpec::on("second")
+    };
+    scene.cloud.attach_port(&id, &port).unwrap();
+    let node = scene.initialized("late").await;
+    assert_eq!(
+        addresses(&node)[0],
+        ("InternalIP".to_owned(), "10.99.0.9".to_owned())
+    );
+    assert_eq!(
+        addresses(&node)
+            .iter()
+            .filter(|(kind, _)| kind == "InternalIP")
+            .count(),
+        1
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn provider_ids_of_other_clouds_and_regions_are_left_alone() {
+    let scene = Scene::set().await;
+    let id = scene.cloud.create_server(&ServerSpec::named("mine")).unwrap();
+    let _ccm = scene.start(&[]).await;
+    let with_id = |name: &str, id: &str| NodeSpec {
+        provider_id: Some(id.to_owned()),
+        ..NodeSpec::new(name)
+    };
+    scene
+        .register_one(with_id("foreign", "aws:///eu-1a/i-0123"))
+        .await;
+    let message = scene.event("foreign", "ForeignProviderID").await.message.unwrap();
+    assert!(message.contains("aws:///eu-1a/i-0123"), "{message}");
+    scene
+        .register_one(with_id("elsewhere", &format!("openstack://RegionTwo/{id}")))
+        .await;
+    let params = kube::api::ListParams::default().fields("involvedObject.name=elsewhere,type=Warning");
+    let event = scene
+        .eventually("a warning", async || {
+            scene.events.list(&params).await.ok()?.items.pop()
+        })
+        .await;
+    assert!(event.message.unwrap().contains("RegionTwo"));
+    // A node's provider ID counts, not its name.
+    scene
+        .register_one(with_id("another-name", &format!("openstack:///{id}")))
+        .await;
+    scene.initialized("another-name").await;
+    for name in ["foreign", "elsewhere"] {
+        assert!(!is_initialized(&scene.nodes.get(name).await.unwrap()), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_follows_the_cloud() {
+    let scene = Scene::set().await;
+    let id = scene.cloud.create_server(&ServerSpec::named("moving")).unwrap();
+    let _ccm = scene.start(&["--node-status-update-frequency=1s"]).await;
+    scene.register_one(NodeSpec::new("moving")).await;
+    scene.initialized("moving").await;
+    let port = scene.cloud.server_ports(&id)[0].clone();
+    scene
+        .cloud
+        .add_floating(&port, "198.51.100.9".parse().unwrap())
+        .unwrap();
+    scene
+        .node("moving", "floating address shown", |node| {
+            addresses(node).contains(&("ExternalIP".to_owned(), "198.51.100.9".to_owned()))
+        })
+        .await;
+    scene
+        .cloud
+        .update_server(
+            &id,
+            &ServerPatch {
+                flavor: Some("m1.medium".to_owned()),
+                ..ServerPatch::default()
+            },
+        )
+        .unwrap();
+    scene
+        .node("moving", "new type shown", |node| {
+            label(node, "node.kubernetes.io/instance-type") == Some("m1.medium")
+                && label(node, "beta.kubernetes.io/instance-type") == Some("m1.medium")
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_of_a_down_cell_are_no_reason_to_touch_their_nodes() {
+    let scene = Scene::set().await;
+    let in_cell = |name: &str, cell: &str| ServerSpec {
+        cell: Some(cell.to_owned()),
+        ..ServerSpec::named(name)
+    };
+    scene.cloud.create_server(&in_cell("here", "cell1")).unwrap();
+    scene.cloud.create_server(&in_cell("dark", "cell2")).unwrap();
+    scene
+        .cloud
+        .create_server(&in_cell("dark-and-new", "cell2"))
+        .unwrap();
+    let _ccm = scene.start(&["--node-status-update-frequency=1s"]).await;
+    scene.register(&["here".to_owned(), "dark".to_owned()]).await;
+    scene.all_initialized(2).await;
+    let before = scene.nodes.get("dark").await.unwrap();
+    scene
+        .cloud
+        .create_server(&in_cell("dark-and-new", "cell2"))
+        .unwrap();
+    scene.cloud.set_cell_up("cell2", false);
+    scene.register(&["dark-and-new".to_owned()]).await;
+    scene.event("dark-and-new", "InstanceNotFound").await;
+    let after = scene.nodes.get("dark").await.unwrap();
+    assert_eq!(addresses(&before), addresses(&after));
+    assert_eq!(before.metadata.labels, after.metadata.labels);
+    scene.cloud.set_cell_up("cell2", true);
+    scene.initialized("dark-and-new").await;
+}

@@ -1,0 +1,79 @@
+//! The same against OpenStack itself. Only where `CCM_TEST_OPENSTACK_REAL` is set, as `cargo xtask test` does: it
+//! installs packages and starts a dozen services.
+
+use std::env;
+
+use ccm_testbed::{openstack_real::OpenStack, stage::Stage};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, api::ListParams};
+
+use crate::scene::{LIMIT, addresses, is_initialized, label, program, provider_id, read};
+
+const SERVERS: u32 = 6;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_of_a_real_cloud_are_initialized() {
+    if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
+        ccm_testbed::cache::say(
+            "left out, since CCM_TEST_OPENSTACK_REAL is not set: the test against a real OpenStack",
+        );
+        return;
+    }
+    let cloud = OpenStack::start(SERVERS).await.unwrap();
+    let servers: Vec<_> = cloud
+        .list_servers()
+        .await
+        .unwrap()
+        .into_iter()
+        .filter(|server| server.name.starts_with("node-"))
+        .collect();
+    assert!(servers.len() >= SERVERS as usize, "{servers:?}");
+    let stage = Stage::set(program(), false).await.unwrap();
+    stage.write_cloud_config(&read(&cloud.cloud_conf())).unwrap();
+    let mut ccm = stage.launch("openstack", &[]).unwrap();
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+    let mark = cloud.mark().unwrap();
+    let client = stage.control_plane.client().await.unwrap();
+    let specs: Vec<_> = servers
+        .iter()
+        .map(|server| ccm_testbed::nodes::NodeSpec::new(&server.name))
+        .collect();
+    ccm_testbed::nodes::register(&client, &specs).await.unwrap();
+
+    let nodes: Api<Node> = Api::all(client);
+    let done = async {
+        loop {
+            let items = nodes.list(&ListParams::default()).await.unwrap().items;
+            if items.len() == servers.len() && items.iter().all(is_initialized) {
+                return items;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    let nodes = tokio::time::timeout(LIMIT, done)
+        .await
+        .unwrap_or_else(|_| panic!("{}", read(&stage.log())));
+    for server in &servers {
+        let node = nodes
+            .iter()
+            .find(|node| node.metadata.name.as_ref() == Some(&server.name))
+            .unwrap();
+        assert_eq!(provider_id(node), format!("openstack:///{}", server.id));
+        assert_eq!(label(node, "topology.kubernetes.io/zone"), Some("nova"));
+        assert_eq!(label(node, "topology.kubernetes.io/region"), Some("RegionOne"));
+        assert_eq!(label(node, "node.kubernetes.io/instance-type"), Some("m1.small"));
+        let shown: Vec<_> = addresses(node).into_iter().map(|(_, address)| address).collect();
+        assert!(
+            server.addresses.iter().all(|address| shown.contains(address)),
+            "{shown:?}: {server:?}"
+        );
+    }
+    let calls: Vec<_> = cloud
+        .calls_since(&mark)
+        .unwrap()
+        .into_iter()
+        .filter(|call| call.user_agent.starts_with("cloud-controller-manager"))
+        .collect();
+    assert!(calls.len() < servers.len() * 4, "{calls:?}");
+    assert!(calls.iter().all(|call| call.status < 400), "{calls:?}");
+}

@@ -1,0 +1,182 @@
+//! Control plane, simulated cloud and program, and how a test looks at them.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
+use ccm_testbed::{
+    binary::Ccm,
+    nodes::{self, NodeSpec},
+    stage::Stage,
+};
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::{Api, api::ListParams};
+
+pub(crate) const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+/// Nothing here takes this long unless it is broken.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+/// The program under test.
+pub(crate) fn program() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_cloud-controller-manager"))
+}
+
+pub(crate) struct Scene {
+    pub(crate) stage: Stage,
+    pub(crate) cloud: OpenStack,
+    pub(crate) client: kube::Client,
+    pub(crate) nodes: Api<Node>,
+    pub(crate) events: Api<Event>,
+}
+
+impl Scene {
+    /// A control plane and a cloud, and a config that fits. The program is not started.
+    pub(crate) async fn set() -> Self {
+        let stage = Stage::set(program(), true).await.unwrap();
+        let cloud = OpenStack::start(Config::default()).await.unwrap();
+        stage.write_cloud_config(&cloud.cloud_conf()).unwrap();
+        let client = stage.control_plane.client().await.unwrap();
+        Self {
+            nodes: Api::all(client.clone()),
+            events: Api::all(client.clone()),
+            client,
+            stage,
+            cloud,
+        }
+    }
+
+    pub(crate) fn launch(&self, flags: &[&str]) -> Ccm {
+        self.stage.launch("openstack", flags).unwrap()
+    }
+
+    /// The same, and waits until it is ready.
+    pub(crate) async fn start(&self, flags: &[&str]) -> Ccm {
+        let mut ccm = self.launch(flags);
+        ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+        ccm
+    }
+
+    /// Makes servers with these names.
+    pub(crate) fn servers(&self, names: &[String]) {
+        for name in names {
+            self.cloud.create_server(&ServerSpec::named(name)).unwrap();
+        }
+    }
+
+    /// Registers nodes with these names, tainted.
+    pub(crate) async fn register(&self, names: &[String]) {
+        let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
+        nodes::register(&self.client, &specs).await.unwrap();
+    }
+
+    pub(crate) async fn register_one(&self, spec: NodeSpec) {
+        nodes::register(&self.client, [&spec]).await.unwrap();
+    }
+
+    /// Waits until the node fulfils the condition.
+    pub(crate) async fn node(&self, name: &str, what: &str, condition: impl Fn(&Node) -> bool) -> Node {
+        let check = async || self.nodes.get(name).await.ok().filter(|node| condition(node));
+        self.eventually(&format!("{name}: {what}"), check).await
+    }
+
+    pub(crate) async fn initialized(&self, name: &str) -> Node {
+        self.node(name, "initialized", is_initialized).await
+    }
+
+    /// Waits until this many nodes are initialised.
+    pub(crate) async fn all_initialized(&self, count: usize) -> Vec<Node> {
+        let check = async || {
+            let nodes = self.nodes.list(&ListParams::default()).await.ok()?.items;
+            (nodes.iter().filter(|node| is_initialized(node)).count() >= count).then_some(nodes)
+        };
+        self.eventually(&format!("{count} nodes initialized"), check)
+            .await
+    }
+
+    pub(crate) async fn event(&self, node: &str, reason: &str) -> Event {
+        let params = ListParams::default().fields(&format!("involvedObject.name={node},reason={reason}"));
+        let check = async || self.events.list(&params).await.ok()?.items.pop();
+        self.eventually(&format!("event {reason} of {node}"), check).await
+    }
+
+    pub(crate) async fn warnings(&self) -> Vec<Event> {
+        self.events
+            .list(&ListParams::default().fields("type=Warning"))
+            .await
+            .unwrap()
+            .items
+    }
+
+    /// The program's log so far.
+    pub(crate) fn log(&self) -> String {
+        read(&self.stage.log())
+    }
+
+    /// Waits until the log holds the text.
+    pub(crate) async fn logged(&self, text: &str) -> String {
+        let check = async || Some(self.log()).filter(|log| log.contains(text));
+        self.eventually(&format!("{text:?} in the log"), check).await
+    }
+
+    pub(crate) async fn eventually<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+        let wait = async {
+            loop {
+                if let Some(found) = check().await {
+                    return found;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        match tokio::time::timeout(LIMIT, wait).await {
+            Ok(found) => found,
+            Err(_) => panic!("not within {LIMIT:?}: {what}; the program's log:\n{}", self.log()),
+        }
+    }
+}
+
+pub(crate) fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+pub(crate) fn names(prefix: &str, count: usize) -> Vec<String> {
+    (1..=count).map(|i| format!("{prefix}-{i}")).collect()
+}
+
+pub(crate) fn taints(node: &Node) -> Vec<&str> {
+    let taints = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_deref())
+        .unwrap_or_default();
+    taints.iter().map(|taint| taint.key.as_str()).collect()
+}
+
+pub(crate) fn is_initialized(node: &Node) -> bool {
+    !taints(node).contains(&TAINT)
+}
+
+pub(crate) fn provider_id(node: &Node) -> &str {
+    node.spec
+        .as_ref()
+        .and_then(|spec| spec.provider_id.as_deref())
+        .unwrap_or_default()
+}
+
+pub(crate) fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+pub(crate) fn addresses(node: &Node) -> Vec<(String, String)> {
+    let addresses = node
+        .status
+        .as_ref()
+        .and_then(|status| status.addresses.clone())
+        .unwrap_or_default();
+    addresses
+        .into_iter()
+        .map(|address| (address.type_, address.address))
+        .collect()
+}
