@@ -47,6 +47,11 @@ const BACKOFF: Backoff = Backoff {
     longest: Duration::from_secs(120),
 };
 
+/// Nodes that are being worked on at the same time: being described, waiting for a writer, being written. Two full
+/// batches, so that one is described while the other is written; more would only cost memory. When they are reached,
+/// the next nodes are taken when a whole batch has room, since small batches cost calls.
+const MAX_TASKS: usize = 2 * describe::LARGEST;
+
 /// How long the store may lag behind what was written. A taint that is still there then was put there anew.
 const STORE_LAG: Duration = Duration::from_secs(10);
 
@@ -121,11 +126,17 @@ impl NodeController {
         let mut tasks = JoinSet::new();
         let refresh = Arc::clone(&self).refresh_forever(shutdown.clone());
         tasks.spawn(refresh);
+        let mut full = false;
         loop {
+            full = if full {
+                tasks.len() > MAX_TASKS - describe::LARGEST
+            } else {
+                tasks.len() >= MAX_TASKS
+            };
             tokio::select! {
                 () = shutdown.cancelled() => break,
                 Some(change) = changes.recv() => self.observe(change),
-                name = self.queue.next() => {
+                name = self.queue.next(), if !full => {
                     let controller = Arc::clone(&self);
                     let shutdown = shutdown.clone();
                     tasks.spawn(async move { controller.sync(name, &shutdown).await });
@@ -203,7 +214,7 @@ impl NodeController {
         } else if node.has_taint(UNINITIALIZED_TAINT) {
             self.initialize(&node, shutdown).await
         } else {
-            self.reconcile_labels(&node).await
+            Box::pin(self.reconcile_labels(&node)).await
         };
         match result {
             Ok(()) => {

@@ -8,9 +8,10 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::Resource;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::intern::{Intern, Interner};
 use crate::controllers::node::provided_ip;
 
 /// What we keep of a Node.
@@ -21,8 +22,7 @@ pub(crate) struct NodeObject {
     pub(crate) meta: ObjectMeta,
     /// What finds the node's machine, labels included.
     pub(crate) view: Arc<NodeView>,
-    /// The taints as the API server wrote them, since a JSON Patch compares them literally.
-    pub(crate) taints: Vec<Value>,
+    pub(crate) taints: Vec<Taint>,
     /// `status.addresses`; entries of a type that we do not know are left out.
     pub(crate) addresses: Vec<NodeAddress>,
     /// The annotation of the kubelet's `--node-ip`, as it stands.
@@ -32,14 +32,14 @@ pub(crate) struct NodeObject {
 impl NodeObject {
     /// Whether a taint with this key is on the node, whatever its value and effect.
     pub(crate) fn has_taint(&self, key: &str) -> bool {
-        self.taints.iter().any(|taint| taint_key(taint) == Some(key))
+        self.taints.iter().any(|taint| taint.key == key)
     }
 
     /// The taints without those with this key, in their order.
-    pub(crate) fn taints_without(&self, key: &str) -> Vec<Value> {
+    pub(crate) fn taints_without(&self, key: &str) -> Vec<Taint> {
         self.taints
             .iter()
-            .filter(|taint| taint_key(taint) != Some(key))
+            .filter(|taint| taint.key != key)
             .cloned()
             .collect()
     }
@@ -55,8 +55,29 @@ impl NodeObject {
     }
 }
 
-fn taint_key(taint: &Value) -> Option<&str> {
-    taint.get("key").and_then(Value::as_str)
+/// A taint exactly as the API server wrote it, since a JSON Patch compares it literally.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Taint {
+    pub(crate) key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    effect: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    time_added: Option<String>,
+    /// Fields that Kubernetes has not got yet.
+    #[serde(flatten)]
+    further: BTreeMap<String, Value>,
+}
+
+impl Intern for NodeObject {
+    fn intern(&mut self, interner: &mut Interner) {
+        // Nobody else has an object that comes from the watch.
+        if let Some(view) = Arc::get_mut(&mut self.view) {
+            view.labels.share(|text| interner.share(text));
+        }
+    }
 }
 
 impl Resource for NodeObject {
@@ -119,7 +140,7 @@ struct WireAnnotations {
 struct WireSpec {
     #[serde(rename = "providerID")]
     provider_id: Option<String>,
-    taints: Option<Vec<Value>>,
+    taints: Option<Vec<Taint>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -152,7 +173,7 @@ impl From<Wire> for NodeObject {
                 .as_deref()
                 .and_then(|text| provided_ip::parse(text).ok())
                 .unwrap_or_default(),
-            labels: metadata.labels.unwrap_or_default(),
+            labels: metadata.labels.unwrap_or_default().into_iter().collect(),
         };
         Self {
             meta: ObjectMeta {
@@ -205,7 +226,7 @@ mod tests {
         .unwrap();
         assert_eq!(node.view.name, "n1");
         assert_eq!(node.view.provider_id, None, "an empty providerID is none");
-        assert_eq!(node.view.labels["a"], "b");
+        assert_eq!(node.view.labels.get("a"), Some("b"));
         assert_eq!(node.view.provided_ips.len(), 1);
         assert_eq!(
             node.addresses,

@@ -2,6 +2,8 @@
 
 mod nodes;
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
@@ -9,6 +11,9 @@ use crate::{cargo::build_binary, say};
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchOptions {
+    /// Measure this binary instead of building one, to compare versions.
+    #[arg(long, global = true)]
+    program: Option<PathBuf>,
     #[command(subcommand)]
     what: What,
 }
@@ -20,8 +25,13 @@ enum What {
 }
 
 pub(crate) fn run(options: &BenchOptions) -> Result<()> {
-    say("building the program with --features openstack (release; minutes the first time)");
-    let program = build_binary("openstack", true)?;
+    let program = match &options.program {
+        Some(program) => program.clone(),
+        None => {
+            say("building the program with --features openstack (release; minutes the first time)");
+            build_binary("openstack", true)?
+        }
+    };
     let runtime = tokio::runtime::Runtime::new()?;
     match &options.what {
         What::Nodes(options) => runtime.block_on(nodes::run(options, &program)),

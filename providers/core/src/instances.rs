@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
 
 use async_trait::async_trait;
 
-use crate::{Freshness, Priority, Result};
+use crate::{Freshness, Labels, Priority, Result};
 
 /// Answers what the cloud knows of the machines behind nodes.
 #[async_trait]
@@ -56,7 +56,7 @@ pub struct NodeView {
     /// The addresses the kubelet was told to use (annotation `alpha.kubernetes.io/provided-node-ip`).
     pub provided_ips: Vec<IpAddr>,
     /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
 }
 
 /// What the cloud answered about one machine.

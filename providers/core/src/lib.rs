@@ -18,6 +18,7 @@ pub mod cloud;
 pub mod config;
 pub mod error;
 pub mod instances;
+mod labels;
 pub mod registry;
 #[cfg(feature = "testkit")]
 pub mod testkit;
@@ -28,6 +29,7 @@ pub use error::{Error, ErrorKind, Outcome, Result, Retry};
 pub use instances::{
     AddressType, Instance, InstanceQuery, InstanceState, Instances, Need, NodeAddress, NodeView, Power,
 };
+pub use labels::Labels;
 pub use registry::{BuildContext, BuildFuture, Provider};
 
 #[doc(hidden)]

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 const IDLE: Duration = Duration::from_millis(30);
 /// .. or this long after its first node ..
 const LONGEST: Duration = Duration::from_millis(300);
-/// .. or with this many nodes. Four port listings of an OpenStack cloud; while one batch is written to the API
+/// .. or with this many nodes. Three port listings of an OpenStack cloud; while one batch is written to the API
 /// server the next can be described.
-const LARGEST: usize = 600;
+pub(super) const LARGEST: usize = 450;
 /// Batches at the same time.
 const PARALLEL: usize = 4;
 

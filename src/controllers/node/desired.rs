@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::{AddressType, Error, Instance, NodeAddress};
+use ccm_core::{AddressType, Error, Instance, Labels, NodeAddress};
 
 use super::provided_ip::{self, ProvidedIpError};
 use crate::informers::node::NodeObject;
@@ -23,8 +23,8 @@ const INSTANCE_TYPE: [&str; 2] = [
     "node.kubernetes.io/instance-type",
 ];
 
-/// Labels by key.
-pub(crate) type Labels = BTreeMap<String, String>;
+/// NewLabels by key.
+pub(crate) type NewLabels = BTreeMap<String, String>;
 
 /// Why a node can not be initialised now.
 #[derive(Clone, Debug)]
@@ -102,8 +102,8 @@ impl Problem {
 pub(crate) struct Initialization {
     /// The whole of `status.addresses`.
     pub(crate) addresses: Vec<NodeAddress>,
-    /// Labels to add or overwrite.
-    pub(crate) labels: Labels,
+    /// NewLabels to add or overwrite.
+    pub(crate) labels: NewLabels,
     /// `spec.providerID`, if the node has none.
     pub(crate) provider_id: Option<String>,
 }
@@ -125,11 +125,11 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
     let addresses = addresses(node, instance).map_err(Problem::ProvidedIp)?;
     let mut labels = type_labels(instance);
     labels.extend(topology_labels(instance));
-    labels.retain(|key, value| node.view.labels.get(key) != Some(value));
+    labels.retain(|key, value| node.view.labels.get(key) != Some(value.as_str()));
     // What stands on the node already may be the user's.
     labels.extend(
         additional_labels(instance)
-            .filter(|(key, _)| !node.view.labels.contains_key(*key))
+            .filter(|(key, _)| !node.view.labels.contains_key(key))
             .map(owned),
     );
     Ok(Initialization {
@@ -164,13 +164,13 @@ pub(crate) fn addresses(node: &NodeObject, instance: &Instance) -> Result<Vec<No
     }
 }
 
-/// Labels that follow from other labels: upstream keeps each stable label equal to its beta twin, where that exists.
-pub(crate) fn reconciled_labels(labels: &Labels) -> Labels {
+/// NewLabels that follow from other labels: upstream keeps each stable label equal to its beta twin, where that exists.
+pub(crate) fn reconciled_labels(labels: &Labels) -> NewLabels {
     [ZONE, REGION, INSTANCE_TYPE]
         .into_iter()
         .filter_map(|[beta, stable]| {
             let value = labels.get(beta)?;
-            (labels.get(stable) != Some(value)).then(|| (stable.to_owned(), value.clone()))
+            (labels.get(stable) != Some(value)).then(|| (stable.to_owned(), value.to_owned()))
         })
         .collect()
 }
@@ -180,10 +180,10 @@ pub(crate) fn reconciled_labels(labels: &Labels) -> Labels {
 pub(crate) struct Difference {
     /// The whole of `status.addresses`, if it differs.
     pub(crate) addresses: Option<Vec<NodeAddress>>,
-    /// Labels to add or overwrite.
-    pub(crate) labels: Labels,
+    /// NewLabels to add or overwrite.
+    pub(crate) labels: NewLabels,
     /// Zone and region labels that differ and are left as they are: volumes have affinity to them.
-    pub(crate) topology: Labels,
+    pub(crate) topology: NewLabels,
 }
 
 /// Compares an initialised node with its machine.
@@ -197,7 +197,7 @@ pub(crate) struct Difference {
 pub(crate) fn difference(
     node: &NodeObject,
     instance: &Instance,
-    previous: Option<&Labels>,
+    previous: Option<&NewLabels>,
     refresh_topology: bool,
 ) -> Result<Difference, ProvidedIpError> {
     let shown = &node.view.labels;
@@ -214,13 +214,17 @@ pub(crate) fn difference(
         .extend(additional_labels(instance).filter_map(|(key, value)| {
             let ours = match shown.get(key) {
                 None => true,
-                Some(now) => previous.and_then(|labels| labels.get(key)) == Some(now),
+                Some(now) => previous
+                    .and_then(|labels| labels.get(key))
+                    .is_some_and(|known| known == now),
             };
             ours.then(|| owned((key, value)))
         }));
-    found.labels.retain(|key, value| shown.get(key) != Some(value));
+    found
+        .labels
+        .retain(|key, value| shown.get(key) != Some(value.as_str()));
     let mut topology = topology_labels(instance);
-    topology.retain(|key, value| shown.get(key) != Some(value));
+    topology.retain(|key, value| shown.get(key) != Some(value.as_str()));
     if refresh_topology {
         found.labels.append(&mut topology);
     } else {
@@ -238,11 +242,11 @@ fn owned((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
 }
 
-fn type_labels(instance: &Instance) -> Labels {
+fn type_labels(instance: &Instance) -> NewLabels {
     pair(INSTANCE_TYPE, instance.instance_type.as_deref()).collect()
 }
 
-fn topology_labels(instance: &Instance) -> Labels {
+fn topology_labels(instance: &Instance) -> NewLabels {
     pair(ZONE, instance.zone.as_deref())
         .chain(pair(REGION, instance.region.as_deref()))
         .collect()

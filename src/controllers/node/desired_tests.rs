@@ -37,7 +37,7 @@ fn instance() -> Instance {
     }
 }
 
-fn labels(pairs: &[(&str, &str)]) -> Labels {
+fn labels(pairs: &[(&str, &str)]) -> NewLabels {
     pairs
         .iter()
         .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
@@ -155,22 +155,22 @@ fn stable_labels_follow_their_beta_twins() {
     let beta = "failure-domain.beta.kubernetes.io/zone";
     let stable = "topology.kubernetes.io/zone";
     assert_eq!(
-        reconciled_labels(&labels(&[(beta, "a")])),
+        reconciled_labels(&Labels::from_iter([(beta, "a")])),
         labels(&[(stable, "a")])
     );
     assert_eq!(
-        reconciled_labels(&labels(&[(beta, "a"), (stable, "b")])),
+        reconciled_labels(&Labels::from_iter([(beta, "a"), (stable, "b")])),
         labels(&[(stable, "a")])
     );
-    assert!(reconciled_labels(&labels(&[(beta, "a"), (stable, "a")])).is_empty());
-    assert!(reconciled_labels(&labels(&[(stable, "a")])).is_empty());
+    assert!(reconciled_labels(&Labels::from_iter([(beta, "a"), (stable, "a")])).is_empty());
+    assert!(reconciled_labels(&Labels::from_iter([(stable, "a")])).is_empty());
 }
 
 /// The node as it is after `instance()` was applied to it.
 fn settled() -> NodeObject {
     let wanted = initialization(&node(&[], &[]), &instance()).unwrap();
     let mut settled = node(&[], &[]);
-    Arc::make_mut(&mut settled.view).labels = wanted.labels;
+    Arc::make_mut(&mut settled.view).labels = wanted.labels.into_iter().collect();
     settled.addresses = wanted.addresses;
     settled
 }
@@ -220,9 +220,12 @@ fn a_refresh_keeps_addresses_when_the_cloud_has_none() {
 #[test]
 fn a_refresh_changes_only_additional_labels_it_knows_to_be_ours() {
     let mut shown = settled();
-    Arc::make_mut(&mut shown.view)
+    let view = Arc::make_mut(&mut shown.view);
+    view.labels = view
         .labels
-        .extend(labels(&[("pool", "old"), ("rack", "users")]));
+        .iter()
+        .chain([("pool", "old"), ("rack", "users")])
+        .collect();
     let mut changed = instance();
     changed.labels = labels(&[("pool", "new"), ("rack", "clouds"), ("fresh", "yes")]);
     let first = difference(&shown, &changed, None, false).unwrap();

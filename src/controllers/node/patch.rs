@@ -10,7 +10,7 @@ use json_patch::{
 use kube::api::Patch;
 use serde_json::{Value, json};
 
-use super::desired::{Initialization, Labels, UNINITIALIZED_TAINT};
+use super::desired::{Initialization, NewLabels, UNINITIALIZED_TAINT};
 use crate::informers::node::NodeObject;
 use ccm_core::NodeAddress;
 
@@ -25,7 +25,7 @@ pub(crate) fn addresses(uid: &str, addresses: &[NodeAddress]) -> Patch<Value> {
 }
 
 /// Sets labels, with the same guard.
-pub(crate) fn labels(uid: &str, labels: &Labels) -> Patch<Value> {
+pub(crate) fn labels(uid: &str, labels: &NewLabels) -> Patch<Value> {
     Patch::Merge(json!({"metadata": {"uid": uid, "labels": labels}}))
 }
 
@@ -34,11 +34,10 @@ pub(crate) fn labels(uid: &str, labels: &Labels) -> Patch<Value> {
 /// Tests the uid and the whole list of taints, so that taints that others set meanwhile are never lost: the API
 /// server answers 422 then. No resourceVersion: heartbeats would break it.
 pub(crate) fn initialize(node: &NodeObject, wanted: &Initialization) -> Patch<Value> {
-    let taints = |value| (pointer(["spec", "taints"]), Value::Array(value));
-    let (path, value) = taints(node.taints.clone());
+    let taints = || pointer(["spec", "taints"]);
     let mut operations = vec![
         test(pointer(["metadata", "uid"]), Value::from(node.view.uid.clone())),
-        test(path, value),
+        test(taints(), json!(node.taints)),
     ];
     if node.view.labels.is_empty() && !wanted.labels.is_empty() {
         // There is no map to add to. The test holds only while that is so.
@@ -55,8 +54,11 @@ pub(crate) fn initialize(node: &NodeObject, wanted: &Initialization) -> Patch<Va
     if let Some(id) = &wanted.provider_id {
         operations.push(add(pointer(["spec", "providerID"]), Value::from(id.clone())));
     }
-    let (path, value) = taints(node.taints_without(UNINITIALIZED_TAINT));
-    operations.push(PatchOperation::Replace(ReplaceOperation { path, value }));
+    let value = json!(node.taints_without(UNINITIALIZED_TAINT));
+    operations.push(PatchOperation::Replace(ReplaceOperation {
+        path: taints(),
+        value,
+    }));
     Patch::Json(JsonPatch(operations))
 }
 

@@ -11,19 +11,23 @@ use tracing::{debug, info, warn};
 
 use super::{
     COMPONENT, NodeController,
-    desired::{self, Difference, Labels, UNINITIALIZED_TAINT},
+    desired::{self, Difference, NewLabels, UNINITIALIZED_TAINT},
     initialize::{is_gone, reference},
     patch,
 };
 use crate::{events::EventType, informers::node::NodeObject};
 
+/// How many nodes are asked about at once. A multiple of what a provider asks about in one request (150 of Neutron's
+/// ports), so that the pieces cost no request more than the whole.
+const PIECE: usize = 900;
+
 /// What one refresh remembers for the next.
 #[derive(Debug, Default)]
 struct Memory {
     /// The additional labels that the cloud gave, by node uid. Only nodes that have some.
-    labels: HashMap<String, Labels>,
+    labels: HashMap<String, NewLabels>,
     /// The zone and region that were reported as different, by node uid.
-    topology: HashMap<String, Labels>,
+    topology: HashMap<String, NewLabels>,
     /// The failure that was logged last.
     failure: Option<String>,
 }
@@ -64,43 +68,48 @@ impl NodeController {
         if nodes.is_empty() {
             return;
         }
-        let queries: Vec<_> = nodes
-            .iter()
-            .map(|node| InstanceQuery {
-                node: Arc::clone(&node.view),
-                need: Need::Metadata,
-            })
-            .collect();
         // What was read for joining nodes shortly before need not be read again.
-        let freshness = Freshness::AtMost(self.config.status_update_frequency / 10);
-        let answers = instances
-            .describe(&queries, freshness, Priority::Background)
-            .await;
-        drop(queries);
-
+        let recent = self.config.status_update_frequency / 10;
+        let freshness = Freshness::After(began.checked_sub(recent).unwrap_or(began));
         let mut seen = Memory::default();
         let mut failed = 0_usize;
         let mut failure = None;
         let mut due = Vec::new();
-        for (node, answer) in nodes.into_iter().zip(answers) {
-            match answer {
-                Ok(InstanceState::Present(instance)) => {
-                    if let Some(difference) = self.compare(&node, &instance, memory, &mut seen) {
-                        due.push((node, difference));
+        // In pieces, so that what is known of ten thousand nodes is not all there at once; whatever the provider
+        // caches for one piece serves the next.
+        for piece in nodes.chunks(PIECE) {
+            let queries: Vec<_> = piece
+                .iter()
+                .map(|node| InstanceQuery {
+                    node: Arc::clone(&node.view),
+                    need: Need::Metadata,
+                })
+                .collect();
+            let answers = instances
+                .describe(&queries, freshness, Priority::Background)
+                .await;
+            for (node, answer) in piece.iter().zip(answers) {
+                match answer {
+                    Ok(InstanceState::Present(instance)) => {
+                        if let Some(difference) = self.compare(node, &instance, memory, &mut seen) {
+                            due.push((Arc::clone(node), difference));
+                        }
                     }
-                }
-                // Whether it is to be deleted is the lifecycle controller's to find out.
-                Ok(InstanceState::Absent | InstanceState::Unresolved) => self.metrics.refreshed("missing"),
-                Ok(InstanceState::Unmanaged) => {}
-                Err(error) => {
-                    self.metrics.refreshed("failed");
-                    failed += 1;
-                    debug!(
-                        node = node.view.name,
-                        error = error.report(),
-                        "Could not refresh node"
-                    );
-                    failure.get_or_insert(error);
+                    // Whether it is to be deleted is the lifecycle controller's to find out.
+                    Ok(InstanceState::Absent | InstanceState::Unresolved) => {
+                        self.metrics.refreshed("missing");
+                    }
+                    Ok(InstanceState::Unmanaged) => {}
+                    Err(error) => {
+                        self.metrics.refreshed("failed");
+                        failed += 1;
+                        debug!(
+                            node = node.view.name,
+                            error = error.report(),
+                            "Could not refresh node"
+                        );
+                        failure.get_or_insert(error);
+                    }
                 }
             }
         }
@@ -150,7 +159,7 @@ impl NodeController {
         let uid = &node.view.uid;
         let previous = memory.labels.get(uid);
         let found = desired::difference(node, instance, previous, self.config.refresh_topology_labels);
-        let labels: Labels = desired::additional_labels(instance)
+        let labels: NewLabels = desired::additional_labels(instance)
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         if !labels.is_empty() {

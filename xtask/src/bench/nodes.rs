@@ -7,9 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use ccm_sim::openstack::ServerSpec;
 use ccm_testbed::{
+    binary::Ccm,
     nodes::{self, NodeSpec},
     stage::Stage,
 };
@@ -88,32 +89,48 @@ async fn join(program: &Path, count: usize) -> Result<Figures> {
     let mut watch = Watch::start(client);
 
     let began = Instant::now();
-    let mut ccm = stage.launch(
-        "openstack",
-        &[&format!("--node-status-update-frequency={}s", REFRESH.as_secs())],
-    )?;
+    let mut ccm = stage.launch("openstack", &[])?;
     let done = watch.initialized(count, Duration::from_secs(600)).await?;
     let seconds = done
         .finished
         .map_or_else(|| began.elapsed(), |at| at.duration_since(began))
         .as_secs_f64();
     let calls = cloud.calls()?;
+    // Events come last.
+    wait_for(&ccm, "ccm_events_total{result=\"written\"}", count as u64).await?;
+    let peak_rss_mb = ccm.peak_rss_kib()? as f64 / 1024.0;
+    let (writes_per_node, events_per_node) = writes(&stage, count)?;
+    ccm.kill()?;
+
     say(&format!(
         "{count} nodes: initialized after {seconds:.1} s, measuring the idle cluster"
     ));
+    let frequency = format!("--node-status-update-frequency={}s", REFRESH.as_secs());
+    let mut ccm = stage.launch("openstack", &[&frequency])?;
+    ccm.wait_healthy("/readyz", Duration::from_secs(60)).await?;
+    let passes = "ccm_node_refresh_duration_seconds_count";
+    let first = wait_for(&ccm, passes, 1).await?;
+    let before: u64 = cloud.calls()?.values().sum();
+    let last = wait_for(&ccm, passes, first + PASSES).await?;
+    say(&format!(
+        "{count} nodes: {:.0} MB at rest",
+        ccm.rss_kib()? as f64 / 1024.0
+    ));
+    let idle_calls = cloud.calls()?.values().sum::<u64>() - before;
+    ccm.kill()?;
+    Ok(Figures {
+        nodes: count,
+        seconds,
+        calls,
+        writes_per_node,
+        events_per_node,
+        peak_rss_mb,
+        idle_calls_per_hour: idle_calls * REFRESHES_PER_HOUR / (last - first),
+    })
+}
 
-    // The refresh counts what it looked at: that many passes have gone by when it looked at every node so often.
-    let passes = |metrics: &str| metric(metrics, "ccm_node_refresh_duration_seconds_count");
-    let first = passes(&ccm.get("/metrics").await?.1);
-    let (before, after) = {
-        wait_for_passes(&ccm, first + 1).await?;
-        let before: u64 = cloud.calls()?.values().sum();
-        let start = passes(&ccm.get("/metrics").await?.1);
-        wait_for_passes(&ccm, start + PASSES).await?;
-        (before, cloud.calls()?.values().sum::<u64>())
-    };
-    let idle_calls_per_hour = (after - before) * REFRESHES_PER_HOUR / PASSES;
-
+/// The program's writes of nodes, and its events, for each node.
+fn writes(stage: &Stage, count: usize) -> Result<(f64, f64)> {
     let mut writes = 0_usize;
     let mut events = 0_usize;
     for entry in stage.control_plane.audit_log()? {
@@ -126,35 +143,27 @@ async fn join(program: &Path, count: usize) -> Result<Figures> {
             _ => {}
         }
     }
-    let peak_rss_mb = ccm.peak_rss_kib()? as f64 / 1024.0;
-    ccm.kill()?;
     let per_node = |total: usize| total as f64 / count as f64;
-    Ok(Figures {
-        nodes: count,
-        seconds,
-        calls,
-        writes_per_node: per_node(writes),
-        events_per_node: per_node(events),
-        peak_rss_mb,
-        idle_calls_per_hour,
-    })
+    Ok((per_node(writes), per_node(events)))
 }
 
-async fn wait_for_passes(ccm: &ccm_testbed::binary::Ccm, count: u64) -> Result<()> {
-    let limit = Duration::from_secs(300);
+/// Waits until a metric has reached this value; returns the value it has then.
+async fn wait_for(ccm: &Ccm, name: &str, value: u64) -> Result<u64> {
     let wait = async {
         loop {
-            let (_, metrics) = ccm.get("/metrics").await?;
-            if metric(&metrics, "ccm_node_refresh_duration_seconds_count") >= count {
-                return Ok(());
+            let now = metric(&ccm.get("/metrics").await?.1, name);
+            if now >= value {
+                return Ok(now);
             }
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    tokio::time::timeout(limit, wait).await?
+    tokio::time::timeout(Duration::from_secs(300), wait)
+        .await
+        .with_context(|| format!("{name} did not reach {value}"))?
 }
 
-/// The value of a metric without labels.
+/// The value of a metric, named with its labels.
 fn metric(text: &str, name: &str) -> u64 {
     let value = text
         .lines()

@@ -3,12 +3,13 @@
 //! A provider's tests implement [`Subject`] over its simulator, its emulator or the real cloud and call
 //! [`instances`]. Scenarios run one after another; all that fail are reported together.
 
-use std::{collections::BTreeMap, error::Error as StdError, sync::Arc, time::Duration};
+use std::{error::Error as StdError, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
 use crate::{
-    Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances, Need, NodeView, Power, Priority,
+    Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances, Labels, Need, NodeView, Power,
+    Priority,
 };
 
 /// What can go wrong while a test prepares the cloud.
@@ -104,7 +105,7 @@ fn query(name: &str, provider_id: Option<&str>, need: Need) -> InstanceQuery {
             uid: format!("uid-of-{name}"),
             provider_id: provider_id.map(str::to_owned),
             provided_ips: Vec::new(),
-            labels: BTreeMap::new(),
+            labels: Labels::default(),
         }),
         need,
     }

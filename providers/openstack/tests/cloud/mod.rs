@@ -123,7 +123,7 @@ fn node(name: &str, provider_id: Option<&str>) -> NodeView {
         uid: format!("uid-of-{name}"),
         provider_id: provider_id.map(Into::into),
         provided_ips: Vec::new(),
-        labels: BTreeMap::new(),
+        labels: Default::default(),
     }
 }
 
