@@ -19,7 +19,7 @@ use clap::{Args, ValueEnum};
 
 use crate::{
     cargo::build_binary,
-    cloud::Cloud,
+    pub(crate) cloud::Cloud,
     print,
     progress::{Nodes, Row, Watch},
     say,
@@ -34,27 +34,28 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// A CCM that asks about one node at a time needs this many calls for each: server, flavor, ports, version document.
 const CALLS_ONE_BY_ONE: usize = 4;
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct DemoOptions {
     /// Which cloud.
     #[arg(long, value_enum, default_value_t = DemoCloud::Openstack)]
     cloud: DemoCloud,
     /// How many nodes join [default: 100; with --real 5]
     #[arg(long)]
-    nodes: Option<usize>,
+    pub(crate) nodes: Option<usize>,
     /// A real OpenStack in place of the simulated one (root, Debian).
     #[arg(long)]
-    real: bool,
+    pub(crate) real: bool,
     /// End as soon as all nodes are initialised.
     #[arg(long)]
-    once: bool,
+    pub(crate) once: bool,
     /// Take this binary instead of building one.
     #[arg(long)]
-    program: Option<PathBuf>,
+    pub(crate) program: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum DemoCloud {
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum DemoCloud {
+    #[default]
     Openstack,
 }
 

@@ -3,11 +3,13 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use ccm_testbed::openstack_real::OpenStack;
 use clap::Args;
 
 use crate::{
-    cargo::{cargo, run as execute},
-    docs,
+    cargo::{build_binary, cargo, run as execute},
+    demo::{self, DemoOptions},
+    docs, say,
 };
 
 #[derive(Args, Debug)]
@@ -20,6 +22,9 @@ pub(crate) struct TestOptions {
 /// The environment variable that lets tests start a real OpenStack. Without it they would install packages on the
 /// machine of somebody who only typed `cargo test`.
 const REAL_OPENSTACK: &str = "CCM_TEST_OPENSTACK_REAL";
+
+/// Servers that the real cloud starts with.
+const REAL_SERVERS: u32 = 6;
 
 /// Every set of features that is built on its own: none, each cloud, all.
 const FEATURE_SETS: [&[&str]; 3] = [
@@ -60,24 +65,10 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
             "out_of_tree",
         ]))
     })?;
-    step("tests", || {
-        let mut command = cargo(&[
-            "test",
-            "--locked",
-            "--workspace",
-            "--all-features",
-            "--no-fail-fast",
-        ]);
-        match real_openstack(options) {
-            Ok(()) => {
-                command.env(REAL_OPENSTACK, "1");
-            }
-            Err(reason) => {
-                command.env_remove(REAL_OPENSTACK);
-                crate::say(&format!("tests against a real OpenStack are left out: {reason}"));
-            }
-        }
-        execute(&mut command)
+    step("tests", || tests(options))?;
+    step("demo", || {
+        let program = build_binary("all-providers", false)?;
+        demo::run(&DemoOptions { nodes: Some(50), once: true, program: Some(program), ..DemoOptions::default() })
     })?;
     step("documentation", || {
         let mut command = cargo(&["doc", "--locked", "--workspace", "--all-features", "--no-deps"]);
@@ -89,18 +80,35 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     })
 }
 
-fn real_openstack(options: &TestOptions) -> Result<(), String> {
-    if options.quick {
-        return Err("--quick".to_owned());
+fn tests(options: &TestOptions) -> Result<()> {
+    let mut command = cargo(&["test", "--locked", "--workspace", "--all-features", "--no-fail-fast"]);
+    let available = if options.quick { Err("--quick".to_owned()) } else { OpenStack::available() };
+    let runtime = tokio::runtime::Runtime::new()?;
+    // Held during all the tests: those of each crate join the one that runs.
+    let cloud = match available {
+        Ok(()) => {
+            say("starting a real OpenStack for the tests (installed on first use, some minutes)");
+            command.env(REAL_OPENSTACK, "1");
+            Some(runtime.block_on(OpenStack::start(REAL_SERVERS))?)
+        }
+        Err(reason) => {
+            command.env_remove(REAL_OPENSTACK);
+            say(&format!("tests against a real OpenStack are left out: {reason}"));
+            None
+        }
+    };
+    let outcome = execute(&mut command);
+    match cloud {
+        Some(cloud) => outcome.and(runtime.block_on(cloud.stop())),
+        None => outcome,
     }
-    ccm_testbed::openstack_real::OpenStack::available()
 }
 
 fn deny() -> Result<()> {
     let tools = ccm_testbed::cache::dir()?.join("tools");
     let program = tools.join("bin/cargo-deny");
     if !program.exists() {
-        crate::say("installing cargo-deny, which checks the licences of dependencies (some minutes, once)");
+        say("installing cargo-deny, which checks the licences of dependencies (some minutes, once)");
         let mut install = cargo(&[
             "install",
             "--quiet",
@@ -127,10 +135,10 @@ fn deny() -> Result<()> {
 }
 
 fn step(name: &str, run: impl FnOnce() -> Result<()>) -> Result<()> {
-    crate::say(&format!("== {name}"));
+    say(&format!("== {name}"));
     let began = Instant::now();
     run()?;
-    crate::say(&format!(
+    say(&format!(
         "== {name}: ok after {:.0} s",
         began.elapsed().as_secs_f64()
     ));

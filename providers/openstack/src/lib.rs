@@ -74,5 +74,6 @@ fn load(context: &BuildContext) -> Result<(Settings, Vec<ccm_core::config::Probl
 }
 
 fn config_reference() -> String {
-    ccm_core::config::docs::markdown::<CloudConf>(3)
+    let keys = ccm_core::config::docs::markdown::<CloudConf>(2);
+    format!("{}\n# Keys of the config file\n\n{keys}", include_str!("docs.md"))
 }

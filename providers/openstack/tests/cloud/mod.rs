@@ -1,7 +1,7 @@
 //! A simulated OpenStack with the provider on it, for the tests of this crate.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use ccm_core::{
     BuildContext, Cloud, Freshness, Instance, InstanceQuery, InstanceState, Need, NodeView, Priority,

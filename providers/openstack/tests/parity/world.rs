@@ -314,7 +314,7 @@ impl World {
             })
             .unwrap();
         let id = |var: &str| Some(like.var(var).to_owned());
-        for flavor in ["1", "2"] {
+        for flavor in ["2", "3"] {
             sim.delete_flavor(flavor).unwrap();
         }
         sim.create_flavor(&FlavorSpec {

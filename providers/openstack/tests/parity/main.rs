@@ -1,0 +1,65 @@
+//! Holds the simulator to the real OpenStack: the same requests to both, and answers that a client cannot tell apart.
+//! Only where `CCM_TEST_OPENSTACK_REAL` is set, as `cargo xtask test` does: it installs packages and starts a dozen
+//! services.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod compare;
+mod http;
+mod table;
+mod world;
+
+use std::env;
+use std::fmt::Write as _;
+
+use ccm_testbed::openstack_real::OpenStack as RealOpenStack;
+use compare::Difference;
+use http::Answer;
+use table::Case;
+use world::World;
+
+async fn send(world: &World, case: &Case) -> Answer {
+    let fill = |text: &str| {
+        let mut text = text.to_owned();
+        for (name, value) in &world.vars {
+            text = text.replace(&format!("<{name}>"), value);
+        }
+        text
+    };
+    let url = format!("{}{}", world.var(case.service), fill(&case.path));
+    let mut request = world.http.request(case.method.clone(), url);
+    for (name, value) in &case.headers {
+        request = request.header(*name, fill(value));
+    }
+    if let Some(body) = &case.body {
+        request = request.body(fill(body));
+    }
+    http::send(request).await
+}
+
+#[tokio::test]
+async fn a_client_cannot_tell_the_simulator_from_the_real_openstack() {
+    if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
+        ccm_testbed::cache::say(
+            "left out, since CCM_TEST_OPENSTACK_REAL is not set: the comparison with a real OpenStack",
+        );
+        return;
+    }
+    let cloud = RealOpenStack::shared(1).await.unwrap();
+    let real = World::real(cloud, &format!("parity-{}", std::process::id())).await;
+    let simulated = World::simulated(&real).await;
+    let (mut report, mut count) = (String::new(), 0);
+    for case in table::cases() {
+        let (a, b) = (send(&real, &case).await, send(&simulated, &case).await);
+        let found = compare::differences(&compare::document(&real, &a), &compare::document(&simulated, &b));
+        let found: Vec<Difference> = found.into_iter().collect();
+        if !found.is_empty() {
+            count += 1;
+            writeln!(report, "{case}").unwrap();
+        }
+        for Difference { path, real, simulated } in found {
+            let show = |value: Option<serde_json::Value>| value.map_or("nothing".to_owned(), |v| v.to_string());
+            writeln!(report, "  {path}\n    real:      {}\n    simulated: {}", show(real), show(simulated)).unwrap();
+        }
+    }
+    assert!(count == 0, "{count} requests are answered differently:\n{report}");
+}
