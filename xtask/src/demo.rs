@@ -19,7 +19,7 @@ use clap::{Args, ValueEnum};
 
 use crate::{
     cargo::build_binary,
-    pub(crate) cloud::Cloud,
+    cloud::Cloud,
     print,
     progress::{Nodes, Row, Watch},
     say,
@@ -38,7 +38,7 @@ const CALLS_ONE_BY_ONE: usize = 4;
 pub(crate) struct DemoOptions {
     /// Which cloud.
     #[arg(long, value_enum, default_value_t = DemoCloud::Openstack)]
-    cloud: DemoCloud,
+    pub(crate) cloud: DemoCloud,
     /// How many nodes join [default: 100; with --real 5]
     #[arg(long)]
     pub(crate) nodes: Option<usize>,

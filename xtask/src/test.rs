@@ -68,7 +68,12 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     step("tests", || tests(options))?;
     step("demo", || {
         let program = build_binary("all-providers", false)?;
-        demo::run(&DemoOptions { nodes: Some(50), once: true, program: Some(program), ..DemoOptions::default() })
+        demo::run(&DemoOptions {
+            nodes: Some(50),
+            once: true,
+            program: Some(program),
+            ..DemoOptions::default()
+        })
     })?;
     step("documentation", || {
         let mut command = cargo(&["doc", "--locked", "--workspace", "--all-features", "--no-deps"]);
@@ -81,8 +86,18 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
 }
 
 fn tests(options: &TestOptions) -> Result<()> {
-    let mut command = cargo(&["test", "--locked", "--workspace", "--all-features", "--no-fail-fast"]);
-    let available = if options.quick { Err("--quick".to_owned()) } else { OpenStack::available() };
+    let mut command = cargo(&[
+        "test",
+        "--locked",
+        "--workspace",
+        "--all-features",
+        "--no-fail-fast",
+    ]);
+    let available = if options.quick {
+        Err("--quick".to_owned())
+    } else {
+        OpenStack::available()
+    };
     let runtime = tokio::runtime::Runtime::new()?;
     // Held during all the tests: those of each crate join the one that runs.
     let cloud = match available {
