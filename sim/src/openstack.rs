@@ -166,8 +166,8 @@ impl OpenStackCloud {
         format!("{}/{region}{infix}/{}", self.base, target.service)
     }
 
-    /// Who makes a request. Without a valid token the answer is ready; with an unscoped one there is nobody.
-    fn caller(&self, request: &Request) -> std::result::Result<Option<Caller>, Box<Reply>> {
+    /// Who makes a request. Without a valid token the answer is ready.
+    fn caller(&self, request: &Request) -> std::result::Result<Caller, Box<Reply>> {
         let identity = self.identity.read();
         let token = request
             .header("x-auth-token")
@@ -180,15 +180,29 @@ impl OpenStackCloud {
             );
             return Err(Box::new(reply.with(
                 "WWW-Authenticate",
-                &format!("Keystone uri=\"{}/identity\"", self.base),
+                &format!("Keystone uri=\"{}/identity/v3\"", self.base),
             )));
         };
         Ok(identity.caller(token))
     }
 }
 
-/// An error document of the web framework below Nova, by what the client accepts.
+/// The answer of the web framework to a wrong method.
+fn webob_method(method: &http::Method) -> Reply {
+    let body = format!(
+        "<html>\n <head>\n  <title>405 Method Not Allowed</title>\n </head>\n <body>\n  <h1>405 Method Not Allowed</h1>\n  \
+         The method {method} is not allowed for this resource. <br /><br />\n\n </body>\n</html>"
+    );
+    Reply::new(StatusCode::METHOD_NOT_ALLOWED, "text/html; charset=UTF-8", body)
+}
+
+/// An error document of the web framework below Nova and Neutron, by what the client accepts.
 fn webob_error(request: &Request, status: StatusCode) -> Reply {
+    webob_detail(request, status, "")
+}
+
+/// The same, saying more.
+fn webob_detail(request: &Request, status: StatusCode, detail: &str) -> Reply {
     let reason = status.canonical_reason().unwrap_or("Error");
     let explanation = if status == StatusCode::NOT_FOUND {
         "The resource could not be found."
@@ -200,7 +214,7 @@ fn webob_error(request: &Request, status: StatusCode) -> Reply {
         .is_some_and(|accept| accept.contains("json") && !accept.contains("*/*"))
     {
         let body = json!({
-            "message": format!("{explanation}<br /><br />\n\n\n"),
+            "message": format!("{explanation}<br /><br />\n{detail}\n\n"),
             "code": format!("{} {reason}", status.as_u16()),
             "title": reason,
         });
@@ -209,7 +223,7 @@ fn webob_error(request: &Request, status: StatusCode) -> Reply {
     let title = format!("{} {reason}", status.as_u16());
     let body = format!(
         "<html>\n <head>\n  <title>{title}</title>\n </head>\n <body>\n  <h1>{title}</h1>\n  \
-         {explanation}<br /><br />\n\n\n\n </body>\n</html>"
+         {explanation}<br /><br />\n{detail}\n\n\n </body>\n</html>"
     );
     Reply::new(status, "text/html; charset=UTF-8", body)
 }
@@ -317,8 +331,12 @@ impl Cloud for OpenStackCloud {
 }
 
 impl OpenStackCloud {
-    /// Adds the request id that every answer bears.
+    /// Adds the request id that every answer bears, but for those of paths outside of all versions.
     fn sign(&self, target: &Target, reply: Reply) -> Reply {
+        let versioned = target.rest.first().is_some_and(|first| first.starts_with("v2."));
+        if target.service != "identity" && !versioned {
+            return reply;
+        }
         let id = format!("req-{}", self.ids.uuid());
         let reply = if target.service == "compute" {
             reply.with("x-compute-request-id", &id)

@@ -204,19 +204,15 @@ async fn servers_of_a_down_cell_are_no_reason_to_touch_their_nodes() {
     };
     scene.cloud.create_server(&in_cell("here", "cell1")).unwrap();
     scene.cloud.create_server(&in_cell("dark", "cell2")).unwrap();
-    scene
-        .cloud
-        .create_server(&in_cell("dark-and-new", "cell2"))
-        .unwrap();
     let _ccm = scene.start(&["--node-status-update-frequency=1s"]).await;
     scene.register(&["here".to_owned(), "dark".to_owned()]).await;
     scene.all_initialized(2).await;
     let before = scene.nodes.get("dark").await.unwrap();
+    scene.cloud.set_cell_up("cell2", false);
     scene
         .cloud
         .create_server(&in_cell("dark-and-new", "cell2"))
         .unwrap();
-    scene.cloud.set_cell_up("cell2", false);
     scene.register(&["dark-and-new".to_owned()]).await;
     scene.event("dark-and-new", "InstanceNotFound").await;
     let after = scene.nodes.get("dark").await.unwrap();

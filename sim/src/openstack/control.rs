@@ -242,7 +242,7 @@ impl Control {
 
     /// Revokes all tokens.
     pub fn revoke_tokens(&self) {
-        self.cloud.identity.write().tokens.clear();
+        self.cloud.identity.write().revoke(|_, _| true);
     }
 
     /// Sets how long new tokens are valid.

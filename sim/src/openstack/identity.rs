@@ -56,6 +56,7 @@ pub(crate) struct Token {
 /// Who makes a request, as the services see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
+    /// Empty without one.
     pub(crate) project_id: String,
     pub(crate) admin: bool,
 }
@@ -128,6 +129,14 @@ impl Identity {
             .ok_or_else(|| Error::unknown("user", wanted))
     }
 
+    /// Who made what is in a project: the default user or else another member.
+    pub(crate) fn maker_in(&self, project_id: &str) -> String {
+        let is_member = |user: &&User| user.projects.iter().any(|id| id == project_id);
+        let default = self.users.get(&self.default_user).filter(is_member);
+        let maker = default.or_else(|| self.users.values().find(is_member));
+        maker.map_or_else(|| self.default_user.clone(), |user| user.id.clone())
+    }
+
     pub(crate) fn create_project(&mut self, name: &str, ids: &Ids) -> String {
         let id = ids.hex();
         self.projects.insert(id.clone(), name.to_owned());
@@ -160,7 +169,7 @@ impl Identity {
         if let Some(user) = self.users.get_mut(&id) {
             password.clone_into(&mut user.password);
         }
-        self.tokens.retain(|_, token| token.user_id != id);
+        self.revoke(|_, token| token.user_id == id);
         Ok(())
     }
 
@@ -191,8 +200,7 @@ impl Identity {
             .map(|known| known.id.clone());
         let id = found.ok_or_else(|| Error::unknown("application credential", wanted))?;
         self.app_credentials.remove(&id);
-        self.tokens
-            .retain(|_, token| token.app_credential.as_ref() != Some(&id));
+        self.revoke(|_, token| token.app_credential.as_ref() == Some(&id));
         Ok(())
     }
 
@@ -213,21 +221,31 @@ impl Identity {
         Ok(id)
     }
 
+    /// Ends the tokens that `chosen` picks. They are still known as what once were tokens.
+    pub(crate) fn revoke(&mut self, chosen: impl Fn(&str, &Token) -> bool) {
+        for (id, token) in &mut self.tokens {
+            if chosen(id, token) {
+                token.expires = token.issued;
+            }
+        }
+    }
+
     /// A token that is valid now.
     pub(crate) fn token(&self, id: &str, now: Timestamp) -> Option<&Token> {
         self.tokens.get(id).filter(|token| now < token.expires)
     }
 
-    /// Who a token speaks for, if it is valid and scoped to a project.
-    pub(crate) fn caller(&self, token: &Token) -> Option<Caller> {
-        let Grant::Project(project_id) = &token.grant else {
-            return None;
+    /// Who a token speaks for.
+    pub(crate) fn caller(&self, token: &Token) -> Caller {
+        let project_id = match &token.grant {
+            Grant::Project(project) => project.clone(),
+            Grant::Unscoped | Grant::Domain => String::new(),
         };
         let admin = self.users.get(&token.user_id).is_some_and(|user| user.admin);
-        Some(Caller {
-            project_id: project_id.clone(),
-            admin,
-        })
+        Caller {
+            admin: admin && token.grant != Grant::Unscoped,
+            project_id,
+        }
     }
 
     /// Keeps a token under a new id.

@@ -121,18 +121,34 @@ pub(crate) fn handle(cloud: &OpenStackCloud, request: &Request, target: &Target)
         "token_create" => create(cloud, request),
         "token_get" | "token_check" => validate(cloud, request),
         "token_delete" => revoke(cloud, request),
-        "unknown" => Err(Fault::not_found(
+        "unknown" => Ok(page(
+            StatusCode::NOT_FOUND,
             "The requested URL was not found on the server. If you entered the URL manually please check your \
              spelling and try again.",
         )),
-        _ => Err(Fault::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "The method is not allowed for the requested URL.",
-        )),
+        // What knows only how to be read answers as the framework does, and the tokens as the library above it.
+        "version_list" | "version_get" => {
+            Ok(page(StatusCode::METHOD_NOT_ALLOWED, BAD_METHOD).with("Allow", "GET, HEAD, OPTIONS"))
+        }
+        _ => Ok(
+            Reply::json(StatusCode::METHOD_NOT_ALLOWED, &json!({ "message": BAD_METHOD }))
+                .with("Allow", "GET, DELETE, HEAD, POST, OPTIONS"),
+        ),
     };
     result
         .unwrap_or_else(|fault| fault.reply(&cloud.base))
         .with("Vary", "X-Auth-Token")
+}
+
+const BAD_METHOD: &str = "The method is not allowed for the requested URL.";
+
+/// An error of the web framework below Keystone.
+fn page(status: StatusCode, message: &str) -> Reply {
+    let (code, reason) = (status.as_u16(), status.canonical_reason().unwrap_or("Error"));
+    let body = format!(
+        "<!doctype html>\n<html lang=en>\n<title>{code} {reason}</title>\n<h1>{reason}</h1>\n<p>{message}</p>\n"
+    );
+    Reply::new(status, "text/html; charset=utf-8", body)
 }
 
 fn prefix(target: &Target) -> String {
@@ -195,11 +211,17 @@ fn header_token(
 
 /// The subject token of a request, after checking that the caller may ask about it.
 fn subject(cloud: &OpenStackCloud, identity: &Identity, request: &Request) -> Result<(String, Token), Fault> {
+    let action = match request.method {
+        Method::HEAD => "identity:check_token",
+        Method::DELETE => "identity:revoke_token",
+        _ => "identity:validate_token",
+    };
     let (_, caller) =
         header_token(cloud, identity, request, "x-auth-token").ok_or_else(Fault::unauthorized)?;
+    // Without a subject there is nobody who could be the caller.
     let id = request
         .header("x-subject-token")
-        .ok_or_else(|| Fault::not_found("No token in the request"))?;
+        .ok_or_else(|| Fault::forbidden(action))?;
     if !identity.tokens.contains_key(id) {
         return Err(Fault::not_found("Could not recognize Fernet token"));
     }
@@ -207,7 +229,7 @@ fn subject(cloud: &OpenStackCloud, identity: &Identity, request: &Request) -> Re
     let (id, token) = subject.ok_or_else(|| Fault::not_found("Failed to validate token"))?;
     let admin = identity.users.get(&caller.user_id).is_some_and(|user| user.admin);
     if token.user_id != caller.user_id && !admin {
-        return Err(Fault::forbidden("identity:validate_token"));
+        return Err(Fault::forbidden(action));
     }
     Ok((id, token))
 }
@@ -223,7 +245,7 @@ fn validate(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, Fault> {
 fn revoke(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, Fault> {
     let mut identity = cloud.identity.write();
     let (id, _) = subject(cloud, &identity, request)?;
-    identity.tokens.remove(&id);
+    identity.revoke(|known, _| known == id);
     Ok(Reply::empty(StatusCode::NO_CONTENT))
 }
 
@@ -245,7 +267,10 @@ fn render(identity: &Identity, token: &Token, catalogue: Option<Value>) -> Value
         return document;
     };
     let admin = identity.users.get(&token.user_id).is_some_and(|user| user.admin);
-    let role = |name: &str| json!({"id": format!("{name:a>32}"), "name": name});
+    let role = |name: &str| {
+        let id: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
+        json!({"id": format!("{id:0>32}"), "name": name})
+    };
     let roles = if admin {
         json!([role("admin"), role("member"), role("reader")])
     } else {

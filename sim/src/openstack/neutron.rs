@@ -7,9 +7,9 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::http::{Reply, Request};
-use crate::openstack::OpenStackCloud;
 use crate::openstack::identity::Caller;
 use crate::openstack::region::{Network, Port, Region, Subnet};
+use crate::openstack::{OpenStackCloud, webob_detail, webob_error, webob_method};
 use crate::server::Target;
 
 /// An error as Neutron words it.
@@ -150,6 +150,10 @@ const EXTENSIONS: &[(&str, &str, &str)] = &[
 
 /// The operation behind a path below Neutron's endpoint.
 pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
+    // The framework decodes a path before it divides it.
+    if rest.iter().any(|segment| segment.contains('/')) {
+        return "unknown";
+    }
     let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
     let (collection, item) = match rest.as_slice() {
         [] | [""] => {
@@ -166,7 +170,7 @@ pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
                 "bad_method"
             };
         }
-        ["v2.0", collection] | ["v2.0", collection, ""] => (*collection, false),
+        ["v2.0", collection] | ["v2.0", collection, ""] => (without_format(collection), false),
         ["v2.0", collection, _] => (*collection, true),
         _ => return "unknown",
     };
@@ -192,8 +196,19 @@ pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
             "port_update",
             "port_delete",
         ],
-        "extensions" => ["extension_list", "unknown", "extension_get", "unknown", "unknown"],
+        "extensions" => [
+            "extension_list",
+            "extension_write",
+            "extension_get",
+            "extension_write",
+            "extension_write",
+        ],
         _ => return "unknown",
+    };
+    let none = match collection {
+        "networks" => "network_none",
+        "subnets" => "subnet_none",
+        _ => "port_none",
     };
     let [list, create, get, update, delete] = ops;
     match (item, method) {
@@ -203,7 +218,9 @@ pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
         (true, &Method::PUT) => update,
         (true, &Method::DELETE) => delete,
         // The extensions controller never learnt about 405.
-        _ if collection == "extensions" => "unknown",
+        _ if collection == "extensions" => "extension_write",
+        // Without an id, the id of what is to change is taken to be None.
+        (false, &Method::PUT | &Method::DELETE) => none,
         _ => "bad_method",
     }
 }
@@ -217,39 +234,37 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
         return Reply::json(StatusCode::OK, &versions);
     }
     if target.rest.first().is_none_or(|first| first != "v2.0") {
-        let fault = if target.op == "bad_method" {
-            Fault::bad_method()
+        return if target.op == "bad_method" {
+            webob_method(&request.method)
         } else {
-            Fault::no_resource()
+            webob_error(request, StatusCode::NOT_FOUND)
         };
-        return error(fault.status, fault.class, &fault.message);
     }
     let caller = match cloud.caller(request) {
         Ok(caller) => caller,
         Err(reply) => return *reply,
     };
-    let result = match &caller {
-        None => Err(Fault::new(
-            StatusCode::FORBIDDEN,
-            "PolicyNotAuthorized",
-            format!("rule:{} is disallowed by policy", target.op),
-        )),
-        Some(caller) => answer(
-            &Api {
-                cloud,
-                region,
-                request,
-                caller,
-                endpoint,
-            },
-            target,
-        ),
+    let api = Api {
+        cloud,
+        region,
+        request,
+        caller: &caller,
+        endpoint,
     };
-    result.unwrap_or_else(|fault| error(fault.status, fault.class, &fault.message))
+    answer(&api, target).unwrap_or_else(|fault| error(fault.status, fault.class, &fault.message))
+}
+
+/// The last part of a path without the format that may follow it.
+fn without_format(segment: &str) -> &str {
+    segment.strip_suffix(".json").unwrap_or(segment)
 }
 
 fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
-    let id = target.rest.get(2).map(String::as_str).unwrap_or_default();
+    let id = target
+        .rest
+        .get(2)
+        .map(|id| without_format(id))
+        .unwrap_or_default();
     match target.op {
         "network_list" => listing::list::<Network>(api),
         "network_get" => listing::show::<Network>(api, id),
@@ -262,19 +277,20 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
             let extensions: Vec<Value> = EXTENSIONS.iter().map(extension).collect();
             Ok(Reply::json(StatusCode::OK, &json!({ "extensions": extensions })))
         }
-        "extension_get" => {
-            let found = EXTENSIONS
-                .iter()
-                .find(|(alias, ..)| *alias == id)
-                .ok_or_else(|| {
-                    let message = format!("Extension with alias {id} does not exist");
-                    Fault::new(StatusCode::NOT_FOUND, "HTTPNotFound", message)
-                })?;
-            Ok(Reply::json(
-                StatusCode::OK,
-                &json!({ "extension": extension(found) }),
-            ))
+        "extension_get" => Ok(match EXTENSIONS.iter().find(|(alias, ..)| *alias == id) {
+            Some(found) => Reply::json(StatusCode::OK, &json!({ "extension": extension(found) })),
+            None => {
+                let detail = format!("Extension with alias {id} does not exist");
+                webob_detail(api.request, StatusCode::NOT_FOUND, &detail)
+            }
+        }),
+        "extension_write" => {
+            let detail = "Resource not found.";
+            Ok(webob_detail(api.request, StatusCode::NOT_FOUND, detail))
         }
+        "network_none" => Err(listing::not_found::<Network>("None")),
+        "subnet_none" => Err(listing::not_found::<Subnet>("None")),
+        "port_none" => Err(listing::not_found::<Port>("None")),
         "unknown" => Err(Fault::no_resource()),
         "bad_method" => Err(Fault::bad_method()),
         _ => Err(Fault::new(

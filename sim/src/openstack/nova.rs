@@ -39,14 +39,18 @@ impl Fault {
         Self::new(StatusCode::NOT_FOUND, message)
     }
 
+    /// A query parameter with a value that the schema does not allow.
+    fn bad_value(name: &str, value: &str, why: &str) -> Self {
+        Self::bad_request(format!(
+            "Invalid input for query parameters {name}. Value: {value}. {why}"
+        ))
+    }
+
     /// An error that Nova did not expect; only its class gets out.
     fn unexpected(class: &str) -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
-            format!(
-                "Unexpected API Error. Please report this at http://bugs.launchpad.net/nova/ and attach the Nova API \
-                 log if possible.\n<class '{class}'>"
-            ),
+            format!("Unexpected API Error. Please contact the administrator\n<class '{class}'>"),
         )
     }
 }
@@ -80,6 +84,12 @@ pub(crate) fn error(status: StatusCode, message: &str) -> Reply {
         http::HeaderValue::from_static("application/json; charset=UTF-8"),
     );
     reply
+}
+
+/// A list of words as Python shows it.
+fn quoted(words: &[&str]) -> String {
+    let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    format!("[{}]", words.join(", "))
 }
 
 /// A request below `/v2.1` with all that its answer depends on.
@@ -127,11 +137,7 @@ impl Api<'_> {
     /// The page size: what was asked for, at most the service's limit.
     fn limit(&self) -> Result<usize, Fault> {
         for value in self.request.all("limit") {
-            let invalid = |why: String| {
-                Fault::bad_request(format!(
-                    "Invalid input for query parameters limit. Value: {value}. {why}"
-                ))
-            };
+            let invalid = |why: String| Fault::bad_value("limit", value, &why);
             if value.is_empty() {
                 return Err(invalid("'' should be non-empty".to_owned()));
             }
@@ -151,18 +157,53 @@ impl Api<'_> {
     fn next_link(&self, collection: &str, known: &[&str], page: usize, last: Option<&str>) -> Option<Value> {
         let limit = self.limit().unwrap_or_default();
         let last = last.filter(|_| limit > 0 && page == limit)?;
-        let mut params: std::collections::BTreeMap<&str, &str> = self
+        let mut asked: Vec<(&str, &str)> = self
             .request
             .params
             .iter()
             .map(|(key, value)| (key.as_str(), value.as_str()))
             .filter(|(key, _)| known.contains(key))
             .collect();
-        params.insert("marker", last);
+        // In order, and of a repeated one the greatest; a new marker comes last.
+        asked.sort_unstable();
+        let mut params: Vec<(&str, &str)> = Vec::new();
+        for (key, value) in asked {
+            match params.last_mut().filter(|(last, _)| *last == key) {
+                Some(entry) => entry.1 = value,
+                None => params.push((key, value)),
+            }
+        }
+        match params.iter_mut().find(|(key, _)| *key == "marker") {
+            Some(entry) => entry.1 = last,
+            None => params.push(("marker", last)),
+        }
         let query = url::form_urlencoded::Serializer::new(String::new())
             .extend_pairs(params)
             .finish();
-        Some(json!([{"rel": "next", "href": format!("{}/v2.1/{collection}?{query}", self.endpoint)}]))
+        Some(json!([{"rel": "next", "href": self.link(&format!("{collection}?{query}"))}]))
+    }
+
+    /// The URL of a thing below the versioned endpoint.
+    fn link(&self, path: &str) -> String {
+        format!("{}/v2.1{}/{path}", self.endpoint, self.project_part())
+    }
+
+    /// The URL of a thing without a version.
+    fn bookmark(&self, path: &str) -> String {
+        format!("{}{}/{path}", self.endpoint, self.project_part())
+    }
+
+    /// The project's part of a link: Nova adds it when the request names the project, wherever that is.
+    fn project_part(&self) -> String {
+        let project = &self.caller.project_id;
+        let named = [&self.request.path, &self.request.query]
+            .iter()
+            .any(|text| text.contains(project.as_str()));
+        if named && !project.is_empty() {
+            format!("/{project}")
+        } else {
+            String::new()
+        }
     }
 
     /// A server that this caller may see.
@@ -200,6 +241,7 @@ pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
         (["v2.1"] | ["v2.1", ""], &Method::GET) => "version_get",
         (["v2.1", "servers"], &Method::GET) => "server_list_brief",
         (["v2.1", "servers", "detail"], &Method::GET) => "server_list",
+        (["v2.1", "servers" | "flavors", ""], _) => "unknown",
         (["v2.1", "servers", _], &Method::GET) => "server_get",
         (["v2.1", "servers"], &Method::POST) => "server_create",
         (["v2.1", "servers", _], &Method::PUT) => "server_update",
@@ -221,10 +263,14 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
             if let Some(links) = version.get_mut("links").and_then(Value::as_array_mut) {
                 links.insert(0, json!({"rel": "self", "href": link}));
             }
-            return Reply::json(StatusCode::OK, &json!({ "version": version }));
+            let reply = Reply::json(StatusCode::OK, &json!({ "version": version }));
+            return match microversion(cloud, request) {
+                Ok(version) => versioned(reply, &format!("2.{version}")),
+                Err((fault, said)) => refusal(&fault, said.as_deref()),
+            };
         }
         _ if target.rest.first().is_none_or(|first| first != "v2.1") => {
-            return webob_error(request, StatusCode::NOT_FOUND);
+            return choices(&endpoint, target);
         }
         _ => {}
     }
@@ -238,49 +284,97 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
     }
     let version = match microversion(cloud, request) {
         Ok(version) => version,
-        Err(fault) => return error(fault.status, &fault.message),
+        Err((fault, said)) => return refusal(&fault, said.as_deref()),
     };
-    let result = match &caller {
-        None => {
-            let rule = target.op.replace('_', ":");
-            Err(Fault::new(
-                StatusCode::FORBIDDEN,
-                format!("Policy doesn't allow os_compute_api:{rule} to be performed."),
-            ))
-        }
-        Some(caller) => {
-            let api = Api {
-                cloud,
-                region,
-                request,
-                caller,
-                version,
-                endpoint,
-            };
-            let id = target.rest.get(2).map(String::as_str).unwrap_or_default();
-            match target.op {
-                "server_list" => list::list(&api, true),
-                "server_list_brief" => list::list(&api, false),
-                "server_get" => api.check_known(&[], 102).and_then(|()| api.show(id)),
-                "flavor_list" => flavors::list(&api, true),
-                "flavor_list_brief" => flavors::list(&api, false),
-                "flavor_get" => api.check_known(&[], 102).and_then(|()| flavors::show(&api, id)),
-                _ => Err(Fault::new(
-                    StatusCode::NOT_IMPLEMENTED,
-                    "The simulator does not have this operation.",
-                )),
-            }
-        }
+    let api = Api {
+        cloud,
+        region,
+        request,
+        caller: &caller,
+        version,
+        endpoint,
     };
-    result
-        .unwrap_or_else(|fault| error(fault.status, &fault.message))
-        .with("OpenStack-API-Version", &format!("compute 2.{version}"))
-        .with("X-OpenStack-Nova-API-Version", &format!("2.{version}"))
+    let id = target.rest.get(2).map(String::as_str).unwrap_or_default();
+    let scoped = if caller.project_id.is_empty() {
+        unscoped(target.op)
+    } else {
+        Ok(())
+    };
+    let result = scoped.and_then(|()| match target.op {
+        "server_list" => list::list(&api, true),
+        "server_list_brief" => list::list(&api, false),
+        "server_get" => api.check_known(&[], 102).and_then(|()| api.show(id)),
+        "flavor_list" => flavors::list(&api, true),
+        "flavor_list_brief" => flavors::list(&api, false),
+        "flavor_get" => api.check_known(&[], 102).and_then(|()| flavors::show(&api, id)),
+        _ => Err(Fault::new(
+            StatusCode::NOT_IMPLEMENTED,
+            "The simulator does not have this operation.",
+        )),
+    });
+    let reply = result.unwrap_or_else(|fault| error(fault.status, &fault.message));
+    versioned(reply, &format!("2.{version}"))
+}
+
+/// Says which microversion an answer is about.
+fn versioned(reply: Reply, version: &str) -> Reply {
+    reply
+        .with("OpenStack-API-Version", &format!("compute {version}"))
+        .with("X-OpenStack-Nova-API-Version", version)
         .with("Vary", "OpenStack-API-Version, X-OpenStack-Nova-API-Version")
 }
 
-/// The microversion that a request asks for: the minor number, Nova's first being 2.1.
-fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, Fault> {
+/// The answer to a request with a bad microversion, which is said again if it was one at all.
+fn refusal(fault: &Fault, said: Option<&str>) -> Reply {
+    let reply = error(fault.status, &fault.message);
+    match said {
+        Some(version) => versioned(reply, version),
+        None => reply,
+    }
+}
+
+/// What becomes of a token without a project. The list of flavors is for everybody.
+fn unscoped(op: &str) -> Result<(), Fault> {
+    let rule = match op {
+        "flavor_list" | "flavor_list_brief" => return Ok(()),
+        // Nova looks for the server first, and that is where it notices.
+        "server_get" => return Err(Fault::unexpected("nova.exception.NovaException")),
+        "flavor_get" => return Err(Fault::new(StatusCode::FORBIDDEN, "Forbidden")),
+        "server_list" => "servers:detail",
+        "server_list_brief" => "servers:index",
+        other => other,
+    };
+    Err(Fault::new(
+        StatusCode::FORBIDDEN,
+        format!("Policy doesn't allow os_compute_api:{rule} to be performed."),
+    ))
+}
+
+/// The answer to paths outside of all versions: the same path in each version.
+fn choices(endpoint: &str, target: &Target) -> Reply {
+    let path = target.rest.join("/");
+    let choice = |id: &str, name: &str, status: &str| {
+        let kind = format!(
+            "application/vnd.openstack.compute+json;version={}",
+            name.trim_start_matches('v')
+        );
+        json!({
+            "id": id,
+            "status": status,
+            "links": [{"rel": "self", "href": format!("{endpoint}/{name}/{path}")}],
+            "media-types": [{"base": "application/json", "type": kind}],
+        })
+    };
+    let choices = [
+        choice("v2.0", "v2", "DEPRECATED"),
+        choice("v2.1", "v2.1", "CURRENT"),
+    ];
+    Reply::json(StatusCode::MULTIPLE_CHOICES, &json!({ "choices": choices }))
+}
+
+/// The microversion that a request asks for: the minor number, Nova's first being 2.1. With the fault of one that
+/// there is not comes its text, if it has the form of a version.
+fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault, Option<String>)> {
     let max = cloud.settings.read().max_microversion;
     let standard = request.header("openstack-api-version").and_then(|header| {
         let of_compute = |part: &str| {
@@ -311,15 +405,14 @@ fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, Fault>
         .split_once('.')
         .and_then(|(major, minor)| number(major).zip(number(minor)));
     let Some((major, minor)) = parsed else {
-        return Err(Fault::bad_request(format!(
-            "API Version String {wanted} is of invalid format. Must be of format MajorNum.MinorNum."
-        )));
+        let message =
+            format!("API Version String {wanted} is of invalid format. Must be of format MajorNum.MinorNum.");
+        return Err((Fault::bad_request(message), None));
     };
     if major != 2 || minor < 1 || minor > max {
-        return Err(Fault::new(
-            StatusCode::NOT_ACCEPTABLE,
-            format!("Version {wanted} is not supported by the API. Minimum is 2.1 and maximum is 2.{max}."),
-        ));
+        let message =
+            format!("Version {wanted} is not supported by the API. Minimum is 2.1 and maximum is 2.{max}.");
+        return Err((Fault::new(StatusCode::NOT_ACCEPTABLE, message), Some(wanted)));
     }
     Ok(minor)
 }

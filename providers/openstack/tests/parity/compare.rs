@@ -22,18 +22,38 @@ const HEADERS: &[&str] = &[
     "x-subject-token",
 ];
 
-/// Lists whose order means nothing.
-const SETS: &[&str] = &["catalog", "endpoints", "roles", "resources", "versions", "values"];
+/// Lists whose order means nothing. The ids of networks differ from cloud to cloud, and with them their order.
+const SETS: &[&str] = &[
+    "endpoints",
+    "networks",
+    "resources",
+    "roles",
+    "subnets",
+    "values",
+    "versions",
+];
+
+/// Where the part of an error message begins that shows Python's own data: the schema, and sets in no order.
+const INNARDS: &[&str] = &["\n\nFailed validating ", "is not one of ["];
 
 /// Words that stand for what is different in each cloud: everything that the world knows by name, and what has the
 /// form of an id, a time, a physical address or a token.
 fn normal(world: &World, text: &str) -> String {
-    let mut known: Vec<(&str, &str)> = world.vars.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let mut known: Vec<(&str, &str)> = world
+        .vars
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
     // The longest first: one may be part of another.
     known.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
     let mut text = text.to_owned();
     for (name, value) in known {
         text = text.replace(value, &format!("<{name}>"));
+    }
+    for innards in INNARDS {
+        if let Some(at) = text.find(innards) {
+            text.truncate(at);
+        }
     }
     let is_word = |c: char| c.is_ascii_alphanumeric() || "-_:.".contains(c);
     let mut normal = String::new();
@@ -51,11 +71,17 @@ fn normal(world: &World, text: &str) -> String {
 }
 
 fn form(word: &str) -> String {
-    let hex = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let hex = |text: &str| {
+        text.bytes()
+            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+    };
     let groups = |text: &str, separator: char, lengths: &[usize]| {
         let parts: Vec<&str> = text.split(separator).collect();
         parts.len() == lengths.len()
-            && parts.iter().zip(lengths).all(|(part, length)| part.len() == *length && hex(part))
+            && parts
+                .iter()
+                .zip(lengths)
+                .all(|(part, length)| part.len() == *length && hex(part))
     };
     if let Some(id) = word.strip_prefix("req-") {
         return format!("req-{}", form(id));
@@ -70,17 +96,46 @@ fn form(word: &str) -> String {
         return format!("<{} hex>", word.len());
     }
     // In its own format, with nothing but the digits gone.
-    let year = word.get(..5).is_some_and(|year| year.starts_with("20") && year.ends_with('-'));
+    let year = word
+        .get(..5)
+        .is_some_and(|year| year.starts_with("20") && year.ends_with('-'));
     if year && word.contains('T') {
-        return word.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        return word
+            .chars()
+            .map(|c| if c.is_ascii_digit() { '0' } else { c })
+            .collect();
     }
     if word.starts_with("gAAAAA") {
         return "<token>".to_owned();
     }
-    if word.len() == 22 && word.chars().any(|c| c.is_ascii_uppercase()) && !word.contains('.') {
-        return "<audit id>".to_owned();
-    }
     word.to_owned()
+}
+
+/// What clients read of the catalogue, by type: the services that both clouds have, and where they are for everybody.
+/// The real one has further services. In the simulator the other interfaces have paths of their own, so that its call
+/// log tells which was used, and the URL of Keystone may end in its version or not.
+fn catalogue(world: &World, services: &[Value]) -> Value {
+    let mut shown = Map::new();
+    for service in services {
+        let kind = service["type"].as_str().unwrap_or_default();
+        if !["identity", "compute", "network"].contains(&kind) {
+            continue;
+        }
+        let mut service = normal_json(world, service);
+        for endpoint in service["endpoints"].as_array_mut().into_iter().flatten() {
+            let public = endpoint["interface"] == "public";
+            endpoint["url"] = match endpoint["url"].as_str() {
+                Some(url) if public => json!(url.trim_end_matches("/v3")),
+                Some(_) => json!("text"),
+                None => Value::Null,
+            };
+        }
+        if let Some(list) = service["endpoints"].as_array_mut() {
+            list.sort_by_key(Value::to_string);
+        }
+        shown.insert(kind.to_owned(), service);
+    }
+    Value::Object(shown)
 }
 
 fn normal_json(world: &World, value: &Value) -> Value {
@@ -90,7 +145,11 @@ fn normal_json(world: &World, value: &Value) -> Value {
         Value::Object(fields) => {
             let mut normal_fields = Map::new();
             for (key, value) in fields {
-                let mut value = normal_json(world, value);
+                let mut value = match (key.as_str(), value) {
+                    ("audit_ids", Value::Array(ids)) => json!(format!("{} audit ids", ids.len())),
+                    ("catalog", Value::Array(services)) => catalogue(world, services),
+                    _ => normal_json(world, value),
+                };
                 if let (true, Value::Array(list)) = (SETS.contains(&key.as_str()), &mut value) {
                     list.sort_by_key(Value::to_string);
                 }
@@ -106,12 +165,20 @@ fn normal_json(world: &World, value: &Value) -> Value {
 pub(crate) fn document(world: &World, answer: &Answer) -> Value {
     let headers: BTreeMap<&str, String> = HEADERS
         .iter()
-        .filter_map(|name| Some((*name, normal(world, answer.headers.get(*name)?))))
+        .filter_map(|name| {
+            let value = answer.headers.get(*name)?;
+            let mut parts: Vec<&str> = value.split(", ").collect();
+            if *name == "allow" {
+                // A set.
+                parts.sort_unstable();
+            }
+            Some((*name, normal(world, &parts.join(", "))))
+        })
         .collect();
-    let body = answer
-        .json
-        .as_ref()
-        .map_or_else(|| json!(normal(world, &answer.text)), |json| normal_json(world, json));
+    let body = answer.json.as_ref().map_or_else(
+        || json!(normal(world, &answer.text)),
+        |json| normal_json(world, json),
+    );
     json!({"status": answer.status, "headers": headers, "body": body})
 }
 

@@ -47,6 +47,10 @@ impl World {
 
     async fn send(&self, method: Method, url: &str, token: Option<&str>, body: Option<&Value>) -> Answer {
         let mut request = self.http.request(method, url);
+        if url.contains("/v2.1/") {
+            // An older one sets a description.
+            request = request.header("openstack-api-version", "compute 2.47");
+        }
         if let Some(token) = token {
             request = request.header("x-auth-token", token);
         }
@@ -98,8 +102,7 @@ impl World {
         let (token, _) = self.log_in(&json!({"auth": {"identity": identity}})).await;
         self.vars.insert("unscoped-token", token);
         let credential = json!({"id": self.var("credential"), "secret": self.var("secret")});
-        let identity =
-            json!({"methods": ["application_credential"], "application_credential": credential});
+        let identity = json!({"methods": ["application_credential"], "application_credential": credential});
         let (token, _) = self.log_in(&json!({"auth": {"identity": identity}})).await;
         self.vars.insert("credential-token", token);
         // One that was good once.
@@ -120,7 +123,6 @@ impl World {
         world.tokens().await;
         world.network_of(cloud, &admin, name).await;
         world.servers_of(cloud).await;
-        world.vars.insert("flavor", cloud.seed("FLAVOR").unwrap().to_owned());
         let theirs = cloud.list_servers().await.unwrap();
         let theirs = theirs.first().expect("the cloud was started with a server");
         world.vars.insert("foreign", theirs.id.clone());
@@ -194,23 +196,16 @@ impl World {
             )
             .await;
         let net = text(&made["network"]["id"]);
-        let subnet = json!({"name": format!("{name}-0"), "network_id": net, "ip_version": 4, "cidr": "10.7.0.0/24"});
+        let subnet =
+            json!({"name": format!("{name}-0"), "network_id": net, "ip_version": 4, "cidr": "10.7.0.0/24"});
         let made = self
-            .post(
-                &format!("{neutron}/subnets"),
-                &token,
-                json!({ "subnet": subnet }),
-            )
+            .post(&format!("{neutron}/subnets"), &token, json!({ "subnet": subnet }))
             .await;
         let subnet = text(&made["subnet"]["id"]);
         let public = cloud.seed("PUBLIC_NET").unwrap().to_owned();
         let router = json!({"name": name, "external_gateway_info": {"network_id": public}});
         let made = self
-            .post(
-                &format!("{neutron}/routers"),
-                &token,
-                json!({ "router": router }),
-            )
+            .post(&format!("{neutron}/routers"), &token, json!({ "router": router }))
             .await;
         let url = format!(
             "{neutron}/routers/{}/add_router_interface",
@@ -221,8 +216,9 @@ impl World {
         let url = format!("{neutron}/subnets?network_id={public}");
         let subnets = self.ok(Method::GET, &url, admin, None).await;
         self.vars.insert("public-net", public);
-        self.vars
-            .insert("public-subnet", text(&subnets["subnets"][0]["id"]));
+        let subnets = &subnets["subnets"][0];
+        self.vars.insert("public-subnet", text(&subnets["id"]));
+        self.vars.insert("public-subnet-name", text(&subnets["name"]));
         self.vars.insert("net", net);
         self.vars.insert("subnet", subnet);
     }
@@ -231,7 +227,14 @@ impl World {
         let token = self.var("token").to_owned();
         let nova = format!("{}/v2.1", self.var("compute"));
         let neutron = format!("{}/v2.0", self.var("network"));
-        // One after another, so that their order is known.
+        // One after another, so that no two are made in the same second, and their order is known.
+        let flavors = format!("{nova}/flavors?sort_key=flavorid&sort_dir=asc");
+        let flavors = self.ok(Method::GET, &flavors, &token, None).await;
+        for (name, var) in [("m1.small", "flavor"), ("m1.large", "flavor-large")] {
+            let flavors = flavors["flavors"].as_array().unwrap();
+            let flavor = flavors.iter().find(|flavor| flavor["name"] == name).unwrap();
+            self.vars.insert(var, text(&flavor["id"]));
+        }
         for (name, var) in SERVERS.into_iter().zip(["a", "b", "c"]) {
             let server = json!({
                 "name": name,
@@ -241,15 +244,14 @@ impl World {
                 "metadata": {"role": "node"},
             });
             let made = self
-                .post(
-                    &format!("{nova}/servers"),
-                    &token,
-                    json!({ "server": server }),
-                )
+                .post(&format!("{nova}/servers"), &token, json!({ "server": server }))
                 .await;
+            assert_eq!(
+                made["server"]["links"].as_array().map(Vec::len),
+                Some(2),
+                "{made}"
+            );
             self.vars.insert(var, text(&made["server"]["id"]));
-        }
-        for var in ["a", "b", "c"] {
             let url = format!("{nova}/servers/{}", self.var(var));
             self.until(&url, &token, |server| server["server"]["status"] == "ACTIVE")
                 .await;
@@ -317,23 +319,20 @@ impl World {
         for flavor in ["2", "3"] {
             sim.delete_flavor(flavor).unwrap();
         }
-        sim.create_flavor(&FlavorSpec {
-            name: "m1.small".to_owned(),
-            id: id("flavor"),
-            vcpus: 1,
-            ram: 2048,
-            disk: 10,
-            ..FlavorSpec::default()
-        })
-        .unwrap();
-        sim.create_network(&NetworkSpec {
-            name: "public".to_owned(),
-            id: id("public-net"),
-            external: true,
-            subnets: vec!["203.0.113.0/24".parse().unwrap()],
-            ..NetworkSpec::default()
-        })
-        .unwrap();
+        for (name, var, vcpus, ram) in [
+            ("m1.small", "flavor", 1, 2048),
+            ("m1.large", "flavor-large", 4, 8192),
+        ] {
+            sim.create_flavor(&FlavorSpec {
+                name: name.to_owned(),
+                id: id(var),
+                vcpus,
+                ram,
+                disk: 10,
+                ..FlavorSpec::default()
+            })
+            .unwrap();
+        }
         sim.create_network(&NetworkSpec {
             name: name.to_owned(),
             id: id("net"),
@@ -342,6 +341,12 @@ impl World {
             ..NetworkSpec::default()
         })
         .unwrap();
+        let foreign = ServerSpec {
+            id: id("foreign"),
+            ports: Some(vec![PortSpec::on("private")]),
+            ..ServerSpec::named("node-1")
+        };
+        sim.create_server(&foreign).unwrap();
         for (name, var) in SERVERS.into_iter().zip(["a", "b", "c"]) {
             let port = PortSpec {
                 id: id(&format!("port-{var}")),
@@ -361,31 +366,50 @@ impl World {
             .unwrap();
         }
         sim.set_status(like.var("c"), "SHUTOFF").unwrap();
-        let foreign = ServerSpec {
-            id: id("foreign"),
-            ..ServerSpec::named("node-1")
-        };
-        sim.create_server(&foreign).unwrap();
         for var in [
-            "name", "public-net", "net", "flavor", "floating", "foreign", "a", "b", "c", "port-a", "port-b",
-            "port-c", "ip-a", "ip-b", "ip-c",
+            "name",
+            "net",
+            "flavor",
+            "flavor-large",
+            "floating",
+            "foreign",
+            "a",
+            "b",
+            "c",
+            "port-a",
+            "port-b",
+            "port-c",
+            "ip-a",
+            "ip-b",
+            "ip-c",
         ] {
             world.vars.insert(var, like.var(var).to_owned());
         }
+        world.vars.insert("public-subnet-name", "public-0".to_owned());
         world.vars.insert("project", project);
         world.vars.insert("user", user);
         world.vars.insert("credential", credential.id);
         world.vars.insert("secret", credential.secret);
         world.tokens().await;
-        let url = format!("{}/v2.0/subnets", world.var("network"));
-        let subnets = world.ok(Method::GET, &url, world.var("token"), None).await;
-        let subnet = text(&subnets["subnets"][0]["id"]);
-        world.vars.insert("subnet", subnet);
+        let url = format!("{}/v2.0/networks", world.var("network"));
+        let networks = world.ok(Method::GET, &url, world.var("token"), None).await;
+        for network in networks["networks"].as_array().unwrap() {
+            let (net, subnet) = if network["name"] == "public" {
+                ("public-net", "public-subnet")
+            } else {
+                ("net", "subnet")
+            };
+            world.vars.insert(net, text(&network["id"]));
+            world.vars.insert(subnet, text(&network["subnets"][0]));
+        }
         world._sim = Some(sim);
         world
     }
 }
 
 fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("no text: {value}"))
+        .to_owned()
 }

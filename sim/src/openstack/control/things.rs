@@ -246,11 +246,12 @@ impl Control {
         let identity = self.cloud.identity.read();
         let at = self.cloud.clock.now();
         let delay = self.cloud.settings.read().visibility_delay;
+        let project_id = identity.project(project)?;
         Ok(Birth {
             at,
             visible: at.checked_add(delay).unwrap_or(jiff::Timestamp::MAX),
-            project_id: identity.project(project)?,
-            user_id: identity.default_user.clone(),
+            user_id: identity.maker_in(&project_id),
+            project_id,
         })
     }
 

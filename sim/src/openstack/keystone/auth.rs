@@ -9,7 +9,18 @@ use crate::openstack::identity::{DOMAIN_ID, DOMAIN_NAME, Grant, Identity, Token,
 use crate::openstack::ids::Ids;
 use crate::openstack::spec::AppCredential;
 
-const METHODS: [&str; 3] = ["password", "token", "application_credential"];
+/// What Keystone says it knows, in the order in which tokens list their methods.
+const METHODS: [&str; 7] = [
+    "external",
+    "password",
+    "token",
+    "oauth1",
+    "mapped",
+    "application_credential",
+    "ec2credential",
+];
+/// What it does here.
+const KNOWN: [&str; 3] = ["password", "token", "application_credential"];
 
 /// What the scope of a request asks for.
 enum Scope {
@@ -39,7 +50,7 @@ pub(super) fn authenticate(
             return Err(Fault::expecting(method, "identity"));
         }
     }
-    if methods.iter().any(|method| !METHODS.contains(&method.as_str())) {
+    if methods.iter().any(|method| !KNOWN.contains(&method.as_str())) {
         let fault = Fault::new(
             StatusCode::UNAUTHORIZED,
             "Attempted to authenticate with an unsupported method.",
@@ -242,9 +253,13 @@ fn find_credential(identity: &Identity, data: &Value) -> Result<AppCredential, F
     let target = "application credential";
     let name = text(data, "name").ok_or_else(|| Fault::expecting("name or ID", target))?;
     let user = data.get("user").ok_or_else(|| Fault::expecting("user", target))?;
-    let user = find_user(identity, user, |name| {
-        Fault::not_found(format!("Could not find user: {name}."))
-    })?;
+    let user = if text(user, "id").is_some() {
+        find_user(identity, user, |_| Fault::unauthorized())?
+    } else {
+        find_user(identity, user, |name| {
+            Fault::not_found(format!("Could not find user: {name}."))
+        })?
+    };
     let mut owned = identity
         .app_credentials
         .values()
@@ -256,9 +271,7 @@ fn find_credential(identity: &Identity, data: &Value) -> Result<AppCredential, F
 }
 
 fn password(identity: &Identity, data: &Value) -> Result<String, Fault> {
-    let user = data
-        .get("user")
-        .ok_or_else(|| Fault::expecting("user", "password"))?;
+    let user = data.get("user").ok_or_else(|| Fault::expecting("user", "None"))?;
     let found = find_user(identity, user, |_| Fault::unauthorized())?;
     if text(user, "password") != Some(&found.password) {
         return Err(Fault::unauthorized());
@@ -293,6 +306,9 @@ fn from_token(identity: &Identity, data: &Value, now: Timestamp, token: &mut Tok
             token.methods.push(method.clone());
         }
     }
+    token
+        .methods
+        .sort_by_key(|method| METHODS.iter().position(|known| known == method));
     Ok(())
 }
 
@@ -354,6 +370,22 @@ fn check_schema(auth: &Value) -> Result<(), Fault> {
         if (kind == "object" && !value.is_object()) || (kind == "string" && !value.is_string()) {
             return Err(wrong(path, value, kind));
         }
+    }
+    if let Some(scope) = auth
+        .get("scope")
+        .filter(|scope| !scope.is_object() && !scope.is_string())
+    {
+        return Err(invalid(format!(
+            "Invalid input for field 'scope': {} is not of type 'object', 'string'",
+            python(scope)
+        )));
+    }
+    if identity
+        .get("token")
+        .is_some_and(|token| token.get("id").is_none())
+    {
+        let message = "Invalid input for field 'identity/token': 'id' is a required property";
+        return Err(invalid(message.to_owned()));
     }
     for path in [
         "identity/password/user",

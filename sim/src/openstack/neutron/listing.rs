@@ -59,6 +59,8 @@ pub(super) fn list<T: Resource>(api: &Api<'_>) -> Result<Reply, Fault> {
 
 /// `GET /v2.0/<plural>/{id}`.
 pub(super) fn show<T: Resource>(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
+    // Neutron takes the query for filters, even if there is nothing to filter.
+    Filters::<T>::new(api)?;
     let item = T::find(api, id)
         .filter(|item| item.visible(api))
         .ok_or_else(|| not_found::<T>(id))?;
@@ -73,7 +75,7 @@ pub(super) fn show<T: Resource>(api: &Api<'_>, id: &str) -> Result<Reply, Fault>
     Ok(Reply::json(StatusCode::OK, &document))
 }
 
-fn not_found<T: Resource>(id: &str) -> Fault {
+pub(super) fn not_found<T: Resource>(id: &str) -> Fault {
     Fault::new(
         StatusCode::NOT_FOUND,
         T::NOT_FOUND,
@@ -83,10 +85,7 @@ fn not_found<T: Resource>(id: &str) -> Fault {
 
 /// The fields that were asked for; empty means all. Unknown ones select nothing, and no error.
 fn wanted_fields<'a>(api: &Api<'a>) -> HashSet<&'a str> {
-    api.request
-        .all("fields")
-        .filter(|field| !field.is_empty())
-        .collect()
+    api.request.all("fields").collect()
 }
 
 /// Filters by attribute; the values of one attribute are alternatives.
@@ -167,10 +166,11 @@ impl<'a, T: Resource> Filters<'a, T> {
             "tags-any" => tags.iter().any(has),
             "not-tags" => !tags.iter().all(has),
             _ => !tags.iter().any(has),
-        }) && self
-            .by_fixed_ip
-            .iter()
-            .all(|(key, values)| values.iter().any(|value| item.has_fixed_ip(key, value)))
+        }) && self.by_fixed_ip.iter().all(|(key, values)| {
+            values
+                .iter()
+                .any(|value| item.has_fixed_ip(key, value) != Some(false))
+        })
     }
 }
 
@@ -180,6 +180,12 @@ fn convert(key: &str, values: &[&str]) -> Result<Vec<String>, Fault> {
         key,
         "admin_state_up" | "shared" | "router:external" | "enable_dhcp"
     );
+    if matches!(key, "mtu" | "ip_version")
+        && let Some(value) = values.iter().find(|value| value.trim().parse::<i64>().is_err())
+    {
+        let message = format!("Invalid input for operation: '{value}' is not an integer.");
+        return Err(Fault::new(StatusCode::BAD_REQUEST, "InvalidInput", message));
+    }
     let convert = |value: &&str| match (boolean, value.to_lowercase().as_str()) {
         (false, _) => Ok((*value).to_owned()),
         (true, "true" | "1") => Ok("true".to_owned()),
@@ -317,15 +323,18 @@ fn page<'a, T: Resource>(
     let marker = match api.request.last("marker").filter(|marker| !marker.is_empty()) {
         None => None,
         Some(marker) => {
-            T::find(api, marker)
-                .filter(|item| item.visible(api))
-                .ok_or_else(|| not_found::<T>(marker))?;
+            let found = T::find(api, marker).filter(|item| item.visible(api));
+            if found.is_none() && T::KNOWS_MARKER {
+                return Err(not_found::<T>(marker));
+            }
             // A marker that the filters leave out stands where it would stand by its id.
             let at = items.iter().position(|item| item.id() == marker);
-            Some(at.map_or_else(
-                || (items.partition_point(|item| item.id() < marker), 0),
-                |at| (at, 1),
-            ))
+            found.map(|_| {
+                at.map_or_else(
+                    || (items.partition_point(|item| item.id() < marker), 0),
+                    |at| (at, 1),
+                )
+            })
         }
     };
     let count = items.len();

@@ -50,6 +50,8 @@ pub(super) trait Resource: Sized + 'static {
     /// Filters beside those on attributes.
     const EXTRA_FILTERS: &'static [&'static str] = &["tags", "tags-any", "not-tags", "not-tags-any"];
     const FIELDS: &'static [Field<Self>];
+    /// Whether a marker has to exist. One that need not is ignored.
+    const KNOWS_MARKER: bool = true;
 
     fn id(&self) -> &str;
     fn find<'a>(api: &Api<'a>, id: &str) -> Option<&'a Arc<Self>>;
@@ -60,9 +62,9 @@ pub(super) trait Resource: Sized + 'static {
     fn tags(&self) -> &[String] {
         &[]
     }
-    /// A filter on fixed addresses: key and value.
-    fn has_fixed_ip(&self, _key: &str, _value: &str) -> bool {
-        false
+    /// A filter on fixed addresses: key and value. No answer if there is no such key.
+    fn has_fixed_ip(&self, _key: &str, _value: &str) -> Option<bool> {
+        None
     }
     /// Whether an attribute is there at all.
     fn has(&self, _field: &str) -> bool {
@@ -80,7 +82,9 @@ impl Resource for Network {
         field("name", Kind::FilterSort, |net, _| json!(net.name)),
         field("tenant_id", Kind::FilterSort, |net, _| json!(net.project_id)),
         field("admin_state_up", Kind::FilterSort, |_, _| json!(true)),
-        field("mtu", Kind::FilterSort, |_, _| json!(1450)),
+        field("mtu", Kind::FilterSort, |net, _| {
+            json!(if net.external { 1500 } else { 1450 })
+        }),
         field("status", Kind::FilterSort, |_, _| json!("ACTIVE")),
         field("subnets", Kind::Shown, |net, _| json!(net.subnets)),
         field("shared", Kind::Filter, |net, _| json!(net.shared)),
@@ -89,6 +93,9 @@ impl Resource for Network {
         field("ipv4_address_scope", Kind::Shown, |_, _| Value::Null),
         field("ipv6_address_scope", Kind::Shown, |_, _| Value::Null),
         field("router:external", Kind::Filter, |net, _| json!(net.external)),
+        field("is_default", Kind::Filter, |_, _| json!(false)),
+        field("qinq", Kind::Shown, |_, _| json!(false)),
+        field("vlan_transparent", Kind::Shown, |_, _| json!(false)),
         field("description", Kind::Filter, |_, _| json!("")),
         field("port_security_enabled", Kind::Shown, |_, _| json!(true)),
         field("tags", Kind::Shown, |_, _| json!([])),
@@ -115,12 +122,17 @@ impl Resource for Network {
     fn visible(&self, api: &Api<'_>) -> bool {
         api.caller.admin || self.project_id == api.caller.project_id || self.shared || self.external
     }
+
+    fn has(&self, field: &str) -> bool {
+        field != "is_default" || self.external
+    }
 }
 
 impl Resource for Subnet {
     const SINGULAR: &'static str = "subnet";
     const PLURAL: &'static str = "subnets";
     const NOT_FOUND: &'static str = "SubnetNotFound";
+    const KNOWS_MARKER: bool = false;
     const TITLE: &'static str = "Subnet";
     const FIELDS: &'static [Field<Self>] = &[
         field("id", Kind::FilterSort, |subnet, _| json!(subnet.id)),
@@ -135,7 +147,9 @@ impl Resource for Subnet {
             json!(ip_version(&subnet.cidr))
         }),
         field("subnetpool_id", Kind::FilterSort, |_, _| Value::Null),
-        field("enable_dhcp", Kind::FilterSort, |_, _| json!(true)),
+        field("enable_dhcp", Kind::FilterSort, |subnet, state| {
+            json!(!subnet.is_external(state))
+        }),
         field("ipv6_ra_mode", Kind::FilterSort, |subnet, _| slaac(&subnet.cidr)),
         field("ipv6_address_mode", Kind::FilterSort, |subnet, _| {
             slaac(&subnet.cidr)
@@ -149,6 +163,9 @@ impl Resource for Subnet {
         field("dns_nameservers", Kind::Shown, |_, _| json!([])),
         field("description", Kind::Filter, |_, _| json!("")),
         field("service_types", Kind::Shown, |_, _| json!([])),
+        field("router:external", Kind::Filter, |subnet, state| {
+            json!(subnet.is_external(state))
+        }),
         field("tags", Kind::Shown, |_, _| json!([])),
         field("created_at", Kind::Shown, |subnet, _| json!(subnet.created)),
         field("updated_at", Kind::Shown, |subnet, _| json!(subnet.created)),
@@ -176,7 +193,7 @@ impl Resource for Subnet {
                 .network
                 .networks
                 .get(&self.network_id)
-                .is_some_and(|network| network.shared)
+                .is_some_and(|network| network.shared || network.external)
         };
         api.caller.admin || self.project_id == api.caller.project_id || shared()
     }
@@ -220,10 +237,11 @@ impl Resource for Port {
             json!(port.security_groups)
         }),
         field("description", Kind::Filter, |_, _| json!("")),
-        field("binding:vnic_type", Kind::Filter, |_, _| json!("normal")),
+        field("binding:vnic_type", Kind::Shown, |_, _| json!("normal")),
+        field("binding:host_id", Kind::Filter, |port, _| {
+            json!(port.device_owner.replace(':', "-"))
+        }),
         field("port_security_enabled", Kind::Shown, |_, _| json!(true)),
-        field("qos_policy_id", Kind::Shown, |_, _| Value::Null),
-        field("qos_network_policy_id", Kind::Shown, |_, _| Value::Null),
         field("tags", Kind::Shown, |port, _| json!(port.tags)),
         field("created_at", Kind::Shown, |port, _| json!(port.created)),
         field("updated_at", Kind::Shown, |port, _| json!(port.updated)),
@@ -288,17 +306,26 @@ impl Resource for Port {
         &self.tags
     }
 
-    fn has_fixed_ip(&self, key: &str, value: &str) -> bool {
-        self.fixed_ips.iter().any(|ip| match key {
-            "ip_address" => ip.address.to_string() == value,
-            "ip_address_substr" => ip.address.to_string().contains(value),
-            "subnet_id" => ip.subnet_id == value,
-            _ => false,
+    fn has_fixed_ip(&self, key: &str, value: &str) -> Option<bool> {
+        let mut ips = self.fixed_ips.iter();
+        Some(match key {
+            "ip_address" => ips.any(|ip| ip.address.to_string() == value),
+            "ip_address_substr" => ips.any(|ip| ip.address.to_string().contains(value)),
+            "subnet_id" => ips.any(|ip| ip.subnet_id == value),
+            _ => return None,
         })
     }
 
     fn has(&self, field: &str) -> bool {
-        field != "trunk_details" || self.trunk.is_some()
+        // Who is no administrator may filter by the host and not see it.
+        field != "binding:host_id" && (field != "trunk_details" || self.trunk.is_some())
+    }
+}
+
+impl Subnet {
+    fn is_external(&self, state: &NetworkState) -> bool {
+        let network = state.networks.get(&self.network_id);
+        network.is_some_and(|network| network.external)
     }
 }
 

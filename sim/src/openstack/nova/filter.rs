@@ -103,7 +103,14 @@ impl Filter {
             let message = "The value of changes-since must be less than or equal to changes-before.";
             return Err(Fault::bad_request(message));
         }
-        let all_tenants = get("all_tenants").map_or(Ok(false), parse_bool)?;
+        // Without a value it is meant.
+        let all_tenants = get("all_tenants").map_or(Ok(false), |text| {
+            if text.is_empty() {
+                Ok(true)
+            } else {
+                parse_bool(text)
+            }
+        })?;
         if all_tenants && !api.caller.admin {
             let rule = if api.request.path.ends_with("/detail") {
                 "detail"
@@ -136,6 +143,10 @@ impl Filter {
                 "changes-since" | "changes-before" | "all_tenants" | "deleted" => {}
                 // Without all_tenants the project is the caller's, whatever is asked for.
                 "tenant_id" | "project_id" if !all_tenants => {}
+                "locked" => {
+                    parse_bool(value)?;
+                    filter.fields.push((key.to_owned(), value.to_owned()));
+                }
                 _ => filter.fields.push((key.to_owned(), value.to_owned())),
             }
         }
@@ -217,7 +228,10 @@ impl Filter {
             Some(NameFilter::Exactly(name)) => servers.named(name, position.as_ref()),
             _ => servers.newest_first(self.project.as_deref(), position.as_ref()),
         };
-        let page = if api.request.all("sort_key").next().is_some() {
+        let sorted = ["sort_key", "sort_dir"]
+            .iter()
+            .any(|key| api.request.last(key).is_some());
+        let page = if sorted {
             let all = servers
                 .newest_first(self.project.as_deref(), None)
                 .filter(answers)
@@ -300,7 +314,7 @@ fn field_matches(api: &Api<'_>, server: Option<&Server>, key: &str, value: &str)
         "power_state" => Box::new(|server| server.power_state.to_string() == value),
         "availability_zone" => Box::new(|server| searched(&server.availability_zone)),
         "key_name" => Box::new(|server| server.key_name.as_deref().is_some_and(&searched)),
-        "hostname" => Box::new(|server| searched(&server.name.to_lowercase())),
+        "hostname" => Box::new(|server| searched(&server.hostname())),
         "locked" => Box::new(|_| matches!(parse_bool(value), Ok(false))),
         // With Neutron's substring extension, Nova looks for ports with such an address.
         "ip" | "ip6" => Box::new(|server| {
@@ -323,8 +337,12 @@ fn field_matches(api: &Api<'_>, server: Option<&Server>, key: &str, value: &str)
 /// Sorts by the keys that a request names; the id breaks ties.
 fn sort<'a>(api: &Api<'_>, mut servers: Vec<&'a Arc<Server>>) -> Result<Vec<&'a Arc<Server>>, Fault> {
     let dirs: Vec<&str> = api.request.all("sort_dir").collect();
+    let mut asked: Vec<&str> = api.request.all("sort_key").map(str::trim).collect();
+    if asked.is_empty() {
+        asked.push("created_at");
+    }
     let mut keys = Vec::new();
-    for (index, key) in api.request.all("sort_key").enumerate() {
+    for (index, key) in asked.into_iter().enumerate() {
         if matches!(key, "host" | "node") && !api.caller.admin {
             let message = format!("Only administrators can sort servers by {key}");
             return Err(Fault::new(StatusCode::FORBIDDEN, message));

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{Api, Fault};
+use super::{Api, Fault, quoted};
 use crate::http::Reply;
 use crate::openstack::region::Flavor;
 
@@ -17,14 +17,41 @@ const KNOWN: &[&str] = &[
     "sort_dir",
 ];
 
+const SORT_KEYS: &[&str] = &[
+    "created_at",
+    "description",
+    "disabled",
+    "ephemeral_gb",
+    "flavorid",
+    "id",
+    "is_public",
+    "memory_mb",
+    "name",
+    "root_gb",
+    "rxtx_factor",
+    "swap",
+    "updated_at",
+    "vcpu_weight",
+    "vcpus",
+];
+
 /// `GET /flavors` and `GET /flavors/detail`.
 pub(super) fn list(api: &Api<'_>, detail: bool) -> Result<Reply, Fault> {
     api.check_known(KNOWN, 75)?;
     let limit = api.limit()?;
-    if api.request.last("sort_key").is_some_and(|key| key != "flavorid") {
-        return Err(Fault::bad_request(
-            "The simulator sorts flavors by flavorid only.",
-        ));
+    for key in api.request.all("sort_key") {
+        if !SORT_KEYS.contains(&key) {
+            return Err(Fault::bad_value(
+                "sort_key",
+                key,
+                &format!("'{key}' is not one of {}", quoted(SORT_KEYS)),
+            ));
+        }
+        if key != "flavorid" {
+            return Err(Fault::bad_request(
+                "The simulator sorts flavors by flavorid only.",
+            ));
+        }
     }
     let number = |name: &'static str| -> Result<u32, Fault> {
         let Some(value) = api.request.last(name) else {
@@ -72,8 +99,8 @@ pub(super) fn show(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
 
 fn render(api: &Api<'_>, flavor: &Flavor, detail: bool) -> Value {
     let links = json!([
-        {"rel": "self", "href": format!("{}/v2.1/flavors/{}", api.endpoint, flavor.id)},
-        {"rel": "bookmark", "href": format!("{}/flavors/{}", api.endpoint, flavor.id)},
+        {"rel": "self", "href": api.link(&format!("flavors/{}", flavor.id))},
+        {"rel": "bookmark", "href": api.bookmark(&format!("flavors/{}", flavor.id))},
     ]);
     let mut shown = json!({"id": flavor.id, "name": flavor.name, "links": links});
     let Some(fields) = shown.as_object_mut() else {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::filter::Filter;
 use super::view::ServerView;
-use super::{Api, Fault};
+use super::{Api, Fault, quoted};
 use crate::http::Reply;
 use crate::openstack::region::Server;
 
@@ -111,7 +111,7 @@ pub(super) fn list(api: &Api<'_>, detail: bool) -> Result<Reply, Fault> {
     check_values(api, &known)?;
     let filter = Filter::new(api)?;
     let limit = api.limit()?;
-    let after = match api.request.last("marker") {
+    let after = match api.request.last("marker").filter(|marker| !marker.is_empty()) {
         None => None,
         Some(marker) => Some(find_marker(api, marker)?),
     };
@@ -131,26 +131,19 @@ pub(super) fn list(api: &Api<'_>, detail: bool) -> Result<Reply, Fault> {
 
 /// Checks values as the request schema does.
 fn check_values(api: &Api<'_>, known: &[&str]) -> Result<(), Fault> {
-    let invalid = |name: &str, value: &str, why: &str| {
-        Fault::bad_request(format!(
-            "Invalid input for query parameters {name}. Value: {value}. {why}"
-        ))
-    };
+    let invalid = Fault::bad_value;
     for (key, value) in &api.request.params {
         match key.as_str() {
             "sort_key" if !SORT_KEYS.contains(&value.as_str()) => {
-                let keys: Vec<String> = SORT_KEYS.iter().map(|key| format!("'{key}'")).collect();
-                return Err(invalid(
-                    key,
-                    value,
-                    &format!("'{value}' is not one of [{}]", keys.join(", ")),
-                ));
+                let why = format!("'{value}' is not one of {}", quoted(SORT_KEYS));
+                return Err(invalid(key, value, &why));
             }
             "name" | "display_name" | "ip" | "ip6" | "flavor" | "reservation_id" | "key_name"
             | "hostname"
-                if Regex::new(value).is_err() =>
+                if value.is_empty() || Regex::new(value).is_err() =>
             {
-                return Err(invalid(key, value, &format!("'{value}' is not a 'regex'")));
+                let shown = value.replace('\\', "\\\\");
+                return Err(invalid(key, value, &format!("'{shown}' is not a 'regex'")));
             }
             "changes-since" if parse_time(value).is_none() => {
                 return Err(invalid(key, value, &format!("'{value}' is not a 'date-time'")));
@@ -162,9 +155,12 @@ fn check_values(api: &Api<'_>, known: &[&str]) -> Result<(), Fault> {
         }
     }
     api.limit()?;
-    api.check_known(known, 75)?;
-    match api.request.params.iter().find(|(key, _)| key.starts_with('_')) {
-        Some((key, _)) => Err(Fault::bad_request(format!("Invalid filter field: {key}."))),
+    let unknown = |key: &&str| !known.contains(key) && !key.starts_with('_');
+    let mut keys = api.request.params.iter().map(|(key, _)| key.as_str());
+    match keys.find(unknown).filter(|_| api.at_least(75)) {
+        Some(key) => Err(Fault::bad_request(format!(
+            "'{key}' does not match any of the regexes: '^_'"
+        ))),
         None => Ok(()),
     }
 }

@@ -138,7 +138,7 @@ impl Serialize for ServerView<'_> {
             }
         }
         if api.at_least(if api.caller.admin { 3 } else { 90 }) {
-            map.serialize_entry("OS-EXT-SRV-ATTR:hostname", &server.name.to_lowercase())?;
+            map.serialize_entry("OS-EXT-SRV-ATTR:hostname", &server.hostname())?;
         }
         if api.at_least(9) {
             map.serialize_entry("locked", &false)?;
@@ -175,15 +175,15 @@ struct Links<'a>(&'a ServerView<'a>);
 
 impl Serialize for Links<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (endpoint, id) = (&self.0.api.endpoint, &self.0.server.id);
+        let (api, id) = (&self.0.api, &self.0.server.id);
         let mut links = serializer.serialize_seq(Some(2))?;
         links.serialize_element(&Link {
             rel: "self",
-            href: &format!("{endpoint}/v2.1/servers/{id}"),
+            href: &api.link(&format!("servers/{id}")),
         })?;
         links.serialize_element(&Link {
             rel: "bookmark",
-            href: &format!("{endpoint}/servers/{id}"),
+            href: &api.bookmark(&format!("servers/{id}")),
         })?;
         links.end()
     }
@@ -202,7 +202,7 @@ impl Serialize for Image<'_> {
         let (api, id) = (self.0.api, &self.0.server.image_id);
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("id", id)?;
-        let href = format!("{}/images/{id}", api.endpoint);
+        let href = api.bookmark(&format!("images/{id}"));
         map.serialize_entry(
             "links",
             &[Link {
@@ -211,7 +211,7 @@ impl Serialize for Image<'_> {
             }],
         )?;
         if api.at_least(98) {
-            map.serialize_entry("properties", &json!({"hw_disk_bus": "virtio"}))?;
+            map.serialize_entry("properties", &json!({}))?;
         }
         map.end()
     }
@@ -233,7 +233,7 @@ impl Serialize for FlavorView<'_> {
             map.serialize_entry("extra_specs", &flavor.extra_specs)?;
         } else {
             map.serialize_entry("id", &flavor.id)?;
-            let href = format!("{}/flavors/{}", api.endpoint, flavor.id);
+            let href = api.bookmark(&format!("flavors/{}", flavor.id));
             map.serialize_entry(
                 "links",
                 &[Link {

@@ -53,6 +53,27 @@ impl Server {
         }
     }
 
+    /// The host name that Nova makes of the name.
+    pub(crate) fn hostname(&self) -> String {
+        let cut: String = self
+            .name
+            .chars()
+            .filter(|c| u32::from(*c) < 0x100)
+            .take(63)
+            .collect();
+        let dashed = cut.replace([' ', '_', '.'], "-");
+        let kept: String = dashed
+            .chars()
+            .filter(|c| c.is_alphanumeric() || *c == '-')
+            .collect();
+        let name = kept.to_lowercase().trim_matches('-').to_owned();
+        if name.is_empty() {
+            format!("Server-{}", self.id)
+        } else {
+            name
+        }
+    }
+
     fn age_key(&self) -> AgeKey {
         (Reverse(self.created.as_second()), self.id.clone())
     }
