@@ -13,7 +13,8 @@ use ccm_core::{
 };
 use ccm_testbed::{
     controlplane::{ControlPlane, Options},
-    nodes::{self, NodeSpec},
+    nodes::{self, NodeSpec, UNINITIALIZED},
+    observe::{self, addresses, is_initialized, label, taints},
 };
 use cloud_controller_manager::options::{self, Request};
 use k8s_openapi::api::core::v1::{Event, Node};
@@ -22,8 +23,6 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
-
-const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 /// The cloud of this test process. One scenario at a time uses it.
 static CLOUD: LazyLock<FakeCloud> = LazyLock::new(FakeCloud::default);
@@ -100,46 +99,8 @@ impl Stage {
 
 async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
     let limit = Duration::from_secs(60);
-    let wait = async {
-        loop {
-            if let Some(found) = check().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(limit, wait)
-        .await
-        .unwrap_or_else(|_| panic!("not within {limit:?}: {what}"))
-}
-
-fn taints(node: &Node) -> Vec<&str> {
-    let taints = node
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.taints.as_deref())
-        .unwrap_or_default();
-    taints.iter().map(|taint| taint.key.as_str()).collect()
-}
-
-fn initialized(node: &Node) -> bool {
-    !taints(node).contains(&TAINT)
-}
-
-fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
-    node.metadata.labels.as_ref()?.get(key).map(String::as_str)
-}
-
-fn addresses(node: &Node) -> Vec<(String, String)> {
-    let addresses = node
-        .status
-        .as_ref()
-        .and_then(|status| status.addresses.clone())
-        .unwrap_or_default();
-    addresses
-        .into_iter()
-        .map(|address| (address.type_, address.address))
-        .collect()
+    let found = observe::eventually(limit, check).await;
+    found.unwrap_or_else(|| panic!("not within {limit:?}: {what}"))
 }
 
 /// One control plane for all scenarios: they share the cloud of this process anyway.
@@ -167,7 +128,7 @@ async fn node_controller() {
 async fn initializes_a_node_with_two_writes_and_one_event(stage: &Stage) {
     CLOUD.insert("plain", instance("10.0.0.1"));
     stage.register(&NodeSpec::new("plain")).await;
-    let node = stage.node("plain", "initialized", initialized).await;
+    let node = stage.node("plain", "initialized", is_initialized).await;
     assert_eq!(
         node.spec.as_ref().unwrap().provider_id.as_deref(),
         Some("fake://plain")
@@ -181,10 +142,7 @@ async fn initializes_a_node_with_two_writes_and_one_event(stage: &Stage) {
     assert_eq!(label(&node, "node.kubernetes.io/instance-type"), Some("large"));
     assert_eq!(
         addresses(&node),
-        [
-            ("InternalIP".to_owned(), "10.0.0.1".to_owned()),
-            ("Hostname".to_owned(), "plain".to_owned())
-        ]
+        [("InternalIP", "10.0.0.1"), ("Hostname", "plain")]
     );
     let event = stage.event("plain", "Synced").await;
     assert_eq!(
@@ -228,7 +186,7 @@ async fn keeps_what_others_write_meanwhile(stage: &Stage) {
         "metadata": {"labels": {"foreign": "label", "topology.kubernetes.io/zone": "elsewhere"}},
         "spec": {"taints": [
             {"key": "foreign", "value": "taint", "effect": "NoExecute"},
-            {"key": TAINT, "value": "true", "effect": "NoSchedule"},
+            {"key": UNINITIALIZED, "value": "true", "effect": "NoSchedule"},
         ]},
     });
     stage
@@ -237,7 +195,7 @@ async fn keeps_what_others_write_meanwhile(stage: &Stage) {
         .await
         .unwrap();
     CLOUD.open();
-    let node = stage.node("busy", "initialized", initialized).await;
+    let node = stage.node("busy", "initialized", is_initialized).await;
     assert_eq!(taints(&node), ["foreign"]);
     assert_eq!(label(&node, "foreign"), Some("label"));
     assert_eq!(
@@ -259,7 +217,7 @@ async fn leaves_a_node_deleted_meanwhile(stage: &Stage) {
     // The next node gets through, and the deleted one did not come back.
     CLOUD.insert("next", instance("10.0.0.4"));
     stage.register(&NodeSpec::new("next")).await;
-    stage.node("next", "initialized", initialized).await;
+    stage.node("next", "initialized", is_initialized).await;
     assert!(stage.nodes.get_opt("short-lived").await.unwrap().is_none());
 }
 
@@ -280,7 +238,7 @@ async fn does_not_touch_a_node_made_anew_meanwhile(stage: &Stage) {
     };
     stage.register(&again).await;
     CLOUD.open();
-    let node = stage.node("reborn", "initialized", initialized).await;
+    let node = stage.node("reborn", "initialized", is_initialized).await;
     assert_eq!(addresses(&node)[0].1, "10.0.0.6");
 }
 
@@ -298,10 +256,10 @@ async fn waits_for_addresses_without_a_warning(stage: &Stage) {
         (asked >= 2).then_some(())
     })
     .await;
-    assert!(!initialized(&stage.nodes.get("building").await.unwrap()));
+    assert!(!is_initialized(&stage.nodes.get("building").await.unwrap()));
     bare.addresses = addresses;
     CLOUD.insert("building", bare);
-    stage.node("building", "initialized", initialized).await;
+    stage.node("building", "initialized", is_initialized).await;
     let params = ListParams::default().fields("involvedObject.name=building,type=Warning");
     assert!(stage.events.list(&params).await.unwrap().items.is_empty());
 }
@@ -327,13 +285,13 @@ async fn says_why_a_node_waits_and_goes_on_when_it_is_mended(stage: &Stage) {
         .patch("wrong-ip", &PatchParams::default(), &Patch::Merge(fix))
         .await
         .unwrap();
-    stage.node("wrong-ip", "initialized", initialized).await;
+    stage.node("wrong-ip", "initialized", is_initialized).await;
 
     stage.register(&NodeSpec::new("nobody")).await;
     let message = stage.event("nobody", "InstanceNotFound").await.message.unwrap();
     assert!(message.contains("no instance named \"nobody\""), "{message}");
     CLOUD.insert("nobody", instance("10.0.0.9"));
-    stage.node("nobody", "initialized", initialized).await;
+    stage.node("nobody", "initialized", is_initialized).await;
 }
 
 async fn leaves_nodes_of_another_cloud(stage: &Stage) {
@@ -351,7 +309,7 @@ async fn leaves_nodes_of_another_cloud(stage: &Stage) {
             .all(|call| !call.nodes.contains(&"foreign".to_owned())),
         "the cloud was asked"
     );
-    assert!(!initialized(&stage.nodes.get("foreign").await.unwrap()));
+    assert!(!is_initialized(&stage.nodes.get("foreign").await.unwrap()));
 }
 
 async fn a_failing_node_holds_up_nobody(stage: &Stage) {
@@ -361,10 +319,10 @@ async fn a_failing_node_holds_up_nobody(stage: &Stage) {
     CLOUD.fail("unlucky", &outage, 3);
     stage.register(&NodeSpec::new("unlucky")).await;
     stage.register(&NodeSpec::new("lucky")).await;
-    stage.node("lucky", "initialized", initialized).await;
+    stage.node("lucky", "initialized", is_initialized).await;
     let message = stage.event("unlucky", "Unavailable").await.message.unwrap();
     assert!(message.contains("the cloud is down"), "{message}");
-    stage.node("unlucky", "initialized", initialized).await;
+    stage.node("unlucky", "initialized", is_initialized).await;
     let params = ListParams::default().fields("involvedObject.name=unlucky,type=Warning");
     assert_eq!(
         stage.events.list(&params).await.unwrap().items.len(),
@@ -383,7 +341,7 @@ async fn follows_the_cloud_and_keeps_the_zone(stage: &Stage) {
         .node("plain", "refreshed", |node| {
             addresses(node)
                 .first()
-                .is_some_and(|(_, address)| address == "10.0.0.101")
+                .is_some_and(|(_, address)| *address == "10.0.0.101")
                 && label(node, "node.kubernetes.io/instance-type") == Some("huge")
         })
         .await;

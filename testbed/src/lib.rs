@@ -11,12 +11,14 @@
 //! | [`openstack_real`] | Keystone, Nova, Neutron, Octavia, Glance, Placement, from `tests/openstack-real` |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
+//! | [`observe`] | nothing; looks at Nodes, and waits |
 //! | [`stage`] | control plane and program together |
 
 pub mod binary;
 pub mod cache;
 pub mod controlplane;
 pub mod nodes;
+pub mod observe;
 pub mod openstack_real;
 mod process;
 pub mod stage;

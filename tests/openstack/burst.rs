@@ -3,8 +3,9 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use ccm_sim::{Action, Fault};
+use ccm_testbed::observe::provider_id;
 
-use crate::scene::{Scene, names, provider_id};
+use crate::scene::{Scene, names};
 
 const NODES: usize = 100;
 

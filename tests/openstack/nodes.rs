@@ -1,9 +1,12 @@
 //! What becomes of single nodes.
 
 use ccm_sim::openstack::{NetworkSpec, PortSpec, ServerPatch, ServerSpec};
-use ccm_testbed::nodes::NodeSpec;
+use ccm_testbed::{
+    nodes::NodeSpec,
+    observe::{addresses, is_initialized, label, provider_id},
+};
 
-use crate::scene::{Scene, addresses, is_initialized, label, names, provider_id};
+use crate::scene::{Scene, names};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_gets_everything_the_cloud_knows() {
@@ -40,15 +43,12 @@ async fn a_node_gets_everything_the_cloud_knows() {
     ] {
         assert_eq!(label(&node, kind), Some("m1.small"));
     }
+    let fixed = fixed.to_string();
     let expected = [
-        ("InternalIP", fixed.to_string()),
-        ("ExternalIP", "203.0.113.7".to_owned()),
-        ("Hostname", "seven.example".to_owned()),
+        ("InternalIP", fixed.as_str()),
+        ("ExternalIP", "203.0.113.7"),
+        ("Hostname", "seven.example"),
     ];
-    let expected: Vec<_> = expected
-        .into_iter()
-        .map(|(kind, address)| (kind.to_owned(), address))
-        .collect();
     assert_eq!(addresses(&node), expected);
     scene.event("seven", "Synced").await;
 }
@@ -113,14 +113,11 @@ async fn a_node_ip_that_the_server_does_not_have_holds_it_back() {
     };
     scene.cloud.attach_port(&id, &port).unwrap();
     let node = scene.initialized("late").await;
-    assert_eq!(
-        addresses(&node)[0],
-        ("InternalIP".to_owned(), "10.99.0.9".to_owned())
-    );
+    assert_eq!(addresses(&node)[0], ("InternalIP", "10.99.0.9"));
     assert_eq!(
         addresses(&node)
             .iter()
-            .filter(|(kind, _)| kind == "InternalIP")
+            .filter(|(kind, _)| *kind == "InternalIP")
             .count(),
         1
     );
@@ -174,7 +171,7 @@ async fn a_refresh_follows_the_cloud() {
         .unwrap();
     scene
         .node("moving", "floating address shown", |node| {
-            addresses(node).contains(&("ExternalIP".to_owned(), "198.51.100.9".to_owned()))
+            addresses(node).contains(&("ExternalIP", "198.51.100.9"))
         })
         .await;
     scene

@@ -3,11 +3,15 @@
 
 use std::env;
 
-use ccm_testbed::{openstack_real::OpenStack, stage::Stage};
+use ccm_testbed::{
+    observe::{addresses, eventually, is_initialized, label, provider_id},
+    openstack_real::OpenStack,
+    stage::Stage,
+};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams};
 
-use crate::scene::{LIMIT, addresses, is_initialized, label, program, provider_id, read};
+use crate::scene::{LIMIT, program, read};
 
 const SERVERS: u32 = 6;
 
@@ -41,18 +45,13 @@ async fn nodes_of_a_real_cloud_are_initialized() {
     ccm_testbed::nodes::register(&client, &specs).await.unwrap();
 
     let nodes: Api<Node> = Api::all(client);
-    let done = async {
-        loop {
-            let items = nodes.list(&ListParams::default()).await.unwrap().items;
-            if items.len() == servers.len() && items.iter().all(is_initialized) {
-                return items;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        }
+    let done = async || {
+        let items = nodes.list(&ListParams::default()).await.ok()?.items;
+        (items.len() == servers.len() && items.iter().all(is_initialized)).then_some(items)
     };
-    let nodes = tokio::time::timeout(LIMIT, done)
+    let nodes = eventually(LIMIT, done)
         .await
-        .unwrap_or_else(|_| panic!("{}", read(&stage.log())));
+        .unwrap_or_else(|| panic!("{}", read(&stage.log())));
     for server in &servers {
         let node = nodes
             .iter()
@@ -64,7 +63,10 @@ async fn nodes_of_a_real_cloud_are_initialized() {
         assert_eq!(label(node, "node.kubernetes.io/instance-type"), Some("m1.small"));
         let shown: Vec<_> = addresses(node).into_iter().map(|(_, address)| address).collect();
         assert!(
-            server.addresses.iter().all(|address| shown.contains(address)),
+            server
+                .addresses
+                .iter()
+                .all(|address| shown.contains(&address.as_str())),
             "{shown:?}: {server:?}"
         );
     }

@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use ccm_sim::{Latency, Scope};
+use ccm_testbed::observe::is_initialized;
 use kube::api::ListParams;
 
-use crate::scene::{LIMIT, Scene, is_initialized, names};
+use crate::scene::{LIMIT, Scene, names};
 
 const NODES: usize = 300;
 

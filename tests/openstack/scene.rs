@@ -9,12 +9,11 @@ use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
 use ccm_testbed::{
     binary::Ccm,
     nodes::{self, NodeSpec},
+    observe::{self, is_initialized},
     stage::Stage,
 };
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::{Api, api::ListParams};
-
-pub(crate) const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 /// Nothing here takes this long unless it is broken.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
@@ -122,17 +121,9 @@ impl Scene {
     }
 
     pub(crate) async fn eventually<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
-        let wait = async {
-            loop {
-                if let Some(found) = check().await {
-                    return found;
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        match tokio::time::timeout(LIMIT, wait).await {
-            Ok(found) => found,
-            Err(_) => panic!("not within {LIMIT:?}: {what}; the program's log:\n{}", self.log()),
+        match observe::eventually(LIMIT, check).await {
+            Some(found) => found,
+            None => panic!("not within {LIMIT:?}: {what}; the program's log:\n{}", self.log()),
         }
     }
 }
@@ -143,40 +134,4 @@ pub(crate) fn read(path: &Path) -> String {
 
 pub(crate) fn names(prefix: &str, count: usize) -> Vec<String> {
     (1..=count).map(|i| format!("{prefix}-{i}")).collect()
-}
-
-pub(crate) fn taints(node: &Node) -> Vec<&str> {
-    let taints = node
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.taints.as_deref())
-        .unwrap_or_default();
-    taints.iter().map(|taint| taint.key.as_str()).collect()
-}
-
-pub(crate) fn is_initialized(node: &Node) -> bool {
-    !taints(node).contains(&TAINT)
-}
-
-pub(crate) fn provider_id(node: &Node) -> &str {
-    node.spec
-        .as_ref()
-        .and_then(|spec| spec.provider_id.as_deref())
-        .unwrap_or_default()
-}
-
-pub(crate) fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
-    node.metadata.labels.as_ref()?.get(key).map(String::as_str)
-}
-
-pub(crate) fn addresses(node: &Node) -> Vec<(String, String)> {
-    let addresses = node
-        .status
-        .as_ref()
-        .and_then(|status| status.addresses.clone())
-        .unwrap_or_default();
-    addresses
-        .into_iter()
-        .map(|address| (address.type_, address.address))
-        .collect()
 }

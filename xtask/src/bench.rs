@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-use crate::{cargo::build_binary, say};
+use crate::cargo::program;
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchOptions {
@@ -25,13 +25,7 @@ enum What {
 }
 
 pub(crate) fn run(options: &BenchOptions) -> Result<()> {
-    let program = match &options.program {
-        Some(program) => program.clone(),
-        None => {
-            say("building the program with --features openstack (release; minutes the first time)");
-            build_binary("openstack", true)?
-        }
-    };
+    let program = program(options.program.as_ref())?;
     let runtime = tokio::runtime::Runtime::new()?;
     match &options.what {
         What::Nodes(options) => runtime.block_on(nodes::run(options, &program)),

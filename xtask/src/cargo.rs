@@ -7,6 +7,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
+use crate::say;
+
 /// The root of the checkout.
 pub(crate) fn root() -> PathBuf {
     // This crate lies one level below it.
@@ -54,6 +56,17 @@ fn shown(command: &Command) -> String {
         .map(|word| word.to_string_lossy())
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// The binary to show or to measure: the given one, else a release build.
+pub(crate) fn program(given: Option<&PathBuf>) -> Result<PathBuf> {
+    match given {
+        Some(program) => Ok(program.clone()),
+        None => {
+            say("building the program with --features openstack (release; minutes the first time)");
+            build_binary("openstack", true)
+        }
+    }
 }
 
 /// Builds the binary with these features and returns its path.

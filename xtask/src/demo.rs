@@ -18,7 +18,7 @@ use ccm_testbed::{
 use clap::{Args, ValueEnum};
 
 use crate::{
-    cargo::build_binary,
+    cargo::program,
     cloud::Cloud,
     print,
     progress::{Nodes, Row, Watch},
@@ -61,13 +61,7 @@ pub(crate) enum DemoCloud {
 
 pub(crate) fn run(options: &DemoOptions) -> Result<()> {
     let DemoCloud::Openstack = options.cloud;
-    let program = match &options.program {
-        Some(program) => program.clone(),
-        None => {
-            say("building the program with --features openstack (release; minutes the first time)");
-            build_binary("openstack", true)?
-        }
-    };
+    let program = program(options.program.as_ref())?;
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
         tokio::select! {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use ccm_testbed::observe;
 use futures_util::TryStreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -14,8 +15,6 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 use tokio::{sync::watch, task::JoinHandle};
-
-const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 /// One node, as `kubectl get nodes -o wide` would like to show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,30 +28,16 @@ pub(crate) struct Row {
 
 impl Row {
     fn of(node: &Node) -> Self {
-        let label = |key: &str| {
-            node.metadata
-                .labels
-                .as_ref()
-                .and_then(|labels| labels.get(key))
-                .cloned()
-                .unwrap_or_default()
-        };
-        let spec = node.spec.as_ref();
-        let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-        let addresses = node
-            .status
-            .as_ref()
-            .and_then(|status| status.addresses.as_deref())
-            .unwrap_or_default();
+        let label = |key| observe::label(node, key).unwrap_or_default().to_owned();
         Self {
-            initialized: !taints.iter().any(|taint| taint.key == TAINT),
-            provider_id: spec.and_then(|spec| spec.provider_id.clone()).unwrap_or_default(),
+            initialized: observe::is_initialized(node),
+            provider_id: observe::provider_id(node).to_owned(),
             zone: label("topology.kubernetes.io/zone"),
             instance_type: label("node.kubernetes.io/instance-type"),
-            addresses: addresses
-                .iter()
-                .filter(|address| address.type_ != "Hostname")
-                .map(|address| address.address.as_str())
+            addresses: observe::addresses(node)
+                .into_iter()
+                .filter(|(kind, _)| *kind != "Hostname")
+                .map(|(_, address)| address)
                 .collect::<Vec<_>>()
                 .join(","),
         }

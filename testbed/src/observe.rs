@@ -1,0 +1,67 @@
+//! What a test looks at, and waiting for it.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+
+use crate::nodes::UNINITIALIZED;
+
+/// How often a condition is looked at.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Looks again and again until there is an answer. `None` if there was none within the limit.
+pub async fn eventually<T>(limit: Duration, check: impl AsyncFn() -> Option<T>) -> Option<T> {
+    let wait = async {
+        loop {
+            if let Some(found) = check().await {
+                return found;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    tokio::time::timeout(limit, wait).await.ok()
+}
+
+/// The keys of a Node's taints.
+#[must_use]
+pub fn taints(node: &Node) -> Vec<&str> {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
+    taints
+        .unwrap_or_default()
+        .iter()
+        .map(|taint| taint.key.as_str())
+        .collect()
+}
+
+/// Whether a Node no longer waits for its cloud.
+#[must_use]
+pub fn is_initialized(node: &Node) -> bool {
+    !taints(node).contains(&UNINITIALIZED)
+}
+
+/// A Node's provider ID, or nothing.
+#[must_use]
+pub fn provider_id(node: &Node) -> &str {
+    let id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
+    id.unwrap_or_default()
+}
+
+/// The value of a Node's label.
+#[must_use]
+pub fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    node.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+/// A Node's addresses, each with its type before it.
+#[must_use]
+pub fn addresses(node: &Node) -> Vec<(&str, &str)> {
+    let addresses = node
+        .status
+        .as_ref()
+        .and_then(|status| status.addresses.as_deref());
+    addresses
+        .unwrap_or_default()
+        .iter()
+        .map(|address| (address.type_.as_str(), address.address.as_str()))
+        .collect()
+}
