@@ -1,14 +1,17 @@
-//! The real OpenStack, where this machine can run it.
+//! The real OpenStack. Only where `CCM_TEST_OPENSTACK_REAL` is set, as `cargo xtask test` does: it installs packages and
+//! starts a dozen services.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::env;
 
 use ccm_testbed::cache::say;
 use ccm_testbed::openstack_real::OpenStack;
 
 #[tokio::test]
 async fn servers_come_and_go_and_calls_are_seen() {
-    if let Err(reason) = OpenStack::available() {
-        say(format!("left out the real OpenStack: {reason}"));
+    if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
+        say("left out, since CCM_TEST_OPENSTACK_REAL is not set: the test of the real OpenStack");
         return;
     }
     let cloud = OpenStack::start(2).await.unwrap();

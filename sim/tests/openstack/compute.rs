@@ -95,8 +95,8 @@ async fn microversions_are_negotiated() {
     for (version, status, said) in [
         ("2.60", 200, "compute 2.60"),
         ("latest", 200, "compute 2.60"),
-        ("2.61", 406, ""),
-        ("3.1", 406, ""),
+        ("2.61", 406, "compute 2.61"),
+        ("3.1", 406, "compute 3.1"),
         ("2", 400, ""),
         ("2.07", 400, ""),
     ] {
@@ -377,7 +377,8 @@ async fn unknown_paths_and_methods_are_404_and_missing_operations_501() {
     let session = Session::start().await;
     for (method, path, status) in [
         (Method::GET, "/RegionOne/compute/v2.1/nothing", 404),
-        (Method::GET, "/RegionOne/compute/v3", 404),
+        (Method::GET, "/RegionOne/compute/v2.1/servers/", 404),
+        (Method::GET, "/RegionOne/compute/v3/servers", 300),
         (Method::PATCH, "/RegionOne/compute/v2.1/flavors/2", 404),
         (Method::GET, "/Elsewhere/compute/v2.1/servers", 404),
         (Method::GET, "/", 404),
@@ -394,4 +395,46 @@ async fn unknown_paths_and_methods_are_404_and_missing_operations_501() {
         404,
         "not an id"
     );
+}
+
+#[tokio::test]
+async fn outside_of_all_versions_the_choices_are_shown_without_a_request_id() {
+    let session = Session::start().await;
+    let answer = session.get("/RegionOne/compute/v3/servers").await;
+    let link = format!("{}/RegionOne/compute/v2.1/v3/servers", session.base);
+    assert_eq!(answer.at("/choices/1/links/0/href"), link);
+    assert_eq!(answer.header("x-openstack-request-id"), "");
+    let answer = session.get("/RegionOne/compute/v2.1").await;
+    assert_eq!(answer.header("openstack-api-version"), "compute 2.1");
+    assert!(answer.header("x-openstack-request-id").starts_with("req-"));
+}
+
+#[tokio::test]
+async fn the_host_name_is_made_of_the_name() {
+    let session = Session::start().await;
+    for (name, want) in [
+        ("Node_1.Example", "node-1-example"),
+        (".edge.", "edge"),
+        ("a/b", "ab"),
+    ] {
+        let id = session.cloud.create_server(&ServerSpec::named(name)).unwrap();
+        let answer = session.nova("2.90", &format!("/servers/{id}")).await;
+        assert_eq!(answer.at("/server/OS-EXT-SRV-ATTR:hostname"), want);
+    }
+}
+
+#[tokio::test]
+async fn links_have_the_project_in_them_if_the_request_has() {
+    let session = Session::start().await;
+    session.cloud.create_server(&ServerSpec::named("node-1")).unwrap();
+    let project = session.cloud.project_id();
+    let link = |answer: Answer| answer.at("/servers/0/links/1/href").to_owned();
+    let with = link(
+        session
+            .nova("2.1", &format!("/servers/detail?project_id={project}"))
+            .await,
+    );
+    assert!(with.contains(&format!("/compute/{project}/servers/")), "{with}");
+    let without = link(session.nova("2.1", "/servers/detail").await);
+    assert!(without.contains("/compute/servers/"), "{without}");
 }

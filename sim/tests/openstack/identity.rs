@@ -263,9 +263,19 @@ async fn refuses_malformed_requests_with_400() {
 async fn unknown_paths_are_404_and_wrong_methods_405() {
     let session = Session::start().await;
     let answer = session.get("/identity/v3/nothing").await;
-    assert_eq!((answer.status, answer.at("/error/title")), (404, "Not Found"));
-    let request = session.request(Method::PATCH, "/identity/v3/auth/tokens");
-    assert_eq!(Answer::of(request.send().await.unwrap()).await.status, 405);
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (404, "text/html; charset=utf-8"),
+        "the framework answers, not Keystone"
+    );
+    for (path, allowed) in [
+        ("/identity/v3/auth/tokens", "GET, DELETE, HEAD, POST, OPTIONS"),
+        ("/identity/v3", "GET, HEAD, OPTIONS"),
+    ] {
+        let request = session.request(Method::PATCH, path);
+        let answer = Answer::of(request.send().await.unwrap()).await;
+        assert_eq!((answer.status, answer.header("allow")), (405, allowed), "{path}");
+    }
 }
 
 #[tokio::test]
@@ -317,7 +327,7 @@ async fn tokens_end_when_they_are_revoked_or_the_password_changes() {
 }
 
 #[tokio::test]
-async fn without_a_project_the_services_refuse() {
+async fn without_a_project_there_is_only_what_is_for_everybody() {
     let session = Session::start().await;
     let unscoped = session.login(&password_login("ccm", "correct-horse", None)).await;
     let session = Session {
@@ -325,5 +335,44 @@ async fn without_a_project_the_services_refuse() {
         ..session
     };
     assert_eq!(session.nova("2.1", "/servers/detail").await.status, 403);
-    assert_eq!(session.neutron("/ports").await.status, 403);
+    assert_eq!(session.nova("2.1", "/flavors").await.status, 200, "for everybody");
+    assert_eq!(
+        session.neutron("/ports").await.each("ports", "id"),
+        Vec::<String>::new()
+    );
+    let networks = session.neutron("/networks").await;
+    assert_eq!(networks.each("networks", "name"), ["public"]);
+}
+
+#[tokio::test]
+async fn a_token_says_all_the_methods_behind_it_in_one_order() {
+    let session = Session::start().await;
+    let identity = json!({"methods": ["token"], "token": {"id": session.token}});
+    let answer = session.login(&json!({"auth": {"identity": identity}})).await;
+    assert_eq!(answer.json["token"]["methods"], json!(["password", "token"]));
+}
+
+#[tokio::test]
+async fn a_revoked_token_is_known_as_one_and_nonsense_is_not() {
+    let session = Session::start().await;
+    let login = password_login("ccm", "correct-horse", Some("k8s"));
+    let other = session.login(&login).await.header("x-subject-token").to_owned();
+    let look = |method: Method, subject: &str| {
+        let request = session.request(method, "/identity/v3/auth/tokens");
+        let request = request.header("x-subject-token", subject);
+        async { Answer::of(request.send().await.unwrap()).await }
+    };
+    assert_eq!(look(Method::DELETE, &other).await.status, 204);
+    for (subject, message) in [
+        (other.as_str(), "Failed to validate token"),
+        ("nonsense", "Could not recognize Fernet token"),
+    ] {
+        let answer = look(Method::GET, subject).await;
+        assert_eq!((answer.status, answer.at("/error/message")), (404, message));
+    }
+    assert_eq!(
+        session.get("/identity/v3/auth/tokens").await.status,
+        403,
+        "no subject"
+    );
 }

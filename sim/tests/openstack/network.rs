@@ -216,11 +216,17 @@ async fn unknown_things_are_404_wrong_methods_405_and_missing_operations_501() {
         (Method::GET, "/networks/none", 404, "NetworkNotFound"),
         (Method::GET, "/subnets/none", 404, "SubnetNotFound"),
         (Method::GET, "/nothing", 404, "HTTPNotFound"),
-        (Method::GET, "/extensions/none", 404, "HTTPNotFound"),
-        (Method::DELETE, "/ports", 405, "HTTPMethodNotAllowed"),
+        (Method::GET, "/extensions/none", 404, ""),
+        (Method::GET, "/ports/a%2Fb", 404, "HTTPNotFound"),
+        (Method::DELETE, "/ports", 404, "PortNotFound"),
         (Method::PATCH, "/ports/none", 405, "HTTPMethodNotAllowed"),
         (Method::PUT, "/ports/none", 501, "NotImplementedError"),
         (Method::GET, "/ports?limit=1&marker=none", 404, "PortNotFound"),
+        (Method::GET, "/subnets?limit=1&marker=none", 200, ""),
+        (Method::GET, "/networks?mtu=x", 400, "InvalidInput"),
+        (Method::GET, "/ports?fixed_ips=none%3D1", 200, ""),
+        (Method::GET, "/ports/none?nonsense=1", 400, "HTTPBadRequest"),
+        (Method::GET, "/ports.json", 200, ""),
     ] {
         let request = session.request(method.clone(), &format!("/RegionOne/network/v2.0{path}"));
         let answer = Answer::of(request.send().await.unwrap()).await;
@@ -230,6 +236,14 @@ async fn unknown_things_are_404_wrong_methods_405_and_missing_operations_501() {
             "{method} {path}"
         );
     }
+}
+
+#[tokio::test]
+async fn an_empty_list_of_fields_selects_none() {
+    let session = Session::start().await;
+    session.cloud.create_server(&ServerSpec::named("node-1")).unwrap();
+    let answer = session.neutron("/ports?fields=").await;
+    assert_eq!(answer.json["ports"], serde_json::json!([{}]));
 }
 
 #[tokio::test]

@@ -186,6 +186,13 @@ pub(crate) struct Difference {
     pub(crate) topology: NewLabels,
 }
 
+impl Difference {
+    /// Whether there is nothing to write.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.addresses.is_none() && self.labels.is_empty()
+    }
+}
+
 /// Compares an initialised node with its machine.
 ///
 /// `previous` are the additional labels that the cloud gave at the refresh before: such a label is ours to change

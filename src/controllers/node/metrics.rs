@@ -6,7 +6,7 @@
 //! | `node_controller_initial_node_sync_delay_seconds` | from a node's creation to the end of its first sync (upstream's name) |
 //! | `ccm_node_initializations_total{result}` | tries, by `success` or the reason of the event |
 //! | `ccm_nodes_uninitialized` | nodes that wait for their next try |
-//! | `ccm_node_refreshes_total{result}` | nodes looked at by the periodic refresh: `unchanged`, `changed`, `failed`, `missing` |
+//! | `ccm_node_refreshes_total{result}` | nodes looked at by the periodic refresh: `unchanged`, `changed`, `failed`, `missing`, `unmanaged` |
 //! | `ccm_node_refresh_duration_seconds` | one pass over all nodes |
 //! | `ccm_nodes_topology_mismatch` | nodes whose zone or region label differs from the cloud |
 

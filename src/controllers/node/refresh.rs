@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ccm_core::{Freshness, Instance, InstanceQuery, InstanceState, Need, Priority};
+use ccm_core::{Error, Freshness, Instance, InstanceQuery, InstanceState, Need, Priority, Result};
 use futures_util::StreamExt;
 use kube::api::PatchParams;
 use tokio::time::Instant;
@@ -14,6 +14,7 @@ use super::{
     desired::{self, Difference, NewLabels, UNINITIALIZED_TAINT},
     initialize::{is_gone, reference},
     patch,
+    provided_ip::ProvidedIpError,
 };
 use crate::{events::EventType, informers::node::NodeObject};
 
@@ -28,8 +29,57 @@ struct Memory {
     labels: HashMap<String, NewLabels>,
     /// The zone and region that were reported as different, by node uid.
     topology: HashMap<String, NewLabels>,
-    /// The failure that was logged last.
-    failure: Option<String>,
+    /// The kind of the failure that was logged last.
+    failure: Option<&'static str>,
+}
+
+/// One refresh under way.
+#[derive(Debug)]
+struct Pass {
+    before: Memory,
+    seen: Memory,
+    due: Vec<(Arc<NodeObject>, Difference)>,
+    failed: usize,
+    failure: Option<Error>,
+}
+
+impl Pass {
+    fn after(before: Memory) -> Self {
+        Self {
+            before,
+            seen: Memory::default(),
+            due: Vec::new(),
+            failed: 0,
+            failure: None,
+        }
+    }
+
+    /// Nothing new was learnt of the node: what was known stays.
+    fn keep(&mut self, uid: &str) {
+        if let Some((uid, labels)) = self.before.labels.remove_entry(uid) {
+            self.seen.labels.insert(uid, labels);
+        }
+        if let Some((uid, topology)) = self.before.topology.remove_entry(uid) {
+            self.seen.topology.insert(uid, topology);
+        }
+    }
+
+    /// Logs a failure when it begins or changes its kind, and its end.
+    fn tell_failures(&mut self) {
+        let kind = self.failure.as_ref().map(|error| error.kind().as_str());
+        match &self.failure {
+            Some(error) if kind != self.before.failure => {
+                let nodes = self.failed;
+                let error = error.report();
+                warn!(controller = COMPONENT, nodes, error, "Could not refresh nodes");
+            }
+            None if self.before.failure.is_some() => {
+                info!(controller = COMPONENT, "Nodes are refreshed again");
+            }
+            _ => {}
+        }
+        self.seen.failure = kind;
+    }
 }
 
 impl NodeController {
@@ -56,146 +106,139 @@ impl NodeController {
         };
         let began = Instant::now();
         let mut nodes = self.nodes.list();
-        nodes.retain(|node| {
-            !node.has_taint(UNINITIALIZED_TAINT)
-                && node.meta.deletion_timestamp.is_none()
-                && node
-                    .view
-                    .provider_id
-                    .as_deref()
-                    .is_none_or(|id| self.cloud.owns(id))
-        });
+        nodes.retain(|node| self.is_refreshed(node));
         if nodes.is_empty() {
             return;
         }
         // What was read for joining nodes shortly before need not be read again.
         let recent = self.config.status_update_frequency / 10;
         let freshness = Freshness::After(began.checked_sub(recent).unwrap_or(began));
-        let mut seen = Memory::default();
-        let mut failed = 0_usize;
-        let mut failure = None;
-        let mut due = Vec::new();
+        let mut pass = Pass::after(std::mem::take(memory));
         // In pieces, so that what is known of ten thousand nodes is not all there at once; whatever the provider
         // caches for one piece serves the next.
         for piece in nodes.chunks(PIECE) {
-            let queries: Vec<_> = piece
-                .iter()
-                .map(|node| InstanceQuery {
-                    node: Arc::clone(&node.view),
-                    need: Need::Metadata,
-                })
-                .collect();
+            let query = |node: &Arc<NodeObject>| InstanceQuery {
+                node: Arc::clone(&node.view),
+                need: Need::Metadata,
+            };
+            let queries: Vec<_> = piece.iter().map(query).collect();
             let answers = instances
                 .describe(&queries, freshness, Priority::Background)
                 .await;
             for (node, answer) in piece.iter().zip(answers) {
-                match answer {
-                    Ok(InstanceState::Present(instance)) => {
-                        if let Some(difference) = self.compare(node, &instance, memory, &mut seen) {
-                            due.push((Arc::clone(node), difference));
-                        }
-                    }
-                    // Whether it is to be deleted is the lifecycle controller's to find out.
-                    Ok(InstanceState::Absent | InstanceState::Unresolved) => {
-                        self.metrics.refreshed("missing");
-                    }
-                    Ok(InstanceState::Unmanaged) => {}
-                    Err(error) => {
-                        self.metrics.refreshed("failed");
-                        failed += 1;
-                        debug!(
-                            node = node.view.name,
-                            error = error.report(),
-                            "Could not refresh node"
-                        );
-                        failure.get_or_insert(error);
-                    }
-                }
+                self.judge(node, answer, &mut pass);
             }
         }
-        match &failure {
-            Some(error) if memory.failure.as_deref() != Some(error.kind().as_str()) => {
-                warn!(
-                    controller = COMPONENT,
-                    nodes = failed,
-                    error = error.report(),
-                    "Could not refresh nodes"
-                );
-            }
-            None if memory.failure.is_some() => info!(controller = COMPONENT, "Nodes are refreshed again"),
-            _ => {}
-        }
-        seen.failure = failure.map(|error| error.kind().as_str().to_owned());
+        pass.tell_failures();
         self.metrics
             .topology_mismatch
-            .set(i64::try_from(seen.topology.len()).unwrap_or(i64::MAX));
+            .set(i64::try_from(pass.seen.topology.len()).unwrap_or(i64::MAX));
+        let Pass { seen, due, .. } = pass;
         *memory = seen;
 
         let changed = due.len();
+        let writers = self.config.concurrent_status_updates.get();
         futures_util::stream::iter(due)
-            .for_each_concurrent(
-                self.config.concurrent_status_updates.get(),
-                async |(node, difference)| {
-                    if !shutdown.is_cancelled() {
-                        self.write_difference(&node, difference).await;
-                    }
-                },
-            )
+            .for_each_concurrent(writers, async |(node, difference)| {
+                if !shutdown.is_cancelled() {
+                    self.write_difference(&node, difference).await;
+                }
+            })
             .await;
-        self.metrics
-            .refresh_duration
-            .observe(began.elapsed().as_secs_f64());
-        debug!(controller = COMPONENT, changed, elapsed = ?began.elapsed(), "Refreshed nodes");
+        let elapsed = began.elapsed();
+        self.metrics.refresh_duration.observe(elapsed.as_secs_f64());
+        debug!(controller = COMPONENT, changed, ?elapsed, "Refreshed nodes");
     }
 
-    /// Compares one node; reports a zone or region that may not be followed.
+    /// Whether a refresh looks at the node: it is initialised, it stays, and it is not another cloud's.
+    fn is_refreshed(&self, node: &NodeObject) -> bool {
+        let id = node.view.provider_id.as_deref();
+        !node.has_taint(UNINITIALIZED_TAINT)
+            && node.meta.deletion_timestamp.is_none()
+            && id.is_none_or(|id| self.cloud.owns(id))
+    }
+
+    /// What the answer about one node means.
+    fn judge(&self, node: &Arc<NodeObject>, answer: Result<InstanceState>, pass: &mut Pass) {
+        let result = match answer {
+            Ok(InstanceState::Present(instance)) => match self.compare(node, &instance, pass) {
+                Ok(difference) if difference.is_empty() => "unchanged",
+                Ok(difference) => {
+                    // Counted when it is written.
+                    return pass.due.push((Arc::clone(node), difference));
+                }
+                Err(error) => {
+                    debug!(node = node.view.name, %error, "Left the node as it is");
+                    "failed"
+                }
+            },
+            // Whether the node is to be deleted is not for a refresh to say.
+            Ok(InstanceState::Absent | InstanceState::Unresolved) => {
+                pass.keep(&node.view.uid);
+                "missing"
+            }
+            Ok(InstanceState::Unmanaged) => "unmanaged",
+            Err(error) => {
+                debug!(
+                    node = node.view.name,
+                    error = error.report(),
+                    "Could not refresh node"
+                );
+                pass.keep(&node.view.uid);
+                pass.failed += 1;
+                pass.failure.get_or_insert(error);
+                "failed"
+            }
+        };
+        self.metrics.refreshed(result);
+    }
+
+    /// Compares one node with its machine; reports a zone or region that may not be followed.
     fn compare(
         &self,
         node: &NodeObject,
         instance: &Instance,
-        memory: &Memory,
-        seen: &mut Memory,
-    ) -> Option<Difference> {
+        pass: &mut Pass,
+    ) -> std::result::Result<Difference, ProvidedIpError> {
         let uid = &node.view.uid;
-        let previous = memory.labels.get(uid);
+        let previous = pass.before.labels.get(uid);
         let found = desired::difference(node, instance, previous, self.config.refresh_topology_labels);
         let labels: NewLabels = desired::additional_labels(instance)
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         if !labels.is_empty() {
-            seen.labels.insert(uid.clone(), labels);
+            pass.seen.labels.insert(uid.clone(), labels);
         }
-        let difference = match found {
-            Ok(difference) => difference,
-            Err(error) => {
-                self.metrics.refreshed("failed");
-                debug!(node = node.view.name, %error, "Left the node's addresses as they are");
-                return None;
-            }
-        };
+        let difference = found?;
         if !difference.topology.is_empty() {
-            if memory.topology.get(uid) != Some(&difference.topology) {
-                let message = format!(
-                    "The cloud now says {}; the node's labels are left as they are, since volumes have affinity to \
-                     them (--refresh-topology-labels changes them)",
-                    difference
-                        .topology
-                        .iter()
-                        .map(|(key, value)| format!("{key}={value}"))
-                        .collect::<Vec<_>>()
-                        .join(", ")
-                );
-                warn!(controller = COMPONENT, node = node.view.name, labels = ?difference.topology, "Topology differs");
-                self.recorder
-                    .publish(reference(node), EventType::Warning, "TopologyChanged", &message);
+            if pass.before.topology.get(uid) != Some(&difference.topology) {
+                self.tell_topology(node, &difference.topology);
             }
-            seen.topology.insert(uid.clone(), difference.topology.clone());
+            pass.seen
+                .topology
+                .insert(uid.clone(), difference.topology.clone());
         }
-        if difference.addresses.is_none() && difference.labels.is_empty() {
-            self.metrics.refreshed("unchanged");
-            return None;
-        }
-        Some(difference)
+        Ok(difference)
+    }
+
+    fn tell_topology(&self, node: &NodeObject, labels: &NewLabels) {
+        warn!(
+            controller = COMPONENT,
+            node = node.view.name,
+            ?labels,
+            "Topology differs"
+        );
+        let values: Vec<_> = labels
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        let message = format!(
+            "The cloud now says {}; the node's labels are left as they are, since volumes have affinity to them \
+             (--refresh-topology-labels changes them)",
+            values.join(", ")
+        );
+        self.recorder
+            .publish(reference(node), EventType::Warning, "TopologyChanged", &message);
     }
 
     async fn write_difference(&self, node: &NodeObject, difference: Difference) {

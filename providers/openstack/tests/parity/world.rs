@@ -217,8 +217,8 @@ impl World {
         let subnets = self.ok(Method::GET, &url, admin, None).await;
         self.vars.insert("public-net", public);
         let subnets = &subnets["subnets"][0];
-        self.vars.insert("public-subnet", text(&subnets["id"]));
-        self.vars.insert("public-subnet-name", text(&subnets["name"]));
+        self.vars.insert("outer-subnet", text(&subnets["id"]));
+        self.vars.insert("outer-subnet-name", text(&subnets["name"]));
         self.vars.insert("net", net);
         self.vars.insert("subnet", subnet);
     }
@@ -385,7 +385,7 @@ impl World {
         ] {
             world.vars.insert(var, like.var(var).to_owned());
         }
-        world.vars.insert("public-subnet-name", "public-0".to_owned());
+        world.vars.insert("outer-subnet-name", "public-0".to_owned());
         world.vars.insert("project", project);
         world.vars.insert("user", user);
         world.vars.insert("credential", credential.id);
@@ -395,7 +395,7 @@ impl World {
         let networks = world.ok(Method::GET, &url, world.var("token"), None).await;
         for network in networks["networks"].as_array().unwrap() {
             let (net, subnet) = if network["name"] == "public" {
-                ("public-net", "public-subnet")
+                ("public-net", "outer-subnet")
             } else {
                 ("net", "subnet")
             };
