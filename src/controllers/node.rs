@@ -185,10 +185,15 @@ impl NodeController {
         }
     }
 
+    /// The node is initialised, or gone: what is remembered of its failures goes.
     fn forget(&self, name: &str) {
-        if self.attempts.lock().remove(name).is_some() {
-            self.metrics.waiting.set(self.waiting());
+        let Some(attempt) = self.attempts.lock().remove(name) else {
+            return;
+        };
+        if let Some(reason) = attempt.reason {
+            self.reports.end(name, reason);
         }
+        self.metrics.waiting.set(self.waiting());
     }
 
     /// Whether the node is initialised although the store does not show it yet.

@@ -35,7 +35,7 @@ pub(crate) struct Attempt {
     /// When it failed last.
     answered: Instant,
     /// Why it failed last.
-    reason: Option<&'static str>,
+    pub(crate) reason: Option<&'static str>,
 }
 
 impl Attempt {
@@ -89,17 +89,13 @@ impl NodeController {
             () = shutdown.cancelled() => return Err(Retry),
         };
         match self.apply(node, state, shutdown).await {
-            Ok(Written::Moot) => {
-                self.succeeded(name);
-                Ok(())
-            }
+            Ok(Written::Moot) => Ok(()),
             Ok(Written::Done) => {
                 let finished = Finished {
                     uid: node.view.uid.clone(),
                     at: Instant::now(),
                 };
                 self.finished.lock().insert(name.clone(), finished);
-                self.succeeded(name);
                 self.metrics.initialized("success");
                 if let Some(age) = node.age_seconds() {
                     self.metrics.taint_removal_delay.observe(age);
@@ -238,14 +234,6 @@ impl NodeController {
                 Err(Retry)
             }
         }
-    }
-
-    fn succeeded(&self, name: &str) {
-        let attempt = self.attempts.lock().remove(name);
-        if let Some(reason) = attempt.and_then(|attempt| attempt.reason) {
-            self.reports.end(name, reason);
-        }
-        self.metrics.waiting.set(self.waiting());
     }
 
     fn fail(&self, node: &NodeObject, problem: &Problem) {
