@@ -92,7 +92,9 @@ impl OpenStack {
     pub async fn shared(servers: u32) -> Result<&'static Self> {
         static SHARED: OnceCell<OpenStack> = OnceCell::const_new();
         let cloud = SHARED.get_or_try_init(|| Self::start(servers)).await?;
-        cloud.seed_servers(servers).await?;
+        if cloud.scripts.seeded().is_none_or(|seeded| seeded < servers) {
+            cloud.seed_servers(servers).await?;
+        }
         Ok(cloud)
     }
 
@@ -143,7 +145,8 @@ impl OpenStack {
         if missing.is_empty() {
             return Ok(());
         }
-        self.servers("create", missing).await.map(drop)
+        self.servers("create", missing).await?;
+        self.scripts.note_seeded(servers)
     }
 
     /// Lets go of the cloud and, if this was its last user, waits until it has stopped. Dropping it does the same
@@ -299,6 +302,19 @@ impl Scripts {
         command
     }
 
+    /// How many servers there are at least, if the tenant was made. The note goes with the state.
+    fn seeded(&self) -> Option<u32> {
+        fs::read_to_string(self.seed_note()).ok()?.trim().parse().ok()
+    }
+
+    fn note_seeded(&self, servers: u32) -> Result<()> {
+        fs::write(self.seed_note(), servers.to_string()).context("cannot note what was seeded")
+    }
+
+    fn seed_note(&self) -> PathBuf {
+        self.dir.join("seed.servers")
+    }
+
     /// A cloud that is not whole is not repaired: after a restart the fake hypervisor has forgotten its servers.
     fn ensure_running(&self, servers: u32) -> Result<()> {
         let log = self.beside("start.log");
@@ -311,8 +327,12 @@ impl Scripts {
             run_logged(&self.command("start.sh"), &log)?;
             say(format!("OpenStack runs after {} s", started.elapsed().as_secs()));
         }
+        if self.seeded().is_some_and(|seeded| seeded >= servers) {
+            return Ok(());
+        }
         say(format!("seeding OpenStack with {servers} servers"));
-        run_logged(self.command("seed.sh").arg(servers.to_string()), &log)
+        run_logged(self.command("seed.sh").arg(servers.to_string()), &log)?;
+        self.note_seeded(servers)
     }
 }
 

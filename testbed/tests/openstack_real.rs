@@ -4,9 +4,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::env;
+use std::path::PathBuf;
 
-use ccm_testbed::cache::say;
+use ccm_testbed::cache::{self, say};
 use ccm_testbed::openstack_real::OpenStack;
+
+/// Where the cloud's state is.
+fn state() -> PathBuf {
+    env::var_os("OSREAL_DIR").map_or_else(
+        || cache::dir().unwrap().join("openstack-real/cloud"),
+        PathBuf::from,
+    )
+}
 
 #[tokio::test]
 async fn servers_come_and_go_and_calls_are_seen() {
@@ -14,7 +23,10 @@ async fn servers_come_and_go_and_calls_are_seen() {
         say("left out, since CCM_TEST_OPENSTACK_REAL is not set: the test of the real OpenStack");
         return;
     }
+    // Whoever has it running keeps it when we are gone.
+    let shared = state().join("run").exists();
     let cloud = OpenStack::start(2).await.unwrap();
+    assert_eq!(cloud.dir(), state());
     let conf = std::fs::read_to_string(cloud.cloud_conf()).unwrap();
     assert!(
         conf.contains(&format!("auth-url={}\n", cloud.auth_url())),
@@ -47,14 +59,24 @@ async fn servers_come_and_go_and_calls_are_seen() {
     let servers = cloud.delete_servers(&["extra-1", "extra-2"]).await.unwrap();
     assert!(!servers.iter().any(|s| s.name.starts_with("extra")));
 
+    let mark = cloud.mark().unwrap();
     let second = OpenStack::start(2).await.unwrap();
+    let calls = cloud.calls_since(&mark).unwrap();
+    let logins: Vec<_> = calls
+        .iter()
+        .filter(|c| c.service == "keystone" && c.method == "POST" && c.user_agent.starts_with("openstacksdk"))
+        .collect();
+    assert!(logins.is_empty(), "who joins finds everything there: {logins:?}");
     let dir = cloud.dir().to_owned();
     cloud.stop().await.unwrap();
-    assert_eq!(
-        second.list_servers().await.unwrap().len(),
-        2,
+    assert!(
+        second.list_servers().await.unwrap().len() >= 2,
         "runs as long as it has a user"
     );
     second.stop().await.unwrap();
-    assert!(!dir.join("run").exists(), "stopped and wiped after the last user");
+    assert_eq!(
+        dir.join("run").exists(),
+        shared,
+        "stopped and wiped after the last user, and not before"
+    );
 }

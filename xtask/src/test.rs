@@ -56,14 +56,10 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
         execute(&mut cargo(&args))
     })?;
     step("tests without a cloud", || {
-        execute(&mut cargo(&[
-            "test",
-            "--locked",
-            "--test",
-            "registry",
-            "--test",
-            "out_of_tree",
-        ]))
+        // Cargo builds examples only along with all tests.
+        execute(&mut cargo(&["build", "--locked", "--example", "out_of_tree"]))?;
+        let args = ["test", "--locked", "--test", "registry", "--test", "out_of_tree"];
+        execute(&mut cargo(&args))
     })?;
     step("tests", || tests(options))?;
     step("demo", || {
