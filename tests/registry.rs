@@ -1,5 +1,5 @@
-//! The clouds of this repository stand in four places, and these agree: the folders in `providers/`, the features of the
-//! root package, the list in `src/providers.rs`, and what is linked into the binary.
+//! The clouds of this repository stand in five places, and these agree: the folders in `providers/`, the features of the
+//! root package, the list in `src/providers.rs`, what is linked into the binary, and the tables of the two READMEs.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
@@ -60,6 +60,22 @@ fn features_are_the_listed_clouds() {
         .map(|name| name.trim_matches('"').to_owned())
         .collect();
     assert_eq!(all, listed(), "all-providers");
+}
+
+#[test]
+fn the_readmes_have_a_row_for_each() {
+    for file in ["README.md", "providers/README.md"] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        let rows: BTreeSet<_> = text
+            .lines()
+            .filter(|line| line.starts_with("| "))
+            .flat_map(|line| line.split('|').map(str::trim))
+            .filter_map(|cell| cell.strip_prefix('`')?.strip_suffix('`'))
+            .filter(|cell| !cell.contains(['/', '-', '.', '<']))
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(rows, listed(), "{file}");
+    }
 }
 
 #[test]
