@@ -22,11 +22,11 @@ def parallel(fn, items):
         return list(pool.map(fn, items))
 
 
-def wait(c, what, done):
-    """One list call for all servers: polling each would slow down the nova that is to do the work."""
+def wait(c, what, done, details=True):
+    """One list call for all servers, short if it can be: polling each would slow down the nova that is to do the work."""
     end = time.time() + LIMIT
     while True:
-        now = {s.name: s for s in c.compute.servers()}
+        now = {s.name: s for s in c.compute.servers(details=details)}
         failed = [s.name for s in now.values() if s.status == "ERROR"]
         if failed:
             sys.exit(f"{what}: in ERROR: {failed}; see log/nova*.log")
@@ -59,7 +59,7 @@ def by_name(c, names):
 
 def delete(c, names):
     parallel(lambda s: c.compute.delete_server(s), by_name(c, names))
-    wait(c, "servers deleted", lambda now: not set(names) & set(now))
+    wait(c, "servers deleted", lambda now: not set(names) & set(now), details=False)
 
 
 def stop(c, names):

@@ -345,14 +345,6 @@ async fn without_a_project_there_is_only_what_is_for_everybody() {
 }
 
 #[tokio::test]
-async fn a_token_says_all_the_methods_behind_it_in_one_order() {
-    let session = Session::start().await;
-    let identity = json!({"methods": ["token"], "token": {"id": session.token}});
-    let answer = session.login(&json!({"auth": {"identity": identity}})).await;
-    assert_eq!(answer.json["token"]["methods"], json!(["password", "token"]));
-}
-
-#[tokio::test]
 async fn a_revoked_token_is_known_as_one_and_nonsense_is_not() {
     let session = Session::start().await;
     let login = password_login("ccm", "correct-horse", Some("k8s"));

@@ -25,6 +25,7 @@ const HEADERS: &[&str] = &[
 /// Lists whose order means nothing. The ids of networks differ from cloud to cloud, and with them their order.
 const SETS: &[&str] = &[
     "endpoints",
+    "methods",
     "networks",
     "resources",
     "roles",

@@ -9,7 +9,7 @@ use crate::openstack::identity::{DOMAIN_ID, DOMAIN_NAME, Grant, Identity, Token,
 use crate::openstack::ids::Ids;
 use crate::openstack::spec::AppCredential;
 
-/// What Keystone says it knows, in the order in which tokens list their methods.
+/// What Keystone says it knows.
 const METHODS: [&str; 7] = [
     "external",
     "password",
@@ -306,9 +306,6 @@ fn from_token(identity: &Identity, data: &Value, now: Timestamp, token: &mut Tok
             token.methods.push(method.clone());
         }
     }
-    token
-        .methods
-        .sort_by_key(|method| METHODS.iter().position(|known| known == method));
     Ok(())
 }
 
