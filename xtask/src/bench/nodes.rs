@@ -227,6 +227,19 @@ fn report(figures: &[Figures], single: &BTreeMap<String, u64>) -> String {
             figures.peak_rss_mb,
         );
     }
+    text.push_str(
+        "\nWhat bounds it is the API server, not the cloud: two patches and an Event for each node, written by etcd and\n\
+         kube-apiserver on the same cores as everything else.\n\n",
+    );
+    for figures in figures {
+        let requests = figures.nodes as f64 * (figures.writes_per_node + figures.events_per_node);
+        let rate = requests / figures.seconds;
+        let _ = writeln!(
+            text,
+            "- {} nodes: {rate:.0} writes to the API server a second",
+            figures.nodes
+        );
+    }
     text.push_str("\nCalls by kind:\n\n");
     for figures in figures {
         let _ = writeln!(text, "- {} nodes: {}", figures.nodes, kinds(&figures.calls));
