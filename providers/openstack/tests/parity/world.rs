@@ -367,6 +367,7 @@ impl World {
             sim.advance_clock(Duration::from_secs(1));
             sim.create_server(&ServerSpec {
                 id: id(var),
+                flavor: id("flavor"),
                 project: Some(project.clone()),
                 ports: Some(vec![port]),
                 metadata: BTreeMap::from([("role".to_owned(), "node".to_owned())]),
