@@ -76,14 +76,13 @@ impl NodeController {
             );
             return Err(Retry);
         }
-        let previous = self
+        // An earlier answer did not help: only something newer can.
+        let newer_than = self
             .attempts
             .lock()
             .get(name)
             .filter(|attempt| !attempt.is_outdated(node))
-            .cloned();
-        // An earlier answer did not help: only something newer can.
-        let newer_than = previous.as_ref().map(|attempt| attempt.answered);
+            .map(|attempt| attempt.answered);
         let state = tokio::select! {
             state = self.describer.describe(Arc::clone(&node.view), newer_than) => state,
             () = shutdown.cancelled() => return Err(Retry),
