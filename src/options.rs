@@ -14,13 +14,14 @@ mod misc;
 mod serving;
 mod value;
 
-use std::{ffi::OsString, fmt};
+use std::{ffi::OsString, fmt, time::Duration};
 
 use ccm_core::Provider;
 use clap::{Args, CommandFactory, FromArgMatches, Parser};
 
 pub use config::{
-    ApiServerConfig, Certificate, ClientLimit, Config, LogFormat, LoggingConfig, NodeConfig, ServingConfig,
+    ApiServerConfig, Certificate, ClientLimit, Config, Controllers, ElectionConfig, LifecycleConfig,
+    LogFormat, LoggingConfig, NodeConfig, ServingConfig,
 };
 
 use crate::providers;
@@ -218,7 +219,15 @@ impl Options {
                 cluster_name: self.generic.cluster_name,
                 user_agent,
                 api_server,
+                controllers: Controllers::default(),
                 node,
+                lifecycle: LifecycleConfig {
+                    monitor_period: Duration::from_secs(5),
+                    deletion_grace: Duration::from_secs(120),
+                    deletion_confirm: Duration::from_secs(10),
+                    deletion_share: 0.25,
+                },
+                election: None,
                 serving,
                 logging,
                 shutdown_drain,

@@ -1,6 +1,7 @@
 //! What the flags come to once they are checked.
 
 use std::{
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
     num::NonZeroUsize,
     path::PathBuf,
@@ -22,8 +23,14 @@ pub struct Config {
     pub user_agent: String,
     /// How to reach the API server.
     pub api_server: ApiServerConfig,
+    /// Which controllers run.
+    pub controllers: Controllers,
     /// The node controller.
     pub node: NodeConfig,
+    /// The node lifecycle controller.
+    pub lifecycle: LifecycleConfig,
+    /// The election of one leader among replicas; `None` if there is none.
+    pub election: Option<ElectionConfig>,
     /// The HTTPS server; `None` if it is switched off.
     pub serving: Option<ServingConfig>,
     /// The log.
@@ -67,6 +74,49 @@ pub struct NodeConfig {
     pub concurrent_status_updates: NonZeroUsize,
     /// Whether zone and region of initialised nodes may change.
     pub refresh_topology_labels: bool,
+}
+
+/// Which controllers run: `--controllers`.
+#[derive(Clone, Debug, Default)]
+pub struct Controllers {
+    /// Canonical names of those that are switched off.
+    pub disabled: BTreeSet<&'static str>,
+}
+
+impl Controllers {
+    /// Whether the controller of this canonical name, such as `cloud-node-controller`, is to run.
+    #[must_use]
+    pub fn is_enabled(&self, name: &str) -> bool {
+        !self.disabled.contains(name)
+    }
+}
+
+/// The node lifecycle controller.
+#[derive(Clone, Debug)]
+pub struct LifecycleConfig {
+    /// The shortest time between two questions about a node that is not ready.
+    pub monitor_period: Duration,
+    /// A node younger than this is never deleted.
+    pub deletion_grace: Duration,
+    /// How far apart the two answers must be that say that a node's machine is gone.
+    pub deletion_confirm: Duration,
+    /// If more than this share of the nodes (0 to 1), and more than three, seem gone, they are deleted slowly.
+    pub deletion_share: f64,
+}
+
+/// The election of one leader among replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElectionConfig {
+    /// How long others wait after the last renewal that they saw before they take the lease.
+    pub lease_duration: Duration,
+    /// A leader that could not renew for this long gives up. Shorter than `lease_duration`.
+    pub renew_deadline: Duration,
+    /// The time between two tries to get or to renew the lease.
+    pub retry_period: Duration,
+    /// The Lease's name.
+    pub name: String,
+    /// The Lease's namespace.
+    pub namespace: String,
 }
 
 /// The HTTPS server.

@@ -1,15 +1,17 @@
 //! What a provider hands to the framework.
 
-use std::{fmt::Debug, time::Duration};
+use std::{fmt::Debug, path::PathBuf, time::Duration};
 
+use async_trait::async_trait;
 use tokio::time::Instant;
 
-use crate::instances::Instances;
+use crate::{Result, instances::Instances};
 
 /// One cloud, as one provider sees it with one set of credentials.
 ///
 /// A capability is a value: a method that returns `None` says that this cloud (or this configuration of it) does
 /// not have it, and the controllers that need it are not started.
+#[async_trait]
 pub trait Cloud: Debug + Send + Sync {
     /// The name in the registry, on `--cloud-provider` and before `://` in provider IDs.
     fn name(&self) -> &'static str;
@@ -22,10 +24,49 @@ pub trait Cloud: Debug + Send + Sync {
             .is_some_and(|(scheme, _)| scheme == self.name())
     }
 
+    /// Where and as whom the cloud is asked, in words for events and the log, such as
+    /// `project "web" of https://keystone.example.com/v3, region "one"`. Never a secret.
+    fn scope(&self) -> String {
+        self.name().to_owned()
+    }
+
+    /// A number that changes whenever the credentials in use change. Two answers are from the same cloud, seen with the
+    /// same eyes, only if it was the same before the first question and after the last answer.
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    /// The files that [`reload`](Self::reload) reads: the config file, and whatever it refers to. May change with every
+    /// reload.
+    fn watched_files(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    /// Reads the configuration again and takes over what can be taken over while running, above all credentials. Called
+    /// when one of the [`watched_files`](Self::watched_files) has changed; may be called without any change.
+    ///
+    /// All or nothing: with an error, everything is as it was before the call.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the new files, as [`Provider::validate`](crate::Provider) reports it, or the cloud
+    /// does not accept the new credentials.
+    async fn reload(&self) -> Result<Reload> {
+        Ok(Reload::default())
+    }
+
     /// Which machines there are and what is known of them.
     fn instances(&self) -> Option<&dyn Instances> {
         None
     }
+}
+
+/// What [`Cloud::reload`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reload {
+    /// The keys that changed and are in force now, by the names that they have in the file.
+    pub applied: Vec<String>,
+    /// The keys that changed and need a restart of the process to be in force.
+    pub restart_needed: Vec<String>,
 }
 
 /// How old an answer may be.

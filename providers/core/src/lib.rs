@@ -24,7 +24,7 @@ pub mod registry;
 pub mod testkit;
 
 pub use async_trait::async_trait;
-pub use cloud::{Cloud, Freshness, Priority};
+pub use cloud::{Cloud, Freshness, Priority, Reload};
 pub use error::{Error, ErrorKind, Outcome, Result, Retry};
 pub use instances::{
     AddressType, Instance, InstanceQuery, InstanceState, Instances, Need, NodeAddress, NodeView, Power,
