@@ -1,5 +1,8 @@
 //! `cargo xtask bench`: calls, seconds and bytes, on one machine in one run.
 
+mod document;
+mod lifecycle;
+mod measure;
 mod nodes;
 
 use std::path::PathBuf;
@@ -22,6 +25,8 @@ pub(crate) struct BenchOptions {
 enum What {
     /// Nodes that join, an idle cluster, one node in a large project.
     Nodes(nodes::NodesOptions),
+    /// Nodes that are not ready, nodes whose server is gone, a leader that ends.
+    Lifecycle(lifecycle::LifecycleOptions),
 }
 
 pub(crate) fn run(options: &BenchOptions) -> Result<()> {
@@ -29,5 +34,6 @@ pub(crate) fn run(options: &BenchOptions) -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     match &options.what {
         What::Nodes(options) => runtime.block_on(nodes::run(options, &program)),
+        What::Lifecycle(options) => runtime.block_on(lifecycle::run(options, &program)),
     }
 }

@@ -109,16 +109,37 @@ impl Watch {
 
     /// Returns when `count` nodes are initialised.
     pub(crate) async fn initialized(&mut self, count: usize, limit: Duration) -> Result<Arc<Nodes>> {
-        let done = self.nodes.wait_for(|nodes| nodes.initialized() >= count);
-        let outcome = tokio::time::timeout(limit, done)
-            .await
-            .map(|nodes| nodes.map(|nodes| Arc::clone(&nodes)));
-        match outcome {
-            Ok(nodes) => nodes.context("the watch of the nodes ended"),
-            Err(_) => bail!(
+        match self.wait(limit, |nodes| nodes.initialized() >= count).await? {
+            Some(nodes) => Ok(nodes),
+            None => bail!(
                 "{} of {count} nodes initialized after {limit:?}",
                 self.now().initialized()
             ),
+        }
+    }
+
+    /// Returns when no more than `count` nodes are left.
+    pub(crate) async fn left(&mut self, count: usize, limit: Duration) -> Result<()> {
+        match self.wait(limit, |nodes| nodes.rows.len() <= count).await? {
+            Some(_) => Ok(()),
+            None => bail!(
+                "{} nodes are left after {limit:?}, not {count}",
+                self.now().rows.len()
+            ),
+        }
+    }
+
+    /// The nodes as soon as they fulfil the condition; `None` if they do not within the limit.
+    async fn wait(
+        &mut self,
+        limit: Duration,
+        done: impl FnMut(&Arc<Nodes>) -> bool,
+    ) -> Result<Option<Arc<Nodes>>> {
+        match tokio::time::timeout(limit, self.nodes.wait_for(done)).await {
+            Ok(nodes) => nodes
+                .map(|nodes| Some(Arc::clone(&nodes)))
+                .context("the watch of the nodes ended"),
+            Err(_) => Ok(None),
         }
     }
 }

@@ -7,19 +7,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use ccm_sim::openstack::ServerSpec;
 use ccm_testbed::{
-    binary::Ccm,
     nodes::{self, NodeSpec},
     stage::Stage,
 };
 use clap::Args;
 
-use crate::{cargo::root, cloud::Cloud, print, progress::Watch, say};
+use super::{
+    document::write_section,
+    measure::{LATENCY, kinds, since, wait_for, writes},
+};
+use crate::{cloud::Cloud, print, progress::Watch, say};
 
-/// Every cloud call takes this long.
-const LATENCY: Duration = Duration::from_millis(50);
 /// Upstream's calls for one node, at initialisation and at every refresh.
 const GO_CALLS_PER_NODE: usize = 4;
 /// Refreshes of all nodes in an hour with upstream's default of 5 minutes.
@@ -61,12 +62,7 @@ pub(crate) async fn run(options: &NodesOptions, program: &Path) -> Result<()> {
     let report = report(&figures, &single);
     print(&report);
     if options.write {
-        let path = root().join("docs/benchmarks.md");
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        std::fs::write(&path, report)?;
-        say(&format!("wrote {}", path.display()));
+        write_section("nodes", &report)?;
     }
     Ok(())
 }
@@ -99,7 +95,7 @@ async fn join(program: &Path, count: usize) -> Result<Figures> {
     // Events come last.
     wait_for(&ccm, "ccm_events_total{result=\"written\"}", count as u64).await?;
     let peak_rss_mb = ccm.peak_rss_kib()? as f64 / 1024.0;
-    let (writes_per_node, events_per_node) = writes(&stage, count)?;
+    let (writes_per_node, events_per_node) = writes_per_node(&stage, count)?;
     ccm.kill()?;
 
     say(&format!(
@@ -130,45 +126,10 @@ async fn join(program: &Path, count: usize) -> Result<Figures> {
 }
 
 /// The program's writes of nodes, and its events, for each node.
-fn writes(stage: &Stage, count: usize) -> Result<(f64, f64)> {
-    let mut writes = 0_usize;
-    let mut events = 0_usize;
-    for entry in stage.control_plane.audit_log()? {
-        if !entry.user_agent.starts_with("cloud-controller-manager") {
-            continue;
-        }
-        match (entry.resource.as_str(), entry.verb.as_str()) {
-            ("nodes", "patch" | "update" | "create" | "delete") => writes += 1,
-            ("events", "create" | "patch") => events += 1,
-            _ => {}
-        }
-    }
+fn writes_per_node(stage: &Stage, count: usize) -> Result<(f64, f64)> {
+    let writes = writes(stage)?;
     let per_node = |total: usize| total as f64 / count as f64;
-    Ok((per_node(writes), per_node(events)))
-}
-
-/// Waits until a metric has reached this value; returns the value it has then.
-async fn wait_for(ccm: &Ccm, name: &str, value: u64) -> Result<u64> {
-    let wait = async {
-        loop {
-            let now = metric(&ccm.get("/metrics").await?.1, name);
-            if now >= value {
-                return Ok(now);
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(300), wait)
-        .await
-        .with_context(|| format!("{name} did not reach {value}"))?
-}
-
-/// The value of a metric, named with its labels.
-fn metric(text: &str, name: &str) -> u64 {
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+    Ok((per_node(writes.nodes), per_node(writes.events)))
 }
 
 /// Calls, without those of the start, for one node that joins a project of many servers.
@@ -189,24 +150,14 @@ async fn one_in_a_large_project(program: &Path) -> Result<BTreeMap<String, u64>>
     let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
     nodes::register(&client, &specs).await?;
     watch.initialized(1, Duration::from_secs(60)).await?;
-    let mut calls = cloud.calls()?;
-    for (op, count) in before {
-        if let Some(total) = calls.get_mut(&op) {
-            *total -= count;
-        }
-    }
-    calls.retain(|_, count| *count > 0);
-    Ok(calls)
+    Ok(since(&before, cloud.calls()?))
 }
 
 fn report(figures: &[Figures], single: &BTreeMap<String, u64>) -> String {
     let mut text = String::from(
-        "# Benchmarks\n\n\
-         Made by `cargo xtask bench nodes --write`: a real kube-apiserver and etcd, the simulated OpenStack with 50 ms for\n\
-         every call, and the release build, all on the same machine. Nodes are about 10 kB each (50 images, 20 labels,\n\
-         conditions, managedFields). They are registered and tainted before the program starts, so that the seconds are\n\
-         its own, start and authentication included.\n\n\
-         ## Nodes join\n\n\
+        "## Nodes join\n\n\
+         Nodes are about 10 kB each (50 images, 20 labels, conditions, managedFields). They are registered and tainted\n\
+         before the program starts, so that the seconds are its own, start and authentication included.\n\n\
          \"Go\" is what the upstream program needs by its design: 4 calls for each node, one node after the other.\n\n\
          | nodes | seconds | Go, seconds | cloud calls | target | Go, calls | ratio | node writes per node | events per node | peak RSS |\n\
          |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
@@ -271,12 +222,4 @@ fn report(figures: &[Figures], single: &BTreeMap<String, u64>) -> String {
         kinds(single),
     );
     text
-}
-
-fn kinds(calls: &BTreeMap<String, u64>) -> String {
-    calls
-        .iter()
-        .map(|(op, count)| format!("{op} {count}"))
-        .collect::<Vec<_>>()
-        .join(", ")
 }

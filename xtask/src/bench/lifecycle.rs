@@ -1,0 +1,306 @@
+//! Nodes that are not ready, nodes whose server is gone, and a leader that ends.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use ccm_testbed::{
+    binary::Ccm,
+    nodes::{self, NodeSpec, set_ready},
+    stage::Stage,
+};
+use clap::Args;
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::{
+    document::write_section,
+    measure::{LATENCY, Writes, kinds, median, since, wait_for, writes},
+};
+use crate::{cloud::Cloud, print, progress::Watch, say};
+
+/// Upstream asks four times for each node that is not ready, every five seconds.
+const GO_CALLS: u64 = 4;
+const GO_PERIOD: Duration = Duration::from_secs(5);
+/// How long a node must exist before it may be deleted, by default.
+const GRACE: Duration = Duration::from_secs(120);
+/// Servers that go at once.
+const GONE: usize = 50;
+/// How often what has a single time is measured.
+const TIMES: usize = 5;
+/// Requests to the API server at once.
+const PARALLEL: usize = 32;
+/// Nothing takes this long unless it is broken.
+const LIMIT: Duration = Duration::from_secs(300);
+
+#[derive(Args, Debug)]
+pub(crate) struct LifecycleOptions {
+    /// Nodes of the larger cluster.
+    #[arg(long, default_value_t = 1000)]
+    nodes: usize,
+    /// For how many minutes nodes are not ready.
+    #[arg(long, default_value_t = 10)]
+    minutes: u64,
+    /// Write the result to docs/benchmarks.md.
+    #[arg(long)]
+    write: bool,
+}
+
+/// How a leader ends.
+#[derive(Clone, Copy)]
+enum End {
+    /// By SIGTERM: it finishes its work and gives the lease back.
+    Drained,
+    /// By SIGKILL.
+    Killed,
+}
+
+/// A cluster whose nodes are initialised, with the program running.
+struct Cluster {
+    cloud: Cloud,
+    stage: Stage,
+    client: kube::Client,
+    watch: Watch,
+    /// Runs for as long as this lives.
+    _ccm: Ccm,
+}
+
+/// What was seen while nodes were not ready.
+struct NotReady {
+    nodes: usize,
+    calls: BTreeMap<String, u64>,
+    writes: Writes,
+}
+
+/// What was seen when servers were gone.
+struct Gone {
+    seconds: f64,
+    calls: BTreeMap<String, u64>,
+    writes: Writes,
+}
+
+pub(crate) async fn run(options: &LifecycleOptions, program: &Path) -> Result<()> {
+    let time = Duration::from_secs(options.minutes * 60);
+    let (mut large, mut small) = tokio::try_join!(
+        Cluster::start(program, options.nodes),
+        Cluster::start(program, 10)
+    )?;
+    say(&format!("nodes are not ready for {} minutes", options.minutes));
+    let (all, one) = tokio::try_join!(large.not_ready(options.nodes, time), small.not_ready(1, time))?;
+    let not_ready = [all, one];
+    say(&format!("{GONE} of {} servers go", options.nodes));
+    let many = large.gone(GONE).await?;
+    drop(large);
+    say("one server goes, then the next");
+    let mut single = Vec::new();
+    for _ in 0..TIMES {
+        single.push(small.gone(1).await?);
+    }
+    drop(small);
+    say("the leader ends");
+    let drained = failovers(program, End::Drained).await?;
+    let killed = failovers(program, End::Killed).await?;
+
+    let report = report(options, &not_ready, &many, &single, &drained, &killed);
+    print(&report);
+    if options.write {
+        write_section("lifecycle", &report)?;
+    }
+    Ok(())
+}
+
+impl Cluster {
+    /// Returns when the nodes are initialised and old enough to be deleted.
+    async fn start(program: &Path, count: usize) -> Result<Self> {
+        let cloud = Cloud::simulated(LATENCY).await?;
+        let names = cloud.servers(count).await?;
+        let stage = Stage::set(program, true).await?;
+        stage.write_cloud_config(&cloud.config()?)?;
+        let client = stage.control_plane.client().await?;
+        let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
+        nodes::register(&client, &specs).await?;
+        let registered = Instant::now();
+        let mut watch = Watch::start(client.clone());
+        let ccm = stage.launch("openstack", &[])?;
+        watch.initialized(count, LIMIT).await?;
+        wait_for(&ccm, "ccm_events_total{result=\"written\"}", count as u64).await?;
+        say(&format!(
+            "{count} nodes initialized; waiting until they are older than the grace"
+        ));
+        tokio::time::sleep(GRACE.saturating_sub(registered.elapsed())).await;
+        Ok(Self {
+            cloud,
+            stage,
+            client,
+            watch,
+            _ccm: ccm,
+        })
+    }
+
+    /// The names of nodes that are there, in their order.
+    fn names(&self, count: usize) -> Vec<String> {
+        self.watch.now().rows.keys().take(count).cloned().collect()
+    }
+
+    async fn set_ready(&self, names: &[String], ready: bool) -> Result<()> {
+        stream::iter(names)
+            .map(|name| set_ready(&self.client, name, ready))
+            .buffer_unordered(PARALLEL)
+            .try_collect()
+            .await
+    }
+
+    /// Nodes whose servers run are not ready for a while.
+    async fn not_ready(&self, count: usize, time: Duration) -> Result<NotReady> {
+        let names = self.names(count);
+        let (calls, before) = (self.cloud.calls()?, writes(&self.stage)?);
+        self.set_ready(&names, false).await?;
+        tokio::time::sleep(time).await;
+        let figures = NotReady {
+            nodes: count,
+            calls: since(&calls, self.cloud.calls()?),
+            writes: writes(&self.stage)?.since(before),
+        };
+        self.set_ready(&names, true).await?;
+        if self.watch.now().rows.len() < count {
+            bail!("a node whose server runs was deleted");
+        }
+        Ok(figures)
+    }
+
+    /// Servers go, and their nodes are no longer ready; returns when the nodes are deleted.
+    async fn gone(&mut self, count: usize) -> Result<Gone> {
+        let Cloud::Simulated(cloud) = &self.cloud else {
+            bail!("only for the simulated cloud");
+        };
+        let names = self.names(count);
+        let left = self.watch.now().rows.len() - count;
+        let (calls, before) = (self.cloud.calls()?, writes(&self.stage)?);
+        for name in &names {
+            let rows = self.watch.now();
+            let id = rows
+                .rows
+                .get(name)
+                .map(|row| row.provider_id.clone())
+                .unwrap_or_default();
+            let id = id.rsplit('/').next().context("a node without provider ID")?;
+            cloud.delete_server(id)?;
+        }
+        self.set_ready(&names, false).await?;
+        let began = Instant::now();
+        self.watch.left(left, LIMIT).await?;
+        Ok(Gone {
+            seconds: began.elapsed().as_secs_f64(),
+            calls: since(&calls, self.cloud.calls()?),
+            writes: writes(&self.stage)?.since(before),
+        })
+    }
+}
+
+/// From the signal to a leader until the next leader has initialised a node that joined at that moment.
+async fn failovers(program: &Path, end: End) -> Result<Vec<Duration>> {
+    let cloud = Cloud::simulated(LATENCY).await?;
+    let names = cloud.servers(TIMES).await?;
+    let stage = Stage::set(program, false).await?;
+    stage.write_cloud_config(&cloud.config()?)?;
+    let client = stage.control_plane.client().await?;
+    let mut watch = Watch::start(client.clone());
+    let mut leader = stage.launch("openstack", &[])?;
+    let leads = "leader_election_master_status{name=\"cloud-controller-manager\"}";
+    let mut times = Vec::new();
+    for (i, name) in names.iter().enumerate() {
+        wait_for(&leader, leads, 1).await?;
+        let mut standby = stage.launch("openstack", &[])?;
+        standby.wait_healthy("/readyz", LIMIT).await?;
+        let began = Instant::now();
+        match end {
+            End::Drained => leader.terminate()?,
+            End::Killed => leader.kill()?,
+        }
+        nodes::register(&client, [&NodeSpec::new(name)]).await?;
+        watch.initialized(i + 1, LIMIT).await?;
+        times.push(began.elapsed());
+        leader = standby;
+    }
+    Ok(times)
+}
+
+fn report(
+    options: &LifecycleOptions,
+    not_ready: &[NotReady; 2],
+    many: &Gone,
+    single: &[Gone],
+    drained: &[Duration],
+    killed: &[Duration],
+) -> String {
+    let mut text = format!(
+        "## Nodes that are not ready\n\n\
+         For {} minutes, with default flags; the refreshes of all nodes every 5 minutes are in the figures. \"Go\" is what the\n\
+         upstream program asks by its design: 4 calls for each such node every 5 s.\n\n\
+         | nodes not ready | cloud calls | target | Go | ratio | node writes | events |\n|---:|---:|---:|---:|---:|---:|---:|\n",
+        options.minutes
+    );
+    for figures in not_ready {
+        let calls: u64 = figures.calls.values().sum();
+        let go = GO_CALLS * figures.nodes as u64 * options.minutes * 60 / GO_PERIOD.as_secs();
+        let target = if figures.nodes == 1 { "-" } else { "150" };
+        let _ = writeln!(
+            text,
+            "| {} | {calls} | {target} | {go} | 1 : {:.0} | {} | {} |",
+            figures.nodes,
+            go as f64 / calls.max(1) as f64,
+            figures.writes.nodes,
+            figures.writes.events,
+        );
+    }
+    text.push_str("\nCalls by kind:\n\n");
+    for figures in not_ready {
+        let _ = writeln!(text, "- {} nodes: {}", figures.nodes, kinds(&figures.calls));
+    }
+    let seconds: Vec<_> = single
+        .iter()
+        .map(|gone| Duration::from_secs_f64(gone.seconds))
+        .collect();
+    let _ = write!(
+        text,
+        "\n## Servers that are gone\n\n\
+         From \"server gone and node not ready\" until the Nodes are deleted, with default flags; the nodes are older than the\n\
+         grace. The second answer comes 10 s after the first.\n\n\
+         | gone | of | seconds | target | cloud calls | node writes | events |\n|---:|---:|---:|---:|---:|---:|---:|\n\
+         | {GONE} | {} | {:.1} | - | {} | {} | {} |\n\
+         | 1 | 10 | {:.1} (median of {TIMES}) | 20 | {} | {} | {} |\n",
+        options.nodes,
+        many.seconds,
+        kinds(&many.calls),
+        many.writes.nodes,
+        many.writes.events,
+        median(seconds).as_secs_f64(),
+        single.first().map(|gone| kinds(&gone.calls)).unwrap_or_default(),
+        single.first().map_or(0, |gone| gone.writes.nodes),
+        single.first().map_or(0, |gone| gone.writes.events),
+    );
+    let all = |times: &[Duration]| {
+        let times: Vec<_> = times
+            .iter()
+            .map(|time| format!("{:.1}", time.as_secs_f64()))
+            .collect();
+        times.join(", ")
+    };
+    let _ = write!(
+        text,
+        "\n## A leader ends\n\n\
+         From the signal until the other replica has initialised a node that joined at that moment; default flags (lease 15 s,\n\
+         a try every 2 to 4.4 s).\n\n\
+         | end | median, seconds | target | all |\n|---|---:|---:|---|\n\
+         | SIGTERM: drained, lease released | {:.1} | 4 | {} |\n\
+         | SIGKILL | {:.1} | - | {} |\n",
+        median(drained.to_vec()).as_secs_f64(),
+        all(drained),
+        median(killed.to_vec()).as_secs_f64(),
+        all(killed),
+    );
+    text
+}
