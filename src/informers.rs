@@ -29,7 +29,8 @@ use tracing::{debug, info, warn};
 /// about 1 MB of JSON.
 const PAGE_SIZE: u32 = 100;
 
-/// What happened to an object. The object itself is in the store.
+/// What happened to an object, by its key: `name`, or `namespace/name` where the kind has namespaces. The object
+/// itself is in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It is new or was changed, or the watch began anew and it is still there.
@@ -38,7 +39,7 @@ pub(crate) enum Change {
     Deleted(String),
 }
 
-/// A watch of all objects of one cluster-scoped kind, and the store it fills.
+/// A watch of all objects of one kind, and the store it fills.
 pub(crate) struct Informer<K>
 where
     K: Resource<DynamicType = ()> + Clone + 'static,
@@ -75,9 +76,13 @@ where
         receiver
     }
 
-    /// The object of this name, as last seen.
-    pub(crate) fn get(&self, name: &str) -> Option<Arc<K>> {
-        self.store.get(&ObjectRef::new(name))
+    /// The object of this key, as last seen.
+    pub(crate) fn get(&self, key: &str) -> Option<Arc<K>> {
+        let reference = match key.split_once('/') {
+            Some((namespace, name)) => ObjectRef::new(name).within(namespace),
+            None => ObjectRef::new(key),
+        };
+        self.store.get(&reference)
     }
 
     /// All objects, as last seen.
@@ -127,7 +132,7 @@ where
                     .store
                     .state()
                     .iter()
-                    .filter_map(|object| object.meta().name.clone())
+                    .filter_map(|object| key(&**object))
                     .collect();
                 listing = Some((Instant::now(), known));
             } else if broken {
@@ -148,24 +153,24 @@ where
                     let objects = self.store.state();
                     debug!(%kind, objects = objects.len(), elapsed = ?began.elapsed(), "Listed");
                     for object in objects {
-                        if let Some(name) = object.meta().name.clone() {
-                            gone.remove(&name);
-                            self.tell(&Change::Applied(name));
+                        if let Some(key) = key(&*object) {
+                            gone.remove(&key);
+                            self.tell(&Change::Applied(key));
                         }
                     }
-                    for name in gone {
-                        self.tell(&Change::Deleted(name));
+                    for key in gone {
+                        self.tell(&Change::Deleted(key));
                     }
                     self.synced.send_replace(true);
                 }
                 watcher::Event::Apply(object) => {
-                    if let Some(name) = object.meta().name.clone() {
-                        self.tell(&Change::Applied(name));
+                    if let Some(key) = key(&object) {
+                        self.tell(&Change::Applied(key));
                     }
                 }
                 watcher::Event::Delete(object) => {
-                    if let Some(name) = object.meta().name.clone() {
-                        self.tell(&Change::Deleted(name));
+                    if let Some(key) = key(&object) {
+                        self.tell(&Change::Deleted(key));
                     }
                 }
             }
@@ -177,4 +182,14 @@ where
             .lock()
             .retain(|subscriber| subscriber.send(change.clone()).is_ok());
     }
+}
+
+/// The object's key; every object that comes from an API server has one.
+fn key(object: &impl Resource) -> Option<String> {
+    let meta = object.meta();
+    let name = meta.name.as_deref()?;
+    Some(match meta.namespace.as_deref() {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    })
 }
