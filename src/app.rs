@@ -56,7 +56,7 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
 
     let mut parts = JoinSet::new();
     if !cloud.watched_files().is_empty() {
-        let object = reload::process_object(&config, |name| std::env::var(name).ok());
+        let object = reload::process_object(config.election.as_ref(), |name| std::env::var(name).ok());
         let recorder = events.recorder(reload::COMPONENT);
         let reloader = metrics.with(|registry| Reloader::new(Arc::clone(&cloud), recorder, object, registry));
         parts.spawn(reloader.run(shutdown.clone()));

@@ -32,7 +32,7 @@ use tracing::{debug, info, warn};
 use self::{files::Contents, watcher::Watcher};
 use crate::{
     events::{EventType, Recorder},
-    options::Config,
+    options::ElectionConfig,
 };
 
 /// The source of events.
@@ -275,7 +275,10 @@ impl Reloader {
 
 /// What events about the process are about: its Pod, if the manifest says which it is (`POD_NAME`, `POD_NAMESPACE` and
 /// perhaps `POD_UID` by the downward API), else the Lease that stands for all replicas.
-pub(crate) fn process_object(config: &Config, variable: impl Fn(&str) -> Option<String>) -> ObjectReference {
+pub(crate) fn process_object(
+    election: Option<&ElectionConfig>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> ObjectReference {
     let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
     if let (Some(name), Some(namespace)) = (variable("POD_NAME"), variable("POD_NAMESPACE")) {
         return ObjectReference {
@@ -287,12 +290,11 @@ pub(crate) fn process_object(config: &Config, variable: impl Fn(&str) -> Option<
             ..ObjectReference::default()
         };
     }
-    let lease = config.election.as_ref();
     ObjectReference {
         api_version: Some("coordination.k8s.io/v1".to_owned()),
         kind: Some("Lease".to_owned()),
-        name: Some(lease.map_or_else(|| COMPONENT.to_owned(), |lease| lease.name.clone())),
-        namespace: Some(lease.map_or_else(|| "kube-system".to_owned(), |lease| lease.namespace.clone())),
+        name: Some(election.map_or_else(|| COMPONENT.to_owned(), |lease| lease.name.clone())),
+        namespace: Some(election.map_or_else(|| "kube-system".to_owned(), |lease| lease.namespace.clone())),
         ..ObjectReference::default()
     }
 }

@@ -259,7 +259,9 @@ async fn a_cloud_that_does_not_answer_is_not_waited_for_once_there_is_another() 
         let reload = r.change(&conf).await.unwrap();
         assert_eq!(reload.applied, ["[Global] tenant-id", "[Global] tenant-name"]);
     };
-    let (answer, ()) = tokio::join!(r.ask(existence(by_id("node-1", &id))), swap);
+    let both = async { tokio::join!(r.ask(existence(by_id("node-1", &id))), swap) };
+    // An attempt may take a minute.
+    let (answer, ()) = tokio::time::timeout(Duration::from_secs(30), both).await.unwrap();
     present(answer);
 }
 
