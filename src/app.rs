@@ -14,6 +14,7 @@ use crate::{
     events,
     informers::{Informer, node::NodeObject},
     options::Config,
+    reload::{self, Reloader},
     server::{Checks, Kind, Metrics},
 };
 
@@ -54,6 +55,12 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(client.clone()));
 
     let mut parts = JoinSet::new();
+    if !cloud.watched_files().is_empty() {
+        let object = reload::process_object(config.election.as_ref(), |name| std::env::var(name).ok());
+        let recorder = events.recorder(reload::COMPONENT);
+        let reloader = metrics.with(|registry| Reloader::new(Arc::clone(&cloud), recorder, object, registry));
+        parts.spawn(reloader.run(shutdown.clone()));
+    }
     if cloud.instances().is_some() {
         let changes = nodes.subscribe();
         let controller = metrics.with(|registry| {

@@ -14,6 +14,7 @@
 //! | `logging` | the log |
 //! | `server` | health and metrics over HTTPS |
 //! | `app` | what the controllers stand on, and their start and end |
+//! | `reload` | the cloud's config files: taken over when they change |
 //! | `informers`, `queue`, `events` | stores of watched objects, work queues, Events |
 //! | `controllers` | one folder for each controller |
 //! | `controllers`, `informers`, `queue`, `events` | the controllers' work |
@@ -31,6 +32,7 @@ pub mod options;
 mod process;
 pub mod providers;
 mod queue;
+mod reload;
 mod server;
 
 pub use process::{main, run};

@@ -5,6 +5,7 @@
 mod burst;
 mod nodes;
 mod real;
+mod reload;
 mod restart;
 mod rights;
 mod scene;

@@ -32,7 +32,7 @@ pub use self::{
     duration::GoDuration,
     gcfg::Position,
     problems::{ConfigErrors, KeyPath, Locations, Problem, Problems},
-    section::{ConfigFile, FileField, FileReader, Section, SectionReader},
+    section::{ConfigFile, FileField, FileReader, Section, SectionReader, same_value},
 };
 pub use crate::{config_file, config_section};
 

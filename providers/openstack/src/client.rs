@@ -18,8 +18,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use ::http::{Method, StatusCode};
 use async_trait::async_trait;
 use ccm_core::{
-    BuildContext, Error, Priority, Result,
-    client::{Gate, GateConfig, RetryPolicy},
+    Error, Priority, Result,
+    client::{ClientMetrics, Gate, GateConfig, RetryPolicy},
 };
 use openstack::{EndpointFilters, InterfaceType, auth::AuthType, session::Session};
 use reqwest::RequestBuilder;
@@ -32,7 +32,11 @@ use self::{
     keystone::{Keystone, Token},
 };
 pub(crate) use self::{http::Tls, ops::Op};
-use crate::error::{Asked, Failure, Refusal};
+use crate::{
+    config::Quotas,
+    error::{Asked, Failure, Refusal},
+    view::Generation,
+};
 
 /// A page of a thousand servers has some three megabytes; a server with much metadata ten times that.
 const BODY_MAX: usize = 64 << 20;
@@ -50,8 +54,6 @@ pub(crate) struct Connection {
     pub(crate) region: Option<String>,
     /// `os-endpoint-type`.
     pub(crate) interface: Interface,
-    /// `request-timeout`: for each attempt of a call.
-    pub(crate) request_timeout: Duration,
 }
 
 /// A read of the cloud's API.
@@ -67,6 +69,40 @@ pub(crate) struct Get<'a> {
     pub(crate) query: &'a [(&'static str, &'a str)],
     /// Nova's microversion; none is 2.1.
     pub(crate) microversion: Option<&'static str>,
+}
+
+/// What all connections to one cloud share, whatever their credentials: the quota is the process's.
+#[derive(Clone, Debug)]
+pub(crate) struct Gates {
+    calls: Gate,
+    /// A call that needs a token repeats its attempt, and with it the request for the token.
+    logins: Gate,
+}
+
+impl Gates {
+    /// Gates with full buckets.
+    pub(crate) fn new(request_timeout: Duration, quotas: &Quotas, metrics: &ClientMetrics) -> Self {
+        let mut config = GateConfig::new(crate::NAME);
+        config.attempt_timeout = request_timeout;
+        config.deadline = config.deadline.max(request_timeout * 2);
+        let once = GateConfig {
+            retry: RetryPolicy::never(),
+            buckets: vec![(ops::IDENTITY, quotas.identity)],
+            ..config.clone()
+        };
+        config.buckets = vec![(ops::COMPUTE, quotas.compute), (ops::NETWORK, quotas.network)];
+        Self {
+            calls: Gate::new(config, metrics),
+            logins: Gate::new(once, metrics),
+        }
+    }
+
+    /// Replaces the quotas.
+    pub(crate) fn set_quotas(&self, quotas: &Quotas) {
+        self.logins.bucket(ops::IDENTITY).set_quota(quotas.identity);
+        self.calls.bucket(ops::COMPUTE).set_quota(quotas.compute);
+        self.calls.bucket(ops::NETWORK).set_quota(quotas.network);
+    }
 }
 
 /// The cloud's API.
@@ -94,27 +130,24 @@ impl Api {
     /// # Errors
     ///
     /// If Keystone can not be reached or refuses, or a service has no endpoint.
-    pub(crate) async fn connect(connection: Connection, context: &BuildContext) -> Result<Self> {
+    pub(crate) async fn connect(
+        connection: Connection,
+        gates: &Gates,
+        user_agent: &str,
+        generation: &Generation,
+    ) -> Result<Self> {
         let Connection {
             credentials,
             tls,
             region,
             interface,
-            request_timeout,
         } = connection;
-        let http = http::client(&tls, &http::Proxies::of_process(), &context.user_agent)?;
-        let mut config = GateConfig::new(crate::NAME);
-        config.attempt_timeout = request_timeout;
-        config.deadline = config.deadline.max(request_timeout * 2);
-        // A call that needs a token repeats its attempt, and with it the request for the token.
-        let once = GateConfig {
-            retry: RetryPolicy::never(),
-            ..config.clone()
-        };
+        let http = http::client(&tls, &http::Proxies::of_process(), user_agent)?;
         let keystone = Arc::new(Keystone::new(
             credentials,
             http.clone(),
-            Gate::new(once, &context.metrics),
+            gates.logins.clone(),
+            generation.clone(),
         ));
         let session = Session::new_with_client(
             http,
@@ -130,7 +163,7 @@ impl Api {
         let api = Self {
             session,
             keystone,
-            gate: Gate::new(config, &context.metrics),
+            gate: gates.calls.clone(),
             region,
             interface,
         };
@@ -138,6 +171,15 @@ impl Api {
             api.endpoint(service).await?;
         }
         Ok(api)
+    }
+
+    /// Whom the cloud sees in us, and where.
+    pub(crate) fn scope(&self) -> String {
+        let region = self.region.as_deref();
+        let region = region
+            .map(|region| format!(", region {region:?}"))
+            .unwrap_or_default();
+        format!("{}{region}", self.keystone.scope())
     }
 
     /// Reads, repeating what may help.

@@ -3,10 +3,13 @@
 //! Every key that the Go cloud controller knows is known here, of the right type, since a file that works there must be
 //! accepted here. The documentation of the fields is the reference that users read.
 
+mod changes;
 mod clouds_yaml;
 mod credentials;
 mod environment;
+mod files;
 mod keys;
+mod quota;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +22,7 @@ use ccm_core::{
 use secrecy::{ExposeSecret, SecretString};
 
 use self::credentials::Given;
-pub(crate) use self::{environment::Environment, keys::CloudConf};
+pub(crate) use self::{environment::Environment, files::Files, keys::CloudConf, quota::Quotas};
 use crate::{
     client::{Connection, Tls, catalogue::Interface, http},
     instances::{Networking, parse_sort_order},
@@ -30,22 +33,41 @@ use crate::{
 pub(crate) struct Settings {
     /// How to reach the cloud.
     pub(crate) connection: Connection,
+    /// `request-timeout`: for each attempt of a call.
+    pub(crate) request_timeout: Duration,
     /// Whether provider IDs name the region (`OS_CCM_REGIONAL`).
     pub(crate) regional: bool,
     /// Which of a server's addresses become addresses of the node.
     pub(crate) networking: Networking,
+    /// How much may be asked of the services.
+    pub(crate) quotas: Quotas,
 }
 
-/// Reads and checks the config file and what it names. Talks to no cloud.
+/// The config as it was at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    /// What the provider runs with.
+    pub(crate) settings: Settings,
+    /// What is suspicious.
+    pub(crate) warnings: Vec<Problem>,
+    /// What the file gives, to compare with a later one.
+    conf: CloudConf,
+    /// What file and `clouds.yaml` give together.
+    given: Given,
+}
+
+/// Reads and checks the config file and what it names, and notes in `files` what it looked at, also if it fails. Talks
+/// to no cloud.
 ///
 /// # Errors
 ///
 /// Everything that is wrong, with line numbers.
-pub(crate) fn load(path: Option<&Path>, env: &Environment) -> Result<(Settings, Vec<Problem>)> {
+pub(crate) fn load(path: Option<&Path>, env: &Environment, files: &mut Files) -> Result<Loaded> {
     let path = path.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
         let text = "no OpenStack cloud provider config file given; name it with --cloud-config";
         Error::new(ErrorKind::InvalidConfig, text)
     })?;
+    files.note(path);
     let text = std::fs::read(path).map_err(|error| {
         Error::new(
             ErrorKind::InvalidConfig,
@@ -54,10 +76,15 @@ pub(crate) fn load(path: Option<&Path>, env: &Environment) -> Result<(Settings, 
     })?;
     let mut settings = None;
     let parsed = config::parse_with::<CloudConf>(text, path, |conf, problems| {
-        settings = settle(conf, env, problems);
+        settings = settle(conf, env, files, problems);
     })?;
     match settings {
-        Some(settings) => Ok((settings, parsed.warnings)),
+        Some((settings, given)) => Ok(Loaded {
+            settings,
+            warnings: parsed.warnings,
+            conf: parsed.value,
+            given,
+        }),
         // What is wrong was said as an error, and then we are not here.
         None => Err(Error::new(
             ErrorKind::Unexpected,
@@ -67,10 +94,15 @@ pub(crate) fn load(path: Option<&Path>, env: &Environment) -> Result<(Settings, 
 }
 
 /// From the keys to the settings.
-fn settle(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Option<Settings> {
+fn settle(
+    conf: &CloudConf,
+    env: &Environment,
+    files: &mut Files,
+    problems: &mut Problems,
+) -> Option<(Settings, Given)> {
     let mut given = Given::from_global(&conf.global);
     if conf.global.use_clouds || !conf.global.cloud.is_empty() {
-        match clouds_yaml::entry(&conf.global.clouds_file, &conf.global.cloud, env) {
+        match clouds_yaml::entry(&conf.global.clouds_file, &conf.global.cloud, env, files) {
             Ok(entry) => given.fill_from(entry),
             Err((key, what)) => problems.error(("Global", key), what),
         }
@@ -87,7 +119,8 @@ fn settle(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Optio
             interface
         }
     };
-    let tls = tls(&given, problems);
+    let tls = tls(&given, files, problems);
+    let quotas = Quotas::of(&conf.quota, problems);
     check_metadata(&conf.metadata.search_order, problems);
     let (sort_order, invalid) = parse_sort_order(&conf.networking.address_sort_order);
     for item in invalid {
@@ -103,17 +136,17 @@ fn settle(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Optio
             "a timeout can not be negative; write 60s",
         );
     }
-    Some(Settings {
+    let settings = Settings {
         connection: Connection {
             credentials: credentials?,
             tls,
-            region: given.region,
+            region: given.region.clone(),
             interface: interface?,
-            // Zero is Go's word for none. An hour bounds what would otherwise hang for good.
-            request_timeout: Some(request_timeout.to_std())
-                .filter(|timeout| !timeout.is_zero())
-                .unwrap_or(Duration::from_secs(3600)),
         },
+        // Zero is Go's word for none. An hour bounds what would otherwise hang for good.
+        request_timeout: Some(request_timeout.to_std())
+            .filter(|timeout| !timeout.is_zero())
+            .unwrap_or(Duration::from_secs(3600)),
         // The exact text, as for the Go cloud controller.
         regional: env.var("OS_CCM_REGIONAL").as_deref() == Some("true"),
         networking: Networking {
@@ -122,17 +155,22 @@ fn settle(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Optio
             internal: conf.networking.internal_network_name.clone(),
             sort_order,
         },
-    })
+        quotas,
+    };
+    Some((settings, given))
 }
 
 /// Reads and checks the TLS material.
-fn tls(given: &Given, problems: &mut Problems) -> Tls {
+fn tls(given: &Given, files: &mut Files, problems: &mut Problems) -> Tls {
     let mut tls = Tls::default();
-    let read = |key: &str, path: &str, problems: &mut Problems| match std::fs::read(path) {
-        Ok(text) => Some(text),
-        Err(error) => {
-            problems.error(("Global", key), format!("could not read {path:?}: {error}"));
-            None
+    let mut read = |key: &str, path: &str, problems: &mut Problems| {
+        files.note(path);
+        match std::fs::read(path) {
+            Ok(text) => Some(text),
+            Err(error) => {
+                problems.error(("Global", key), format!("could not read {path:?}: {error}"));
+                None
+            }
         }
     };
     let (key, pem) = match (&given.ca_file, &given.ca_contents) {

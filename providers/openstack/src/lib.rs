@@ -5,16 +5,19 @@ mod client;
 mod config;
 mod error;
 mod instances;
+mod reload;
+mod view;
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
-use ccm_core::{BuildContext, Cloud, Instances, Result, register_provider};
-use tracing::warn;
+use ccm_core::{BuildContext, Cloud, Instances, Reload, Result, async_trait, register_provider};
 
 use crate::{
-    client::Api,
-    config::{CloudConf, Environment, Settings},
-    instances::{OpenStackInstances, provider_id},
+    client::{Api, Gates},
+    config::{CloudConf, Environment, Files},
+    instances::provider_id,
+    reload::Reloader,
+    view::{Current, Generation},
 };
 
 /// The provider's name in the registry, on `--cloud-provider` and before `://` in provider IDs.
@@ -31,9 +34,11 @@ register_provider! {
 /// One OpenStack region, with one set of credentials.
 #[derive(Debug)]
 struct OpenStack {
-    instances: OpenStackInstances,
+    current: Current,
+    reloader: Reloader,
 }
 
+#[async_trait]
 impl Cloud for OpenStack {
     fn name(&self) -> &'static str {
         NAME
@@ -47,30 +52,51 @@ impl Cloud for OpenStack {
         }
     }
 
+    fn scope(&self) -> String {
+        self.current.scope()
+    }
+
+    fn generation(&self) -> u64 {
+        self.current.generation()
+    }
+
+    fn watched_files(&self) -> Vec<PathBuf> {
+        self.reloader.files()
+    }
+
+    async fn reload(&self) -> Result<Reload> {
+        self.reloader.reload(&self.current).await
+    }
+
     fn instances(&self) -> Option<&dyn Instances> {
-        Some(&self.instances)
+        Some(&self.current)
     }
 }
 
 fn validate(context: &BuildContext) -> Result<()> {
-    let (_, warnings) = load(context)?;
-    for warning in warnings {
-        warn!(%warning, "Suspicious cloud config");
-    }
+    let environment = Environment::of_process();
+    let loaded = config::load(
+        context.cloud_config.as_deref(),
+        &environment,
+        &mut Files::default(),
+    )?;
+    reload::warn_of(&loaded.warnings, &[]);
     Ok(())
 }
 
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     // Again, since a mounted Secret may have changed. What is suspicious was said before.
-    let (settings, _) = load(&context)?;
-    let api = Api::connect(settings.connection.clone(), &context).await?;
+    let (environment, mut files) = (Environment::of_process(), Files::default());
+    let loaded = config::load(context.cloud_config.as_deref(), &environment, &mut files)?;
+    let settings = &loaded.settings;
+    let gates = Gates::new(settings.request_timeout, &settings.quotas, &context.metrics);
+    let generation = Generation::default();
+    let connection = settings.connection.clone();
+    let api = Api::connect(connection, &gates, &context.user_agent, &generation).await?;
     Ok(Arc::new(OpenStack {
-        instances: OpenStackInstances::new(&api, &settings, &context.metrics),
+        current: Current::new(api, generation, settings, &context.metrics),
+        reloader: Reloader::new(context, environment, gates, loaded, files),
     }))
-}
-
-fn load(context: &BuildContext) -> Result<(Settings, Vec<ccm_core::config::Problem>)> {
-    config::load(context.cloud_config.as_deref(), &Environment::of_process())
 }
 
 fn config_reference() -> String {

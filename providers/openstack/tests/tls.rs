@@ -7,7 +7,7 @@ use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use ccm_core::ErrorKind;
 use ccm_sim::openstack::{Config, OpenStack};
-use cloud::build;
+use cloud::{build, context, provider};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use rustls::{
     RootCertStore, ServerConfig, crypto::aws_lc_rs, pki_types::PrivateKeyDer, server::WebPkiClientVerifier,
@@ -137,4 +137,53 @@ async fn a_client_certificate_is_shown() {
     .await
     .unwrap();
     assert!(build(&format!("{conf}ca-file={ca}\n")).await.is_err());
+}
+
+#[tokio::test]
+async fn rotated_files_are_taken_over_while_running() {
+    let sim = OpenStack::start(Config::default()).await.unwrap();
+    let (authority, stranger, clients) = (authority(), self::authority(), self::authority());
+    let conf = behind(&sim, &authority, Some(&clients)).await;
+    let directory = tempfile::tempdir().unwrap();
+    let client = || {
+        let (certificate, key) = issue(&clients, "ccm", ExtendedKeyUsagePurpose::ClientAuth);
+        let certificate = write(directory.path(), "cert.pem", &certificate.pem());
+        (
+            certificate,
+            write(directory.path(), "key.pem", &key.serialize_pem()),
+        )
+    };
+    let ca = write(directory.path(), "ca.pem", &authority.pem());
+    let (certificate, key) = client();
+    let conf = format!("{conf}ca-file={ca}\ncert-file={certificate}\nkey-file={key}\n");
+    let (_folder, context) = context(&conf);
+    let cloud = (provider().build)(context).await.unwrap();
+    for path in [&ca, &certificate, &key] {
+        assert!(cloud.watched_files().contains(&path.into()), "{path}");
+    }
+
+    write(
+        directory.path(),
+        "ca.pem",
+        &format!("{}{}", stranger.pem(), authority.pem()),
+    );
+    assert_eq!(cloud.reload().await.unwrap().applied, ["[Global] ca-file"]);
+    client();
+    let keys = ["[Global] cert-file", "[Global] key-file"];
+    assert_eq!(cloud.reload().await.unwrap().applied, keys);
+    assert_eq!(cloud.generation(), 3);
+
+    // The cloud does not have a certificate of that authority.
+    write(directory.path(), "ca.pem", &stranger.pem());
+    let error = cloud.reload().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{}", error.report());
+    // Between two writes of a rotation, certificate and key do not fit.
+    write(directory.path(), "ca.pem", &authority.pem());
+    let (other, _) = issue(&clients, "ccm", ExtendedKeyUsagePurpose::ClientAuth);
+    let whole = std::fs::read_to_string(&certificate).unwrap();
+    write(directory.path(), "cert.pem", &other.pem());
+    let error = cloud.reload().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{}", error.report());
+    write(directory.path(), "cert.pem", &whole);
+    assert_eq!(cloud.reload().await.unwrap().applied, ["[Global] ca-file"]);
 }

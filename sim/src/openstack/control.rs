@@ -194,6 +194,22 @@ impl Control {
         self.cloud.identity.write().create_project(name, &self.cloud.ids)
     }
 
+    /// Gives a project another name; nothing else of it changes.
+    ///
+    /// # Errors
+    /// If there is no such project.
+    pub fn rename_project(&self, project: &str, name: &str) -> Result<()> {
+        self.cloud.identity.write().rename_project(project, name)
+    }
+
+    /// Lets a user into a project. Without a name it is the default user.
+    ///
+    /// # Errors
+    /// If there is no such user or project.
+    pub fn add_member(&self, user: Option<&str>, project: &str) -> Result<()> {
+        self.cloud.identity.write().add_member(user, project)
+    }
+
     /// Makes a user and returns its id.
     ///
     /// # Errors

@@ -143,6 +143,20 @@ impl Identity {
         id
     }
 
+    pub(crate) fn rename_project(&mut self, project: &str, name: &str) -> Result<()> {
+        let id = self.project(Some(project))?;
+        self.projects.insert(id, name.to_owned());
+        Ok(())
+    }
+
+    pub(crate) fn add_member(&mut self, user: Option<&str>, project: &str) -> Result<()> {
+        let (id, project) = (self.user(user)?.id.clone(), self.project(Some(project))?);
+        if let Some(user) = self.users.get_mut(&id) {
+            user.projects.push(project);
+        }
+        Ok(())
+    }
+
     pub(crate) fn create_user(&mut self, spec: &UserSpec, ids: &Ids) -> Result<String> {
         let projects = match &spec.projects {
             Some(projects) => projects

@@ -181,6 +181,13 @@ impl Bucket {
         self.0.serve();
     }
 
+    /// Replaces the quota. What the cloud's replies taught stays: a bucket that was slowed down to half of the old rate
+    /// goes on with half of the new one.
+    pub fn set_quota(&self, quota: Quota) {
+        self.0.state.lock().level.set_quota(quota, Instant::now());
+        self.0.serve();
+    }
+
     /// What it looks like now.
     #[must_use]
     pub fn state(&self) -> BucketState {

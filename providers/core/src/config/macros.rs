@@ -63,6 +63,13 @@ macro_rules! config_section {
                     $( $crate::config::KeyDoc::of($key, &defaults.$field, &[$($meaning),+]), )*
                 ]
             }
+
+            fn changed_keys(&self, new: &Self) -> ::std::vec::Vec<&'static str> {
+                let same: &[(&'static str, bool)] = &[
+                    $( ($key, $crate::config::same_value(&self.$field, &new.$field)), )*
+                ];
+                same.iter().filter(|(_, same)| !same).map(|(key, _)| *key).collect()
+            }
         }
     };
 }
@@ -125,6 +132,13 @@ macro_rules! config_file {
 
             fn sections() -> ::std::vec::Vec<$crate::config::SectionDoc> {
                 ::std::vec![$( <$type as $crate::config::FileField>::doc($section), )*]
+            }
+
+            fn changed_keys(&self, new: &Self) -> ::std::vec::Vec<::std::string::String> {
+                let sections: &[::std::vec::Vec<::std::string::String>] = &[
+                    $( $crate::config::FileField::changed_keys(&self.$field, $section, &new.$field), )*
+                ];
+                sections.concat()
             }
         }
     };

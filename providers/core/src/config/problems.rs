@@ -81,6 +81,11 @@ impl<'a> KeyPath<'a> {
         }
     }
 
+    /// The key of this section as messages name it.
+    pub(super) fn with_key(self, key: &str) -> String {
+        format!("{} {key}", self.header())
+    }
+
     /// As the Go library names the place in its errors.
     pub(super) fn place(&self) -> String {
         let subsection = self
@@ -235,7 +240,7 @@ impl Problems {
 
     fn about(&self, path: KeyPath<'_>, message: &dyn fmt::Display) -> Problem {
         let place = match path.key {
-            Some(key) => format!("{} {key}", path.header()),
+            Some(key) => path.with_key(key),
             None => path.header(),
         };
         self.problem(

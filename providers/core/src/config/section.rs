@@ -1,8 +1,12 @@
 //! From a document to config structs: which section and key goes where, and what is left over.
 
-use std::{any::TypeId, collections::BTreeMap, fmt};
+use std::{
+    any::{Any, TypeId},
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -22,6 +26,10 @@ pub trait ConfigFile: Default {
 
     /// What is documented of each section, in the order of the fields.
     fn sections() -> Vec<SectionDoc>;
+
+    /// The keys whose values differ, in the order of the fields, each as `[Section] key`. What is given in another way
+    /// but means the same is no difference.
+    fn changed_keys(&self, new: &Self) -> Vec<String>;
 }
 
 /// One section as a struct, one field per key. Made with [`config_section!`](crate::config_section).
@@ -34,6 +42,9 @@ pub trait Section: Default {
 
     /// What is documented of each key, in the order of the fields.
     fn keys() -> Vec<KeyDoc>;
+
+    /// The keys whose values differ, in the order of the fields.
+    fn changed_keys(&self, new: &Self) -> Vec<&'static str>;
 }
 
 /// What a field of a [`ConfigFile`] may be: a [`Section`], or a map of them by the name of their subsection.
@@ -43,6 +54,9 @@ pub trait FileField: Sized {
 
     /// What is documented of the section.
     fn doc(name: &'static str) -> SectionDoc;
+
+    /// The keys whose values differ, each as `[Section] key`.
+    fn changed_keys(&self, name: &'static str, new: &Self) -> Vec<String>;
 }
 
 impl<S: Section> FileField for S {
@@ -53,6 +67,14 @@ impl<S: Section> FileField for S {
     fn doc(name: &'static str) -> SectionDoc {
         SectionDoc::new(name, false, S::ABOUT, S::keys())
     }
+
+    fn changed_keys(&self, name: &'static str, new: &Self) -> Vec<String> {
+        let header = KeyPath::new(name, None, None);
+        Section::changed_keys(self, new)
+            .into_iter()
+            .map(|key| header.with_key(key))
+            .collect()
+    }
 }
 
 impl<S: Section> FileField for BTreeMap<String, S> {
@@ -62,6 +84,23 @@ impl<S: Section> FileField for BTreeMap<String, S> {
 
     fn doc(name: &'static str) -> SectionDoc {
         SectionDoc::new(name, true, S::ABOUT, S::keys())
+    }
+
+    /// A section that comes or goes differs in what it sets.
+    fn changed_keys(&self, name: &'static str, new: &Self) -> Vec<String> {
+        let none = S::default();
+        let names: BTreeSet<&String> = self.keys().chain(new.keys()).collect();
+        names
+            .into_iter()
+            .flat_map(|subsection| {
+                let header = KeyPath::new(name, Some(subsection), None);
+                let (old, new) = (self.get(subsection), new.get(subsection));
+                old.unwrap_or(&none)
+                    .changed_keys(new.unwrap_or(&none))
+                    .into_iter()
+                    .map(move |key| header.with_key(key))
+            })
+            .collect()
     }
 }
 
@@ -74,6 +113,27 @@ pub(super) fn is_secret<T: 'static>() -> bool {
         TypeId::of::<Vec<SecretString>>(),
     ]
     .contains(&this)
+}
+
+/// Whether two values of a key mean the same. `Debug` shows all of a value, but for secrets.
+#[doc(hidden)]
+#[must_use]
+pub fn same_value<T: fmt::Debug + 'static>(old: &T, new: &T) -> bool {
+    let texts = |value: &dyn Any| -> Option<Vec<String>> {
+        let expose = |secret: &SecretString| secret.expose_secret().to_owned();
+        if let Some(secret) = value.downcast_ref::<SecretString>() {
+            Some(vec![expose(secret)])
+        } else if let Some(secret) = value.downcast_ref::<Option<SecretString>>() {
+            Some(secret.iter().map(expose).collect())
+        } else {
+            let secrets = value.downcast_ref::<Vec<SecretString>>()?;
+            Some(secrets.iter().map(expose).collect())
+        }
+    };
+    match (texts(old), texts(new)) {
+        (Some(old), Some(new)) => old == new,
+        _ => format!("{old:?}") == format!("{new:?}"),
+    }
 }
 
 /// All headers of one section (and subsection) as one: a section may be repeated.

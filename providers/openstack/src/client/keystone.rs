@@ -19,13 +19,17 @@ use tokio::time::Instant;
 use tracing::{Instrument, debug, warn};
 use url::Url;
 
+use self::answer::Holder;
 use super::{
     body,
     catalogue::{Catalogue, Interface, Service},
     identity::Credentials,
     ops::Op,
 };
-use crate::error::{Asked, Failure, Fault, Refusal};
+use crate::{
+    error::{Asked, Failure, Fault, Refusal},
+    view::Generation,
+};
 
 /// The header that carries the token.
 pub(super) const AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
@@ -50,6 +54,8 @@ pub(crate) struct Token {
     pub(crate) generation: u64,
     renew_at: Instant,
     expires_at: Instant,
+    /// For whom Keystone made it.
+    holder: Holder,
 }
 
 /// Without the token.
@@ -74,6 +80,8 @@ pub(crate) struct Keystone {
     http: Client,
     /// Does not retry: the call that needs the token does.
     gate: Gate,
+    /// Advanced when a renewed token is for somebody else than the one before.
+    identity: Generation,
     state: Mutex<State>,
     /// Held by whoever renews.
     renewing: tokio::sync::Mutex<()>,
@@ -101,11 +109,12 @@ impl fmt::Debug for Keystone {
 
 impl Keystone {
     /// Does not ask for a token yet.
-    pub(crate) fn new(credentials: Credentials, http: Client, gate: Gate) -> Self {
+    pub(crate) fn new(credentials: Credentials, http: Client, gate: Gate, identity: Generation) -> Self {
         Self {
             credentials,
             http,
             gate,
+            identity,
             state: Mutex::default(),
             renewing: tokio::sync::Mutex::default(),
         }
@@ -189,6 +198,16 @@ impl Keystone {
                 state.generation += 1;
                 token.generation = state.generation;
                 let token = Arc::new(token);
+                let before = state.token.as_ref().map(|token| &token.holder);
+                if before.is_some_and(|before| !before.is(&token.holder)) {
+                    // A project or user of the same name took the place of another.
+                    warn!(
+                        was = before.map(ToString::to_string),
+                        is = %token.holder,
+                        "The same credentials are somebody else's now"
+                    );
+                    self.identity.advance();
+                }
                 state.token = Some(Arc::clone(&token));
                 state.failed = None;
                 state.early_not_before = None;
@@ -253,6 +272,7 @@ impl Keystone {
             generation: 0,
             renew_at: began + early(left),
             expires_at: began + left,
+            holder: parsed.holder,
         })
     }
 
@@ -356,6 +376,18 @@ impl Keystone {
         error
             .with_context("auth_url", self.auth_url())
             .with_context("as", self.credentials.identity.to_string())
+    }
+
+    /// For errors and events: for whom the token in use is, as whom, and where.
+    pub(super) fn scope(&self) -> String {
+        let holder = self
+            .state
+            .lock()
+            .token
+            .as_ref()
+            .map(|token| token.holder.to_string());
+        let holder = holder.unwrap_or_else(|| "no project".to_owned());
+        format!("{holder} as {} of {}", self.credentials.identity, self.auth_url())
     }
 
     fn auth_url(&self) -> String {

@@ -2,6 +2,13 @@
 
 use ccm_core::client::{Effect, Operation};
 
+/// Keystone's quota.
+pub(super) const IDENTITY: &str = "identity";
+/// Nova's quota.
+pub(super) const COMPUTE: &str = "compute";
+/// Neutron's quota.
+pub(super) const NETWORK: &str = "network";
+
 /// A kind of call. The names are those of the Go cloud controller where it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
@@ -39,9 +46,9 @@ impl Operation for Op {
 
     fn bucket(self) -> &'static str {
         match self {
-            Self::VersionList | Self::TokenCreate | Self::TokenGet => "identity",
-            Self::ServerList | Self::ServerGet | Self::FlavorGet => "compute",
-            Self::PortList | Self::NetworkList => "network",
+            Self::VersionList | Self::TokenCreate | Self::TokenGet => IDENTITY,
+            Self::ServerList | Self::ServerGet | Self::FlavorGet => COMPUTE,
+            Self::PortList | Self::NetworkList => NETWORK,
         }
     }
 

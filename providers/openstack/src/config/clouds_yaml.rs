@@ -9,7 +9,7 @@ use std::{
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use super::Environment;
+use super::{Environment, Files};
 
 /// An entry: what we take of it.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -112,17 +112,17 @@ impl Entry {
 /// # Errors
 ///
 /// If the file or the entry can not be found or read. What stands in the file is not repeated: it holds secrets.
-pub(super) fn entry(file: &str, cloud: &str, env: &Environment) -> Result<Entry, Wrong> {
+pub(super) fn entry(file: &str, cloud: &str, env: &Environment, files: &mut Files) -> Result<Entry, Wrong> {
     let named = Some(file)
         .filter(|file| !file.is_empty())
         .map(|file| ("clouds-file", PathBuf::from(file)));
     let named = named.or_else(|| Some(("use-clouds", PathBuf::from(env.var("OS_CLIENT_CONFIG_FILE")?))));
     let (path, mut clouds) = match named {
-        Some((key, path)) => match read(&path)? {
+        Some((key, path)) => match read(&path, files)? {
             Some(clouds) => (path, clouds),
             None => return Err((key, format!("there is no file {}", path.display()))),
         },
-        None => search("clouds", &env.directories)?.ok_or_else(|| {
+        None => search("clouds", &env.directories, files)?.ok_or_else(|| {
             let places: Vec<_> = env
                 .directories
                 .iter()
@@ -157,13 +157,13 @@ pub(super) fn entry(file: &str, cloud: &str, env: &Environment) -> Result<Entry,
     // Beside the file itself first.
     let mut places: Vec<PathBuf> = path.parent().map(Path::to_path_buf).into_iter().collect();
     places.extend(env.directories.iter().cloned());
-    if let Some((_, mut secure)) = search("secure", &places)?
+    if let Some((_, mut secure)) = search("secure", &places, files)?
         && let Some(secrets) = secure.clouds.remove(&name)
     {
         entry = secrets.or(entry);
     }
     if let Some(profile) = entry.profile.clone().or(entry.cloud.clone())
-        && let Some((_, mut public)) = search("clouds-public", &places)?
+        && let Some((_, mut public)) = search("clouds-public", &places, files)?
         && let Some(vendor) = public.public_clouds.remove(&profile)
     {
         entry = entry.or(vendor);
@@ -172,11 +172,11 @@ pub(super) fn entry(file: &str, cloud: &str, env: &Environment) -> Result<Entry,
 }
 
 /// The first file of this name.
-fn search(stem: &str, places: &[PathBuf]) -> Result<Option<(PathBuf, File)>, Wrong> {
+fn search(stem: &str, places: &[PathBuf], files: &mut Files) -> Result<Option<(PathBuf, File)>, Wrong> {
     for place in places {
         for suffix in ["yaml", "yml"] {
             let path = place.join(format!("{stem}.{suffix}"));
-            if let Some(file) = read(&path)? {
+            if let Some(file) = read(&path, files)? {
                 return Ok(Some((path, file)));
             }
         }
@@ -185,7 +185,8 @@ fn search(stem: &str, places: &[PathBuf]) -> Result<Option<(PathBuf, File)>, Wro
 }
 
 /// `None` if there is no such file.
-fn read(path: &Path) -> Result<Option<File>, Wrong> {
+fn read(path: &Path, files: &mut Files) -> Result<Option<File>, Wrong> {
+    files.note(path);
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -1,7 +1,7 @@
 //! From keys to credentials. What is ambiguous or incomplete is refused here, in words, before Keystone refuses it with
 //! a bare 401.
 
-use ccm_core::config::Problems;
+use ccm_core::config::{Problems, same_value};
 use secrecy::SecretString;
 use url::Url;
 
@@ -100,6 +100,31 @@ impl Given {
         fill(&mut self.ca_file, entry.cacert);
         fill(&mut self.cert_file, entry.cert);
         fill(&mut self.key_file, entry.key);
+    }
+
+    /// The keys of `[Global]` that differ, but for those whose effect is compared ([`super::changes`]).
+    pub(super) fn changed_keys(&self, new: &Self) -> Vec<&'static str> {
+        macro_rules! changed {
+            ($($field:ident $key:literal),+ $(,)?) => {
+                [$( ($key, same_value(&self.$field, &new.$field)) ),+]
+            };
+        }
+        let same = changed![
+            auth_url "auth-url", username "username", user_id "user-id", password "password",
+            project_id "tenant-id", project_name "tenant-name",
+            project_domain_id "tenant-domain-id", project_domain_name "tenant-domain-name",
+            user_domain_id "user-domain-id", user_domain_name "user-domain-name",
+            domain_id "domain-id", domain_name "domain-name",
+            trust_id "trust-id", trustee_id "trustee-id", trustee_password "trustee-password",
+            credential_id "application-credential-id", credential_name "application-credential-name",
+            credential_secret "application-credential-secret", token "token",
+            ca_file "ca-file", ca_contents "cafilecontents", cert_file "cert-file", key_file "key-file",
+            tls_insecure "tls-insecure",
+        ];
+        same.into_iter()
+            .filter(|(_, same)| !same)
+            .map(|(key, _)| key)
+            .collect()
     }
 
     fn has_project(&self) -> bool {

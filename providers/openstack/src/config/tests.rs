@@ -31,6 +31,10 @@ impl Files {
     }
 }
 
+fn load(path: Option<&Path>, env: &Environment) -> Result<(Settings, Vec<Problem>)> {
+    super::load(path, env, &mut super::Files::default()).map(|loaded| (loaded.settings, loaded.warnings))
+}
+
 fn load_text(text: &str) -> Result<(Settings, Vec<Problem>)> {
     let files = Files::new(&[("cloud.conf", text)]);
     load(Some(&files.path("cloud.conf")), &files.environment())
@@ -98,7 +102,7 @@ bs-version = v3            # ignored
     );
     assert_eq!(secret.expose_secret(), r"s3cr#t;with\specials");
     assert_eq!(settings.connection.region.as_deref(), Some("RegionOne"));
-    assert_eq!(settings.connection.request_timeout, Duration::from_secs(90));
+    assert_eq!(settings.request_timeout, Duration::from_secs(90));
     assert_eq!(settings.networking.internal, ["k8s-net", "k8s-net-v6"]);
     assert_eq!(settings.networking.sort_order.len(), 2);
     assert!(!settings.regional);

@@ -64,6 +64,20 @@ impl Level {
         }
     }
 
+    /// Replaces the quota, but not what was learnt. A bucket that was full is full again.
+    pub(super) fn set_quota(&mut self, quota: Quota, now: Instant) {
+        self.refill(now);
+        let quota = quota.sane();
+        let full = self.counted_to <= now && self.tokens >= f64::from(self.quota.burst) - EPSILON;
+        self.rate = (self.rate / self.quota.rate * quota.rate).max(quota.rate * FLOOR);
+        self.tokens = if full {
+            f64::from(quota.burst)
+        } else {
+            self.tokens.min(f64::from(quota.burst))
+        };
+        self.quota = quota;
+    }
+
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }

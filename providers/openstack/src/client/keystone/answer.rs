@@ -1,6 +1,6 @@
 //! Reading what Keystone answers.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use http::{HeaderMap, HeaderValue, header::DATE};
 use jiff::Timestamp;
@@ -8,13 +8,55 @@ use serde::Deserialize;
 use url::Url;
 
 use super::{Catalogue, SUBJECT_TOKEN, below};
-use crate::error::Refusal;
+use crate::error::{Refusal, clean};
 
 /// A token as Keystone gave it.
 pub(super) struct Parsed {
     pub(super) header: HeaderValue,
     pub(super) catalogue: Catalogue,
+    pub(super) holder: Holder,
     expires_at: Timestamp,
+}
+
+/// For whom a token is.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Holder {
+    #[serde(default)]
+    project: Option<Named>,
+    #[serde(default)]
+    domain: Option<Named>,
+    #[serde(default)]
+    user: Option<Named>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Named {
+    #[serde(default)]
+    id: String,
+    #[serde(default)]
+    name: String,
+}
+
+impl Holder {
+    /// Whether this is the same user, in the same project. Names may change.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        let ids = |holder: &Self| {
+            [&holder.project, &holder.domain, &holder.user]
+                .map(|named| named.as_ref().map(|named| named.id.clone()))
+        };
+        ids(self) == ids(other)
+    }
+}
+
+/// What the token is good for: the user is better known by its credentials.
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.project, &self.domain) {
+            (Some(project), _) => write!(f, "project {:?} ({})", project.name, clean(&project.id)),
+            (None, Some(domain)) => write!(f, "domain {:?} ({})", domain.name, clean(&domain.id)),
+            (None, None) => f.write_str("no project"),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -25,6 +67,8 @@ struct Body {
 #[derive(Deserialize)]
 struct Wire {
     expires_at: Timestamp,
+    #[serde(flatten)]
+    holder: Holder,
     // A token without a scope has none.
     #[serde(default)]
     catalog: Catalogue,
@@ -45,6 +89,7 @@ pub(super) fn parse(reply: &Refusal, given: Option<HeaderValue>) -> Result<Parse
     Ok(Parsed {
         header,
         catalogue: token.catalog,
+        holder: token.holder,
         expires_at: token.expires_at,
     })
 }
@@ -178,6 +223,7 @@ mod tests {
         let parsed = Parsed {
             header: HeaderValue::from_static("t"),
             catalogue: Catalogue::default(),
+            holder: Holder::default(),
             expires_at: "2030-01-01T01:00:00.000000Z".parse().unwrap(),
         };
         let mut headers = HeaderMap::new();

@@ -1,0 +1,173 @@
+//! The cloud through one set of credentials, and the change to another while questions are under way.
+//!
+//! Everything that was learnt through credentials lives and dies with them: connection, token, catalogue, caches. So a
+//! swap has nothing to invalidate, and two projects' answers can not meet in one cache or one listing. A question that
+//! was under way at the swap is asked again through the new credentials: nobody is told, after a swap, what was
+//! learnt before it.
+
+use std::sync::Arc;
+
+use ccm_core::{
+    Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Instances, Priority, Result, async_trait,
+    client::ClientMetrics,
+};
+use parking_lot::RwLock;
+use tokio::sync::watch;
+use tracing::debug;
+
+use crate::{client::Api, config::Settings, instances::OpenStackInstances};
+
+/// How often a question is asked again before its answer is that there is none.
+const ATTEMPTS: u32 = 5;
+
+/// Counts the changes of whom the cloud sees in us. Clones are the same count.
+#[derive(Clone, Debug)]
+pub(crate) struct Generation(watch::Sender<u64>);
+
+impl Default for Generation {
+    fn default() -> Self {
+        Self(watch::Sender::new(1))
+    }
+}
+
+impl Generation {
+    /// The count.
+    pub(crate) fn current(&self) -> u64 {
+        *self.0.borrow()
+    }
+
+    /// One more. Whoever is asked anything from now on must answer with the new eyes, so this comes right before the
+    /// change, under a lock that keeps everybody from still using the old.
+    pub(crate) fn advance(&self) -> u64 {
+        let mut now = 0;
+        self.0.send_modify(|count| {
+            *count += 1;
+            now = *count;
+        });
+        now
+    }
+
+    /// Waits until it is another one than this.
+    async fn beyond(&self, generation: u64) {
+        // The sender is here, so that the channel can not close.
+        let _ = self
+            .0
+            .subscribe()
+            .wait_for(|current| *current != generation)
+            .await;
+    }
+}
+
+/// The cloud as one set of credentials shows it.
+#[derive(Debug)]
+struct View {
+    generation: u64,
+    api: Api,
+    instances: OpenStackInstances,
+}
+
+/// The view in use: the provider's [`Instances`].
+#[derive(Debug)]
+pub(crate) struct Current {
+    generation: Generation,
+    view: RwLock<Arc<View>>,
+    /// What each view is made with.
+    settings: Settings,
+    metrics: ClientMetrics,
+}
+
+impl Current {
+    /// With the first credentials.
+    pub(crate) fn new(
+        api: Api,
+        generation: Generation,
+        settings: &Settings,
+        metrics: &ClientMetrics,
+    ) -> Self {
+        let view = View {
+            generation: generation.current(),
+            instances: OpenStackInstances::new(&api, settings, metrics),
+            api,
+        };
+        Self {
+            generation,
+            view: RwLock::new(Arc::new(view)),
+            settings: settings.clone(),
+            metrics: metrics.clone(),
+        }
+    }
+
+    /// Goes on with other credentials.
+    pub(crate) fn swap(&self, api: Api) {
+        let mut view = self.view.write();
+        let generation = self.generation.advance();
+        *view = Arc::new(self.view_of(api, generation));
+    }
+
+    /// The count of changes, for a connection that is to be the next one.
+    pub(crate) fn generation_handle(&self) -> &Generation {
+        &self.generation
+    }
+
+    /// The number of the view in use.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.current()
+    }
+
+    /// Whom the cloud sees in us.
+    pub(crate) fn scope(&self) -> String {
+        self.view().api.scope()
+    }
+
+    fn view_of(&self, api: Api, generation: u64) -> View {
+        View {
+            generation,
+            instances: OpenStackInstances::new(&api, &self.settings, &self.metrics),
+            api,
+        }
+    }
+
+    fn view(&self) -> Arc<View> {
+        let view = Arc::clone(&self.view.read());
+        if view.generation == self.generation.current() {
+            return view;
+        }
+        let mut view = self.view.write();
+        let generation = self.generation.current();
+        if view.generation != generation {
+            // The same credentials, but their token is of another project now: what is cached is another's.
+            *view = Arc::new(self.view_of(view.api.clone(), generation));
+        }
+        Arc::clone(&view)
+    }
+}
+
+#[async_trait]
+impl Instances for Current {
+    async fn describe(
+        &self,
+        queries: &[InstanceQuery],
+        freshness: Freshness,
+        priority: Priority,
+    ) -> Vec<Result<InstanceState>> {
+        for _ in 0..ATTEMPTS {
+            let view = self.view();
+            tokio::select! {
+                biased;
+                answers = view.instances.describe(queries, freshness, priority) => {
+                    if self.generation.current() == view.generation {
+                        return answers;
+                    }
+                }
+                // Not waited for: behind the old credentials may be what will never answer.
+                () = self.generation.beyond(view.generation) => {}
+            }
+            debug!("The credentials changed during a question, asking again");
+        }
+        let error = Error::new(
+            ErrorKind::Unavailable,
+            "the credentials changed again and again while the cloud was asked",
+        );
+        queries.iter().map(|_| Err(error.clone())).collect()
+    }
+}
