@@ -111,6 +111,8 @@ impl Api {
             retry: RetryPolicy::never(),
             ..config.clone()
         };
+        // Not for tokens: a standby needs one, too.
+        config.fence = context.fence.clone();
         let keystone = Arc::new(Keystone::new(
             credentials,
             http.clone(),
