@@ -11,7 +11,8 @@ use tracing::warn;
 
 use crate::{
     controllers::node::{self, NodeController},
-    events,
+    election::Candidacy,
+    events::{self, EventMetrics},
     informers::{Informer, node::NodeObject},
     options::Config,
     server::{Checks, Kind, Metrics},
@@ -29,84 +30,105 @@ pub(crate) struct AppContext {
     pub(crate) config: Arc<Config>,
     /// Where metrics are registered.
     pub(crate) metrics: Metrics,
+    /// Where events are counted.
+    pub(crate) event_metrics: EventMetrics,
     /// What the probes ask.
     pub(crate) checks: Checks,
+    /// Says when the controllers may start.
+    pub(crate) candidacy: Candidacy,
     /// When it is time to end.
     pub(crate) shutdown: CancellationToken,
 }
 
 /// Runs until `shutdown`, then drains: what was begun is finished, events are written, and it returns.
 ///
+/// Stores are filled, and kept up to date, before this process is the leader, so that a new leader begins at once.
+///
 /// # Errors
 ///
 /// If a part ends before it was told to.
 pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
-    let AppContext {
-        client,
-        cloud,
-        cloud_metrics,
-        config,
-        metrics,
-        checks,
-        shutdown,
-    } = context;
-    let events = metrics.with(|registry| events::Writer::new(client.clone(), registry));
-    let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(client.clone()));
-
-    let mut parts = JoinSet::new();
-    if cloud.instances().is_some() {
-        let changes = nodes.subscribe();
-        let controller = metrics.with(|registry| {
-            NodeController::new(
-                client,
-                Arc::clone(&nodes),
-                cloud,
-                events.recorder(node::COMPONENT),
-                config.node.clone(),
-                &cloud_metrics,
-                registry,
-            )
-        });
-        parts.spawn(controller.run(changes, shutdown.clone()));
-    } else {
-        warn!(
-            controller = node::COMPONENT,
-            "The cloud provider does not support instances, controller not started"
-        );
-    }
+    let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(context.client.clone()));
+    let shutdown = context.shutdown.clone();
+    let mut candidacy = context.candidacy.clone();
 
     // The informers outlive the controllers, the events outlive both.
     let stop_informers = CancellationToken::new();
     let mut informers = JoinSet::new();
-    let synced = checks.register("informer-sync", Kind::Ready);
+    let synced = context.checks.register("informer-sync", Kind::Ready);
     synced.set_failing("waiting for the first listing of nodes");
     {
-        let (listed, stop) = (Arc::clone(&nodes), stop_informers.clone());
-        informers.spawn(async move { nodes.run(stop).await });
+        let (running, stop) = (Arc::clone(&nodes), stop_informers.clone());
+        informers.spawn(async move { running.run(stop).await });
+        let listed = Arc::clone(&nodes);
         informers.spawn(async move {
             listed.synced().await;
             synced.set_ok();
             std::future::pending::<()>().await;
         });
     }
+
+    let leads = async {
+        nodes.synced().await;
+        candidacy.lead().await;
+    };
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => return Ok(()),
+        ended = ended(&mut informers) => return ended,
+        () = leads => {}
+    }
+
+    let events = events::Writer::new(context.client.clone(), &context.event_metrics);
+    let mut controllers = start_controllers(context, &nodes, &events);
     let events = tokio::spawn(events.run());
 
     let outcome = tokio::select! {
         biased;
         () = shutdown.cancelled() => Ok(()),
-        ended = ended(&mut parts) => ended,
+        ended = ended(&mut controllers) => ended,
         ended = ended(&mut informers) => ended,
     };
     // When a part has failed, the others end in order too.
     shutdown.cancel();
-    while let Some(part) = parts.join_next().await {
-        part?;
+    while let Some(controller) = controllers.join_next().await {
+        controller?;
     }
     stop_informers.cancel();
     drop(informers);
     // Every recorder is gone with its controller, so that the writer ends when its queue is empty.
     events.await?;
     outcome
+}
+
+/// Starts the controllers that are wanted and that this cloud has something to do for.
+fn start_controllers(
+    context: AppContext,
+    nodes: &Arc<Informer<NodeObject>>,
+    events: &events::Writer,
+) -> JoinSet<()> {
+    let mut controllers = JoinSet::new();
+    if context.cloud.instances().is_none() {
+        warn!(
+            controller = node::COMPONENT,
+            "The cloud provider does not support instances, controller not started"
+        );
+        return controllers;
+    }
+    let changes = nodes.subscribe();
+    let controller = context.metrics.with(|registry| {
+        NodeController::new(
+            context.client,
+            Arc::clone(nodes),
+            context.cloud,
+            events.recorder(node::COMPONENT),
+            context.config.node.clone(),
+            &context.cloud_metrics,
+            registry,
+        )
+    });
+    controllers.spawn(controller.run(changes, context.shutdown));
+    controllers
 }
 
 /// The first of these that ends. None of them should.
