@@ -11,7 +11,8 @@ use tracing::warn;
 
 use crate::{
     controllers::node::{self, NodeController},
-    events,
+    election::Candidacy,
+    events::{self, EventMetrics},
     informers::{Informer, node::NodeObject},
     options::Config,
     reload::{self, Reloader},
@@ -20,8 +21,10 @@ use crate::{
 
 /// What the controllers are given.
 pub(crate) struct AppContext {
-    /// The API server.
+    /// The API server. Writes only while this process leads.
     pub(crate) client: kube::Client,
+    /// The API server, for what a replica that does not lead may write: events about itself.
+    pub(crate) replica_client: kube::Client,
     /// The cloud.
     pub(crate) cloud: Arc<dyn Cloud>,
     /// Where cloud calls are counted.
@@ -30,90 +33,125 @@ pub(crate) struct AppContext {
     pub(crate) config: Arc<Config>,
     /// Where metrics are registered.
     pub(crate) metrics: Metrics,
+    /// Where events are counted.
+    pub(crate) event_metrics: EventMetrics,
     /// What the probes ask.
     pub(crate) checks: Checks,
+    /// Says when the controllers may start.
+    pub(crate) candidacy: Candidacy,
     /// When it is time to end.
     pub(crate) shutdown: CancellationToken,
 }
 
 /// Runs until `shutdown`, then drains: what was begun is finished, events are written, and it returns.
 ///
+/// Stores are filled, and kept up to date, before this process is the leader, so that a new leader begins at once.
+///
 /// # Errors
 ///
 /// If a part ends before it was told to.
 pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
-    let AppContext {
-        client,
-        cloud,
-        cloud_metrics,
-        config,
-        metrics,
-        checks,
-        shutdown,
-    } = context;
-    let events = metrics.with(|registry| events::Writer::new(client.clone(), registry));
-    let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(client.clone()));
+    let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(context.client.clone()));
+    let shutdown = context.shutdown.clone();
+    let mut candidacy = context.candidacy.clone();
 
-    let mut parts = JoinSet::new();
-    if !cloud.watched_files().is_empty() {
-        let object = reload::process_object(config.election.as_ref(), |name| std::env::var(name).ok());
-        let recorder = events.recorder(reload::COMPONENT);
-        let reloader = metrics.with(|registry| Reloader::new(Arc::clone(&cloud), recorder, object, registry));
-        parts.spawn(reloader.run(shutdown.clone()));
-    }
-    if cloud.instances().is_some() {
-        let changes = nodes.subscribe();
-        let controller = metrics.with(|registry| {
-            NodeController::new(
-                client,
-                Arc::clone(&nodes),
-                cloud,
-                events.recorder(node::COMPONENT),
-                config.node.clone(),
-                &cloud_metrics,
-                registry,
-            )
-        });
-        parts.spawn(controller.run(changes, shutdown.clone()));
-    } else {
-        warn!(
-            controller = node::COMPONENT,
-            "The cloud provider does not support instances, controller not started"
-        );
-    }
-
-    // The informers outlive the controllers, the events outlive both.
-    let stop_informers = CancellationToken::new();
-    let mut informers = JoinSet::new();
-    let synced = checks.register("informer-sync", Kind::Ready);
+    // What runs without being the leader; it outlives the controllers. The events outlive both.
+    let stop_standing = CancellationToken::new();
+    let mut standing = JoinSet::new();
+    let synced = context.checks.register("informer-sync", Kind::Ready);
     synced.set_failing("waiting for the first listing of nodes");
     {
-        let (listed, stop) = (Arc::clone(&nodes), stop_informers.clone());
-        informers.spawn(async move { nodes.run(stop).await });
-        informers.spawn(async move {
+        let (running, stop) = (Arc::clone(&nodes), stop_standing.clone());
+        standing.spawn(async move { running.run(stop).await });
+        let listed = Arc::clone(&nodes);
+        standing.spawn(async move {
             listed.synced().await;
             synced.set_ok();
             std::future::pending::<()>().await;
         });
     }
+
+    if !context.cloud.watched_files().is_empty() {
+        start_reloader(&context, &mut standing, &stop_standing);
+    }
+
+    let leads = async {
+        nodes.synced().await;
+        candidacy.lead().await;
+    };
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => return Ok(()),
+        ended = ended(&mut standing) => return ended,
+        () = leads => {}
+    }
+
+    let events = events::Writer::new(context.client.clone(), &context.event_metrics);
+    let mut controllers = start_controllers(context, &nodes, &events);
     let events = tokio::spawn(events.run());
 
     let outcome = tokio::select! {
         biased;
         () = shutdown.cancelled() => Ok(()),
-        ended = ended(&mut parts) => ended,
-        ended = ended(&mut informers) => ended,
+        ended = ended(&mut controllers) => ended,
+        ended = ended(&mut standing) => ended,
     };
     // When a part has failed, the others end in order too.
     shutdown.cancel();
-    while let Some(part) = parts.join_next().await {
-        part?;
+    while let Some(controller) = controllers.join_next().await {
+        controller?;
     }
-    stop_informers.cancel();
-    drop(informers);
+    stop_standing.cancel();
+    drop(standing);
     // Every recorder is gone with its controller, so that the writer ends when its queue is empty.
     events.await?;
     outcome
+}
+
+/// Starts what takes over changed config files.
+fn start_reloader(context: &AppContext, standing: &mut JoinSet<()>, stop: &CancellationToken) {
+    let events = events::Writer::new(context.replica_client.clone(), &context.event_metrics);
+    let election = context.config.election.as_ref();
+    let object = reload::process_object(election, |name| std::env::var(name).ok());
+    let recorder = events.recorder(reload::COMPONENT);
+    let reloader = context
+        .metrics
+        .with(|registry| Reloader::new(Arc::clone(&context.cloud), recorder, object, registry));
+    let stop = stop.clone();
+    standing.spawn(async move {
+        // The writer ends with the reloader, whose recorder is the only one.
+        tokio::join!(reloader.run(stop), events.run());
+    });
+}
+
+/// Starts the controllers that are wanted and that this cloud has something to do for.
+fn start_controllers(
+    context: AppContext,
+    nodes: &Arc<Informer<NodeObject>>,
+    events: &events::Writer,
+) -> JoinSet<()> {
+    let mut controllers = JoinSet::new();
+    if context.cloud.instances().is_none() {
+        warn!(
+            controller = node::COMPONENT,
+            "The cloud provider does not support instances, controller not started"
+        );
+        return controllers;
+    }
+    let changes = nodes.subscribe();
+    let controller = context.metrics.with(|registry| {
+        NodeController::new(
+            context.client,
+            Arc::clone(nodes),
+            context.cloud,
+            events.recorder(node::COMPONENT),
+            context.config.node.clone(),
+            &context.cloud_metrics,
+            registry,
+        )
+    });
+    controllers.spawn(controller.run(changes, context.shutdown));
+    controllers
 }
 
 /// The first of these that ends. None of them should.

@@ -42,6 +42,22 @@ pub(crate) enum EventType {
     Warning,
 }
 
+/// How many events there were, of all writers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EventMetrics(Family<ResultLabel, Counter>);
+
+impl EventMetrics {
+    pub(crate) fn register(registry: &mut prometheus_client::registry::Registry) -> Self {
+        let written = Family::default();
+        registry.register(
+            "ccm_events",
+            "Kubernetes Events, by what became of them: written, failed, dropped (queue full)",
+            written.clone(),
+        );
+        Self(written)
+    }
+}
+
 /// Queues events of one controller. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorder {
@@ -59,19 +75,13 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(client: Client, registry: &mut prometheus_client::registry::Registry) -> Self {
+    pub(crate) fn new(client: Client, metrics: &EventMetrics) -> Self {
         let (sender, receiver) = mpsc::channel(CAPACITY);
-        let written = Family::default();
-        registry.register(
-            "ccm_events",
-            "Kubernetes Events, by what became of them: written, failed, dropped (queue full)",
-            written.clone(),
-        );
         Self {
             client,
             receiver,
             sender,
-            written,
+            written: metrics.0.clone(),
         }
     }
 

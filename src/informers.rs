@@ -69,10 +69,18 @@ where
         })
     }
 
-    /// The changes from now on. Subscribe before [`Informer::run`] to miss none.
+    /// What is in the store now, each as a change, and then the changes from now on.
     pub(crate) fn subscribe(&self) -> mpsc::UnboundedReceiver<Change> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        self.subscribers.lock().push(sender);
+        // Changes are told under the same lock after they are in the store: none is missed in between.
+        let mut subscribers = self.subscribers.lock();
+        for object in self.store.state() {
+            if let Some(name) = object.meta().name.clone() {
+                // The receiver is here.
+                let _ = sender.send(Change::Applied(name));
+            }
+        }
+        subscribers.push(sender);
         receiver
     }
 

@@ -13,11 +13,11 @@
 //! | [`providers`] | the clouds of this repository |
 //! | `logging` | the log |
 //! | `server` | health and metrics over HTTPS |
+//! | `election` | one leader among replicas |
 //! | `app` | what the controllers stand on, and their start and end |
 //! | `reload` | the cloud's config files: taken over when they change |
 //! | `informers`, `queue`, `events` | stores of watched objects, work queues, Events |
 //! | `controllers` | one folder for each controller |
-//! | `controllers`, `informers`, `queue`, `events` | the controllers' work |
 
 // Names a provider crate that Cargo offers but nobody mentions, which the linker would leave out without a word. Tests
 // get further crates that not each of them uses.
@@ -25,6 +25,7 @@
 
 mod app;
 mod controllers;
+mod election;
 mod events;
 mod informers;
 mod logging;

@@ -1,27 +1,36 @@
 //! The life of the process: what is started when, what ends it, and how.
 //!
 //! Order: flags, log, everything that can be checked without asking anybody (all problems reported at once), HTTPS
-//! server, client of the API server, cloud (again and again until it answers), controllers. From the HTTPS server on,
-//! `/readyz` says what is being waited for.
+//! server, client of the API server, cloud (again and again until it answers), stores, leader election, controllers. From
+//! the HTTPS server on, `/readyz` says what is being waited for.
+//!
+//! The end: work in progress is finished, for a while; then writes are refused, the lease is given up, and the server
+//! ends. Who has lost the lease skips the first.
 
 mod api_client;
 mod backoff;
 mod cloud;
+mod fence;
 
 use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use anyhow::{Context, anyhow};
-use ccm_core::{BuildContext, client::ClientMetrics};
+use ccm_core::{
+    BuildContext,
+    client::{ClientMetrics, Fence},
+};
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::{JoinError, JoinHandle},
-    time::timeout,
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::{
     app::{self, AppContext},
+    election::{self, Election},
+    events::EventMetrics,
     logging,
     options::{self, Config, Request},
     providers,
@@ -32,6 +41,10 @@ use crate::{
 const MAX_WORKERS: usize = 4;
 /// For the HTTPS server to give its last answers.
 const SERVER_STOP: Duration = Duration::from_secs(6);
+/// The same when the lease is lost: the process must be gone before somebody else leads.
+const SERVER_STOP_LOST: Duration = Duration::from_millis(500);
+/// For work that was cut off to be gone.
+const CUT_OFF: Duration = Duration::from_millis(100);
 /// For blocking work (file reads, name lookups) that is still under way at the very end.
 const LAST_THREADS: Duration = Duration::from_secs(1);
 
@@ -139,11 +152,16 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let shutdown_check = checks.register("shutdown", Kind::Ready);
     shutdown_check.set_ok();
 
+    let fence = match config.election {
+        Some(_) => Fence::standby(),
+        None => Fence::default(),
+    };
     let context = BuildContext {
         cloud_config: config.cloud_config.clone(),
         cluster_name: config.cluster_name.clone(),
         user_agent: config.user_agent.clone(),
         metrics: metrics.with(ClientMetrics::register),
+        fence: fence.clone(),
     };
 
     let mut problems = Vec::new();
@@ -178,9 +196,20 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         None => tokio::spawn(until(stop_server.clone())),
     };
     let cloud_metrics = context.metrics.clone();
-    let client = api_client::build(api_config, config.api_server.limit)?;
+    let client = api_client::build(api_config.clone(), config.api_server.limit, &fence)?;
+    let event_metrics = metrics.with(EventMetrics::register);
+    let (replica_client, (election, candidacy)) = match &config.election {
+        Some(settings) => {
+            let client = api_client::build_for_election(api_config, election::request_timeout(settings))?;
+            let election =
+                Election::start(settings, client.clone(), fence, &metrics, &event_metrics, &checks);
+            (client, election)
+        }
+        None => (client.clone(), Election::none(fence)),
+    };
+    let drain = config.shutdown_drain;
     let work = {
-        let (config, shutdown) = (Arc::clone(&config), shutdown.clone());
+        let shutdown = shutdown.clone();
         tokio::spawn(async move {
             let cloud = tokio::select! {
                 cloud = cloud::connect(config.provider, &context, &cloud_check) => cloud,
@@ -188,66 +217,96 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             };
             app::run(AppContext {
                 client,
+                replica_client,
                 cloud,
                 cloud_metrics,
                 config,
                 metrics,
+                event_metrics,
                 checks,
+                candidacy,
                 shutdown,
             })
             .await
         })
     };
-    supervise(
+    Process {
         work,
+        election,
         server,
-        &shutdown,
-        &shutdown_check,
-        config.shutdown_drain,
-        &stop_server,
-    )
+        shutdown,
+        shutdown_check,
+        drain,
+        stop_server,
+    }
+    .supervise()
     .await
 }
 
-/// Waits for the end and brings it about in order. A part that ends before it was told to, ends the process.
-async fn supervise(
-    mut work: JoinHandle<anyhow::Result<()>>,
-    mut server: JoinHandle<anyhow::Result<()>>,
-    shutdown: &CancellationToken,
-    shutdown_check: &CheckHandle,
+/// The parts of the running process.
+struct Process {
+    work: JoinHandle<anyhow::Result<()>>,
+    election: Election,
+    server: JoinHandle<anyhow::Result<()>>,
+    shutdown: CancellationToken,
+    shutdown_check: CheckHandle,
     drain: Duration,
-    stop_server: &CancellationToken,
-) -> anyhow::Result<()> {
-    let outcome = tokio::select! {
-        // First: a part that ends because of the signal has not failed.
-        biased;
-        () = shutdown.cancelled() => {
-            shutdown_check.set_failing("the process is about to end");
-            match timeout(drain, &mut work).await {
-                Ok(ended) => ended_well("the controllers", ended),
-                Err(_) => {
-                    warn!(drain = ?drain, "Cutting off work that is still in progress");
-                    work.abort();
-                    Ok(())
+    stop_server: CancellationToken,
+}
+
+impl Process {
+    /// Waits for the end and brings it about in order. A part that ends before it was told to, ends the process.
+    async fn supervise(mut self) -> anyhow::Result<()> {
+        let mut lost = false;
+        // Writes that outlive their controllers (a batch, an event) have the rest of the drain.
+        let mut last_writes = Instant::now();
+        let outcome = tokio::select! {
+            // First: a part that ends because of the signal has not failed.
+            biased;
+            () = self.shutdown.cancelled() => {
+                self.shutdown_check.set_failing("the process is about to end");
+                last_writes = Instant::now() + self.drain;
+                tokio::select! {
+                    biased;
+                    error = self.election.lost() => {
+                        lost = true;
+                        Err(error)
+                    }
+                    ended = timeout_at(last_writes, &mut self.work) => match ended {
+                        Ok(ended) => ended_well("the controllers", ended),
+                        Err(_) => {
+                            warn!(drain = ?self.drain, "Cutting off work that is still in progress");
+                            Ok(())
+                        }
+                    }
                 }
             }
+            error = self.election.lost() => {
+                lost = true;
+                Err(error)
+            }
+            ended = &mut self.work => {
+                ended_well("the controllers", ended).and_then(|()| match self.shutdown.is_cancelled() {
+                    true => Ok(()),
+                    false => Err(anyhow!("the controllers ended without being told to")),
+                })
+            }
+            ended = &mut self.server => ended_well("the HTTPS server", ended)
+                .and_then(|()| Err(anyhow!("the HTTPS server ended without being told to"))),
+        };
+        self.work.abort();
+        self.election.end(last_writes.max(Instant::now() + CUT_OFF)).await;
+        // The server is the last to go, so that the drain can be watched.
+        self.stop_server.cancel();
+        if !self.server.is_finished() {
+            let limit = if lost { SERVER_STOP_LOST } else { SERVER_STOP };
+            let _ = timeout(limit, &mut self.server).await;
         }
-        ended = &mut work => ended_well("the controllers", ended).and_then(|()| match shutdown.is_cancelled() {
-            true => Ok(()),
-            false => Err(anyhow!("the controllers ended without being told to")),
-        }),
-        ended = &mut server => ended_well("the HTTPS server", ended)
-            .and_then(|()| Err(anyhow!("the HTTPS server ended without being told to"))),
-    };
-    // The server is the last to go, so that the drain can be watched.
-    stop_server.cancel();
-    if !server.is_finished() {
-        let _ = timeout(SERVER_STOP, &mut server).await;
+        if outcome.is_ok() {
+            info!("Stopped");
+        }
+        outcome
     }
-    if outcome.is_ok() {
-        info!("Stopped");
-    }
-    outcome
 }
 
 fn ended_well(part: &'static str, ended: Result<anyhow::Result<()>, JoinError>) -> anyhow::Result<()> {

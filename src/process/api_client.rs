@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use ccm_core::client::Fence;
 use http::{HeaderValue, Request, Response, header};
 use kube::{
     Client, Config,
@@ -16,6 +17,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{BoxError, Layer, Service, timeout::TimeoutLayer};
 use tracing::info;
 
+use super::fence::FenceLayer;
 use crate::options::{ApiServerConfig, ClientLimit};
 
 /// Longer than the API server lets a watch live (it is asked for less than five minutes), so that only a connection on
@@ -72,9 +74,25 @@ pub(super) async fn load(config: &ApiServerConfig, version: &str) -> Result<Conf
     Ok(client)
 }
 
-/// A client; still without asking the API server.
-pub(super) fn build(config: Config, limit: Option<ClientLimit>) -> anyhow::Result<Client> {
-    Ok(with_limits(ClientBuilder::try_from(config)?, limit))
+/// The client for all work; still without asking the API server. Its writes pass the fence.
+pub(super) fn build(config: Config, limit: Option<ClientLimit>, fence: &Fence) -> anyhow::Result<Client> {
+    let builder = ClientBuilder::try_from(config)?.with_layer(&FenceLayer(fence.clone()));
+    Ok(with_limits(builder, limit))
+}
+
+/// The client for leader election alone: it writes without being the leader, has no limit and does not wait long.
+pub(super) fn build_for_election(mut config: Config, timeout: Duration) -> anyhow::Result<Client> {
+    for (name, value) in &mut config.headers {
+        if *name == header::USER_AGENT {
+            *value = HeaderValue::from_str(&format!("{}/leader-election", value.to_str()?))?;
+        }
+    }
+    config.connect_timeout = Some(timeout);
+    // The next try is never far.
+    config.default_retry = false;
+    Ok(ClientBuilder::try_from(config)?
+        .with_layer(&TimeoutLayer::new(timeout))
+        .build())
 }
 
 fn with_limits<S, B>(builder: ClientBuilder<S>, limit: Option<ClientLimit>) -> Client

@@ -2,40 +2,41 @@
 
 use super::*;
 
-struct Process {
+struct Scene {
     shutdown: CancellationToken,
     stop_server: CancellationToken,
-    check: CheckHandle,
+    fence: Fence,
 }
 
-impl Process {
+impl Scene {
     fn new() -> Self {
         Self {
             shutdown: CancellationToken::new(),
             stop_server: CancellationToken::new(),
-            check: Checks::default().register("shutdown", Kind::Ready),
+            fence: Fence::default(),
         }
     }
 
     async fn supervise(&self, work: JoinHandle<anyhow::Result<()>>, drain: u64) -> anyhow::Result<()> {
-        let server = tokio::spawn(until(self.stop_server.clone()));
-        let drain = Duration::from_secs(drain);
-        supervise(
+        let (election, _candidacy) = Election::none(self.fence.clone());
+        Process {
             work,
-            server,
-            &self.shutdown,
-            &self.check,
-            drain,
-            &self.stop_server,
-        )
+            election,
+            server: tokio::spawn(until(self.stop_server.clone())),
+            shutdown: self.shutdown.clone(),
+            shutdown_check: Checks::default().register("shutdown", Kind::Ready),
+            drain: Duration::from_secs(drain),
+            stop_server: self.stop_server.clone(),
+        }
+        .supervise()
         .await
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn work_in_progress_ends_before_the_server_does() {
-    let process = Process::new();
-    let (shutdown, server_gone) = (process.shutdown.clone(), process.stop_server.clone());
+    let scene = Scene::new();
+    let (shutdown, server_gone) = (scene.shutdown.clone(), scene.stop_server.clone());
     let work = tokio::spawn(async move {
         shutdown.cancelled().await;
         tokio::time::sleep(Duration::from_secs(10)).await;
@@ -45,18 +46,18 @@ async fn work_in_progress_ends_before_the_server_does() {
         );
         Ok(())
     });
-    process.shutdown.cancel();
-    process.supervise(work, 20).await.unwrap();
-    assert!(process.stop_server.is_cancelled());
+    scene.shutdown.cancel();
+    scene.supervise(work, 20).await.unwrap();
+    assert!(scene.stop_server.is_cancelled());
 }
 
 #[tokio::test(start_paused = true)]
 async fn work_that_does_not_end_is_cut_off() {
-    let process = Process::new();
+    let scene = Scene::new();
     let work = tokio::spawn(std::future::pending());
     let began = tokio::time::Instant::now();
-    process.shutdown.cancel();
-    process.supervise(work, 20).await.unwrap();
+    scene.shutdown.cancel();
+    scene.supervise(work, 20).await.unwrap();
     assert_eq!(began.elapsed().as_secs(), 20);
 }
 
@@ -77,7 +78,7 @@ async fn a_part_that_fails_panics_or_just_ends_ends_the_process_with_its_reason(
         ),
     ];
     for (work, reason) in cases {
-        let error = Process::new().supervise(work, 20).await.unwrap_err();
+        let error = Scene::new().supervise(work, 20).await.unwrap_err();
         let error = format!("{error:#}");
         assert!(error.contains(reason), "{error}");
     }

@@ -129,7 +129,7 @@ impl Scene {
         });
         let events = Arc::new(Mutex::new(Vec::new()));
         let mut metrics = Registry::default();
-        let writer = events::Writer::new(client(&events), &mut metrics);
+        let writer = events::Writer::new(client(&events), &events::EventMetrics::register(&mut metrics));
         let object = ObjectReference {
             name: Some("self".to_owned()),
             ..ObjectReference::default()

@@ -11,7 +11,10 @@
 //! Bodies, `?verbose`, `?exclude=<check>` and the paths of single checks are those of the Kubernetes components. The
 //! reason of a failure may name addresses and users; only a peer on this machine is told, on the path of the check.
 
-use std::{fmt::Write, sync::Arc};
+use std::{
+    fmt::{self, Write},
+    sync::Arc,
+};
 
 use http::StatusCode;
 use parking_lot::RwLock;
@@ -34,7 +37,28 @@ pub(crate) struct Checks(Arc<RwLock<Vec<Check>>>);
 struct Check {
     name: &'static str,
     kind: Kind,
-    state: Arc<RwLock<Result<(), String>>>,
+    state: State,
+}
+
+#[derive(Clone)]
+enum State {
+    Set(Arc<RwLock<Result<(), String>>>),
+    Asked(Arc<dyn Fn() -> Result<(), String> + Send + Sync>),
+}
+
+impl State {
+    fn now(&self) -> Result<(), String> {
+        match self {
+            Self::Set(state) => state.read().clone(),
+            Self::Asked(probe) => probe(),
+        }
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.now().fmt(f)
+    }
 }
 
 /// Sets one check.
@@ -48,9 +72,10 @@ impl Checks {
     /// [`Kind::Ready`] one fails until it is said to be well. Later calls give the same check.
     pub(crate) fn register(&self, name: &'static str, kind: Kind) -> CheckHandle {
         let mut checks = self.0.write();
-        if let Some(check) = checks.iter().find(|check| check.name == name) {
+        let existing = checks.iter().find(|check| check.name == name);
+        if let Some(State::Set(state)) = existing.map(|check| &check.state) {
             return CheckHandle {
-                state: Arc::clone(&check.state),
+                state: Arc::clone(state),
             };
         }
         let first = match kind {
@@ -61,9 +86,23 @@ impl Checks {
         checks.push(Check {
             name,
             kind,
-            state: Arc::clone(&state),
+            state: State::Set(Arc::clone(&state)),
         });
         CheckHandle { state }
+    }
+
+    /// A check that is asked anew each time, for what shows only by the clock. It must neither wait nor work.
+    pub(crate) fn register_probe(
+        &self,
+        name: &'static str,
+        kind: Kind,
+        probe: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) {
+        self.0.write().push(Check {
+            name,
+            kind,
+            state: State::Asked(Arc::new(probe)),
+        });
     }
 
     fn of(&self, endpoint: Endpoint) -> Vec<(&'static str, Result<(), String>)> {
@@ -72,7 +111,7 @@ impl Checks {
             .read()
             .iter()
             .filter(|check| endpoint == Endpoint::Readyz || check.kind == Kind::Live)
-            .map(|check| (check.name, check.state.read().clone()))
+            .map(|check| (check.name, check.state.now()))
             .collect();
         // The server answers at all.
         checks.insert(0, ("ping", Ok(())));
@@ -314,6 +353,19 @@ mod tests {
         assert_eq!(Endpoint::of_path("/healthzz"), None);
         assert_eq!(Endpoint::of_path("/"), None);
         assert_eq!(Endpoint::of_path("*"), None);
+    }
+
+    #[test]
+    fn a_probe_is_asked_each_time() {
+        let (checks, _live, ready) = sample();
+        ready.set_ok();
+        let (sender, receiver) = tokio::sync::watch::channel(Ok(()));
+        checks.register_probe("clock", Kind::Live, move || receiver.borrow().clone());
+        assert_eq!(get(&checks, Endpoint::Livez, "").0, 200);
+        sender.send(Err("late".to_owned())).unwrap();
+        assert_eq!(get(&checks, Endpoint::Livez, "").0, 500);
+        let (_, body) = single(&checks, Endpoint::Healthz, "clock", true).unwrap();
+        assert_eq!(body, "internal server error: late\n");
     }
 
     #[test]

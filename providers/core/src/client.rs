@@ -15,6 +15,7 @@
 //! | retry | [`RetryPolicy`] | the only layer that repeats a request; the SDK's own retry is off |
 //! | rate limit | [`Bucket`] | one token and one in-flight slot per attempt, users before background |
 //! | attempt timeout | [`Gate`] | bounds one attempt |
+//! | fence | [`Fence`] | lets writes through only while this process is the leader |
 //! | attempt | the provider's closure | the SDK call, its error mapped to [`Error`](crate::Error) |
 //!
 //! A write whose fate is unknown (no answer came) is never sent again blindly: the error says
@@ -54,6 +55,7 @@ use tokio::time::Instant;
 
 mod batch;
 mod cache;
+mod fence;
 mod gate;
 mod metrics;
 mod op;
@@ -63,6 +65,7 @@ mod retry;
 
 pub use batch::{BatchConfig, Batcher};
 pub use cache::{Cache, CacheConfig};
+pub use fence::{Fence, Fenced};
 pub use gate::{CallOptions, Gate, GateConfig};
 pub use metrics::ClientMetrics;
 pub use op::{Effect, Operation};

@@ -38,6 +38,8 @@ pub enum ErrorKind {
     Unsupported,
     /// Another component does this work; not a failure.
     ImplementedElsewhere,
+    /// This process is not, or no longer, the one among its replicas that may write.
+    NotLeader,
     /// The answer made no sense, or a bug.
     Unexpected,
 }
@@ -60,6 +62,7 @@ impl ErrorKind {
             Self::Timeout => "Timeout",
             Self::Unsupported => "Unsupported",
             Self::ImplementedElsewhere => "ImplementedElsewhere",
+            Self::NotLeader => "NotLeader",
             Self::Unexpected => "Unexpected",
         }
     }

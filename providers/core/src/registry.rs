@@ -5,7 +5,10 @@
 
 use std::{path::PathBuf, pin::Pin, sync::Arc};
 
-use crate::{Cloud, Result, client::ClientMetrics};
+use crate::{
+    Cloud, Result,
+    client::{ClientMetrics, Fence},
+};
 
 /// What `build` returns.
 pub type BuildFuture = Pin<Box<dyn Future<Output = Result<Arc<dyn Cloud>>> + Send>>;
@@ -40,6 +43,8 @@ pub struct BuildContext {
     pub user_agent: String,
     /// Where cloud calls are counted.
     pub metrics: ClientMetrics,
+    /// Whether this process may write to the cloud. For [`GateConfig::fence`](crate::client::GateConfig).
+    pub fence: Fence,
 }
 
 /// All providers linked into this binary, sorted by name. A name that was registered twice stands in it twice.

@@ -18,8 +18,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use ::http::{Method, StatusCode};
 use async_trait::async_trait;
 use ccm_core::{
-    Error, Priority, Result,
-    client::{ClientMetrics, Gate, GateConfig, RetryPolicy},
+    BuildContext, Error, Priority, Result,
+    client::{Gate, GateConfig, RetryPolicy},
 };
 use openstack::{EndpointFilters, InterfaceType, auth::AuthType, session::Session};
 use reqwest::RequestBuilder;
@@ -81,7 +81,7 @@ pub(crate) struct Gates {
 
 impl Gates {
     /// Gates with full buckets.
-    pub(crate) fn new(request_timeout: Duration, quotas: &Quotas, metrics: &ClientMetrics) -> Self {
+    pub(crate) fn new(request_timeout: Duration, quotas: &Quotas, context: &BuildContext) -> Self {
         let mut config = GateConfig::new(crate::NAME);
         config.attempt_timeout = request_timeout;
         config.deadline = config.deadline.max(request_timeout * 2);
@@ -91,9 +91,11 @@ impl Gates {
             ..config.clone()
         };
         config.buckets = vec![(ops::COMPUTE, quotas.compute), (ops::NETWORK, quotas.network)];
+        // Not for tokens: a standby needs one, too.
+        config.fence = context.fence.clone();
         Self {
-            calls: Gate::new(config, metrics),
-            logins: Gate::new(once, metrics),
+            calls: Gate::new(config, &context.metrics),
+            logins: Gate::new(once, &context.metrics),
         }
     }
 

@@ -89,7 +89,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let (environment, mut files) = (Environment::of_process(), Files::default());
     let loaded = config::load(context.cloud_config.as_deref(), &environment, &mut files)?;
     let settings = &loaded.settings;
-    let gates = Gates::new(settings.request_timeout, &settings.quotas, &context.metrics);
+    let gates = Gates::new(settings.request_timeout, &settings.quotas, &context);
     let generation = Generation::default();
     let connection = settings.connection.clone();
     let api = Api::connect(connection, &gates, &context.user_agent, &generation).await?;

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{Instrument, debug, info_span};
 
 use super::{
+    fence::{Fence, Fenced},
     later,
     metrics::ClientMetrics,
     op::{Effect, Operation},
@@ -29,10 +30,13 @@ pub struct GateConfig {
     pub attempt_timeout: Duration,
     /// How long a call may take in all, waiting for quota and between attempts included.
     pub deadline: Duration,
+    /// Whether this process may write: [`BuildContext::fence`](crate::BuildContext).
+    pub fence: Fence,
 }
 
 impl GateConfig {
-    /// The defaults: [`Quota::default`], [`RetryPolicy::default`], 30 s per attempt, 2 minutes in all.
+    /// The defaults: [`Quota::default`], [`RetryPolicy::default`], 30 s per attempt, 2 minutes in all, and a fence that
+    /// is open.
     #[must_use]
     pub fn new(provider: &'static str) -> Self {
         Self {
@@ -41,6 +45,7 @@ impl GateConfig {
             retry: RetryPolicy::default(),
             attempt_timeout: Duration::from_secs(30),
             deadline: Duration::from_secs(120),
+            fence: Fence::default(),
         }
     }
 }
@@ -153,7 +158,8 @@ impl Gate {
     /// The last attempt's error, with the number of attempts if there were several. [`ErrorKind::Timeout`] once the
     /// deadline has passed; it says what the call was doing and has the last attempt's error as its source. The
     /// error of a write has [`Outcome::Unknown`] if *any* of its attempts may have been carried out; it then must be
-    /// looked up, not sent again. A [`Effect::Write`] of that kind has [`Retry::Never`].
+    /// looked up, not sent again. A [`Effect::Write`] of that kind has [`Retry::Never`]. [`ErrorKind::NotLeader`] for a
+    /// write that the [fence](GateConfig::fence) does not let through, or not to its end.
     pub async fn call<O, T, F, Fut>(&self, op: O, options: impl Into<CallOptions>, attempt: F) -> Result<T>
     where
         O: Operation,
@@ -247,6 +253,10 @@ impl<'a, O: Operation> Call<'a, O> {
     {
         let mut backoff = self.inner.config.retry.backoff();
         loop {
+            // Asked before waiting for quota, too: that may take long.
+            if self.writes() && !self.inner.config.fence.allows() {
+                return Err(self.finish(fenced(Fenced::Refused)));
+            }
             let permit = self.permit().await?;
             let error = match self.attempt(permit, &mut attempt).await {
                 Ok(value) => return Ok(value),
@@ -301,11 +311,17 @@ impl<'a, O: Operation> Call<'a, O> {
         let now = Instant::now();
         let limit = later(now, self.attempt_timeout).min(self.deadline);
         permit.begin();
-        let result = match timeout_at(limit, attempt()).await {
-            Ok(result) => result,
-            Err(_) => Err(self.no_answer(limit)),
-        };
         let config = &self.inner.config;
+        let result = if self.writes() {
+            // The timeout is outside, so that the fence hears of a write that was given up.
+            let fenced_attempt = config.fence.run(async { attempt().await });
+            timeout_at(limit, fenced_attempt)
+                .await
+                .map(|result| result.unwrap_or_else(|reason| Err(fenced(reason))))
+        } else {
+            timeout_at(limit, attempt()).await
+        };
+        let result = result.unwrap_or_else(|_| Err(self.no_answer(limit)));
         let error = match result {
             Ok(value) => {
                 permit.accepted();
@@ -324,16 +340,18 @@ impl<'a, O: Operation> Call<'a, O> {
                     Retry::Never | Retry::Backoff => None,
                 });
             }
-            // The cloud may be in distress: nothing learnt of its quota.
-            ErrorKind::Unavailable | ErrorKind::Timeout => drop(permit),
+            // The cloud may be in distress, or was not even asked: nothing learnt of its quota.
+            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::NotLeader => drop(permit),
             _ => permit.accepted(),
         }
-        if self.op.effect() != Effect::Read
-            && (error.outcome() == Outcome::Unknown || error.kind() == ErrorKind::Timeout)
-        {
+        if self.writes() && (error.outcome() == Outcome::Unknown || error.kind() == ErrorKind::Timeout) {
             self.unknown = true;
         }
         Err(error)
+    }
+
+    fn writes(&self) -> bool {
+        self.op.effect() != Effect::Read
     }
 
     fn no_answer(&mut self, limit: Instant) -> Error {
@@ -384,4 +402,12 @@ impl<'a, O: Operation> Call<'a, O> {
         }
         error
     }
+}
+
+fn fenced(reason: Fenced) -> Error {
+    let outcome = match reason {
+        Fenced::Refused => Outcome::NotDone,
+        Fenced::Cut => Outcome::Unknown,
+    };
+    Error::new(ErrorKind::NotLeader, reason.to_string()).with_outcome(outcome)
 }

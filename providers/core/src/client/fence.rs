@@ -1,0 +1,220 @@
+//! Who may write: the fence of leader election.
+
+use std::{fmt, future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+
+/// Says whether this process may write, to the cloud and to the API server. Clones are the same fence.
+///
+/// Among replicas only the leader may write, and only as long as its lease can not be anybody else's. Therefore
+/// permission is given *until an instant* and ends by itself there: it needs nobody to take it back, so that a process
+/// that was stopped, starved or cut off finds it gone when it wakes up.
+///
+/// A write that is under way when permission ends is cut off. What became of it is unknown.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use ccm_core::client::{Fence, Fenced};
+/// # use tokio::time::Instant;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let fence = Fence::standby();
+/// assert_eq!(fence.run(async { "written" }).await, Err(Fenced::Refused));
+/// fence.allow_until(Instant::now() + Duration::from_secs(10));
+/// assert_eq!(fence.run(async { "written" }).await, Ok("written"));
+/// fence.close();
+/// assert_eq!(fence.run(async { "written" }).await, Err(Fenced::Refused));
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Fence(Arc<Inner>);
+
+struct Inner {
+    state: watch::Sender<State>,
+    writes: watch::Sender<usize>,
+    /// When a write was last given up before it had returned.
+    abandoned: Mutex<Option<Instant>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// There is no election.
+    Open,
+    /// Not the leader yet.
+    Standby,
+    Until(Instant),
+    /// For good.
+    Closed,
+}
+
+impl State {
+    fn allows(self, now: Instant) -> bool {
+        match self {
+            Self::Open => true,
+            Self::Standby | Self::Closed => false,
+            Self::Until(end) => now < end,
+        }
+    }
+}
+
+/// Why a write was not carried out, or not to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fenced {
+    /// It was not begun.
+    Refused,
+    /// It was under way; whether it was carried out is unknown.
+    Cut,
+}
+
+impl fmt::Display for Fenced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refused => "this process is not the leader and may not write",
+            Self::Cut => "this process ceased to be the leader before the answer came",
+        })
+    }
+}
+
+impl std::error::Error for Fenced {}
+
+impl Default for Fence {
+    /// Writes are allowed until [`Fence::close`]: there is no election.
+    fn default() -> Self {
+        Self::new(State::Open)
+    }
+}
+
+impl Fence {
+    fn new(state: State) -> Self {
+        Self(Arc::new(Inner {
+            state: watch::Sender::new(state),
+            writes: watch::Sender::new(0),
+            abandoned: Mutex::new(None),
+        }))
+    }
+
+    /// A fence that allows nothing before [`Fence::allow_until`].
+    #[must_use]
+    pub fn standby() -> Self {
+        Self::new(State::Standby)
+    }
+
+    /// Allows writes until this instant, in place of the one that was said before. After [`Fence::close`] it does
+    /// nothing.
+    pub fn allow_until(&self, end: Instant) {
+        self.0.state.send_if_modified(|state| {
+            let changes = *state != State::Closed && *state != State::Until(end);
+            if changes {
+                *state = State::Until(end);
+            }
+            changes
+        });
+    }
+
+    /// Refuses writes from now on, for good, and cuts off those that are under way.
+    pub fn close(&self) {
+        self.0.state.send_replace(State::Closed);
+    }
+
+    /// Whether a write may begin now.
+    #[must_use]
+    pub fn allows(&self) -> bool {
+        self.0.state.borrow().allows(Instant::now())
+    }
+
+    /// Returns as soon as writes are not allowed.
+    pub async fn closed(&self) {
+        let mut state = self.0.state.subscribe();
+        loop {
+            let now = *state.borrow_and_update();
+            // The sender lives as long as `self`, so that waiting for a change does not fail.
+            match now {
+                State::Standby | State::Closed => return,
+                State::Open => {
+                    let _ = state.changed().await;
+                }
+                State::Until(end) if Instant::now() >= end => return,
+                State::Until(end) => tokio::select! {
+                    _ = state.changed() => {}
+                    () = sleep_until(end) => {}
+                },
+            }
+        }
+    }
+
+    /// Makes a write, if it is allowed, for as long as that is allowed.
+    ///
+    /// # Errors
+    /// It is not, or is no longer.
+    pub async fn run<T>(&self, write: impl Future<Output = T>) -> Result<T, Fenced> {
+        let mut under_way = UnderWay::begin(self);
+        if !self.allows() {
+            under_way.returned = true;
+            return Err(Fenced::Refused);
+        }
+        let (mut write, mut closed) = (pin!(write), pin!(self.closed()));
+        // What has slept too long must not send anything before it has looked at the clock: at each waking, permission
+        // comes first, and the clock decides, since timers may be late.
+        let result = poll_fn(|context| {
+            if !self.allows() || closed.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Err(Fenced::Cut));
+            }
+            write.as_mut().poll(context).map(Ok)
+        });
+        let result = result.await;
+        under_way.returned = result.is_ok();
+        result
+    }
+
+    /// Returns when no write is under way.
+    pub async fn idle(&self) {
+        // As in `closed`, waiting can not fail.
+        let _ = self.0.writes.subscribe().wait_for(|writes| *writes == 0).await;
+    }
+
+    /// Whether no write can still arrive where it was sent: none is under way, and none was given up, by its caller or
+    /// by the fence, in the last `within` before its answer was there.
+    #[must_use]
+    pub fn is_settled(&self, within: Duration) -> bool {
+        let abandoned = *self.0.abandoned.lock();
+        *self.0.writes.borrow() == 0 && abandoned.is_none_or(|at| at.elapsed() >= within)
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Fence").field(&*self.0.state.borrow()).finish()
+    }
+}
+
+/// Counts a write while it lasts.
+struct UnderWay {
+    fence: Fence,
+    returned: bool,
+}
+
+impl UnderWay {
+    fn begin(fence: &Fence) -> Self {
+        fence.0.writes.send_modify(|writes| *writes += 1);
+        Self {
+            fence: fence.clone(),
+            returned: false,
+        }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let inner = &self.fence.0;
+        if !self.returned {
+            *inner.abandoned.lock() = Some(Instant::now());
+        }
+        inner
+            .writes
+            .send_modify(|writes| *writes = writes.saturating_sub(1));
+    }
+}

@@ -1,0 +1,231 @@
+//! One leader among replicas: an election on a Lease, with the semantics of client-go, so that both can contend for the
+//! same one.
+//!
+//! Whoever can write its name into the Lease leads. A leader renews it every `retry_period`; who waits takes it when it
+//! has seen no sign of life in it for the lease's duration, by its own clock alone. Two writers at a time are refused by
+//! the API server (`resourceVersion`).
+//!
+//! That alone does not keep a leader from writing that has lost the lease without noticing. Each renewal therefore opens
+//! the [`Fence`] that all writes pass until `renew_deadline` after the *sending* of the renewal, which is before anybody
+//! else may take the lease. Nothing has to happen for it to close again.
+//!
+//! | Part | Does |
+//! |---|---|
+//! | [`lease`] | the object, read and changed |
+//! | [`state`] | what to do: pure |
+//! | [`elector`] | does it |
+//! | [`api`] | the API server |
+//!
+//! The ending: a leader that is told to stop goes on renewing until its last write has returned, and then gives the lease
+//! up. One that has lost it stops at once.
+
+mod api;
+mod elector;
+mod lease;
+mod metrics;
+mod state;
+
+use std::time::Duration;
+
+use anyhow::anyhow;
+use ccm_core::client::Fence;
+use kube::Client;
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, timeout, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    events::{self, EventMetrics},
+    options::ElectionConfig,
+    server::{Checks, Kind, Metrics},
+};
+use api::ApiServer;
+use elector::{Elector, Timing};
+use lease::Terms;
+use metrics::ElectionMetrics;
+use state::State;
+
+/// Source of the election's events.
+const COMPONENT: &str = "cloud-controller-manager";
+/// How long after its lease a leader that neither renews it nor ends counts as stuck.
+const STUCK: Duration = Duration::from_secs(20);
+/// For the events that tell of the end.
+const LAST_EVENTS: Duration = Duration::from_secs(1);
+/// For giving up the lease and telling of it.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long one request of the election may take.
+pub(crate) fn request_timeout(config: &ElectionConfig) -> Duration {
+    (config.renew_deadline / 2).max(Duration::from_secs(1))
+}
+
+/// A replica's part in the election, seen by what it may only do as the leader.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidacy {
+    stand: CancellationToken,
+    leads: watch::Receiver<Option<Instant>>,
+}
+
+impl Candidacy {
+    /// Takes part from now on, and returns when this process leads. Never, if the election has ended.
+    pub(crate) async fn lead(&mut self) {
+        self.stand.cancel();
+        if self.leads.wait_for(Option::is_some).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The election as the process sees it.
+#[derive(Debug)]
+pub(crate) struct Election {
+    fence: Fence,
+    stop: CancellationToken,
+    /// `None` if there is no election, or its end was seen.
+    task: Option<JoinHandle<anyhow::Result<()>>>,
+    /// Keeps a process without an election its own leader.
+    _alone: Option<watch::Sender<Option<Instant>>>,
+}
+
+impl Election {
+    /// No election: this process leads.
+    pub(crate) fn none(fence: Fence) -> (Self, Candidacy) {
+        let (sender, leads) = watch::channel(Some(Instant::now()));
+        let candidacy = Candidacy {
+            stand: CancellationToken::new(),
+            leads,
+        };
+        let election = Self {
+            fence,
+            stop: CancellationToken::new(),
+            task: None,
+            _alone: Some(sender),
+        };
+        (election, candidacy)
+    }
+
+    /// An election that begins with [`Candidacy::lead`]. `client` is for it alone, and is not fenced.
+    pub(crate) fn start(
+        config: &ElectionConfig,
+        client: Client,
+        fence: Fence,
+        metrics: &Metrics,
+        event_metrics: &EventMetrics,
+        checks: &Checks,
+    ) -> (Self, Candidacy) {
+        let (sender, leads) = watch::channel(None::<Instant>);
+        let longest = config.lease_duration + STUCK;
+        let renewed = leads.clone();
+        checks.register_probe("leaderElection", Kind::Live, move || match *renewed.borrow() {
+            Some(at) if at.elapsed() > longest => {
+                Err("the lease has run out, and the process has not noticed".to_owned())
+            }
+            _ => Ok(()),
+        });
+        let writer = events::Writer::new(client.clone(), event_metrics);
+        let terms = Terms {
+            identity: identity(),
+            lease_duration: config.lease_duration,
+        };
+        let elector = Elector::new(
+            ApiServer::new(
+                client,
+                &config.namespace,
+                &config.name,
+                writer.recorder(COMPONENT),
+            ),
+            State::new(terms, config.renew_deadline, &config.namespace, &config.name),
+            Timing {
+                lease_duration: config.lease_duration,
+                retry_period: config.retry_period,
+                request_timeout: request_timeout(config),
+            },
+            fence.clone(),
+            metrics.with(|registry| ElectionMetrics::register(registry, &config.name)),
+            sender,
+        );
+        let candidacy = Candidacy {
+            stand: CancellationToken::new(),
+            leads,
+        };
+        let stop = CancellationToken::new();
+        let (begin, end) = (candidacy.stand.clone(), stop.clone());
+        let task = tokio::spawn(async move {
+            let writer = tokio::spawn(writer.run());
+            tokio::select! {
+                biased;
+                () = end.cancelled() => return Ok(()),
+                () = begin.cancelled() => {}
+            }
+            let ended = elector.run(end).await;
+            // The recorder is gone with the elector, so that the writer ends with the last event.
+            let _ = timeout(LAST_EVENTS, writer).await;
+            ended.map_err(Into::into)
+        });
+        let election = Self {
+            fence,
+            stop,
+            task: Some(task),
+            _alone: None,
+        };
+        (election, candidacy)
+    }
+
+    /// Returns if the election ends without having been told to, with the reason. The fence is closed then.
+    pub(crate) async fn lost(&mut self) -> anyhow::Error {
+        let Some(task) = &mut self.task else {
+            return std::future::pending().await;
+        };
+        let ended = task.await;
+        self.task = None;
+        self.fence.close();
+        match ended {
+            Ok(Err(error)) => error,
+            Ok(Ok(())) => anyhow!("the leader election ended without being told to"),
+            Err(error) => anyhow!(error).context("the leader election ended by a bug"),
+        }
+    }
+
+    /// Ends it: waits at most until `limit` for writes that are under way, refuses any further, and gives up the lease.
+    pub(crate) async fn end(mut self, limit: Instant) {
+        let _ = timeout_at(limit, self.fence.idle()).await;
+        self.fence.close();
+        self.stop.cancel();
+        if let Some(task) = self.task.take() {
+            let _ = timeout(END_LIMIT, task).await;
+        }
+    }
+}
+
+/// `<host name>_<uuid>`, as client-go's components call themselves.
+fn identity() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .or_else(|_| std::env::var("HOSTNAME"))
+        .unwrap_or_default();
+    let host = match host.trim() {
+        "" => "unknown",
+        host => host,
+    };
+    format!("{host}_{}", uuid(rand::random()))
+}
+
+/// A random UUID (version 4) of these bits.
+fn uuid(bits: u128) -> String {
+    let bits = bits & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    let part = |range| hex.get(range).unwrap_or_default();
+    format!(
+        "{}-{}-{}-{}-{}",
+        part(0..8),
+        part(8..12),
+        part(12..16),
+        part(16..20),
+        part(20..32)
+    )
+}
+
+#[cfg(test)]
+mod tests;

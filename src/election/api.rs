@@ -1,0 +1,99 @@
+//! The API server, as far as an election needs it: GET, POST and PUT of one Lease, and events about it.
+
+use kube::{
+    Api, Client,
+    api::{DynamicObject, PostParams},
+};
+
+use super::lease::Lease;
+use crate::events::{EventType, Recorder};
+
+/// Why the API server did not do what it was asked for.
+#[derive(Clone, Debug)]
+pub(super) enum Failure {
+    /// It has refused: nothing was changed.
+    Refused(String),
+    /// Somebody else has written, or made, the object since it was read: nothing was changed.
+    Conflict,
+    /// No answer. What was sent may have been carried out.
+    Unknown(String),
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(reason) | Self::Unknown(reason) => f.write_str(reason),
+            Self::Conflict => f.write_str("somebody else wrote it at the same time"),
+        }
+    }
+}
+
+/// Where the Lease is kept.
+pub(super) trait Leases: Send + Sync + 'static {
+    /// The Lease, if there is one.
+    fn get(&self) -> impl Future<Output = Result<Option<Lease>, Failure>> + Send;
+
+    /// Makes it. [`Failure::Conflict`] if there is one.
+    fn create(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Failure>> + Send;
+
+    /// Replaces it, unless somebody else has written it since it was read ([`Failure::Conflict`]).
+    fn update(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Failure>> + Send;
+
+    /// Tells who looks at the Lease. Does not wait.
+    fn announce(&self, lease: &Lease, message: &str);
+}
+
+/// The API server.
+#[derive(Debug)]
+pub(super) struct ApiServer {
+    api: Api<DynamicObject>,
+    name: String,
+    recorder: Recorder,
+}
+
+impl ApiServer {
+    pub(super) fn new(client: Client, namespace: &str, name: &str, recorder: Recorder) -> Self {
+        Self {
+            api: Api::namespaced_with(client, namespace, &Lease::resource()),
+            name: name.to_owned(),
+            recorder,
+        }
+    }
+}
+
+impl Leases for ApiServer {
+    async fn get(&self) -> Result<Option<Lease>, Failure> {
+        match self.api.get(&self.name).await {
+            Ok(object) => Ok(Some(Lease(object))),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(failure(error)),
+        }
+    }
+
+    async fn create(&self, lease: &Lease) -> Result<Lease, Failure> {
+        let created = self.api.create(&PostParams::default(), &lease.0).await;
+        created.map(Lease).map_err(failure)
+    }
+
+    async fn update(&self, lease: &Lease) -> Result<Lease, Failure> {
+        let updated = self
+            .api
+            .replace(&self.name, &PostParams::default(), &lease.0)
+            .await;
+        updated.map(Lease).map_err(failure)
+    }
+
+    fn announce(&self, lease: &Lease, message: &str) {
+        self.recorder
+            .publish(lease.reference(), EventType::Normal, "LeaderElection", message);
+    }
+}
+
+fn failure(error: kube::Error) -> Failure {
+    match error {
+        kube::Error::Api(status) if status.code == 409 => Failure::Conflict,
+        // A server error may come from a proxy after the request went through.
+        kube::Error::Api(status) if status.code < 500 => Failure::Refused(status.message.clone()),
+        error => Failure::Unknown(ccm_core::error::report(&error)),
+    }
+}

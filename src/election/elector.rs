@@ -1,0 +1,301 @@
+//! The loop of an election: asks [`State`] what to do and does it.
+
+use std::{fmt, time::Duration};
+
+use ccm_core::client::Fence;
+use k8s_openapi::jiff::Timestamp;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{
+    api::{Failure, Leases},
+    metrics::ElectionMetrics,
+    state::{State, Step},
+};
+
+/// While waiting, up to this share of the retry period is added to it, so that replicas do not ask in step.
+const JITTER: f64 = 1.2;
+/// Giving the lease up must not keep the process from ending.
+const RELEASE_LIMIT: Duration = Duration::from_secs(3);
+
+/// How often and how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timing {
+    pub(super) lease_duration: Duration,
+    pub(super) retry_period: Duration,
+    /// For one request.
+    pub(super) request_timeout: Duration,
+}
+
+/// The lease is not, or may soon not be, ours any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lost(pub(super) String);
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "leaderelection lost: {}", self.0)
+    }
+}
+
+impl std::error::Error for Lost {}
+
+/// What one try came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Ours.
+    Held,
+    /// Somebody else's.
+    Waiting,
+    /// Nothing is known.
+    Failed(String),
+    /// It was ours.
+    Taken,
+}
+
+pub(super) struct Elector<L> {
+    pub(super) leases: L,
+    pub(super) state: State,
+    pub(super) timing: Timing,
+    pub(super) fence: Fence,
+    pub(super) metrics: ElectionMetrics,
+    /// Since when the lease is known to be ours, renewed at each renewal. The others see here that we lead.
+    pub(super) leads: watch::Sender<Option<Instant>>,
+    /// When the last try began.
+    tried: Instant,
+    /// Whether a write that would make the lease ours had no answer.
+    unanswered: bool,
+    /// The other holder that was told of last.
+    told: Option<String>,
+    failing: bool,
+}
+
+impl<L: Leases> Elector<L> {
+    pub(super) fn new(
+        leases: L,
+        state: State,
+        timing: Timing,
+        fence: Fence,
+        metrics: ElectionMetrics,
+        leads: watch::Sender<Option<Instant>>,
+    ) -> Self {
+        Self {
+            leases,
+            state,
+            timing,
+            fence,
+            metrics,
+            leads,
+            tried: Instant::now(),
+            unanswered: false,
+            told: None,
+            failing: false,
+        }
+    }
+
+    /// Waits for the lease, keeps it until `stop`, and gives it up.
+    ///
+    /// # Errors
+    /// It was lost. The fence is closed then.
+    pub(super) async fn run(mut self, stop: CancellationToken) -> Result<(), Lost> {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = self.acquire() => {}
+        }
+        if self.state.until().is_none() {
+            if self.unanswered {
+                // It may be ours without our knowing; nobody should have to wait for us.
+                self.release().await;
+            }
+            return Ok(());
+        }
+        info!(identity = self.state.identity(), "Became leader");
+        self.announce("became leader");
+        let held = self.hold(&stop).await;
+        // Before anything else, whichever way it ended.
+        if held.is_err() {
+            self.fence.close();
+        }
+        self.leads.send_replace(None);
+        self.metrics.leads(false);
+        info!(identity = self.state.identity(), "Stopped leading");
+        self.announce("stopped leading");
+        held?;
+        if self.fence.is_settled(self.timing.lease_duration) {
+            self.release().await;
+        } else {
+            // A successor that begins now could be overtaken by it.
+            warn!(
+                "Not giving up the lease before it runs out: a write was cut off and may still arrive at its destination"
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns when the lease is ours.
+    async fn acquire(&mut self) {
+        info!(identity = self.state.identity(), "Waiting to become leader");
+        loop {
+            let outcome = self.attempt().await;
+            self.tell(&outcome);
+            if outcome == Outcome::Held {
+                return;
+            }
+            let jitter = rand::random_range(0.0..=JITTER);
+            sleep(self.timing.retry_period.mul_f64(1.0 + jitter)).await;
+        }
+    }
+
+    /// Renews the lease until `stop`.
+    async fn hold(&mut self, stop: &CancellationToken) -> Result<(), Lost> {
+        let mut why = "there was no time to renew the lease".to_owned();
+        loop {
+            let Some(until) = self.state.until() else {
+                return Err(Lost("the API server gave the lease to somebody else".to_owned()));
+            };
+            let next = self.tried.checked_add(self.timing.retry_period).unwrap_or(until);
+            let renewal = async {
+                sleep_until(next).await;
+                // Not after a time in which this process did not run.
+                if Instant::now() < until {
+                    self.attempt().await
+                } else {
+                    std::future::pending().await
+                }
+            };
+            let outcome = tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                () = sleep_until(until) => {
+                    return Err(Lost(format!("the lease was not renewed in time: {why}")));
+                }
+                outcome = renewal => outcome,
+            };
+            self.tell(&outcome);
+            match outcome {
+                Outcome::Held => {}
+                Outcome::Failed(reason) => why = reason,
+                Outcome::Waiting | Outcome::Taken => {
+                    let holder = self.state.lease().map_or("", |lease| lease.holder());
+                    return Err(Lost(format!("{holder:?} has taken the lease")));
+                }
+            }
+        }
+    }
+
+    /// One try to get or to keep the lease.
+    async fn attempt(&mut self) -> Outcome {
+        self.tried = Instant::now();
+        if let Some(lease) = self.state.renewal(self.tried, Timestamp::now()) {
+            match self.write(&Step::Update(lease)).await {
+                Ok(outcome) => return outcome,
+                Err(error) => debug!(%error, "Could not renew the lease at once, reading it"),
+            }
+        }
+        let found = match self.ask(self.leases.get()).await {
+            Ok(found) => found,
+            Err(error) => return Outcome::Failed(format!("can not read the lease: {error}")),
+        };
+        let leads = self.state.until().is_some();
+        let step = self.state.found(found, Instant::now(), Timestamp::now());
+        match step {
+            Step::Wait => Outcome::Waiting,
+            Step::Lost => Outcome::Taken,
+            Step::Create(_) | Step::Update(_) => {
+                if leads {
+                    self.metrics.slow_path();
+                }
+                match self.write(&step).await {
+                    Ok(outcome) => outcome,
+                    Err(error) => Outcome::Failed(format!("can not write the lease: {error}")),
+                }
+            }
+        }
+    }
+
+    /// Writes the Lease as ours.
+    async fn write(&mut self, step: &Step) -> Result<Outcome, Failure> {
+        let sent = Instant::now();
+        // Also if this is cancelled.
+        self.unanswered = true;
+        let written = match step {
+            Step::Create(lease) => self.ask(self.leases.create(lease)).await,
+            Step::Update(lease) => self.ask(self.leases.update(lease)).await,
+            Step::Wait | Step::Lost => return Ok(Outcome::Waiting),
+        };
+        self.unanswered = matches!(written, Err(Failure::Unknown(_)));
+        match self.state.written(written?, sent) {
+            Some(until) => {
+                self.fence.allow_until(until);
+                self.leads.send_replace(Some(sent));
+                self.metrics.leads(true);
+                Ok(Outcome::Held)
+            }
+            None => Ok(Outcome::Waiting),
+        }
+    }
+
+    async fn ask<T>(&self, request: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let limit = self.timing.request_timeout;
+        timeout(limit, request)
+            .await
+            .unwrap_or_else(|_| Err(Failure::Unknown(format!("no answer within {limit:?}"))))
+    }
+
+    /// Gives the lease up if it is ours. A renewal that was cut off may have been carried out meanwhile.
+    async fn release(&mut self) {
+        let released = timeout(RELEASE_LIMIT, async {
+            loop {
+                let Some(lease) = self.ask(self.leases.get()).await? else {
+                    return Ok(false);
+                };
+                if lease.holder() != self.state.identity() {
+                    return Ok(false);
+                }
+                let released = lease.released(Timestamp::now());
+                match self.ask(self.leases.update(&released)).await {
+                    Err(Failure::Conflict) => {}
+                    outcome => return outcome.map(|_| true),
+                }
+            }
+        });
+        match released.await {
+            Ok(Ok(true)) => info!("Gave up the lease"),
+            Ok(Ok(false)) => debug!("The lease is not ours, nothing to give up"),
+            Ok(Err(error)) => warn!(%error, "Could not give up the lease, it will run out"),
+            Err(_) => warn!(limit = ?RELEASE_LIMIT, "Could not give up the lease in time, it will run out"),
+        }
+    }
+
+    fn announce(&self, what: &str) {
+        if let Some(lease) = self.state.lease() {
+            self.leases
+                .announce(lease, &format!("{} {what}", self.state.identity()));
+        }
+    }
+
+    /// Logs what is new in it.
+    fn tell(&mut self, outcome: &Outcome) {
+        if let Outcome::Failed(error) = outcome {
+            if self.failing {
+                debug!(error, "Still can not get or renew the lease");
+            } else {
+                warn!(error, "Can not get or renew the lease, trying again");
+            }
+            self.failing = true;
+            return;
+        }
+        if std::mem::take(&mut self.failing) {
+            info!("The lease can be read and written again");
+        }
+        let holder = self.state.lease().map(|lease| lease.holder().to_owned());
+        if *outcome == Outcome::Waiting && holder != self.told {
+            info!(leader = holder, "Another process leads");
+            self.told = holder;
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Metrics, under upstream's names.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Labels {
+    name: String,
+}
+
+/// The metrics of one lease.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ElectionMetrics {
+    master: Gauge,
+    slow_path: Counter,
+}
+
+impl ElectionMetrics {
+    pub(super) fn register(registry: &mut Registry, name: &str) -> Self {
+        let labels = Labels {
+            name: name.to_owned(),
+        };
+        let master = Family::<Labels, Gauge>::default();
+        registry.register(
+            "leader_election_master_status",
+            "Whether this process is the leader: 1, or 0 if it waits to become it",
+            master.clone(),
+        );
+        let slow_path = Family::<Labels, Counter>::default();
+        registry.register(
+            "leader_election_slowpath",
+            "Renewals for which the lease had to be read again",
+            slow_path.clone(),
+        );
+        Self {
+            master: master.get_or_create_owned(&labels),
+            slow_path: slow_path.get_or_create_owned(&labels),
+        }
+    }
+
+    pub(super) fn leads(&self, leads: bool) {
+        self.master.set(i64::from(leads));
+    }
+
+    pub(super) fn slow_path(&self) {
+        self.slow_path.inc();
+    }
+
+    #[cfg(test)]
+    pub(super) fn slow_paths(&self) -> u64 {
+        self.slow_path.get()
+    }
+}
