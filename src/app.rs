@@ -10,7 +10,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::{
-    controllers::node::{self, NodeController},
+    controllers::{
+        lifecycle::{self, LifecycleController},
+        node::{self, NodeController},
+    },
     events,
     informers::{Informer, node::NodeObject},
     options::Config,
@@ -54,13 +57,23 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(client.clone()));
 
     let mut parts = JoinSet::new();
-    if cloud.instances().is_some() {
+    let enabled = |name| {
+        let enabled = config.controllers.is_enabled(name);
+        if enabled && cloud.instances().is_none() {
+            warn!(
+                controller = name,
+                "The cloud provider does not support instances, controller not started"
+            );
+        }
+        enabled && cloud.instances().is_some()
+    };
+    if enabled(node::COMPONENT) {
         let changes = nodes.subscribe();
         let controller = metrics.with(|registry| {
             NodeController::new(
-                client,
+                client.clone(),
                 Arc::clone(&nodes),
-                cloud,
+                Arc::clone(&cloud),
                 events.recorder(node::COMPONENT),
                 config.node.clone(),
                 &cloud_metrics,
@@ -68,11 +81,21 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
             )
         });
         parts.spawn(controller.run(changes, shutdown.clone()));
-    } else {
-        warn!(
-            controller = node::COMPONENT,
-            "The cloud provider does not support instances, controller not started"
-        );
+    }
+    if enabled(lifecycle::COMPONENT) {
+        let changes = nodes.subscribe();
+        let controller = metrics.with(|registry| {
+            LifecycleController::new(
+                client.clone(),
+                Arc::clone(&nodes),
+                Arc::clone(&cloud),
+                events.recorder(lifecycle::COMPONENT),
+                config.lifecycle.clone(),
+                registry,
+                shutdown.clone(),
+            )
+        });
+        parts.spawn(controller.run(changes));
     }
 
     // The informers outlive the controllers, the events outlive both.
