@@ -10,7 +10,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::{
-    controllers::node::{self, NodeController},
+    controllers::{
+        lifecycle::{self, LifecycleController},
+        node::{self, NodeController},
+    },
     election::Candidacy,
     events::{self, EventMetrics},
     informers::{Informer, node::NodeObject},
@@ -130,27 +133,54 @@ fn start_controllers(
     nodes: &Arc<Informer<NodeObject>>,
     events: &events::Writer,
 ) -> JoinSet<()> {
+    let AppContext {
+        client,
+        cloud,
+        cloud_metrics,
+        config,
+        metrics,
+        shutdown,
+        ..
+    } = context;
     let mut controllers = JoinSet::new();
-    if context.cloud.instances().is_none() {
-        warn!(
-            controller = node::COMPONENT,
-            "The cloud provider does not support instances, controller not started"
-        );
-        return controllers;
+    let starts = |name| {
+        let wanted = config.controllers.is_enabled(name);
+        if wanted && cloud.instances().is_none() {
+            warn!(
+                controller = name,
+                "The cloud provider does not support instances, controller not started"
+            );
+        }
+        wanted && cloud.instances().is_some()
+    };
+    if starts(node::COMPONENT) {
+        let controller = metrics.with(|registry| {
+            NodeController::new(
+                client.clone(),
+                Arc::clone(nodes),
+                Arc::clone(&cloud),
+                events.recorder(node::COMPONENT),
+                config.node.clone(),
+                &cloud_metrics,
+                registry,
+            )
+        });
+        controllers.spawn(controller.run(nodes.subscribe(), shutdown.clone()));
     }
-    let changes = nodes.subscribe();
-    let controller = context.metrics.with(|registry| {
-        NodeController::new(
-            context.client,
-            Arc::clone(nodes),
-            context.cloud,
-            events.recorder(node::COMPONENT),
-            context.config.node.clone(),
-            &context.cloud_metrics,
-            registry,
-        )
-    });
-    controllers.spawn(controller.run(changes, context.shutdown));
+    if starts(lifecycle::COMPONENT) {
+        let controller = metrics.with(|registry| {
+            LifecycleController::new(
+                client.clone(),
+                Arc::clone(nodes),
+                Arc::clone(&cloud),
+                events.recorder(lifecycle::COMPONENT),
+                config.lifecycle.clone(),
+                registry,
+                shutdown.clone(),
+            )
+        });
+        controllers.spawn(controller.run(nodes.subscribe()));
+    }
     controllers
 }
 

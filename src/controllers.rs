@@ -1,3 +1,5 @@
 //! The controllers. Each is a loop over shared stores, split into pure decisions and thin effects.
 
+pub(crate) mod lifecycle;
 pub(crate) mod node;
+mod node_object;

@@ -75,9 +75,9 @@ where
         // Changes are told under the same lock after they are in the store: none is missed in between.
         let mut subscribers = self.subscribers.lock();
         for object in self.store.state() {
-            if let Some(name) = object.meta().name.clone() {
+            if let Some(key) = key(&*object) {
                 // The receiver is here.
-                let _ = sender.send(Change::Applied(name));
+                let _ = sender.send(Change::Applied(key));
             }
         }
         subscribers.push(sender);

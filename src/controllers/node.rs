@@ -29,8 +29,9 @@ use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use self::{describe::Describer, desired::UNINITIALIZED_TAINT, metrics::NodeMetrics, report::Reports};
+use self::{describe::Describer, metrics::NodeMetrics, report::Reports};
 use crate::{
+    controllers::node_object::UNINITIALIZED_TAINT,
     events::Recorder,
     informers::{Change, Informer, node::NodeObject},
     options::NodeConfig,

@@ -27,6 +27,18 @@ pub(crate) struct NodeObject {
     pub(crate) addresses: Vec<NodeAddress>,
     /// The annotation of the kubelet's `--node-ip`, as it stands.
     pub(crate) provided_node_ip: Option<String>,
+    /// The status of the condition `Ready`; nothing else of the conditions.
+    pub(crate) ready: Ready,
+}
+
+/// Whether a node's kubelet says that it is well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ready {
+    True,
+    False,
+    /// Nothing was heard of it, or it has not said anything yet.
+    #[default]
+    Unknown,
 }
 
 impl NodeObject {
@@ -40,6 +52,33 @@ impl NodeObject {
         self.taints
             .iter()
             .filter(|taint| taint.key != key)
+            .cloned()
+            .collect()
+    }
+
+    /// Whether exactly this taint is on the node, whatever its value.
+    pub(crate) fn has_exact_taint(&self, key: &str, effect: &str) -> bool {
+        self.taints.iter().any(|taint| taint.is(key, effect))
+    }
+
+    /// The taints with this one at the end.
+    pub(crate) fn taints_with(&self, key: &str, effect: &str) -> Vec<Taint> {
+        let mut taints = self.taints.clone();
+        taints.push(Taint {
+            key: key.to_owned(),
+            value: None,
+            effect: Some(effect.to_owned()),
+            time_added: None,
+            further: BTreeMap::new(),
+        });
+        taints
+    }
+
+    /// The taints without exactly this one, in their order.
+    pub(crate) fn taints_without_exact(&self, key: &str, effect: &str) -> Vec<Taint> {
+        self.taints
+            .iter()
+            .filter(|taint| !taint.is(key, effect))
             .cloned()
             .collect()
     }
@@ -69,6 +108,12 @@ pub(crate) struct Taint {
     /// Fields that Kubernetes has not got yet.
     #[serde(flatten)]
     further: BTreeMap<String, Value>,
+}
+
+impl Taint {
+    fn is(&self, key: &str, effect: &str) -> bool {
+        self.key == key && self.effect.as_deref() == Some(effect)
+    }
 }
 
 impl Intern for NodeObject {
@@ -146,6 +191,25 @@ struct WireSpec {
 #[derive(Default, Deserialize)]
 struct WireStatus {
     addresses: Option<Vec<WireAddress>>,
+    conditions: Option<Vec<WireCondition>>,
+}
+
+#[derive(Deserialize)]
+struct WireCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    status: String,
+}
+
+/// The status of `Ready`; if it is not there, nothing is known of it.
+fn ready(conditions: Option<&[WireCondition]>) -> Ready {
+    let condition = conditions.and_then(|all| all.iter().find(|condition| condition.kind == "Ready"));
+    match condition.map(|condition| condition.status.as_str()) {
+        Some("True") => Ready::True,
+        Some("False") => Ready::False,
+        _ => Ready::Unknown,
+    }
 }
 
 #[derive(Deserialize)]
@@ -186,6 +250,7 @@ impl From<Wire> for NodeObject {
             },
             view: Arc::new(view),
             taints: spec.taints.unwrap_or_default(),
+            ready: ready(status.conditions.as_deref()),
             addresses: status
                 .addresses
                 .unwrap_or_default()
@@ -220,6 +285,10 @@ mod tests {
             "spec": {"providerID": "", "taints": [{"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05Z"}]},
             "status": {
                 "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Carrier", "address": "pigeon"}],
+                "conditions": [
+                    {"type": "DiskPressure", "status": "False"},
+                    {"type": "Ready", "status": "True", "reason": "KubeletReady"},
+                ],
                 "images": [{"names": ["a"], "sizeBytes": 1}],
             },
         }))
@@ -233,6 +302,8 @@ mod tests {
             [NodeAddress::new(AddressType::InternalIP, "10.0.0.1")]
         );
         assert!(node.has_taint("k") && !node.has_taint("other"));
+        assert!(node.has_exact_taint("k", "NoSchedule") && !node.has_exact_taint("k", "NoExecute"));
+        assert_eq!(node.ready, Ready::True);
         assert!(node.meta.managed_fields.is_none() && node.meta.labels.is_none());
         assert!(node.age_seconds().unwrap() > 0.0);
     }
@@ -241,5 +312,6 @@ mod tests {
     fn a_bare_node_is_enough() {
         let node: NodeObject = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
         assert!(node.taints.is_empty() && node.addresses.is_empty());
+        assert_eq!(node.ready, Ready::Unknown, "nobody said that it is ready");
     }
 }

@@ -7,9 +7,6 @@ use ccm_core::{AddressType, Error, Instance, Labels, NodeAddress};
 use super::provided_ip::{self, ProvidedIpError};
 use crate::informers::node::NodeObject;
 
-/// Taint that the kubelet puts on a node under `--cloud-provider=external`; matched by key alone.
-pub(crate) const UNINITIALIZED_TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-
 const ZONE: [&str; 2] = [
     "failure-domain.beta.kubernetes.io/zone",
     "topology.kubernetes.io/zone",

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use ccm_core::{InstanceState, NodeView};
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::PatchParams;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -11,13 +10,14 @@ use tracing::{debug, info};
 
 use super::{
     COMPONENT, Finished, NodeController,
-    desired::{self, Initialization, Problem, UNINITIALIZED_TAINT},
+    desired::{self, Initialization, Problem},
     patch,
 };
-use crate::{events::EventType, informers::node::NodeObject};
-
-/// How often the second patch is tried again when somebody else changed the taints in between.
-const PATCH_TRIES: usize = 5;
+use crate::{
+    controllers::node_object::{PATCH_TRIES, UNINITIALIZED_TAINT, is_gone, is_refused, reference},
+    events::EventType,
+    informers::node::NodeObject,
+};
 
 /// How many answers without addresses are normal for a machine that was just made.
 const PATIENCE: u32 = 3;
@@ -270,26 +270,4 @@ impl NodeController {
         );
         self.metrics.waiting.set(self.waiting());
     }
-}
-
-/// What events about a node refer to.
-pub(crate) fn reference(node: &NodeObject) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Node".to_owned()),
-        name: Some(node.view.name.clone()),
-        uid: Some(node.view.uid.clone()),
-        ..ObjectReference::default()
-    }
-}
-
-/// Whether the API server says that the patch does not fit the node as it is now: 422 for a failed test or another
-/// uid, 409 when its own optimistic locking gave up.
-fn is_refused(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if matches!(status.code, 409 | 422))
-}
-
-/// Whether the API server says that the node, or the node of this uid, is no more.
-pub(crate) fn is_gone(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.code == 404)
 }

@@ -4,14 +4,15 @@
 //! Addresses go first, as a merge patch of the whole list; then one JSON Patch adds labels and provider ID and takes
 //! the taint away, all or nothing, so that a node is never schedulable without its addresses.
 
-use json_patch::{
-    AddOperation, Patch as JsonPatch, PatchOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf,
-};
+use json_patch::Patch as JsonPatch;
 use kube::api::Patch;
 use serde_json::{Value, json};
 
-use super::desired::{Initialization, NewLabels, UNINITIALIZED_TAINT};
-use crate::informers::node::NodeObject;
+use super::desired::{Initialization, NewLabels};
+use crate::{
+    controllers::node_object::{UNINITIALIZED_TAINT, add, guard, pointer, replace, test},
+    informers::node::NodeObject,
+};
 use ccm_core::NodeAddress;
 
 /// Sets the whole of `status.addresses`. The uid makes the API server refuse it (409) for a node that was made anew
@@ -29,16 +30,10 @@ pub(crate) fn labels(uid: &str, labels: &NewLabels) -> Patch<Value> {
     Patch::Merge(json!({"metadata": {"uid": uid, "labels": labels}}))
 }
 
-/// Adds labels and provider ID and removes the uninitialized taint from the node as it was just read.
-///
-/// Tests the uid and the whole list of taints, so that taints that others set meanwhile are never lost: the API
-/// server answers 422 then. No resourceVersion: heartbeats would break it.
+/// Adds labels and provider ID and removes the uninitialized taint from the node as it was just read, under its
+/// [`guard`].
 pub(crate) fn initialize(node: &NodeObject, wanted: &Initialization) -> Patch<Value> {
-    let taints = || pointer(["spec", "taints"]);
-    let mut operations = vec![
-        test(pointer(["metadata", "uid"]), Value::from(node.view.uid.clone())),
-        test(taints(), json!(node.taints)),
-    ];
+    let mut operations = guard(node);
     if node.view.labels.is_empty() && !wanted.labels.is_empty() {
         // There is no map to add to. The test holds only while that is so.
         operations.push(test(pointer(["metadata", "labels"]), Value::Null));
@@ -55,24 +50,8 @@ pub(crate) fn initialize(node: &NodeObject, wanted: &Initialization) -> Patch<Va
         operations.push(add(pointer(["spec", "providerID"]), Value::from(id.clone())));
     }
     let value = json!(node.taints_without(UNINITIALIZED_TAINT));
-    operations.push(PatchOperation::Replace(ReplaceOperation {
-        path: taints(),
-        value,
-    }));
+    operations.push(replace(pointer(["spec", "taints"]), value));
     Patch::Json(JsonPatch(operations))
-}
-
-fn pointer<const N: usize>(tokens: [&str; N]) -> PointerBuf {
-    // Escapes `/` and `~` in label keys.
-    PointerBuf::from_tokens(tokens)
-}
-
-fn test(path: PointerBuf, value: Value) -> PatchOperation {
-    PatchOperation::Test(TestOperation { path, value })
-}
-
-fn add(path: PointerBuf, value: Value) -> PatchOperation {
-    PatchOperation::Add(AddOperation { path, value })
 }
 
 #[cfg(test)]

@@ -11,12 +11,15 @@ use tracing::{debug, info, warn};
 
 use super::{
     COMPONENT, NodeController,
-    desired::{self, Difference, NewLabels, UNINITIALIZED_TAINT},
-    initialize::{is_gone, reference},
+    desired::{self, Difference, NewLabels},
     patch,
     provided_ip::ProvidedIpError,
 };
-use crate::{events::EventType, informers::node::NodeObject};
+use crate::{
+    controllers::node_object::{UNINITIALIZED_TAINT, is_gone, reference},
+    events::EventType,
+    informers::node::NodeObject,
+};
 
 /// How many nodes are asked about at once. A multiple of what a provider asks about in one request (150 of Neutron's
 /// ports), so that the pieces cost no request more than the whole.

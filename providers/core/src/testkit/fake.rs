@@ -43,6 +43,11 @@ struct State {
     machines: BTreeMap<String, Instance>,
     faults: BTreeMap<String, VecDeque<Error>>,
     broken: Option<Error>,
+    /// Whose credentials are in use, and how often they changed.
+    scope: Option<String>,
+    generation: u64,
+    /// Nothing is found, as with the credentials of another project.
+    blind: bool,
     calls: Vec<DescribeCall>,
 }
 
@@ -87,6 +92,18 @@ impl FakeCloud {
         self.state.lock().broken = error;
     }
 
+    /// Switches to other credentials, described by `scope`.
+    pub fn change_credentials(&self, scope: &str) {
+        let mut state = self.state.lock();
+        state.scope = Some(scope.to_owned());
+        state.generation += 1;
+    }
+
+    /// Whether the credentials in use see none of the machines, as those of another project.
+    pub fn set_blind(&self, blind: bool) {
+        self.state.lock().blind = blind;
+    }
+
     /// Holds every call back until [`FakeCloud::open`].
     pub fn hold(&self) {
         self.open.send_replace(false);
@@ -107,6 +124,15 @@ impl FakeCloud {
 impl Cloud for FakeCloud {
     fn name(&self) -> &'static str {
         Self::NAME
+    }
+
+    fn scope(&self) -> String {
+        let scope = self.state.lock().scope.clone();
+        scope.unwrap_or_else(|| Self::NAME.to_owned())
+    }
+
+    fn generation(&self) -> u64 {
+        self.state.lock().generation
     }
 
     fn instances(&self) -> Option<&dyn Instances> {
@@ -143,11 +169,12 @@ impl State {
             return Err(error.clone());
         }
         let node = &query.node;
+        let blind = self.blind;
         if let Some(error) = self.faults.get_mut(&node.name).and_then(VecDeque::pop_front) {
             return Err(error);
         }
         let Some(id) = &node.provider_id else {
-            return Ok(match self.machines.get(&node.name) {
+            return Ok(match self.machines.get(&node.name).filter(|_| !blind) {
                 Some(instance) => InstanceState::Present(instance.clone()),
                 None => InstanceState::Unresolved,
             });
@@ -157,7 +184,7 @@ impl State {
                 match self
                     .machines
                     .values()
-                    .find(|instance| &instance.provider_id == id)
+                    .find(|instance| !blind && &instance.provider_id == id)
                 {
                     Some(instance) => InstanceState::Present(instance.clone()),
                     None => InstanceState::Absent,

@@ -1,0 +1,190 @@
+//! Whether nodes whose machines are proven gone may be deleted: the brake. And whether one node, as it was just read, is
+//! still the one that is to be deleted. Pure.
+//!
+//! Brake (a): nothing is deleted unless a node of this cloud was Present in the same pass. Wrong credentials, a wrong
+//! project or a wrong region answer "not found" for everything.
+//!
+//! Brake (b): if more than a share of the nodes, and more than a few, seem gone, they go one a minute. Nodes that the
+//! autoscaler marked before it deleted their machines do not count, and do not wait.
+
+use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
+
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::informers::node::{NodeObject, Ready};
+
+/// The taint by which the cluster autoscaler marks a node before it deletes its machine; matched by key alone.
+pub(super) const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+/// That many nodes may always go at once.
+const FEW: usize = 3;
+/// The time between two deletions while the brake is on.
+pub(super) const SLOWLY: Duration = Duration::from_secs(60);
+/// For how long a deletion counts as one of the nodes that seem gone. Otherwise nodes that turn not ready one after
+/// another would never be many.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// Why a node is not deleted although its machine is proven gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Reason {
+    /// No other node was found under the credentials in use.
+    NothingPresent,
+    /// Too many seem gone at once.
+    Share,
+}
+
+impl Reason {
+    pub(super) const ALL: [Self; 2] = [Self::NothingPresent, Self::Share];
+
+    /// As it stands in metrics and logs.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::NothingPresent => "nothing-present",
+            Self::Share => "deletion-share",
+        }
+    }
+}
+
+/// What is known of the whole when a pass decides.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whole {
+    /// Whether a node of this cloud was Present in this pass.
+    pub(super) present: bool,
+    /// How many nodes have a provider ID of this cloud.
+    pub(super) owned: usize,
+    /// How many nodes' last answer is Absent, those that the autoscaler marked left out.
+    pub(super) absent: usize,
+    /// `--node-deletion-share`.
+    pub(super) share: f64,
+}
+
+/// What becomes of nodes that are proven gone, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Decision {
+    pub(super) delete: Vec<Arc<NodeObject>>,
+    pub(super) hold: Vec<(Arc<NodeObject>, Reason)>,
+}
+
+/// The brake's memory: which deletions there were.
+#[derive(Debug, Default)]
+pub(super) struct Brake {
+    /// Deletions that count, the latest last.
+    recent: VecDeque<Instant>,
+    /// Deletions under way that count.
+    under_way: usize,
+}
+
+/// Whether a node is held back by the share of nodes that seem gone. One that was never initialised counts as well.
+pub(super) fn counts(node: &NodeObject) -> bool {
+    !node.has_taint(AUTOSCALER_TAINT)
+}
+
+impl Brake {
+    /// Decides about the nodes that are proven gone.
+    pub(super) fn decide(&mut self, proven: Vec<Arc<NodeObject>>, whole: &Whole, now: Instant) -> Decision {
+        self.recent.retain(|at| *at + REMEMBERED > now);
+        let mut decision = Decision::default();
+        let slow = self.is_on(whole);
+        let free = self.under_way == 0 && self.next_slot().is_none_or(|slot| slot <= now);
+        let mut slots = if slow { usize::from(free) } else { usize::MAX };
+        for node in proven {
+            if !whole.present {
+                decision.hold.push((node, Reason::NothingPresent));
+            } else if !counts(&node) {
+                decision.delete.push(node);
+            } else if slots > 0 {
+                slots -= 1;
+                self.under_way += 1;
+                decision.delete.push(node);
+            } else {
+                decision.hold.push((node, Reason::Share));
+            }
+        }
+        decision
+    }
+
+    /// Whether too many nodes seem gone at once.
+    fn is_on(&self, whole: &Whole) -> bool {
+        // What was deleted a moment ago was there a moment before. What is under way still stands among the nodes.
+        let gone = whole.absent + self.recent.len();
+        let all = whole.owned + self.recent.len();
+        gone > FEW && as_f64(gone) > whole.share * as_f64(all)
+    }
+
+    /// When the next one may go while the brake is on.
+    pub(super) fn next_slot(&self) -> Option<Instant> {
+        self.recent.back().map(|last| *last + SLOWLY)
+    }
+
+    /// A deletion of a node that [`counts`] ended. `done` if the node is gone by it, or may be.
+    pub(super) fn ended(&mut self, done: bool, now: Instant) {
+        self.under_way = self.under_way.saturating_sub(1);
+        if done {
+            self.recent.push_back(now);
+        }
+    }
+}
+
+fn as_f64(number: usize) -> f64 {
+    u32::try_from(number).map_or(f64::MAX, f64::from)
+}
+
+/// Why a node, as it was just read, is not to be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Another node has its name.
+    OtherNode,
+    /// It is being deleted by somebody else.
+    Deleting,
+    /// It is ready again.
+    Ready,
+    /// Its provider ID is another one, or it was initialised.
+    OtherMachine,
+    /// It is too young, by this much.
+    Young(Duration),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OtherNode => "another node has its name",
+            Self::Deleting => "somebody else deletes it",
+            Self::Ready => "it is ready again",
+            Self::OtherMachine => "its provider ID has changed",
+            Self::Young(_) => "it is too young",
+        })
+    }
+}
+
+/// Whether the node as it was just `read` is still the one that was `judged`. `now` is the API server's time where it
+/// says it: a clock that is off here must make no node look old.
+pub(super) fn check(
+    judged: &NodeObject,
+    read: &NodeObject,
+    now: Timestamp,
+    grace: Duration,
+) -> Result<(), Refusal> {
+    if read.view.uid != judged.view.uid {
+        return Err(Refusal::OtherNode);
+    }
+    if read.meta.deletion_timestamp.is_some() {
+        return Err(Refusal::Deleting);
+    }
+    if read.ready == Ready::True {
+        return Err(Refusal::Ready);
+    }
+    if read.view.provider_id != judged.view.provider_id || !super::suspects::is_managed(read, |_| true) {
+        return Err(Refusal::OtherMachine);
+    }
+    // Without a time of creation nothing is known of its age.
+    let created = read
+        .meta
+        .creation_timestamp
+        .as_ref()
+        .map_or(now, |created| created.0);
+    let age = Duration::try_from(now.duration_since(created)).unwrap_or(Duration::ZERO);
+    match grace.checked_sub(age) {
+        Some(missing) if !missing.is_zero() => Err(Refusal::Young(missing)),
+        _ => Ok(()),
+    }
+}

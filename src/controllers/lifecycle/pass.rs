@@ -1,0 +1,278 @@
+//! One pass: the questions about all suspects that are due, and, where somebody has to be there for comparison,
+//! about witnesses.
+
+use std::sync::Arc;
+
+use ccm_core::{
+    Cloud, Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Instances, Need, NodeView, Priority,
+};
+use tokio::time::Instant;
+
+use super::suspects::{Answer, Finding, Times};
+use crate::informers::node::{NodeObject, Ready};
+
+/// Up to so many suspects are worth hurrying for.
+const FEW: usize = 10;
+/// How many nodes are asked about for comparison.
+const WITNESSES: usize = 3;
+
+/// The questions of a pass.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    pub(super) suspects: Vec<Arc<NodeView>>,
+    /// Whom to ask about if no suspect is Present. Empty if nothing depends on it.
+    pub(super) witnesses: Vec<Arc<NodeView>>,
+}
+
+/// The answers of a pass.
+#[derive(Debug)]
+pub(super) struct Answers {
+    pub(super) findings: Vec<Finding>,
+    /// Whether a node of this cloud, a suspect or a witness, was Present.
+    pub(super) present: bool,
+    /// An example of what could not be found out.
+    pub(super) failure: Option<Error>,
+    pub(super) times: Times,
+    /// The credentials under which all was answered; `None` if they changed meanwhile.
+    pub(super) generation: Option<u64>,
+}
+
+/// Asks the cloud.
+pub(super) async fn ask(cloud: &dyn Cloud, questions: Questions) -> Answers {
+    let generation = cloud.generation();
+    let began = Instant::now();
+    let freshness = Freshness::After(began);
+    let Questions { suspects, witnesses } = questions;
+    let priority = if suspects.len() <= FEW {
+        Priority::User
+    } else {
+        Priority::Background
+    };
+    let Some(instances) = cloud.instances() else {
+        return Answers {
+            findings: Vec::new(),
+            present: false,
+            failure: None,
+            times: Times { began, ended: began },
+            generation: None,
+        };
+    };
+    let mut failure = None;
+    let answers = describe(instances, &suspects, freshness, priority).await;
+    let mut findings = Vec::with_capacity(suspects.len());
+    for (view, answer) in suspects.into_iter().zip(answers) {
+        findings.push(Finding {
+            answer: Answer::of(&answer),
+            view,
+        });
+        if let Err(error) = answer {
+            failure.get_or_insert(error);
+        }
+    }
+    // A name may be found in a wrong project too: only an id is proof of the right one.
+    let mut present = findings
+        .iter()
+        .any(|finding| finding.answer.is_present() && finding.view.provider_id.is_some());
+    let in_question = |finding: &Finding| matches!(finding.answer, Answer::Absent | Answer::Unresolved);
+    if !present && !witnesses.is_empty() && findings.iter().any(in_question) {
+        let answers = describe(instances, &witnesses, freshness, priority).await;
+        present = answers.iter().any(|answer| Answer::of(answer).is_present());
+        failure = failure.or_else(|| answers.into_iter().find_map(Result::err));
+    }
+    Answers {
+        findings,
+        present,
+        failure,
+        times: Times {
+            began,
+            ended: Instant::now(),
+        },
+        generation: (cloud.generation() == generation).then_some(generation),
+    }
+}
+
+/// One answer for each, in their order, whatever the provider does.
+async fn describe(
+    instances: &dyn Instances,
+    nodes: &[Arc<NodeView>],
+    freshness: Freshness,
+    priority: Priority,
+) -> Vec<ccm_core::Result<InstanceState>> {
+    let queries: Vec<_> = nodes
+        .iter()
+        .map(|node| InstanceQuery {
+            node: Arc::clone(node),
+            need: Need::Existence,
+        })
+        .collect();
+    let mut answers = instances.describe(&queries, freshness, priority).await;
+    if answers.len() != queries.len() {
+        let error = Error::new(
+            ErrorKind::Unexpected,
+            format!(
+                "the provider gave {} answers to {} questions",
+                answers.len(),
+                queries.len()
+            ),
+        );
+        // Nobody knows which answer belongs to whom.
+        answers = queries.iter().map(|_| Err(error.clone())).collect();
+    }
+    answers
+}
+
+/// Nodes of this cloud to ask about for comparison: three that are ready, others each time; where there are fewer,
+/// suspects that were found before.
+pub(super) fn witnesses<'a>(
+    nodes: &'a [Arc<NodeObject>],
+    owns: impl Fn(&str) -> bool,
+    found_before: impl Iterator<Item = &'a Arc<NodeObject>>,
+    turn: usize,
+) -> Vec<Arc<NodeView>> {
+    let mut ready: Vec<_> = nodes
+        .iter()
+        .filter(|node| node.ready == Ready::True && node.meta.deletion_timestamp.is_none())
+        .filter(|node| node.view.provider_id.as_deref().is_some_and(&owns))
+        .collect();
+    if !ready.is_empty() {
+        let first = turn.wrapping_mul(WITNESSES) % ready.len();
+        ready.rotate_left(first);
+    }
+    ready
+        .into_iter()
+        .chain(found_before.filter(|node| node.view.provider_id.is_some()))
+        .take(WITNESSES)
+        .map(|node| Arc::clone(&node.view))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use ccm_core::{Instance, testkit::FakeCloud};
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(name: &str, provider_id: &str, ready: &str) -> Arc<NodeObject> {
+        let node = json!({
+            "metadata": {"name": name, "uid": format!("uid-of-{name}")},
+            "spec": {"providerID": provider_id},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        });
+        Arc::new(serde_json::from_value(node).unwrap())
+    }
+
+    fn ours(name: &str, ready: &str) -> Arc<NodeObject> {
+        node(name, &format!("fake://{name}"), ready)
+    }
+
+    fn names(views: &[Arc<NodeView>]) -> Vec<&str> {
+        views.iter().map(|view| view.name.as_str()).collect()
+    }
+
+    fn owns(id: &str) -> bool {
+        id.starts_with("fake://")
+    }
+
+    #[test]
+    fn witnesses_are_ready_nodes_of_this_cloud_others_each_time() {
+        let nodes = [
+            ours("a", "True"),
+            ours("b", "True"),
+            node("foreign", "aws:///x/i-1", "True"),
+            ours("sick", "False"),
+            ours("c", "True"),
+            ours("d", "True"),
+            node("bare", "", "True"),
+        ];
+        let turn = |turn| witnesses(&nodes, owns, std::iter::empty(), turn);
+        assert_eq!(names(&turn(0)), ["a", "b", "c"]);
+        assert_eq!(names(&turn(1)), ["d", "a", "b"]);
+        assert_eq!(names(&turn(2)), ["c", "d", "a"]);
+    }
+
+    #[test]
+    fn where_nobody_is_ready_suspects_that_were_found_before_stand_in() {
+        let nodes = [ours("a", "True")];
+        let found = [ours("x", "Unknown"), node("nameless", "", "False")];
+        assert_eq!(names(&witnesses(&nodes, owns, found.iter(), 7)), ["a", "x"]);
+        assert!(witnesses(&[], owns, std::iter::empty(), 3).is_empty());
+    }
+
+    fn questions(suspects: &[&str], witnesses: &[&str]) -> Questions {
+        let views = |names: &[&str]| names.iter().map(|name| ours(name, "True").view.clone()).collect();
+        Questions {
+            suspects: views(suspects),
+            witnesses: views(witnesses),
+        }
+    }
+
+    #[tokio::test]
+    async fn witnesses_are_asked_only_if_something_depends_on_them() {
+        let cloud = FakeCloud::default();
+        cloud.insert("there", Instance::default());
+        let answers = ask(&cloud, questions(&["there", "gone"], &["w"])).await;
+        assert!(answers.present);
+        assert_eq!(cloud.calls().len(), 1, "a suspect was found");
+
+        let answers = ask(&cloud, questions(&["gone"], &["there", "w"])).await;
+        assert!(answers.present);
+        assert_eq!(cloud.calls().len(), 3);
+        assert_eq!(cloud.calls()[2].nodes, ["there", "w"]);
+        assert_eq!(
+            cloud.calls()[1].freshness,
+            cloud.calls()[2].freshness,
+            "no older answer will do for the witnesses"
+        );
+
+        cloud.break_down(Some(Error::new(ErrorKind::Unavailable, "down")));
+        let answers = ask(&cloud, questions(&["gone"], &["there"])).await;
+        assert!(!answers.present && answers.failure.is_some());
+        assert_eq!(cloud.calls().len(), 4, "nothing is in question");
+    }
+
+    #[tokio::test]
+    async fn a_machine_found_by_name_is_no_witness() {
+        let cloud = FakeCloud::default();
+        cloud.insert("same-name", Instance::default());
+        let by_name = Questions {
+            suspects: vec![node("same-name", "", "False").view.clone()],
+            witnesses: Vec::new(),
+        };
+        let answers = ask(&cloud, by_name).await;
+        assert_eq!(answers.findings[0].answer, Answer::On);
+        assert!(!answers.present);
+    }
+
+    #[tokio::test]
+    async fn answers_under_changing_credentials_bear_no_generation() {
+        let cloud = FakeCloud::default();
+        assert_eq!(ask(&cloud, questions(&["x"], &[])).await.generation, Some(0));
+        cloud.hold();
+        let asking = tokio::spawn({
+            let cloud = cloud.clone();
+            async move { ask(&cloud, questions(&["x"], &[])).await }
+        });
+        while cloud.calls().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        cloud.change_credentials("project two");
+        cloud.open();
+        assert_eq!(asking.await.unwrap().generation, None);
+        assert_eq!(ask(&cloud, questions(&["x"], &[])).await.generation, Some(1));
+    }
+
+    #[tokio::test]
+    async fn many_suspects_do_not_hurry() {
+        let cloud = FakeCloud::default();
+        let many: Vec<_> = (0..11).map(|i| format!("n{i}")).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        ask(&cloud, questions(&many[..10], &[])).await;
+        ask(&cloud, questions(&many, &[])).await;
+        let priorities: Vec<_> = cloud.calls().iter().map(|call| call.priority).collect();
+        assert_eq!(priorities, [Priority::User, Priority::Background]);
+        assert!(cloud.calls().iter().all(|call| !call.metadata));
+    }
+}

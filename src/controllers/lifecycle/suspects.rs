@@ -1,0 +1,430 @@
+//! What is remembered of nodes that are not ready: what the cloud said, since when, and when to ask again.
+//!
+//! Pure: time and answers come from outside.
+//!
+//! A node is asked about at once when it turns not ready, then after the monitor period, then after waits that double
+//! while the answer stays the same, so that a large outage costs little. A change of the answer or of the node makes
+//! the wait short again. Suspects whose wait is half over join whoever is due, so that many share one listing.
+//!
+//! Evidence is a row of equal answers without anything else in between, an error included: a node is only ever deleted
+//! for two answers that say the same at both ends of the time between them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use ccm_core::{InstanceState, NodeView, Power};
+use tokio::time::Instant;
+
+use super::decide::Reason;
+use crate::{
+    controllers::node_object::UNINITIALIZED_TAINT,
+    informers::node::{NodeObject, Ready},
+};
+
+/// Nodes that turn not ready within this time are asked about together.
+pub(super) const COALESCE: Duration = Duration::from_millis(200);
+/// The longest wait between two questions about one of a few suspects, ..
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// .. what each suspect adds to it, ..
+const WAIT_PER_SUSPECT: Duration = Duration::from_millis(300);
+/// .. and the longest wait of all.
+const LONGEST_WAIT_OF_ALL: Duration = Duration::from_secs(300);
+/// For how long every answer must have been that nothing has the node's name.
+const UNRESOLVED_CONFIRM: Duration = Duration::from_secs(600);
+
+/// What the cloud said of a node's machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It is there and runs.
+    On,
+    /// It is there and is switched off.
+    Off,
+    /// Its id does not exist.
+    Absent,
+    /// Nothing has the node's name.
+    Unresolved,
+    /// Hands off.
+    Unmanaged,
+    /// It could not be found out.
+    Failed,
+}
+
+impl Answer {
+    pub(super) fn of(answer: &ccm_core::Result<InstanceState>) -> Self {
+        match answer {
+            Ok(InstanceState::Present(instance)) => match instance.power {
+                Power::On => Self::On,
+                Power::Off => Self::Off,
+            },
+            Ok(InstanceState::Absent) => Self::Absent,
+            Ok(InstanceState::Unresolved) => Self::Unresolved,
+            Ok(InstanceState::Unmanaged) => Self::Unmanaged,
+            Err(_) => Self::Failed,
+        }
+    }
+
+    /// As it stands in metrics.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "present",
+            Self::Off => "shutdown",
+            Self::Absent => "absent",
+            Self::Unresolved => "unresolved",
+            Self::Unmanaged => "unmanaged",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Whether the machine exists.
+    pub(super) fn is_present(self) -> bool {
+        matches!(self, Self::On | Self::Off)
+    }
+}
+
+/// When a suspect is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// At this time, or earlier with others.
+    Due(Instant),
+    /// At this time, since earlier would be in vain.
+    At(Instant),
+    /// It is being asked about right now.
+    Asked,
+    /// It is being deleted right now.
+    Deleting,
+}
+
+/// A node that is not ready.
+#[derive(Debug)]
+pub(super) struct Suspect {
+    /// As it was seen last.
+    pub(super) node: Arc<NodeObject>,
+    /// When the last question about it began.
+    asked: Option<Instant>,
+    pub(super) answer: Option<Answer>,
+    /// When the row of answers like the last one began. `None` if that answer proves nothing.
+    since: Option<Instant>,
+    /// The wait after the last answer.
+    wait: Duration,
+    next: Next,
+    /// Why it is not deleted.
+    pub(super) held: Option<Reason>,
+    /// The reasons that were told as events.
+    told: BTreeSet<Reason>,
+}
+
+impl Suspect {
+    fn new(node: Arc<NodeObject>, next: Next) -> Self {
+        Self {
+            node,
+            asked: None,
+            answer: None,
+            since: None,
+            wait: Duration::ZERO,
+            next,
+            held: None,
+            told: BTreeSet::new(),
+        }
+    }
+
+    /// Whether the cloud's answers, this one included, are enough to delete the node. `began` is when the last question
+    /// began.
+    fn is_proven(&self, began: Instant, confirm: Duration) -> bool {
+        let row = match self.answer {
+            Some(Answer::Absent) => confirm,
+            Some(Answer::Unresolved) => UNRESOLVED_CONFIRM,
+            _ => return false,
+        };
+        self.since.is_some_and(|since| since + row <= began)
+    }
+
+    fn forget_evidence(&mut self) {
+        self.answer = None;
+        self.since = None;
+        self.held = None;
+        self.told.clear();
+    }
+}
+
+/// Whether the lifecycle controller has anything to say about a node, were it not ready: it has a provider ID of this
+/// cloud, or still waits for one. All others (another cloud's, bare metal) are never touched or asked about.
+pub(super) fn is_managed(node: &NodeObject, owns: impl Fn(&str) -> bool) -> bool {
+    match node.view.provider_id.as_deref() {
+        Some(id) => owns(id),
+        None => node.has_taint(UNINITIALIZED_TAINT),
+    }
+}
+
+/// What was found out about one node in a pass.
+#[derive(Clone, Debug)]
+pub(super) struct Finding {
+    /// The node as it was asked about.
+    pub(super) view: Arc<NodeView>,
+    pub(super) answer: Answer,
+}
+
+/// The questions of one pass and what came of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// When the questions began.
+    pub(super) began: Instant,
+    /// When the last answer was there.
+    pub(super) ended: Instant,
+}
+
+/// All suspects, by name.
+#[derive(Debug)]
+pub(super) struct Suspects {
+    monitor_period: Duration,
+    confirm: Duration,
+    // In the order of names, so that what is done first does not depend on chance.
+    nodes: BTreeMap<String, Suspect>,
+    /// When nodes that are ready now were asked about. One that changes all the time is not asked about all the time.
+    recent: HashMap<String, Instant>,
+}
+
+impl Suspects {
+    pub(super) fn new(monitor_period: Duration, confirm: Duration) -> Self {
+        Self {
+            monitor_period,
+            confirm,
+            nodes: BTreeMap::new(),
+            recent: HashMap::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Suspect> {
+        self.nodes.values()
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Suspect> {
+        self.nodes.get(name)
+    }
+
+    /// Takes up the node as it is now.
+    pub(super) fn observe(&mut self, node: &Arc<NodeObject>, managed: bool, now: Instant) {
+        let name = &node.view.name;
+        if node.ready == Ready::True || node.meta.deletion_timestamp.is_some() || !managed {
+            return self.forget(name);
+        }
+        let period = self.monitor_period;
+        let soon = |asked: Option<Instant>| {
+            let coalesced = now + COALESCE;
+            asked.map_or(coalesced, |asked| coalesced.max(asked + period))
+        };
+        match self.nodes.get_mut(name) {
+            Some(suspect)
+                if suspect.node.view.uid == node.view.uid
+                    && suspect.node.view.provider_id == node.view.provider_id =>
+            {
+                let changed = suspect.node.ready != node.ready || suspect.node.taints != node.taints;
+                suspect.node = Arc::clone(node);
+                if changed {
+                    suspect.wait = Duration::ZERO;
+                    if let Next::Due(due) = suspect.next {
+                        suspect.next = Next::Due(due.min(soon(suspect.asked)));
+                    }
+                }
+            }
+            // Another node, or another machine: nothing that was said counts for it.
+            Some(suspect) => {
+                let asked = suspect.asked;
+                *suspect = Suspect::new(Arc::clone(node), Next::Due(soon(asked)));
+                suspect.asked = asked;
+            }
+            None => {
+                let asked = self.recent.remove(name);
+                let mut suspect = Suspect::new(Arc::clone(node), Next::Due(soon(asked)));
+                suspect.asked = asked;
+                self.nodes.insert(name.clone(), suspect);
+            }
+        }
+    }
+
+    /// The node is well, or gone, or none of ours.
+    pub(super) fn forget(&mut self, name: &str) {
+        if let Some(Suspect {
+            asked: Some(asked), ..
+        }) = self.nodes.remove(name)
+        {
+            self.recent.insert(name.to_owned(), asked);
+        }
+    }
+
+    /// The credentials changed: nothing that was said counts any more, and all are asked about anew.
+    pub(super) fn start_over(&mut self, now: Instant) {
+        for suspect in self.nodes.values_mut() {
+            suspect.forget_evidence();
+            suspect.wait = Duration::ZERO;
+            if suspect.next != Next::Deleting {
+                suspect.next = Next::Due(now + COALESCE);
+            }
+        }
+    }
+
+    /// When somebody is due next.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let due = |suspect: &Suspect| match suspect.next {
+            Next::Due(due) | Next::At(due) => Some(due),
+            Next::Asked | Next::Deleting => None,
+        };
+        self.nodes.values().filter_map(due).min()
+    }
+
+    /// How long to wait from the beginning of one pass to the next: the more suspects, the more are worth waiting for.
+    pub(super) fn pause(&self) -> Duration {
+        let many = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        let each = Duration::from_millis(5);
+        (COALESCE + each.saturating_mul(many)).min(self.monitor_period.max(COALESCE))
+    }
+
+    /// Those to ask about now.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<Arc<NodeObject>> {
+        self.recent.retain(|_, asked| *asked + self.monitor_period > now);
+        let is_due = |suspect: &Suspect| match suspect.next {
+            Next::Due(due) | Next::At(due) => due <= now,
+            Next::Asked | Next::Deleting => false,
+        };
+        if !self.nodes.values().any(is_due) {
+            return Vec::new();
+        }
+        let joins = |suspect: &Suspect| {
+            let earliest = self.monitor_period.max(suspect.wait / 2);
+            matches!(suspect.next, Next::Due(_)) && suspect.asked.is_none_or(|asked| asked + earliest <= now)
+        };
+        self.nodes
+            .values_mut()
+            .filter(|suspect| is_due(suspect) || joins(suspect))
+            .map(|suspect| {
+                suspect.asked = Some(now);
+                suspect.next = Next::Asked;
+                Arc::clone(&suspect.node)
+            })
+            .collect()
+    }
+
+    /// Whether this suspect may be proven gone by one more answer, or is of the kind that only others can prove: then
+    /// somebody has to be there for comparison.
+    pub(super) fn needs_witness(&self, name: &str, began: Instant) -> bool {
+        self.get(name).is_some_and(|suspect| {
+            suspect.node.view.provider_id.is_none() || suspect.is_proven(began, self.confirm)
+        })
+    }
+
+    /// Takes in the answers of one pass. `present` says whether a node of this cloud was Present in it.
+    ///
+    /// Returns the suspects that the answers prove to be gone.
+    pub(super) fn record(
+        &mut self,
+        findings: &[Finding],
+        times: Times,
+        present: bool,
+    ) -> Vec<Arc<NodeObject>> {
+        let longest = self.longest_wait();
+        let (monitor_period, confirm) = (self.monitor_period, self.confirm);
+        let mut proven = Vec::new();
+        for Finding { view, answer } in findings {
+            let Some(suspect) = self.nodes.get_mut(&view.name) else {
+                continue;
+            };
+            if suspect.next != Next::Asked {
+                continue;
+            }
+            let now = &suspect.node.view;
+            if now.uid != view.uid || now.provider_id != view.provider_id {
+                suspect.next = Next::Due(times.began + monitor_period);
+                continue;
+            }
+            let same = suspect.answer == Some(*answer);
+            suspect.answer = Some(*answer);
+            match answer {
+                Answer::Absent => {
+                    suspect.since = suspect.since.filter(|_| same).or(Some(times.ended));
+                }
+                // Counts only beside somebody who was found.
+                Answer::Unresolved if present => {
+                    suspect.since = suspect.since.filter(|_| same).or(Some(times.ended));
+                }
+                _ => suspect.since = None,
+            }
+            if !same {
+                suspect.held = None;
+                suspect.told.clear();
+            }
+            suspect.wait = if same && !suspect.wait.is_zero() {
+                suspect.wait.saturating_mul(2).min(longest)
+            } else {
+                monitor_period
+            };
+            suspect.next = Next::Due(times.began + suspect.wait);
+            if suspect.is_proven(times.began, confirm) {
+                proven.push(Arc::clone(&suspect.node));
+            } else if *answer == Answer::Absent
+                && let Some(since) = suspect.since
+            {
+                suspect.next = Next::At(since + confirm);
+            }
+        }
+        proven
+    }
+
+    /// The answers of a pass do not count.
+    pub(super) fn discard(&mut self, now: Instant) {
+        for suspect in self.nodes.values_mut() {
+            if suspect.next == Next::Asked {
+                suspect.next = Next::Due(now + COALESCE);
+            }
+        }
+    }
+
+    /// The node is being deleted; it is not asked about until [`Self::again_at`] or [`Self::forget`].
+    pub(super) fn deleting(&mut self, name: &str) {
+        if let Some(suspect) = self.nodes.get_mut(name) {
+            suspect.held = None;
+            suspect.next = Next::Deleting;
+        }
+    }
+
+    /// Asks about the node, if it is still this one, at this time and not earlier.
+    pub(super) fn again_at(&mut self, name: &str, uid: &str, at: Instant) {
+        if let Some(suspect) = self.nodes.get_mut(name).filter(|s| s.node.view.uid == uid)
+            && suspect.next != Next::Asked
+        {
+            suspect.next = Next::At(at);
+        }
+    }
+
+    /// Notes why a node is not deleted. Returns whether the node has not been told this reason before.
+    pub(super) fn hold(&mut self, name: &str, reason: Reason) -> bool {
+        self.nodes.get_mut(name).is_some_and(|suspect| {
+            suspect.held = Some(reason);
+            suspect.told.insert(reason)
+        })
+    }
+
+    /// Asks about the first few of those held for this reason at this time, so that one of them can go then.
+    pub(super) fn ask_some_held_at(&mut self, reason: Reason, some: usize, at: Instant) {
+        self.nodes
+            .values_mut()
+            .filter(|suspect| {
+                suspect.held == Some(reason) && matches!(suspect.next, Next::Due(_) | Next::At(_))
+            })
+            .take(some)
+            .for_each(|suspect| suspect.next = Next::At(at));
+    }
+
+    fn longest_wait(&self) -> Duration {
+        let many = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        WAIT_PER_SUSPECT
+            .saturating_mul(many)
+            .clamp(LONGEST_WAIT, LONGEST_WAIT_OF_ALL)
+            .max(self.monitor_period)
+    }
+}
