@@ -11,6 +11,7 @@
 //! | [`openstack_real`] | Keystone, Nova, Neutron, Octavia, Glance, Placement, from `tests/openstack-real` |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
+//! | [`proxy`] | a proxy before the API server, with faults and a log |
 //! | [`observe`] | nothing; looks at Nodes, and waits |
 //! | [`stage`] | control plane and program together |
 
@@ -21,4 +22,5 @@ pub mod nodes;
 pub mod observe;
 pub mod openstack_real;
 mod process;
+pub mod proxy;
 pub mod stage;
