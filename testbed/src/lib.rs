@@ -14,6 +14,8 @@
 //! | [`proxy`] | a proxy before the API server, with faults and a log |
 //! | [`observe`] | nothing; looks at Nodes, and waits |
 //! | [`stage`] | control plane and program together |
+//! | [`sweep`] | the program, again and again: crash sweeps and fault storms |
+//! | [`scenarios`] | what the sweeps play: nodes join, leave, change addresses |
 
 pub mod binary;
 pub mod cache;
@@ -23,4 +25,6 @@ pub mod observe;
 pub mod openstack_real;
 mod process;
 pub mod proxy;
+pub mod scenarios;
 pub mod stage;
+pub mod sweep;

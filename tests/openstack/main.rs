@@ -8,4 +8,5 @@ mod real;
 mod restart;
 mod rights;
 mod scene;
+mod sweep;
 mod start;
