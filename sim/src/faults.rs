@@ -158,6 +158,11 @@ pub enum Action {
     },
     /// Answers 200 with `{}` without handling the request.
     EmptyJson,
+    /// Answers listings with the first items only, as if there were no others, and all else in full.
+    Partial {
+        /// Which part of the items, from 0 to 1.
+        share: f64,
+    },
     /// Answers from the state that the cloud had when the rule was added.
     StaleRead,
     /// Stops at this moment until the rule is removed, and tells whoever waits for it. After the reply there is
@@ -195,6 +200,7 @@ impl Action {
             Self::CommitThenDrop => "commit_then_drop",
             Self::Truncate { .. } => "truncate",
             Self::EmptyJson => "empty_json",
+            Self::Partial { .. } => "partial",
             Self::StaleRead => "stale_read",
             Self::Hold { .. } => "hold",
             Self::Delay { .. } => "delay",

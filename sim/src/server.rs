@@ -200,6 +200,7 @@ async fn serve(
             Ok(entry.close(reply, None))
         }
         Some(Action::EmptyJson) => Ok(entry.close(Reply::json(StatusCode::OK, &serde_json::json!({})), None)),
+        Some(Action::Partial { share }) => Ok(entry.close(partial(handle(), share), None)),
         Some(Action::Truncate { bytes }) => {
             let reply = handle();
             // At least one byte is missing, or the body would not be cut.
@@ -247,6 +248,22 @@ async fn serve(
             Err(Closed)
         }
     }
+}
+
+/// A listing with its first items only, and no page after them.
+fn partial(mut reply: Reply, share: f64) -> Reply {
+    use serde_json::{Map, Value};
+    let Ok(mut document) = serde_json::from_slice::<Map<String, Value>>(&reply.body) else {
+        return reply;
+    };
+    document.retain(|key, _| !key.ends_with("_links"));
+    for items in document.values_mut().filter_map(Value::as_array_mut) {
+        items.truncate((items.len() as f64 * share) as usize);
+    }
+    if let Ok(body) = serde_json::to_vec(&document) {
+        reply.body = body;
+    }
+    reply
 }
 
 /// What the usual front end says about a request line beyond its limit.

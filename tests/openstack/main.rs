@@ -3,10 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod burst;
+mod faults;
 mod nodes;
 mod real;
 mod restart;
 mod rights;
 mod scene;
-mod sweep;
 mod start;
+mod sweep;

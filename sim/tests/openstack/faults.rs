@@ -265,3 +265,23 @@ async fn a_reply_is_told_of_when_it_has_gone_out() {
     });
     assert!(!reached && removed);
 }
+
+#[tokio::test]
+async fn a_partial_listing_looks_like_a_whole_one() {
+    let session = Session::start().await;
+    session
+        .cloud
+        .create_servers(4, &ServerSpec::named("s-{i}"))
+        .unwrap();
+    session.cloud.configure(|settings| settings.max_limit = 3);
+    for (share, servers) in [(0.0, 0), (0.5, 1), (1.0, 3)] {
+        let fault = session
+            .cloud
+            .add_fault(Fault::on("server_list", Action::Partial { share }));
+        let answer = session.get(LIST).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.json["servers"].as_array().unwrap().len(), servers);
+        assert!(answer.json.get("servers_links").is_none(), "no other page");
+        session.cloud.remove_fault(fault);
+    }
+}

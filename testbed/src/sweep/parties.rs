@@ -15,8 +15,8 @@ pub const SERVICES_OF_OPENSTACK: [&str; 3] = ["identity", "compute", "network"];
 
 /// How likely each kind of failure is for a call.
 const LIKELY: f64 = 0.08;
-/// How often the kinds that cost a timeout happen.
-const FEW: u64 = 2;
+/// The same for what lasts until the storm is over, and with it everything that waits for the answer.
+const UNLIKELY: f64 = 0.01;
 /// A slow answer.
 const SLOW: Duration = Duration::from_millis(400);
 
@@ -47,22 +47,21 @@ impl Party for Proxy {
     fn rage(&self, seed: u64) {
         let status = |code, retry_after| Action::Status { code, retry_after };
         let kinds = [
-            (status(429, Some(1)), None),
-            (status(429, None), None),
-            (status(500, None), None),
-            (status(503, None), None),
-            (Action::Reset, None),
-            (Action::CommitThenReset, None),
-            (Action::Truncate, None),
-            (Action::Delay(SLOW), None),
+            (status(429, Some(1)), LIKELY),
+            (status(429, None), LIKELY),
+            (status(500, None), LIKELY),
+            (status(503, None), LIKELY),
+            (Action::Reset, LIKELY),
+            (Action::CommitThenReset, LIKELY),
+            (Action::Truncate, LIKELY),
+            (Action::Delay(SLOW), LIKELY),
             // Until the storm is over: what was given up long ago still happens then.
-            (Action::Hold(Moment::Before), Some(FEW)),
-            (Action::Hold(Moment::AfterCommit), Some(FEW)),
+            (Action::Hold(Moment::Before), UNLIKELY),
+            (Action::Hold(Moment::AfterCommit), UNLIKELY),
         ];
-        for (seed, (action, count)) in (seed..).zip(kinds) {
+        for (seed, (action, probability)) in (seed..).zip(kinds) {
             let mut rule = Rule::when(|request| !request.is_lease(), action);
-            rule.probability = Some(LIKELY);
-            rule.count = count;
+            rule.probability = Some(probability);
             rule.seed = seed;
             self.add(rule);
         }
@@ -126,23 +125,23 @@ impl Party for Control {
                 .collect(),
         };
         let kinds = [
-            (throttle(Some("1")), None),
-            (throttle(None), None),
-            (CloudAction::status(500), None),
-            (CloudAction::status(503), None),
-            (CloudAction::Reset, None),
-            (CloudAction::Drop, None),
-            (CloudAction::CommitThenDrop, None),
-            (CloudAction::Truncate { bytes: None }, None),
-            (CloudAction::EmptyJson, None),
-            (CloudAction::StaleRead, None),
-            (CloudAction::Delay { time: SLOW }, None),
-            (CloudAction::Hold { at: Moment::Before }, Some(FEW)),
+            (throttle(Some("1")), LIKELY),
+            (throttle(None), LIKELY),
+            (CloudAction::status(500), LIKELY),
+            (CloudAction::status(503), LIKELY),
+            (CloudAction::Reset, LIKELY),
+            (CloudAction::Drop, LIKELY),
+            (CloudAction::CommitThenDrop, LIKELY),
+            (CloudAction::Truncate { bytes: None }, LIKELY),
+            (CloudAction::EmptyJson, LIKELY),
+            (CloudAction::StaleRead, LIKELY),
+            (CloudAction::Delay { time: SLOW }, LIKELY),
+            (CloudAction::Hold { at: Moment::Before }, UNLIKELY),
             (
                 CloudAction::Hold {
                     at: Moment::AfterCommit,
                 },
-                Some(FEW),
+                UNLIKELY,
             ),
         ];
         // So low that calls wait.
@@ -154,10 +153,9 @@ impl Party for Control {
         for service in SERVICES_OF_OPENSTACK {
             self.set_quota(service, Some(quota.clone()));
         }
-        for (seed, (action, count)) in (seed..).zip(kinds) {
+        for (seed, (action, probability)) in (seed..).zip(kinds) {
             self.add_fault(Fault {
-                probability: Some(LIKELY),
-                count,
+                probability: Some(probability),
                 seed,
                 ..Fault::new(action)
             });

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use super::{PAUSE, Scenario, begin, converged, examine};
 use crate::binary::Ccm;
+
+/// How many calls a call may become, and how many a failure may cost.
+const MOST_CALLS: f64 = 3.0;
 
 /// A storm over one scenario.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +32,7 @@ impl Storm {
         Self {
             seed,
             failures: 60,
-            longest: Duration::from_secs(15),
+            longest: Duration::from_secs(10),
             limit: Duration::from_secs(120),
         }
     }
@@ -47,6 +50,8 @@ pub struct StormReport {
     pub failures: BTreeMap<&'static str, u64>,
     /// Calls, by party.
     pub calls: BTreeMap<&'static str, usize>,
+    /// Calls of a run that nothing disturbed, by party.
+    pub calm_calls: BTreeMap<&'static str, usize>,
     /// How long it raged.
     pub raged: Duration,
     /// Time from its end until nothing was missing.
@@ -58,7 +63,12 @@ impl fmt::Display for StormReport {
         write!(f, "{}, seed {}: ", self.scenario, self.seed)?;
         for (party, calls) in &self.calls {
             let failures = self.failures.get(party).copied().unwrap_or_default();
-            write!(f, "{party} {calls} calls with {failures} failures, ")?;
+            let calm = self.calm_calls.get(party).copied().unwrap_or_default();
+            let times = *calls as f64 / calm.max(1) as f64;
+            write!(
+                f,
+                "{party} {calls} calls ({times:.1} x {calm}) with {failures} failures, "
+            )?;
         }
         write!(
             f,
@@ -69,20 +79,43 @@ impl fmt::Display for StormReport {
     }
 }
 
+impl StormReport {
+    /// Fails if the program answered failures with many more calls.
+    ///
+    /// # Errors
+    /// With the figures.
+    pub fn verdict(&self) -> Result<()> {
+        let seconds = (self.raged + self.recovery).as_secs_f64();
+        for (party, &calls) in &self.calls {
+            let failures = self.failures.get(party).copied().unwrap_or_default() as f64;
+            let calm = self.calm_calls.get(party).copied().unwrap_or_default() as f64;
+            // A failed call is made again, and what it was for may be asked anew from the start. What is asked
+            // periodically is asked once a second at most.
+            let most = MOST_CALLS * (calm + failures) + calm * seconds;
+            ensure!(
+                calls as f64 <= most,
+                "{self}: more than {most:.0} calls of the {party}"
+            );
+        }
+        Ok(())
+    }
+}
+
 impl Storm {
-    /// Plays the scenario in the storm. The program must live through it and finish when it is over.
+    /// Plays the scenario in the storm. The program must live through it and finish when it is over. The numbers of
+    /// calls without a storm are what [`super::Sweep::rehearse`] says.
     ///
     /// # Errors
     /// If it does not; the text has the seed.
-    pub async fn run(&self, scenario: &dyn Scenario) -> Result<StormReport> {
-        let report = self.play(scenario).await;
+    pub async fn run(&self, scenario: &dyn Scenario, calm_calls: &[usize]) -> Result<StormReport> {
+        let report = self.play(scenario, calm_calls).await;
         for party in scenario.parties() {
             party.calm();
         }
         report.with_context(|| format!("{} in a storm with seed {}", scenario.name(), self.seed))
     }
 
-    async fn play(&self, scenario: &dyn Scenario) -> Result<StormReport> {
+    async fn play(&self, scenario: &dyn Scenario, calm_calls: &[usize]) -> Result<StormReport> {
         let launch = scenario.launch();
         begin(scenario, &launch.log).await?;
         let parties = scenario.parties();
@@ -114,6 +147,11 @@ impl Storm {
             seed: self.seed,
             failures,
             calls,
+            calm_calls: parties
+                .iter()
+                .map(|party| party.name())
+                .zip(calm_calls.iter().copied())
+                .collect(),
             raged: over.duration_since(began),
             recovery,
         })
