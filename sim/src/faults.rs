@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::clock::millis;
 
@@ -97,6 +98,33 @@ impl Fault {
     }
 }
 
+/// A moment in the life of a request, as a client that dies there would leave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// The request has arrived and is not handled.
+    Before,
+    /// It is handled and not answered.
+    AfterCommit,
+    /// The whole answer has gone out.
+    AfterReply,
+}
+
+impl Moment {
+    /// All of them, in their order.
+    pub const ALL: [Self; 3] = [Self::Before, Self::AfterCommit, Self::AfterReply];
+}
+
+impl std::fmt::Display for Moment {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Before => "before it is handled",
+            Self::AfterCommit => "after it is handled",
+            Self::AfterReply => "after the reply",
+        })
+    }
+}
+
 /// What a fault does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
@@ -130,8 +158,19 @@ pub enum Action {
     },
     /// Answers 200 with `{}` without handling the request.
     EmptyJson,
+    /// Answers listings with the first items only, as if there were no others, and all else in full.
+    Partial {
+        /// Which part of the items, from 0 to 1.
+        share: f64,
+    },
     /// Answers from the state that the cloud had when the rule was added.
     StaleRead,
+    /// Stops at this moment until the rule is removed, and tells whoever waits for it. After the reply there is
+    /// nothing left to stop: it only tells.
+    Hold {
+        /// The moment.
+        at: Moment,
+    },
     /// Handles the request after a while.
     Delay {
         /// How long.
@@ -161,7 +200,9 @@ impl Action {
             Self::CommitThenDrop => "commit_then_drop",
             Self::Truncate { .. } => "truncate",
             Self::EmptyJson => "empty_json",
+            Self::Partial { .. } => "partial",
             Self::StaleRead => "stale_read",
+            Self::Hold { .. } => "hold",
             Self::Delay { .. } => "delay",
         }
     }
@@ -178,6 +219,8 @@ pub struct FaultState {
     pub matched: u64,
     /// How often it fired.
     pub fired: u64,
+    /// How many requests have come to the moment at which they are held.
+    pub reached: u64,
 }
 
 struct Rule {
@@ -192,12 +235,16 @@ pub(crate) struct Verdict {
     pub(crate) delay: Duration,
     pub(crate) action: Option<Action>,
     pub(crate) snapshot: Option<Snapshot>,
+    /// The rule that the action is of.
+    pub(crate) rule: u64,
 }
 
 /// All rules in force.
 #[derive(Default)]
 pub(crate) struct Faults {
     rules: Mutex<(u64, Vec<Rule>)>,
+    /// Changes when a rule goes, and when a request comes to where it is held.
+    changes: watch::Sender<()>,
 }
 
 impl Faults {
@@ -214,6 +261,7 @@ impl Faults {
                 fault,
                 matched: 0,
                 fired: 0,
+                reached: 0,
             },
             rng,
             snapshot,
@@ -225,11 +273,51 @@ impl Faults {
         let mut rules = self.rules.lock();
         let before = rules.1.len();
         rules.1.retain(|rule| rule.state.id != id);
-        rules.1.len() < before
+        let removed = rules.1.len() < before;
+        drop(rules);
+        self.changes.send_replace(());
+        removed
     }
 
     pub(crate) fn clear(&self) {
         self.rules.lock().1.clear();
+        self.changes.send_replace(());
+    }
+
+    /// Enters that a request has come to where it is held.
+    pub(crate) fn reach(&self, id: u64) {
+        if let Some(rule) = self.rules.lock().1.iter_mut().find(|rule| rule.state.id == id) {
+            rule.state.reached += 1;
+        }
+        self.changes.send_replace(());
+    }
+
+    /// Holds a request until the rule is gone.
+    pub(crate) async fn hold(&self, id: u64) {
+        self.reach(id);
+        self.until(|rules| rules.iter().all(|rule| rule.state.id != id))
+            .await;
+    }
+
+    /// Waits until a request was held by the rule; `false` if the rule goes before.
+    pub(crate) async fn reached(&self, id: u64) -> bool {
+        let find = |rules: &[Rule]| {
+            let rule = rules.iter().find(|rule| rule.state.id == id);
+            rule.map(|rule| rule.state.reached > 0)
+        };
+        self.until(|rules| find(rules).unwrap_or(true)).await;
+        find(&self.rules.lock().1).is_some()
+    }
+
+    async fn until(&self, condition: impl Fn(&[Rule]) -> bool) {
+        let mut changes = self.changes.subscribe();
+        loop {
+            changes.borrow_and_update();
+            // The sender is in `self`, so that waiting can not fail.
+            if condition(&self.rules.lock().1) || changes.changed().await.is_err() {
+                return;
+            }
+        }
     }
 
     pub(crate) fn list(&self) -> Vec<FaultState> {
@@ -264,6 +352,7 @@ impl Faults {
                 verdict.delay += time;
             } else {
                 verdict.action = Some(fault.action.clone());
+                verdict.rule = state.id;
                 verdict.snapshot.clone_from(snapshot);
             }
         }

@@ -1,16 +1,10 @@
 //! Requests and replies as the simulated services see them, free of the server's machinery.
 
-use std::future::Future as _;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::body::{Body as _, Bytes, Incoming};
 use serde::Serialize;
-use tokio::time::{Instant, Sleep};
 
 /// A request with its whole body.
 #[derive(Debug)]
@@ -129,98 +123,6 @@ impl Reply {
             self.headers.insert(name, value);
         }
         self
-    }
-}
-
-/// What a connection and the body on it tell each other.
-#[derive(Debug, Default)]
-pub(crate) struct Line {
-    /// The connection shall end in a reset.
-    pub(crate) reset: AtomicBool,
-    /// How often everything written so far went out.
-    pub(crate) flushes: AtomicU64,
-}
-
-/// The reply's body on the wire, whole or cut off.
-#[derive(Debug)]
-pub(crate) struct WireBody {
-    data: Option<Bytes>,
-    cut: Option<Cut>,
-}
-
-/// How a body is cut off: after its data went out, which an error would otherwise overtake.
-#[derive(Debug)]
-struct Cut {
-    line: Arc<Line>,
-    flushes_before: u64,
-    pause: Pin<Box<Sleep>>,
-}
-
-/// How often the cut looks whether the data went out.
-const CUT_POLL: Duration = Duration::from_millis(1);
-
-impl WireBody {
-    pub(crate) fn whole(data: impl Into<Bytes>) -> Self {
-        Self {
-            data: Some(data.into()),
-            cut: None,
-        }
-    }
-
-    /// Sends only this much; the server then closes the connection because the promised length is not reached.
-    pub(crate) fn cut(data: impl Into<Bytes>, line: Arc<Line>) -> Self {
-        let cut = Cut {
-            line,
-            flushes_before: 0,
-            pause: Box::pin(tokio::time::sleep(CUT_POLL)),
-        };
-        Self {
-            data: Some(data.into()),
-            cut: Some(cut),
-        }
-    }
-}
-
-/// Why a cut body ends.
-#[derive(Debug, thiserror::Error)]
-#[error("the body was cut off on purpose")]
-pub(crate) struct CutOff;
-
-impl Body for WireBody {
-    type Data = Bytes;
-    type Error = CutOff;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
-        let data = self.data.take();
-        if let (Some(_), Some(cut)) = (&data, &mut self.cut) {
-            cut.flushes_before = cut.line.flushes.load(Ordering::Relaxed);
-        }
-        if let Some(data) = data.filter(|data| !data.is_empty()) {
-            return Poll::Ready(Some(Ok(Frame::data(data))));
-        }
-        let Some(cut) = &mut self.cut else {
-            return Poll::Ready(None);
-        };
-        while cut.line.flushes.load(Ordering::Relaxed) == cut.flushes_before {
-            ready!(cut.pause.as_mut().poll(context));
-            cut.pause.as_mut().reset(Instant::now() + CUT_POLL);
-        }
-        Poll::Ready(Some(Err(CutOff)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.cut.is_none() && self.data.as_ref().is_none_or(Bytes::is_empty)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        if self.cut.is_some() {
-            SizeHint::default()
-        } else {
-            SizeHint::with_exact(self.data.as_ref().map_or(0, |data| data.len() as u64))
-        }
     }
 }
 

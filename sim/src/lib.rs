@@ -68,9 +68,10 @@ mod latency;
 pub mod openstack;
 mod quota;
 mod server;
+pub mod wire;
 
 pub use calls::Call;
 pub use error::{Error, Result};
-pub use faults::{Action, Fault, FaultState};
+pub use faults::{Action, Fault, FaultState, Moment};
 pub use latency::{Latency, Scope};
 pub use quota::{Quota, RetryAfter};

@@ -4,12 +4,8 @@
 //! It speaks to hyper directly because faults need what frameworks hide: closing or resetting a connection instead
 //! of answering, and stopping in the middle of a body.
 
-use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, ready};
 
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
@@ -18,17 +14,17 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::calls::{Call, CallLog};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::faults::{Action, Faults, Snapshot};
-use crate::http::{Line, Reply, Request, WireBody, collect};
+use crate::faults::{Action, Faults, Moment, Snapshot};
+use crate::http::{Reply, Request, collect};
 use crate::latency::Latencies;
 use crate::quota::{Quotas, Refusal};
+use crate::wire::{Connection, Line, WireBody};
 
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,13 +128,8 @@ async fn accept(listener: TcpListener, traffic: Arc<Traffic>, cloud: Arc<dyn Clo
 }
 
 async fn connection(stream: TcpStream, traffic: Arc<Traffic>, cloud: Arc<dyn Cloud>) {
-    // Answers are written at once; waiting for more to send would only add latency that nobody asked for.
-    let _best_effort = stream.set_nodelay(true);
     let line = Arc::new(Line::default());
-    let io = TokioIo::new(Connection {
-        stream,
-        line: Arc::clone(&line),
-    });
+    let io = TokioIo::new(Connection::new(stream, Arc::clone(&line)));
     let service = service_fn(move |request| {
         let (traffic, cloud, line) = (Arc::clone(&traffic), Arc::clone(&cloud), Arc::clone(&line));
         async move { serve(request, &traffic, &cloud, &line).await }
@@ -209,6 +200,7 @@ async fn serve(
             Ok(entry.close(reply, None))
         }
         Some(Action::EmptyJson) => Ok(entry.close(Reply::json(StatusCode::OK, &serde_json::json!({})), None)),
+        Some(Action::Partial { share }) => Ok(entry.close(partial(handle(), share), None)),
         Some(Action::Truncate { bytes }) => {
             let reply = handle();
             // At least one byte is missing, or the body would not be cut.
@@ -222,9 +214,33 @@ async fn serve(
             handle();
             std::future::pending().await
         }
+        Some(Action::Hold { at: Moment::Before }) => {
+            traffic.faults.hold(verdict.rule).await;
+            Ok(entry.close(handle(), None))
+        }
+        Some(Action::Hold {
+            at: Moment::AfterCommit,
+        }) => {
+            let reply = handle();
+            traffic.faults.hold(verdict.rule).await;
+            Ok(entry.close(reply, None))
+        }
+        Some(Action::Hold {
+            at: Moment::AfterReply,
+        }) => {
+            let (head, body) = entry.close(handle(), None).into_parts();
+            let (body, sent) = body.told(line);
+            let traffic = Arc::clone(traffic);
+            tokio::spawn(async move {
+                if sent.await {
+                    traffic.faults.reach(verdict.rule);
+                }
+            });
+            Ok(Response::from_parts(head, body))
+        }
         Some(Action::Drop) => Err(Closed),
         Some(Action::Reset) => {
-            line.reset.store(true, Ordering::Relaxed);
+            line.reset();
             Err(Closed)
         }
         Some(Action::CommitThenDrop) => {
@@ -232,6 +248,22 @@ async fn serve(
             Err(Closed)
         }
     }
+}
+
+/// A listing with its first items only, and no page after them.
+fn partial(mut reply: Reply, share: f64) -> Reply {
+    use serde_json::{Map, Value};
+    let Ok(mut document) = serde_json::from_slice::<Map<String, Value>>(&reply.body) else {
+        return reply;
+    };
+    document.retain(|key, _| !key.ends_with("_links"));
+    for items in document.values_mut().filter_map(Value::as_array_mut) {
+        items.truncate((items.len() as f64 * share) as usize);
+    }
+    if let Ok(body) = serde_json::to_vec(&document) {
+        reply.body = body;
+    }
+    reply
 }
 
 /// What the usual front end says about a request line beyond its limit.
@@ -319,54 +351,5 @@ impl Drop for Entry<'_> {
         self.traffic
             .calls
             .update(self.seq, |call| call.duration = duration);
-    }
-}
-
-/// A connection that can end in a reset.
-struct Connection {
-    stream: TcpStream,
-    line: Arc<Line>,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        if self.line.reset.load(Ordering::Relaxed) {
-            // Without lingering, closing sends a reset instead of an orderly end.
-            let _best_effort = self.stream.set_zero_linger();
-        }
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
-        self.line.flushes.fetch_add(1, Ordering::Relaxed);
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.line.reset.load(Ordering::Relaxed) {
-            // An orderly shutdown would reach the client before the reset.
-            return Poll::Ready(Ok(()));
-        }
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -11,8 +11,11 @@
 //! | [`openstack_real`] | Keystone, Nova, Neutron, Octavia, Glance, Placement, from `tests/openstack-real` |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
+//! | [`proxy`] | a proxy before the API server, with faults and a log |
 //! | [`observe`] | nothing; looks at Nodes, and waits |
 //! | [`stage`] | control plane and program together |
+//! | [`sweep`] | the program, again and again: crash sweeps and fault storms |
+//! | [`scenarios`] | what the sweeps play: nodes join, leave, change addresses |
 
 pub mod binary;
 pub mod cache;
@@ -21,4 +24,7 @@ pub mod nodes;
 pub mod observe;
 pub mod openstack_real;
 mod process;
+pub mod proxy;
+pub mod scenarios;
 pub mod stage;
+pub mod sweep;

@@ -73,17 +73,23 @@ impl Stage {
     /// # Errors
     /// When it cannot be started.
     pub fn launch_as(&self, provider: &str, kubeconfig: &Path, flags: &[&str]) -> Result<Ccm> {
+        Ccm::start(&self.command(provider, kubeconfig, flags))
+    }
+
+    /// How that is started.
+    #[must_use]
+    pub fn command(&self, provider: &str, kubeconfig: &Path, flags: &[&str]) -> Launch {
         let mut args = vec![
             format!("--cloud-provider={provider}"),
             format!("--cloud-config={}", self.cloud_config().display()),
             format!("--kubeconfig={}", kubeconfig.display()),
         ];
         args.extend(flags.iter().map(|flag| (*flag).to_owned()));
-        Ccm::start(&Launch {
+        Launch {
             program: self.program.clone(),
             args,
             envs: Vec::new(),
             log: self.log(),
-        })
+        }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod burst;
+mod faults;
 mod nodes;
 mod real;
 mod reload;
@@ -10,3 +11,4 @@ mod restart;
 mod rights;
 mod scene;
 mod start;
+mod sweep;

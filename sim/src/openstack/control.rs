@@ -311,6 +311,12 @@ impl Control {
         self.traffic.faults.clear();
     }
 
+    /// Waits until a request has come to where a fault of this number holds it ([`crate::Action::Hold`]); `false` if
+    /// the fault is removed before.
+    pub async fn wait_for_fault(&self, id: u64) -> bool {
+        self.traffic.faults.reached(id).await
+    }
+
     /// Faults in force with how often they matched and fired.
     pub fn faults(&self) -> Vec<FaultState> {
         self.traffic.faults.list()

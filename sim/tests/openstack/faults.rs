@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ccm_sim::openstack::ServerSpec;
-use ccm_sim::{Action, Fault, Latency, Quota, RetryAfter, Scope};
+use ccm_sim::{Action, Fault, Latency, Moment, Quota, RetryAfter, Scope};
 use reqwest::Method;
 use serde_json::json;
 
@@ -221,4 +221,67 @@ async fn answers_take_their_time() {
         .map(|call| call.duration >= time)
         .collect();
     assert_eq!(slow[..2], [true, true]);
+}
+
+/// The names in a listing that is held at this moment while another server is made.
+async fn held_listing(at: Moment) -> usize {
+    let session = Session::start().await;
+    let fault = session
+        .cloud
+        .add_fault(Fault::on("server_list", Action::Hold { at }).once());
+    let listing = session.get(LIST);
+    let meanwhile = async {
+        assert!(session.cloud.wait_for_fault(fault).await);
+        session.cloud.create_server(&ServerSpec::named("new")).unwrap();
+        assert!(session.cloud.remove_fault(fault));
+    };
+    let (answer, ()) = tokio::join!(listing, meanwhile);
+    assert_eq!(answer.status, 200, "it goes on when the rule is gone");
+    answer.json["servers"].as_array().unwrap().len()
+}
+
+#[tokio::test]
+async fn a_request_is_held_before_it_is_handled_or_after() {
+    assert_eq!(held_listing(Moment::Before).await, 1);
+    assert_eq!(held_listing(Moment::AfterCommit).await, 0);
+}
+
+#[tokio::test]
+async fn a_reply_is_told_of_when_it_has_gone_out() {
+    let session = Session::start().await;
+    let action = Action::Hold {
+        at: Moment::AfterReply,
+    };
+    let fault = session
+        .cloud
+        .add_fault(Fault::on("server_list", action.clone()).once());
+    assert_eq!(session.get(LIST).await.status, 200);
+    assert!(session.cloud.wait_for_fault(fault).await);
+    assert_eq!(session.cloud.faults()[0].reached, 1);
+    // Who waits for what will not come any more is told so.
+    let fault = session.cloud.add_fault(Fault::on("server_list", action));
+    let (reached, removed) = tokio::join!(session.cloud.wait_for_fault(fault), async {
+        session.cloud.remove_fault(fault)
+    });
+    assert!(!reached && removed);
+}
+
+#[tokio::test]
+async fn a_partial_listing_looks_like_a_whole_one() {
+    let session = Session::start().await;
+    session
+        .cloud
+        .create_servers(4, &ServerSpec::named("s-{i}"))
+        .unwrap();
+    session.cloud.configure(|settings| settings.max_limit = 3);
+    for (share, servers) in [(0.0, 0), (0.5, 1), (1.0, 3)] {
+        let fault = session
+            .cloud
+            .add_fault(Fault::on("server_list", Action::Partial { share }));
+        let answer = session.get(LIST).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.json["servers"].as_array().unwrap().len(), servers);
+        assert!(answer.json.get("servers_links").is_none(), "no other page");
+        session.cloud.remove_fault(fault);
+    }
 }

@@ -1,0 +1,79 @@
+//! Nodes join.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use async_trait::async_trait;
+
+use super::site::{Site, names};
+use crate::binary::Launch;
+use crate::nodes::NodeSpec;
+use crate::sweep::{Party, Scenario};
+
+/// Nodes join: half of them are there when the program starts, the others come while it runs.
+#[derive(Debug)]
+pub struct Join {
+    site: Arc<Site>,
+    names: Vec<String>,
+}
+
+impl Join {
+    /// The scenario with this many nodes.
+    #[must_use]
+    pub fn new(site: Arc<Site>, nodes: usize) -> Self {
+        Self {
+            site,
+            names: names("join", nodes),
+        }
+    }
+
+    /// The Nodes of the first or the second half.
+    fn half(&self, first: bool) -> Vec<NodeSpec> {
+        let (one, two) = self.names.split_at(self.names.len() / 2);
+        let half = if first { one } else { two };
+        half.iter().map(NodeSpec::new).collect()
+    }
+}
+
+#[async_trait(?Send)]
+impl Scenario for Join {
+    fn name(&self) -> String {
+        format!("{} nodes join", self.names.len())
+    }
+
+    fn launch(&self) -> Launch {
+        self.site.launch(&[])
+    }
+
+    fn parties(&self) -> Vec<&dyn Party> {
+        self.site.parties()
+    }
+
+    async fn prepare(&self) -> Result<()> {
+        self.site.wipe().await?;
+        for name in &self.names {
+            self.site.machine(name)?;
+        }
+        self.site.register(&self.half(true)).await
+    }
+
+    async fn act(&self) -> Result<()> {
+        self.site.register(&self.half(false)).await
+    }
+
+    async fn missing(&self) -> Result<Option<String>> {
+        self.site.settled(&self.names).await
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.site.check(&self.names, &[]).await
+    }
+
+    async fn disturb(&self) -> Result<()> {
+        self.site.restart_api_server().await
+    }
+
+    fn secrets(&self) -> Vec<String> {
+        self.site.secrets()
+    }
+}

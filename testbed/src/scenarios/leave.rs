@@ -1,0 +1,106 @@
+//! Servers are deleted and their nodes go.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use async_trait::async_trait;
+
+use super::site::{Site, names};
+use crate::binary::Launch;
+use crate::nodes::NodeSpec;
+use crate::sweep::{Party, Scenario};
+
+/// The flag by which a program shows that it deletes Nodes.
+const FLAG: &str = "--node-deletion-grace";
+/// No wait that protects a real cluster: the scenario's nodes are new.
+const FLAGS: [&str; 3] = [
+    "--node-deletion-grace=0s",
+    "--node-deletion-confirm=200ms",
+    "--node-monitor-period=200ms",
+];
+
+/// Some of the servers are deleted and their Nodes are NotReady: these Nodes go, all others stay.
+#[derive(Debug)]
+pub struct Leave {
+    site: Arc<Site>,
+    staying: Vec<String>,
+    leaving: Vec<String>,
+}
+
+impl Leave {
+    /// The scenario with this many nodes of which this many leave.
+    #[must_use]
+    pub fn new(site: Arc<Site>, nodes: usize, leaving: usize) -> Self {
+        Self {
+            site,
+            staying: names("stay", nodes.saturating_sub(leaving)),
+            leaving: names("leave", leaving),
+        }
+    }
+
+    /// Whether the program deletes Nodes.
+    #[must_use]
+    pub fn is_possible(site: &Site) -> bool {
+        site.knows(FLAG)
+    }
+}
+
+#[async_trait(?Send)]
+impl Scenario for Leave {
+    fn name(&self) -> String {
+        let leaving = self.leaving.len();
+        format!("{leaving} of {} nodes leave", leaving + self.staying.len())
+    }
+
+    fn launch(&self) -> Launch {
+        self.site.launch(&FLAGS)
+    }
+
+    fn parties(&self) -> Vec<&dyn Party> {
+        self.site.parties()
+    }
+
+    async fn prepare(&self) -> Result<()> {
+        self.site.settle(&self.staying, &self.launch()).await?;
+        let mut specs = Vec::new();
+        for name in &self.leaving {
+            // Those that an earlier run left behind go with it.
+            let _gone = self
+                .site
+                .nodes
+                .delete(name, &kube::api::DeleteParams::default())
+                .await;
+            let machine = self.site.machine(name)?;
+            self.site.delete_machine(name)?;
+            specs.push(NodeSpec {
+                ready: false,
+                uninitialized: false,
+                provider_id: Some(format!("openstack:///{}", machine.id)),
+                ..NodeSpec::new(name)
+            });
+        }
+        self.site.register(&specs).await?;
+        self.site.wipe_events().await
+    }
+
+    async fn missing(&self) -> Result<Option<String>> {
+        if let Some(problem) = self.site.settled(&self.staying).await? {
+            return Ok(Some(problem));
+        }
+        let found = self.site.list().await?;
+        let left = self.leaving.iter().find(|name| found.contains_key(*name));
+        Ok(left.map(|name| format!("{name} is still there")))
+    }
+
+    async fn check(&self) -> Result<()> {
+        self.site.check(&self.staying, &self.leaving).await
+    }
+
+    async fn disturb(&self) -> Result<()> {
+        self.site.restart_api_server().await
+    }
+
+    fn secrets(&self) -> Vec<String> {
+        self.site.secrets()
+    }
+}

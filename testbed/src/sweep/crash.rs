@@ -1,0 +1,372 @@
+//! The crash sweep.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use ccm_sim::Moment;
+
+use super::{Scenario, begin, converged, examine};
+use crate::binary::Ccm;
+
+/// Where the program is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Point {
+    /// Whose call, by its place among the scenario's parties.
+    pub party: usize,
+    /// Which call, counted from 1.
+    pub nth: u64,
+    /// When in the life of the call.
+    pub moment: Moment,
+}
+
+/// Which points are played.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Selection {
+    /// Every one.
+    #[default]
+    All,
+    /// Every n-th.
+    Every(usize),
+}
+
+impl Selection {
+    /// About this many, spread evenly.
+    #[must_use]
+    pub fn about(count: usize, of: usize) -> Self {
+        Self::Every(of.div_ceil(count.max(1)).max(1))
+    }
+
+    fn of(self, points: Vec<Point>) -> Vec<Point> {
+        match self {
+            Self::All => points,
+            // The middle of each stretch; three moments in a row would otherwise always be the same.
+            Self::Every(step) => points.into_iter().skip(step / 2).step_by(step.max(1)).collect(),
+        }
+    }
+}
+
+/// A point at which the program did not get over its death.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Where, in words.
+    pub place: String,
+    /// What was wrong.
+    pub problem: String,
+}
+
+/// How far a sweep is.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Points that were played.
+    pub done: usize,
+    /// Points in all.
+    pub total: usize,
+    /// Failures among them.
+    pub failures: usize,
+    /// Time until the end at the present pace.
+    pub left: Duration,
+}
+
+/// What came of a sweep.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Report {
+    /// The scenario.
+    pub scenario: String,
+    /// Calls of a run that nothing disturbed, by party.
+    pub calls: BTreeMap<&'static str, usize>,
+    /// Points that there are.
+    pub possible: usize,
+    /// Points that were played.
+    pub played: usize,
+    /// Points that the program was done before; another run makes a call less.
+    pub missed: usize,
+    /// Where it did not work.
+    pub failures: Vec<Failure>,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// Longest time from the death to the end.
+    pub slowest: Duration,
+}
+
+impl Report {
+    /// Fails if there was any failure, naming all of them.
+    ///
+    /// # Errors
+    /// If there was one; also if hardly any point was reached, as that says nothing.
+    pub fn verdict(&self) -> Result<()> {
+        if !self.failures.is_empty() {
+            let mut text = format!("{self}");
+            for failure in &self.failures {
+                let _infallible = write!(text, "\n\nkilled at {}:\n{}", failure.place, failure.problem);
+            }
+            bail!("{text}");
+        }
+        if self.missed * 4 > self.played {
+            bail!("{self}: too few points were reached");
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.scenario)?;
+        for (party, calls) in &self.calls {
+            write!(f, "{calls} calls of the {party}, ")?;
+        }
+        write!(
+            f,
+            "{} of {} points played in {:.0} s, {} missed, {} failed, at most {:.1} s from death to end",
+            self.played,
+            self.possible,
+            self.elapsed.as_secs_f64(),
+            self.missed,
+            self.failures.len(),
+            self.slowest.as_secs_f64()
+        )
+    }
+}
+
+/// A crash sweep of one scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Sweep {
+    /// Which points are played.
+    pub selection: Selection,
+    /// Longest time that anything may take.
+    pub limit: Duration,
+}
+
+impl Default for Sweep {
+    fn default() -> Self {
+        Self {
+            selection: Selection::All,
+            limit: Duration::from_secs(60),
+        }
+    }
+}
+
+/// How a run ended that was to stop somewhere.
+enum Ended {
+    /// At that call.
+    Stopped(String),
+    /// The program was done before.
+    Missed,
+}
+
+impl Sweep {
+    /// Plays the scenario undisturbed, and says how many calls it made of each party.
+    ///
+    /// # Errors
+    /// If it does not work.
+    pub async fn rehearse(&self, scenario: &dyn Scenario) -> Result<Vec<usize>> {
+        let launch = scenario.launch();
+        begin(scenario, &launch.log).await?;
+        let mut ccm = Ccm::start(&launch)?;
+        let acting = scenario.act();
+        let (acted, done) = tokio::join!(acting, converged(scenario, &mut ccm, self.limit));
+        acted?;
+        done?;
+        // Events come last, and are all written before an orderly end.
+        finish(&mut ccm, self.limit).await?;
+        examine(scenario, &launch.log).await?;
+        Ok(scenario
+            .parties()
+            .iter()
+            .map(|party| party.calls().len())
+            .collect())
+    }
+
+    /// Plays the sweep. A point that fails does not end it.
+    ///
+    /// # Errors
+    /// If the scenario does not even work undisturbed.
+    pub async fn run(
+        &self,
+        scenario: &dyn Scenario,
+        mut tell: impl FnMut(&Progress) + Send,
+    ) -> Result<Report> {
+        let began = Instant::now();
+        let counts = self
+            .rehearse(scenario)
+            .await
+            .with_context(|| format!("{} does not work undisturbed", scenario.name()))?;
+        let parties = scenario.parties();
+        let mut report = Report {
+            scenario: scenario.name(),
+            calls: parties
+                .iter()
+                .map(|party| party.name())
+                .zip(counts.clone())
+                .collect(),
+            ..Report::default()
+        };
+        let points = points(&counts);
+        report.possible = points.len();
+        let points = self.selection.of(points);
+        let sweeping = Instant::now();
+        for (done, point) in points.iter().enumerate() {
+            match self.play(scenario, *point, &mut report.slowest).await {
+                Ok(true) => {}
+                Ok(false) => report.missed += 1,
+                Err((place, error)) => report.failures.push(Failure {
+                    place,
+                    problem: format!("{error:#}"),
+                }),
+            }
+            report.played = done + 1;
+            let each = sweeping.elapsed().div_f64(report.played as f64);
+            tell(&Progress {
+                done: report.played,
+                total: points.len(),
+                failures: report.failures.len(),
+                left: each.mul_f64((points.len() - report.played) as f64),
+            });
+        }
+        report.elapsed = began.elapsed();
+        Ok(report)
+    }
+
+    /// Plays one point: `false` if it was not reached.
+    async fn play(
+        &self,
+        scenario: &dyn Scenario,
+        point: Point,
+        slowest: &mut Duration,
+    ) -> Result<bool, (String, anyhow::Error)> {
+        let mut place = describe(scenario, point, None);
+        let launch = scenario.launch();
+        let outcome = async {
+            begin(scenario, &launch.log).await?;
+            match self.until_stopped(scenario, point).await? {
+                Ended::Missed => {
+                    examine(scenario, &launch.log).await?;
+                    return Ok(false);
+                }
+                Ended::Stopped(call) => place = describe(scenario, point, Some(&call)),
+            }
+            for party in scenario.parties() {
+                party.calm();
+            }
+            let restarted = Instant::now();
+            let mut ccm = Ccm::start(&launch)?;
+            converged(scenario, &mut ccm, self.limit).await?;
+            *slowest = (*slowest).max(restarted.elapsed());
+            examine(scenario, &launch.log).await?;
+            ccm.kill()?;
+            Ok(true)
+        }
+        .await;
+        outcome.map_err(|error| (place, error))
+    }
+
+    /// Starts the program and kills it when it gets there.
+    async fn until_stopped(&self, scenario: &dyn Scenario, point: Point) -> Result<Ended> {
+        let parties = scenario.parties();
+        let party = parties.get(point.party).context("no such party")?;
+        let reached = party.stop_at(point.nth, point.moment);
+        let mut ccm = Ccm::start(&scenario.launch())?;
+        let running = async {
+            let done = async {
+                converged(scenario, &mut ccm, self.limit).await?;
+                finish(&mut ccm, self.limit).await
+            };
+            let ended = tokio::select! {
+                biased;
+                Some(call) = reached => Ok(Ended::Stopped(call)),
+                done = done => done.map(|()| Ended::Missed),
+            };
+            // At once, while `act` may still be going on.
+            ccm.kill()?;
+            ended
+        };
+        let (acted, ended) = tokio::join!(scenario.act(), running);
+        acted?;
+        ended
+    }
+}
+
+/// Asks it to end and waits.
+async fn finish(ccm: &mut Ccm, limit: Duration) -> Result<()> {
+    ccm.terminate()?;
+    let status = ccm.wait(limit).await?;
+    if !status.success() {
+        bail!("asked to end, it ended with {status}");
+    }
+    Ok(())
+}
+
+fn points(calls: &[usize]) -> Vec<Point> {
+    let of_party = |(party, count): (usize, &usize)| {
+        (1..=*count as u64).flat_map(move |nth| Moment::ALL.map(|moment| Point { party, nth, moment }))
+    };
+    calls.iter().enumerate().flat_map(of_party).collect()
+}
+
+fn describe(scenario: &dyn Scenario, point: Point, call: Option<&str>) -> String {
+    let parties = scenario.parties();
+    let party = parties.get(point.party).map_or("?", |party| party.name());
+    let Point { nth, moment, .. } = point;
+    match call {
+        Some(call) => format!("call {nth} of the {party} ({call}), {moment}"),
+        None => format!("call {nth} of the {party}, {moment}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_has_three_points() {
+        let points = points(&[2, 1]);
+        assert_eq!(points.len(), 9);
+        assert_eq!(points.iter().filter(|point| point.party == 1).count(), 3);
+        assert_eq!(
+            points.first().map(|point| (point.nth, point.moment)),
+            Some((1, Moment::Before))
+        );
+    }
+
+    #[test]
+    fn a_selection_visits_every_moment() {
+        let all = points(&[100]);
+        let some = Selection::about(30, all.len()).of(all);
+        assert!((25..=30).contains(&some.len()), "{}", some.len());
+        for moment in Moment::ALL {
+            assert!(some.iter().any(|point| point.moment == moment), "{moment}");
+        }
+    }
+
+    #[test]
+    fn a_report_with_a_failure_names_its_place() {
+        let mut report = Report {
+            scenario: "join".to_owned(),
+            played: 4,
+            ..Report::default()
+        };
+        assert!(report.verdict().is_ok());
+        report.failures.push(Failure {
+            place: "call 3 of the cloud".to_owned(),
+            problem: "node-1 is gone".to_owned(),
+        });
+        let text = report
+            .verdict()
+            .map_err(|error| error.to_string())
+            .err()
+            .unwrap_or_default();
+        assert!(
+            text.contains("call 3 of the cloud") && text.contains("node-1 is gone"),
+            "{text}"
+        );
+        report.failures.clear();
+        report.missed = 2;
+        assert!(
+            report.verdict().is_err(),
+            "a sweep that reaches nothing is no success"
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! The API server and the simulated clouds as parties of a sweep.
+
+use std::time::Duration;
+
+use ccm_sim::openstack::Control;
+use ccm_sim::{Action as CloudAction, Fault, Moment, Quota, RetryAfter};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+
+use super::Party;
+use crate::proxy::{Action, Proxy, Request, Rule};
+
+/// The services of a simulated OpenStack, as quotas and faults name them.
+pub const SERVICES_OF_OPENSTACK: [&str; 3] = ["identity", "compute", "network"];
+
+/// How likely each kind of failure is for a call.
+const LIKELY: f64 = 0.08;
+/// The same for what lasts until the storm is over, and with it everything that waits for the answer.
+const UNLIKELY: f64 = 0.01;
+/// A slow answer.
+const SLOW: Duration = Duration::from_millis(400);
+
+/// A write that counts: who is the leader is another matter.
+fn counts(request: &Request) -> bool {
+    request.is_write() && !request.is_lease()
+}
+
+impl Party for Proxy {
+    fn name(&self) -> &'static str {
+        "API server"
+    }
+
+    fn forget(&self) {
+        Self::forget(self);
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let writes = self.requests().into_iter().filter(counts);
+        writes.map(|request| request.to_string()).collect()
+    }
+
+    fn stop_at(&self, nth: u64, moment: Moment) -> BoxFuture<'static, Option<String>> {
+        let rule = self.add(Rule::when(counts, Action::Hold(moment)).at(nth));
+        self.reached(rule).boxed()
+    }
+
+    fn rage(&self, seed: u64) {
+        let status = |code, retry_after| Action::Status { code, retry_after };
+        let kinds = [
+            (status(429, Some(1)), LIKELY),
+            (status(429, None), LIKELY),
+            (status(500, None), LIKELY),
+            (status(503, None), LIKELY),
+            (Action::Reset, LIKELY),
+            (Action::CommitThenReset, LIKELY),
+            (Action::Truncate, LIKELY),
+            (Action::Delay(SLOW), LIKELY),
+            // Until the storm is over: what was given up long ago still happens then.
+            (Action::Hold(Moment::Before), UNLIKELY),
+            (Action::Hold(Moment::AfterCommit), UNLIKELY),
+        ];
+        for (seed, (action, probability)) in (seed..).zip(kinds) {
+            let mut rule = Rule::when(|request| !request.is_lease(), action);
+            rule.probability = Some(probability);
+            rule.seed = seed;
+            self.add(rule);
+        }
+        // A success that says nothing is believable only where nothing was asked to be changed.
+        let mut rule = Rule::when(
+            |request| !request.is_write() && !request.is_lease(),
+            Action::EmptyJson,
+        );
+        rule.probability = Some(LIKELY);
+        rule.seed = seed;
+        self.add(rule);
+    }
+
+    fn failures(&self) -> u64 {
+        self.fired()
+    }
+
+    fn calm(&self) {
+        self.clear();
+    }
+}
+
+impl Party for Control {
+    fn name(&self) -> &'static str {
+        "cloud"
+    }
+
+    fn forget(&self) {
+        self.clear_calls();
+    }
+
+    fn calls(&self) -> Vec<String> {
+        Self::calls(self).iter().map(|call| call.op.to_owned()).collect()
+    }
+
+    fn stop_at(&self, nth: u64, moment: Moment) -> BoxFuture<'static, Option<String>> {
+        let action = CloudAction::Hold { at: moment };
+        let kind = action.name();
+        let fault = self.add_fault(Fault {
+            nth,
+            ..Fault::new(action).once()
+        });
+        let cloud = self.clone();
+        async move {
+            let reached = cloud.wait_for_fault(fault).await;
+            let held = Self::calls(&cloud)
+                .into_iter()
+                .find(|call| call.fault == Some(kind));
+            reached.then(|| held.map_or_else(String::new, |call| call.op.to_owned()))
+        }
+        .boxed()
+    }
+
+    fn rage(&self, seed: u64) {
+        let throttle = |retry_after: Option<&str>| CloudAction::Status {
+            code: 429,
+            body: None,
+            headers: retry_after
+                .map(|seconds| ("Retry-After".to_owned(), seconds.to_owned()))
+                .into_iter()
+                .collect(),
+        };
+        let kinds = [
+            (throttle(Some("1")), LIKELY),
+            (throttle(None), LIKELY),
+            (CloudAction::status(500), LIKELY),
+            (CloudAction::status(503), LIKELY),
+            (CloudAction::Reset, LIKELY),
+            (CloudAction::Drop, LIKELY),
+            (CloudAction::CommitThenDrop, LIKELY),
+            (CloudAction::Truncate { bytes: None }, LIKELY),
+            (CloudAction::EmptyJson, LIKELY),
+            (CloudAction::StaleRead, LIKELY),
+            (CloudAction::Delay { time: SLOW }, LIKELY),
+            (CloudAction::Hold { at: Moment::Before }, UNLIKELY),
+            (
+                CloudAction::Hold {
+                    at: Moment::AfterCommit,
+                },
+                UNLIKELY,
+            ),
+        ];
+        // So low that calls wait.
+        let quota = Quota {
+            per_second: 3.0,
+            burst: 3,
+            retry_after: RetryAfter::Honest,
+        };
+        for service in SERVICES_OF_OPENSTACK {
+            self.set_quota(service, Some(quota.clone()));
+        }
+        for (seed, (action, probability)) in (seed..).zip(kinds) {
+            self.add_fault(Fault {
+                probability: Some(probability),
+                seed,
+                ..Fault::new(action)
+            });
+        }
+    }
+
+    fn failures(&self) -> u64 {
+        self.faults().iter().map(|fault| fault.fired).sum()
+    }
+
+    fn calm(&self) {
+        self.clear_faults();
+        for service in SERVICES_OF_OPENSTACK {
+            self.set_quota(service, None);
+        }
+    }
+}
