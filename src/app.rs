@@ -7,7 +7,7 @@ use ccm_core::{Cloud, client::ClientMetrics};
 use kube::Api;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::{
     controllers::node::{self, NodeController},
@@ -54,7 +54,9 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(client.clone()));
 
     let mut parts = JoinSet::new();
-    if cloud.instances().is_some() {
+    if !config.controllers.is_enabled(node::COMPONENT) {
+        info!(controller = node::COMPONENT, "The controller is switched off");
+    } else if cloud.instances().is_some() {
         let changes = nodes.subscribe();
         let controller = metrics.with(|registry| {
             NodeController::new(
