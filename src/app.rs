@@ -7,7 +7,7 @@ use ccm_core::{Cloud, client::ClientMetrics};
 use kube::Api;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::{
     controllers::{
@@ -144,14 +144,17 @@ fn start_controllers(
     } = context;
     let mut controllers = JoinSet::new();
     let starts = |name| {
-        let wanted = config.controllers.is_enabled(name);
-        if wanted && cloud.instances().is_none() {
+        if !config.controllers.is_enabled(name) {
+            info!(controller = name, "The controller is switched off");
+            return false;
+        }
+        if cloud.instances().is_none() {
             warn!(
                 controller = name,
                 "The cloud provider does not support instances, controller not started"
             );
         }
-        wanted && cloud.instances().is_some()
+        cloud.instances().is_some()
     };
     if starts(node::COMPONENT) {
         let controller = metrics.with(|registry| {

@@ -12,13 +12,21 @@
 //! | 8 and more | trace | debug |
 //!
 //! Libraries never log at trace: some print headers there.
+//!
+//! `--vmodule` gives single modules a number of their own, on the scale of this program, or of libraries for theirs.
 
 use std::io::{IsTerminal, stderr};
 
-use tracing::level_filters::LevelFilter;
-use tracing_subscriber::{Layer, filter::Targets, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing::{Metadata, level_filters::LevelFilter, subscriber::Interest};
+use tracing_subscriber::{
+    Layer,
+    filter::Targets,
+    fmt,
+    layer::{Context, Filter, SubscriberExt},
+    util::SubscriberInitExt,
+};
 
-use crate::options::{LogFormat, LoggingConfig};
+use crate::options::{LogFormat, LoggingConfig, ModuleVerbosity};
 
 /// Crates that belong to others, by the first part of their targets. Everything else is ours, or a provider's out of
 /// this repository.
@@ -45,14 +53,17 @@ const LIBRARIES: &[&str] = &[
 ];
 
 /// Starts the log. Only the first call of a process has an effect.
-pub(crate) fn start(config: LoggingConfig) {
-    let filter = filter(config.verbosity);
+pub(crate) fn start(config: &LoggingConfig) {
+    let filter = Verbosity {
+        rest: filter(config.verbosity),
+        modules: config.modules.clone(),
+    };
     let events = fmt::layer().with_writer(stderr);
     let events = match config.format {
         // The message comes first, then the fields. The target helps only those who look into the code.
         LogFormat::Text => events
             .with_ansi(stderr().is_terminal())
-            .with_target(config.verbosity >= 4)
+            .with_target(config.verbosity >= 4 || !config.modules.is_empty())
             .boxed(),
         LogFormat::Json => events.json().flatten_event(true).with_span_list(false).boxed(),
     };
@@ -62,19 +73,111 @@ pub(crate) fn start(config: LoggingConfig) {
         .try_init();
 }
 
-fn filter(verbosity: u8) -> Targets {
-    let ours = match verbosity {
+/// Which events are logged. Only what is known at a place in the code counts, so that each is judged once.
+struct Verbosity {
+    /// The first one that matches counts.
+    modules: Vec<ModuleVerbosity>,
+    /// For all other modules.
+    rest: Targets,
+}
+
+impl Verbosity {
+    fn of_module(&self, target: &str) -> Option<LevelFilter> {
+        let module = self
+            .modules
+            .iter()
+            .find(|module| matches(&module.pattern, target))?;
+        Some(match is_library(target) {
+            false => ours(module.verbosity),
+            // Whoever names a library wants to hear more of it than one who raises the number for all.
+            true if module.verbosity >= 4 => LevelFilter::DEBUG,
+            true => theirs(module.verbosity),
+        })
+    }
+
+    fn allows(&self, metadata: &Metadata<'_>) -> bool {
+        match self.of_module(metadata.target()) {
+            Some(level) => level >= *metadata.level(),
+            None => self.rest.would_enable(metadata.target(), metadata.level()),
+        }
+    }
+}
+
+impl<S> Filter<S> for Verbosity {
+    fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        self.allows(metadata)
+    }
+
+    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
+        match self.allows(metadata) {
+            true => Interest::always(),
+            false => Interest::never(),
+        }
+    }
+}
+
+fn is_library(target: &str) -> bool {
+    let name = target.split("::").next().unwrap_or(target);
+    LIBRARIES.contains(&name)
+}
+
+/// A pattern without `::` stands for the last part of a module's path. `/` is `::`, as in the paths of files.
+fn matches(pattern: &str, target: &str) -> bool {
+    let pattern = pattern.replace('/', "::");
+    let name = match pattern.contains("::") {
+        true => target,
+        false => target.rsplit("::").next().unwrap_or(target),
+    };
+    glob(pattern.as_bytes(), name.as_bytes())
+}
+
+/// Whether `*` (any characters) and `?` (any single one) can be filled in so that the pattern is the text.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut at, mut pos) = (0, 0);
+    // Where to go on when the last `*` has to stand for one more character.
+    let mut again: Option<(usize, usize)> = None;
+    loop {
+        match (pattern.get(at), text.get(pos)) {
+            (None, None) => return true,
+            (Some(b'*'), _) => {
+                again = Some((at + 1, pos));
+                at += 1;
+            }
+            (Some(wanted), Some(there)) if *wanted == b'?' || wanted == there => {
+                at += 1;
+                pos += 1;
+            }
+            _ => match again {
+                Some((after, taken)) if taken < text.len() => {
+                    again = Some((after, taken + 1));
+                    (at, pos) = (after, taken + 1);
+                }
+                _ => return false,
+            },
+        }
+    }
+}
+
+fn ours(verbosity: u8) -> LevelFilter {
+    match verbosity {
         0..=3 => LevelFilter::INFO,
         4..=5 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
-    };
-    let theirs = match verbosity {
+    }
+}
+
+fn theirs(verbosity: u8) -> LevelFilter {
+    match verbosity {
         0..=1 => LevelFilter::WARN,
         2..=7 => LevelFilter::INFO,
         _ => LevelFilter::DEBUG,
-    };
+    }
+}
+
+fn filter(verbosity: u8) -> Targets {
+    let theirs = theirs(verbosity);
     let mut filter = Targets::new()
-        .with_default(ours)
+        .with_default(ours(verbosity))
         .with_targets(LIBRARIES.iter().map(|library| (*library, theirs)));
     // It logs every failed request as an error, and every one of these comes back to us and is logged where it is
     // handled.
@@ -103,6 +206,63 @@ mod tests {
             assert!(
                 !filter(verbosity).would_enable("h2::codec", &Level::TRACE),
                 "-v={verbosity}"
+            );
+        }
+    }
+
+    #[test]
+    fn modules_have_their_own_number() {
+        let filter = Verbosity {
+            rest: filter(0),
+            modules: [
+                ("refresh", 4),
+                ("ccm_core::client::*", 6),
+                ("cloud_controller_manager/*", 4),
+                ("proto", 2),
+                ("kube_client*::*", 9),
+                ("quiet*", 0),
+            ]
+            .map(|(pattern, verbosity)| ModuleVerbosity {
+                pattern: pattern.to_owned(),
+                verbosity,
+            })
+            .to_vec(),
+        };
+        for (target, level) in [
+            ("acme::node::refresh", Some(LevelFilter::DEBUG)),
+            ("refresh", Some(LevelFilter::DEBUG)),
+            ("acme::refresh::all", None),
+            ("ccm_core::client::gate", Some(LevelFilter::TRACE)),
+            ("ccm_core::client", None),
+            ("cloud_controller_manager::process", Some(LevelFilter::DEBUG)),
+            ("hyper::proto", Some(LevelFilter::INFO)),
+            // Never trace from a library.
+            ("kube_client::client::builder", Some(LevelFilter::DEBUG)),
+            ("acme::quietly", Some(LevelFilter::INFO)),
+            ("acme", None),
+        ] {
+            assert_eq!(filter.of_module(target), level, "{target}");
+        }
+    }
+
+    #[test]
+    fn patterns_stand_for_any_characters() {
+        for (pattern, text, expected) in [
+            ("a*c", "abbc", true),
+            ("a*c", "ab", false),
+            ("*a*b*", "xaxbx", true),
+            ("*a*b*", "xbxax", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("**", "ab", true),
+        ] {
+            assert_eq!(
+                glob(pattern.as_bytes(), text.as_bytes()),
+                expected,
+                "{pattern} {text}"
             );
         }
     }

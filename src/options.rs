@@ -3,28 +3,39 @@
 //! Three steps: `arguments` turns Go's flag dialect into a plain one, clap (the sections in this folder, one file for
 //! each section of `--help`) says which flags there are, and `complete` reads the values. Each step collects what is
 //! wrong instead of stopping, and the user sees all of it at once. clap holds every value as text for that reason.
+//!
+//! Flags that are only taken, because manifests carry them, are rows of one table; the rule for what is accepted and
+//! what is refused stands there.
 
 mod arguments;
 mod config;
 mod controllers;
+mod election;
+mod gates;
 mod generic;
 mod global;
 mod logging;
 mod misc;
+mod selection;
 mod serving;
+mod table;
+mod tls;
 mod value;
+mod webhooks;
 
-use std::{ffi::OsString, fmt, time::Duration};
+use std::{ffi::OsString, fmt};
 
 use ccm_core::Provider;
 use clap::{Args, CommandFactory, FromArgMatches, Parser};
 
 pub use config::{
     ApiServerConfig, Certificate, ClientLimit, Config, Controllers, ElectionConfig, LifecycleConfig,
-    LogFormat, LoggingConfig, NodeConfig, ServingConfig,
+    LogFormat, LoggingConfig, ModuleVerbosity, NamedCertificate, NodeConfig, ServingConfig, TlsConfig,
 };
 
 use crate::providers;
+use gates::Gates;
+use table::Given;
 use value::Reader;
 
 /// One thing that is wrong with the command line, in words for the user.
@@ -55,24 +66,44 @@ pub enum Request {
 }
 
 /// All flags as they were given. [`Options::complete`] reads their values.
-#[derive(Args, Clone, Debug)]
-pub struct Options {
-    #[command(flatten)]
+#[derive(Debug)]
+struct Options {
     generic: generic::GenericOptions,
-    #[command(flatten)]
-    controllers: controllers::ControllerOptions,
-    #[command(flatten)]
+    election: election::ElectionOptions,
+    nodes: controllers::ControllerOptions,
+    lifecycle: controllers::LifecycleOptions,
     misc: misc::MiscOptions,
-    #[command(flatten)]
     serving: serving::ServingOptions,
-    #[command(flatten)]
+    access: serving::AccessOptions,
+    webhooks: webhooks::WebhookOptions,
     logging: logging::LoggingOptions,
-    #[command(flatten)]
     global: global::GlobalOptions,
+    /// Those that stand on the command line.
+    given: Given,
     /// Every flag with its value, for the log.
-    #[arg(skip)]
     values: Vec<(String, String)>,
 }
+
+/// One section of `--help`: its name, and what adds the flags to it that are not in the [`table`].
+type Section = (&'static str, fn(clap::Command) -> clap::Command);
+
+const SECTIONS: &[Section] = &[
+    ("Generic", generic::GenericOptions::augment_args),
+    ("Leader election", election::ElectionOptions::augment_args),
+    ("Leader migration", |command| command),
+    ("Nodes", controllers::ControllerOptions::augment_args),
+    ("Node lifecycle", controllers::LifecycleOptions::augment_args),
+    ("Services", |command| command),
+    ("Routes", |command| command),
+    ("Misc", misc::MiscOptions::augment_args),
+    ("Debugging", |command| command),
+    ("Secure serving", serving::ServingOptions::augment_args),
+    ("Authentication", |command| command),
+    ("Authorization", serving::AccessOptions::augment_args),
+    ("Webhooks", webhooks::WebhookOptions::augment_args),
+    ("Logs", logging::LoggingOptions::augment_args),
+    ("Global", global::GlobalOptions::augment_args),
+];
 
 /// Connects a Kubernetes cluster to its cloud.
 #[derive(Parser, Debug)]
@@ -88,22 +119,31 @@ pub struct Options {
     args_override_self = true,
     max_term_width = 100
 )]
-struct CommandLine {
-    #[command(flatten)]
-    options: Options,
-}
+struct CommandLine {}
 
 /// No line is longer than 98 characters, or clap would break it on an ordinary terminal.
 const AFTER_HELP: &str = "\
 Writing flags:
   `_` may stand for `-` in a flag's name. A boolean takes its value after `=`: --x, --x=true,
-  --x=false. A duration is a number with a unit (ms, s, m, h), or several: 90s, 1m30s. If a flag is
-  given twice, the last one counts, except where it may be repeated. All mistakes are reported
-  together, with exit code 1.
+  --x=false. A duration is a number with a unit (ms, s, m, h), or several: 90s, 1m30s. A LIST is
+  separated by commas and may be given in several flags. If any other flag is given twice, the last
+  one counts, except where it may be repeated. All mistakes are reported together, with exit code 1.
+
+Flags of other cloud-controller-managers that are only accepted here:
+  Not there yet    a value that asks for it is refused, one that switches it off is accepted
+  No effect (yet)  accepted; a value that asks for something gets a warning in the log
+  Deprecated       accepted with a warning in the log
 
 Where this program differs from other cloud-controller-managers on purpose:
-  --kube-api-qps           no limit unless given: the API server's own flow control decides
-  --concurrent-node-syncs  32 instead of 1: the cloud is asked for many nodes at once
+  --kube-api-qps                 no limit unless given: the API server's own flow control decides
+  --concurrent-node-syncs        32 instead of 1: the cloud is asked for many nodes at once
+  --concurrent-service-syncs     8 instead of 1
+  --route-reconciliation-period  unset instead of 10s: routes follow changes of nodes
+  --leader-elect                 the lease is released at the end, so that the next one starts at once
+  node lifecycle                 a node is not deleted after one answer: see --node-deletion-grace,
+                                 --node-deletion-confirm and --node-deletion-share
+  /metrics                       to clients on the same machine, without credentials, until the API
+                                 server can be asked; see --authorization-always-allow-paths
 
 Examples:
   In a pod of the cluster:
@@ -117,7 +157,11 @@ Examples:
 /// The definition of all flags.
 #[must_use]
 pub fn command() -> clap::Command {
-    CommandLine::command()
+    SECTIONS
+        .iter()
+        .fold(CommandLine::command(), |command, (section, augment)| {
+            table::add(augment(command), section)
+        })
 }
 
 /// Reads the command line, the program's name left out, for a binary with these providers.
@@ -136,11 +180,9 @@ pub fn parse(
     let program = command().get_name().to_owned();
     // What is left are known flags with values, so that clap has nothing more to complain about.
     let words = std::iter::once(program).chain(arguments.flags);
-    let options = command().try_get_matches_from(words).and_then(|matches| {
-        let mut options = Options::from_arg_matches(&matches)?;
-        options.values = given_values(&matches);
-        Ok(options)
-    });
+    let options = command()
+        .try_get_matches_from(words)
+        .and_then(|matches| Options::read(&matches));
     let options = match options {
         Ok(options) => options,
         Err(error) => {
@@ -189,11 +231,25 @@ fn given_values(matches: &clap::ArgMatches) -> Vec<(String, String)> {
 }
 
 impl Options {
+    fn read(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self {
+            generic: FromArgMatches::from_arg_matches(matches)?,
+            election: FromArgMatches::from_arg_matches(matches)?,
+            nodes: FromArgMatches::from_arg_matches(matches)?,
+            lifecycle: FromArgMatches::from_arg_matches(matches)?,
+            misc: FromArgMatches::from_arg_matches(matches)?,
+            serving: FromArgMatches::from_arg_matches(matches)?,
+            access: FromArgMatches::from_arg_matches(matches)?,
+            webhooks: FromArgMatches::from_arg_matches(matches)?,
+            logging: FromArgMatches::from_arg_matches(matches)?,
+            global: FromArgMatches::from_arg_matches(matches)?,
+            given: Given::new(&command(), matches),
+            values: given_values(matches),
+        })
+    }
+
     /// Reads and checks all values for a binary with these providers.
-    ///
-    /// # Errors
-    /// Everything that is wrong with them.
-    pub fn complete(self, providers: &[&'static Provider]) -> Result<Config, Vec<OptionError>> {
+    fn complete(self, providers: &[&'static Provider]) -> Result<Config, Vec<OptionError>> {
         let mut reader = Reader::default();
         let version = self.global.version(&mut reader);
         let provider = match self.generic.cloud_provider.as_str() {
@@ -205,11 +261,20 @@ impl Options {
             reader.refuse(message);
         }
         // Read all of them, whatever is wrong with the others.
+        table::judge(&self.given, &mut reader);
+        let gates = self.generic.gates(&mut reader);
+        self.check_together(&gates, &mut reader);
+        self.generic.check_content_type(&mut reader);
         let user_agent = self.generic.user_agent(&version, &mut reader);
+        let controllers = self.generic.controllers(self.routes_wanted(), &mut reader);
+        let election = self.election.complete(&mut reader);
         let limit = self.generic.client_limit(&mut reader);
         let api_server = self.misc.api_server(limit, &mut reader);
-        let node = self.controllers.complete(&self.misc, &mut reader);
-        let serving = self.serving.complete(&mut reader);
+        let node = self.nodes.complete(&self.misc, &mut reader);
+        let lifecycle = self.lifecycle.complete(&mut reader);
+        let open_paths = self.access.open_paths(&mut reader);
+        let serving = self.serving.complete(open_paths, &mut reader);
+        self.webhooks.check(serving.as_ref(), &mut reader);
         let logging = self.logging.complete(&mut reader);
         let shutdown_drain = self.misc.shutdown_drain(&mut reader);
         match provider {
@@ -219,28 +284,39 @@ impl Options {
                 cluster_name: self.generic.cluster_name,
                 user_agent,
                 api_server,
-                controllers: Controllers::default(),
+                controllers,
                 node,
-                lifecycle: LifecycleConfig {
-                    monitor_period: Duration::from_secs(5),
-                    deletion_grace: Duration::from_secs(120),
-                    deletion_confirm: Duration::from_secs(10),
-                    deletion_share: 0.25,
-                },
-                election: Some(ElectionConfig {
-                    lease_duration: Duration::from_secs(15),
-                    renew_deadline: Duration::from_secs(10),
-                    retry_period: Duration::from_secs(2),
-                    name: "cloud-controller-manager".to_owned(),
-                    namespace: "kube-system".to_owned(),
-                }),
+                lifecycle,
+                election,
                 serving,
                 logging,
                 shutdown_drain,
                 version,
                 values: self.values,
+                warnings: reader.warnings,
             }),
             _ => Err(reader.errors),
+        }
+    }
+
+    /// Whether somebody asks for routes of the cloud, and not only does not mind them.
+    fn routes_wanted(&self) -> bool {
+        // A value that says so by itself has its own warning.
+        let off = |value: &String| !Reader::default().boolean("", value);
+        let switched_off = self
+            .given
+            .values("configure-cloud-routes")
+            .and_then(<[String]>::last)
+            .is_some_and(off);
+        !switched_off && self.given.has_value("cluster-cidr")
+    }
+
+    /// What depends on two flags.
+    fn check_together(&self, gates: &Gates, reader: &mut Reader) {
+        if self.given.has_value("requestheader-uid-headers") && !gates.request_header_uid() {
+            reader.refuse(
+                "--requestheader-uid-headers requires the \"RemoteRequestHeaderUID\" feature to be enabled",
+            );
         }
     }
 }

@@ -73,7 +73,7 @@ pub fn main() -> ExitCode {
 }
 
 fn start(config: Config) -> ExitCode {
-    logging::start(config.logging);
+    logging::start(&config.logging);
     log_panics();
     let workers = thread::available_parallelism()
         .map_or(1, usize::from)
@@ -135,6 +135,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
     for (flag, value) in &config.values {
         debug!(flag, value, "Flag");
+    }
+    for warning in &config.warnings {
+        warn!(warning, "Command line");
     }
 
     let shutdown = CancellationToken::new();

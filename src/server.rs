@@ -25,7 +25,7 @@ use hyper_util::{
     server::conn::auto,
 };
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::Semaphore,
     time::{sleep, timeout},
 };
@@ -49,8 +49,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 /// For the last answer on a connection that is asked to end.
 const LAST_ANSWER: Duration = Duration::from_secs(5);
-/// HTTP/2 requests at once on one connection.
-const MAX_STREAMS: u32 = 32;
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
 /// After a failure to accept (no file descriptors left, for one).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -70,6 +70,7 @@ pub(crate) enum BindError {
 pub(crate) struct Server {
     listener: TcpListener,
     tls: rustls::ServerConfig,
+    http2_max_streams: Option<u32>,
     routes: Routes,
 }
 
@@ -80,15 +81,19 @@ impl Server {
         checks: Checks,
         metrics: Metrics,
     ) -> Result<Self, BindError> {
-        let tls = tls::server_config(&config.certificate, config.bind_address)?;
+        let tls = tls::server_config(config)?;
         let address = config.socket_address();
-        let listener = listen(address)
-            .await
-            .map_err(|source| BindError::Listen { address, source })?;
+        let listener =
+            listen(address, config.share_port).map_err(|source| BindError::Listen { address, source })?;
         Ok(Self {
             listener,
             tls,
-            routes: Routes { checks, metrics },
+            http2_max_streams: config.http2_max_streams,
+            routes: Routes {
+                checks,
+                metrics,
+                open_paths: config.open_paths.clone(),
+            },
         })
     }
 
@@ -122,8 +127,9 @@ impl Server {
             };
             accept_failing = false;
             let (acceptor, routes, stop) = (acceptor.clone(), Arc::clone(&routes), stop.clone());
+            let http = http_builder(self.http2_max_streams);
             connections.spawn(async move {
-                serve_connection(stream, peer.ip().to_canonical(), acceptor, routes, stop).await;
+                serve_connection(stream, peer.ip().to_canonical(), acceptor, http, routes, stop).await;
                 drop(slot);
             });
         }
@@ -139,14 +145,25 @@ impl Server {
     }
 }
 
-async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
+    let bind = |address: SocketAddr| {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        }?;
+        // Or a restart would have to wait for the last connections to be forgotten.
+        socket.set_reuseaddr(true)?;
+        socket.set_reuseport(share_port)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
     if !address.ip().is_unspecified() {
-        return TcpListener::bind(address).await;
+        return bind(address);
     }
     // `::` takes IPv4 as well. A machine without IPv6 has only the other one.
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port())).await {
+    match bind((Ipv6Addr::UNSPECIFIED, address.port()).into()) {
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+            bind((Ipv4Addr::UNSPECIFIED, address.port()).into())
         }
         bound => bound,
     }
@@ -164,10 +181,31 @@ async fn accept(
     Ok((slot, stream, peer))
 }
 
+/// How HTTP is spoken on a connection.
+fn http_builder(http2_max_streams: Option<u32>) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(32 * 1024);
+    if http2_max_streams.is_none() {
+        return builder.http1_only();
+    }
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(HEAD_TIMEOUT)
+        .keep_alive_timeout(LAST_ANSWER)
+        .max_concurrent_streams(http2_max_streams);
+    builder
+}
+
 async fn serve_connection(
     stream: TcpStream,
     peer: IpAddr,
     acceptor: TlsAcceptor,
+    http: auto::Builder<TokioExecutor>,
     routes: Arc<Routes>,
     stop: CancellationToken,
 ) {
@@ -185,19 +223,7 @@ async fn serve_connection(
         let response = routes.answer(peer, request.method(), request.uri());
         async move { Ok::<_, Infallible>(response) }
     });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(32 * 1024);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(HEAD_TIMEOUT)
-        .keep_alive_timeout(LAST_ANSWER)
-        .max_concurrent_streams(MAX_STREAMS);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
         () = stop.cancelled() => None,
@@ -223,15 +249,31 @@ async fn serve_connection(
 struct Routes {
     checks: Checks,
     metrics: Metrics,
+    open_paths: Vec<String>,
 }
 
 impl Routes {
+    /// Whether a path, or the aggregate that a single check belongs to, is served to everybody.
+    fn is_open(&self, path: &str) -> bool {
+        let bare = |path: &str| path.trim_start_matches('/').to_owned();
+        let path = bare(path);
+        self.open_paths
+            .iter()
+            .any(|open| match bare(open).strip_suffix('*') {
+                Some(start) => path.starts_with(start),
+                None => path == bare(open),
+            })
+    }
+
     fn answer(&self, peer: IpAddr, method: &Method, uri: &http::Uri) -> Response<String> {
         let local = peer.is_loopback();
         let path = uri.path();
         if let Some((endpoint, check)) = Endpoint::of_path(path) {
             if !readable(method) {
                 return method_not_allowed();
+            }
+            if !local && !self.is_open(path) && !self.is_open(endpoint.name()) {
+                return not_from_there();
             }
             let answer = match check {
                 None => Some(health::aggregate(&self.checks, endpoint, uri.query())),
@@ -245,12 +287,8 @@ impl Routes {
         if !readable(method) {
             return method_not_allowed();
         }
-        if !local {
-            return text(
-                StatusCode::FORBIDDEN,
-                "metrics are served to clients on the same machine only: this version can not yet ask the API server \
-                 who may read them\n",
-            );
+        if !local && !self.is_open(path) {
+            return not_from_there();
         }
         match self.metrics.render() {
             Ok(body) => {
@@ -287,6 +325,14 @@ fn text(status: StatusCode, body: impl Into<String>) -> Response<String> {
             .insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+fn not_from_there() -> Response<String> {
+    text(
+        StatusCode::FORBIDDEN,
+        "this is served to clients on the same machine only: this version can not yet ask the API server who may read \
+         it; --authorization-always-allow-paths serves it to everybody\n",
+    )
 }
 
 fn not_found() -> Response<String> {

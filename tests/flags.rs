@@ -1,6 +1,8 @@
 //! The command line as a user meets it: the binary, its output and its exit code.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod binaries;
+
 use std::process::{Command, Output};
 
 fn run(args: &[&str]) -> Output {
@@ -94,4 +96,48 @@ fn a_binary_without_providers_names_the_features_and_fails() {
             assert!(stderr(&output).contains(feature), "{args:?}: {}", stderr(&output));
         }
     }
+}
+
+#[test]
+fn what_is_only_accepted_is_logged_once_at_start() {
+    let output = binaries::out_of_tree()
+        .args([
+            "--cloud-provider=acme",
+            "--allow-untagged-cloud",
+            "--cluster-cidr=10.0.0.0/8",
+            "--configure-cloud-routes=false",
+            "--controllers=cloud-node",
+            "--kubeconfig=/does/not/exist",
+        ])
+        .output()
+        .unwrap();
+    let log = stderr(&output);
+    let warnings: Vec<_> = log.lines().filter(|line| line.contains(" WARN ")).collect();
+    assert_eq!(warnings.len(), 2, "{log}");
+    assert!(
+        warnings[0].contains("deprecated: --allow-untagged-cloud: "),
+        "{log}"
+    );
+    assert!(
+        warnings[1].contains("--cluster-cidr=10.0.0.0/8 has no effect yet: "),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_module_may_log_more_than_the_rest() {
+    let debug_lines = |more: &[&str]| {
+        let output = binaries::out_of_tree()
+            .args(["--cloud-provider=acme", "--kubeconfig=/does/not/exist"])
+            .args(more)
+            .output()
+            .unwrap();
+        stderr(&output)
+            .lines()
+            .filter(|line| line.contains("DEBUG") && line.contains("cloud_controller_manager::process"))
+            .count()
+    };
+    assert_eq!(debug_lines(&[]), 0);
+    assert!(debug_lines(&["--vmodule=process=4"]) > 0);
+    assert_eq!(debug_lines(&["-v=4", "--vmodule=process=0"]), 0);
 }

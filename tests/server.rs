@@ -194,6 +194,19 @@ fn port_zero_runs_without_a_server() {
 }
 
 #[test]
+fn a_controller_that_is_switched_off_is_not_started() {
+    let mut running = Running::start(&[
+        "--controllers=cloud-node-lifecycle",
+        "--leader-elect=false",
+        "--secure-port=0",
+    ]);
+    let line = running.wait_for_line("The controller is switched off");
+    assert!(line.contains("cloud-node-controller"), "{line}");
+    running.signal("TERM");
+    assert_eq!(running.end().0.code(), Some(0));
+}
+
+#[test]
 fn everything_that_keeps_it_from_starting_is_reported_at_once() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let output = binaries::out_of_tree()

@@ -9,6 +9,7 @@ use std::{
 };
 
 use ccm_core::Provider;
+use rustls::{CipherSuite, NamedGroup};
 
 /// Everything that the program was told on its command line, checked.
 #[derive(Clone, Debug)]
@@ -41,6 +42,8 @@ pub struct Config {
     pub version: String,
     /// Every flag with its value, for the log.
     pub values: Vec<(String, String)>,
+    /// What was accepted but is worth a word in the log.
+    pub warnings: Vec<String>,
 }
 
 /// How to reach the API server. With neither file nor address: as a pod does.
@@ -128,6 +131,17 @@ pub struct ServingConfig {
     pub port: u16,
     /// What it proves its name with.
     pub certificate: Certificate,
+    /// What it proves further names with, to clients that ask for them.
+    pub named_certificates: Vec<NamedCertificate>,
+    /// What it agrees to in a TLS handshake.
+    pub tls: TlsConfig,
+    /// How many HTTP/2 requests may run at once on one connection; `None` to speak HTTP/1.1 only.
+    pub http2_max_streams: Option<u32>,
+    /// Whether other processes may listen on the same port and share the connections (`SO_REUSEPORT`).
+    pub share_port: bool,
+    /// The paths that are served to everybody; a `*` at the end stands for anything. All others are served to clients on
+    /// the same machine only.
+    pub open_paths: Vec<String>,
 }
 
 impl ServingConfig {
@@ -154,13 +168,47 @@ pub enum Certificate {
     },
 }
 
+/// A certificate for clients that ask for certain names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedCertificate {
+    /// The certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// The private key, PEM.
+    pub key: PathBuf,
+    /// The names, `*.` in front for all names one level below; empty for those in the certificate.
+    pub names: Vec<String>,
+}
+
+/// What the HTTPS server agrees to in a TLS handshake.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Whether TLS 1.2 is refused, too.
+    pub only_tls13: bool,
+    /// The cipher suites for TLS 1.2; `None` for all that are safe. Those of TLS 1.3 are not a choice.
+    pub cipher_suites: Option<Vec<CipherSuite>>,
+    /// The key exchange methods; `None` for the usual ones.
+    pub key_exchange: Option<Vec<NamedGroup>>,
+}
+
 /// The log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggingConfig {
     /// How much of it.
     pub verbosity: u8,
+    /// How much of it for some modules; the first that matches counts.
+    pub modules: Vec<ModuleVerbosity>,
     /// In which form.
     pub format: LogFormat,
+}
+
+/// How much some modules log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleVerbosity {
+    /// Which modules: `*` and `?` stand for any characters. With a `::` for the whole path of a module, else for its last
+    /// part.
+    pub pattern: String,
+    /// How much.
+    pub verbosity: u8,
 }
 
 /// The form of the log.

@@ -1,10 +1,14 @@
-//! Flags of the section "Nodes".
+//! Flags of the sections "Nodes" and "Node lifecycle".
 
 use std::num::NonZeroUsize;
 
 use clap::Args;
 
-use super::{config::NodeConfig, misc::MiscOptions, value::Reader};
+use super::{
+    config::{LifecycleConfig, NodeConfig},
+    misc::MiscOptions,
+    value::Reader,
+};
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Nodes")]
@@ -62,6 +66,39 @@ impl ControllerOptions {
             concurrent_syncs,
             concurrent_status_updates: updates.and_then(NonZeroUsize::new).unwrap_or(concurrent_syncs),
             refresh_topology_labels: reader.boolean("refresh-topology-labels", &self.refresh_topology_labels),
+        }
+    }
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Node lifecycle")]
+pub(super) struct LifecycleOptions {
+    /// How often nodes that are not ready are looked at: is the machine gone, or shut down? A duration. All of them
+    /// together cost one question to the cloud.
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    node_monitor_period: String,
+
+    /// A node younger than this is never deleted: its machine may not be known everywhere in the cloud yet. A duration.
+    #[arg(long, value_name = "DURATION", default_value = "2m")]
+    node_deletion_grace: String,
+
+    /// A node is deleted once the cloud has said twice that its machine is gone, this long apart. A duration.
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    node_deletion_confirm: String,
+
+    /// If more than this share of all nodes seem gone (and more than three), they are deleted slowly, one a minute: it may
+    /// well be a mistake. A number from 0 to 1, or with a % sign.
+    #[arg(long, value_name = "SHARE", default_value = "0.25")]
+    node_deletion_share: String,
+}
+
+impl LifecycleOptions {
+    pub(super) fn complete(&self, reader: &mut Reader) -> LifecycleConfig {
+        LifecycleConfig {
+            monitor_period: reader.positive_duration("node-monitor-period", &self.node_monitor_period),
+            deletion_grace: reader.duration("node-deletion-grace", &self.node_deletion_grace),
+            deletion_confirm: reader.positive_duration("node-deletion-confirm", &self.node_deletion_confirm),
+            deletion_share: reader.share("node-deletion-share", &self.node_deletion_share),
         }
     }
 }

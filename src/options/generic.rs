@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{
-    config::ClientLimit,
+    config::{ClientLimit, Controllers},
+    gates::Gates,
+    selection,
     value::{Reader, non_empty},
 };
 
-/// As elsewhere, for a limit without a burst.
-const DEFAULT_BURST: u32 = 30;
+/// What may be asked for; we speak the first in either case.
+const CONTENT_TYPES: [&str; 2] = ["application/json", "application/vnd.kubernetes.protobuf"];
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Generic")]
@@ -28,14 +30,33 @@ pub(super) struct GenericOptions {
     #[arg(long, value_name = "NAME", default_value = "kubernetes")]
     pub(super) cluster_name: String,
 
+    /// Which controllers run: * for all, a name for one, a name with - in front for all but one. The first that mentions a
+    /// controller counts. Names: cloud-node, cloud-node-lifecycle; not there yet: service, route.
+    #[arg(long, value_name = "LIST", default_value = "*", action = clap::ArgAction::Append)]
+    controllers: Vec<String>,
+
+    /// Switches of unfinished features, as name=true or name=false, separated by commas. Those that are known elsewhere are
+    /// known here; one that asks for something missing is refused.
+    #[arg(long, value_name = "GATES", action = clap::ArgAction::Append)]
+    feature_gates: Vec<String>,
+
+    /// The form of requests to the API server. Both application/json and application/vnd.kubernetes.protobuf are accepted,
+    /// and JSON is spoken in either case.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "application/vnd.kubernetes.protobuf"
+    )]
+    kube_api_content_type: String,
+
     /// At most so many requests a second to the API server, on average. Unless given, or if not above 0, there is no
     /// limit (elsewhere 20): the API server's priority and fairness rules apply.
     #[arg(long, value_name = "NUMBER")]
     kube_api_qps: Option<String>,
 
-    /// With --kube-api-qps: how many requests may be sent at once after a pause; 30 unless given. Without it, no effect.
-    #[arg(long, value_name = "NUMBER")]
-    kube_api_burst: Option<String>,
+    /// With --kube-api-qps: how many requests may be sent at once after a pause. Without it, no effect.
+    #[arg(long, value_name = "NUMBER", default_value = "30")]
+    kube_api_burst: String,
 
     /// A word to put before this program's own in the User-Agent of requests to the cloud. May be repeated.
     #[arg(long, value_name = "TEXT", action = clap::ArgAction::Append)]
@@ -48,23 +69,18 @@ impl GenericOptions {
     }
 
     pub(super) fn client_limit(&self, reader: &mut Reader) -> Option<ClientLimit> {
-        let burst = match &self.kube_api_burst {
-            None => Some(DEFAULT_BURST),
-            Some(text) => {
-                reader
-                    .integer("kube-api-burst", text)
-                    .and_then(|number| match u32::try_from(number) {
-                        Ok(burst) if burst > 0 => Some(burst),
-                        _ => {
-                            reader.refuse(format!(
-                                "--kube-api-burst {number} must be between 1 and {}",
-                                u32::MAX
-                            ));
-                            None
-                        }
-                    })
-            }
-        };
+        let burst = reader
+            .integer("kube-api-burst", &self.kube_api_burst)
+            .and_then(|number| match u32::try_from(number) {
+                Ok(burst) if burst > 0 => Some(burst),
+                _ => {
+                    reader.refuse(format!(
+                        "--kube-api-burst {number} must be between 1 and {}",
+                        u32::MAX
+                    ));
+                    None
+                }
+            });
         let qps = self
             .kube_api_qps
             .as_ref()
@@ -73,6 +89,27 @@ impl GenericOptions {
             qps: qps.filter(|qps| *qps > 0.0)?,
             burst: burst?,
         })
+    }
+
+    /// `routes_wanted`: whether other flags ask for routes of the cloud.
+    pub(super) fn controllers(&self, routes_wanted: bool, reader: &mut Reader) -> Controllers {
+        let items = reader.list("controllers", &self.controllers);
+        selection::complete(&items, routes_wanted, reader)
+    }
+
+    pub(super) fn gates(&self, reader: &mut Reader) -> Gates {
+        Gates::read(&self.feature_gates, reader)
+    }
+
+    pub(super) fn check_content_type(&self, reader: &mut Reader) {
+        let value = self.kube_api_content_type.as_str();
+        if !CONTENT_TYPES.contains(&value) {
+            reader.invalid(
+                "kube-api-content-type",
+                value,
+                format!("write {}", CONTENT_TYPES.join(" or ")),
+            );
+        }
     }
 
     /// The later a word was given, the earlier it stands, as elsewhere.

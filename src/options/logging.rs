@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{
-    config::{LogFormat, LoggingConfig},
+    config::{LogFormat, LoggingConfig, ModuleVerbosity},
     value::Reader,
 };
 
@@ -15,6 +15,12 @@ pub(super) struct LoggingOptions {
     /// without their bodies. 8: everything. Secrets are never logged.
     #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value = "0")]
     verbosity: String,
+
+    /// How much parts of the program log, as pattern=LEVEL, separated by commas; the first that matches counts. A pattern
+    /// stands for the last part of a module's name (refresh=6), or with :: or / in it for the whole name
+    /// (ccm_core::client::*=6); * and ? stand for any characters. -v=4 prints these names.
+    #[arg(long, value_name = "PATTERNS", default_value = "", hide_default_value = true, action = clap::ArgAction::Append)]
+    vmodule: Vec<String>,
 
     /// The form of the log: text or json.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -37,7 +43,33 @@ impl LoggingOptions {
         // Go takes any number; there is nothing below 0 nor above 10.
         LoggingConfig {
             verbosity: u8::try_from(verbosity.clamp(0, 10)).unwrap_or(0),
+            modules: self.modules(reader),
             format,
         }
+    }
+
+    fn modules(&self, reader: &mut Reader) -> Vec<ModuleVerbosity> {
+        let mut modules = Vec::new();
+        for item in self.vmodule.iter().flat_map(|value| value.split(',')) {
+            if item.is_empty() {
+                continue;
+            }
+            match item.split_once('=') {
+                Some((pattern, level)) if !pattern.is_empty() && !level.is_empty() => {
+                    // Go takes any number; there is nothing above 10.
+                    match level.parse::<u32>() {
+                        Ok(level) => modules.push(ModuleVerbosity {
+                            pattern: pattern.to_owned(),
+                            verbosity: u8::try_from(level.min(10)).unwrap_or(10),
+                        }),
+                        Err(_) => reader.refuse(format!(
+                            "--vmodule: parsing verbosity in {item:?}: write a whole number after the ="
+                        )),
+                    }
+                }
+                _ => reader.refuse(format!("--vmodule: {item:?} does not have the pattern=N format")),
+            }
+        }
+        modules
     }
 }

@@ -6,8 +6,12 @@ use clap::Args;
 
 use super::{
     config::{Certificate, ServingConfig},
+    tls,
     value::{Reader, non_empty},
 };
+
+/// HTTP/2 requests at once on one connection, unless a number is given.
+const MAX_STREAMS: u32 = 32;
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Secure serving")]
@@ -33,10 +37,86 @@ pub(super) struct ServingOptions {
     /// a restart. Without it the certificate lives in memory. No effect with --tls-cert-file.
     #[arg(long, value_name = "FOLDER", default_value = "", hide_default_value = true)]
     cert_dir: String,
+
+    /// A further certificate and its key, and after a colon the names that it is for, separated by commas, *. in front for
+    /// all names one level below; without names those in the certificate. Clients that ask for such a name get it. Read
+    /// again when it changes. May be repeated.
+    #[arg(
+        long,
+        value_name = "CERT,KEY[:NAMES]",
+        default_value = "",
+        hide_default_value = true,
+        action = clap::ArgAction::Append
+    )]
+    tls_sni_cert_key: Vec<String>,
+
+    /// The oldest version of TLS that is spoken: VersionTLS12 or VersionTLS13. Unless given, TLS 1.2. Older ones are not
+    /// spoken; they are accepted here with a warning.
+    #[arg(long, value_name = "VERSION", default_value = "", hide_default_value = true)]
+    tls_min_version: String,
+
+    /// The cipher suites for TLS 1.2, by their usual names; those of TLS 1.3 are always offered. Unless given, all that are
+    /// safe. Weak ones are left out with a warning.
+    #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true, action = clap::ArgAction::Append)]
+    tls_cipher_suites: Vec<String>,
+
+    /// The key exchange methods, by number: 23 (P-256), 24 (P-384), 29 (X25519), 4587 and 4588 (with ML-KEM). Unless given,
+    /// the usual ones.
+    #[arg(long, value_name = "NUMBERS", default_value = "", hide_default_value = true, action = clap::ArgAction::Append)]
+    tls_curve_preferences: Vec<String>,
+
+    /// Speak HTTP/1.1 only.
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true"
+    )]
+    disable_http2_serving: String,
+
+    /// How many HTTP/2 requests may run at once on one connection; 0 for 32.
+    #[arg(long, value_name = "NUMBER", default_value = "0")]
+    http2_max_streams_per_connection: String,
+
+    /// Let other processes listen on the same port, too; each gets a part of the connections (SO_REUSEPORT).
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true"
+    )]
+    permit_port_sharing: String,
+
+    /// Listen on a port that old connections are still bound to (SO_REUSEADDR). That is always so: a restart would have to
+    /// wait otherwise.
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true"
+    )]
+    permit_address_sharing: String,
 }
 
 impl ServingOptions {
-    pub(super) fn complete(&self, reader: &mut Reader) -> Option<ServingConfig> {
+    /// `None` if there is no server; its other flags are checked all the same.
+    pub(super) fn complete(&self, open_paths: Vec<String>, reader: &mut Reader) -> Option<ServingConfig> {
+        let named_certificates = tls::named_certificates(&self.tls_sni_cert_key, reader);
+        let tls = tls::complete(
+            &self.tls_min_version,
+            &self.tls_cipher_suites,
+            &self.tls_curve_preferences,
+            reader,
+        );
+        let http2_max_streams = self.http2_max_streams(reader);
+        let share_port = reader.boolean("permit-port-sharing", &self.permit_port_sharing);
+        reader.boolean("permit-address-sharing", &self.permit_address_sharing);
         let bind_address = reader.address("bind-address", &self.bind_address);
         let certificate = self.certificate(reader);
         let port = reader.integer("secure-port", &self.secure_port).and_then(|number| {
@@ -53,7 +133,28 @@ impl ServingOptions {
             bind_address: bind_address.unwrap_or(IpAddr::from([127, 0, 0, 1])),
             port,
             certificate,
+            named_certificates,
+            tls,
+            http2_max_streams,
+            share_port,
+            open_paths,
         })
+    }
+
+    fn http2_max_streams(&self, reader: &mut Reader) -> Option<u32> {
+        const FLAG: &str = "http2-max-streams-per-connection";
+        let disabled = reader.boolean("disable-http2-serving", &self.disable_http2_serving);
+        let text = &self.http2_max_streams_per_connection;
+        let number = reader.integer(FLAG, text)?;
+        match u32::try_from(number) {
+            Ok(_) if disabled => None,
+            Ok(0) => Some(MAX_STREAMS),
+            Ok(streams) => Some(streams),
+            Err(_) => {
+                reader.invalid(FLAG, text, format!("it must be between 0 and {}", u32::MAX));
+                None
+            }
+        }
     }
 
     fn certificate(&self, reader: &mut Reader) -> Certificate {
@@ -78,5 +179,29 @@ impl ServingOptions {
                 Certificate::InMemory
             }
         }
+    }
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Authorization")]
+pub(super) struct AccessOptions {
+    /// The paths of the HTTPS server that are served to everybody, without asking who it is; a * at the end stands for
+    /// anything. All others are, as long as clients are not identified, served to every client on the same machine and to
+    /// nobody else. With /metrics in the list everybody who reaches the port can read the metrics.
+    #[arg(
+        long,
+        value_name = "LIST",
+        default_value = "/healthz,/readyz,/livez",
+        action = clap::ArgAction::Append
+    )]
+    authorization_always_allow_paths: Vec<String>,
+}
+
+impl AccessOptions {
+    pub(super) fn open_paths(&self, reader: &mut Reader) -> Vec<String> {
+        reader.list(
+            "authorization-always-allow-paths",
+            &self.authorization_always_allow_paths,
+        )
     }
 }

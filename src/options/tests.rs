@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::*;
 
+mod manifests;
+mod upstream;
+
 const ACME: Provider = Provider {
     name: "acme",
     summary: "Acme Cloud",
@@ -63,13 +66,34 @@ fn defaults_are_those_of_the_help() {
     assert_eq!(config.node.concurrent_status_updates.get(), 32);
     assert!(!config.node.refresh_topology_labels);
     assert_eq!(config.shutdown_drain, Duration::from_secs(20));
+    assert_eq!(config.lifecycle.monitor_period, Duration::from_secs(5));
+    assert_eq!(config.lifecycle.deletion_grace, Duration::from_secs(120));
+    assert_eq!(config.lifecycle.deletion_confirm, Duration::from_secs(10));
+    assert!((config.lifecycle.deletion_share - 0.25).abs() < 1e-9);
+    assert!(config.controllers.disabled.is_empty());
+    assert_eq!(
+        config.election,
+        Some(ElectionConfig {
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+            name: "cloud-controller-manager".to_owned(),
+            namespace: "kube-system".to_owned(),
+        })
+    );
     let serving = config.serving.unwrap();
     assert_eq!(serving.socket_address().to_string(), "0.0.0.0:10258");
     assert_eq!(serving.certificate, Certificate::InMemory);
+    assert_eq!(serving.tls, TlsConfig::default());
+    assert_eq!(serving.named_certificates, []);
+    assert_eq!(serving.http2_max_streams, Some(32));
+    assert!(!serving.share_port);
+    assert_eq!(serving.open_paths, ["/healthz", "/readyz", "/livez"]);
     assert_eq!(
         config.logging,
         LoggingConfig {
             verbosity: 0,
+            modules: Vec::new(),
             format: LogFormat::Text
         }
     );
@@ -96,6 +120,7 @@ fn values_arrive_in_the_config() {
         "--tls-private-key-file=a.key",
         "--logging-format=json",
         "-v4",
+        "--vmodule=refresh=6,",
         "--shutdown-drain=0",
     ]);
     assert_eq!(config.cloud_config.unwrap().to_str(), Some("/etc/cloud.conf"));
@@ -124,10 +149,111 @@ fn values_arrive_in_the_config() {
         config.logging,
         LoggingConfig {
             verbosity: 4,
+            modules: vec![ModuleVerbosity {
+                pattern: "refresh".to_owned(),
+                verbosity: 6
+            }],
             format: LogFormat::Json
         }
     );
     assert_eq!(config.shutdown_drain, Duration::ZERO);
+}
+
+#[test]
+fn lifecycle_and_election_arrive_in_the_config() {
+    let config = config(&[
+        "--node-monitor-period=1s",
+        "--node-deletion-grace=0",
+        "--node-deletion-confirm=1m",
+        "--node-deletion-share=10%",
+        "--leader-elect-lease-duration=137s",
+        "--leader-elect-renew-deadline=107s",
+        "--leader-elect-retry-period=26s",
+        "--leader-elect-resource-name=a.b-c",
+        "--leader-elect-resource-namespace=d",
+    ]);
+    assert_eq!(config.lifecycle.monitor_period, Duration::from_secs(1));
+    assert_eq!(config.lifecycle.deletion_grace, Duration::ZERO);
+    assert_eq!(config.lifecycle.deletion_confirm, Duration::from_secs(60));
+    assert!((config.lifecycle.deletion_share - 0.1).abs() < 1e-9);
+    assert_eq!(
+        config.election,
+        Some(ElectionConfig {
+            lease_duration: Duration::from_secs(137),
+            renew_deadline: Duration::from_secs(107),
+            retry_period: Duration::from_secs(26),
+            name: "a.b-c".to_owned(),
+            namespace: "d".to_owned(),
+        })
+    );
+}
+
+#[test]
+fn election_timing_is_checked_before_the_start() {
+    let all = |words: &[&str]| errors(&[&["--cloud-provider=acme"], words].concat());
+    for (words, parts) in [
+        (
+            &["--leader-elect-lease-duration=10s"][..],
+            &["leaseDuration must be greater than renewDeadline"][..],
+        ),
+        // 2s times 1.2 is not less than 2.4s.
+        (
+            &["--leader-elect-renew-deadline=2400ms"],
+            &["renewDeadline must be greater than retryPeriod*JitterFactor"],
+        ),
+        (
+            &[
+                "--leader-elect-lease-duration=0",
+                "--leader-elect-renew-deadline=0",
+                "--leader-elect-retry-period=0",
+            ],
+            &[
+                "leaseDuration must be greater than zero",
+                "renewDeadline must be greater than zero",
+                "retryPeriod must be greater than zero",
+            ],
+        ),
+        (
+            &[
+                "--leader-elect-lease-duration=900ms",
+                "--leader-elect-renew-deadline=500ms",
+                "--leader-elect-retry-period=100ms",
+            ],
+            &["at least 1s"],
+        ),
+        (
+            &[
+                "--leader-elect-resource-lock=endpoints",
+                "--leader-elect-resource-name=",
+                "--leader-elect-resource-namespace=a.b",
+            ],
+            &[
+                "resourceLock value must be \"leases\"",
+                "resource-name: invalid",
+                "resource-namespace: invalid",
+            ],
+        ),
+    ] {
+        let errors = all(words);
+        assert_eq!(errors.len(), parts.len(), "{words:?}: {errors:?}");
+        for (error, part) in errors.iter().zip(parts) {
+            assert!(error.contains(part), "{words:?}: {error}");
+        }
+    }
+    // What nobody will use is only read.
+    assert_eq!(
+        config(&[
+            "--leader-elect=false",
+            "--leader-elect-lease-duration=0",
+            "--leader-elect-resource-lock=x"
+        ])
+        .election,
+        None
+    );
+    assert_eq!(
+        all(&["--leader-elect=false", "--leader-elect-lease-duration=x"]).len(),
+        1
+    );
 }
 
 #[test]
@@ -205,6 +331,20 @@ fn everything_wrong_is_reported_at_once() {
         "--version=1.2.3",
         "--shutdown-drain=-1s",
         "--list-providers=perhaps",
+        "--controllers=*,nodes,service",
+        "--feature-gates=Unknown=true",
+        "--kube-api-content-type=text/xml",
+        "--leader-elect-lease-duration=5s",
+        "--use-service-account-credentials",
+        "--node-monitor-period=0",
+        "--node-deletion-share=50",
+        "--http2-max-streams-per-connection=-1",
+        "--tls-min-version=1.3",
+        "--tls-sni-cert-key=a",
+        "--authorization-kubeconfig=x",
+        "--webhooks=a",
+        "--webhook-secure-port=65536",
+        "--vmodule=a",
         "word",
     ]);
     insta::assert_snapshot!(errors.join("\n"));

@@ -10,6 +10,8 @@ use super::OptionError;
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     pub(super) errors: Vec<OptionError>,
+    /// What is accepted but worth a word in the log.
+    pub(super) warnings: Vec<String>,
 }
 
 impl Reader {
@@ -18,7 +20,13 @@ impl Reader {
         self.errors.push(OptionError::new(message));
     }
 
-    fn invalid(&mut self, flag: &str, value: &str, why: impl Display) {
+    /// Keeps a warning for the log.
+    pub(super) fn warn(&mut self, message: impl Into<String>) {
+        self.warnings.push(message.into());
+    }
+
+    /// Refuses a value for being none of this flag's.
+    pub(super) fn invalid(&mut self, flag: &str, value: &str, why: impl Display) {
         self.refuse(format!("--{flag}: invalid value {value:?}: {why}"));
     }
 
@@ -81,6 +89,39 @@ impl Reader {
         }
     }
 
+    /// A part of a whole, from 0 to 1; also as `25%`.
+    pub(super) fn share(&mut self, flag: &str, value: &str) -> f64 {
+        let number = match value.strip_suffix('%') {
+            Some(percent) => percent.parse::<f64>().map(|number| number / 100.0),
+            None => value.parse(),
+        };
+        match number {
+            Ok(share) if (0.0..=1.0).contains(&share) => share,
+            _ => {
+                self.invalid(flag, value, "write a number from 0 to 1, or 0% to 100%");
+                0.0
+            }
+        }
+    }
+
+    /// The items of a list: separated by commas, in one or several of these values. An item may stand in double quotes,
+    /// as in a line of CSV.
+    pub(super) fn list<S: AsRef<str>>(&mut self, flag: &str, values: &[S]) -> Vec<String> {
+        let mut items = Vec::new();
+        for value in values {
+            let value = value.as_ref();
+            match split(value) {
+                Some(more) => items.extend(more),
+                None => self.invalid(
+                    flag,
+                    value,
+                    "a double quote is not closed or stands in the middle of an item",
+                ),
+            }
+        }
+        items
+    }
+
     /// An IP address; an IPv6 address may stand in brackets.
     pub(super) fn address(&mut self, flag: &str, value: &str) -> Option<IpAddr> {
         let bare = value
@@ -98,6 +139,50 @@ impl Reader {
                 None
             }
         }
+    }
+}
+
+/// One line of CSV; `None` if its quotes are wrong. An empty text has no items.
+fn split(text: &str) -> Option<Vec<String>> {
+    let mut items = Vec::new();
+    if text.is_empty() {
+        return Some(items);
+    }
+    let mut rest = text;
+    loop {
+        let after = match rest.strip_prefix('"') {
+            None => {
+                let end = rest.find(',').unwrap_or(rest.len());
+                let (item, after) = rest.split_at(end);
+                if item.contains('"') {
+                    return None;
+                }
+                items.push(item.to_owned());
+                after
+            }
+            Some(mut quoted) => {
+                let mut item = String::new();
+                loop {
+                    let (part, after) = quoted.split_once('"')?;
+                    item.push_str(part);
+                    // A doubled quote stands for one.
+                    match after.strip_prefix('"') {
+                        Some(more) => {
+                            item.push('"');
+                            quoted = more;
+                        }
+                        None => {
+                            items.push(item);
+                            break after;
+                        }
+                    }
+                }
+            }
+        };
+        if after.is_empty() {
+            return Some(items);
+        }
+        rest = after.strip_prefix(',')?;
     }
 }
 
@@ -148,6 +233,47 @@ mod tests {
         reader.positive_duration("x", "0s");
         reader.positive_duration("x", "nonsense");
         assert_eq!(reader.errors.len(), 2, "one error each: {:?}", reader.errors);
+    }
+
+    #[test]
+    fn a_share_is_a_number_or_percent() {
+        let mut reader = Reader::default();
+        for (value, share) in [
+            ("0.25", 0.25),
+            ("25%", 0.25),
+            ("0", 0.0),
+            ("100%", 1.0),
+            ("1", 1.0),
+        ] {
+            assert!((reader.share("x", value) - share).abs() < 1e-9, "{value}");
+        }
+        assert!(reader.errors.is_empty());
+        for value in ["25", "101%", "-0.1", "", "%", "NaN", "a quarter"] {
+            reader.errors.clear();
+            reader.share("x", value);
+            assert_eq!(reader.errors.len(), 1, "{value}");
+        }
+    }
+
+    #[test]
+    fn lists_are_split_at_commas_and_may_be_repeated() {
+        let mut reader = Reader::default();
+        for (values, items) in [
+            (&["a,b", "c"][..], &["a", "b", "c"][..]),
+            (&[""], &[]),
+            (&["a,"], &["a", ""]),
+            (&["\"a,b\",c"], &["a,b", "c"]),
+            (&["\"a\"\"b\""], &["a\"b"]),
+            (&[" a , b "], &[" a ", " b "]),
+        ] {
+            assert_eq!(reader.list("x", values), items, "{values:?}");
+        }
+        assert!(reader.errors.is_empty());
+        for value in ["\"a", "a\"b", "\"a\"b", "\""] {
+            reader.errors.clear();
+            reader.list("x", &[value]);
+            assert_eq!(reader.errors.len(), 1, "{value}");
+        }
     }
 
     #[test]

@@ -140,7 +140,7 @@ pub(super) enum Endpoint {
 }
 
 impl Endpoint {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Healthz => "healthz",
             Self::Livez => "livez",

@@ -13,7 +13,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::*;
-use crate::options::Certificate;
+use crate::options::{Certificate, NamedCertificate, TlsConfig};
 
 struct Running {
     address: SocketAddr,
@@ -27,6 +27,11 @@ fn config(certificate: Certificate) -> ServingConfig {
         bind_address: [127, 0, 0, 1].into(),
         port: 0,
         certificate,
+        named_certificates: Vec::new(),
+        tls: TlsConfig::default(),
+        http2_max_streams: Some(32),
+        share_port: false,
+        open_paths: ["/healthz", "/readyz", "/livez"].map(str::to_owned).to_vec(),
     }
 }
 
@@ -142,23 +147,205 @@ async fn metrics_are_for_this_machine_only() {
     let routes = Routes {
         checks: Checks::default(),
         metrics: Metrics::default(),
+        open_paths: config(Certificate::InMemory).open_paths,
     };
-    let status = |peer: &str, path: &str| {
-        let peer: IpAddr = peer.parse::<IpAddr>().unwrap().to_canonical();
-        routes
-            .answer(peer, &Method::GET, &path.parse().unwrap())
-            .status()
-            .as_u16()
-    };
+    let status = |peer, path| status(&routes, peer, path);
     assert_eq!(status("10.0.0.7", "/metrics"), 403);
     assert_eq!(status("::ffff:10.0.0.7", "/metrics"), 403);
     assert_eq!(status("::ffff:127.0.0.1", "/metrics"), 200);
     assert_eq!(status("::1", "/metrics"), 200);
     assert_eq!(status("10.0.0.7", "/healthz"), 200);
+    assert_eq!(status("10.0.0.7", "/livez/ping"), 200);
     let denied = routes.answer([10, 0, 0, 7].into(), &Method::GET, &"/metrics".parse().unwrap());
     assert!(denied.body().contains("same machine only"), "{}", denied.body());
     let post = routes.answer([127, 0, 0, 1].into(), &Method::POST, &"/healthz".parse().unwrap());
     assert_eq!(post.status().as_u16(), 405);
+}
+
+fn status(routes: &Routes, peer: &str, path: &str) -> u16 {
+    let peer: IpAddr = peer.parse::<IpAddr>().unwrap().to_canonical();
+    routes
+        .answer(peer, &Method::GET, &path.parse().unwrap())
+        .status()
+        .as_u16()
+}
+
+#[test]
+fn paths_outside_the_list_are_for_this_machine_only() {
+    for (list, open, closed) in [
+        (
+            &["/healthz", "metrics"][..],
+            &["/healthz", "/healthz/ping", "/metrics"][..],
+            &["/readyz", "/livez"][..],
+        ),
+        (&[], &[], &["/healthz", "/readyz", "/readyz/ping", "/metrics"]),
+        (&["/*"], &["/healthz", "/metrics", "/livez/ping"], &[]),
+        (&["/livez/*"], &["/livez/ping"], &["/livez", "/metrics"]),
+        (&["/met"], &[], &["/metrics"]),
+    ] {
+        let routes = Routes {
+            checks: Checks::default(),
+            metrics: Metrics::default(),
+            open_paths: list.iter().map(ToString::to_string).collect(),
+        };
+        for (paths, expected) in [(open, 200), (closed, 403)] {
+            for path in paths {
+                assert_eq!(status(&routes, "10.0.0.7", path), expected, "{list:?} {path}");
+                assert_eq!(status(&routes, "127.0.0.1", path), 200, "{list:?} {path}");
+            }
+        }
+    }
+}
+
+/// Starts a server, and says what a client that wants this comes to with it.
+async fn handshake(
+    change: impl FnOnce(&mut ServingConfig),
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    name: &'static str,
+    roots: &[&Path],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(Certificate::Directory(folder.path().to_owned()));
+    change(&mut config);
+    let server = Server::bind(&config, Checks::default(), Metrics::default())
+        .await
+        .unwrap();
+    let address = server.local_addr().unwrap();
+    tokio::spawn(server.serve(CancellationToken::new()));
+    let mut trusted = RootCertStore::empty();
+    let own = folder.path().join("cloud-controller-manager.crt");
+    for file in roots.iter().copied().chain([own.as_path()]) {
+        trusted.add(CertificateDer::from_pem_file(file).unwrap()).unwrap();
+    }
+    let mut client =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+            .with_protocol_versions(versions)
+            .unwrap()
+            .with_root_certificates(trusted)
+            .with_no_client_auth();
+    client.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    TlsConnector::from(Arc::new(client))
+        .connect(
+            ServerName::try_from(name).unwrap(),
+            TcpStream::connect(address).await?,
+        )
+        .await
+}
+
+#[tokio::test]
+async fn the_handshake_is_what_the_flags_allow() {
+    use rustls::{CipherSuite, NamedGroup, version};
+
+    let both: &[_] = &[&version::TLS13, &version::TLS12];
+    let (old, new): (&[_], &[_]) = (&[&version::TLS12], &[&version::TLS13]);
+    handshake(|_| {}, old, "localhost", &[]).await.unwrap();
+    let tls13 = |config: &mut ServingConfig| config.tls.only_tls13 = true;
+    handshake(tls13, old, "localhost", &[]).await.unwrap_err();
+    handshake(tls13, new, "localhost", &[]).await.unwrap();
+
+    // The certificate has an ECDSA key.
+    let suite = CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256;
+    let suites = |config: &mut ServingConfig| config.tls.cipher_suites = Some(vec![suite]);
+    let stream = handshake(suites, old, "localhost", &[]).await.unwrap();
+    let agreed = stream.get_ref().1.negotiated_cipher_suite().unwrap();
+    assert_eq!(agreed.suite(), suite);
+    handshake(suites, new, "localhost", &[]).await.unwrap();
+    let none = |config: &mut ServingConfig| config.tls.cipher_suites = Some(Vec::new());
+    handshake(none, old, "localhost", &[]).await.unwrap_err();
+    handshake(none, new, "localhost", &[]).await.unwrap();
+
+    let group = NamedGroup::secp384r1;
+    let groups = |config: &mut ServingConfig| config.tls.key_exchange = Some(vec![group]);
+    let stream = handshake(groups, both, "localhost", &[]).await.unwrap();
+    let agreed = stream.get_ref().1.negotiated_key_exchange_group().unwrap();
+    assert_eq!(agreed.name(), group);
+
+    let stream = handshake(|config| config.http2_max_streams = None, both, "localhost", &[])
+        .await
+        .unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
+}
+
+#[tokio::test]
+async fn clients_get_the_certificate_of_the_name_they_ask_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pair = |file: &str, names: &[&str]| {
+        let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let made = rcgen::CertificateParams::new(names)
+            .unwrap()
+            .self_signed(&key)
+            .unwrap();
+        let (certificate, path) = (
+            folder.path().join(file),
+            folder.path().join(format!("{file}.key")),
+        );
+        fs::write(&certificate, made.pem()).unwrap();
+        fs::write(&path, key.serialize_pem()).unwrap();
+        (certificate, path)
+    };
+    let named =
+        |(certificate, key): &(std::path::PathBuf, std::path::PathBuf), names: &[&str]| NamedCertificate {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            names: names.iter().map(ToString::to_string).collect(),
+        };
+    let any = pair("any", &["*.example.com", "one.example.com"]);
+    let one = pair("one", &["one.example.com", "two.example.com"]);
+    let three = pair("three", &["three.example.com"]);
+    let certificates = vec![
+        named(&any, &[]),
+        named(&one, &["one.example.com"]),
+        named(&three, &[]),
+    ];
+    let roots: Vec<&Path> = [&any, &one, &three].map(|pair| pair.0.as_path()).to_vec();
+    for (name, expected) in [
+        ("one.example.com", Some(&one)),
+        // The certificate is for it, the command line is not.
+        ("two.example.com", Some(&any)),
+        ("three.example.com", Some(&three)),
+        ("localhost", None),
+    ] {
+        let certificates = certificates.clone();
+        let stream = handshake(
+            |config| config.named_certificates = certificates,
+            &[&rustls::version::TLS13],
+            name,
+            &roots,
+        )
+        .await
+        .unwrap();
+        let shown = stream.get_ref().1.peer_certificates().unwrap()[0].clone();
+        let is = |pair: &(std::path::PathBuf, std::path::PathBuf)| {
+            CertificateDer::from_pem_file(&pair.0).unwrap() == shown
+        };
+        match expected {
+            Some(pair) => assert!(is(pair), "{name}"),
+            None => assert!(![&any, &one, &three].into_iter().any(is), "{name}"),
+        }
+    }
+
+    let nameless = pair("nameless", &[]);
+    let mut config = config(Certificate::InMemory);
+    config.named_certificates = vec![named(&nameless, &[])];
+    let error = Server::bind(&config, Checks::default(), Metrics::default())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("there are no names in"), "{error}");
+}
+
+#[tokio::test]
+async fn a_port_is_shared_only_if_it_may_be() {
+    let mut config = config(Certificate::InMemory);
+    let bind =
+        async |config: &ServingConfig| Server::bind(config, Checks::default(), Metrics::default()).await;
+    config.share_port = true;
+    let first = bind(&config).await.unwrap();
+    config.port = first.local_addr().unwrap().port();
+    bind(&config).await.unwrap();
+    config.share_port = false;
+    bind(&config).await.unwrap_err();
 }
 
 #[tokio::test]

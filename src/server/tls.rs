@@ -12,17 +12,17 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustls::{
     ServerConfig,
-    crypto::aws_lc_rs,
+    crypto::{CryptoProvider, aws_lc_rs},
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
     server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
 use tracing::{info, warn};
 
-use crate::options::Certificate;
+use crate::options::{Certificate, NamedCertificate, ServingConfig, TlsConfig};
 
 /// The names of the files below `--cert-dir`, as everywhere else.
 const PAIR_NAME: &str = "cloud-controller-manager";
@@ -44,6 +44,11 @@ pub(crate) enum TlsError {
     },
     #[error("{there} is there but {missing} is not; remove it or bring the other back", there = there.display(), missing = missing.display())]
     Half { there: PathBuf, missing: PathBuf },
+    #[error(
+        "there are no names in {path}; write the names that it is for after a colon in --tls-sni-cert-key",
+        path = path.display()
+    )]
+    NoNames { path: PathBuf },
     #[error("can not make a self-signed certificate: {0}")]
     Generate(#[from] rcgen::Error),
     #[error("can not set up TLS: {0}")]
@@ -51,24 +56,53 @@ pub(crate) enum TlsError {
 }
 
 /// The TLS side of the server.
-pub(super) fn server_config(certificate: &Certificate, address: IpAddr) -> Result<ServerConfig, TlsError> {
-    let resolver: Arc<dyn ResolvesServerCert> = match certificate {
+pub(super) fn server_config(config: &ServingConfig) -> Result<ServerConfig, TlsError> {
+    let default: Arc<dyn ResolvesServerCert> = match &config.certificate {
         Certificate::InMemory => {
-            let pair = Generated::new(address)?;
+            let pair = Generated::new(config.bind_address)?;
             Arc::new(Fixed(Arc::new(certified(vec![pair.certificate], pair.key)?)))
         }
-        Certificate::Directory(folder) => Arc::new(Files::open(kept_pair(folder, address)?)?),
+        Certificate::Directory(folder) => Arc::new(Files::open(kept_pair(folder, config.bind_address)?)?),
         Certificate::Files { certificate, key } => Arc::new(Files::open(Pair {
             certificate: certificate.clone(),
             key: key.clone(),
         })?),
     };
-    let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()?
+    let resolver = match config.named_certificates.is_empty() {
+        true => default,
+        false => Arc::new(Named::open(&config.named_certificates, default)?),
+    };
+    let versions: &[_] = match config.tls.only_tls13 {
+        true => &[&rustls::version::TLS13],
+        false => &[&rustls::version::TLS13, &rustls::version::TLS12],
+    };
+    let mut server = ServerConfig::builder_with_provider(Arc::new(crypto(&config.tls)))
+        .with_protocol_versions(versions)?
         .with_no_client_auth()
         .with_cert_resolver(resolver);
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
+    if config.http2_max_streams.is_some() {
+        server.alpn_protocols.push(b"h2".to_vec());
+    }
+    server.alpn_protocols.push(b"http/1.1".to_vec());
+    Ok(server)
+}
+
+fn crypto(config: &TlsConfig) -> CryptoProvider {
+    let mut provider = aws_lc_rs::default_provider();
+    if let Some(suites) = &config.cipher_suites {
+        // Those of TLS 1.3 are not a choice.
+        provider
+            .cipher_suites
+            .retain(|suite| suite.tls13().is_some() || suites.contains(&suite.suite()));
+    }
+    if let Some(groups) = &config.key_exchange {
+        provider.kx_groups = aws_lc_rs::ALL_KX_GROUPS
+            .iter()
+            .copied()
+            .filter(|group| groups.contains(&group.name()))
+            .collect();
+    }
+    provider
 }
 
 fn certified(
@@ -106,6 +140,8 @@ struct Current {
     /// Of the files as they were when they were read last, usable or not.
     fingerprint: Option<Fingerprint>,
     key: Arc<CertifiedKey>,
+    /// The names in the certificate, in lower case.
+    names: Vec<String>,
 }
 
 /// Tells two states of the files apart: time, size and inode of each. A mounted Secret is replaced by switching a link,
@@ -117,15 +153,19 @@ impl Files {
         // Taken before reading: a change in between is then seen as one.
         let fingerprint = pair.fingerprint();
         let key = Arc::new(pair.read()?);
+        let names = names_in(&key);
         Ok(Self {
             pair,
-            current: Mutex::new(Current { fingerprint, key }),
+            current: Mutex::new(Current {
+                fingerprint,
+                key,
+                names,
+            }),
         })
     }
-}
 
-impl ResolvesServerCert for Files {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+    /// The certificate in use, read again if it has changed.
+    fn current(&self) -> MutexGuard<'_, Current> {
         let mut current = self.current.lock();
         let fingerprint = self.pair.fingerprint();
         if fingerprint != current.fingerprint {
@@ -133,6 +173,7 @@ impl ResolvesServerCert for Files {
             match self.pair.read() {
                 Ok(key) => {
                     info!(file = %self.pair.certificate.display(), "Loaded the changed serving certificate");
+                    current.names = names_in(&key);
                     current.key = Arc::new(key);
                 }
                 Err(error) => {
@@ -140,7 +181,91 @@ impl ResolvesServerCert for Files {
                 }
             }
         }
-        Some(Arc::clone(&current.key))
+        current
+    }
+}
+
+impl ResolvesServerCert for Files {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.current().key))
+    }
+}
+
+fn names_in(key: &CertifiedKey) -> Vec<String> {
+    let Some(Ok(certificate)) = key.cert.first().map(webpki::EndEntityCert::try_from) else {
+        return Vec::new();
+    };
+    certificate
+        .valid_dns_names()
+        .map(str::to_ascii_lowercase)
+        .collect()
+}
+
+/// Certificates for the names that clients ask for, and one for all others.
+#[derive(Debug)]
+struct Named {
+    named: Vec<(Files, Vec<String>)>,
+    default: Arc<dyn ResolvesServerCert>,
+}
+
+impl Named {
+    fn open(
+        certificates: &[NamedCertificate],
+        default: Arc<dyn ResolvesServerCert>,
+    ) -> Result<Self, TlsError> {
+        let mut named = Vec::new();
+        for certificate in certificates {
+            let files = Files::open(Pair {
+                certificate: certificate.certificate.clone(),
+                key: certificate.key.clone(),
+            })?;
+            if certificate.names.is_empty() && files.current().names.is_empty() {
+                return Err(TlsError::NoNames {
+                    path: certificate.certificate.clone(),
+                });
+            }
+            named.push((files, certificate.names.clone()));
+        }
+        Ok(Self { named, default })
+    }
+
+    /// Names from the command line before those in certificates, whole names before patterns, then the first one.
+    fn find(&self, name: &str) -> Option<Arc<CertifiedKey>> {
+        let mut best: Option<(u8, Arc<CertifiedKey>)> = None;
+        for (files, given) in &self.named {
+            let current = files.current();
+            let (names, base) = match given.is_empty() {
+                true => (&current.names, 0),
+                false => (given, 2),
+            };
+            let rank = names
+                .iter()
+                .filter_map(|pattern| match_name(pattern, name))
+                .max()
+                .map(|exact| base + u8::from(exact));
+            if rank > best.as_ref().map(|(rank, _)| *rank) {
+                best = rank.map(|rank| (rank, Arc::clone(&current.key)));
+            }
+        }
+        best.map(|(_, key)| key)
+    }
+}
+
+/// `None` if the pattern does not match, else whether it is the name itself.
+fn match_name(pattern: &str, name: &str) -> Option<bool> {
+    if pattern == name {
+        return Some(true);
+    }
+    let parent = name.split_once('.')?.1;
+    (pattern.strip_prefix("*.")? == parent).then_some(false)
+}
+
+impl ResolvesServerCert for Named {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let found = hello
+            .server_name()
+            .and_then(|name| self.find(&name.to_ascii_lowercase()));
+        found.or_else(|| self.default.resolve(hello))
     }
 }
 

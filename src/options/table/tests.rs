@@ -1,0 +1,51 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use super::*;
+
+#[test]
+fn help_says_of_every_row_what_becomes_of_it() {
+    let command = crate::options::command();
+    for row in rows::ROWS {
+        let arg = command
+            .get_arguments()
+            .find(|arg| arg.get_long() == Some(row.name))
+            .unwrap_or_else(|| panic!("--{}: its section {:?} is not shown", row.name, row.section));
+        let help = arg.get_help().unwrap().to_string();
+        let words = [
+            "Not there yet: ",
+            "No effect: ",
+            "No effect yet: ",
+            "Deprecated: ",
+        ];
+        assert!(words.iter().any(|word| help.contains(word)), "{help}");
+        // Sentences end where clap would end them.
+        assert!(!help.ends_with('.') && !row.meaning.ends_with('.'), "{help}");
+    }
+}
+
+#[test]
+fn every_default_is_well_formed_and_recognised() {
+    for row in rows::ROWS.iter().filter(|row| !row.default.is_empty()) {
+        let values = [row.default.to_owned()];
+        let mut reader = Reader::default();
+        assert!(row.is_well_formed(&values, &mut reader), "--{}", row.name);
+        assert!(row.is_default(&values), "--{}", row.name);
+    }
+}
+
+#[test]
+fn a_default_may_be_written_in_another_way() {
+    let row = |name: &str| rows::ROWS.iter().find(|row| row.name == name).unwrap();
+    for (name, values, expected) in [
+        ("min-resync-period", &["12h0m0s"][..], true),
+        ("min-resync-period", &["720m"], true),
+        ("min-resync-period", &["11h"], false),
+        ("profiling", &["false", "T"], true),
+        ("concurrent-service-syncs", &["08"], true),
+        ("requestheader-username-headers", &["\"x-remote-user\""], true),
+        ("requestheader-username-headers", &["x-remote-user", "x"], false),
+    ] {
+        let values: Vec<_> = values.iter().map(ToString::to_string).collect();
+        assert_eq!(row(name).is_default(&values), expected, "{name} {values:?}");
+    }
+}

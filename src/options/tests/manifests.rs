@@ -1,0 +1,259 @@
+//! Command lines as people have them, and what becomes of flags whose feature is not there.
+
+use super::*;
+
+fn warnings(words: &[&str]) -> Vec<String> {
+    // Said of every start without a list of controllers.
+    config(words)
+        .warnings
+        .into_iter()
+        .filter(|warning| !warning.contains("service-lb-controller is not there yet"))
+        .collect()
+}
+
+fn refusal(word: &str) -> String {
+    let all = errors(&["--cloud-provider=acme", word]);
+    assert_eq!(all.len(), 1, "{word}: {all:?}");
+    all[0].clone()
+}
+
+#[test]
+fn the_manifest_of_a_cloud_starts_as_it_is() {
+    let config = config(&[
+        "--v=1",
+        "--cluster-name=kubernetes",
+        "--cloud-config=/etc/config/cloud.conf",
+        "--use-service-account-credentials=false",
+        "--bind-address=127.0.0.1",
+    ]);
+    assert_eq!(config.warnings.len(), 1, "{:?}", config.warnings);
+    assert_eq!(config.logging.verbosity, 1);
+    assert!(config.controllers.is_enabled("cloud-node-controller"));
+    assert!(config.controllers.is_enabled("cloud-node-lifecycle-controller"));
+    assert!(config.election.is_some());
+}
+
+#[test]
+fn the_manifest_of_an_installer_starts_as_it_is() {
+    let config = config(&[
+        "--allocate-node-cidrs=true",
+        "--cluster-cidr=10.244.0.0/16",
+        "--cluster_name=prod.example.com",
+        "--configure-cloud-routes=false",
+        "--leader-elect=true",
+        "--leader-elect-resource-namespace=kube-system",
+        "--use-service-account-credentials=false",
+        "--concurrent-service-syncs=3",
+        "--node-status-update-frequency=5m0s",
+        "--route-reconciliation-period=10s",
+        "--feature-gates=",
+        "--profiling=false",
+        "--tls-min-version=VersionTLS12",
+        "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+        "--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics",
+        "--kube-api-qps=20",
+        "--kube-api-burst=30",
+        "--min-resync-period=12h0m0s",
+        "--controllers=*,-service",
+        "-v=2",
+    ]);
+    let about: Vec<_> = config
+        .warnings
+        .iter()
+        .map(|warning| warning.split(['=', ' ']).next().unwrap())
+        .collect();
+    assert_eq!(
+        about,
+        [
+            "--concurrent-service-syncs",
+            "--cluster-cidr",
+            "--route-reconciliation-period",
+            "--allocate-node-cidrs",
+        ],
+        "{:?}",
+        config.warnings
+    );
+    let serving = config.serving.unwrap();
+    assert!(serving.open_paths.contains(&"/metrics".to_owned()));
+    assert_eq!(serving.tls.cipher_suites.map(|suites| suites.len()), Some(2));
+}
+
+#[test]
+fn a_list_of_controllers_names_what_to_write_meanwhile() {
+    let error = refusal("--controllers=cloud-node,cloud-node-lifecycle,route,service");
+    assert!(
+        error.ends_with("write --controllers=cloud-node,cloud-node-lifecycle until then"),
+        "{error}"
+    );
+    let config = config(&["--controllers=cloud-node", "--controllers=-service"]);
+    assert!(config.controllers.is_enabled("cloud-node-controller"));
+    assert!(!config.controllers.is_enabled("cloud-node-lifecycle-controller"));
+    assert_eq!(config.warnings, [""; 0]);
+}
+
+#[test]
+fn what_would_endanger_is_refused() {
+    for (word, part) in [
+        (
+            "--use-service-account-credentials",
+            "write --use-service-account-credentials=false",
+        ),
+        ("--enable-leader-migration=true", "Stop the other one"),
+        (
+            "--authentication-kubeconfig=/a",
+            "without credentials, and to nobody else; leave it out",
+        ),
+        (
+            "--authorization-kubeconfig=/a",
+            "without credentials, and to nobody else; leave it out",
+        ),
+        ("--client-ca-file=/a", "not there yet"),
+        ("--requestheader-client-ca-file=/a", "not there yet"),
+        ("--contention-profiling", "no profiles are served"),
+        ("--log-text-split-stream=true", "standard error"),
+        ("--log-json-split-stream", "standard error"),
+        ("--log-text-info-buffer-size=64Ki", "standard error"),
+        ("--log-json-info-buffer-size=1", "standard error"),
+        ("--webhooks=*", "there are no webhooks"),
+        ("--webhooks=a", "\"a\" is not in the list of known webhooks"),
+        ("--webhooks=-a", "\"a\" is not in the list of known webhooks"),
+        (
+            "--feature-gates=CloudControllerManagerWebhook=true",
+            "this version has no webhooks",
+        ),
+        ("--controllers=service", "not there yet"),
+        ("--controllers=route", "not there yet"),
+    ] {
+        let error = refusal(word);
+        assert!(error.contains(part), "{word}: {error}");
+    }
+}
+
+#[test]
+fn what_switches_off_is_accepted_without_a_word() {
+    for word in [
+        "--use-service-account-credentials=false",
+        "--enable-leader-migration=F",
+        "--authentication-kubeconfig=",
+        "--authorization-kubeconfig=",
+        "--client-ca-file=",
+        "--contention-profiling=false",
+        "--profiling=false",
+        "--configure-cloud-routes=false",
+        "--log-text-split-stream=false",
+        "--log-text-info-buffer-size=0",
+        "--webhooks=",
+        "--authentication-skip-lookup",
+        "--authentication-tolerate-lookup-failure=true",
+        "--allocate-node-cidrs=false",
+        "--kube-api-content-type=application/json",
+        "--external-cloud-volume-plugin=",
+        "--permit-address-sharing=true",
+        "--log-flush-frequency=1s",
+    ] {
+        assert_eq!(warnings(&[word]), [""; 0], "{word}");
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_accepted_with_a_warning() {
+    for (word, part) in [
+        ("--profiling", "not there yet"),
+        ("--profiling=true", "not there yet"),
+        ("--configure-cloud-routes=true", "not there yet"),
+        ("--allocate-node-cidrs", "has no effect: "),
+        ("--cidr-allocator-type=CloudAllocator", "has no effect: "),
+        ("--min-resync-period=1h", "has no effect: "),
+        ("--controller-start-interval=1s", "has no effect: "),
+        ("--external-cloud-volume-plugin=acme", "has no effect: "),
+        ("--concurrent-node-lifecycle-syncs=4", "has no effect: "),
+        ("--concurrent-service-syncs=1", "has no effect yet: "),
+        ("--route-reconciliation-period=10s", "has no effect yet: "),
+        ("--leader-migration-config=/a", "has no effect yet: "),
+        (
+            "--authentication-token-webhook-cache-ttl=1m",
+            "has no effect yet: ",
+        ),
+        ("--requestheader-allowed-names=a,b", "has no effect yet: "),
+        ("--requestheader-uid-headers=x-remote-uid", "has no effect yet: "),
+        ("--webhook-bind-address=127.0.0.1", "has no effect yet: "),
+        ("--webhook-tls-curve-preferences=29", "has no effect yet: "),
+        ("--tls-min-version=VersionTLS10", "TLS 1.2 is the oldest"),
+        ("--feature-gates=ContextualLogging=false", "has no effect: "),
+    ] {
+        let warnings = warnings(&[word]);
+        assert_eq!(warnings.len(), 1, "{word}: {warnings:?}");
+        assert!(warnings[0].contains(part), "{word}: {warnings:?}");
+    }
+    assert_eq!(
+        warnings(&["--cluster-cidr=10.0.0.0/8"]).len(),
+        2,
+        "the missing controller is named, too"
+    );
+    assert_eq!(
+        warnings(&["--cluster-cidr=10.0.0.0/8", "--configure-cloud-routes=false"]).len(),
+        1
+    );
+}
+
+#[test]
+fn deprecated_flags_are_accepted_with_a_warning() {
+    for word in [
+        "--allow-untagged-cloud",
+        "--allow-untagged-cloud=false",
+        "--node-sync-period=10s",
+        "--node-sync-period=0",
+    ] {
+        let warnings = warnings(&[word]);
+        assert_eq!(warnings.len(), 1, "{word}: {warnings:?}");
+        let flag = word.split('=').next().unwrap();
+        assert!(
+            warnings[0].starts_with(&format!("deprecated: {flag}: ")),
+            "{word}: {warnings:?}"
+        );
+    }
+}
+
+#[test]
+fn values_of_flags_without_effect_must_be_well_formed() {
+    let words = [
+        "--use-service-account-credentials=maybe",
+        "--min-resync-period=1",
+        "--concurrent-service-syncs=0",
+        "--concurrent-node-lifecycle-syncs=many",
+        "--route-reconciliation-period=0s",
+        "--webhook-bind-address=here",
+        "--requestheader-username-headers=a,,b",
+        "--webhook-tls-curve-preferences=a",
+        "--log-flush-frequency=0",
+        "--webhook-secure-port=-1",
+        "--webhook-tls-cipher-suites=\"a",
+        "--allow-untagged-cloud=1.5",
+    ];
+    for word in words {
+        let error = refusal(word);
+        let flag = word.split('=').next().unwrap();
+        assert!(error.starts_with(flag), "{word}: {error}");
+    }
+    assert_eq!(
+        errors(&[&["--cloud-provider=acme"], &words[..]].concat()).len(),
+        words.len()
+    );
+}
+
+#[test]
+fn flags_that_do_not_fit_together_are_refused() {
+    assert_eq!(
+        refusal("--webhook-secure-port=10258"),
+        "--webhook-secure-port cannot be the same value as --secure-port"
+    );
+    config(&["--webhook-secure-port=0", "--secure-port=0"]);
+    assert_eq!(
+        errors(&[
+            "--cloud-provider=acme",
+            "--requestheader-uid-headers=x-remote-uid",
+            "--feature-gates=RemoteRequestHeaderUID=false"
+        ]),
+        ["--requestheader-uid-headers requires the \"RemoteRequestHeaderUID\" feature to be enabled"]
+    );
+}

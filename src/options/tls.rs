@@ -1,0 +1,330 @@
+//! What may be agreed to in a TLS handshake, in the names of Go's TLS library, which manifests use.
+
+use rustls::{CipherSuite, NamedGroup};
+
+use super::{
+    config::{NamedCertificate, TlsConfig},
+    value::Reader,
+};
+
+/// Suites of TLS 1.3, all of which are always offered, as elsewhere.
+const ALWAYS: [&str; 3] = [
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+];
+
+/// Suites of TLS 1.2 that are spoken here.
+const SPOKEN: [(&str, CipherSuite); 8] = {
+    use CipherSuite as Suite;
+    const RSA_CHACHA: CipherSuite = Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256;
+    const ECDSA_CHACHA: CipherSuite = Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256;
+    [
+        (
+            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+            Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        ),
+        (
+            "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+            Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        ),
+        (
+            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        ),
+        (
+            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+            Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        ),
+        ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", ECDSA_CHACHA),
+        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", RSA_CHACHA),
+        // Older names of the last two.
+        ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305", ECDSA_CHACHA),
+        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", RSA_CHACHA),
+    ]
+};
+
+/// Suites of TLS 1.2 and older that are spoken elsewhere but not here, because they are weak.
+const WEAK: [&str; 14] = [
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "TLS_RSA_WITH_RC4_128_SHA",
+];
+
+/// The same with GCM but without forward secrecy.
+const NO_FORWARD_SECRECY: [&str; 2] = [
+    "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384",
+];
+
+/// Numbers of key exchange methods; `None` for those that are known elsewhere only.
+const EXCHANGES: [(i64, Option<NamedGroup>); 7] = [
+    (23, Some(NamedGroup::secp256r1)),
+    (24, Some(NamedGroup::secp384r1)),
+    (25, None),
+    (29, Some(NamedGroup::X25519)),
+    (4587, Some(NamedGroup::secp256r1MLKEM768)),
+    (4588, Some(NamedGroup::X25519MLKEM768)),
+    (4589, None),
+];
+
+/// The values of the three flags.
+pub(super) fn complete(
+    min_version: &str,
+    cipher_suites: &[String],
+    curve_preferences: &[String],
+    reader: &mut Reader,
+) -> TlsConfig {
+    TlsConfig {
+        only_tls13: only_tls13(min_version, reader),
+        cipher_suites: suites(cipher_suites, reader),
+        key_exchange: exchanges(curve_preferences, reader),
+    }
+}
+
+fn only_tls13(min_version: &str, reader: &mut Reader) -> bool {
+    const FLAG: &str = "tls-min-version";
+    match min_version {
+        "" | "VersionTLS12" => {}
+        "VersionTLS13" => return true,
+        "VersionTLS10" | "VersionTLS11" => {
+            reader.warn(format!(
+                "--{FLAG}={min_version}: TLS 1.2 is the oldest version that this program speaks"
+            ));
+        }
+        other => reader.refuse(format!(
+            "--{FLAG}: unknown tls version {other:?}: write VersionTLS12 or VersionTLS13"
+        )),
+    }
+    false
+}
+
+fn suites(values: &[String], reader: &mut Reader) -> Option<Vec<CipherSuite>> {
+    const FLAG: &str = "tls-cipher-suites";
+    let names = reader.list(FLAG, values);
+    if names.is_empty() {
+        return None;
+    }
+    let mut suites = Vec::new();
+    let mut weak = Vec::new();
+    for name in names {
+        if let Some((_, suite)) = SPOKEN.iter().find(|(spoken, _)| *spoken == name) {
+            suites.push(*suite);
+        } else if WEAK.contains(&name.as_str()) || NO_FORWARD_SECRECY.contains(&name.as_str()) {
+            weak.push(name);
+        } else if !ALWAYS.contains(&name.as_str()) {
+            reader.refuse(format!(
+                "--{FLAG}: Cipher suite {name} not supported or doesn't exist"
+            ));
+        }
+    }
+    if !weak.is_empty() {
+        let rest = if suites.is_empty() {
+            ", so that only TLS 1.3 is left"
+        } else {
+            ""
+        };
+        reader.warn(format!(
+            "--{FLAG}: left out because they are weak: {}{rest}",
+            weak.join(", ")
+        ));
+    }
+    Some(suites)
+}
+
+fn exchanges(values: &[String], reader: &mut Reader) -> Option<Vec<NamedGroup>> {
+    const FLAG: &str = "tls-curve-preferences";
+    let items = reader.list(FLAG, values);
+    if items.is_empty() {
+        return None;
+    }
+    let before = reader.errors.len();
+    let mut groups = Vec::new();
+    let mut left_out = Vec::new();
+    let mut seen = Vec::new();
+    for item in items {
+        let Some(number) = reader.integer(FLAG, &item) else {
+            continue;
+        };
+        if seen.contains(&number) {
+            reader.refuse(format!("--{FLAG}: duplicate curve preference {number}"));
+            continue;
+        }
+        seen.push(number);
+        match EXCHANGES.iter().find(|(known, _)| *known == number) {
+            Some((_, Some(group))) => groups.push(*group),
+            Some((_, None)) => left_out.push(item),
+            None => reader.refuse(format!(
+                "--{FLAG}: curve preference {number} is not supported: write some of 23 (P-256), 24 (P-384), 29 (X25519), \
+                 4587 and 4588 (with ML-KEM)"
+            )),
+        }
+    }
+    if reader.errors.len() > before {
+        return None;
+    }
+    if groups.is_empty() {
+        reader.refuse(format!(
+            "--{FLAG}: none of these is spoken here; add one of 23 (P-256), 24 (P-384), 29 (X25519)"
+        ));
+        return None;
+    }
+    if !left_out.is_empty() {
+        reader.warn(format!(
+            "--{FLAG}: left out because this program does not speak them: {}",
+            left_out.join(", ")
+        ));
+    }
+    Some(groups)
+}
+
+/// The values of `--tls-sni-cert-key`: two files, separated by a comma, and names after a colon.
+pub(super) fn named_certificates(values: &[String], reader: &mut Reader) -> Vec<NamedCertificate> {
+    const FLAG: &str = "tls-sni-cert-key";
+    let mut named = Vec::new();
+    for value in values.iter().filter(|value| !value.is_empty()) {
+        let (files, names) = match value.split_once(':') {
+            Some((files, names)) => (files, Some(names)),
+            None => (value.as_str(), None),
+        };
+        let names: Vec<String> = names
+            .map(|names| {
+                names
+                    .split(',')
+                    .map(|name| name.trim().to_ascii_lowercase())
+                    .collect()
+            })
+            .unwrap_or_default();
+        if names.iter().any(String::is_empty) {
+            reader.invalid(FLAG, value, "empty names list is not allowed");
+            continue;
+        }
+        let mut files = files.split(',').map(str::trim);
+        match (files.next(), files.next(), files.next()) {
+            (Some(certificate), Some(key), None) if !certificate.is_empty() && !key.is_empty() => {
+                named.push(NamedCertificate {
+                    certificate: certificate.into(),
+                    key: key.into(),
+                    names,
+                });
+            }
+            _ => reader.invalid(
+                FLAG,
+                value,
+                "expected comma separated certificate and key file paths",
+            ),
+        }
+    }
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings(values: &[&str]) -> Vec<String> {
+        values.iter().map(ToString::to_string).collect()
+    }
+
+    fn read(min_version: &str, suites: &str, curves: &str) -> (TlsConfig, Vec<String>, Vec<String>) {
+        let mut reader = Reader::default();
+        let config = complete(min_version, &strings(&[suites]), &strings(&[curves]), &mut reader);
+        let errors = reader.errors.iter().map(ToString::to_string).collect();
+        (config, errors, reader.warnings)
+    }
+
+    #[test]
+    fn nothing_given_is_the_default() {
+        let (config, errors, warnings) = read("", "", "");
+        assert_eq!(config, TlsConfig::default());
+        assert_eq!((errors.len(), warnings.len()), (0, 0));
+    }
+
+    #[test]
+    fn weak_suites_are_left_out_and_unknown_ones_refused() {
+        let list =
+            "TLS_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_RSA_WITH_AES_128_CBC_SHA";
+        let (config, errors, warnings) = read("VersionTLS11", list, "");
+        assert_eq!(
+            config.cipher_suites.as_deref(),
+            Some(&[CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256][..])
+        );
+        assert_eq!(errors, [""; 0]);
+        assert_eq!(
+            warnings,
+            [
+                "--tls-min-version=VersionTLS11: TLS 1.2 is the oldest version that this program speaks",
+                "--tls-cipher-suites: left out because they are weak: TLS_RSA_WITH_AES_128_CBC_SHA",
+            ]
+        );
+        let (_, errors, _) = read("TLS1.3", "TLS_NONE", "30,29,29");
+        assert_eq!(
+            errors[..2],
+            [
+                "--tls-min-version: unknown tls version \"TLS1.3\": write VersionTLS12 or VersionTLS13",
+                "--tls-cipher-suites: Cipher suite TLS_NONE not supported or doesn't exist",
+            ]
+        );
+        assert_eq!(errors.len(), 4, "{errors:?}");
+    }
+
+    #[test]
+    fn at_least_one_key_exchange_is_left() {
+        let (config, errors, warnings) = read("VersionTLS13", "", "25,29");
+        assert!(config.only_tls13);
+        assert_eq!(config.key_exchange, Some(vec![NamedGroup::X25519]));
+        assert_eq!((errors.len(), warnings.len()), (0, 1), "{errors:?} {warnings:?}");
+        let (_, errors, _) = read("", "", "25");
+        assert!(errors[0].contains("none of these is spoken here"), "{errors:?}");
+    }
+
+    #[test]
+    fn a_named_certificate_is_two_files_and_names() {
+        let mut reader = Reader::default();
+        let read = named_certificates(
+            &strings(&["a.crt,a.key", "b.crt, b.key : *.Example.com, b"]),
+            &mut reader,
+        );
+        assert_eq!(
+            read,
+            [
+                NamedCertificate {
+                    certificate: "a.crt".into(),
+                    key: "a.key".into(),
+                    names: vec![]
+                },
+                NamedCertificate {
+                    certificate: "b.crt".into(),
+                    key: "b.key".into(),
+                    names: strings(&["*.example.com", "b"]),
+                },
+            ]
+        );
+        assert!(reader.errors.is_empty());
+        for value in [
+            "a.crt",
+            "a.crt,a.key,b",
+            "a.crt,a.key:",
+            "a.crt,a.key:a,,b",
+            ",a.key",
+        ] {
+            reader.errors.clear();
+            assert!(
+                named_certificates(&strings(&[value]), &mut reader).is_empty(),
+                "{value}"
+            );
+            assert_eq!(reader.errors.len(), 1, "{value}");
+        }
+    }
+}
