@@ -11,10 +11,10 @@ use super::*;
 use crate::client::identity::{ApplicationCredential, Domain, Identity, Scope, User};
 
 /// A directory with files in it.
-struct Files(TempDir);
+pub(super) struct Files(TempDir);
 
 impl Files {
-    fn new(files: &[(&str, &str)]) -> Self {
+    pub(super) fn new(files: &[(&str, &str)]) -> Self {
         let directory = TempDir::new().unwrap();
         for (name, text) in files {
             std::fs::write(directory.path().join(name), text).unwrap();
@@ -22,11 +22,11 @@ impl Files {
         Self(directory)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn environment(&self) -> Environment {
+    pub(super) fn environment(&self) -> Environment {
         Environment::default().looking_in(self.0.path())
     }
 }
@@ -40,12 +40,12 @@ fn load_text(text: &str) -> Result<(Settings, Vec<Problem>)> {
     load(Some(&files.path("cloud.conf")), &files.environment())
 }
 
-fn good(text: &str) -> Settings {
+pub(super) fn good(text: &str) -> Settings {
     load_text(text).unwrap().0
 }
 
 /// The error lines, each without the file's name.
-fn errors(text: &str) -> Vec<String> {
+pub(super) fn errors(text: &str) -> Vec<String> {
     let error = load_text(text).map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let text = error.to_string();
@@ -58,7 +58,7 @@ fn errors(text: &str) -> Vec<String> {
         .collect()
 }
 
-fn global(keys: &str) -> String {
+pub(super) fn global(keys: &str) -> String {
     format!("[Global]\nauth-url = http://ks/v3\n{keys}\n")
 }
 
@@ -462,94 +462,6 @@ fn the_region_in_provider_ids_takes_the_exact_text() {
             regional,
             "{value:?}"
         );
-    }
-}
-
-#[test]
-fn quotas_have_their_keys_defaults_and_limits() {
-    let quotas = good(&global("token = t")).quotas;
-    assert_eq!(
-        (quotas.identity, quotas.compute, quotas.network),
-        Default::default()
-    );
-    let text = global("token = t")
-        + "[Quota]\ncompute-requests-per-second = 2.5\nnetwork-burst = 7\nidentity-in-flight = 1\n";
-    let quotas = good(&text).quotas;
-    assert!((quotas.compute.rate - 2.5).abs() < 1e-9);
-    assert_eq!((quotas.compute.burst, quotas.network.burst), (50, 7));
-    assert_eq!(quotas.identity.max_in_flight, 1);
-
-    let text = global("token = t")
-        + "[Quota]\ncompute-requests-per-second = 0\ncompute-burst = 0\nnetwork-requests-per-second = -1\n\
-           network-in-flight = 1.5\nidentity-requests-per-second = inf\nidentity-in-flight = 100001\n";
-    let errors = errors(&text);
-    assert_eq!(errors.len(), 6, "{errors:#?}");
-    for (error, part) in errors.iter().zip([
-        "5:31: [Quota] compute-requests-per-second: must be more than 0 and at most 100000; without it 20",
-        "6:17: [Quota] compute-burst: must be between 1 and 100000; without it 50",
-        "network-requests-per-second: must be more than 0",
-        "network-in-flight",
-        "identity-requests-per-second",
-        "identity-in-flight: must be between 1 and 100000; without it 8",
-    ]) {
-        assert!(error.contains(part), "{part} is not in {error}");
-    }
-}
-
-/// The changes from one file to another, live ones and those that need a restart.
-fn changes(old: &str, new: &str) -> [Vec<String>; 2] {
-    let loaded = |text: &str| {
-        let files = Files::new(&[("cloud.conf", text)]);
-        super::load(
-            Some(&files.path("cloud.conf")),
-            &files.environment(),
-            &mut super::Files::default(),
-        )
-        .unwrap()
-    };
-    let changes = loaded(old).changes(&loaded(new));
-    assert_eq!(
-        changes.reconnect,
-        changes.live.iter().any(|key| key.starts_with("[Global]")),
-        "{changes:?}"
-    );
-    [changes.live, changes.restart]
-}
-
-#[test]
-fn credentials_and_quotas_change_live_and_all_else_with_a_restart() {
-    let none: [Vec<String>; 2] = [vec![], vec![]];
-    let old = global("token = t\nregion = One");
-    // The same, in other words.
-    let same = global(
-        "token = \"t\"\nregion = One\nos-endpoint-type = public\ntls-insecure =\n[Quota]\ncompute-burst = 50",
-    );
-    assert_eq!(changes(&old, &same), none);
-    for (keys, live, restart) in [
-        ("token = u\nregion = One", vec!["[Global] token"], vec![]),
-        (
-            "user-id = u\npassword = p\ntenant-id = t\nregion = One",
-            vec![
-                "[Global] user-id",
-                "[Global] password",
-                "[Global] tenant-id",
-                "[Global] token",
-            ],
-            vec![],
-        ),
-        ("token = t\nregion = Two", vec![], vec!["[Global] region"]),
-        (
-            "token = t\nregion = One\ntls-insecure = true",
-            vec!["[Global] tls-insecure"],
-            vec![],
-        ),
-        (
-            "token = t\nregion = One\nos-endpoint-type = internal\n[Quota]\nnetwork-burst = 1\n[Route]\nrouter-id = r",
-            vec!["[Quota] network-burst"],
-            vec!["[Global] os-endpoint-type", "[Route] router-id"],
-        ),
-    ] {
-        assert_eq!(changes(&old, &global(keys)), [live, restart], "{keys}");
     }
 }
 
