@@ -187,7 +187,7 @@ impl Reloader {
             // Files that nobody had looked at before: once more, now that they are watched. It costs the cloud nothing.
             (Ok(_), true) => None,
             // Once more would be one more try with what was just refused.
-            (Err(_), true) => self.contents(&now).await.map(|now| now.as_seen(&contents)),
+            (Err(_), true) => self.contents(&now).await.map(|now| now.with_seen(&contents)),
         };
         match outcome {
             Ok(reload) => self.taken_over(&reload),

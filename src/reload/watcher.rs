@@ -1,6 +1,12 @@
 //! Being told when something happens in some directories.
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    sync::Arc,
+};
 
 use notify::{
     Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _,
@@ -14,44 +20,57 @@ use tracing::debug;
 pub(super) struct Watcher {
     /// `None` if the system gives none.
     system: Option<RecommendedWatcher>,
-    watched: BTreeSet<PathBuf>,
+    /// Each with what it is, since another one of the same name is not watched.
+    watched: BTreeMap<PathBuf, Option<Inode>>,
     changed: Arc<Notify>,
 }
+
+/// Device and inode.
+type Inode = (u64, u64);
 
 impl Watcher {
     /// Watches nothing yet.
     pub(super) fn new() -> Self {
-        let changed = Arc::new(Notify::new());
-        let told = Arc::clone(&changed);
+        Self {
+            system: None,
+            watched: BTreeMap::new(),
+            changed: Arc::new(Notify::new()),
+        }
+    }
+
+    /// Watches these directories and no others. What happened before may have been missed.
+    pub(super) fn watch(&mut self, directories: BTreeSet<PathBuf>) {
+        let directories: BTreeMap<_, _> = directories
+            .into_iter()
+            .map(|path| {
+                let metadata = fs::metadata(&path).ok();
+                (path, metadata.map(|metadata| (metadata.dev(), metadata.ino())))
+            })
+            .collect();
+        if directories == self.watched {
+            return;
+        }
+        // All anew: with a directory that was deleted its watch is gone as well, and could not be taken off.
+        let told = Arc::clone(&self.changed);
         let system = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.map_or(true, |event| is_change(&event.kind)) {
                 told.notify_one();
             }
         });
-        Self {
-            system: system
-                .inspect_err(|error| debug!(%error, "Can not watch files, looking at them from time to time"))
-                .ok(),
-            watched: BTreeSet::new(),
-            changed,
-        }
-    }
-
-    /// Watches these directories and no others.
-    pub(super) fn watch(&mut self, directories: BTreeSet<PathBuf>) {
-        let Some(system) = &mut self.system else {
-            return;
-        };
-        for gone in self.watched.difference(&directories) {
-            // It may be gone itself, and its watch with it.
-            let _ = system.unwatch(gone);
-        }
-        // Also what is watched: the directory may be another of the same name, which is not.
-        for directory in &directories {
-            if let Err(error) = system.watch(directory, RecursiveMode::NonRecursive) {
-                debug!(directory = %directory.display(), %error, "Can not watch a directory, looking from time to time");
+        self.system = match system {
+            Ok(mut system) => {
+                for directory in directories.keys() {
+                    if let Err(error) = system.watch(directory, RecursiveMode::NonRecursive) {
+                        debug!(directory = %directory.display(), %error, "Can not watch a directory, looking from time to time");
+                    }
+                }
+                Some(system)
             }
-        }
+            Err(error) => {
+                debug!(%error, "Can not watch files, looking at them from time to time");
+                None
+            }
+        };
         self.watched = directories;
     }
 

@@ -79,6 +79,7 @@ async fn nodes_join_through_rotations_and_none_fails() {
     let cloud = &mounted.scene.cloud;
     let ccm = mounted.scene.start(&["--node-status-update-frequency=1s"]).await;
     mounted.join("start", 10, 10).await;
+    let start = cloud.cloud_conf();
     let mut old = "ccm".to_owned();
     for round in 1..=3 {
         let (user, password) = (format!("user-{round}"), format!("hunter-{round}"));
@@ -89,8 +90,7 @@ async fn nodes_join_through_rotations_and_none_fails() {
             ..UserSpec::default()
         };
         cloud.create_user(&spec).unwrap();
-        let conf = cloud
-            .cloud_conf()
+        let conf = start
             .replace("\"ccm\"", &format!("\"{user}\""))
             .replace("correct-horse", &password);
         // Nodes keep coming before, during and after the change.

@@ -304,6 +304,46 @@ async fn a_remaining_quota_is_spread_until_its_reset() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn another_quota_is_in_force_at_once_and_keeps_what_was_learnt() {
+    let bucket = Bucket::new(quota(0.01, 1, 1));
+    drop(send(&bucket, Priority::User).await);
+    let served = Arc::default();
+    let waiting: Vec<_> = (0..5)
+        .map(|n| queue(&bucket, Priority::User, n, &served))
+        .collect();
+    settle().await;
+    // Those who wait would do so for minutes.
+    bucket.set_quota(quota(10.0, 5, 2));
+    let began = Instant::now();
+    join_all(waiting).await;
+    assert!(began.elapsed() <= Duration::from_secs(1), "{:?}", began.elapsed());
+    assert_eq!(*served.lock(), [0, 1, 2, 3, 4]);
+
+    let (first, second) = (
+        send(&bucket, Priority::User).await,
+        send(&bucket, Priority::User).await,
+    );
+    assert!(
+        bucket.acquire(Priority::User).now_or_never().is_none(),
+        "two slots"
+    );
+    first.throttled(None);
+    drop(second);
+    assert!((bucket.state().rate - 5.0).abs() < 1e-6, "half of the quota");
+    bucket.set_quota(quota(100.0, 50, 1));
+    assert!(
+        (bucket.state().rate - 50.0).abs() < 1e-6,
+        "half of the other quota"
+    );
+    advance(Duration::from_secs(10)).await;
+    assert!((bucket.state().tokens - 50.0).abs() < 1e-6);
+    bucket.set_quota(quota(100.0, 60, 1));
+    assert!((bucket.state().tokens - 60.0).abs() < 1e-6, "full stays full");
+    bucket.set_quota(quota(100.0, 3, 1));
+    assert!((bucket.state().tokens - 3.0).abs() < 1e-6);
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_leaves_the_queue_holds_nobody_up() {
     let bucket = Bucket::new(quota(1.0, 1, 1));
     drop(send(&bucket, Priority::User).await);

@@ -433,3 +433,38 @@ proptest! {
         prop_assert!(!shown.contains("hunter2"), "{}", shown);
     }
 }
+
+#[test]
+fn changed_keys_are_those_whose_values_mean_something_else() {
+    let changed = |old: &str, new: &str| {
+        super::ConfigFile::changed_keys(&read(old).unwrap().value, &read(new).unwrap().value)
+    };
+    assert_eq!(changed(SAMPLE, SAMPLE), Vec::<String>::new());
+    let rewritten = SAMPLE
+        .replace("90s", "1m30s")
+        .replace("create-monitor  ", "CREATE-MONITOR = yes ")
+        .replace("[Networking]", "# moved\n[networking]")
+        .replace("RegionOne", "\"RegionOne\"");
+    assert_eq!(changed(SAMPLE, &rewritten), Vec::<String>::new());
+    let other = SAMPLE
+        .replace("s3cr#t", "s3cr#ts")
+        .replace("k8s-net-v6", "k8s-net-v4")
+        .replace("\"&dmz,public\"", "x")
+        .replace("90s", "91s")
+        .replace("bs-version = v3", "bs-version = v2");
+    let keys = [
+        "[Global] application-credential-secret",
+        "[Networking] internal-network-name",
+        "[LoadBalancerClass \"dmz\"] floating-subnet-tags",
+        "[Metadata] request-timeout",
+    ];
+    assert_eq!(changed(SAMPLE, &other), keys);
+    // What is not given has its default, and a section that goes takes its keys along.
+    assert_eq!(
+        changed(SAMPLE, &SAMPLE.replace("monitor-delay = 10s", "")),
+        ["[LoadBalancer] monitor-delay"]
+    );
+    let renamed = SAMPLE.replace("\"dmz\"", "\"lan\"");
+    let keys = ["dmz", "lan"].map(|name| format!("[LoadBalancerClass \"{name}\"] floating-subnet-tags"));
+    assert_eq!(changed(SAMPLE, &renamed), keys);
+}

@@ -68,3 +68,66 @@ impl Loaded {
         changes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use crate::config::tests::{Files, global};
+
+    /// The changes from one file to another, live ones and those that need a restart.
+    fn changes(old: &str, new: &str) -> [Vec<String>; 2] {
+        let loaded = |text: &str| {
+            let files = Files::new(&[("cloud.conf", text)]);
+            crate::config::load(
+                Some(&files.path("cloud.conf")),
+                &files.environment(),
+                &mut crate::config::Files::default(),
+            )
+            .unwrap()
+        };
+        let changes = loaded(old).changes(&loaded(new));
+        assert_eq!(
+            changes.reconnect,
+            changes.live.iter().any(|key| key.starts_with("[Global]")),
+            "{changes:?}"
+        );
+        [changes.live, changes.restart]
+    }
+
+    #[test]
+    fn credentials_and_quotas_change_live_and_all_else_with_a_restart() {
+        let none: [Vec<String>; 2] = [vec![], vec![]];
+        let old = global("token = t\nregion = One");
+        // The same, in other words.
+        let same = global(
+            "token = \"t\"\nregion = One\nos-endpoint-type = public\ntls-insecure =\n[Quota]\ncompute-burst = 50",
+        );
+        assert_eq!(changes(&old, &same), none);
+        for (keys, live, restart) in [
+            ("token = u\nregion = One", vec!["[Global] token"], vec![]),
+            (
+                "user-id = u\npassword = p\ntenant-id = t\nregion = One",
+                vec![
+                    "[Global] user-id",
+                    "[Global] password",
+                    "[Global] tenant-id",
+                    "[Global] token",
+                ],
+                vec![],
+            ),
+            ("token = t\nregion = Two", vec![], vec!["[Global] region"]),
+            (
+                "token = t\nregion = One\ntls-insecure = true",
+                vec!["[Global] tls-insecure"],
+                vec![],
+            ),
+            (
+                "token = t\nregion = One\nos-endpoint-type = internal\n[Quota]\nnetwork-burst = 1\n[Route]\nrouter-id = r",
+                vec!["[Quota] network-burst"],
+                vec!["[Global] os-endpoint-type", "[Route] router-id"],
+            ),
+        ] {
+            assert_eq!(changes(&old, &global(keys)), [live, restart], "{keys}");
+        }
+    }
+}

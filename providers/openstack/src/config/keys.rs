@@ -188,8 +188,8 @@ config_section! {
 
 config_section! {
     /// How much is asked of the cloud at most. OpenStack publishes no limits, so that these are careful; raise them where a
-    /// large cluster waits for its cloud (`ccm_cloud_bucket_*` and `ccm_cloud_wait_seconds` tell). A service that asks to
-    /// slow down is obeyed in any case. Our own section: the Go cloud controller has no such limits.
+    /// large cluster waits for its cloud (`ccm_cloud_wait_seconds` tells). A service that asks to slow down is obeyed in any
+    /// case. The Go cloud controller does not know this section.
     pub(crate) struct Quota {
         /// Requests per second to Nova in the long run.
         "compute-requests-per-second" => pub(crate) compute_requests_per_second: f64 = quota::DEFAULT.rate,

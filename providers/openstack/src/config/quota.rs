@@ -89,9 +89,41 @@ impl Quotas {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::tests::{errors, global, good};
 
     #[test]
     fn the_default_is_that_of_the_client_kit() {
         assert_eq!(DEFAULT, Quota::default());
+    }
+
+    #[test]
+    fn quotas_have_their_keys_defaults_and_limits() {
+        let quotas = good(&global("token = t")).quotas;
+        assert_eq!(
+            (quotas.identity, quotas.compute, quotas.network),
+            Default::default()
+        );
+        let text = global("token = t")
+            + "[Quota]\ncompute-requests-per-second = 2.5\nnetwork-burst = 7\nidentity-in-flight = 1\n";
+        let quotas = good(&text).quotas;
+        assert!((quotas.compute.rate - 2.5).abs() < 1e-9);
+        assert_eq!((quotas.compute.burst, quotas.network.burst), (50, 7));
+        assert_eq!(quotas.identity.max_in_flight, 1);
+
+        let text = global("token = t")
+            + "[Quota]\ncompute-requests-per-second = 0\ncompute-burst = 0\nnetwork-requests-per-second = -1\n\
+               network-in-flight = 1.5\nidentity-requests-per-second = inf\nidentity-in-flight = 100001\n";
+        let errors = errors(&text);
+        assert_eq!(errors.len(), 6, "{errors:#?}");
+        for (error, part) in errors.iter().zip([
+            "5:31: [Quota] compute-requests-per-second: must be more than 0 and at most 100000; without it 20",
+            "6:17: [Quota] compute-burst: must be between 1 and 100000; without it 50",
+            "network-requests-per-second: must be more than 0",
+            "network-in-flight",
+            "identity-requests-per-second",
+            "identity-in-flight: must be between 1 and 100000; without it 8",
+        ]) {
+            assert!(error.contains(part), "{part} is not in {error}");
+        }
     }
 }

@@ -11,10 +11,10 @@ use super::*;
 use crate::client::identity::{ApplicationCredential, Domain, Identity, Scope, User};
 
 /// A directory with files in it.
-struct Files(TempDir);
+pub(super) struct Files(TempDir);
 
 impl Files {
-    fn new(files: &[(&str, &str)]) -> Self {
+    pub(super) fn new(files: &[(&str, &str)]) -> Self {
         let directory = TempDir::new().unwrap();
         for (name, text) in files {
             std::fs::write(directory.path().join(name), text).unwrap();
@@ -22,11 +22,11 @@ impl Files {
         Self(directory)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn environment(&self) -> Environment {
+    pub(super) fn environment(&self) -> Environment {
         Environment::default().looking_in(self.0.path())
     }
 }
@@ -40,12 +40,12 @@ fn load_text(text: &str) -> Result<(Settings, Vec<Problem>)> {
     load(Some(&files.path("cloud.conf")), &files.environment())
 }
 
-fn good(text: &str) -> Settings {
+pub(super) fn good(text: &str) -> Settings {
     load_text(text).unwrap().0
 }
 
 /// The error lines, each without the file's name.
-fn errors(text: &str) -> Vec<String> {
+pub(super) fn errors(text: &str) -> Vec<String> {
     let error = load_text(text).map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let text = error.to_string();
@@ -58,7 +58,7 @@ fn errors(text: &str) -> Vec<String> {
         .collect()
 }
 
-fn global(keys: &str) -> String {
+pub(super) fn global(keys: &str) -> String {
     format!("[Global]\nauth-url = http://ks/v3\n{keys}\n")
 }
 
