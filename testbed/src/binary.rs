@@ -169,6 +169,22 @@ impl Ccm {
         process::terminate(self.pid)
     }
 
+    /// Stops its threads where they are (SIGSTOP), until [`Self::resume`].
+    ///
+    /// # Errors
+    /// When it has ended already.
+    pub fn pause(&self) -> Result<()> {
+        process::signal(self.pid, "STOP")
+    }
+
+    /// Lets it go on (SIGCONT) after [`Self::pause`].
+    ///
+    /// # Errors
+    /// When it has ended already.
+    pub fn resume(&self) -> Result<()> {
+        process::signal(self.pid, "CONT")
+    }
+
     /// Waits for its end, after which nothing is left to kill.
     ///
     /// # Errors

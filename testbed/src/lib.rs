@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`controlplane`] | etcd and kube-apiserver, built from `tests/controlplane` |
 //! | [`openstack_real`] | Keystone, Nova, Neutron, Octavia, Glance, Placement, from `tests/openstack-real` |
+//! | [`contender`] | a program with client-go's leader election, from `tests/leaderelection` |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
 //! | [`proxy`] | a proxy before the API server, with faults and a log |
@@ -19,7 +20,9 @@
 
 pub mod binary;
 pub mod cache;
+pub mod contender;
 pub mod controlplane;
+mod golang;
 pub mod nodes;
 pub mod observe;
 pub mod openstack_real;

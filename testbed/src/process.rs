@@ -63,9 +63,15 @@ pub(crate) fn run_captured(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{program} did not print UTF-8"))
 }
 
-/// Sends SIGTERM. The shell's own `kill` is on every system, and needs no unsafe code here.
+/// Sends SIGTERM.
 pub(crate) fn terminate(pid: u32) -> Result<()> {
-    run_captured(Command::new("sh").args(["-c", "kill -TERM \"$1\"", "sh", &pid.to_string()])).map(drop)
+    signal(pid, "TERM")
+}
+
+/// Sends a signal, by its name without `SIG`. The shell's own `kill` is on every system, and needs no unsafe code here.
+pub(crate) fn signal(pid: u32, name: &str) -> Result<()> {
+    let script = "kill -\"$1\" \"$2\"";
+    run_captured(Command::new("sh").args(["-c", script, "sh", name, &pid.to_string()])).map(drop)
 }
 
 /// Waits for the end of a child, for a limited time. For threads that may block.

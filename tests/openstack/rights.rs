@@ -1,6 +1,6 @@
 //! The program needs no more rights than it says.
 
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use kube::{Api, api::PostParams};
 use serde_json::json;
 
@@ -19,6 +19,18 @@ async fn it_runs_as_a_service_account_with_the_least_rights() {
     }))
     .unwrap();
     Api::all(scene.client.clone())
+        .create(&PostParams::default(), &role)
+        .await
+        .unwrap();
+    // For its lease.
+    let role: Role = serde_json::from_value(json!({
+        "metadata": {"name": "least"},
+        "rules": [
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
+        ],
+    }))
+    .unwrap();
+    Api::namespaced(scene.client.clone(), "kube-system")
         .create(&PostParams::default(), &role)
         .await
         .unwrap();
@@ -41,6 +53,19 @@ async fn it_runs_as_a_service_account_with_the_least_rights() {
         .await
         .unwrap();
 
+    let binding: RoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": "least"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "least"},
+        "subjects": [
+            {"kind": "ServiceAccount", "namespace": "kube-system", "name": "cloud-controller-manager"},
+        ],
+    }))
+    .unwrap();
+    Api::namespaced(scene.client.clone(), "kube-system")
+        .create(&PostParams::default(), &binding)
+        .await
+        .unwrap();
+
     let mut ccm = scene
         .stage
         .launch_as("openstack", &kubeconfig, &["--node-status-update-frequency=1s"])
@@ -51,6 +76,9 @@ async fn it_runs_as_a_service_account_with_the_least_rights() {
     scene.register(&nodes).await;
     scene.all_initialized(nodes.len()).await;
     scene.event("least-1", "Synced").await;
+    ccm.terminate().unwrap();
+    assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
+    assert!(scene.log().contains("Gave up the lease"), "{}", scene.log());
     let user = "system:serviceaccount:kube-system:cloud-controller-manager";
     let requests: Vec<_> = scene
         .stage

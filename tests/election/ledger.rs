@@ -1,0 +1,104 @@
+//! Who wrote when.
+
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use http::{Request, Response};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::sleep};
+
+/// One write.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// Who wrote.
+    pub(crate) writer: String,
+    /// When it was answered, if it was.
+    pub(crate) returned: Option<SystemTime>,
+}
+
+/// A server that keeps a list of all that is posted to it, in the order of arrival.
+pub(crate) struct Ledger {
+    address: String,
+    entries: watch::Sender<Vec<Entry>>,
+    delay: Arc<watch::Sender<Duration>>,
+    server: JoinHandle<()>,
+}
+
+impl Ledger {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let entries = watch::Sender::new(Vec::new());
+        let delay = Arc::new(watch::Sender::new(Duration::ZERO));
+        let (list, wait) = (entries.clone(), Arc::clone(&delay));
+        let server = tokio::spawn(async move {
+            loop {
+                let Ok((stream, _)) = listener.accept().await else {
+                    return;
+                };
+                let (list, wait) = (list.clone(), Arc::clone(&wait));
+                let answer = service_fn(move |request: Request<Incoming>| {
+                    let (list, wait) = (list.clone(), *wait.borrow());
+                    async move {
+                        let writer = request.uri().path().trim_start_matches('/').to_owned();
+                        let mut number = 0;
+                        list.send_modify(|list| {
+                            number = list.len();
+                            list.push(Entry {
+                                writer,
+                                returned: None,
+                            });
+                        });
+                        sleep(wait).await;
+                        list.send_modify(|list| list[number].returned = Some(SystemTime::now()));
+                        Ok::<_, Infallible>(Response::new(String::new()))
+                    }
+                });
+                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
+            }
+        });
+        Self {
+            address,
+            entries,
+            delay,
+            server,
+        }
+    }
+
+    /// Where this writer posts.
+    pub(crate) fn url(&self, writer: &str) -> String {
+        format!("{}/{writer}", self.address)
+    }
+
+    /// How long each write takes from now on.
+    pub(crate) fn delay(&self, delay: Duration) {
+        self.delay.send_replace(delay);
+    }
+
+    pub(crate) fn entries(&self) -> Vec<Entry> {
+        self.entries.borrow().clone()
+    }
+
+    /// How often this one has written.
+    pub(crate) fn count(&self, writer: &str) -> usize {
+        let entries = self.entries.borrow();
+        entries.iter().filter(|entry| entry.writer == writer).count()
+    }
+
+    /// The writers, each once for every time it took over from another.
+    pub(crate) fn successions(&self) -> Vec<String> {
+        let mut writers: Vec<_> = self.entries().into_iter().map(|entry| entry.writer).collect();
+        writers.dedup();
+        writers
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}

@@ -1,0 +1,152 @@
+//! A cloud-controller-manager whose cloud is a ledger: each question to the cloud is answered by a *write* to a URL, which
+//! passes the gate as every write does. So it writes all the time while it leads, and the ledger shows who did when.
+//!
+//! `CCM_REPLICA_LEDGER` is the URL, `CCM_REPLICA_ELECTION` the lease's name and the three durations in milliseconds,
+//! separated by commas.
+
+use std::{env, process::ExitCode, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use ccm_core::{
+    AddressType, BuildContext, Cloud, Error, ErrorKind, Freshness, Instance, InstanceQuery, InstanceState,
+    Instances, NodeAddress, Outcome, Priority, Result, async_trait,
+    client::{Effect, Gate, GateConfig, Operation, RetryPolicy},
+    register_provider,
+};
+use cloud_controller_manager::options::{self, Config, ElectionConfig, Request};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Write;
+
+impl Operation for Write {
+    fn name(self) -> &'static str {
+        "ledger_write"
+    }
+
+    fn bucket(self) -> &'static str {
+        "ledger"
+    }
+
+    fn effect(self) -> Effect {
+        Effect::Write
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Ledger {
+    gate: Gate,
+    http: reqwest::Client,
+    url: String,
+}
+
+register_provider! { name: "ledger", summary: "A ledger of writes", build: Ledger::build }
+
+impl Ledger {
+    async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
+        let url = env::var("CCM_REPLICA_LEDGER")
+            .map_err(|error| Error::new(ErrorKind::InvalidConfig, format!("CCM_REPLICA_LEDGER: {error}")))?;
+        let config = GateConfig {
+            fence: context.fence,
+            retry: RetryPolicy::never(),
+            ..GateConfig::new("ledger")
+        };
+        let http = reqwest::Client::builder().no_proxy().build();
+        Ok(Arc::new(Self {
+            gate: Gate::new(config, &context.metrics),
+            http: http.map_err(|error| Error::new(ErrorKind::Unexpected, error.to_string()))?,
+            url,
+        }))
+    }
+
+    async fn write(self) -> Result<()> {
+        let attempt = || async {
+            let sent = self.http.post(&self.url).send().await;
+            let answer = sent.and_then(reqwest::Response::error_for_status);
+            answer.map(drop).map_err(|error| {
+                Error::new(ErrorKind::Unavailable, error.to_string()).with_outcome(Outcome::Unknown)
+            })
+        };
+        self.gate.call(Write, Priority::User, attempt).await
+    }
+}
+
+impl Cloud for Ledger {
+    fn name(&self) -> &'static str {
+        "ledger"
+    }
+
+    fn instances(&self) -> Option<&dyn Instances> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Instances for Ledger {
+    async fn describe(
+        &self,
+        queries: &[InstanceQuery],
+        _freshness: Freshness,
+        _priority: Priority,
+    ) -> Vec<Result<InstanceState>> {
+        // Like a batch of writes: it goes on when who waits for it is gone.
+        let written = match tokio::spawn(self.clone().write()).await {
+            Ok(written) => written,
+            Err(error) => Err(Error::new(ErrorKind::Unexpected, error.to_string())),
+        };
+        let answer = |query: &InstanceQuery| {
+            written.clone().map(|()| {
+                InstanceState::Present(Instance {
+                    provider_id: format!("ledger://{}", query.node.name),
+                    addresses: vec![NodeAddress::new(AddressType::InternalIP, "10.0.0.1")],
+                    ..Instance::default()
+                })
+            })
+        };
+        queries.iter().map(answer).collect()
+    }
+}
+
+fn election() -> anyhow::Result<ElectionConfig> {
+    let text = env::var("CCM_REPLICA_ELECTION").context("CCM_REPLICA_ELECTION")?;
+    let parts: Vec<_> = text.split(',').collect();
+    let [name, lease, renew, retry] = parts[..] else {
+        anyhow::bail!("CCM_REPLICA_ELECTION is {text:?}")
+    };
+    let millis = |text: &str| anyhow::Ok(Duration::from_millis(text.parse()?));
+    Ok(ElectionConfig {
+        lease_duration: millis(lease)?,
+        renew_deadline: millis(renew)?,
+        retry_period: millis(retry)?,
+        name: name.to_owned(),
+        namespace: "kube-system".to_owned(),
+    })
+}
+
+fn config() -> anyhow::Result<Config> {
+    let providers = cloud_controller_manager::providers::registered().map_err(anyhow::Error::msg)?;
+    match options::parse(env::args_os().skip(1), &providers) {
+        Ok(Request::Run(config)) => Ok(Config {
+            election: Some(election()?),
+            ..*config
+        }),
+        Ok(Request::Print(text)) => anyhow::bail!("not a request to run: {text}"),
+        Err(errors) => anyhow::bail!("{errors:?}"),
+    }
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt().with_env_filter("info").init();
+    let outcome = config().and_then(|config| {
+        let runtime = tokio::runtime::Runtime::new()?;
+        let outcome = runtime.block_on(cloud_controller_manager::run(config));
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        outcome
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "Stopped by an error");
+            ExitCode::FAILURE
+        }
+    }
+}
