@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod burst;
+mod lifecycle;
 mod nodes;
 mod real;
 mod restart;
