@@ -18,7 +18,6 @@ use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
 };
-use serde_json::json;
 
 pub(crate) const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 pub(crate) const AUTOSCALER: &str = "ToBeDeletedByClusterAutoscaler";
