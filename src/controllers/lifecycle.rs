@@ -352,7 +352,7 @@ impl LifecycleController {
 
     /// Asks about a few of those that go one at a time when it is their turn.
     fn next_in_line(&mut self, slot: Instant) {
-        self.suspects.ask_some_held_at(Reason::Share, CANDIDATES, slot);
+        self.suspects.ask_some_held_by(Reason::Share, CANDIDATES, slot);
     }
 
     /// Runs a write beside everything else.
@@ -471,3 +471,6 @@ fn finished<T>(ended: Result<T, JoinError>) -> T {
         },
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 
 mod burst;
 mod faults;
+mod lifecycle;
 mod nodes;
 mod real;
 mod reload;

@@ -4,14 +4,18 @@
 use std::env;
 
 use ccm_testbed::{
-    observe::{addresses, eventually, is_initialized, label, provider_id},
+    nodes::{self, NodeSpec},
+    observe::{addresses, eventually, is_initialized, label, provider_id, taints},
     openstack_real::OpenStack,
     stage::Stage,
 };
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Event, Node};
 use kube::{Api, api::ListParams};
 
-use crate::scene::{LIMIT, program, read};
+use crate::{
+    lifecycle,
+    scene::{LIMIT, program, read},
+};
 
 const SERVERS: u32 = 6;
 
@@ -78,4 +82,84 @@ async fn nodes_of_a_real_cloud_are_initialized() {
         .collect();
     assert!(calls.len() < servers.len() * 4, "{calls:?}");
     assert!(calls.iter().all(|call| call.status < 400), "{calls:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_of_a_real_cloud_are_deleted_stopped_and_hidden() {
+    if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
+        ccm_testbed::cache::say(
+            "left out, since CCM_TEST_OPENSTACK_REAL is not set: the lifecycle test against a real OpenStack",
+        );
+        return;
+    }
+    let cloud = OpenStack::start(SERVERS).await.unwrap();
+    let names = ["life-gone", "life-off", "life-well"];
+    let mut servers = cloud.create_servers(&names).await.unwrap();
+    servers.retain(|server| names.contains(&server.name.as_str()));
+    let specs: Vec<_> = servers
+        .iter()
+        .map(|server| NodeSpec {
+            provider_id: Some(format!("openstack:///{}", server.id)),
+            uninitialized: false,
+            ..NodeSpec::new(&server.name)
+        })
+        .collect();
+    assert_eq!(specs.len(), names.len());
+    seen_by_their_own_project(&cloud, &specs).await;
+    hidden_from_another_project(&cloud, &specs).await;
+    cloud.delete_servers(&names[1..]).await.unwrap();
+}
+
+async fn seen_by_their_own_project(cloud: &OpenStack, specs: &[NodeSpec]) {
+    let stage = Stage::set(program(), false).await.unwrap();
+    stage.write_cloud_config(&read(&cloud.cloud_conf())).unwrap();
+    let client = stage.control_plane.client().await.unwrap();
+    nodes::register(&client, specs).await.unwrap();
+    let api: Api<Node> = Api::all(client.clone());
+    let _ccm = lifecycle::run(&stage, |_| {});
+    // While its server runs, a node that is not ready stays as it is.
+    nodes::set_ready(&client, "life-gone", false).await.unwrap();
+    cloud.stop_servers(&["life-off"]).await.unwrap();
+    nodes::set_ready(&client, "life-off", false).await.unwrap();
+    let tainted = async |wanted: bool| {
+        let check = async || {
+            let node = api.get("life-off").await.ok()?;
+            (taints(&node).contains(&lifecycle::SHUTDOWN) == wanted).then_some(())
+        };
+        assert!(eventually(LIMIT, check).await.is_some(), "tainted: {wanted}");
+    };
+    tainted(true).await;
+    assert!(api.get_opt("life-gone").await.unwrap().is_some());
+    cloud.start_servers(&["life-off"]).await.unwrap();
+    nodes::set_ready(&client, "life-off", true).await.unwrap();
+    tainted(false).await;
+    cloud.delete_servers(&["life-gone"]).await.unwrap();
+    let gone = async || api.get_opt("life-gone").await.ok()?.is_none().then_some(());
+    assert!(eventually(LIMIT, gone).await.is_some(), "the node is still there");
+    assert_eq!(api.list(&ListParams::default()).await.unwrap().items.len(), 2);
+}
+
+async fn hidden_from_another_project(cloud: &OpenStack, specs: &[NodeSpec]) {
+    let stage = Stage::set(program(), false).await.unwrap();
+    stage
+        .write_cloud_config(&read(&cloud.other_cloud_conf()))
+        .unwrap();
+    let client = stage.control_plane.client().await.unwrap();
+    nodes::register(&client, specs).await.unwrap();
+    let _ccm = lifecycle::run(&stage, |_| {});
+    for spec in specs {
+        nodes::set_ready(&client, &spec.name, false).await.unwrap();
+    }
+    let events: Api<Event> = Api::all(client.clone());
+    let held = async || {
+        let held = ListParams::default().fields("reason=DeletingNodeHeld");
+        let held = events.list(&held).await.ok()?.items.len();
+        (held == specs.len()).then_some(())
+    };
+    assert!(eventually(LIMIT, held).await.is_some(), "nothing was said");
+    let api: Api<Node> = Api::all(client);
+    assert_eq!(
+        api.list(&ListParams::default()).await.unwrap().items.len(),
+        specs.len()
+    );
 }

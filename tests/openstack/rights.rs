@@ -12,7 +12,7 @@ async fn it_runs_as_a_service_account_with_the_least_rights() {
     let role: ClusterRole = serde_json::from_value(json!({
         "metadata": {"name": "least"},
         "rules": [
-            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch", "delete"]},
             {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
             {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
         ],

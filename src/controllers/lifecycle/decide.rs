@@ -188,3 +188,6 @@ pub(super) fn check(
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -409,15 +409,14 @@ impl Suspects {
         })
     }
 
-    /// Asks about the first few of those held for this reason at this time, so that one of them can go then.
-    pub(super) fn ask_some_held_at(&mut self, reason: Reason, some: usize, at: Instant) {
-        self.nodes
-            .values_mut()
-            .filter(|suspect| {
-                suspect.held == Some(reason) && matches!(suspect.next, Next::Due(_) | Next::At(_))
-            })
-            .take(some)
-            .for_each(|suspect| suspect.next = Next::At(at));
+    /// Asks about the first few of those held for this reason at this time at the latest, so that one of them can go then.
+    pub(super) fn ask_some_held_by(&mut self, reason: Reason, some: usize, at: Instant) {
+        let held = |suspect: &&mut Suspect| suspect.held == Some(reason);
+        for suspect in self.nodes.values_mut().filter(held).take(some) {
+            if matches!(suspect.next, Next::Due(due) | Next::At(due) if due > at) {
+                suspect.next = Next::At(at);
+            }
+        }
     }
 
     fn longest_wait(&self) -> Duration {
@@ -428,3 +427,6 @@ impl Suspects {
             .max(self.monitor_period)
     }
 }
+
+#[cfg(test)]
+mod tests;

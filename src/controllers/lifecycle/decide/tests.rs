@@ -1,0 +1,281 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use serde_json::json;
+
+use super::*;
+
+fn nodes(range: std::ops::Range<usize>, taint: Option<&str>) -> Vec<Arc<NodeObject>> {
+    let taints: Vec<_> = taint
+        .into_iter()
+        .map(|key| json!({"key": key, "effect": "NoSchedule"}))
+        .collect();
+    range
+        .map(|i| {
+            let node = json!({
+                "metadata": {"name": format!("n{i}"), "uid": format!("u{i}")},
+                "spec": {"providerID": format!("fake://n{i}"), "taints": taints},
+            });
+            Arc::new(serde_json::from_value(node).unwrap())
+        })
+        .collect()
+}
+
+fn unmarked(count: usize) -> Vec<Arc<NodeObject>> {
+    nodes(0..count, None)
+}
+
+fn whole(absent: usize, owned: usize) -> Whole {
+    Whole {
+        present: true,
+        owned,
+        absent,
+        share: 0.25,
+    }
+}
+
+fn counts(decision: &Decision) -> (usize, usize) {
+    (decision.delete.len(), decision.hold.len())
+}
+
+#[test]
+fn nothing_goes_while_nobody_is_found() {
+    for marked in [None, Some(AUTOSCALER_TAINT)] {
+        for count in [1, 3, 100] {
+            let blind = Whole {
+                present: false,
+                ..whole(count, count + 50)
+            };
+            let decision = Brake::default().decide(nodes(0..count, marked), &blind, Instant::now());
+            assert_eq!(counts(&decision), (0, count));
+            assert!(
+                decision
+                    .hold
+                    .iter()
+                    .all(|(_, reason)| *reason == Reason::NothingPresent)
+            );
+        }
+    }
+}
+
+#[test]
+fn more_than_the_share_and_more_than_a_few_go_slowly() {
+    // absent, owned: how many of them go at once
+    for (absent, owned, go) in [
+        (1, 1, 1),
+        (3, 4, 3),
+        (4, 4, 1),
+        (4, 16, 4),
+        (4, 15, 1),
+        (5, 16, 1),
+        (50, 1000, 50),
+        (250, 1000, 250),
+        (251, 1000, 1),
+    ] {
+        let decision = Brake::default().decide(unmarked(absent), &whole(absent, owned), Instant::now());
+        assert_eq!(counts(&decision), (go, absent - go), "{absent} of {owned}");
+    }
+}
+
+#[test]
+fn nodes_that_only_seem_gone_so_far_count_too() {
+    let decision = Brake::default().decide(unmarked(2), &whole(30, 100), Instant::now());
+    assert_eq!(counts(&decision), (1, 1));
+}
+
+#[test]
+fn what_the_autoscaler_marked_goes_at_once_and_does_not_count() {
+    let marked = nodes(0..30, Some(AUTOSCALER_TAINT));
+    let decision = Brake::default().decide(marked.clone(), &whole(0, 100), Instant::now());
+    assert_eq!(counts(&decision), (30, 0));
+    // Beside others, of which there are too many.
+    let mut all = marked;
+    all.extend(nodes(30..70, None));
+    let decision = Brake::default().decide(all, &whole(40, 100), Instant::now());
+    assert_eq!(counts(&decision), (31, 39));
+}
+
+#[test]
+fn slowly_means_one_a_minute_and_not_never() {
+    let mut brake = Brake::default();
+    let start = Instant::now();
+    let at = |seconds: u64| start + Duration::from_secs(seconds);
+    let mut left = unmarked(30);
+    let mut gone = Vec::new();
+    // Asked every five seconds, a deletion takes none.
+    for second in (0..1800).step_by(5) {
+        let now = at(second);
+        let whole = whole(left.len(), 70 + left.len());
+        let decision = brake.decide(left.clone(), &whole, now);
+        for node in decision.delete {
+            left.retain(|other| !Arc::ptr_eq(other, &node));
+            brake.ended(true, now);
+            gone.push(second);
+        }
+        if left.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(gone.len(), 30, "all are gone in the end: {gone:?}");
+    assert_eq!(gone[..8], [0, 60, 120, 180, 240, 300, 360, 420]);
+    // Once what is left and what went is no more than the share, the rest is let go.
+    assert!(gone[29] < 1200, "{gone:?}");
+}
+
+#[test]
+fn nodes_that_vanish_one_after_another_are_many_too() {
+    let mut brake = Brake::default();
+    let start = Instant::now();
+    let mut gone = 0;
+    // One more of 40 nodes is proven gone every ten seconds.
+    for i in 0..30_u64 {
+        let now = start + Duration::from_secs(10 * i);
+        let decision = brake.decide(unmarked(1), &whole(1, 40 - gone), now);
+        for _ in &decision.delete {
+            brake.ended(true, now);
+            gone += 1;
+        }
+    }
+    // Ten are a quarter; the rest of the five minutes gives one a minute.
+    assert!((10..=14).contains(&gone), "{gone}");
+}
+
+#[test]
+fn one_at_a_time_means_that_the_one_under_way_ends_first() {
+    let mut brake = Brake::default();
+    let start = Instant::now();
+    let many = whole(20, 40);
+    assert_eq!(counts(&brake.decide(unmarked(20), &many, start)), (1, 19));
+    let later = start + Duration::from_secs(300);
+    assert_eq!(
+        counts(&brake.decide(unmarked(20), &many, later)),
+        (0, 20),
+        "under way"
+    );
+    brake.ended(false, later);
+    assert_eq!(
+        counts(&brake.decide(unmarked(20), &many, later)),
+        (1, 19),
+        "in vain: the next"
+    );
+    brake.ended(true, later);
+    assert_eq!(
+        counts(&brake.decide(unmarked(19), &many, later + SLOWLY / 2)),
+        (0, 19)
+    );
+    assert_eq!(
+        counts(&brake.decide(unmarked(19), &many, later + SLOWLY)),
+        (1, 18)
+    );
+}
+
+fn node(change: impl FnOnce(&mut serde_json::Value)) -> NodeObject {
+    let mut node = json!({
+        "metadata": {"name": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"providerID": "fake://n"},
+        "status": {"conditions": [{"type": "Ready", "status": "False"}]},
+    });
+    change(&mut node);
+    serde_json::from_value(node).unwrap()
+}
+
+const GRACE: Duration = Duration::from_secs(120);
+
+fn time(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+#[test]
+fn the_last_look_refuses_what_is_not_the_judged_node_any_more() {
+    type Change = fn(&mut serde_json::Value);
+    let judged = node(|_| {});
+    let late = time("2026-01-01T01:00:00Z");
+    let cases: [(&str, Change, Result<(), Refusal>); 8] = [
+        ("the same", |_| {}, Ok(())),
+        (
+            "a heartbeat",
+            |node| node["metadata"]["resourceVersion"] = json!("7"),
+            Ok(()),
+        ),
+        (
+            "silent now",
+            |node| node["status"]["conditions"][0]["status"] = json!("Unknown"),
+            Ok(()),
+        ),
+        (
+            "made anew",
+            |node| node["metadata"]["uid"] = json!("u2"),
+            Err(Refusal::OtherNode),
+        ),
+        (
+            "ready",
+            |node| node["status"]["conditions"][0]["status"] = json!("True"),
+            Err(Refusal::Ready),
+        ),
+        (
+            "provider ID edited",
+            |node| node["spec"]["providerID"] = json!("aws:///z/i-1"),
+            Err(Refusal::OtherMachine),
+        ),
+        (
+            "provider ID gone",
+            |node| node["spec"]["providerID"] = json!(""),
+            Err(Refusal::OtherMachine),
+        ),
+        (
+            "being deleted",
+            |node| node["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:30:00Z"),
+            Err(Refusal::Deleting),
+        ),
+    ];
+    for (what, change, expected) in cases {
+        assert_eq!(check(&judged, &node(change), late, GRACE), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_node_without_provider_id_must_still_wait_for_its_initialisation() {
+    let tainted = |node: &mut serde_json::Value| {
+        node["spec"] = json!({"taints": [
+            {"key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule"},
+        ]});
+    };
+    let bare = |node: &mut serde_json::Value| node["spec"] = json!({});
+    let late = time("2026-01-01T01:00:00Z");
+    let judged = node(tainted);
+    assert_eq!(check(&judged, &node(tainted), late, GRACE), Ok(()));
+    assert_eq!(
+        check(&judged, &node(bare), late, GRACE),
+        Err(Refusal::OtherMachine)
+    );
+    assert_eq!(
+        check(&judged, &node(|_| {}), late, GRACE),
+        Err(Refusal::OtherMachine),
+        "initialised meanwhile"
+    );
+}
+
+#[test]
+fn age_is_by_the_clock_of_the_api_server() {
+    let judged = node(|_| {});
+    // The node was created at midnight by the server's clock.
+    for (server, expected) in [
+        (
+            "2026-01-01T00:01:30Z",
+            Err(Refusal::Young(Duration::from_secs(30))),
+        ),
+        (
+            "2026-01-01T00:01:59Z",
+            Err(Refusal::Young(Duration::from_secs(1))),
+        ),
+        ("2026-01-01T00:02:00Z", Ok(())),
+        // Nobody's clock should say so; it makes no node old.
+        ("2025-12-31T23:00:00Z", Err(Refusal::Young(GRACE))),
+    ] {
+        assert_eq!(check(&judged, &judged, time(server), GRACE), expected, "{server}");
+    }
+    let without = node(|node| node["metadata"]["creationTimestamp"] = json!(null));
+    assert_eq!(
+        check(&without, &without, time("2026-01-01T01:00:00Z"), GRACE),
+        Err(Refusal::Young(GRACE))
+    );
+}

@@ -1,0 +1,376 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use serde_json::json;
+
+use super::*;
+
+const PERIOD: Duration = Duration::from_secs(5);
+const CONFIRM: Duration = Duration::from_secs(10);
+
+fn seconds(number: f64) -> Duration {
+    Duration::from_secs_f64(number)
+}
+
+fn node(name: &str, ready: &str) -> Arc<NodeObject> {
+    node_with(name, "u1", &format!("fake://{name}"), ready, &[])
+}
+
+fn node_with(name: &str, uid: &str, id: &str, ready: &str, taints: &[&str]) -> Arc<NodeObject> {
+    let taints: Vec<_> = taints
+        .iter()
+        .map(|key| json!({"key": key, "effect": "NoSchedule"}))
+        .collect();
+    let node = json!({
+        "metadata": {"name": name, "uid": uid},
+        "spec": {"providerID": id, "taints": taints},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    });
+    Arc::new(serde_json::from_value(node).unwrap())
+}
+
+/// Suspects on a clock of their own, whose passes take no time.
+struct Play {
+    suspects: Suspects,
+    start: Instant,
+    now: Instant,
+}
+
+impl Play {
+    fn new() -> Self {
+        let start = Instant::now();
+        Self {
+            suspects: Suspects::new(PERIOD, CONFIRM),
+            start,
+            now: start,
+        }
+    }
+
+    fn observe(&mut self, node: &Arc<NodeObject>) {
+        let managed = is_managed(node, |id| id.starts_with("fake://"));
+        self.suspects.observe(node, managed, self.now);
+    }
+
+    /// Goes to when somebody is due and gives all that are asked about this answer. Returns when that was, who was asked
+    /// about, and who is proven gone.
+    fn pass(&mut self, answer: Answer) -> (f64, Vec<String>, Vec<String>) {
+        self.pass_with(|_| answer, true)
+    }
+
+    fn pass_with(
+        &mut self,
+        answer: impl Fn(&str) -> Answer,
+        present: bool,
+    ) -> (f64, Vec<String>, Vec<String>) {
+        self.now = self.suspects.next_due().unwrap().max(self.now);
+        let asked = self.suspects.take_due(self.now);
+        let finding = |node: &Arc<NodeObject>| Finding {
+            view: Arc::clone(&node.view),
+            answer: answer(&node.view.name),
+        };
+        let findings: Vec<_> = asked.iter().map(finding).collect();
+        let times = Times {
+            began: self.now,
+            ended: self.now,
+        };
+        let proven = self.suspects.record(&findings, times, present);
+        let names = |nodes: &[Arc<NodeObject>]| nodes.iter().map(|node| node.view.name.clone()).collect();
+        let at = (self.now - self.start).as_secs_f64();
+        ((at * 10.0).round() / 10.0, names(&asked), names(&proven))
+    }
+
+    /// When it is asked about next.
+    fn due(&self) -> f64 {
+        let due = self.suspects.next_due().unwrap() - self.start;
+        (due.as_secs_f64() * 10.0).round() / 10.0
+    }
+}
+
+#[test]
+fn a_silent_node_is_asked_about_at_once_and_then_less_and_less() {
+    let mut play = Play::new();
+    play.observe(&node("a", "Unknown"));
+    let times: Vec<_> = (0..7).map(|_| play.pass(Answer::On).0).collect();
+    assert_eq!(times, [0.2, 5.2, 15.2, 35.2, 65.2, 95.2, 125.2]);
+}
+
+#[test]
+fn another_answer_or_another_condition_makes_the_wait_short_again() {
+    let mut play = Play::new();
+    play.observe(&node("a", "Unknown"));
+    for _ in 0..4 {
+        play.pass(Answer::On);
+    }
+    assert_eq!(play.pass(Answer::Off).0, 65.2);
+    assert_eq!(play.due(), 70.2, "after another answer");
+    for _ in 0..3 {
+        play.pass(Answer::Off);
+    }
+    assert_eq!(play.due(), 130.2);
+    play.now = play.start + seconds(120.0);
+    play.observe(&node("a", "Unknown"));
+    assert_eq!(play.due(), 130.2, "a heartbeat changes nothing");
+    play.observe(&node("a", "False"));
+    assert_eq!(play.due(), 120.2, "after another condition");
+    play.pass(Answer::Off);
+    play.observe(&node_with("a", "u1", "fake://a", "False", &["new"]));
+    assert_eq!(
+        play.due(),
+        125.2,
+        "after another taint, but not more often than allowed"
+    );
+}
+
+#[test]
+fn a_node_that_is_ready_now_and_again_is_not_asked_about_more_often_than_allowed() {
+    let mut play = Play::new();
+    play.observe(&node("a", "False"));
+    play.pass(Answer::On);
+    play.now += seconds(1.0);
+    play.observe(&node("a", "True"));
+    assert_eq!(play.suspects.next_due(), None);
+    play.observe(&node("a", "False"));
+    assert_eq!(play.due(), 5.2);
+}
+
+#[test]
+fn absence_is_confirmed_once_and_not_earlier() {
+    let mut play = Play::new();
+    play.observe(&node("a", "False"));
+    assert_eq!(play.pass(Answer::Absent), (0.2, vec!["a".into()], vec![]));
+    // Others are asked about meanwhile, and it does not join them: that would prove nothing.
+    play.now += seconds(6.0);
+    play.observe(&node("b", "False"));
+    assert_eq!(play.pass(Answer::On), (6.4, vec!["b".into()], vec![]));
+    let (at, asked, proven) = play.pass(Answer::Absent);
+    assert_eq!((at, proven), (10.2, vec!["a".to_owned()]), "{asked:?}");
+}
+
+#[test]
+fn an_answer_between_two_absent_ones_breaks_the_row() {
+    for between in [Answer::On, Answer::Failed, Answer::Unmanaged] {
+        let mut play = Play::new();
+        play.observe(&node("a", "False"));
+        play.pass(Answer::Absent);
+        assert!(play.pass(between).2.is_empty());
+        assert!(play.pass(Answer::Absent).2.is_empty(), "{between:?}");
+        let began = play.now;
+        assert_eq!(play.pass(Answer::Absent).2, ["a"], "{between:?}");
+        assert!(play.now - began >= CONFIRM);
+    }
+}
+
+#[test]
+fn the_time_between_two_answers_counts_from_the_end_of_the_first() {
+    let mut play = Play::new();
+    play.observe(&node("a", "False"));
+    play.now += seconds(1.0);
+    let asked = play.suspects.take_due(play.now);
+    let findings = [Finding {
+        view: asked[0].view.clone(),
+        answer: Answer::Absent,
+    }];
+    let times = Times {
+        began: play.now,
+        ended: play.now + seconds(30.0),
+    };
+    assert!(play.suspects.record(&findings, times, true).is_empty());
+    assert_eq!(play.due(), 41.0);
+}
+
+#[test]
+fn answers_about_another_machine_or_another_node_of_the_name_do_not_count() {
+    for changed in [
+        node_with("a", "u2", "fake://a", "False", &[]),
+        node_with("a", "u1", "fake://other", "False", &[]),
+    ] {
+        // Changed between two passes ..
+        let mut play = Play::new();
+        play.observe(&node("a", "False"));
+        play.pass(Answer::Absent);
+        play.observe(&changed);
+        assert!(play.pass(Answer::Absent).2.is_empty());
+        // .. and during one.
+        let mut play = Play::new();
+        play.observe(&node("a", "False"));
+        play.pass(Answer::Absent);
+        play.now = play.suspects.next_due().unwrap();
+        let asked = play.suspects.take_due(play.now);
+        play.observe(&changed);
+        let findings = [Finding {
+            view: asked[0].view.clone(),
+            answer: Answer::Absent,
+        }];
+        let times = Times {
+            began: play.now,
+            ended: play.now,
+        };
+        assert!(play.suspects.record(&findings, times, true).is_empty());
+        assert!(play.suspects.next_due().is_some(), "it is asked about again");
+    }
+}
+
+#[test]
+fn a_node_that_became_ready_during_a_pass_is_forgotten() {
+    let mut play = Play::new();
+    play.observe(&node("a", "False"));
+    play.pass(Answer::Absent);
+    play.now = play.suspects.next_due().unwrap();
+    let asked = play.suspects.take_due(play.now);
+    play.observe(&node("a", "True"));
+    play.observe(&node("a", "False"));
+    let findings = [Finding {
+        view: asked[0].view.clone(),
+        answer: Answer::Absent,
+    }];
+    let times = Times {
+        began: play.now,
+        ended: play.now,
+    };
+    assert!(play.suspects.record(&findings, times, true).is_empty());
+    assert!(play.pass(Answer::Absent).2.is_empty(), "the row begins anew");
+}
+
+#[test]
+fn other_credentials_begin_anew() {
+    let mut play = Play::new();
+    play.observe(&node("a", "False"));
+    play.pass(Answer::Absent);
+    play.now += seconds(10.0);
+    play.suspects.start_over(play.now);
+    assert_eq!(play.pass(Answer::Absent).2, Vec::<String>::new());
+    assert_eq!(play.pass(Answer::Absent).2, ["a"]);
+}
+
+#[test]
+fn a_thousand_suspects_share_their_passes_and_wait_longer() {
+    let mut play = Play::new();
+    for i in 0..1000 {
+        // They turn not ready over two seconds.
+        play.now = play.start + Duration::from_millis(2 * i);
+        play.observe(&node(&format!("n{i}"), "Unknown"));
+    }
+    let (mut passes, mut asked) = (0, 0);
+    let mut last = play.now;
+    loop {
+        // As the controller does: not before the pause is over.
+        play.now = last + play.suspects.pause();
+        let (at, names, _) = play.pass(Answer::On);
+        if at > 600.0 {
+            break;
+        }
+        last = play.now;
+        passes += 1;
+        asked += names.len();
+    }
+    // 5, 10, 20, 40, 80, 160, 300 seconds.
+    assert!((7..=10).contains(&passes), "{passes} passes");
+    assert!((7_000..=9_000).contains(&asked), "{asked} questions");
+}
+
+#[test]
+fn those_whose_wait_is_half_over_join() {
+    let mut play = Play::new();
+    play.observe(&node("old", "False"));
+    for _ in 0..4 {
+        play.pass(Answer::On);
+    }
+    // Waits from 35.2 to 65.2.
+    play.now = play.start + seconds(49.0);
+    play.observe(&node("early", "False"));
+    assert_eq!(play.pass(Answer::On).1, ["early"]);
+    play.now = play.start + seconds(50.1);
+    play.observe(&node("late", "False"));
+    assert_eq!(play.pass(Answer::On).1, ["late", "old"]);
+}
+
+#[test]
+fn a_name_that_is_nowhere_proves_something_only_after_ten_minutes_beside_others() {
+    let nameless = node_with("a", "u1", "", "False", &[UNINITIALIZED_TAINT]);
+    // How long it takes if the pass at one moment has nobody to compare with, or another answer.
+    let run = |odd: f64, answer: Answer, present: bool| {
+        let mut play = Play::new();
+        play.observe(&nameless);
+        let mut done = false;
+        loop {
+            let at = play.due();
+            assert!(at < 3000.0, "never");
+            let is_odd = !done && at >= odd;
+            done |= is_odd;
+            let (at, _, proven) = if is_odd {
+                play.pass_with(|_| answer, present)
+            } else {
+                play.pass(Answer::Unresolved)
+            };
+            if !proven.is_empty() {
+                return at;
+            }
+        }
+    };
+    let undisturbed = run(f64::INFINITY, Answer::On, true);
+    assert!((600.0..660.0).contains(&undisturbed), "{undisturbed}");
+    for (answer, present) in [
+        (Answer::Unresolved, false),
+        (Answer::Failed, true),
+        (Answer::On, true),
+    ] {
+        let disturbed = run(500.0, answer, present);
+        assert!(disturbed > 1100.0, "{disturbed} after {answer:?} {present}");
+    }
+}
+
+#[test]
+fn only_those_held_for_a_reason_are_asked_about_when_their_turn_comes() {
+    let mut play = Play::new();
+    for name in ["a", "b", "c", "d"] {
+        play.observe(&node(name, "False"));
+    }
+    play.pass(Answer::Absent);
+    play.pass(Answer::Absent);
+    for name in ["b", "c", "d"] {
+        assert!(play.suspects.hold(name, Reason::Share));
+        assert!(!play.suspects.hold(name, Reason::Share), "told once");
+    }
+    play.suspects.deleting("a");
+    let slot = play.now + seconds(1.0);
+    play.suspects.ask_some_held_by(Reason::Share, 2, slot);
+    let (_, asked, proven) = play.pass(Answer::Absent);
+    assert_eq!(
+        (asked, proven),
+        (vec!["b".into(), "c".into()], vec!["b".into(), "c".into()])
+    );
+    let held = |play: &Play| {
+        play.suspects
+            .iter()
+            .filter(|suspect| suspect.held.is_some())
+            .count()
+    };
+    assert_eq!(held(&play), 3);
+    play.pass(Answer::On);
+    assert!(held(&play) < 3, "one that is found is not held any more");
+}
+
+#[test]
+fn nodes_of_others_are_nobodys_business() {
+    let mut play = Play::new();
+    for node in [
+        node_with("foreign", "u1", "aws:///z/i-1", "False", &[]),
+        node_with(
+            "foreign-new",
+            "u1",
+            "aws:///z/i-1",
+            "False",
+            &[UNINITIALIZED_TAINT],
+        ),
+        node_with("bare-metal", "u1", "", "False", &[]),
+        node("well", "True"),
+    ] {
+        play.observe(&node);
+        assert_eq!(play.suspects.next_due(), None, "{}", node.view.name);
+    }
+    let mut leaving = (*node("leaving", "False")).clone();
+    leaving.meta.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+        k8s_openapi::jiff::Timestamp::now(),
+    ));
+    play.observe(&Arc::new(leaving));
+    assert_eq!(play.suspects.next_due(), None);
+}

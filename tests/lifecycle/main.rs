@@ -1,0 +1,407 @@
+//! The node lifecycle controller against a real API server, with a cloud in memory whose answers a test can hold back:
+//! which nodes go, and above all which do not.
+//!
+//! That a node was *not* deleted is shown by what comes after: the cloud was asked about it again, or another node, whose
+//! machine vanished later, has gone.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod stage;
+
+use std::time::Duration;
+
+use ccm_core::{AddressType, Error, ErrorKind, Instance, NodeAddress, Power};
+use ccm_testbed::{
+    nodes::NodeSpec,
+    observe::{is_initialized, taints},
+};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+
+use crate::stage::{AUTOSCALER, SHUTDOWN, Stage, eventually, node, numbered};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_node_after_another() {
+    let stage = Stage::start("one-by-one", |config| {
+        // So many go one after another here that they would come to be too many.
+        config.lifecycle.deletion_share = 1.0;
+    })
+    .await;
+    stage.healthy(&numbered("well", 20)).await;
+    a_node_whose_machine_is_gone_is_deleted(&stage).await;
+    a_machine_that_cannot_be_found_out_about_costs_no_node(&stage).await;
+    a_ready_node_is_not_even_asked_about(&stage).await;
+    a_machine_that_is_switched_off_taints_its_node_until_it_is_ready(&stage).await;
+    nodes_of_nobody_and_of_others_are_left_alone(&stage).await;
+    a_node_that_is_ready_again_at_the_last_moment_stays(&stage).await;
+    a_node_made_anew_under_the_same_name_stays(&stage).await;
+    a_provider_id_that_changes_at_the_last_moment_saves_the_node(&stage).await;
+    let mut names = stage.names().await;
+    names.retain(|name| name.starts_with("well"));
+    assert_eq!(names.len(), 20);
+}
+
+async fn a_node_whose_machine_is_gone_is_deleted(stage: &Stage) {
+    for (name, status) in [("gone", "False"), ("gone-and-silent", "Unknown")] {
+        stage.cloud.insert(name, Instance::default());
+        stage.register(&[node(name, true)]).await;
+        stage.cloud.remove(name);
+        let silent = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
+        let patch = Patch::Strategic(silent);
+        stage
+            .nodes
+            .patch_status(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+        stage.gone(name).await;
+        assert_eq!(stage.asked(name), 2, "two answers, no more");
+        let event = stage.event(name, "DeletingNode").await;
+        assert_eq!(event.type_.as_deref(), Some("Normal"));
+        assert_eq!(
+            event.message.unwrap(),
+            format!("Deleting node {name} because it does not exist in the cloud provider")
+        );
+        assert_eq!(
+            event.source.unwrap().component.as_deref(),
+            Some("cloud-node-lifecycle-controller")
+        );
+        assert_eq!(event.involved_object.api_version.as_deref(), Some("v1"));
+        assert_eq!(
+            (stage.requests("get", name), stage.requests("delete", name)),
+            (1, 1)
+        );
+    }
+}
+
+async fn a_machine_that_cannot_be_found_out_about_costs_no_node(stage: &Stage) {
+    let outage = Error::new(ErrorKind::Unavailable, "the cloud is down");
+    stage.cloud.fail("unclear", &outage, 4);
+    stage.register(&[node("unclear", false)]).await;
+    eventually("asked often", async || {
+        (stage.asked("unclear") >= 4).then_some(())
+    })
+    .await;
+    assert!(stage.exists("unclear").await);
+    // Once the cloud can say it, it goes.
+    stage.gone("unclear").await;
+    assert!(stage.asked("unclear") >= 6);
+}
+
+async fn a_ready_node_is_not_even_asked_about(stage: &Stage) {
+    stage.register(&[node("ready-and-gone", true)]).await;
+    stage.a_pass_deletes("marker-1").await;
+    assert!(stage.exists("ready-and-gone").await);
+    // It may serve as a witness, which says nothing about itself; as long as others are found it is not deleted.
+    stage.set_ready("ready-and-gone", false).await;
+    stage.gone("ready-and-gone").await;
+}
+
+async fn a_machine_that_is_switched_off_taints_its_node_until_it_is_ready(stage: &Stage) {
+    let powered = |power| Instance {
+        power,
+        ..Instance::default()
+    };
+    stage.cloud.insert("sleeper", powered(Power::Off));
+    let foreign = json!({"spec": {"taints": [{"key": "foreign", "value": "v", "effect": "NoExecute"}]}});
+    stage.register(&[node("sleeper", true)]).await;
+    stage.merge("sleeper", foreign).await;
+    stage.set_ready("sleeper", false).await;
+    let tainted = stage
+        .node("sleeper", "tainted", |node| taints(node).contains(&SHUTDOWN))
+        .await;
+    assert_eq!(taints(&tainted).first(), Some(&"foreign"));
+    let taint = tainted.spec.unwrap().taints.unwrap().pop().unwrap();
+    assert_eq!(
+        (taint.effect.as_str(), taint.value.unwrap_or_default()),
+        ("NoSchedule", String::new())
+    );
+    // It runs again, but is not ready yet: the taint stays.
+    stage.cloud.insert("sleeper", powered(Power::On));
+    stage.asked_again("sleeper", 2).await;
+    assert!(taints(&stage.nodes.get("sleeper").await.unwrap()).contains(&SHUTDOWN));
+    stage.set_ready("sleeper", true).await;
+    let untainted = stage
+        .node("sleeper", "no longer tainted", |node| {
+            !taints(node).contains(&SHUTDOWN)
+        })
+        .await;
+    assert!(taints(&untainted).contains(&"foreign"));
+    assert_eq!(stage.requests("patch", "sleeper"), 2, "once there and once away");
+}
+
+async fn nodes_of_nobody_and_of_others_are_left_alone(stage: &Stage) {
+    let bare = NodeSpec {
+        provider_id: None,
+        ..node("bare-metal", false)
+    };
+    let foreign = NodeSpec {
+        provider_id: Some("aws:///eu-1/i-1".to_owned()),
+        ..node("foreign", false)
+    };
+    // Edited by hand: this cloud's, but it can not be one.
+    let malformed = NodeSpec {
+        provider_id: Some("fake://".to_owned()),
+        ..node("malformed", false)
+    };
+    stage.register(&[bare, foreign, malformed]).await;
+    stage.a_pass_deletes("marker-2").await;
+    stage.asked_again("malformed", 1).await;
+    for name in ["bare-metal", "foreign", "malformed"] {
+        assert!(stage.exists(name).await, "{name}");
+        assert_eq!(stage.requests("patch", name), 0, "{name}");
+    }
+    assert_eq!((stage.asked("bare-metal"), stage.asked("foreign")), (0, 0));
+}
+
+async fn a_node_that_is_ready_again_at_the_last_moment_stays(stage: &Stage) {
+    stage.hold_the_last_answer("comeback").await;
+    stage.set_ready("comeback", true).await;
+    stage.cloud.open();
+    stage.a_pass_deletes("marker-3").await;
+    assert!(stage.exists("comeback").await);
+    assert_eq!(stage.requests("delete", "comeback"), 0);
+    stage
+        .nodes
+        .delete("comeback", &DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+async fn a_node_made_anew_under_the_same_name_stays(stage: &Stage) {
+    stage.hold_the_last_answer("reborn").await;
+    stage
+        .nodes
+        .delete("reborn", &DeleteParams::default())
+        .await
+        .unwrap();
+    stage.cloud.insert("reborn-machine", Instance::default());
+    let again = NodeSpec {
+        provider_id: Some("fake://reborn-machine".to_owned()),
+        ..node("reborn", false)
+    };
+    stage.register(&[again]).await;
+    stage.cloud.open();
+    stage.a_pass_deletes("marker-4").await;
+    assert!(stage.exists("reborn").await);
+    assert_eq!(stage.requests("delete", "reborn"), 0);
+}
+
+async fn a_provider_id_that_changes_at_the_last_moment_saves_the_node(stage: &Stage) {
+    // It can be set once, and never be changed: so it is deleted and made anew, or set in between.
+    let waiting = NodeSpec {
+        provider_id: None,
+        uninitialized: true,
+        ..node("late-id", false)
+    };
+    stage.cloud.hold();
+    stage.register(&[waiting]).await;
+    eventually("asked", async || (stage.asked("late-id") >= 1).then_some(())).await;
+    stage.cloud.insert("late-machine", Instance::default());
+    stage
+        .merge("late-id", json!({"spec": {"providerID": "fake://late-machine"}}))
+        .await;
+    stage.cloud.open();
+    stage.a_pass_deletes("marker-5").await;
+    assert!(stage.exists("late-id").await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_no_id_is_found_from_the_start_nothing_is_deleted() {
+    let stage = Stage::start("blind-from-the-start", |_| {}).await;
+    stage
+        .cloud
+        .change_credentials("project \"wrong\" of https://keystone.example");
+    stage.cloud.set_blind(true);
+    let names = numbered("n", 3);
+    stage.healthy(&names).await;
+    for name in &names {
+        stage.set_ready(name, false).await;
+    }
+    for name in &names {
+        let event = stage.event(name, "DeletingNodeHeld").await;
+        assert_eq!(event.type_.as_deref(), Some("Warning"));
+        let message = event.message.unwrap();
+        for part in [
+            "project \"wrong\" of https://keystone.example",
+            "credentials",
+            "kubectl delete node",
+        ] {
+            assert!(message.contains(part), "{part}: {message}");
+        }
+    }
+    stage.asked_again("n-0", 3).await;
+    assert_eq!(stage.names().await, names);
+    let held = stage.events("reason=DeletingNodeHeld").await;
+    assert_eq!(held.len(), names.len(), "told once");
+
+    // The right credentials: the machines are there, and one that is not goes.
+    stage.cloud.remove("n-1");
+    stage.cloud.set_blind(false);
+    stage
+        .cloud
+        .change_credentials("project \"right\" of https://keystone.example");
+    stage.gone("n-1").await;
+    assert_eq!(stage.names().await, ["n-0", "n-2"]);
+    assert_eq!(stage.events("reason=DeletingNode").await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_that_see_nothing_cost_nothing_at_a_hundred_nodes() {
+    let stage = Stage::start("blinded-live", |_| {}).await;
+    let names = numbered("n", 100);
+    stage.healthy(&names).await;
+    let (silent, ready) = names.split_at(40);
+    for name in silent {
+        stage.set_ready(name, false).await;
+    }
+    eventually("all asked about", async || {
+        silent.iter().all(|name| stage.asked(name) > 0).then_some(())
+    })
+    .await;
+    // Swapped while it runs, for those of another project.
+    stage.cloud.set_blind(true);
+    stage.cloud.change_credentials("project two");
+    let held = eventually("nodes are held", async || {
+        let held = stage.events("reason=DeletingNodeHeld").await;
+        (held.len() >= 20).then_some(held)
+    })
+    .await;
+    assert!(
+        held.iter()
+            .all(|event| event.message.as_ref().unwrap().contains("project two"))
+    );
+    stage.asked_again("n-0", 3).await;
+    assert_eq!(stage.names().await.len(), 100);
+    // Ready nodes were asked about as witnesses, three at a time and not always the same.
+    let witnesses: Vec<_> = ready.iter().filter(|name| stage.asked(name) > 0).collect();
+    assert!(witnesses.len() > 3, "{witnesses:?}");
+
+    stage.cloud.set_blind(false);
+    stage.cloud.change_credentials("project one");
+    stage.asked_again("n-0", 2).await;
+    stage.a_pass_deletes("marker").await;
+    assert_eq!(stage.names().await.len(), 100);
+    assert!(
+        stage
+            .events("reason=DeletingNode")
+            .await
+            .iter()
+            .all(|event| { event.involved_object.name.as_deref() == Some("marker") })
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn alone_it_works_as_well_and_initialises_nothing() {
+    let stage = Stage::start("alone", |config| {
+        config.controllers.disabled.insert("cloud-node-controller");
+    })
+    .await;
+    stage.healthy(&numbered("well", 2)).await;
+    stage.cloud.insert("fresh", Instance::default());
+    stage.register(&[NodeSpec::new("fresh")]).await;
+    stage.a_pass_deletes("gone").await;
+    assert!(!is_initialized(&stage.nodes.get("fresh").await.unwrap()));
+    assert!(stage.cloud.calls().iter().all(|call| !call.metadata));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn switched_off_it_asks_nothing() {
+    let stage = Stage::start("switched-off", |config| {
+        config
+            .controllers
+            .disabled
+            .insert("cloud-node-lifecycle-controller");
+    })
+    .await;
+    stage.register(&[node("gone", false)]).await;
+    // The other controller works meanwhile.
+    stage.cloud.insert(
+        "fresh",
+        Instance {
+            addresses: vec![NodeAddress::new(AddressType::InternalIP, "10.0.0.1")],
+            ..Instance::default()
+        },
+    );
+    stage.register(&[NodeSpec::new("fresh")]).await;
+    stage.node("fresh", "initialized", is_initialized).await;
+    assert!(stage.exists("gone").await);
+    assert_eq!(stage.asked("gone"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_young_node_is_given_time() {
+    let stage = Stage::start("young", |config| {
+        config.lifecycle.deletion_grace = Duration::from_secs(6);
+    })
+    .await;
+    stage.healthy(&numbered("well", 1)).await;
+    stage.register(&[node("young", false)]).await;
+    // Everything else spoke for it: it was looked at, and kept.
+    eventually("looked at", async || {
+        (stage.requests("get", "young") >= 1).then_some(())
+    })
+    .await;
+    assert!(stage.exists("young").await);
+    assert_eq!(stage.requests("delete", "young"), 0);
+    let made = stage
+        .nodes
+        .get("young")
+        .await
+        .unwrap()
+        .metadata
+        .creation_timestamp
+        .unwrap()
+        .0;
+    stage.gone("young").await;
+    let age = made.duration_until(k8s_openapi::jiff::Timestamp::now());
+    // Both clocks count whole seconds.
+    assert!(age.as_secs() >= 5, "{age:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_at_once_go_slowly_unless_the_autoscaler_marked_them() {
+    let stage = Stage::start("share", |_| {}).await;
+    let names = numbered("n", 10);
+    stage.healthy(&names).await;
+    // The autoscaler takes three of ten away, and one more has gone by itself.
+    for name in &names[..4] {
+        if name != "n-3" {
+            let mark =
+                json!({"spec": {"taints": [{"key": AUTOSCALER, "value": "1", "effect": "NoSchedule"}]}});
+            stage.merge(name, mark).await;
+        }
+        stage.cloud.remove(name);
+        stage.set_ready(name, false).await;
+    }
+    for name in &names[..4] {
+        stage.gone(name).await;
+    }
+    assert!(stage.events("reason=DeletingNodeHeld").await.is_empty());
+
+    // Six are left, and four of them vanish without a word. With the one before, that is too much.
+    stage.cloud.hold();
+    for name in &names[6..] {
+        stage.cloud.remove(name);
+        stage.set_ready(name, false).await;
+    }
+    stage.cloud.open();
+    let held = eventually("the others are held", async || {
+        let held = stage.events("reason=DeletingNodeHeld").await;
+        (held.len() >= 3).then_some(held)
+    })
+    .await;
+    let message = held[0].message.clone().unwrap();
+    assert!(message.contains("--node-deletion-share"), "{message}");
+    let left = async || {
+        let left = stage.names().await;
+        left.into_iter()
+            .filter(|name| names[6..].contains(name))
+            .collect::<Vec<_>>()
+    };
+    let waiting = left().await;
+    assert!((3..=4).contains(&waiting.len()), "{waiting:?}");
+    stage.asked_again(&waiting[0], 3).await;
+    assert!(left().await.len() >= 3, "no more than one a minute");
+    for name in &names[4..6] {
+        assert!(stage.exists(name).await);
+    }
+}

@@ -1,0 +1,219 @@
+//! A control plane, a cloud in memory and the program in this process, with short times.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock, Mutex},
+    time::Duration,
+};
+
+use ccm_core::{BuildContext, Cloud, Instance, Result, register_provider, testkit::FakeCloud};
+use ccm_testbed::{
+    controlplane::{ControlPlane, Options},
+    nodes::{self, NodeSpec},
+    observe,
+};
+use cloud_controller_manager::options::{self, Config, Request};
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
+
+pub(crate) const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
+pub(crate) const AUTOSCALER: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// The clouds of this test process, by the name of the cluster that uses them.
+static CLOUDS: LazyLock<Mutex<BTreeMap<String, FakeCloud>>> = LazyLock::new(Mutex::default);
+
+async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
+    let mut clouds = CLOUDS.lock().unwrap();
+    Ok(Arc::new(clouds.entry(context.cluster_name).or_default().clone()))
+}
+
+register_provider! { name: "fake", summary: "A cloud in memory", build: build }
+
+pub(crate) struct Stage {
+    pub(crate) control_plane: ControlPlane,
+    pub(crate) client: kube::Client,
+    pub(crate) cloud: FakeCloud,
+    pub(crate) nodes: Api<Node>,
+    pub(crate) events: Api<Event>,
+    pub(crate) running: tokio::task::JoinHandle<anyhow::Result<()>>,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+/// A node that was initialised long ago, with the id of the machine of its name.
+pub(crate) fn node(name: &str, ready: bool) -> NodeSpec {
+    NodeSpec {
+        provider_id: Some(format!("fake://{name}")),
+        uninitialized: false,
+        ready,
+        ..NodeSpec::new(name)
+    }
+}
+
+impl Stage {
+    /// The program with short times; `change` has the last word on them.
+    pub(crate) async fn start(cluster: &str, change: impl FnOnce(&mut Config)) -> Self {
+        let _ = tracing_subscriber::fmt()
+            .with_test_writer()
+            .with_env_filter("info,cloud_controller_manager=debug")
+            .try_init();
+        let cloud = FakeCloud::default();
+        CLOUDS.lock().unwrap().insert(cluster.to_owned(), cloud.clone());
+        let control_plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+        let client = control_plane.client().await.unwrap();
+        let words = [
+            "--cloud-provider=fake".to_owned(),
+            format!("--cluster-name={cluster}"),
+            format!("--kubeconfig={}", control_plane.kubeconfig().display()),
+            "--secure-port=0".to_owned(),
+        ];
+        let providers = cloud_controller_manager::providers::registered().unwrap();
+        let request = options::parse(words.into_iter().map(Into::into), &providers).unwrap();
+        let Request::Run(mut config) = request else {
+            panic!("not a request to run")
+        };
+        config.lifecycle.monitor_period = Duration::from_millis(200);
+        config.lifecycle.deletion_confirm = Duration::from_millis(500);
+        config.lifecycle.deletion_grace = Duration::ZERO;
+        change(&mut config);
+        let running = tokio::spawn(cloud_controller_manager::run(*config));
+        Self {
+            control_plane,
+            nodes: Api::all(client.clone()),
+            events: Api::all(client.clone()),
+            client,
+            cloud,
+            running,
+        }
+    }
+
+    pub(crate) async fn register(&self, specs: &[NodeSpec]) {
+        nodes::register(&self.client, specs).await.unwrap();
+    }
+
+    /// Machines and their nodes, which are well.
+    pub(crate) async fn healthy(&self, names: &[String]) {
+        for name in names {
+            self.cloud.insert(name, Instance::default());
+        }
+        let specs: Vec<_> = names.iter().map(|name| node(name, true)).collect();
+        self.register(&specs).await;
+    }
+
+    pub(crate) async fn set_ready(&self, name: &str, ready: bool) {
+        nodes::set_ready(&self.client, name, ready).await.unwrap();
+    }
+
+    pub(crate) async fn merge(&self, name: &str, patch: serde_json::Value) {
+        let patch = Patch::Merge(patch);
+        self.nodes
+            .patch(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn exists(&self, name: &str) -> bool {
+        self.nodes.get_opt(name).await.unwrap().is_some()
+    }
+
+    pub(crate) async fn names(&self) -> Vec<String> {
+        let nodes = self.nodes.list(&ListParams::default()).await.unwrap();
+        nodes
+            .items
+            .into_iter()
+            .map(|node| node.metadata.name.unwrap())
+            .collect()
+    }
+
+    pub(crate) async fn gone(&self, name: &str) {
+        eventually(&format!("{name} is deleted"), async || {
+            (!self.exists(name).await).then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn node(&self, name: &str, what: &str, condition: impl Fn(&Node) -> bool) -> Node {
+        eventually(&format!("{name}: {what}"), async || {
+            self.nodes.get(name).await.ok().filter(|node| condition(node))
+        })
+        .await
+    }
+
+    pub(crate) async fn events(&self, fields: &str) -> Vec<Event> {
+        self.events
+            .list(&ListParams::default().fields(fields))
+            .await
+            .unwrap()
+            .items
+    }
+
+    pub(crate) async fn event(&self, node: &str, reason: &str) -> Event {
+        let fields = format!("involvedObject.name={node},reason={reason}");
+        eventually(&fields, async || self.events(&fields).await.pop()).await
+    }
+
+    /// How often the lifecycle controller has asked about the node.
+    pub(crate) fn asked(&self, name: &str) -> usize {
+        let calls = self.cloud.calls();
+        let own = calls.iter().filter(|call| !call.metadata);
+        own.filter(|call| call.nodes.iter().any(|node| node == name))
+            .count()
+    }
+
+    pub(crate) async fn asked_again(&self, name: &str, times: usize) {
+        let before = self.asked(name);
+        eventually(&format!("asked about {name} again"), async || {
+            (self.asked(name) >= before + times).then_some(())
+        })
+        .await;
+    }
+
+    /// A node whose machine vanishes now is deleted: passes went by, and whatever else was to be deleted is.
+    pub(crate) async fn a_pass_deletes(&self, name: &str) {
+        self.register(&[node(name, false)]).await;
+        self.gone(name).await;
+    }
+
+    /// Holds the cloud's answer to the second question about the node back: the one after which it would be deleted.
+    pub(crate) async fn hold_the_last_answer(&self, name: &str) {
+        self.register(&[node(name, false)]).await;
+        let asked = async |times| {
+            eventually(&format!("asked about {name}"), async || {
+                (self.asked(name) >= times).then_some(())
+            })
+            .await;
+        };
+        asked(1).await;
+        self.cloud.hold();
+        asked(2).await;
+    }
+
+    /// What our program sent about nodes, as verb and name.
+    pub(crate) fn requests(&self, verb: &str, name: &str) -> usize {
+        let log = self.control_plane.audit_log().unwrap();
+        let ours = log.iter().filter(|entry| {
+            entry.user_agent.starts_with("cloud-controller-manager")
+                && entry.resource == "nodes"
+                && entry.verb == verb
+                && entry.name == name
+        });
+        ours.count()
+    }
+}
+
+pub(crate) async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+    let limit = Duration::from_secs(60);
+    let found = observe::eventually(limit, check).await;
+    found.unwrap_or_else(|| panic!("not within {limit:?}: {what}"))
+}
+
+pub(crate) fn numbered(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("{prefix}-{i}")).collect()
+}

@@ -1,0 +1,45 @@
+//! The end of the process while nodes are being deleted. In a process of its own, since the signal is for all of it.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+#[path = "lifecycle/stage.rs"]
+#[allow(dead_code)]
+mod stage;
+
+use serde_json::json;
+
+use crate::stage::{AUTOSCALER, Stage, eventually, node, numbered};
+
+const NODES: usize = 500;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_begun_is_finished_and_nothing_else_is_begun() {
+    let mut stage = Stage::start("end", |_| {}).await;
+    stage.healthy(&numbered("well", 1)).await;
+    let names = numbered("gone", NODES);
+    let specs: Vec<_> = names.iter().map(|name| node(name, true)).collect();
+    stage.register(&specs).await;
+    // All turn not ready before the first answer, so that they are deleted together.
+    stage.cloud.hold();
+    for name in &names {
+        let mark = json!({"spec": {"taints": [{"key": AUTOSCALER, "effect": "NoSchedule"}]}});
+        stage.merge(name, mark).await;
+        stage.set_ready(name, false).await;
+    }
+    stage.cloud.open();
+    eventually("the first is announced", async || {
+        (!stage.events("reason=DeletingNode").await.is_empty()).then_some(())
+    })
+    .await;
+    let signal = std::process::Command::new("kill")
+        .args(["-TERM", &std::process::id().to_string()])
+        .status()
+        .unwrap();
+    assert!(signal.success());
+    (&mut stage.running).await.unwrap().unwrap();
+
+    let left = stage.names().await.len() - 1;
+    assert!(left > 0, "there was no middle");
+    let announced = stage.events("reason=DeletingNode").await.len();
+    assert_eq!(announced, NODES - left, "announced and deleted are the same");
+    assert!(stage.exists("well-0").await);
+}

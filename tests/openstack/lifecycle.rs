@@ -1,0 +1,334 @@
+//! Nodes whose servers are gone, switched off, or cannot be seen.
+
+use std::time::Duration;
+
+use ccm_sim::{
+    Action, Fault,
+    openstack::{ServerSpec, UserSpec},
+};
+use ccm_testbed::{
+    nodes::{self, NodeSpec},
+    observe::taints,
+    stage::Stage,
+};
+use cloud_controller_manager::options::{self, Config, Request};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::{
+    Api,
+    api::{ListParams, PostParams},
+};
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+use crate::scene::{Scene, names};
+
+pub(crate) const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
+
+/// The program in this process. It ends with this value.
+pub(crate) struct Inside(JoinHandle<anyhow::Result<()>>);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Starts the program in this process, with short times for the lifecycle of nodes.
+pub(crate) fn run(stage: &Stage, change: impl FnOnce(&mut Config)) -> Inside {
+    let words = [
+        "--cloud-provider=openstack".to_owned(),
+        format!("--cloud-config={}", stage.cloud_config().display()),
+        format!("--kubeconfig={}", stage.control_plane.kubeconfig().display()),
+        "--secure-port=0".to_owned(),
+    ];
+    let providers = cloud_controller_manager::providers::registered().unwrap();
+    let request = options::parse(words.into_iter().map(Into::into), &providers).unwrap();
+    let Request::Run(mut config) = request else {
+        panic!("not a request to run")
+    };
+    config.lifecycle.monitor_period = Duration::from_millis(200);
+    config.lifecycle.deletion_confirm = Duration::from_millis(500);
+    config.lifecycle.deletion_grace = Duration::ZERO;
+    change(&mut config);
+    Inside(tokio::spawn(cloud_controller_manager::run(*config)))
+}
+
+/// Servers and their nodes, which were initialised before. Returns the servers' ids.
+async fn initialized_nodes(scene: &Scene, names: &[String]) -> Vec<String> {
+    let ids: Vec<_> = names
+        .iter()
+        .map(|name| scene.cloud.create_server(&ServerSpec::named(name)).unwrap())
+        .collect();
+    let specs: Vec<_> = names.iter().zip(&ids).map(|(name, id)| node(name, id)).collect();
+    nodes::register(&scene.client, &specs).await.unwrap();
+    ids
+}
+
+fn node(name: &str, id: &str) -> NodeSpec {
+    NodeSpec {
+        provider_id: Some(format!("openstack:///{id}")),
+        uninitialized: false,
+        ..NodeSpec::new(name)
+    }
+}
+
+async fn silence(scene: &Scene, names: &[String]) {
+    for name in names {
+        nodes::set_ready(&scene.client, name, false).await.unwrap();
+    }
+}
+
+async fn gone(scene: &Scene, name: &str) {
+    let check = async || scene.nodes.get_opt(name).await.ok()?.is_none().then_some(());
+    scene.eventually(&format!("{name} is deleted"), check).await;
+}
+
+async fn count(scene: &Scene) -> usize {
+    scene
+        .nodes
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .items
+        .len()
+}
+
+/// Waits until Nova has been asked this often.
+async fn asked(scene: &Scene, times: usize) {
+    let before = scene.cloud.calls().len();
+    scene
+        .cloud
+        .wait_for_calls(|calls| calls.len() >= before + times)
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_server_takes_its_node_with_it_and_a_stopped_one_taints_it() {
+    let scene = Scene::set().await;
+    let nodes = names("node", 6);
+    let ids = initialized_nodes(&scene, &nodes).await;
+    let _ccm = run(&scene.stage, |_| {});
+    scene.cloud.delete_server(&ids[0]).unwrap();
+    scene.cloud.set_status(&ids[1], "SHUTOFF").unwrap();
+    silence(&scene, &nodes[..3]).await;
+    gone(&scene, &nodes[0]).await;
+    scene
+        .node(&nodes[1], "tainted", |node| taints(node).contains(&SHUTDOWN))
+        .await;
+    scene.cloud.set_status(&ids[1], "ACTIVE").unwrap();
+    nodes::set_ready(&scene.client, &nodes[1], true).await.unwrap();
+    scene
+        .node(&nodes[1], "not tainted", |node| !taints(node).contains(&SHUTDOWN))
+        .await;
+    assert_eq!(count(&scene).await, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_not_ready_costs_one_read_of_its_server() {
+    let scene = Scene::set().await;
+    let nodes = names("node", 20);
+    initialized_nodes(&scene, &nodes).await;
+    let _ccm = run(&scene.stage, |config| {
+        config.controllers.disabled.insert("cloud-node-controller");
+    });
+    scene.cloud.wait_for_calls(|calls| !calls.is_empty()).await;
+    scene.cloud.clear_calls();
+    silence(&scene, &nodes[..1]).await;
+    scene
+        .cloud
+        .wait_for_calls(|calls| calls.iter().filter(|call| call.op == "server_get").count() >= 4)
+        .await;
+    let counts = scene.cloud.call_counts();
+    let others: Vec<_> = counts
+        .iter()
+        .filter(|(op, _)| !["server_get", "token_create", "version_list"].contains(&op.as_str()))
+        .collect();
+    assert!(others.is_empty(), "{counts:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listings_that_leave_servers_out_cost_no_node() {
+    for all in [true, false] {
+        let scene = Scene::set().await;
+        let nodes = names("node", 40);
+        let (half, _) = nodes.split_at(20);
+        if all {
+            initialized_nodes(&scene, &nodes).await;
+        }
+        // From here on every listing shows the cloud as it is now: empty, or half of it.
+        else {
+            initialized_nodes(&scene, half).await;
+        }
+        let stale = Fault::on(
+            "server_list",
+            if all {
+                Action::Status {
+                    code: 200,
+                    body: Some(json!({"servers": []}).to_string()),
+                    headers: [("content-type".to_owned(), "application/json".to_owned())].into(),
+                }
+            } else {
+                Action::StaleRead
+            },
+        );
+        scene.cloud.add_fault(stale);
+        if !all {
+            initialized_nodes(&scene, &nodes[20..]).await;
+        }
+        let _ccm = run(&scene.stage, |config| {
+            config.controllers.disabled.insert("cloud-node-controller");
+        });
+        silence(&scene, &nodes).await;
+        // Twice each, by id.
+        scene
+            .cloud
+            .wait_for_calls(|calls| calls.iter().filter(|call| call.op == "server_get").count() >= 40)
+            .await;
+        asked(&scene, 20).await;
+        assert_eq!(count(&scene).await, 40);
+        assert!(scene.warnings().await.is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_of_a_down_cell_stay() {
+    let scene = Scene::set().await;
+    let nodes = names("dark", 3);
+    let ids: Vec<_> = nodes
+        .iter()
+        .map(|name| {
+            let spec = ServerSpec {
+                cell: Some("cell2".to_owned()),
+                ..ServerSpec::named(name)
+            };
+            scene.cloud.create_server(&spec).unwrap()
+        })
+        .collect();
+    let specs: Vec<_> = nodes.iter().zip(&ids).map(|(name, id)| node(name, id)).collect();
+    nodes::register(&scene.client, &specs).await.unwrap();
+    let others = names("lit", 10);
+    let lit = initialized_nodes(&scene, &others).await;
+    scene.cloud.set_cell_up("cell2", false);
+    let _ccm = run(&scene.stage, |_| {});
+    silence(&scene, &nodes).await;
+    asked(&scene, 12).await;
+    // One that is really gone goes meanwhile.
+    scene.cloud.delete_server(&lit[0]).unwrap();
+    silence(&scene, &others[..1]).await;
+    gone(&scene, &others[0]).await;
+    assert_eq!(count(&scene).await, 12);
+}
+
+/// Nothing is deleted although every id is unknown, and events say where was asked.
+async fn all_are_held(scene: &Scene, nodes: &[String], ids_known: usize) {
+    let _ccm = run(&scene.stage, |_| {});
+    silence(scene, &nodes[..ids_known]).await;
+    for name in &nodes[..ids_known] {
+        let message = scene.event(name, "DeletingNodeHeld").await.message.unwrap();
+        assert!(
+            message.contains("credentials") && message.contains("kubectl delete node"),
+            "{message}"
+        );
+    }
+    asked(scene, 10).await;
+    assert_eq!(count(scene).await, nodes.len());
+    let events = ListParams::default().fields("reason=DeletingNode");
+    assert!(scene.events.list(&events).await.unwrap().items.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_credentials_of_another_project_cost_no_node() {
+    let scene = Scene::set().await;
+    let nodes = names("node", 8);
+    initialized_nodes(&scene, &nodes).await;
+    let project = scene.cloud.create_project("other");
+    let user = UserSpec {
+        name: "stranger".to_owned(),
+        password: "secret".to_owned(),
+        projects: Some(vec![project]),
+        ..UserSpec::default()
+    };
+    scene.cloud.create_user(&user).unwrap();
+    let config = format!(
+        "[Global]\nauth-url={}\nusername=stranger\npassword=secret\ntenant-name=other\ndomain-name=Default\nregion={}\n",
+        scene.cloud.auth_url(),
+        scene.cloud.region()
+    );
+    scene.stage.write_cloud_config(&config).unwrap();
+    all_are_held(&scene, &nodes, 5).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_region_costs_no_node() {
+    let scene = Scene::set().await;
+    let nodes = names("node", 3);
+    initialized_nodes(&scene, &nodes).await;
+    scene.cloud.create_region("RegionTwo").unwrap();
+    let config = scene
+        .cloud
+        .cloud_conf()
+        .replace(&scene.cloud.region(), "RegionTwo");
+    scene.stage.write_cloud_config(&config).unwrap();
+    all_are_held(&scene, &nodes, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_right_that_is_missing_is_said_and_the_node_goes_once_it_is_there() {
+    let scene = Scene::set().await;
+    let nodes = names("node", 6);
+    let ids = initialized_nodes(&scene, &nodes).await;
+    let role = |verbs: &[&str]| -> ClusterRole {
+        serde_json::from_value(json!({
+            "metadata": {"name": "ccm"},
+            "rules": [
+                {"apiGroups": [""], "resources": ["nodes"], "verbs": verbs},
+                {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+            ],
+        }))
+        .unwrap()
+    };
+    let roles: Api<ClusterRole> = Api::all(scene.client.clone());
+    let without = role(&["get", "list", "watch", "patch"]);
+    roles.create(&PostParams::default(), &without).await.unwrap();
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": "ccm"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ccm"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "ccm"}],
+    }))
+    .unwrap();
+    Api::all(scene.client.clone())
+        .create(&PostParams::default(), &binding)
+        .await
+        .unwrap();
+    let kubeconfig = scene
+        .stage
+        .control_plane
+        .service_account_kubeconfig("kube-system", "ccm")
+        .await
+        .unwrap();
+    let _ccm = run(&scene.stage, |config| {
+        config.api_server.kubeconfig = Some(kubeconfig);
+    });
+    scene.cloud.delete_server(&ids[0]).unwrap();
+    silence(&scene, &nodes[..1]).await;
+    let message = scene
+        .event(&nodes[0], "DeletingNodeFailed")
+        .await
+        .message
+        .unwrap();
+    assert!(
+        message.starts_with(&format!("Failed deleting node {}: ", nodes[0]))
+            && message.contains("cannot delete"),
+        "{message}"
+    );
+    let with = json!({"rules": role(&["get", "list", "watch", "patch", "delete"]).rules});
+    roles
+        .patch(
+            "ccm",
+            &kube::api::PatchParams::default(),
+            &kube::api::Patch::Merge(with),
+        )
+        .await
+        .unwrap();
+    gone(&scene, &nodes[0]).await;
+}
