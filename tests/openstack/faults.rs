@@ -1,5 +1,7 @@
 //! Everything around the program fails: at random, or by answering wrongly, or by not answering at all.
 
+use std::time::Duration;
+
 use ccm_sim::openstack::{PortPatch, ServerSpec};
 use ccm_sim::{Action as CloudAction, Fault};
 use ccm_testbed::{
@@ -16,6 +18,9 @@ use crate::scene::{Scene, names, program};
 /// Refreshes are frequent, so that a test sees some.
 const FREQUENT: &str = "--node-status-update-frequency=500ms";
 
+/// Longest storm.
+const STORM: Duration = Duration::from_secs(6);
+
 /// Plays a scenario in storms with these seeds. What failed once can be repeated with its seed:
 /// `cargo xtask sweep --storms --seed N`.
 async fn storms(kind: Kind, nodes: usize, seeds: &[u64]) {
@@ -25,7 +30,11 @@ async fn storms(kind: Kind, nodes: usize, seeds: &[u64]) {
     };
     let calm = Sweep::default().rehearse(&*scenario).await.unwrap();
     for &seed in seeds {
-        let report = Storm::new(seed).run(&*scenario, &calm).await.unwrap();
+        let storm = Storm {
+            longest: STORM,
+            ..Storm::new(seed)
+        };
+        let report = storm.run(&*scenario, &calm).await.unwrap();
         ccm_testbed::cache::say(report.to_string());
         assert!(
             report.failures.values().sum::<u64>() > 0,
