@@ -28,8 +28,10 @@ pub use crash::{Failure, Point, Progress, Report, Selection, Sweep};
 pub use parties::SERVICES_OF_OPENSTACK;
 pub use storm::{Storm, StormReport};
 
-/// How often the state is looked at.
+/// How often the state is looked at, at most.
 const PAUSE: Duration = Duration::from_millis(25);
+/// Time between two looks in terms of the time that a look takes, so that looking does not slow down what it looks at.
+const PATIENCE: u32 = 3;
 /// What no log may hold: the program says this of a panic.
 const BUG: &str = "Bug:";
 
@@ -101,6 +103,7 @@ async fn begin(scenario: &dyn Scenario, log: &Path) -> Result<()> {
 async fn converged(scenario: &dyn Scenario, ccm: &mut Ccm, limit: Duration) -> Result<()> {
     let end = tokio::time::Instant::now() + limit;
     loop {
+        let looked = tokio::time::Instant::now();
         let missing = match scenario.missing().await {
             Ok(None) => return Ok(()),
             Ok(Some(missing)) => missing,
@@ -119,7 +122,7 @@ async fn converged(scenario: &dyn Scenario, ccm: &mut Ccm, limit: Duration) -> R
                 process::log_tail(ccm.log_path())
             );
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(PAUSE.max(looked.elapsed() * PATIENCE)).await;
     }
 }
 

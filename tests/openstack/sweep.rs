@@ -26,6 +26,12 @@ async fn killed_at_any_call_while_nodes_join_it_finishes_after_its_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn killed_somewhere_while_many_nodes_join_it_finishes_after_its_restart() {
+    // All of its points: `cargo xtask sweep --full`.
+    sweep(Kind::Join, 100, Selection::Every(200)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn killed_at_any_call_while_addresses_change_it_finishes_after_its_restart() {
     sweep(Kind::Readdress, 3, Selection::All).await;
 }

@@ -1,4 +1,4 @@
-//! Everything a newcomer or CI runs: `cargo xtask demo`, `test`, `bench`, `docs`.
+//! Everything a newcomer or CI runs: `cargo xtask demo`, `test`, `sweep`, `bench`, `docs`.
 //!
 //! Each command brings its own set-up: what it needs it builds or installs into `~/.cache/ccm` (or
 //! `$CCM_CACHE_DIR`), says so in one line, and finds it there the next time.
@@ -9,6 +9,7 @@ mod cloud;
 mod demo;
 mod docs;
 mod progress;
+mod sweep;
 mod test;
 
 use std::{io::Write, process::ExitCode};
@@ -31,6 +32,8 @@ enum Task {
     Demo(demo::DemoOptions),
     /// Run everything that CI runs, in CI's order.
     Test(test::TestOptions),
+    /// Kill the program at every call of a scenario, or play it in storms of faults.
+    Sweep(sweep::SweepOptions),
     /// Measure calls, seconds and bytes.
     Bench(bench::BenchOptions),
     /// Write the generated documents: docs/reference/*.
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
     let result = match CommandLine::parse().task {
         Task::Demo(options) => demo::run(&options),
         Task::Test(options) => test::run(&options),
+        Task::Sweep(options) => sweep::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Docs(options) => docs::run(&options),
     };

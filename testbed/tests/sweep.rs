@@ -1,0 +1,149 @@
+//! The crash sweep finds exactly the places at which a program cannot die, and none in one that can.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use async_trait::async_trait;
+use ccm_testbed::binary::Launch;
+use ccm_testbed::controlplane::{ControlPlane, Options};
+use ccm_testbed::proxy::Proxy;
+use ccm_testbed::sweep::{Party, Scenario, Sweep};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+
+/// Makes a lock, makes the result, removes the lock. The careless one does not know what to do with a lock that an
+/// earlier life of it left behind.
+const PROGRAM: &str = r#"
+    ask() {
+        exec 3<>"/dev/tcp/127.0.0.1/$PORT"
+        printf '%s /api/v1/namespaces/default/configmaps%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n' "$1" "$2" >&3
+        printf 'Content-Type: application/json\r\nContent-Length: %s\r\n\r\n%s' "${#3}" "$3" >&3
+        IFS=' ' read -r _ status _ <&3
+        cat <&3 >/dev/null
+    }
+    trap 'exit 0' TERM
+    ask POST '' '{"metadata":{"name":"lock"}}'
+    if [ "$status" = 409 ] && [ "$CARE" = none ]; then echo 'there is a lock'; exit 1; fi
+    ask POST '' '{"metadata":{"name":"result"}}'
+    ask DELETE /lock ''
+    while :; do sleep 0.05; done
+"#;
+
+struct Locks {
+    _plane: ControlPlane,
+    proxy: Proxy,
+    maps: Api<ConfigMap>,
+    care: &'static str,
+    log: PathBuf,
+}
+
+impl Locks {
+    async fn set(care: &'static str) -> Self {
+        let plane = ControlPlane::start(Options::default()).await.unwrap();
+        let client = plane.client().await.unwrap();
+        Self {
+            proxy: Proxy::start(client.clone(), plane.dir()).await.unwrap(),
+            maps: Api::default_namespaced(client),
+            care,
+            log: plane.dir().join("program.log"),
+            _plane: plane,
+        }
+    }
+
+    async fn exists(&self, name: &str) -> Result<bool> {
+        Ok(self.maps.get_opt(name).await?.is_some())
+    }
+}
+
+#[async_trait(?Send)]
+impl Scenario for Locks {
+    fn name(&self) -> String {
+        "a lock and a result".to_owned()
+    }
+
+    fn launch(&self) -> Launch {
+        let port = self.proxy.url().rsplit(':').next().unwrap().to_owned();
+        Launch {
+            program: "bash".into(),
+            args: vec!["-c".to_owned(), PROGRAM.to_owned(), "bash".to_owned()],
+            envs: vec![
+                ("PORT".to_owned(), port),
+                ("CARE".to_owned(), self.care.to_owned()),
+            ],
+            log: self.log.clone(),
+        }
+    }
+
+    fn parties(&self) -> Vec<&dyn Party> {
+        vec![&self.proxy]
+    }
+
+    async fn prepare(&self) -> Result<()> {
+        let (delete, all) = (DeleteParams::default(), ListParams::default());
+        self.maps.delete_collection(&delete, &all).await?;
+        Ok(())
+    }
+
+    async fn missing(&self) -> Result<Option<String>> {
+        let done = self.exists("result").await? && !self.exists("lock").await?;
+        Ok((!done).then(|| "no result, or a lock".to_owned()))
+    }
+
+    async fn check(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_can_die_anywhere_passes() {
+    let scenario = Locks::set("some").await;
+    let mut told = Vec::new();
+    let sweep = Sweep::default();
+    let report = sweep
+        .run(&scenario, |progress| told.push((progress.done, progress.total)))
+        .await
+        .unwrap();
+    report.verdict().unwrap();
+    assert_eq!(
+        (report.possible, report.played, report.missed),
+        (9, 9, 0),
+        "{report}"
+    );
+    assert_eq!(told.len(), 9);
+    assert_eq!(told.last(), Some(&(9, 9)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_place_at_which_a_program_cannot_die_is_named() {
+    let scenario = Locks::set("none").await;
+    let report = Sweep {
+        limit: Duration::from_secs(30),
+        ..Sweep::default()
+    }
+    .run(&scenario, |_| {})
+    .await
+    .unwrap();
+    let places: Vec<_> = report
+        .failures
+        .iter()
+        .map(|failure| failure.place.as_str())
+        .collect();
+    let expected = [
+        "call 1 of the API server (POST configmaps), after it is handled",
+        "call 1 of the API server (POST configmaps), after the reply",
+        "call 2 of the API server (POST configmaps), before it is handled",
+        "call 2 of the API server (POST configmaps), after it is handled",
+        "call 2 of the API server (POST configmaps), after the reply",
+        "call 3 of the API server (DELETE configmaps lock), before it is handled",
+    ];
+    assert_eq!(places, expected);
+    let problem = report.verdict().unwrap_err().to_string();
+    assert!(
+        problem.contains("there is a lock"),
+        "the end of its log is shown: {problem}"
+    );
+}

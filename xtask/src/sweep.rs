@@ -1,0 +1,140 @@
+//! `cargo xtask sweep`: crash sweeps and fault storms in full. The tests play smaller ones.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+use ccm_testbed::{
+    scenarios::Kind,
+    sweep::{Progress, Scenario, Selection, Storm, Sweep},
+};
+use clap::Args;
+
+use crate::{cargo::build_binary, print, say};
+
+/// Time between two lines about how far it is.
+const TELL: Duration = Duration::from_secs(10);
+
+#[derive(Args, Debug)]
+pub(crate) struct SweepOptions {
+    /// Only these scenarios.
+    #[arg(long, value_delimiter = ',')]
+    scenario: Vec<Kind>,
+    /// Nodes that join, leave (of ten times as many) or change; 6, 3 and 3 unless given.
+    #[arg(long)]
+    nodes: Option<usize>,
+    /// 100 nodes join, 10 of 100 leave, 100 change.
+    #[arg(long, conflicts_with = "nodes")]
+    full: bool,
+    /// Only about this many points, spread evenly.
+    #[arg(long)]
+    points: Option<usize>,
+    /// Storms instead of crashes.
+    #[arg(long)]
+    storms: bool,
+    /// The seed of the first storm.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many storms, each with the next seed.
+    #[arg(long, default_value_t = 10)]
+    seeds: u64,
+    /// This binary instead of a new debug build.
+    #[arg(long)]
+    program: Option<PathBuf>,
+}
+
+impl SweepOptions {
+    fn nodes(&self, kind: Kind) -> usize {
+        match (kind, self.full) {
+            (Kind::Leave, true) => 10,
+            (_, true) => 100,
+            (Kind::Join, false) => self.nodes.unwrap_or(6),
+            (_, false) => self.nodes.unwrap_or(3),
+        }
+    }
+}
+
+pub(crate) fn run(options: &SweepOptions) -> Result<()> {
+    let program = match &options.program {
+        Some(program) => program.clone(),
+        None => build_binary("openstack", false)?,
+    };
+    let kinds = if options.scenario.is_empty() {
+        &Kind::ALL[..]
+    } else {
+        &options.scenario
+    };
+    tokio::runtime::Runtime::new()?.block_on(async {
+        let mut failed = Vec::new();
+        for &kind in kinds {
+            let Some(scenario) = kind.set(&program, options.nodes(kind)).await? else {
+                say(&format!("{kind:?} is left out: the program cannot do it yet"));
+                continue;
+            };
+            let outcome = if options.storms {
+                storms(options, &*scenario).await
+            } else {
+                crashes(options, &*scenario).await
+            };
+            if let Err(error) = outcome {
+                print(&format!("{error:#}"));
+                failed.push(scenario.name());
+            }
+        }
+        if !failed.is_empty() {
+            bail!("failed: {}", failed.join(", "));
+        }
+        Ok(())
+    })
+}
+
+async fn crashes(options: &SweepOptions, scenario: &dyn Scenario) -> Result<()> {
+    let mut sweep = Sweep {
+        limit: Duration::from_secs(120),
+        ..Sweep::default()
+    };
+    if let Some(points) = options.points {
+        let calls = sweep.rehearse(scenario).await?;
+        sweep.selection = Selection::about(points, calls.iter().sum::<usize>() * 3);
+    }
+    let name = scenario.name();
+    let mut told = Instant::now();
+    let tell = |progress: &Progress| {
+        if told.elapsed() < TELL && progress.done < progress.total {
+            return;
+        }
+        told = Instant::now();
+        say(&format!(
+            "{name}: {} of {} points, {} failed, {:.0} s left",
+            progress.done,
+            progress.total,
+            progress.failures,
+            progress.left.as_secs_f64()
+        ));
+    };
+    let report = sweep.run(scenario, tell).await?;
+    print(&report.to_string());
+    report.verdict()
+}
+
+async fn storms(options: &SweepOptions, scenario: &dyn Scenario) -> Result<()> {
+    let calm = Sweep::default().rehearse(scenario).await?;
+    let mut failures = Vec::new();
+    for seed in (options.seed..).take(usize::try_from(options.seeds)?) {
+        let outcome = Storm::new(seed).run(scenario, &calm).await;
+        let outcome = outcome.and_then(|report| {
+            print(&report.to_string());
+            report.verdict()
+        });
+        if let Err(error) = outcome {
+            print(&format!("seed {seed} failed: {error:#}"));
+            failures.push(seed.to_string());
+        }
+    }
+    if !failures.is_empty() {
+        bail!("failed with the seeds {}", failures.join(", "));
+    }
+    Ok(())
+}
