@@ -211,7 +211,7 @@ async fn quotas_are_changed_live_and_without_new_credentials() {
 }
 
 #[tokio::test]
-async fn new_warnings_do_not_hide_in_a_reload_and_files_of_a_bad_config_are_watched() {
+async fn files_that_a_bad_config_names_are_watched_until_it_is_good() {
     let r = Running::new().await;
     let missing = r.path("ca.pem");
     let conf = format!("{}ca-file={}\n", r.sim.cloud_conf(), missing.display());
