@@ -141,13 +141,13 @@ mod tests {
         "2030-01-01T00:00:00Z".parse().unwrap()
     }
 
-    fn lease(spec: Value) -> Lease {
+    fn lease(spec: &Value) -> Lease {
         let object = json!({"metadata": {"name": "ccm", "uid": "u", "resourceVersion": "1"}, "spec": spec});
         Lease(serde_json::from_value(object).unwrap())
     }
 
     fn held_by(holder: &str, renewed: &str) -> Lease {
-        lease(json!({
+        lease(&json!({
             "holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": 3,
             "acquireTime": "2029-12-31T00:00:00.000000Z", "renewTime": renewed,
         }))
@@ -174,7 +174,7 @@ mod tests {
             json!({}),
             json!({"holderIdentity": "", "leaseDurationSeconds": 1}),
         ] {
-            let Step::Update(taken) = state().found(Some(lease(spec.clone())), now, clock()) else {
+            let Step::Update(taken) = state().found(Some(lease(&spec)), now, clock()) else {
                 panic!("{spec} not taken")
             };
             assert_eq!((taken.holder(), taken.transitions()), ("me", 1), "{spec}");
@@ -218,11 +218,11 @@ mod tests {
             (json!(-3), 15),
             (Value::Null, 15),
         ] {
-            let lease = lease(json!({"holderIdentity": "other", "leaseDurationSeconds": duration}));
+            let lease = lease(&json!({"holderIdentity": "other", "leaseDurationSeconds": duration}));
             let waited = taken_after(&mut state(), &lease, Instant::now());
             assert_eq!(waited, Some(seconds), "{duration}");
         }
-        let endless = lease(json!({"holderIdentity": "other", "leaseDurationSeconds": u64::MAX}));
+        let endless = lease(&json!({"holderIdentity": "other", "leaseDurationSeconds": u64::MAX}));
         assert_eq!(taken_after(&mut state(), &endless, Instant::now()), None);
     }
 

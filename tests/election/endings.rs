@@ -33,7 +33,7 @@ async fn a_write_in_progress_returns_before_the_lease_is_given_up() {
     let log = stage.log("a");
     assert!(status.success() && log.contains("Gave up the lease"), "{log}");
     assert!(!log.contains("Cutting off"), "{log}");
-    let released: SystemTime = SystemTime::now();
+    let ended = SystemTime::now();
     let ours: Vec<_> = stage
         .ledger
         .entries()
@@ -41,7 +41,7 @@ async fn a_write_in_progress_returns_before_the_lease_is_given_up() {
         .filter(|entry| entry.writer == "a")
         .collect();
     for entry in &ours {
-        assert!(entry.returned.unwrap() <= released, "{entry:?}");
+        assert!(entry.returned.unwrap() <= ended, "{entry:?}");
     }
     stage.ledger.delay(Duration::ZERO);
     stage.writes("b").await;
