@@ -227,13 +227,11 @@ impl LifecycleController {
             .iter()
             .any(|node| self.suspects.needs_witness(&node.view.name, began))
         {
-            let asked = |node: &&Arc<NodeObject>| !due.iter().any(|due| Arc::ptr_eq(due, node));
             let found = self
                 .suspects
                 .iter()
-                .filter(|suspect| suspect.answer.is_some_and(Answer::is_present))
-                .map(|suspect| &suspect.node)
-                .filter(asked);
+                .filter(|suspect| suspect.answer.is_some_and(Answer::is_present) && !suspect.is_asked())
+                .map(|suspect| &suspect.node);
             questions.witnesses =
                 pass::witnesses(&self.nodes.list(), |id| self.cloud.owns(id), found, self.turn);
             self.turn = self.turn.wrapping_add(1);
@@ -263,7 +261,9 @@ impl LifecycleController {
         }
         self.metrics
             .passed(if failure.is_some() { "failed" } else { "answered" });
-        self.reports.tell_failure(failure.as_ref());
+        if let Some(error) = &failure {
+            self.reports.failed(error);
+        }
         debug!(
             controller = COMPONENT,
             nodes = findings.len(),
@@ -343,7 +343,12 @@ impl LifecycleController {
                 told.push((node, reason));
             }
         }
-        self.reports.tell_held(&told, &whole, &self.cloud.scope());
+        let many = report::Many {
+            gone: decision.gone,
+            all: decision.all,
+            share: whole.share,
+        };
+        self.reports.tell_held(&told, &many, &self.cloud.scope());
         if let Some(slot) = self.brake.next_slot() {
             // One of them may be under way, and its end says when the next may go.
             self.next_in_line(slot.max(Instant::now() + self.config.monitor_period));
@@ -442,6 +447,13 @@ impl LifecycleController {
     /// Shows how things stand, and says so when it has changed.
     fn show(&mut self) {
         self.metrics.show(&self.suspects);
+        if !self
+            .suspects
+            .iter()
+            .any(|suspect| suspect.answer == Some(Answer::Failed))
+        {
+            self.reports.nobody_fails();
+        }
         for reason in Reason::ALL {
             let held = self
                 .suspects

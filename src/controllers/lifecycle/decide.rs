@@ -63,6 +63,10 @@ pub(super) struct Whole {
 pub(super) struct Decision {
     pub(super) delete: Vec<Arc<NodeObject>>,
     pub(super) hold: Vec<(Arc<NodeObject>, Reason)>,
+    /// How many nodes seem gone, with those that were deleted a moment ago, ..
+    pub(super) gone: usize,
+    /// .. and of how many.
+    pub(super) all: usize,
 }
 
 /// The brake's memory: which deletions there were.
@@ -83,8 +87,13 @@ impl Brake {
     /// Decides about the nodes that are proven gone.
     pub(super) fn decide(&mut self, proven: Vec<Arc<NodeObject>>, whole: &Whole, now: Instant) -> Decision {
         self.recent.retain(|at| *at + REMEMBERED > now);
-        let mut decision = Decision::default();
-        let slow = self.is_on(whole);
+        // What was deleted a moment ago was there a moment before. What is under way still stands among the nodes.
+        let mut decision = Decision {
+            gone: whole.absent + self.recent.len(),
+            all: whole.owned + self.recent.len(),
+            ..Decision::default()
+        };
+        let slow = decision.gone > FEW && as_f64(decision.gone) > whole.share * as_f64(decision.all);
         let free = self.under_way == 0 && self.next_slot().is_none_or(|slot| slot <= now);
         let mut slots = if slow { usize::from(free) } else { usize::MAX };
         for node in proven {
@@ -101,14 +110,6 @@ impl Brake {
             }
         }
         decision
-    }
-
-    /// Whether too many nodes seem gone at once.
-    fn is_on(&self, whole: &Whole) -> bool {
-        // What was deleted a moment ago was there a moment before. What is under way still stands among the nodes.
-        let gone = whole.absent + self.recent.len();
-        let all = whole.owned + self.recent.len();
-        gone > FEW && as_f64(gone) > whole.share * as_f64(all)
     }
 
     /// When the next one may go while the brake is on.

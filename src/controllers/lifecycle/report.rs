@@ -5,10 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use ccm_core::Error;
 use tracing::{debug, info, warn};
 
-use super::{
-    COMPONENT,
-    decide::{Reason, Whole},
-};
+use super::{COMPONENT, decide::Reason};
 use crate::{
     controllers::node_object::reference,
     events::{EventType, Recorder},
@@ -18,11 +15,19 @@ use crate::{
 /// How many nodes of a pass get an event of their own.
 const EVENTS: usize = 20;
 
+/// How many nodes seem gone, of how many, and the share that may go at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Many {
+    pub(super) gone: usize,
+    pub(super) all: usize,
+    pub(super) share: f64,
+}
+
 /// Tells people.
 pub(super) struct Reports {
     recorder: Recorder,
-    /// The kind of the failure that was logged last.
-    failing: Option<&'static str>,
+    /// The kinds of failures that were logged and have not ended.
+    failing: BTreeSet<&'static str>,
     /// The reasons for which nodes are held now.
     holding: BTreeSet<Reason>,
 }
@@ -31,39 +36,40 @@ impl Reports {
     pub(super) fn new(recorder: Recorder) -> Self {
         Self {
             recorder,
-            failing: None,
+            failing: BTreeSet::new(),
             holding: BTreeSet::new(),
         }
     }
 
-    /// The cloud could not say something, or could again.
-    pub(super) fn tell_failure(&mut self, failure: Option<&Error>) {
-        let kind = failure.map(|error| error.kind().as_str());
-        match failure {
-            Some(error) if kind != self.failing => {
-                let error = error.report();
-                warn!(
-                    controller = COMPONENT,
-                    kind, error, "Could not find out whether machines of nodes exist"
-                );
-            }
-            Some(error) => debug!(
+    /// The cloud could not say something.
+    pub(super) fn failed(&mut self, error: &Error) {
+        let kind = error.kind().as_str();
+        let error = error.report();
+        if self.failing.insert(kind) {
+            warn!(
                 controller = COMPONENT,
-                error = error.report(),
-                "Still could not find out whether machines of nodes exist"
-            ),
-            None if self.failing.is_some() => {
-                info!(controller = COMPONENT, "Nodes' machines can be looked up again");
-            }
-            None => {}
+                kind, error, "Could not find out whether machines of nodes exist"
+            );
+        } else {
+            debug!(
+                controller = COMPONENT,
+                kind, error, "Still could not find out whether machines of nodes exist"
+            );
         }
-        self.failing = kind;
+    }
+
+    /// The last answer about every node was one. (A pass alone says nothing: it may have left out those that fail.)
+    pub(super) fn nobody_fails(&mut self) {
+        if !self.failing.is_empty() {
+            self.failing.clear();
+            info!(controller = COMPONENT, "Nodes' machines can be looked up again");
+        }
     }
 
     /// Nodes are not deleted for a reason that is news for them.
-    pub(super) fn tell_held(&self, news: &[(Arc<NodeObject>, Reason)], whole: &Whole, scope: &str) {
+    pub(super) fn tell_held(&self, news: &[(Arc<NodeObject>, Reason)], many: &Many, scope: &str) {
         for (node, reason) in news.iter().take(EVENTS) {
-            let message = message(&node.view.name, *reason, whole, scope);
+            let message = message(&node.view.name, *reason, many, scope);
             self.recorder
                 .publish(reference(node), EventType::Warning, "DeletingNodeHeld", &message);
         }
@@ -114,17 +120,18 @@ fn way_out(reason: Reason) -> &'static str {
 }
 
 /// The event.
-fn message(node: &str, reason: Reason, whole: &Whole, scope: &str) -> String {
+fn message(node: &str, reason: Reason, many: &Many, scope: &str) -> String {
     let way_out = way_out(reason);
     match reason {
         Reason::NothingPresent => format!(
-            "Not deleting node {node}: the cloud says that its machine does not exist, but knows no other machine of this \
-             cluster either. Asked as {scope}. What to do: {way_out}"
+            "Not deleting node {node}: the cloud says that its machine does not exist, but no other machine of this \
+             cluster was found either. Asked as {scope}. What to do: {way_out}"
         ),
         Reason::Share => format!(
-            "Not deleting node {node} yet: the machines of {} of {} nodes seem to be gone, more than \
-             --node-deletion-share={}, so that they are deleted one a minute. Asked as {scope}. What to do: {way_out}",
-            whole.absent, whole.owned, whole.share
+            "Not deleting node {node} yet: the machines of {} of {} nodes seem to be gone or went a moment ago, more \
+             than --node-deletion-share={}, so that they are deleted one a minute. Asked as {scope}. What to do: \
+             {way_out}",
+            many.gone, many.all, many.share
         ),
     }
 }
@@ -133,10 +140,9 @@ fn message(node: &str, reason: Reason, whole: &Whole, scope: &str) -> String {
 mod tests {
     use super::*;
 
-    const WHOLE: Whole = Whole {
-        present: false,
-        owned: 8,
-        absent: 5,
+    const MANY: Many = Many {
+        gone: 5,
+        all: 8,
         share: 0.25,
     };
 
@@ -145,7 +151,7 @@ mod tests {
         let text = message(
             "n1",
             Reason::NothingPresent,
-            &WHOLE,
+            &MANY,
             "project \"web\" of https://keystone",
         );
         for part in [
@@ -156,7 +162,7 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let text = message("n1", Reason::Share, &WHOLE, "somewhere");
+        let text = message("n1", Reason::Share, &MANY, "somewhere");
         for part in [
             "5 of 8 nodes",
             "--node-deletion-share=0.25",

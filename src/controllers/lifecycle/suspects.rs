@@ -141,6 +141,11 @@ impl Suspect {
         self.since.is_some_and(|since| since + row <= began)
     }
 
+    /// Whether it is being asked about right now.
+    pub(super) fn is_asked(&self) -> bool {
+        self.next == Next::Asked
+    }
+
     fn forget_evidence(&mut self) {
         self.answer = None;
         self.since = None;
