@@ -41,8 +41,15 @@ impl Selection {
     fn of(self, points: Vec<Point>) -> Vec<Point> {
         match self {
             Self::All => points,
-            // The middle of each stretch; three moments in a row would otherwise always be the same.
-            Self::Every(step) => points.into_iter().skip(step / 2).step_by(step.max(1)).collect(),
+            Self::Every(step) => {
+                // A multiple of three would meet every call at the same moment.
+                let step = if step.is_multiple_of(Moment::ALL.len()) {
+                    step + 1
+                } else {
+                    step
+                };
+                points.into_iter().skip(step / 2).step_by(step).collect()
+            }
         }
     }
 }
@@ -334,10 +341,20 @@ mod tests {
     #[test]
     fn a_selection_visits_every_moment() {
         let all = points(&[100]);
-        let some = Selection::about(30, all.len()).of(all);
-        assert!((25..=30).contains(&some.len()), "{}", some.len());
-        for moment in Moment::ALL {
-            assert!(some.iter().any(|point| point.moment == moment), "{moment}");
+        for wanted in [30, 50, 100] {
+            let some = Selection::about(wanted, all.len()).of(all.clone());
+            assert!(
+                (wanted / 2..=wanted).contains(&some.len()),
+                "{} of {wanted}",
+                some.len()
+            );
+            for moment in Moment::ALL {
+                assert!(some.iter().any(|point| point.moment == moment), "{moment}");
+            }
+        }
+        // Zero stands for all, too.
+        for step in [0, 1] {
+            assert_eq!(Selection::Every(step).of(all.clone()).len(), 300, "step {step}");
         }
     }
 
