@@ -86,7 +86,9 @@ impl Marks {
         }
     }
 
-    /// The mark to add to an object that exists, given whether another write to that object is due.
+    /// The mark to add to an object that exists, given whether another write to that object is due. It must go into the
+    /// *first* of those writes (or before it): if the process is killed after the last one, nothing is due any more and
+    /// the mark would never be added.
     #[must_use]
     pub fn for_update(&self, ownership: &Ownership, write_due: bool) -> Option<&ClusterMark> {
         (*ownership == Ownership::Adopted && write_due)

@@ -10,30 +10,13 @@ use crate::Error;
 /// Which parts the Services have.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
+    /// All parts that anybody joins or leaves, and the stray ones that are ours: each once, and in an order in which
+    /// few of them have to be run twice.
+    pub parts: Vec<PartKey>,
     /// One for each Service of the world, in its order.
     pub services: Vec<ServiceParts>,
     /// Parts without any Service that bear a Service's mark.
     pub strays: Vec<StrayPart>,
-}
-
-impl Survey {
-    /// All parts that anybody joins or leaves, and the stray ones that are ours, each once.
-    #[must_use]
-    pub fn parts(&self) -> Vec<PartKey> {
-        let of_services = self
-            .services
-            .iter()
-            .flat_map(|service| service.joins.iter().chain(&service.leaves));
-        let strays = self
-            .strays
-            .iter()
-            .filter(|stray| stray.ours)
-            .map(|stray| &stray.part);
-        let mut parts: Vec<_> = of_services.chain(strays).cloned().collect();
-        parts.sort();
-        parts.dedup();
-        parts
-    }
 }
 
 /// The parts of one Service.

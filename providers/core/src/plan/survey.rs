@@ -107,17 +107,26 @@ impl<M: PartModel> Typed<M> {
         self.services.iter().find(|entry| &entry.view.id == id)
     }
 
-    /// All keys with members and all strays that are ours, in an order in which setting up needs few rounds.
+    /// All keys with members and all strays that are ours, in an order in which few of them are run in vain: first
+    /// what is joined, in order, then what is left, in reverse.
     pub(super) fn keys(&self) -> Vec<M::Key> {
+        let joins = self
+            .services
+            .iter()
+            .map(|entry| entry.joins.len())
+            .max()
+            .unwrap_or(0);
         let mut ranks: HashMap<&M::Key, usize> = HashMap::new();
+        let mut at_least = |key, rank: usize| {
+            let known = ranks.entry(key).or_default();
+            *known = rank.max(*known);
+        };
         for entry in &self.services {
             for (rank, key) in entry.joins.iter().enumerate() {
-                let known = ranks.entry(key).or_default();
-                *known = rank.max(*known);
+                at_least(key, rank);
             }
-            let count = entry.leaves.len();
-            for (rank, key) in entry.leaves.iter().enumerate() {
-                ranks.entry(key).or_insert(count - rank);
+            for (rank, key) in entry.leaves.iter().rev().enumerate() {
+                at_least(key, joins + rank);
             }
         }
         for stray in self.strays.iter().filter(|stray| stray.ours) {
@@ -136,6 +145,7 @@ impl<M: PartModel> Typed<M> {
     pub(super) fn public(&self) -> Survey {
         let name = |key: &M::Key| PartKey::new(key.to_string());
         Survey {
+            parts: self.keys().iter().map(name).collect(),
             services: self
                 .services
                 .iter()

@@ -135,9 +135,15 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToySte
         .for_update(&ours, due)
         .filter(|_| shelf.is_made_by_a_cluster())
         .map(ToString::to_string);
+    // Marks come first and go last: whoever is killed in between finds the rest by them.
     let add: BTreeSet<_> = missing.into_iter().chain(mark).collect();
-    if !add.is_empty() || !surplus.is_empty() {
-        plan.steps.push(step(Change::Retag(add, surplus), None));
+    if !add.is_empty() {
+        plan.steps
+            .insert(0, step(Change::Retag(add, BTreeSet::new()), None));
+    }
+    if !surplus.is_empty() {
+        plan.steps
+            .push(step(Change::Retag(BTreeSet::new(), surplus), None));
     }
     plan
 }
@@ -262,7 +268,7 @@ fn fold_shelf(toy: &Toy, step: &ToyStep, reply: Option<&Reply>, shelves: &mut Ve
         }
         Change::Retag(add, remove) => {
             if toy.has(Flaw::Rude) {
-                shelf.marks.retain(|mark| mark.starts_with("svc:"));
+                shelf.marks.remove("books");
             }
             shelf.marks.retain(|mark| !remove.contains(mark));
             shelf.marks.extend(add.iter().cloned());

@@ -1,6 +1,13 @@
 //! A cloud in memory, made of the model's own fold.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -48,6 +55,9 @@ impl Fault {
     ];
 }
 
+/// Ids of all clouds, so that what one made is not made again by another that goes on with its truth.
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
 /// A cloud in memory. Holds a truth, counts what is sent, and can go wrong.
 pub struct MemoryCloud<L: Lawful> {
     model: L,
@@ -64,10 +74,9 @@ struct State<L: Lawful> {
     attempts: usize,
     /// Sentences of the writes that were carried out.
     done: Vec<String>,
-    serial: u64,
     /// Steps under way: how often they must still be polled, and the reply.
     polls: HashMap<String, (u8, L::Reply)>,
-    /// By whom a part was last looked at: leftovers are found by the members' names.
+    /// Whom a part last concerned: leftovers are found by the members' names.
     members: HashMap<L::Key, Vec<Member<L>>>,
     dead: bool,
     rude: Option<String>,
@@ -88,7 +97,6 @@ impl<L: Lawful> MemoryCloud<L> {
                 fault: None,
                 attempts: 0,
                 done: Vec::new(),
-                serial: 0,
                 polls: HashMap::new(),
                 members: HashMap::new(),
                 dead: false,
@@ -162,8 +170,8 @@ impl<L: Lawful> MemoryCloud<L> {
     fn commit(&self, key: &L::Key, step: &L::Step, seen: &L::Observed) -> L::Reply {
         let mut state = self.state.lock();
         let state = &mut *state;
-        state.serial += 1;
-        let reply = self.model.reply(key, step, seen, state.serial);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let reply = self.model.reply(key, step, seen, serial);
         let before = self.model.foreign(&state.truth);
         // The cloud changes what is in it, not what the engine saw.
         let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
@@ -235,14 +243,14 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         _: Ask,
     ) -> Result<Gathered<L::Inputs>> {
         self.live().await;
+        // Asked in every pass, also in one that goes on with what it saw before.
+        self.state.lock().members.insert(key.clone(), members.to_vec());
         Ok(self.model.inputs(key, members, cluster))
     }
 
     async fn observe(&self, key: &L::Key, members: &[Member<L>], _: Ask) -> Result<L::Observed> {
         self.live().await;
-        let mut state = self.state.lock();
-        state.members.insert(key.clone(), members.to_vec());
-        Ok(self.model.view(&state.truth, key, members))
+        Ok(self.model.view(&self.state.lock().truth, key, members))
     }
 
     async fn send(

@@ -21,6 +21,8 @@ pub(super) struct Rest {
     pub(super) services: BTreeMap<ServiceId, (Effects, bool)>,
     /// Parts that could not be finished, and why.
     pub(super) problems: BTreeMap<String, String>,
+    /// Steps on parts that had no Service any more.
+    pub(super) swept: Vec<String>,
 }
 
 pub(super) fn engine<L: Lawful>(model: &L, cloud: &Arc<MemoryCloud<L>>) -> LawEngine<L> {
@@ -41,12 +43,13 @@ pub(super) fn request(world: &Arc<World>) -> Request {
 pub(super) async fn settle<L: Lawful>(engine: &LawEngine<L>, world: &Arc<World>) -> Result<Rest, String> {
     let request = request(world);
     let mut last = String::new();
+    let mut swept = Vec::new();
     for _ in 0..ROUNDS {
         let mut rest = Rest::default();
         let mut moved = false;
         let survey = engine.survey(&request).await.map_err(|error| error.report())?;
-        for part in survey.parts() {
-            let report = engine.run(&part, &request).await;
+        for part in &survey.parts {
+            let report = engine.run(part, &request).await;
             moved |= !report.steps.is_empty() || !report.next.is_empty() || report.renamed.is_some();
             match &report.state {
                 PartState::Done => {}
@@ -62,6 +65,9 @@ pub(super) async fn settle<L: Lawful>(engine: &LawEngine<L>, world: &Arc<World>)
                     rest.problems.insert(part.to_string(), error.report());
                 }
             }
+            if survey.strays.iter().any(|stray| stray.part == *part) {
+                swept.extend(report.steps.iter().map(|step| step.text.sentence.clone()));
+            }
             if let Some(step) = report.steps.last() {
                 last = format!("{part}: {}", step.text.sentence);
             }
@@ -70,7 +76,7 @@ pub(super) async fn settle<L: Lawful>(engine: &LawEngine<L>, world: &Arc<World>)
             }
         }
         if !moved {
-            return Ok(rest);
+            return Ok(Rest { swept, ..rest });
         }
     }
     Err(format!("it does not come to rest; last: {last}"))
