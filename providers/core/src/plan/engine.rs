@@ -234,7 +234,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         if let Some(only) = only {
             let entry = survey.entry(only);
             keys.retain(|key| {
-                entry.is_some_and(|entry| entry.joins.contains(key) || entry.leaves.contains(key))
+                entry.is_some_and(|entry| entry.joins.contains(key) || entry.traces.contains(key))
             });
         }
         let mut plans: Vec<PartPlan> = keys

@@ -14,7 +14,7 @@ pub(super) struct Memory<M: PartModel> {
     services: HashMap<ServiceId, Known<M>>,
     /// Keys that a create replaced, until the listings show the new ones.
     aliases: HashMap<M::Key, M::Key>,
-    /// Grows whenever a key is replaced.
+    /// Grows whenever a survey would come out otherwise: a key is replaced, a part is left.
     pub(super) names: u64,
     /// Grows whenever a pass over another part may come to something else than before.
     pub(super) version: u64,
@@ -29,6 +29,9 @@ struct Known<M: PartModel> {
     left: BTreeSet<M::Key>,
     /// What the parts that it left say about the Service object.
     parting: Effects,
+    /// The parts that it leaves since it wants no load balancer any more. What is deleted on the way is named otherwise
+    /// afterwards (by its name, no more by its id), and need not be left once more under that name.
+    leaves: Vec<M::Key>,
 }
 
 impl<M: PartModel> Default for Known<M> {
@@ -38,6 +41,7 @@ impl<M: PartModel> Default for Known<M> {
             served: BTreeMap::new(),
             left: BTreeSet::new(),
             parting: Effects::default(),
+            leaves: Vec::new(),
         }
     }
 }
@@ -87,6 +91,9 @@ impl<M: PartModel> Memory<M> {
             if let Some(view) = known.served.remove(old) {
                 known.served.insert(new.clone(), view);
             }
+            for key in known.leaves.iter_mut().filter(|key| *key == old) {
+                key.clone_from(new);
+            }
         }
     }
 
@@ -125,6 +132,27 @@ impl<M: PartModel> Memory<M> {
         self.services
             .get(id)
             .is_some_and(|known| known.left.contains(key))
+    }
+
+    /// The parts that a Service leaves altogether: those that it left or leaves already, and what bears its mark beside
+    /// them. `None`: it wants a load balancer (again).
+    pub(super) fn leaves(&mut self, id: &ServiceId, parts: Option<(Vec<M::Key>, &[M::Key])>) -> Vec<M::Key> {
+        let Some((all, marked)) = parts else {
+            if let Some(known) = self.services.get_mut(id) {
+                known.leaves.clear();
+            }
+            return Vec::new();
+        };
+        if all.is_empty() {
+            return all;
+        }
+        let known = self.services.entry(id.clone()).or_default();
+        if known.leaves.is_empty() {
+            known.leaves.clone_from(&all);
+            return all;
+        }
+        let new = marked.iter().filter(|key| !known.leaves.contains(key));
+        new.chain(&known.leaves).cloned().collect()
     }
 
     /// It joins this part (again).
@@ -191,6 +219,7 @@ impl<M: PartModel> Memory<M> {
             known.parting.merge(effects);
         }
         let news = known.left.insert(key.clone());
+        self.names += u64::from(news);
         self.version += u64::from(news);
         news
     }

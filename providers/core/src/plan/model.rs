@@ -82,7 +82,7 @@ pub trait PartModel: Send + Sync + Sized + 'static {
 
     /// How the part should be. With no member that stays, that is: gone, as far as it is ours.
     ///
-    /// A member that is [`Standing::Kept`] keeps what it has, but follows the nodes.
+    /// A member that is [`Standing::Kept`] keeps what it has, but for its nodes ([`Member::follows_nodes`]).
     fn desired(
         &self,
         key: &Self::Key,
@@ -304,6 +304,15 @@ pub struct Member<M: PartModel> {
     pub facts: Vec<(M::Key, M::Facts)>,
 }
 
+impl<M: PartModel> Member<M> {
+    /// Whether what it has follows the nodes: also while it is kept, but not if it wants nothing any more and only waits
+    /// for its turn to leave.
+    #[must_use]
+    pub fn follows_nodes(&self) -> bool {
+        self.standing != Standing::Leaving && self.service.wants_load_balancer()
+    }
+}
+
 impl<M: PartModel> Clone for Member<M> {
     fn clone(&self) -> Self {
         Self {
@@ -329,7 +338,8 @@ impl<M: PartModel> Debug for Member<M> {
 pub enum Standing {
     /// It gets what it asks for.
     Joined,
-    /// It keeps what it has, for this reason, and follows the nodes. What is not there yet is not made.
+    /// It keeps what it has, for this reason; what is not there yet is not made. Follows the nodes if
+    /// [`Member::follows_nodes`] says so.
     Kept(String),
     /// Everything of it is taken away.
     Leaving,

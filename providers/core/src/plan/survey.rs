@@ -28,6 +28,8 @@ pub(super) struct Entry<K> {
     claim: Claim,
     pub(super) joins: Vec<K>,
     pub(super) leaves: Vec<K>,
+    /// Those of `leaves` where something may be left of it.
+    pub(super) traces: Vec<K>,
 }
 
 impl<M: PartModel> Typed<M> {
@@ -65,7 +67,7 @@ impl<M: PartModel> Typed<M> {
             .collect();
         let mut members: HashMap<M::Key, Vec<usize>> = HashMap::new();
         for (index, entry) in services.iter().enumerate() {
-            for key in entry.joins.iter().chain(&entry.leaves) {
+            for key in entry.joins.iter().chain(&entry.traces) {
                 members.entry(key.clone()).or_default().push(index);
             }
         }
@@ -125,7 +127,7 @@ impl<M: PartModel> Typed<M> {
             for (rank, key) in entry.joins.iter().enumerate() {
                 at_least(key, rank);
             }
-            for (rank, key) in entry.leaves.iter().rev().enumerate() {
+            for (rank, key) in entry.traces.iter().rev().enumerate() {
                 at_least(key, joins + rank);
             }
         }
@@ -153,7 +155,7 @@ impl<M: PartModel> Typed<M> {
                     service: entry.view.id.clone(),
                     claim: entry.claim,
                     joins: entry.joins.iter().map(name).collect(),
-                    leaves: entry.leaves.iter().map(name).collect(),
+                    leaves: entry.traces.iter().map(name).collect(),
                 })
                 .collect(),
             strays: self
@@ -175,7 +177,7 @@ fn entry<M: PartModel>(
     view: &Arc<ServiceView>,
     claim: Claim,
     parts: Parts<M::Key>,
-    memory: &Memory<M>,
+    memory: &mut Memory<M>,
 ) -> Entry<M::Key> {
     let current = |keys: Vec<M::Key>| {
         let mut current: Vec<M::Key> = Vec::with_capacity(keys.len());
@@ -191,18 +193,30 @@ fn entry<M: PartModel>(
     let wants = view.wants_load_balancer();
     // A Service without our finalizer never had one, or lost it: it leaves only where its mark surely stands.
     let leaves_named = |key: &&M::Key| !wants && (view.needs_cleanup() || marked.contains(key));
-    let leaves = marked
+    let leaves: Vec<_> = marked
         .iter()
         .filter(|key| !named.contains(key))
         .chain(named.iter().filter(leaves_named))
         .cloned()
         .collect();
-    let joins = if wants { named } else { Vec::new() };
+    let (joins, leaves, traces) = if wants {
+        memory.leaves(&view.id, None);
+        (named, leaves.clone(), leaves)
+    } else {
+        let leaves = memory.leaves(&view.id, Some((leaves, &marked)));
+        let listed = |key: &M::Key| named.contains(key) || marked.contains(key);
+        let traces = leaves
+            .iter()
+            .filter(|key| listed(key) || !memory.has_left(&view.id, key));
+        let traces = traces.cloned().collect();
+        (Vec::new(), leaves, traces)
+    };
     Entry {
         view: Arc::clone(view),
         claim,
         joins,
         leaves,
+        traces,
     }
 }
 

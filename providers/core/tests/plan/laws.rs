@@ -9,7 +9,7 @@ use crate::{
 
 #[test]
 fn a_sound_model_keeps_all_laws() {
-    laws(&Toy::default(), &some_case(), 400);
+    laws(&Toy::default(), &some_case(), 48);
 }
 
 fn breaks(flaw: Flaw, law: &str) {

@@ -111,6 +111,8 @@ pub enum Desired {
         wood: Option<String>,
         joined: BTreeMap<String, ServiceId>,
         kept: BTreeSet<String>,
+        /// Of the kept ones those whose boxes follow the nodes.
+        following: BTreeSet<String>,
         leaving: BTreeSet<String>,
         boxes: BTreeMap<u16, WantedBox>,
         /// `None`: there are none, so boxes keep theirs.
@@ -413,6 +415,12 @@ impl PartModel for Toy {
             wood: owner.map(|owner| owner.service.annotation(WOOD).unwrap_or("pine").to_owned()),
             joined: joined()
                 .map(|member| (tag(&member.service.id), member.service.id.clone()))
+                .collect(),
+            following: members
+                .iter()
+                .filter(|member| member.follows_nodes())
+                .map(|member| tag(&member.service.id))
+                .filter(|tag| kept.contains(tag))
                 .collect(),
             kept,
             leaving,

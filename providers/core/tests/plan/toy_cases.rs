@@ -181,7 +181,7 @@ fn shelf_differences(desired: &Desired, shelf: Option<&Shelf>) -> Vec<String> {
     let Desired::Shelf {
         wood,
         joined,
-        kept,
+        following,
         leaving,
         boxes,
         nodes,
@@ -217,7 +217,7 @@ fn shelf_differences(desired: &Desired, shelf: Option<&Shelf>) -> Vec<String> {
     for (port, have) in &shelf.boxes {
         let owner = &have.owner;
         let surplus = (joined.contains_key(owner) && !boxes.contains_key(port)) || leaving.contains(owner);
-        let old = kept.contains(owner) && nodes.as_ref().is_some_and(|nodes| *nodes != have.nodes);
+        let old = following.contains(owner) && nodes.as_ref().is_some_and(|nodes| *nodes != have.nodes);
         if surplus || old {
             differences.push(format!("box {port}"));
         }

@@ -27,6 +27,7 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToySte
         wood,
         joined,
         kept,
+        following,
         leaving,
         boxes,
         nodes,
@@ -66,8 +67,8 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToySte
         .filter(|tag| !stays(tag) && !leaving.contains(*tag))
         .count();
     if joined.is_empty() && !shelf.tags().any(|tag| stays(&tag)) {
-        let swept = leaving.is_empty() && ours == Ownership::Ours;
-        let left = !leaving.is_empty() && others == 0;
+        let swept = leaving.is_empty() && kept.is_empty() && ours == Ownership::Ours;
+        let left = !leaving.is_empty() && kept.is_empty() && others == 0;
         if shelf.is_made_by_a_cluster() && (swept || left) {
             plan.steps.push(step(Change::DeleteShelf, None));
             return plan;
@@ -96,7 +97,7 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToySte
         if theirs && !keeps {
             plan.steps
                 .push(step(Change::RemoveBox(*port), joined.get(&have.owner)));
-        } else if kept.contains(&have.owner)
+        } else if following.contains(&have.owner)
             && let Some(nodes) = nodes
             && *nodes != have.nodes
         {

@@ -42,17 +42,25 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
+    /// A process can be killed at three moments of every write.
+    const KILLS: [Self; 3] = [
         Self::KilledBefore,
         Self::KilledAfterCommit,
         Self::KilledAfterReply,
+    ];
+    const TROUBLES: [Self; 5] = [
         Self::NoAnswerDone,
         Self::NoAnswerNotDone,
         Self::Unavailable,
         Self::Busy,
         Self::Stale,
     ];
+
+    /// What goes wrong with write number `at` in the tests: every kill, and the other troubles in turn.
+    pub(super) fn for_write(at: usize) -> impl Iterator<Item = Self> {
+        let trouble = Self::TROUBLES.into_iter().cycle().nth(at % Self::TROUBLES.len());
+        Self::KILLS.into_iter().chain(trouble)
+    }
 }
 
 /// Ids of all clouds, so that what one made is not made again by another that goes on with its truth.

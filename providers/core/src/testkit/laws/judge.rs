@@ -249,7 +249,7 @@ pub async fn restartable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
     let shape = model.shape(&cloud.truth());
     let writes = cloud.take_done().len();
     for at in 0..writes {
-        for fault in Fault::ALL {
+        for fault in Fault::for_write(at) {
             let cloud = self::cloud(model, &case);
             cloud.fail(at, fault);
             let doomed = engine(model, &cloud);
