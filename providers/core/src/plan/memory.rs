@@ -134,15 +134,16 @@ impl<M: PartModel> Memory<M> {
             .is_some_and(|known| known.left.contains(key))
     }
 
-    /// The parts that a Service leaves altogether: those that it left or leaves already, and what bears its mark beside
-    /// them. `None`: it wants a load balancer (again).
-    pub(super) fn leaves(&mut self, id: &ServiceId, parts: Option<(Vec<M::Key>, &[M::Key])>) -> Vec<M::Key> {
-        let Some((all, marked)) = parts else {
-            if let Some(known) = self.services.get_mut(id) {
-                known.leaves.clear();
-            }
-            return Vec::new();
-        };
+    /// It wants a load balancer (again).
+    pub(super) fn stays(&mut self, id: &ServiceId) {
+        if let Some(known) = self.services.get_mut(id) {
+            known.leaves.clear();
+        }
+    }
+
+    /// The parts that a Service leaves that wants no load balancer: those that it left or leaves already, or `all` if
+    /// it only begins, and beside them what still bears its mark.
+    pub(super) fn leaves(&mut self, id: &ServiceId, all: Vec<M::Key>, marked: &[M::Key]) -> Vec<M::Key> {
         if all.is_empty() {
             return all;
         }

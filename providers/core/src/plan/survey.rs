@@ -200,10 +200,10 @@ fn entry<M: PartModel>(
         .cloned()
         .collect();
     let (joins, leaves, traces) = if wants {
-        memory.leaves(&view.id, None);
+        memory.stays(&view.id);
         (named, leaves.clone(), leaves)
     } else {
-        let leaves = memory.leaves(&view.id, Some((leaves, &marked)));
+        let leaves = memory.leaves(&view.id, leaves, &marked);
         let listed = |key: &M::Key| named.contains(key) || marked.contains(key);
         let traces = leaves
             .iter()

@@ -46,6 +46,8 @@ enum Answer {
     Busy(Duration),
     Stale,
     Fail(Error),
+    /// Carried out, and no answer ever comes.
+    Hang,
 }
 
 #[async_trait]
@@ -95,6 +97,10 @@ impl PartCloud<Toy> for Scripted {
             Some(Answer::Busy(after)) => Ok(Outcome::Busy(after)),
             Some(Answer::Stale) => Ok(Outcome::Stale),
             Some(Answer::Fail(error)) => Err(error),
+            Some(Answer::Hang) => {
+                self.memory.send(key, step, seen, priority).await?;
+                std::future::pending().await
+            }
             Some(Answer::Wait(wait)) => match self.memory.send(key, step, seen, priority).await? {
                 Outcome::Done(reply) => Ok(Outcome::Accepted(reply, wait)),
                 other => Ok(other),
@@ -263,6 +269,22 @@ async fn what_is_not_done_in_time_fails_and_is_looked_at_anew() {
     let (_, fresh) = stage.cloud.script.lock().observed[0].clone();
     assert!(fresh, "what was seen before the failure does not count");
     assert_eq!(stage.cloud.memory.truth().shelves.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pass_that_was_dropped_while_it_wrote_makes_the_next_one_look_for_itself() {
+    let truth = Truth {
+        shelves: vec![own_shelf(0)],
+        ..Truth::default()
+    };
+    let stage = stage(truth, vec![service(0, &[80], &[])]);
+    stage.answer("create box 80", Answer::Hang);
+    let dropped = tokio::time::timeout(Duration::from_secs(1), stage.run("shelf/#10")).await;
+    assert!(dropped.is_err());
+    stage.cloud.script.lock().observed.clear();
+    let report = stage.run("shelf/#10").await;
+    assert!(stage.cloud.script.lock().observed[0].1, "not from a cache");
+    assert!(report.steps.is_empty(), "it was done: {report:?}");
 }
 
 #[tokio::test]

@@ -6,3 +6,4 @@ mod laws;
 mod toy;
 mod toy_cases;
 mod toy_plan;
+mod vouch;
