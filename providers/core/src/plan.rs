@@ -93,6 +93,7 @@ mod memory;
 mod metrics;
 mod model;
 mod pass;
+mod slot;
 mod steps;
 mod survey;
 mod vouch;

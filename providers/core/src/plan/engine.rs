@@ -18,7 +18,8 @@ use super::{
     memory::Memory,
     metrics::{PlanMetrics, Share},
     model::{PartCloud, PartModel},
-    pass::{Imagined, Pass, Slot},
+    pass::{Imagined, Pass},
+    slot::Slot,
     survey::Typed,
 };
 use crate::{

@@ -7,7 +7,8 @@ use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 use super::{
     engine::Engine,
     model::{Member, PartCloud, PartModel, Plan},
-    pass::{Imagined, Look, Pass, Slot},
+    pass::{Imagined, Look, Pass},
+    slot::Slot,
 };
 use crate::{
     Result,

@@ -5,7 +5,8 @@ use tracing::{Instrument, debug, info, info_span};
 
 use super::{
     model::{Outcome, PartCloud, PartModel, Step, Wait},
-    pass::{Carried, Pass, Waiting},
+    pass::{Carried, Pass},
+    slot::Waiting,
 };
 use crate::{
     Error, ErrorKind, Outcome as Fate, Result,

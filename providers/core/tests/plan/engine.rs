@@ -7,183 +7,19 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Freshness, Priority, Result, async_trait,
-    load_balancer::{
-        Ask, ClusterView, LoadBalancers, MemberState, PartKey, PartReport, PartState, Request, ServiceView,
-        StepText, Watcher, World,
-    },
-    plan::{Engine, Fact, Gathered, Member, Outcome, PartCloud, PlanMetrics, Vouch, Wait},
+    Error, ErrorKind,
+    load_balancer::{LoadBalancers, MemberState, PartKey, PartReport, PartState, Request, StepText, Watcher},
+    plan::{Engine, Fact, PlanMetrics, Vouch},
     testkit::laws::{MemoryCloud, Weather},
 };
 use parking_lot::Mutex;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use crate::{
-    toy::{COLOUR, Directory, Key, Observed, Reply, SHELF, Shelf, Toy, ToyStep, WAS, WOOD, shelf_name, tag},
+    stage::{Answer, WAIT, stage},
+    toy::{COLOUR, SHELF, Shelf, Toy, WAS, WOOD, shelf_name, tag},
     toy_cases::{Truth, id, marks, nodes, service, world},
 };
-
-/// A cloud that answers as it is told, and otherwise as a cloud in memory.
-struct Scripted {
-    memory: MemoryCloud<Toy>,
-    script: Mutex<Script>,
-}
-
-#[derive(Default)]
-struct Script {
-    /// Answers to the next writes whose sentence begins like this. What is answered so is carried out if it is
-    /// `Accepted`.
-    sends: Vec<(&'static str, Answer)>,
-    polls: Vec<Result<bool>>,
-    /// Whether an observation had to be fresh.
-    observed: Vec<(String, bool)>,
-    polled: usize,
-    held: BTreeMap<String, Error>,
-}
-
-enum Answer {
-    Wait(Wait),
-    Busy(Duration),
-    Stale,
-    Fail(Error),
-    /// Carried out, and no answer ever comes.
-    Hang,
-}
-
-#[async_trait]
-impl PartCloud<Toy> for Scripted {
-    async fn directory(&self, ask: Ask) -> Result<Arc<Directory>> {
-        self.memory.directory(ask).await
-    }
-
-    async fn inputs(
-        &self,
-        key: &Key,
-        members: &[Member<Toy>],
-        cluster: &ClusterView,
-        ask: Ask,
-    ) -> Result<Gathered<()>> {
-        let mut gathered = self.memory.inputs(key, members, cluster, ask).await?;
-        let held = &self.script.lock().held;
-        for member in members {
-            if let Some(error) = held.get(&*member.service.id.name) {
-                gathered.held.push((member.service.id.clone(), error.clone()));
-            }
-        }
-        Ok(gathered)
-    }
-
-    async fn observe(&self, key: &Key, members: &[Member<Toy>], ask: Ask) -> Result<Observed> {
-        let fresh = matches!(ask.freshness, Freshness::After(_));
-        self.script.lock().observed.push((key.to_string(), fresh));
-        self.memory.observe(key, members, ask).await
-    }
-
-    async fn send(
-        &self,
-        key: &Key,
-        step: &ToyStep,
-        seen: &Observed,
-        priority: Priority,
-    ) -> Result<Outcome<Reply>> {
-        let answer = {
-            let sends = &mut self.script.lock().sends;
-            let at = sends
-                .iter()
-                .position(|(begin, _)| step.to_string().starts_with(begin));
-            at.map(|at| sends.remove(at).1)
-        };
-        match answer {
-            Some(Answer::Busy(after)) => Ok(Outcome::Busy(after)),
-            Some(Answer::Stale) => Ok(Outcome::Stale),
-            Some(Answer::Fail(error)) => Err(error),
-            Some(Answer::Hang) => {
-                self.memory.send(key, step, seen, priority).await?;
-                std::future::pending().await
-            }
-            Some(Answer::Wait(wait)) => match self.memory.send(key, step, seen, priority).await? {
-                Outcome::Done(reply) => Ok(Outcome::Accepted(reply, wait)),
-                other => Ok(other),
-            },
-            None => self.memory.send(key, step, seen, priority).await,
-        }
-    }
-
-    async fn poll(&self, _: &Key, step: &ToyStep, _: &Observed, _: Priority) -> Result<Outcome<Reply>> {
-        let mut script = self.script.lock();
-        script.polled += 1;
-        let done = script.polls.remove(0)?;
-        drop(script);
-        let made = self
-            .memory
-            .truth()
-            .shelves
-            .into_iter()
-            .find(|shelf| shelf.name == step.shelf);
-        let reply = made.map_or(
-            Reply {
-                id: 0,
-                address: String::new(),
-            },
-            |shelf| Reply {
-                id: *shelf.id.known().unwrap(),
-                address: shelf.address.known().unwrap().clone(),
-            },
-        );
-        Ok(if done {
-            Outcome::Done(reply)
-        } else {
-            Outcome::Accepted(reply, WAIT)
-        })
-    }
-
-    async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch> {
-        self.memory.vouch(cluster, ask).await
-    }
-}
-
-const WAIT: Wait = Wait {
-    poll: Duration::from_secs(5),
-    deadline: Duration::from_secs(60),
-};
-
-struct Stage {
-    engine: Engine<Toy, Arc<Scripted>>,
-    cloud: Arc<Scripted>,
-    world: Arc<World>,
-}
-
-fn stage(truth: Truth, services: Vec<ServiceView>) -> Stage {
-    let cloud = Arc::new(Scripted {
-        memory: MemoryCloud::new(Toy::default(), truth, Weather::default()),
-        script: Mutex::default(),
-    });
-    Stage {
-        engine: Engine::new(Toy::default(), Arc::clone(&cloud), PlanMetrics::default()),
-        cloud,
-        world: Arc::new(world(services, nodes([("n0", true)]))),
-    }
-}
-
-impl Stage {
-    fn request(&self) -> Request {
-        Request::new(
-            Arc::clone(&self.world),
-            Ask {
-                freshness: Freshness::AtMost(Duration::from_secs(60)),
-                priority: Priority::User,
-            },
-        )
-    }
-
-    async fn run(&self, part: &str) -> PartReport {
-        self.engine.run(&PartKey::new(part), &self.request()).await
-    }
-
-    fn answer(&self, begin: &'static str, answer: Answer) {
-        self.cloud.script.lock().sends.push((begin, answer));
-    }
-}
 
 fn sentences(report: &PartReport) -> Vec<&str> {
     report
@@ -328,7 +164,7 @@ async fn stale_is_looked_at_again_three_times() {
         stage.run("shelf/new:shelf_n_s0").await.state,
         PartState::Done
     ));
-    let other = self::stage(Truth::default(), vec![service(0, &[80], &[])]);
+    let other = crate::stage::stage(Truth::default(), vec![service(0, &[80], &[])]);
     for _ in 0..4 {
         other.answer("create shelf", Answer::Stale);
     }

@@ -3,7 +3,9 @@
 
 mod engine;
 mod laws;
+mod stage;
 mod toy;
 mod toy_cases;
 mod toy_plan;
+mod toy_step;
 mod vouch;
