@@ -1,0 +1,63 @@
+//! What is kept of a part between calls.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::{
+    model::{Member, PartModel},
+    survey::Typed,
+};
+use crate::load_balancer::ServiceId;
+
+/// What is kept of a part between calls. Locked while a pass is at work: one writer per part.
+pub(super) struct Slot<M: PartModel> {
+    /// A write was sent and its end was not seen, or failed: the next look must not come from a cache.
+    pub(super) unsure: bool,
+    /// A step that the cloud is at work on.
+    pub(super) waiting: Option<Waiting<M>>,
+    /// Since when the part is busy without our doing.
+    pub(super) busy_since: Option<Instant>,
+    /// The pass so far, from its first call to the one that ends well.
+    pub(super) so_far: SoFar,
+}
+
+/// A step that the cloud is at work on.
+pub(super) struct Waiting<M: PartModel> {
+    pub(super) step: M::Step,
+    /// With the step folded in.
+    pub(super) observed: M::Observed,
+    pub(super) fresh: bool,
+    pub(super) until: Instant,
+    pub(super) since: Instant,
+    pub(super) deadline: Instant,
+    /// Whom it concerns.
+    pub(super) members: Vec<Member<M>>,
+    pub(super) survey: Option<Arc<Typed<M>>>,
+}
+
+/// What a pass did, over all its calls.
+#[derive(Default)]
+pub(super) struct SoFar {
+    pub(super) steps: usize,
+    pub(super) touched: BTreeSet<ServiceId>,
+    pub(super) touched_all: bool,
+    pub(super) announced: bool,
+}
+
+impl<M: PartModel> Default for Slot<M> {
+    fn default() -> Self {
+        Self {
+            unsure: false,
+            waiting: None,
+            busy_since: None,
+            so_far: SoFar::default(),
+        }
+    }
+}
+
+impl<M: PartModel> Slot<M> {
+    pub(super) fn is_idle(&self) -> bool {
+        !self.unsure && self.waiting.is_none()
+    }
+}

@@ -1,0 +1,383 @@
+//! What the engine does beside the laws: parks, looks again, holds back, refuses, renames, reports.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use ccm_core::{
+    Error, ErrorKind,
+    load_balancer::{LoadBalancers, MemberState, PartKey, PartReport, PartState, Request, StepText, Watcher},
+    plan::{Engine, Fact, PlanMetrics, Vouch},
+    testkit::laws::{MemoryCloud, Weather},
+};
+use parking_lot::Mutex;
+use prometheus_client::{encoding::text::encode, registry::Registry};
+
+use crate::{
+    stage::{Answer, WAIT, stage},
+    toy::{COLOUR, SHELF, Shelf, Toy, WAS, WOOD, shelf_name, tag},
+    toy_cases::{Truth, id, marks, nodes, service, world},
+};
+
+fn sentences(report: &PartReport) -> Vec<&str> {
+    report
+        .steps
+        .iter()
+        .map(|step| step.text.sentence.as_str())
+        .collect()
+}
+
+fn parked(report: &PartReport) -> (Duration, Duration) {
+    let PartState::Parked { until, since, .. } = report.state else {
+        panic!("not parked: {report:?}");
+    };
+    (until - tokio::time::Instant::now(), since.elapsed())
+}
+
+fn own_shelf(index: usize) -> Shelf {
+    Shelf {
+        id: Fact::Known(10 + index as u64),
+        name: shelf_name(&id(index)),
+        marks: [tag(&id(index)), marks().for_create().unwrap().to_string()].into(),
+        wood: "pine".to_owned(),
+        address: Fact::Known("192.0.2.1".to_owned()),
+        boxes: BTreeMap::new(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_is_parked_polled_when_it_is_time_and_finished_under_its_new_key() {
+    let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
+    stage.answer("create shelf", Answer::Wait(WAIT));
+    stage.cloud.script.lock().polls = vec![
+        Ok(false),
+        Err(Error::new(ErrorKind::Unavailable, "down")),
+        Ok(true),
+    ];
+    let report = stage.run("shelf/new:shelf_n_s0").await;
+    assert_eq!(parked(&report), (WAIT.poll, Duration::ZERO));
+    let renamed = report.renamed.clone().unwrap();
+    assert!(renamed.as_str().starts_with("shelf/#"), "{renamed}");
+    assert!(matches!(report.members[0].state, MemberState::Pending));
+
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let early = stage.run(renamed.as_str()).await;
+    assert_eq!(parked(&early), (Duration::from_secs(3), Duration::from_secs(2)));
+    assert_eq!(stage.cloud.script.lock().polled, 0, "it was too early to ask");
+
+    tokio::time::advance(Duration::from_secs(3)).await;
+    // The old name is still understood.
+    assert_eq!(parked(&stage.run("shelf/new:shelf_n_s0").await).0, WAIT.poll);
+    tokio::time::advance(WAIT.poll).await;
+    let failed = stage.run(renamed.as_str()).await;
+    assert!(matches!(&failed.state, PartState::Failed(error) if error.kind() == ErrorKind::Unavailable));
+    let done = stage.run(renamed.as_str()).await;
+    assert!(matches!(done.state, PartState::Done), "{done:?}");
+    assert_eq!(sentences(&done), ["create shelf shelf_n_s0 with 1 boxes"]);
+    assert_eq!(done.pass_steps, 1);
+    assert!(done.members[0].touched && !done.members[0].finished);
+    assert_eq!(done.next, [PartKey::new("board")]);
+    assert_eq!(stage.cloud.memory.truth().shelves.len(), 1);
+
+    let board = stage.run("board").await;
+    assert_eq!(sentences(&board), ["pin svc:n/s0 to n0"]);
+    let member = &board.members[0];
+    assert!(member.finished);
+    let ip = member.effects.ingress.as_ref().unwrap()[0].ip.clone().unwrap();
+    assert!(ip.starts_with("10.0.0."), "{ip}");
+    assert!(member.effects.annotations[WAS].is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_done_in_time_fails_and_is_looked_at_anew() {
+    let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
+    stage.answer("create shelf", Answer::Wait(WAIT));
+    stage.cloud.script.lock().polls = vec![Ok(false)];
+    stage.run("shelf/new:shelf_n_s0").await;
+    tokio::time::advance(WAIT.deadline).await;
+    let late = stage.run("shelf/new:shelf_n_s0").await;
+    assert!(matches!(&late.state, PartState::Failed(error) if error.kind() == ErrorKind::Timeout));
+    stage.cloud.script.lock().observed.clear();
+    let next = stage.run("shelf/new:shelf_n_s0").await;
+    assert!(matches!(next.state, PartState::Done));
+    let (_, fresh) = stage.cloud.script.lock().observed[0].clone();
+    assert!(fresh, "what was seen before the failure does not count");
+    assert_eq!(stage.cloud.memory.truth().shelves.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pass_that_was_dropped_while_it_wrote_makes_the_next_one_look_for_itself() {
+    let truth = Truth {
+        shelves: vec![own_shelf(0)],
+        ..Truth::default()
+    };
+    let stage = stage(truth, vec![service(0, &[80], &[])]);
+    stage.answer("create box 80", Answer::Hang);
+    let dropped = tokio::time::timeout(Duration::from_secs(1), stage.run("shelf/#10")).await;
+    assert!(dropped.is_err());
+    stage.cloud.script.lock().observed.clear();
+    let report = stage.run("shelf/#10").await;
+    assert!(stage.cloud.script.lock().observed[0].1, "not from a cache");
+    assert!(report.steps.is_empty(), "it was done: {report:?}");
+}
+
+#[tokio::test]
+async fn nothing_is_created_on_what_a_cache_says_and_nothing_else_is_read_twice() {
+    let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
+    stage.run("shelf/new:shelf_n_s0").await;
+    let observed = std::mem::take(&mut stage.cloud.script.lock().observed);
+    let fresh: Vec<_> = observed.iter().map(|(_, fresh)| *fresh).collect();
+    assert_eq!(fresh, [false, true]);
+    // Nothing to create: one look, from the cache if there is one.
+    stage.run("shelf/new:shelf_n_s0").await;
+    assert_eq!(stage.cloud.script.lock().observed.len(), 1);
+    assert!(!stage.cloud.script.lock().observed[0].1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_is_no_failure_and_says_since_when() {
+    let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
+    for _ in 0..2 {
+        stage.answer("create shelf", Answer::Busy(Duration::from_secs(7)));
+    }
+    let first = stage.run("shelf/new:shelf_n_s0").await;
+    assert_eq!(parked(&first), (Duration::from_secs(7), Duration::ZERO));
+    assert!(first.steps.is_empty());
+    tokio::time::advance(Duration::from_secs(7)).await;
+    let second = stage.run("shelf/new:shelf_n_s0").await;
+    assert!(matches!(second.state, PartState::Parked { .. }));
+    assert!(matches!(
+        stage.run("shelf/new:shelf_n_s0").await.state,
+        PartState::Done
+    ));
+}
+
+#[tokio::test]
+async fn stale_is_looked_at_again_three_times() {
+    let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
+    for _ in 0..3 {
+        stage.answer("create shelf", Answer::Stale);
+    }
+    assert!(matches!(
+        stage.run("shelf/new:shelf_n_s0").await.state,
+        PartState::Done
+    ));
+    let other = crate::stage::stage(Truth::default(), vec![service(0, &[80], &[])]);
+    for _ in 0..4 {
+        other.answer("create shelf", Answer::Stale);
+    }
+    let report = other.run("shelf/new:shelf_n_s0").await;
+    assert!(matches!(report.state, PartState::Failed(error) if error.kind() == ErrorKind::Conflict));
+}
+
+#[tokio::test]
+async fn bad_inputs_hold_back_one_member_alone() {
+    let mut shelf = own_shelf(0);
+    shelf.marks.insert(tag(&id(1)));
+    let truth = Truth {
+        shelves: vec![shelf],
+        ..Truth::default()
+    };
+    let services = vec![
+        service(0, &[80], &[(SHELF, "10")]),
+        service(1, &[81], &[(SHELF, "10")]),
+        service(2, &[82], &[(SHELF, "10"), (COLOUR, "plaid")]),
+    ];
+    let stage = stage(truth, services);
+    let error = Error::new(ErrorKind::InvalidSpec, "no such secret");
+    stage.cloud.script.lock().held.insert("s1".to_owned(), error);
+    let report = stage.run("shelf/#10").await;
+    assert!(matches!(report.state, PartState::Done));
+    assert_eq!(sentences(&report), ["create box 80 on shelf shelf_n_s0"]);
+    assert!(matches!(report.members[0].state, MemberState::Serves));
+    for held in &report.members[1..] {
+        assert!(matches!(held.state, MemberState::Held(_)) && !held.finished);
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_fails_for_good_holds_back_its_service_alone() {
+    let truth = Truth {
+        shelves: vec![own_shelf(0)],
+        ..Truth::default()
+    };
+    let services = vec![service(0, &[80], &[]), service(1, &[81], &[(SHELF, "10")])];
+    let stage = stage(truth, services);
+    let quota = Error::new(ErrorKind::QuotaExceeded, "no more boxes");
+    stage.answer("create box 80", Answer::Fail(quota));
+    let report = stage.run("shelf/#10").await;
+    assert!(matches!(report.state, PartState::Done), "{report:?}");
+    let MemberState::Held(error) = &report.members[0].state else {
+        panic!("{report:?}");
+    };
+    assert_eq!(error.kind(), ErrorKind::QuotaExceeded);
+    assert!(matches!(report.members[1].state, MemberState::Serves));
+    let boxes: BTreeSet<_> = stage.cloud.memory.truth().shelves[0]
+        .boxes
+        .keys()
+        .copied()
+        .collect();
+    assert_eq!(boxes, [81].into());
+}
+
+#[tokio::test]
+async fn nothing_is_changed_if_what_was_known_can_not_be_seen_and_nobody_vouches() {
+    let mut gone = service(0, &[80], &[(SHELF, "10"), (WAS, "10")]);
+    gone.deleting = true;
+    let stage = stage(Truth::default(), vec![gone]);
+    stage
+        .cloud
+        .memory
+        .vouches(Vouch::Unproven("no node is visible".to_owned()));
+    stage.run("board").await;
+    let report = stage.run("shelf/#10").await;
+    let PartState::Blocked(why) = &report.state else {
+        panic!("{report:?}");
+    };
+    assert!(
+        why.contains("shelf #10") && why.contains("no node is visible"),
+        "{why}"
+    );
+    assert!(!report.members[0].finished, "the finalizer must stay");
+    stage.cloud.memory.vouches(Vouch::Ours);
+    let report = stage.run("shelf/#10").await;
+    assert!(matches!(report.members[0].state, MemberState::Left));
+    assert!(report.members[0].finished);
+    assert_eq!(report.members[0].effects.annotations[WAS], None);
+}
+
+#[tokio::test]
+async fn who_moves_joins_the_new_part_before_leaving_the_old_one() {
+    let truth = Truth {
+        shelves: vec![own_shelf(0), own_shelf(1)],
+        ..Truth::default()
+    };
+    let mut stage = stage(truth, vec![service(0, &[80], &[]), service(1, &[81], &[])]);
+    for part in ["shelf/#10", "shelf/#11", "board"] {
+        stage.run(part).await;
+    }
+    let moved = service(1, &[81], &[(SHELF, "10")]);
+    stage.world = Arc::new(world(vec![service(0, &[80], &[]), moved], nodes([("n0", true)])));
+    stage.answer(
+        "create box",
+        Answer::Fail(Error::new(ErrorKind::Unavailable, "down")),
+    );
+    let old = stage.run("shelf/#11").await;
+    assert!(matches!(&old.members[0].state, MemberState::Kept(why) if why.contains("shelf/#10")));
+    assert!(matches!(stage.run("shelf/#10").await.state, PartState::Failed(_)));
+    assert!(
+        stage.run("shelf/#11").await.steps.is_empty(),
+        "the new one does not serve yet"
+    );
+    let new = stage.run("shelf/#10").await;
+    assert!(new.next.contains(&PartKey::new("shelf/#11")), "{:?}", new.next);
+    stage.run("board").await;
+    let old = stage.run("shelf/#11").await;
+    assert_eq!(sentences(&old), ["delete shelf shelf_n_s1"]);
+}
+
+#[tokio::test]
+async fn a_difference_that_can_not_be_changed_stands_in_the_way_of_nothing_else() {
+    let truth = Truth {
+        shelves: vec![own_shelf(0)],
+        ..Truth::default()
+    };
+    let stage = stage(truth, vec![service(0, &[80], &[(WOOD, "oak")])]);
+    let report = stage.run("shelf/#10").await;
+    assert_eq!(report.blocked[0].field, "wood");
+    assert_eq!(
+        report.blocked[0].to_string(),
+        "the wood is pine and can not be made oak without making it anew"
+    );
+    assert_eq!(sentences(&report), ["create box 80 on shelf shelf_n_s0"]);
+    assert!(matches!(report.members[0].state, MemberState::Serves));
+    assert_eq!(stage.engine.status()[0].blocked.len(), 1);
+}
+
+#[derive(Default)]
+struct Listener(Mutex<Vec<String>>);
+
+impl Watcher for Listener {
+    fn due(&self, part: &PartKey, steps: &[StepText]) {
+        self.0.lock().push(format!("{part}: {}", steps.len()));
+    }
+}
+
+#[tokio::test]
+async fn whoever_watches_is_told_once_and_only_if_something_is_due() {
+    let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
+    let listener = Arc::new(Listener::default());
+    let request = Request {
+        watcher: Some(Arc::clone(&listener) as Arc<dyn Watcher>),
+        ..stage.request()
+    };
+    stage.answer("create shelf", Answer::Busy(Duration::ZERO));
+    let part = PartKey::new("shelf/new:shelf_n_s0");
+    for _ in 0..3 {
+        stage.engine.run(&part, &request).await;
+    }
+    assert_eq!(*listener.0.lock(), ["shelf/new:shelf_n_s0: 1"]);
+}
+
+#[tokio::test]
+async fn a_service_of_another_class_is_left_alone_whatever_is_on_it() {
+    let mut other = service(0, &[80], &[]);
+    other.class = Some("acme".into());
+    other.deleting = true;
+    let truth = Truth {
+        shelves: vec![own_shelf(0)],
+        ..Truth::default()
+    };
+    let stage = stage(truth, vec![other]);
+    let survey = stage.engine.survey(&stage.request()).await.unwrap();
+    assert!(survey.services[0].joins.is_empty() && survey.services[0].leaves.is_empty());
+    assert!(survey.parts.is_empty() && survey.strays.is_empty());
+    stage.run("shelf/#10").await;
+    assert_eq!(stage.cloud.memory.truth().shelves.len(), 1);
+}
+
+#[tokio::test]
+async fn a_plan_of_one_service_shows_its_parts_and_writes_nothing() {
+    let stage = stage(
+        Truth::default(),
+        vec![service(0, &[80], &[]), service(1, &[81], &[])],
+    );
+    let plans = stage.engine.plan(&stage.request(), Some(&id(1))).await.unwrap();
+    let text: Vec<_> = plans
+        .iter()
+        .flat_map(|plan| &plan.steps)
+        .map(|step| step.sentence.as_str())
+        .collect();
+    assert_eq!(
+        text,
+        ["create shelf shelf_n_s1 with 1 boxes", "pin svc:n/s1 to n0"]
+    );
+    assert!(stage.cloud.memory.truth().shelves.is_empty());
+}
+
+#[tokio::test]
+async fn steps_and_passes_are_counted() {
+    let mut registry = Registry::default();
+    let metrics = PlanMetrics::register(&mut registry);
+    let cloud = Arc::new(MemoryCloud::new(
+        Toy::default(),
+        Truth::default(),
+        Weather::default(),
+    ));
+    let engine = Engine::new(Toy::default(), cloud, metrics);
+    let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
+    engine
+        .run(&PartKey::new("shelf/new:shelf_n_s0"), &stage.request())
+        .await;
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    for line in [
+        "ccm_plan_passes_total{provider=\"toy\",part=\"shelf\",result=\"done\"} 1",
+        "ccm_plan_steps_total{provider=\"toy\",part=\"shelf\",step=\"shelf_create\",result=\"ok\"} 1",
+        "ccm_plan_step_duration_seconds_count{provider=\"toy\",step=\"shelf_create\"} 1",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}

@@ -1,0 +1,68 @@
+//! The toy keeps the laws, and a toy with one flaw breaks the law that the flaw is about.
+
+use std::pin::Pin;
+
+use ccm_core::testkit::laws::{Broken, Case, converges, foretold, laws, polite, quiet, restartable};
+use proptest::{
+    strategy::{Strategy, ValueTree},
+    test_runner::TestRunner,
+};
+
+use crate::{
+    toy::{Flaw, Toy},
+    toy_cases::{Truth, some_case},
+};
+
+#[test]
+fn a_sound_model_keeps_all_laws() {
+    laws(&Toy::default(), &some_case(), 150);
+}
+
+type Verdict<'a> = Pin<Box<dyn Future<Output = Result<(), Broken>> + 'a>>;
+
+/// There is a case in which a toy with this flaw breaks the law, and a sound one does not.
+fn breaks(flaw: Flaw, law: for<'a> fn(&'a Toy, &'a Case<Truth>) -> Verdict<'a>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let flawed = Toy { flaw: Some(flaw) };
+    // The same cases in every run.
+    let mut runner = TestRunner::deterministic();
+    let cases = (0..1000).map(|_| some_case().new_tree(&mut runner).unwrap().current());
+    let mut broken = cases.filter(|case| runtime.block_on(law(&flawed, case)).is_err());
+    let case = broken.next().expect("the flaw goes unseen");
+    runtime.block_on(law(&Toy::default(), &case)).unwrap();
+}
+
+#[test]
+fn a_difference_that_is_forgotten_breaks_convergence() {
+    breaks(Flaw::ForgetsColour, |toy, case| Box::pin(converges(toy, case)));
+}
+
+#[test]
+fn a_step_that_is_always_due_breaks_convergence() {
+    breaks(Flaw::PaintsAlways, |toy, case| Box::pin(converges(toy, case)));
+}
+
+#[test]
+fn making_something_anew_breaks_convergence() {
+    breaks(Flaw::Recreates, |toy, case| Box::pin(converges(toy, case)));
+}
+
+#[test]
+fn saying_something_else_every_time_breaks_quiet() {
+    breaks(Flaw::Chatty, |toy, case| Box::pin(quiet(toy, case)));
+}
+
+#[test]
+fn what_can_not_be_found_again_breaks_restartability() {
+    breaks(Flaw::TagsLater, |toy, case| Box::pin(restartable(toy, case)));
+}
+
+#[test]
+fn touching_what_is_not_ours_breaks_politeness() {
+    breaks(Flaw::Rude, |toy, case| Box::pin(polite(toy, case)));
+}
+
+#[test]
+fn a_plan_that_does_not_see_to_the_end_breaks_foretelling() {
+    breaks(Flaw::Vague, |toy, case| Box::pin(foretold(toy, case)));
+}

@@ -1,0 +1,11 @@
+//! The plan engine, on a toy cloud.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
+
+mod engine;
+mod laws;
+mod stage;
+mod toy;
+mod toy_cases;
+mod toy_plan;
+mod toy_step;
+mod vouch;

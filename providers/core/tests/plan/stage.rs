@@ -1,0 +1,178 @@
+//! A toy cloud that answers as it is told, and an engine on it.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use ccm_core::{
+    Error, Freshness, Priority, Result, async_trait,
+    load_balancer::{Ask, ClusterView, LoadBalancers, PartKey, PartReport, Request, ServiceView, World},
+    plan::{Engine, Gathered, Member, Outcome, PartCloud, PlanMetrics, Vouch, Wait},
+    testkit::laws::{MemoryCloud, Weather},
+};
+use parking_lot::Mutex;
+
+use crate::{
+    toy::{Directory, Key, Observed, Reply, Toy, ToyStep},
+    toy_cases::{Truth, nodes, world},
+};
+
+/// A cloud that answers as it is told, and otherwise as a cloud in memory.
+pub struct Scripted {
+    pub memory: MemoryCloud<Toy>,
+    pub script: Mutex<Script>,
+}
+
+#[derive(Default)]
+pub struct Script {
+    /// Answers to the next writes whose sentence begins like this. What is answered so is carried out if it is
+    /// `Accepted`.
+    pub sends: Vec<(&'static str, Answer)>,
+    pub polls: Vec<Result<bool>>,
+    /// Whether an observation had to be fresh.
+    pub observed: Vec<(String, bool)>,
+    pub polled: usize,
+    pub held: BTreeMap<String, Error>,
+}
+
+pub enum Answer {
+    Wait(Wait),
+    Busy(Duration),
+    Stale,
+    Fail(Error),
+    /// Carried out, and no answer ever comes.
+    Hang,
+}
+
+#[async_trait]
+impl PartCloud<Toy> for Scripted {
+    async fn directory(&self, ask: Ask) -> Result<Arc<Directory>> {
+        self.memory.directory(ask).await
+    }
+
+    async fn inputs(
+        &self,
+        key: &Key,
+        members: &[Member<Toy>],
+        cluster: &ClusterView,
+        ask: Ask,
+    ) -> Result<Gathered<()>> {
+        let mut gathered = self.memory.inputs(key, members, cluster, ask).await?;
+        let held = &self.script.lock().held;
+        for member in members {
+            if let Some(error) = held.get(&*member.service.id.name) {
+                gathered.held.push((member.service.id.clone(), error.clone()));
+            }
+        }
+        Ok(gathered)
+    }
+
+    async fn observe(&self, key: &Key, members: &[Member<Toy>], ask: Ask) -> Result<Observed> {
+        let fresh = matches!(ask.freshness, Freshness::After(_));
+        self.script.lock().observed.push((key.to_string(), fresh));
+        self.memory.observe(key, members, ask).await
+    }
+
+    async fn send(
+        &self,
+        key: &Key,
+        step: &ToyStep,
+        seen: &Observed,
+        priority: Priority,
+    ) -> Result<Outcome<Reply>> {
+        let answer = {
+            let sends = &mut self.script.lock().sends;
+            let at = sends
+                .iter()
+                .position(|(begin, _)| step.to_string().starts_with(begin));
+            at.map(|at| sends.remove(at).1)
+        };
+        match answer {
+            Some(Answer::Busy(after)) => Ok(Outcome::Busy(after)),
+            Some(Answer::Stale) => Ok(Outcome::Stale),
+            Some(Answer::Fail(error)) => Err(error),
+            Some(Answer::Hang) => {
+                self.memory.send(key, step, seen, priority).await?;
+                std::future::pending().await
+            }
+            Some(Answer::Wait(wait)) => match self.memory.send(key, step, seen, priority).await? {
+                Outcome::Done(reply) => Ok(Outcome::Accepted(reply, wait)),
+                other => Ok(other),
+            },
+            None => self.memory.send(key, step, seen, priority).await,
+        }
+    }
+
+    async fn poll(&self, _: &Key, step: &ToyStep, _: &Observed, _: Priority) -> Result<Outcome<Reply>> {
+        let mut script = self.script.lock();
+        script.polled += 1;
+        let done = script.polls.remove(0)?;
+        drop(script);
+        let made = self
+            .memory
+            .truth()
+            .shelves
+            .into_iter()
+            .find(|shelf| shelf.name == step.shelf);
+        let reply = made.map_or(
+            Reply {
+                id: 0,
+                address: String::new(),
+            },
+            |shelf| Reply {
+                id: *shelf.id.known().unwrap(),
+                address: shelf.address.known().unwrap().clone(),
+            },
+        );
+        Ok(if done {
+            Outcome::Done(reply)
+        } else {
+            Outcome::Accepted(reply, WAIT)
+        })
+    }
+
+    async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch> {
+        self.memory.vouch(cluster, ask).await
+    }
+}
+
+pub const WAIT: Wait = Wait {
+    poll: Duration::from_secs(5),
+    deadline: Duration::from_secs(60),
+};
+
+pub struct Stage {
+    pub engine: Engine<Toy, Arc<Scripted>>,
+    pub cloud: Arc<Scripted>,
+    pub world: Arc<World>,
+}
+
+pub fn stage(truth: Truth, services: Vec<ServiceView>) -> Stage {
+    let cloud = Arc::new(Scripted {
+        memory: MemoryCloud::new(Toy::default(), truth, Weather::default()),
+        script: Mutex::default(),
+    });
+    Stage {
+        engine: Engine::new(Toy::default(), Arc::clone(&cloud), PlanMetrics::default()),
+        cloud,
+        world: Arc::new(world(services, nodes([("n0", true)]))),
+    }
+}
+
+impl Stage {
+    pub fn request(&self) -> Request {
+        Request::new(
+            Arc::clone(&self.world),
+            Ask {
+                freshness: Freshness::AtMost(Duration::from_secs(60)),
+                priority: Priority::User,
+            },
+        )
+    }
+
+    pub async fn run(&self, part: &str) -> PartReport {
+        self.engine.run(&PartKey::new(part), &self.request()).await
+    }
+
+    pub fn answer(&self, begin: &'static str, answer: Answer) {
+        self.cloud.script.lock().sends.push((begin, answer));
+    }
+}
