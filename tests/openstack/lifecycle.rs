@@ -229,6 +229,10 @@ async fn all_are_held(scene: &Scene, nodes: &[String], ids_known: usize) {
             message.contains("credentials") && message.contains("kubectl delete node"),
             "{message}"
         );
+        assert!(
+            message.contains(&scene.cloud.auth_url()) && message.contains("project"),
+            "{message}"
+        );
     }
     asked(scene, 10).await;
     assert_eq!(count(scene).await, nodes.len());
