@@ -55,6 +55,9 @@ pub(crate) struct AppContext {
 /// If a part ends before it was told to.
 pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(context.client.clone()));
+    for controller in &context.config.controllers.disabled {
+        info!(controller, "The controller is switched off");
+    }
     let shutdown = context.shutdown.clone();
     let mut candidacy = context.candidacy.clone();
 
@@ -145,7 +148,6 @@ fn start_controllers(
     let mut controllers = JoinSet::new();
     let starts = |name| {
         if !config.controllers.is_enabled(name) {
-            info!(controller = name, "The controller is switched off");
             return false;
         }
         if cloud.instances().is_none() {

@@ -287,6 +287,7 @@ async fn a_right_that_is_missing_is_said_and_the_node_goes_once_it_is_there() {
             "rules": [
                 {"apiGroups": [""], "resources": ["nodes"], "verbs": verbs},
                 {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
             ],
         }))
         .unwrap()

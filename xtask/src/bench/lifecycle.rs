@@ -83,6 +83,9 @@ struct Gone {
 }
 
 pub(crate) async fn run(options: &LifecycleOptions, program: &Path) -> Result<()> {
+    say("the leader ends");
+    let drained = failovers(program, End::Drained).await?;
+    let killed = failovers(program, End::Killed).await?;
     let time = Duration::from_secs(options.minutes * 60);
     let (mut large, mut small) = tokio::try_join!(
         Cluster::start(program, options.nodes),
@@ -100,9 +103,6 @@ pub(crate) async fn run(options: &LifecycleOptions, program: &Path) -> Result<()
         single.push(small.gone(1).await?);
     }
     drop(small);
-    say("the leader ends");
-    let drained = failovers(program, End::Drained).await?;
-    let killed = failovers(program, End::Killed).await?;
 
     let report = report(options, &not_ready, &many, &single, &drained, &killed);
     print(&report);
@@ -212,6 +212,7 @@ async fn failovers(program: &Path, end: End) -> Result<Vec<Duration>> {
     let leads = "leader_election_master_status{name=\"cloud-controller-manager\"}";
     let mut times = Vec::new();
     for (i, name) in names.iter().enumerate() {
+        leader.wait_healthy("/readyz", LIMIT).await?;
         wait_for(&leader, leads, 1).await?;
         let mut standby = stage.launch("openstack", &[])?;
         standby.wait_healthy("/readyz", LIMIT).await?;
