@@ -38,17 +38,25 @@ async fn a_killed_leader_is_followed_when_its_lease_is_over() {
     assert_eq!(stage.ledger.successions(), ["a", "b"]);
 }
 
+/// It sleeps between two writes: a request that the system has in hand already nobody can call back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_wakes_up_too_late_writes_no_more() {
     let stage = Stage::set().await;
     for round in 1..=3 {
         let (leader, successor) = (format!("a{round}"), format!("b{round}"));
-        let mut first = stage.ours(&leader, &short(), &[]);
-        stage.writes(&leader).await;
-        let mut second = stage.standby(&successor, &short()).await;
+        let mut first = stage.ours(&leader, &short(), &["--node-status-update-frequency=2s"]);
+        stage
+            .eventually("it has written", async || {
+                let entries = stage.ledger.entries();
+                let last = entries.last().filter(|entry| entry.writer == leader)?;
+                let age = last.returned?.elapsed().ok()?;
+                (age < Duration::from_millis(300)).then_some(())
+            })
+            .await;
         first.pause().unwrap();
-        stage.writes(&successor).await;
         let written = stage.ledger.count(&leader);
+        let mut second = stage.ours(&successor, &short(), &[]);
+        stage.writes(&successor).await;
         first.resume().unwrap();
         gives_up(&stage, &leader, &mut first).await;
         assert_eq!(stage.ledger.count(&leader), written, "{}", stage.log(&leader));

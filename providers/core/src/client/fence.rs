@@ -16,6 +16,10 @@ use tokio::{
 ///
 /// A write that is under way when permission ends is cut off. What became of it is unknown.
 ///
+/// What it can not do is to call back a request that is on its way already: in the SDK's connection, in the system, in
+/// the network. If the process is stopped in the fraction of a millisecond in which a request is there and not yet sent,
+/// it is sent when the process goes on. Against that only the cloud could help, by refusing writes of an old leader.
+///
 /// ```
 /// # use std::time::Duration;
 /// # use ccm_core::client::{Fence, Fenced};
