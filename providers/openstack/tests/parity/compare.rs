@@ -24,18 +24,31 @@ const HEADERS: &[&str] = &[
 
 /// Lists whose order means nothing. The ids of networks differ from cloud to cloud, and with them their order.
 const SETS: &[&str] = &[
+    "allowed_cidrs",
     "endpoints",
+    "listeners",
+    "members",
     "methods",
     "networks",
+    "pools",
     "resources",
     "roles",
+    "routes",
+    "security_group_rules",
+    "security_groups",
     "subnets",
+    "tags",
     "values",
     "versions",
 ];
 
 /// Where the part of an error message begins that shows Python's own data: the schema, and sets in no order.
-const INNARDS: &[&str] = &["\n\nFailed validating ", "is not one of ["];
+const INNARDS: &[&str] = &[
+    "\n\nFailed validating ",
+    "is not one of [",
+    "Value should be one of: ",
+    "Value: '{",
+];
 
 /// Words that stand for what is different in each cloud: everything that the world knows by name, and what has the
 /// form of an id, a time, a physical address or a token.
@@ -119,7 +132,7 @@ fn catalogue(world: &World, services: &[Value]) -> Value {
     let mut shown = Map::new();
     for service in services {
         let kind = service["type"].as_str().unwrap_or_default();
-        if !["identity", "compute", "network"].contains(&kind) {
+        if !["identity", "compute", "network", "load-balancer"].contains(&kind) {
             continue;
         }
         let mut service = normal_json(world, service);
@@ -148,6 +161,8 @@ fn normal_json(world: &World, value: &Value) -> Value {
             for (key, value) in fields {
                 let mut value = match (key.as_str(), value) {
                     ("audit_ids", Value::Array(ids)) => json!(format!("{} audit ids", ids.len())),
+                    // A number in the service's database.
+                    ("standard_attr_id", Value::Number(_)) => json!("a number"),
                     ("catalog", Value::Array(services)) => catalogue(world, services),
                     _ => normal_json(world, value),
                 };
