@@ -126,7 +126,6 @@ fn before() -> Vec<Step> {
         json!({"listeners": [{"protocol": "TCP", "protocol_port": 1, "default_pool": {"name": "p", "protocol": "TCP"}}]}),
         json!({"pools": [{"name": "p", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN"}, {"name": "p", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN"}]}),
         json!({"listeners": [{"protocol": "TCP", "protocol_port": 1}, {"protocol": "HTTP", "protocol_port": 1}]}),
-        json!({"listeners": [{"protocol": "TCP", "protocol_port": 1, "allowed_cidrs": ["fd00::/64"]}]}),
         json!({"listeners": [{"protocol": "TCP", "protocol_port": 1, "allowed_cidrs": ["x"]}]}),
         json!({"listeners": [{"protocol": "UDP", "protocol_port": 1, "default_pool": {"name": "p", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN"}}]}),
         json!({"pools": [{"name": "p", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "members": [{"address": "10.7.0.9"}]}]}),

@@ -35,14 +35,17 @@ pub(super) fn story() -> Vec<Step> {
 fn floating() -> Vec<Step> {
     let wanted = json!({"floating_network_id": "<public-net>", "description": "d"});
     let mut steps = vec![
+        post(
+            "/ports",
+            &json!({"port": {"network_id": "<net>", "name": "inner"}}),
+        )
+        .note("inner", "/port/id")
+        .note("inner-ip", "/port/fixed_ips/0/ip_address"),
         post("/floatingips", &json!({ "floatingip": wanted }))
             .note("f", "/floatingip/id")
             .note("f-ip", "/floatingip/floating_ip_address"),
         get("/floatingips/<f>"),
-        put(
-            "/floatingips/<f>",
-            &json!({"floatingip": {"port_id": "<port-b>"}}),
-        ),
+        put("/floatingips/<f>", &json!({"floatingip": {"port_id": "<inner>"}})),
         get("/floatingips/<f>"),
         post(
             "/floatingips",
@@ -54,16 +57,16 @@ fn floating() -> Vec<Step> {
         ),
     ];
     for query in [
-        "port_id=<port-b>",
+        "port_id=<inner>",
         "port_id=nothing",
         "floating_ip_address=<f-ip>",
         "description=other",
         "project_id=<project>&description=other",
-        "floating_network_id=<public-net>&status=ACTIVE",
+        "floating_network_id=<public-net>&status=ACTIVE&description=other",
         "tags=x",
         "nothing=1",
         "limit=1&description=other",
-        "fixed_ip_address=<ip-b>",
+        "fixed_ip_address=<inner-ip>",
         "router_id=nothing",
     ] {
         steps.push(get(&format!("/floatingips?fields=id&{query}")));
@@ -111,6 +114,7 @@ fn floating() -> Vec<Step> {
         delete("/floatingips/<f>"),
         delete("/floatingips/<f>"),
         delete("/floatingips"),
+        delete("/ports/<inner>"),
         get("/quotas/<project>"),
     ]);
     steps
@@ -244,7 +248,7 @@ fn ports() -> Vec<Step> {
         put("/ports/<own>/tags", &json!({"tags": ["b", "c"]})),
         get("/ports?tags=b,c&fields=id&fields=tags"),
         delete("/ports/<own>/tags"),
-        put(&format!("/ports/{ABSENT}/tags/a"), &json!({})),
+        call("network", Method::PUT, &format!("/v2.0/ports/{ABSENT}/tags/a")),
         put("/ports/<own>", &json!({"port": {"security_groups": []}})),
         delete("/security-groups/<g>"),
         delete("/ports/<own>"),
@@ -269,15 +273,15 @@ fn routers() -> Vec<Step> {
         put("/routers/<router>", &routes(vec![a.clone()])),
         put(
             "/routers/<router>/add_extraroutes",
+            &routes(vec![route(5, "192.0.2.1")]),
+        ),
+        put(
+            "/routers/<router>/add_extraroutes",
             &routes(vec![a.clone(), b.clone()]),
         ),
         put(
             "/routers/<router>/add_extraroutes",
             &routes(vec![route(0, "10.7.0.79")]),
-        ),
-        put(
-            "/routers/<router>/add_extraroutes",
-            &routes(vec![route(5, "192.0.2.1")]),
         ),
         put(
             "/routers/<router>/add_extraroutes",
