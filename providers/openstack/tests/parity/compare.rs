@@ -63,7 +63,7 @@ fn normal(world: &World, text: &str) -> String {
     known.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
     let mut text = text.to_owned();
     for (name, value) in known {
-        text = text.replace(value, &format!("<{name}>"));
+        text = replace_whole(&text, value, &format!("<{name}>"));
     }
     for innards in INNARDS {
         if let Some(at) = text.find(innards) {
@@ -83,6 +83,23 @@ fn normal(world: &World, text: &str) -> String {
         rest = remaining;
     }
     normal
+}
+
+/// Replaces a text where it is no part of a longer number: an address may be the beginning of another.
+fn replace_whole(text: &str, value: &str, with: &str) -> String {
+    let mut replaced = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(value).filter(|_| !value.is_empty()) {
+        let (before, found) = rest.split_at(at);
+        let after = &found[value.len()..];
+        let goes_on =
+            value.ends_with(|c: char| c.is_ascii_digit()) && after.starts_with(|c: char| c.is_ascii_digit());
+        replaced.push_str(before);
+        replaced.push_str(if goes_on { value } else { with });
+        rest = after;
+    }
+    replaced.push_str(rest);
+    replaced
 }
 
 fn form(word: &str) -> String {

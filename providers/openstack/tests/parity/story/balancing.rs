@@ -128,7 +128,7 @@ fn before() -> Vec<Step> {
         json!({"listeners": [{"protocol": "TCP", "protocol_port": 1}, {"protocol": "HTTP", "protocol_port": 1}]}),
         json!({"listeners": [{"protocol": "TCP", "protocol_port": 1, "allowed_cidrs": ["x"]}]}),
         json!({"listeners": [{"protocol": "UDP", "protocol_port": 1, "default_pool": {"name": "p", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN"}}]}),
-        json!({"pools": [{"name": "p", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "members": [{"address": "10.7.0.9"}]}]}),
+        json!({"pools": [{"name": "p", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "members": [{"address": "10.8.0.9"}]}]}),
         json!({"pools": [{"name": "p", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "members": [{"address": "169.254.169.254", "protocol_port": 1}]}]}),
         json!({"pools": [{"name": "p", "protocol": "UDP", "lb_algorithm": "ROUND_ROBIN", "healthmonitor": {"type": "UDP-CONNECT", "delay": 1, "timeout": 1, "max_retries": 1}}]}),
         json!({"pools": [{"name": "p", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "healthmonitor": {"type": "UDP-CONNECT", "delay": 5, "timeout": 1, "max_retries": 1}}]}),
@@ -157,7 +157,7 @@ fn before() -> Vec<Step> {
 
 /// The load balancer as the controller makes it: everything in one request. Nothing can be changed meanwhile.
 fn birth() -> Vec<Step> {
-    let member = |port: u16| json!({"address": "10.7.0.201", "protocol_port": port, "name": "node-1", "subnet_id": "<subnet>"});
+    let member = |port: u16| json!({"address": "10.8.0.201", "protocol_port": port, "name": "node-1", "subnet_id": "<subnet>"});
     let monitor = json!({"name": "monitor_0", "type": "TCP", "delay": 5, "timeout": 3, "max_retries": 1, "max_retries_down": 3});
     let tcp = json!({
         "name": "pool_0", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "members": [member(30080)], "healthmonitor": monitor,
@@ -266,7 +266,7 @@ fn reads() -> Vec<Step> {
         "/pools?fields=name&lb_algorithm=SOURCE_IP",
         "/healthmonitors?fields=name&pool_id=<p0>",
         "/healthmonitors?fields=name&type=TCP",
-        "/pools/<p0>/members?fields=name&address=10.7.0.201",
+        "/pools/<p0>/members?fields=name&address=10.8.0.201",
         "/pools/<p0>/members?fields=name&nothing=1",
     ] {
         steps.push(get(path));
@@ -276,20 +276,20 @@ fn reads() -> Vec<Step> {
 
 /// Each part, changed and made on its own.
 fn parts() -> Vec<Step> {
-    let node = |last: u8| json!({"address": format!("10.7.0.{last}"), "protocol_port": 30080, "name": format!("node-{last}")});
+    let node = |last: u8| json!({"address": format!("10.8.0.{last}"), "protocol_port": 30080, "name": format!("node-{last}")});
     vec![
         put("/pools/<p0>/members", &json!({"members": [node(201), node(202)]})).rest(),
         get("/pools/<p0>/members"),
         put(
             "/pools/<p0>/members?additive_only=true",
-            &json!({"members": [{"address": "10.7.0.203", "protocol_port": 30080, "weight": 0, "backup": true, "monitor_port": 10256}]}),
+            &json!({"members": [{"address": "10.8.0.203", "protocol_port": 30080, "weight": 0, "backup": true, "monitor_port": 10256}]}),
         )
         .rest(),
         get("/pools/<p0>/members?sort=address").note("m3", "/members/2/id"),
         put("/pools/<p0>/members/<m3>", &json!({"member": {"weight": 7, "name": "named"}})).rest(),
         get("/pools/<p0>/members/<m3>"),
         // What a batch does not repeat is set back, but for the name.
-        put("/pools/<p0>/members", &json!({"members": [{"address": "10.7.0.203", "protocol_port": 30080}]})).rest(),
+        put("/pools/<p0>/members", &json!({"members": [{"address": "10.8.0.203", "protocol_port": 30080}]})).rest(),
         get("/pools/<p0>/members"),
         delete("/pools/<p0>/members/<m3>").rest(),
         get("/pools/<p0>/members"),
@@ -394,7 +394,7 @@ fn refusals() -> Vec<Step> {
     ] {
         steps.push(put("/pools/<p0>", &json!({"pool": body})));
     }
-    let member = json!({"address": "10.7.0.210", "protocol_port": 30080});
+    let member = json!({"address": "10.8.0.210", "protocol_port": 30080});
     for changes in [
         json!({"address": "x"}),
         json!({"address": "-"}),
@@ -403,18 +403,18 @@ fn refusals() -> Vec<Step> {
         json!({"weight": -1}),
         json!({"subnet_id": ABSENT}),
         json!({"address": "169.254.169.254"}),
-        json!({"address": "10.7.0.204"}),
+        json!({"address": "10.8.0.204"}),
         json!({"monitor_port": 0}),
         json!({"nothing": 1}),
     ] {
         let body = with(&member, &changes);
         steps.push(post("/pools/<p0>/members", &json!({"member": body})));
-        if changes != json!({"address": "10.7.0.204"}) {
+        if changes != json!({"address": "10.8.0.204"}) {
             steps.push(put("/pools/<p0>/members", &json!({"members": [body]})));
         }
     }
     steps.push(put("/pools/<p0>/members", &json!({"members": [member, member]})));
-    let known = json!({"address": "10.7.0.204", "protocol_port": 30080});
+    let known = json!({"address": "10.8.0.204", "protocol_port": 30080});
     steps.push(put("/pools/<p0>/members", &json!({"members": [known, known]})));
     steps.push(put("/pools/<p0>/members?nothing=1", &json!({"members": []})));
     steps.push(post(
@@ -459,7 +459,7 @@ fn refusals() -> Vec<Step> {
         steps.push(put("/healthmonitors/<h0>", &json!({"healthmonitor": body})));
     }
     for body in [
-        json!({"vip_address": "10.7.0.9"}),
+        json!({"vip_address": "10.8.0.9"}),
         json!({"name": 5}),
         json!({"tags": null}),
     ] {

@@ -179,8 +179,8 @@ fn groups() -> Vec<Step> {
         json!({"protocol": "udp", "description": "x"}),
         json!({"protocol": "sctp"}),
         json!({"ethertype": "IPv6", "remote_ip_prefix": "fd00::/64"}),
-        json!({"remote_ip_prefix": "10.7.0.9"}),
-        json!({"remote_ip_prefix": "10.7.0.9/24", "port_range_max": 30090}),
+        json!({"remote_ip_prefix": "10.8.0.9"}),
+        json!({"remote_ip_prefix": "10.8.0.9/24", "port_range_max": 30090}),
         json!({"remote_ip_prefix": "0.0.0.0/0"}),
     ] {
         let body = json!({"security_group_rule": with(&rule, &changes)});
@@ -265,7 +265,7 @@ fn ports() -> Vec<Step> {
 fn routers() -> Vec<Step> {
     let route = |third: u32, hop: &str| json!({"destination": format!("10.9.{third}.0/24"), "nexthop": hop});
     let routes = |routes: Vec<Value>| json!({"router": {"routes": routes}});
-    let (a, b) = (route(0, "10.7.0.77"), route(1, "10.7.0.78"));
+    let (a, b) = (route(0, "<ip-a>"), route(1, "<ip-b>"));
     vec![
         get("/routers"),
         get("/routers/<router>"),
@@ -281,11 +281,11 @@ fn routers() -> Vec<Step> {
         ),
         put(
             "/routers/<router>/add_extraroutes",
-            &routes(vec![route(0, "10.7.0.79")]),
+            &routes(vec![route(0, "<ip-c>")]),
         ),
         put(
             "/routers/<router>/add_extraroutes",
-            &routes(vec![json!({"destination": "x", "nexthop": "10.7.0.77"})]),
+            &routes(vec![json!({"destination": "x", "nexthop": "<ip-a>"})]),
         ),
         put(
             "/routers/<router>/add_extraroutes",
@@ -293,17 +293,15 @@ fn routers() -> Vec<Step> {
         ),
         put(
             "/routers/<router>/add_extraroutes",
-            &routes(vec![
-                json!({"destination": "10.9.0.1/24", "nexthop": "10.7.0.77"}),
-            ]),
+            &routes(vec![json!({"destination": "10.9.0.1/24", "nexthop": "<ip-a>"})]),
         ),
         put(
             "/routers/<router>/remove_extraroutes",
-            &routes(vec![b, route(7, "10.7.0.77")]),
+            &routes(vec![b, route(7, "<ip-a>")]),
         ),
         put(
             "/routers/<router>",
-            &routes((0..31).map(|third| route(third, "10.7.0.77")).collect()),
+            &routes((0..31).map(|third| route(third, "<ip-a>")).collect()),
         ),
         put("/routers/<router>", &json!({"router": {"nothing": 1}})),
         get("/routers/<router>?fields=routes"),
