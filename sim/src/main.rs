@@ -22,7 +22,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Cloud {
-    /// Simulate an OpenStack: Keystone, Nova, Neutron
+    /// Simulate an OpenStack: Keystone, Nova, Neutron, Octavia, Barbican
     Openstack(OpenStackArgs),
 }
 
