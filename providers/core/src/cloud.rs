@@ -5,7 +5,7 @@ use std::{fmt::Debug, path::PathBuf, time::Duration};
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use crate::{Result, instances::Instances};
+use crate::{Result, instances::Instances, load_balancer::LoadBalancers};
 
 /// One cloud, as one provider sees it with one set of credentials.
 ///
@@ -56,6 +56,11 @@ pub trait Cloud: Debug + Send + Sync {
 
     /// Which machines there are and what is known of them.
     fn instances(&self) -> Option<&dyn Instances> {
+        None
+    }
+
+    /// The load balancers of Services.
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
         None
     }
 }

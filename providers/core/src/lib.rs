@@ -2,7 +2,8 @@
 //!
 //! | Module | Holds |
 //! |---|---|
-//! | [`cloud`], [`instances`] | the contract between the framework and a provider |
+//! | [`cloud`], [`instances`], [`load_balancer`] | the contract between the framework and a provider |
+//! | [`plan`] | the engine that carries out a provider's model of its load balancers, and says beforehand what it will do |
 //! | [`registry`] | how a provider makes itself known ([`register_provider!`]) |
 //! | [`error`] | the one error type that crosses crate boundaries |
 //! | [`client`] | the kit every cloud call goes through: quota gate, retry, cache, batcher, pagination, metrics |
@@ -19,6 +20,8 @@ pub mod config;
 pub mod error;
 pub mod instances;
 mod labels;
+pub mod load_balancer;
+pub mod plan;
 pub mod registry;
 #[cfg(feature = "testkit")]
 pub mod testkit;
@@ -30,6 +33,7 @@ pub use instances::{
     AddressType, Instance, InstanceQuery, InstanceState, Instances, Need, NodeAddress, NodeView, Power,
 };
 pub use labels::Labels;
+pub use load_balancer::LoadBalancers;
 pub use registry::{BuildContext, BuildFuture, Provider};
 
 #[doc(hidden)]

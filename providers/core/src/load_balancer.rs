@@ -1,0 +1,195 @@
+//! The contract of load balancers: what the service controller hands to a provider and what comes back.
+//!
+//! ```text
+//!   service controller                     LoadBalancers (one per cloud)              the cloud
+//!   ------------------                     -----------------------------              ---------
+//!   World: all Services, nodes,  survey    which parts each Service
+//!   the cluster's name and mark ---------> joins and leaves
+//!
+//!   one worker per part            run     one pass over one part for    reads, writes
+//!                              ----------> all its members             ---------------->
+//!   status, annotations, events <--------- PartReport: steps done, each member's state,
+//!   finalizer; parks, asks again           which parts to run next, when to come back
+//!
+//!   --dry-run, `plan`             plan     the same passes, every write only imagined   reads
+//!                              ----------> sentences                   ---------------->
+//! ```
+//!
+//! The unit is not the Service but the **part**: the smallest thing of a cloud that one writer may change at a time
+//! (a load balancer, a security group that all nodes share). A Service names its parts in order; Services that share a
+//! part are its *members*, and one pass handles all of them.
+//!
+//! Providers do not implement [`LoadBalancers`] by hand: [`plan::Engine`](crate::plan::Engine) does, from a
+//! [`PartModel`](crate::plan::PartModel) and a [`PartCloud`](crate::plan::PartCloud).
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+
+use crate::{Freshness, Priority, Result};
+
+mod mark;
+mod node;
+mod report;
+mod service;
+
+pub use mark::{ClusterMark, Marks, Ownership};
+pub use node::{NodeSet, ServiceNode};
+pub use report::{
+    Blocked, Condition, Effect, Effects, Ingress, IpMode, MemberPlan, MemberReport, MemberState, Note,
+    PartPlan, PartReport, PartState, PartStatus, ServiceParts, StepReport, StepText, StrayPart, Survey,
+};
+pub use service::{
+    IpFamily, Policy, PortTarget, Protocol, ServiceId, ServicePort, ServiceView, SessionAffinity,
+};
+
+/// The load balancers of one cloud.
+///
+/// Every method may be called at any time and any number of times at once; two passes over the same part wait for each
+/// other.
+#[async_trait]
+pub trait LoadBalancers: Send + Sync {
+    /// Whose work this Service is, by its class and annotations alone.
+    fn claims(&self, service: &ServiceView) -> Claim;
+
+    /// The values of `spec.loadBalancerClass` that are this provider's. A Service without a class is, too.
+    fn classes(&self) -> &[&'static str];
+
+    /// Which parts the Services have. Reads the cloud's listings as far as `request.ask` does not allow cached ones,
+    /// and writes nothing.
+    ///
+    /// # Errors
+    /// If the listings can not be read.
+    async fn survey(&self, request: &Request) -> Result<Survey>;
+
+    /// Brings one part where its members want it, as far as it gets without waiting for the cloud.
+    ///
+    /// Idempotent. A pass that has to wait for the cloud returns [`PartState::Parked`] and is continued by calling
+    /// `run` again; called too early, it says the same again without asking the cloud.
+    async fn run(&self, part: &PartKey, request: &Request) -> PartReport;
+
+    /// What [`run`](Self::run) would do, for all parts or for those of one Service. Reads only.
+    ///
+    /// # Errors
+    /// If the listings can not be read; what fails later stands in the [`PartPlan`] of its part.
+    async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>>;
+
+    /// What is known of every part that was run, for people who look.
+    fn status(&self) -> Vec<PartStatus>;
+}
+
+/// Whose work a Service is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Claim {
+    /// This provider's.
+    Ours,
+    /// Another component's that works for the same cloud. It is left alone without an error.
+    Elsewhere,
+    /// Nobody's that this provider knows. It is left alone entirely, its finalizer included.
+    NotOurs,
+}
+
+/// Everything in the cluster that decides what load balancers there should be, at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    /// All Services that have a load balancer, want one or wanted one: those of type LoadBalancer, those with our
+    /// finalizer, those with a load balancer in their status. Others may be among them.
+    pub services: Vec<Arc<ServiceView>>,
+    /// The nodes and the cluster itself.
+    pub cluster: ClusterView,
+}
+
+/// The part of the [`World`] that is the same for all Services.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterView {
+    /// `--cluster-name`.
+    pub name: Arc<str>,
+    /// This cluster's mark, by which it knows what it made.
+    pub marks: Marks,
+    /// All nodes.
+    pub nodes: NodeSet,
+}
+
+/// How old answers may be and who waits for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// How old an answer may be.
+    pub freshness: Freshness,
+    /// Who waits.
+    pub priority: Priority,
+}
+
+impl Ask {
+    /// The same, but nothing that was asked before now will do.
+    #[must_use]
+    pub fn anew(self) -> Self {
+        Self {
+            freshness: Freshness::now(),
+            ..self
+        }
+    }
+}
+
+/// What a caller of [`LoadBalancers`] gives.
+#[derive(Clone)]
+pub struct Request {
+    /// The cluster. Callers that ask many times about the same moment share one `Arc`; it is compared by address.
+    pub world: Arc<World>,
+    /// How old answers may be and who waits for them.
+    pub ask: Ask,
+    /// Is told what is about to be done.
+    pub watcher: Option<Arc<dyn Watcher>>,
+}
+
+impl Request {
+    /// A request that nobody watches.
+    #[must_use]
+    pub fn new(world: Arc<World>, ask: Ask) -> Self {
+        Self {
+            world,
+            ask,
+            watcher: None,
+        }
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("services", &self.world.services.len())
+            .field("ask", &self.ask)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Is told what a pass is about to do, before the first write.
+pub trait Watcher: Send + Sync {
+    /// These steps are due on `part`. Called when a pass has something to do: not when there is nothing, and not again
+    /// when a parked pass goes on.
+    fn due(&self, part: &PartKey, steps: &[StepText]);
+}
+
+/// The name of a part, such as `lb/6d7c…` or `node-ports`: the *thing*, not the way to it. What it means is the
+/// provider's business.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PartKey(Arc<str>);
+
+impl PartKey {
+    /// The part of this name.
+    #[must_use]
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PartKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

@@ -1,0 +1,347 @@
+//! What comes back from a provider: surveys, reports of passes, plans.
+
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{Claim, PartKey, service::ServiceId};
+use crate::Error;
+
+/// Which parts the Services have.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// All parts that anybody joins or leaves, and the stray ones that are ours: each once, and in an order in which
+    /// few of them have to be run twice.
+    pub parts: Vec<PartKey>,
+    /// One for each Service of the world, in its order.
+    pub services: Vec<ServiceParts>,
+    /// Parts without any Service that bear a Service's mark.
+    pub strays: Vec<StrayPart>,
+}
+
+/// The parts of one Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceParts {
+    /// Which one.
+    pub service: ServiceId,
+    /// Whose work it is. If it is not ours, it has no parts.
+    pub claim: Claim,
+    /// The parts that it names, in the order in which they are set up.
+    pub joins: Vec<PartKey>,
+    /// The parts on which its traces stand (or may stand) and that it names no more. Left in reverse order.
+    pub leaves: Vec<PartKey>,
+}
+
+/// A part that bears a Service's mark, but that Service does not exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StrayPart {
+    /// The part.
+    pub part: PartKey,
+    /// What it is, for people: `load balancer kube_service_a_b_c`.
+    pub what: String,
+    /// Whether it bears our own mark. Only then running the part deletes it.
+    pub ours: bool,
+}
+
+/// What a pass over one part came to.
+#[derive(Clone, Debug)]
+pub struct PartReport {
+    /// The part as it was asked for.
+    pub part: PartKey,
+    /// The part's name now, if a create gave it another one. Parked work goes on under the new name; the old one is
+    /// understood for as long as the cloud's listings do not show the new one.
+    pub renamed: Option<PartKey>,
+    /// How it ended.
+    pub state: PartState,
+    /// What this call did, in order. The last one may have failed.
+    pub steps: Vec<StepReport>,
+    /// How many steps the pass has done in all, those before it was parked included.
+    pub pass_steps: usize,
+    /// Every member.
+    pub members: Vec<MemberReport>,
+    /// What can not be changed in place and so stays as it is.
+    pub blocked: Vec<Blocked>,
+    /// What members should be told.
+    pub notes: Vec<Note>,
+    /// Parts that should be run now because of what this pass did: they wait for it.
+    pub next: Vec<PartKey>,
+}
+
+/// How a pass ended.
+#[derive(Clone, Debug)]
+pub enum PartState {
+    /// Everything is as the members want it, but for what is blocked or held back.
+    Done,
+    /// The cloud is at work, or busy. Not a failure. Run the part again at `until`.
+    Parked {
+        /// When to come back.
+        until: Instant,
+        /// Since when it waits for the same thing.
+        since: Instant,
+        /// What it waits for, for people.
+        why: String,
+    },
+    /// Nothing was changed because something that we knew can not be seen, and it may be our credentials that changed
+    /// and not the cloud. The text says what. Finalizers stay.
+    Blocked(String),
+    /// It failed. Try again with backoff.
+    Failed(Error),
+}
+
+impl PartState {
+    /// The metric label.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Parked { .. } => "parked",
+            Self::Blocked(_) => "blocked",
+            Self::Failed(_) => "failed",
+        }
+    }
+}
+
+/// What a pass came to for one member.
+#[derive(Clone, Debug)]
+pub struct MemberReport {
+    /// Which Service.
+    pub service: ServiceId,
+    /// How it stands with this part.
+    pub state: MemberState,
+    /// Whether a step of this pass was for it or for the part as a whole.
+    pub touched: bool,
+    /// What all its parts together say about the Service object. Complete only if `finished`; before that, what is not
+    /// in it is not known yet.
+    pub effects: Effects,
+    /// Nothing is left to do for this Service in any part: everything that it asks for serves, everything that it left
+    /// is gone. Then its status may be written, and the finalizer may go if it wants no load balancer any more.
+    pub finished: bool,
+}
+
+/// How a member stands with a part.
+#[derive(Clone, Debug)]
+pub enum MemberState {
+    /// The part does for it what it asks.
+    Serves,
+    /// Not reached yet: the pass has not ended.
+    Pending,
+    /// It keeps what it has, for now, for this reason.
+    Kept(String),
+    /// What it asks for can not be, or could not be done. It keeps what it has.
+    Held(Error),
+    /// Nothing of it is left in the part.
+    Left,
+}
+
+/// What a Service object should say. Parts of one Service are merged in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// `status.loadBalancer.ingress`. `None`: this part does not know.
+    pub ingress: Option<Vec<Ingress>>,
+    /// Annotations to set or, with `None`, to remove.
+    pub annotations: BTreeMap<String, Option<String>>,
+    /// Conditions to set, by their type.
+    pub conditions: BTreeMap<String, Condition>,
+}
+
+impl Effects {
+    /// Adds what a later part says; it wins.
+    pub fn merge(&mut self, later: &Self) {
+        if later.ingress.is_some() {
+            self.ingress.clone_from(&later.ingress);
+        }
+        self.annotations.extend(
+            later
+                .annotations
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
+        self.conditions.extend(
+            later
+                .conditions
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
+    }
+}
+
+/// One entry of `status.loadBalancer.ingress`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ingress {
+    /// `ip`.
+    pub ip: Option<Arc<str>>,
+    /// `hostname`.
+    pub hostname: Option<Arc<str>>,
+    /// `ipMode`. The API server makes it `VIP` where there is an `ip`, so `None` and `Vip` are the same there.
+    pub ip_mode: Option<IpMode>,
+}
+
+/// `ipMode` of an ingress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IpMode {
+    /// Traffic arrives at the nodes with the load balancer's address as its destination.
+    Vip,
+    /// Traffic arrives with a node's or a pod's address as its destination.
+    Proxy,
+}
+
+/// One entry of `status.conditions`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Condition {
+    /// `type`.
+    pub kind: Arc<str>,
+    /// `status` is `True`.
+    pub is_true: bool,
+    /// `reason`.
+    pub reason: Arc<str>,
+    /// `message`.
+    pub message: Arc<str>,
+}
+
+/// Something that a person should be told about a Service, as an event. The same note comes back with every pass for as
+/// long as it is true; whoever posts events posts it when it is new.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Note {
+    /// About which Service.
+    pub service: ServiceId,
+    /// The event's reason.
+    pub reason: &'static str,
+    /// What to say.
+    pub message: String,
+    /// A Warning; otherwise Normal.
+    pub warning: bool,
+}
+
+/// A difference that the cloud can not take away in place. Everything else is done nevertheless.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Blocked {
+    /// Which Service asks for it; `None`: the part as a whole.
+    pub service: Option<ServiceId>,
+    /// What differs: `flavor of load balancer kube_service_a_b_c`.
+    pub field: String,
+    /// How it is.
+    pub have: String,
+    /// How it was asked for.
+    pub want: String,
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the {} is {} and can not be made {} without making it anew",
+            self.field, self.have, self.want
+        )
+    }
+}
+
+/// What a step does to the thing that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Makes it.
+    Create,
+    /// Changes it.
+    Change,
+    /// Deletes it.
+    Delete,
+}
+
+/// A step, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepText {
+    /// What it does: `create listener tcp/443 on load balancer kube_service_a_b_web`.
+    pub sentence: String,
+    /// Why it is due; empty where that is plain.
+    pub why: String,
+    /// What it does to the thing.
+    pub effect: Effect,
+    /// For which Service; `None`: for the part as a whole.
+    pub service: Option<ServiceId>,
+}
+
+/// A step that was tried.
+#[derive(Clone, Debug)]
+pub struct StepReport {
+    /// Which one.
+    pub text: StepText,
+    /// What became of it.
+    pub result: Result<(), Error>,
+    /// How long the request took.
+    pub took: Duration,
+}
+
+/// What would be done to one part.
+#[derive(Clone, Debug, Default)]
+pub struct PartPlan {
+    /// The part.
+    pub part: Option<PartKey>,
+    /// Its members.
+    pub members: Vec<MemberPlan>,
+    /// The steps, in order.
+    pub steps: Vec<StepText>,
+    /// What can not be changed in place.
+    pub blocked: Vec<Blocked>,
+    /// What members would be told.
+    pub notes: Vec<Note>,
+    /// Why the plan of this part is not complete.
+    pub problem: Option<String>,
+}
+
+/// A member in a [`PartPlan`].
+#[derive(Clone, Debug)]
+pub struct MemberPlan {
+    /// Which Service.
+    pub service: ServiceId,
+    /// How it would stand with the part afterwards.
+    pub state: MemberState,
+}
+
+/// How it stands with a part, for people who look.
+#[derive(Clone, Debug)]
+pub struct PartStatus {
+    /// The part.
+    pub part: PartKey,
+    /// Its members when it was last run.
+    pub members: Vec<ServiceId>,
+    /// How the last pass ended, in one line.
+    pub state: String,
+    /// When that was.
+    pub at: Instant,
+    /// Passes that failed since the last one that did not.
+    pub failures: u32,
+    /// Steps done since the process started.
+    pub steps: u64,
+    /// What can not be changed in place.
+    pub blocked: Vec<Blocked>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_later_part_says_wins() {
+        let ingress = |ip: &str| {
+            Some(vec![Ingress {
+                ip: Some(ip.into()),
+                ..Ingress::default()
+            }])
+        };
+        let mut effects = Effects {
+            ingress: ingress("10.0.0.1"),
+            annotations: [("id".to_owned(), Some("1".to_owned())), ("old".to_owned(), None)].into(),
+            ..Effects::default()
+        };
+        effects.merge(&Effects {
+            annotations: [("id".to_owned(), Some("2".to_owned()))].into(),
+            ..Effects::default()
+        });
+        assert_eq!(
+            effects.ingress,
+            ingress("10.0.0.1"),
+            "the later part does not know"
+        );
+        assert_eq!(effects.annotations.get("id"), Some(&Some("2".to_owned())));
+        assert_eq!(effects.annotations.get("old"), Some(&None));
+    }
+}

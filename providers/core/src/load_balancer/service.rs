@@ -1,0 +1,282 @@
+//! The trimmed Service.
+
+use std::{fmt, net::IpAddr, sync::Arc};
+
+use super::report::{Condition, Ingress};
+use crate::Labels;
+
+/// Which Service. One that is made anew under the same name is another one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceId {
+    /// `metadata.namespace`.
+    pub namespace: Arc<str>,
+    /// `metadata.name`.
+    pub name: Arc<str>,
+    /// `metadata.uid`.
+    pub uid: Arc<str>,
+}
+
+impl ServiceId {
+    /// The id of these three.
+    #[must_use]
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>, uid: impl Into<Arc<str>>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+            uid: uid.into(),
+        }
+    }
+}
+
+impl fmt::Display for ServiceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What decides about the load balancer of a Service. Shared as `Arc<ServiceView>`.
+///
+/// Two that are equal need no work: what is not in here can not change a load balancer. The service controller leaves
+/// out annotations that change without meaning (its own, `kubectl`'s record of the last apply).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceView {
+    /// Namespace, name, uid.
+    pub id: ServiceId,
+    /// `metadata.annotations`.
+    pub annotations: Labels,
+    /// `metadata.finalizers`.
+    pub finalizers: Vec<Arc<str>>,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+    /// `spec.type` is `LoadBalancer`.
+    pub is_load_balancer: bool,
+    /// `spec.loadBalancerClass`.
+    pub class: Option<Arc<str>>,
+    /// `spec.ports`, in order.
+    pub ports: Vec<ServicePort>,
+    /// `spec.sessionAffinity` with its timeout.
+    pub session_affinity: SessionAffinity,
+    /// `spec.loadBalancerIP`, as it stands; empty if unset.
+    pub load_balancer_ip: Arc<str>,
+    /// `spec.loadBalancerSourceRanges`, as they stand. `None` is not the same as an empty list.
+    pub source_ranges: Option<Vec<Arc<str>>>,
+    /// `spec.externalIPs`, as they stand.
+    pub external_ips: Vec<Arc<str>>,
+    /// `spec.externalTrafficPolicy`; `Cluster` if unset.
+    pub external_policy: Policy,
+    /// `spec.internalTrafficPolicy`; `Cluster` if unset.
+    pub internal_policy: Policy,
+    /// `spec.healthCheckNodePort`; 0 if unset.
+    pub health_check_node_port: u16,
+    /// `spec.ipFamilies`, in order.
+    pub ip_families: Vec<IpFamily>,
+    /// `spec.ipFamilyPolicy` is `RequireDualStack`.
+    pub requires_dual_stack: bool,
+    /// `spec.allocateLoadBalancerNodePorts`; true if unset.
+    pub allocates_node_ports: bool,
+    /// `status.loadBalancer.ingress`.
+    pub ingress: Vec<Ingress>,
+    /// `status.conditions`.
+    pub conditions: Vec<Condition>,
+}
+
+impl ServiceView {
+    /// The finalizer that holds a Service until its load balancer is gone.
+    pub const FINALIZER: &'static str = "service.kubernetes.io/load-balancer-cleanup";
+
+    /// Whether it wants a load balancer, whoever makes it.
+    #[must_use]
+    pub fn wants_load_balancer(&self) -> bool {
+        self.is_load_balancer && !self.deleting
+    }
+
+    /// Whether [`Self::FINALIZER`] is on it.
+    #[must_use]
+    pub fn has_finalizer(&self) -> bool {
+        self.finalizers.iter().any(|name| &**name == Self::FINALIZER)
+    }
+
+    /// Whether it has (or may have) a load balancer that it wants no more.
+    #[must_use]
+    pub fn needs_cleanup(&self) -> bool {
+        self.has_finalizer() && !self.wants_load_balancer()
+    }
+
+    /// The value of an annotation.
+    #[must_use]
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.get(key)
+    }
+
+    /// `externalTrafficPolicy: Local`.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.external_policy == Policy::Local
+    }
+
+    /// The port at which nodes say whether they have endpoints, if there is one: `externalTrafficPolicy: Local` only.
+    #[must_use]
+    pub fn health_check_port(&self) -> Option<u16> {
+        (self.is_local() && self.health_check_node_port > 0).then_some(self.health_check_node_port)
+    }
+
+    /// The addresses in its status.
+    pub fn status_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.ingress
+            .iter()
+            .filter_map(|ingress| ingress.ip.as_deref()?.parse().ok())
+    }
+
+    /// Whether both ask for the same, whatever has become of it so far (status, finalizers).
+    #[must_use]
+    pub fn asks_the_same(&self, other: &Self) -> bool {
+        // Field by field, so that a new field must be thought of here.
+        let Self {
+            id,
+            annotations,
+            finalizers: _,
+            deleting,
+            is_load_balancer,
+            class,
+            ports,
+            session_affinity,
+            load_balancer_ip,
+            source_ranges,
+            external_ips,
+            external_policy,
+            internal_policy,
+            health_check_node_port,
+            ip_families,
+            requires_dual_stack,
+            allocates_node_ports,
+            ingress: _,
+            conditions: _,
+        } = self;
+        id == &other.id
+            && annotations == &other.annotations
+            && deleting == &other.deleting
+            && is_load_balancer == &other.is_load_balancer
+            && class == &other.class
+            && ports == &other.ports
+            && session_affinity == &other.session_affinity
+            && load_balancer_ip == &other.load_balancer_ip
+            && source_ranges == &other.source_ranges
+            && external_ips == &other.external_ips
+            && external_policy == &other.external_policy
+            && internal_policy == &other.internal_policy
+            && health_check_node_port == &other.health_check_node_port
+            && ip_families == &other.ip_families
+            && requires_dual_stack == &other.requires_dual_stack
+            && allocates_node_ports == &other.allocates_node_ports
+    }
+}
+
+/// One entry of `spec.ports`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServicePort {
+    /// `name`; empty if unset.
+    pub name: Arc<str>,
+    /// `protocol`.
+    pub protocol: Protocol,
+    /// `port`.
+    pub port: u16,
+    /// `nodePort`; 0 if there is none.
+    pub node_port: u16,
+    /// `targetPort`.
+    pub target: PortTarget,
+    /// `appProtocol`.
+    pub app_protocol: Option<Arc<str>>,
+}
+
+/// `targetPort` of a Service's port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortTarget {
+    /// A number.
+    Number(u16),
+    /// The name of a container's port.
+    Name(Arc<str>),
+}
+
+impl Default for PortTarget {
+    fn default() -> Self {
+        Self::Number(0)
+    }
+}
+
+/// The protocol of a Service's port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// The spelling of the Kubernetes API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+
+    /// Reads the spelling of the Kubernetes API.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Tcp, Self::Udp, Self::Sctp]
+            .into_iter()
+            .find(|protocol| protocol.as_str() == text)
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// `externalTrafficPolicy` or `internalTrafficPolicy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// Any node takes the traffic and passes it on.
+    #[default]
+    Cluster,
+    /// Only nodes with an endpoint take it.
+    Local,
+}
+
+/// `sessionAffinity`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SessionAffinity {
+    /// None.
+    #[default]
+    None,
+    /// By the client's address.
+    ClientIp {
+        /// `sessionAffinityConfig.clientIP.timeoutSeconds`.
+        timeout_seconds: Option<u32>,
+    },
+}
+
+/// One of `ipFamilies`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum IpFamily {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl IpFamily {
+    /// The family of an address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}

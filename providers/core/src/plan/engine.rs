@@ -1,0 +1,333 @@
+//! The engine: which pass runs when, and what is shared between passes.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Mutex as AsyncMutex, OwnedMutexGuard},
+    time::Instant,
+};
+use tracing::{Instrument, info_span};
+
+use super::{
+    memory::Memory,
+    metrics::{PlanMetrics, Share},
+    model::{PartCloud, PartModel},
+    pass::{Imagined, Pass, Slot},
+    survey::Typed,
+};
+use crate::{
+    Error, ErrorKind, Result,
+    load_balancer::{
+        Ask, Blocked, Claim, LoadBalancers, MemberPlan, PartKey, PartPlan, PartReport, PartState, PartStatus,
+        Request, ServiceId, ServiceView, Survey, World,
+    },
+};
+
+/// After so many rounds over all parts a plan ends even if it would go on.
+const ROUNDS: usize = 12;
+
+/// Parts by their keys, each with the lock of its one writer.
+type Slots<M> = HashMap<<M as PartModel>::Key, Arc<AsyncMutex<Slot<M>>>>;
+
+/// Carries out a [`PartModel`] on a [`PartCloud`]; see the [module](super).
+pub struct Engine<M: PartModel, C> {
+    pub(super) model: M,
+    pub(super) cloud: C,
+    pub(super) metrics: PlanMetrics,
+    memory: Mutex<Memory<M>>,
+    slots: Mutex<Slots<M>>,
+    survey: Mutex<Option<Arc<Typed<M>>>>,
+    status: Mutex<BTreeMap<M::Key, Status>>,
+}
+
+/// How it stands with a part.
+struct Status {
+    members: Vec<ServiceId>,
+    state: String,
+    at: Instant,
+    failures: u32,
+    steps: u64,
+    blocked: Vec<Blocked>,
+    share: Share,
+}
+
+impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
+    /// An engine that remembers nothing yet.
+    #[must_use]
+    pub fn new(model: M, cloud: C, metrics: PlanMetrics) -> Self {
+        Self {
+            model,
+            cloud,
+            metrics,
+            memory: Mutex::default(),
+            slots: Mutex::default(),
+            survey: Mutex::default(),
+            status: Mutex::default(),
+        }
+    }
+
+    /// The model.
+    #[must_use]
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
+    /// The calls.
+    #[must_use]
+    pub fn cloud(&self) -> &C {
+        &self.cloud
+    }
+
+    /// Who has to do with which part, made anew only if the world, the listings or a key has changed.
+    pub(super) async fn typed(
+        &self,
+        world: &Arc<World>,
+        ask: Ask,
+        memory: &Mutex<Memory<M>>,
+    ) -> Result<Arc<Typed<M>>> {
+        let directory = self.cloud.directory(ask).await?;
+        let mut last = self.survey.lock();
+        let mut memory = memory.lock();
+        if let Some(survey) = &*last
+            && survey.holds(world, &directory, &memory)
+        {
+            return Ok(Arc::clone(survey));
+        }
+        let survey = Arc::new(Typed::make(&self.model, world, &directory, &mut memory));
+        drop(memory);
+        *last = Some(Arc::clone(&survey));
+        drop(last);
+        self.forget_idle(&survey);
+        Ok(survey)
+    }
+
+    /// Frees what is kept of parts with which nobody has to do any more.
+    fn forget_idle(&self, survey: &Typed<M>) {
+        self.slots.lock().retain(|key, slot| {
+            survey.knows(key)
+                || Arc::strong_count(slot) > 1
+                || !slot.try_lock().is_ok_and(|slot| slot.is_idle())
+        });
+        let mut gone = Vec::new();
+        self.status.lock().retain(|key, status| {
+            let keep = survey.knows(key);
+            if !keep {
+                gone.push((self.model.kind(key), status.share));
+            }
+            keep
+        });
+        for (kind, share) in gone {
+            self.metrics
+                .share(self.model.provider(), kind, share, Share::default());
+        }
+    }
+
+    fn parse(&self, part: &PartKey) -> Result<M::Key> {
+        part.as_str().parse().map_err(|_| {
+            Error::new(ErrorKind::Unexpected, "there is no such part").with_context("part", part.as_str())
+        })
+    }
+
+    #[cfg(feature = "testkit")]
+    pub(super) fn memory(&self) -> &Mutex<Memory<M>> {
+        &self.memory
+    }
+
+    /// The key that stands for this part now.
+    #[cfg(feature = "testkit")]
+    pub(super) fn current(&self, part: &PartKey) -> Result<M::Key> {
+        let key = self.parse(part)?;
+        Ok(self.memory.lock().current(&key))
+    }
+
+    fn slot(&self, key: &M::Key) -> Arc<AsyncMutex<Slot<M>>> {
+        Arc::clone(self.slots.lock().entry(key.clone()).or_default())
+    }
+
+    /// The slot of a key, if nobody is at work on it.
+    pub(super) fn try_slot(&self, key: &M::Key) -> Option<OwnedMutexGuard<Slot<M>>> {
+        self.slot(key).try_lock_owned().ok()
+    }
+
+    /// Waits until nobody else is at work on the part. It may get another key meanwhile.
+    async fn take(&self, key: M::Key) -> (M::Key, OwnedMutexGuard<Slot<M>>) {
+        let mut key = self.memory.lock().current(&key);
+        loop {
+            let slot = self.slot(&key).lock_owned().await;
+            let current = self.memory.lock().current(&key);
+            if current == key {
+                return (key, slot);
+            }
+            key = current;
+        }
+    }
+
+    async fn run_part(&self, part: &PartKey, request: &Request) -> PartReport {
+        let key = match self.parse(part) {
+            Ok(key) => key,
+            Err(error) => return PartReport::failed(part.clone(), error),
+        };
+        let (key, slot) = self.take(key).await;
+        let mut pass = Pass::new(self, request, &self.memory, None, key.clone(), slot);
+        let state = pass.run().await;
+        let (now, report) = pass.report(part.clone(), state);
+        self.record(&key, now, &report);
+        report
+    }
+
+    fn record(&self, before: &M::Key, key: M::Key, report: &PartReport) {
+        let (provider, kind) = (self.model.provider(), self.model.kind(&key));
+        self.metrics.pass_ended(provider, kind, report.state.as_str());
+        let mut all = self.status.lock();
+        let old = all.remove(before);
+        let share = Share {
+            parked: matches!(report.state, PartState::Parked { .. }),
+            failing: matches!(report.state, PartState::Failed(_) | PartState::Blocked(_)),
+            differences: report.blocked.len(),
+        };
+        let done = report.steps.iter().filter(|step| step.result.is_ok()).count();
+        let (steps, failures, old_share) = old.map_or((0, 0, Share::default()), |old| {
+            (old.steps, old.failures, old.share)
+        });
+        all.insert(
+            key,
+            Status {
+                members: report
+                    .members
+                    .iter()
+                    .map(|member| member.service.clone())
+                    .collect(),
+                state: match &report.state {
+                    PartState::Done => "done".to_owned(),
+                    PartState::Parked { why, .. } => format!("waits: {why}"),
+                    PartState::Blocked(why) => format!("blocked: {why}"),
+                    PartState::Failed(error) => format!("failed: {}", error.report()),
+                },
+                at: Instant::now(),
+                failures: if share.failing {
+                    failures.saturating_add(1)
+                } else {
+                    0
+                },
+                steps: steps + u64::try_from(done).unwrap_or(u64::MAX),
+                blocked: report.blocked.clone(),
+                share,
+            },
+        );
+        drop(all);
+        self.metrics.share(provider, kind, old_share, share);
+    }
+
+    /// Runs every part in the mind only, round after round, until nothing more would happen.
+    async fn imagine(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>> {
+        // A memory of its own: the plan is the one of a process that has just started.
+        let memory = Mutex::new(Memory::default());
+        let imagined = Imagined::<M>::default();
+        let survey = self.typed(&request.world, request.ask, &memory).await?;
+        let mut keys = survey.keys();
+        if let Some(only) = only {
+            let entry = survey.entry(only);
+            keys.retain(|key| {
+                entry.is_some_and(|entry| entry.joins.contains(key) || entry.leaves.contains(key))
+            });
+        }
+        let mut plans: Vec<PartPlan> = keys
+            .iter()
+            .map(|key| PartPlan {
+                part: Some(PartKey::new(key.to_string())),
+                ..PartPlan::default()
+            })
+            .collect();
+        for _ in 0..ROUNDS {
+            let before = memory.lock().version;
+            let mut steps = 0;
+            for (key, plan) in keys.iter().zip(&mut plans) {
+                let slot = Arc::new(AsyncMutex::new(Slot::default())).lock_owned().await;
+                let mut pass = Pass::new(self, request, &memory, Some(&imagined), key.clone(), slot);
+                let state = pass.run().await;
+                let (_, report) = pass.report(PartKey::new(key.to_string()), state);
+                steps += report.steps.len();
+                add(plan, report);
+            }
+            if steps == 0 && memory.lock().version == before {
+                break;
+            }
+        }
+        Ok(plans)
+    }
+}
+
+/// The plan takes over the steps of every round and everything else from the last one.
+fn add(plan: &mut PartPlan, report: PartReport) {
+    plan.steps.extend(report.steps.into_iter().map(|step| step.text));
+    plan.members = report
+        .members
+        .into_iter()
+        .map(|member| MemberPlan {
+            service: member.service,
+            state: member.state,
+        })
+        .collect();
+    plan.blocked = report.blocked;
+    plan.notes = report.notes;
+    plan.problem = match report.state {
+        PartState::Done => None,
+        PartState::Parked { why, .. } | PartState::Blocked(why) => Some(why),
+        PartState::Failed(error) => Some(error.report()),
+    };
+}
+
+#[async_trait]
+impl<M: PartModel, C: PartCloud<M>> LoadBalancers for Engine<M, C> {
+    fn claims(&self, service: &ServiceView) -> Claim {
+        self.model.claims(service)
+    }
+
+    fn classes(&self) -> &[&'static str] {
+        self.model.classes()
+    }
+
+    async fn survey(&self, request: &Request) -> Result<Survey> {
+        let survey = self.typed(&request.world, request.ask, &self.memory).await?;
+        Ok(survey.public())
+    }
+
+    async fn run(&self, part: &PartKey, request: &Request) -> PartReport {
+        let span = info_span!("part", provider = self.model.provider(), part = %part);
+        self.run_part(part, request).instrument(span).await
+    }
+
+    async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>> {
+        let span = info_span!("plan", provider = self.model.provider());
+        self.imagine(request, only).instrument(span).await
+    }
+
+    fn status(&self) -> Vec<PartStatus> {
+        let all = self.status.lock();
+        all.iter()
+            .map(|(key, status)| PartStatus {
+                part: PartKey::new(key.to_string()),
+                members: status.members.clone(),
+                state: status.state.clone(),
+                at: status.at,
+                failures: status.failures,
+                steps: status.steps,
+                blocked: status.blocked.clone(),
+            })
+            .collect()
+    }
+}
+
+impl<M: PartModel, C> fmt::Debug for Engine<M, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("provider", &self.model.provider())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,512 @@
+//! One pass over one part.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{sync::OwnedMutexGuard, time::Instant};
+
+use super::{
+    engine::Engine,
+    memory::Memory,
+    model::{Member, PartCloud, PartModel, Plan, Standing, Step, Vouch},
+    survey::Typed,
+};
+use crate::{
+    Error, ErrorKind, Freshness, Result,
+    load_balancer::{
+        Ask, Blocked, Effect, MemberReport, MemberState, Note, PartKey, PartReport, PartState, Request,
+        ServiceId, StepReport, StepText,
+    },
+};
+
+/// How often a pass looks again because it was not as it seemed.
+const LOOKS: u32 = 3;
+/// How often a pass plans again after everything was done. One more round finds nothing.
+const ROUNDS: u32 = 4;
+/// An answer that began this long ago at most is "of this pass", if the caller wanted nothing older.
+const RECENT: Duration = Duration::from_secs(30);
+
+/// How parts would be, in a plan that is not carried out.
+pub(super) type Imagined<M> = Mutex<HashMap<<M as PartModel>::Key, <M as PartModel>::Observed>>;
+
+/// What is kept of a part between calls. Locked while a pass is at work: one writer per part.
+pub(super) struct Slot<M: PartModel> {
+    /// A write was sent and its end was not seen, or failed: the next look must not come from a cache.
+    pub(super) unsure: bool,
+    /// A step that the cloud is at work on.
+    pub(super) waiting: Option<Waiting<M>>,
+    /// Since when the part is busy without our doing.
+    pub(super) busy_since: Option<Instant>,
+    /// The pass so far, from its first call to the one that ends well.
+    pub(super) so_far: SoFar,
+}
+
+/// A step that the cloud is at work on.
+pub(super) struct Waiting<M: PartModel> {
+    pub(super) step: M::Step,
+    /// With the step folded in.
+    pub(super) observed: M::Observed,
+    pub(super) fresh: bool,
+    pub(super) until: Instant,
+    pub(super) since: Instant,
+    pub(super) deadline: Instant,
+    /// Whom it concerns.
+    pub(super) members: Vec<Member<M>>,
+    pub(super) survey: Option<Arc<Typed<M>>>,
+}
+
+/// What a pass did, over all its calls.
+#[derive(Default)]
+pub(super) struct SoFar {
+    pub(super) steps: usize,
+    pub(super) touched: BTreeSet<ServiceId>,
+    pub(super) touched_all: bool,
+    announced: bool,
+}
+
+impl<M: PartModel> Default for Slot<M> {
+    fn default() -> Self {
+        Self {
+            unsure: false,
+            waiting: None,
+            busy_since: None,
+            so_far: SoFar::default(),
+        }
+    }
+}
+
+impl<M: PartModel> Slot<M> {
+    pub(super) fn is_idle(&self) -> bool {
+        !self.unsure && self.waiting.is_none()
+    }
+}
+
+/// A pass at work.
+pub(super) struct Pass<'a, M: PartModel, C> {
+    pub(super) engine: &'a Engine<M, C>,
+    pub(super) request: &'a Request,
+    pub(super) memory: &'a Mutex<Memory<M>>,
+    /// If it is there, nothing is written, and what would be written is folded in here.
+    pub(super) imagined: Option<&'a Imagined<M>>,
+    /// The key under which it began.
+    began_as: M::Key,
+    pub(super) key: M::Key,
+    pub(super) slot: OwnedMutexGuard<Slot<M>>,
+    pub(super) survey: Option<Arc<Typed<M>>>,
+    pub(super) members: Vec<Member<M>>,
+    /// Who is held back, and why.
+    pub(super) held: BTreeMap<ServiceId, Error>,
+    pub(super) ended: BTreeMap<ServiceId, MemberState>,
+    pub(super) steps: Vec<StepReport>,
+    pub(super) blocked: Vec<Blocked>,
+    pub(super) notes: Vec<Note>,
+    pub(super) next: BTreeSet<M::Key>,
+}
+
+/// How a look at the part came out.
+pub(super) enum Look<M: PartModel> {
+    /// It can be planned.
+    Ready(Sight<M>),
+    /// Not now.
+    Wait(PartState),
+}
+
+/// What a part is and should be.
+pub(super) struct Sight<M: PartModel> {
+    pub(super) observed: M::Observed,
+    /// Read in this pass, not from a cache.
+    pub(super) fresh: bool,
+    #[cfg_attr(not(feature = "testkit"), expect(dead_code, reason = "the laws look at it"))]
+    pub(super) desired: M::Desired,
+    pub(super) plan: Plan<M::Step>,
+}
+
+/// How carrying out a plan ended.
+pub(super) enum Carried {
+    /// Every step is done.
+    All,
+    /// The part has to wait.
+    Wait(PartState),
+    /// It was not as it seemed. Holds what says so, if it was an error.
+    LookAgain(Option<Error>),
+    /// A step for one Service can not be done; it is held back.
+    HeldBack,
+}
+
+impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
+    pub(super) fn new(
+        engine: &'a Engine<M, C>,
+        request: &'a Request,
+        memory: &'a Mutex<Memory<M>>,
+        imagined: Option<&'a Imagined<M>>,
+        key: M::Key,
+        slot: OwnedMutexGuard<Slot<M>>,
+    ) -> Self {
+        Self {
+            engine,
+            request,
+            memory,
+            imagined,
+            began_as: key.clone(),
+            key,
+            slot,
+            survey: None,
+            members: Vec::new(),
+            held: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            steps: Vec::new(),
+            blocked: Vec::new(),
+            notes: Vec::new(),
+            next: BTreeSet::new(),
+        }
+    }
+
+    /// Does what can be done without waiting for the cloud.
+    pub(super) async fn run(&mut self) -> PartState {
+        self.try_run().await.unwrap_or_else(PartState::Failed)
+    }
+
+    async fn try_run(&mut self) -> Result<PartState> {
+        let began = Instant::now();
+        let (mut seen, mut fresh) = match self.resume().await? {
+            super::steps::Resumed::Not => (None, false),
+            super::steps::Resumed::At(observed, fresh) => (Some(observed), fresh),
+            super::steps::Resumed::Wait(state) => return Ok(state),
+        };
+        let Some(inputs) = self.gather().await? else {
+            return Ok(PartState::Done);
+        };
+        let (mut looks, mut rounds) = (0, 0);
+        loop {
+            let sight = match self.look(&inputs, seen.take(), fresh, began).await? {
+                Look::Ready(sight) => sight,
+                Look::Wait(state) => return Ok(state),
+            };
+            self.blocked.clone_from(&sight.plan.blocked);
+            fresh = sight.fresh;
+            let mut observed = sight.observed;
+            if self.imagined.is_none() && !self.follow_key(&observed) {
+                return Ok(self.key_in_use());
+            }
+            if sight.plan.steps.is_empty() {
+                self.conclude(&observed);
+                return Ok(PartState::Done);
+            }
+            let creates = sight
+                .plan
+                .steps
+                .iter()
+                .any(|step| step.effect() == Effect::Create);
+            if creates && !fresh && self.imagined.is_none() {
+                // Whatever a lost reply or a slow listing hides would be made twice.
+                self.slot.unsure = true;
+                continue;
+            }
+            self.announce(&sight.plan.steps);
+            match self.carry_out(&sight.plan.steps, &mut observed, fresh).await? {
+                Carried::All => {
+                    rounds += 1;
+                    if rounds > ROUNDS {
+                        return Err(self.endless(&sight.plan.steps));
+                    }
+                    seen = Some(observed);
+                }
+                Carried::Wait(state) => return Ok(state),
+                Carried::HeldBack => fresh = false,
+                Carried::LookAgain(error) => {
+                    fresh = false;
+                    looks += 1;
+                    if looks > LOOKS {
+                        return Err(error.unwrap_or_else(|| {
+                            Error::new(
+                                ErrorKind::Conflict,
+                                "somebody else changes it as fast as it is read",
+                            )
+                        }));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Who the members are and what is known about what they ask. `None`: nobody has to do with the part.
+    pub(super) async fn gather(&mut self) -> Result<Option<M::Inputs>> {
+        let (engine, ask) = (self.engine, self.request.ask);
+        let survey = engine.typed(&self.request.world, ask, self.memory).await?;
+        let known = survey.knows(&self.key);
+        {
+            let mut memory = self.memory.lock();
+            self.members = survey.members(&self.key, &memory);
+            for member in &self.members {
+                if survey
+                    .entry(&member.service.id)
+                    .is_some_and(|entry| entry.joins.contains(&self.key))
+                {
+                    memory.joins(&member.service.id, &self.key);
+                }
+            }
+        }
+        let stray = survey.strays.iter().find(|stray| stray.key == self.key);
+        let sweeps = stray.is_some_and(|stray| stray.ours);
+        self.survey = Some(survey);
+        if !known || (self.members.is_empty() && !sweeps) {
+            return Ok(None);
+        }
+        let cluster = &self.request.world.cluster;
+        let gathered = engine
+            .cloud
+            .inputs(&self.key, &self.members, cluster, ask)
+            .await?;
+        for (id, error) in gathered.held {
+            self.hold(&id, &error);
+        }
+        let review = engine
+            .model
+            .check(&self.key, &self.members, cluster, &gathered.inputs);
+        for (id, error) in review.refused {
+            self.hold(&id, &error);
+        }
+        self.notes = review.notes;
+        Ok(Some(gathered.inputs))
+    }
+
+    /// From now on this member keeps what it has. One that leaves, leaves all the same.
+    pub(super) fn hold(&mut self, id: &ServiceId, error: &Error) {
+        for member in &mut self.members {
+            if &member.service.id == id && member.standing == Standing::Joined {
+                member.standing = Standing::Kept(error.to_string());
+                self.held.insert(id.clone(), error.clone());
+            }
+        }
+    }
+
+    /// Reads the part, unless it is known how it is, and plans.
+    pub(super) async fn look(
+        &mut self,
+        inputs: &M::Inputs,
+        seen: Option<M::Observed>,
+        fresh: bool,
+        began: Instant,
+    ) -> Result<Look<M>> {
+        let engine = self.engine;
+        let known = seen.or_else(|| self.imagined?.lock().get(&self.key).cloned());
+        let (observed, fresh) = match known {
+            Some(observed) => (observed, fresh),
+            None => match self.observe(began).await? {
+                Ok(read) => read,
+                Err(state) => return Ok(Look::Wait(state)),
+            },
+        };
+        let cluster = &self.request.world.cluster;
+        let desired = engine.model.desired(&self.key, &self.members, cluster, inputs);
+        let plan = engine.model.plan(&desired, &observed);
+        Ok(Look::Ready(Sight {
+            observed,
+            fresh,
+            desired,
+            plan,
+        }))
+    }
+
+    async fn observe(&mut self, began: Instant) -> Result<Result<(M::Observed, bool), PartState>> {
+        let engine = self.engine;
+        let ask = if self.slot.unsure {
+            self.request.ask.anew()
+        } else {
+            self.request.ask
+        };
+        let observed = engine.cloud.observe(&self.key, &self.members, ask).await?;
+        self.slot.unsure = false;
+        if let Some(what) = engine.model.missing(&self.key, &self.members, &observed) {
+            let anew = ask.anew();
+            if let Vouch::Unproven(why) = engine.cloud.vouch(&self.request.world.cluster, anew).await? {
+                // Whatever comes next must not rest on what was seen with these eyes.
+                self.slot.unsure = true;
+                return Ok(Err(PartState::Blocked(format!(
+                    "{what} is not there any more, but {why}: these may be the wrong credentials, so nothing is \
+                     changed"
+                ))));
+            }
+        }
+        if self.imagined.is_none()
+            && let Some((after, why)) = engine.model.settling(&self.key, &observed)
+        {
+            return Ok(Err(self.busy(after, why)));
+        }
+        self.slot.busy_since = None;
+        Ok(Ok((observed, is_of_this_pass(ask, began))))
+    }
+
+    /// The part is parked although nothing of ours is under way.
+    pub(super) fn busy(&mut self, after: Duration, why: String) -> PartState {
+        let now = Instant::now();
+        self.slot.unsure = true;
+        PartState::Parked {
+            until: now.checked_add(after).unwrap_or(now),
+            since: *self.slot.busy_since.get_or_insert(now),
+            why,
+        }
+    }
+
+    fn announce(&mut self, steps: &[M::Step]) {
+        if self.imagined.is_some() || std::mem::replace(&mut self.slot.so_far.announced, true) {
+            return;
+        }
+        if let Some(watcher) = &self.request.watcher {
+            let texts: Vec<StepText> = steps.iter().map(Step::text).collect();
+            watcher.due(&PartKey::new(self.key.to_string()), &texts);
+        }
+    }
+
+    fn endless(&self, steps: &[M::Step]) -> Error {
+        let first = steps.first().map(ToString::to_string).unwrap_or_default();
+        Error::new(
+            ErrorKind::Unexpected,
+            "there is always one more step to do; this is a bug",
+        )
+        .with_context("part", self.key.to_string())
+        .with_context("step", first)
+    }
+
+    /// The part is as it should be: says so to everybody who listens.
+    fn conclude(&mut self, observed: &M::Observed) {
+        let mut memory = self.memory.lock();
+        let Some(survey) = &self.survey else { return };
+        for member in &self.members {
+            let (id, view) = (&member.service.id, &member.service);
+            let Some(entry) = survey.entry(id) else { continue };
+            let current = |key| current(&self.began_as, &self.key, &memory, key);
+            let joins: Vec<_> = entry.joins.iter().map(current).collect();
+            let leaves: Vec<_> = entry.leaves.iter().map(current).collect();
+            let told = self.engine.model.facts(&self.key, member, observed);
+            let state = if member.standing == Standing::Leaving {
+                if memory.leave(id, &self.key, told.as_ref().map(|told| &told.effects)) {
+                    let earlier = leaves.iter().take_while(|key| **key != self.key);
+                    self.next.extend(earlier.last().cloned());
+                    if leaves.iter().all(|key| memory.has_left(id, key)) {
+                        // What it could not have while it stood here, it may have now.
+                        self.next.extend(joins);
+                    }
+                }
+                MemberState::Left
+            } else if let Some(told) = told {
+                let serves = member.standing == Standing::Joined;
+                let at = joins.iter().position(|key| key == &self.key);
+                let later = at.and_then(|at| joins.get(at + 1..)).unwrap_or_default();
+                if at.is_some() {
+                    let news = memory.tell(view, &self.key, told, serves, later);
+                    if news.facts {
+                        self.next.extend(later.iter().cloned());
+                    }
+                    if news.serves {
+                        self.next.extend(leaves);
+                    }
+                }
+                kept_or(&self.held, member, MemberState::Serves)
+            } else {
+                memory.silence(id, &self.key);
+                let nothing = "it could not be set up".to_owned();
+                kept_or(&self.held, member, MemberState::Kept(nothing))
+            };
+            self.ended.insert(id.clone(), state);
+        }
+        self.next.remove(&self.key);
+    }
+
+    /// What to tell the caller. Ends the pass; its key comes back with it.
+    pub(super) fn report(mut self, part: PartKey, state: PartState) -> (M::Key, PartReport) {
+        let so_far = &self.slot.so_far;
+        let memory = self.memory.lock();
+        let survey = self.survey.as_ref();
+        let members = self
+            .members
+            .iter()
+            .map(|member| {
+                let id = &member.service.id;
+                let entry = survey.and_then(|survey| survey.entry(id));
+                let current = |key: &M::Key| current(&self.began_as, &self.key, &memory, key);
+                let joins: Vec<_> = entry.iter().flat_map(|entry| &entry.joins).map(current).collect();
+                MemberReport {
+                    service: id.clone(),
+                    state: self
+                        .ended
+                        .remove(id)
+                        .unwrap_or_else(|| kept_or(&self.held, member, MemberState::Pending)),
+                    touched: so_far.touched_all || so_far.touched.contains(id),
+                    effects: memory.effects(id, &joins),
+                    finished: entry.is_some_and(|entry| entry.is_finished(&memory, current)),
+                }
+            })
+            .collect();
+        drop(memory);
+        let report = PartReport {
+            renamed: Some(PartKey::new(self.key.to_string())).filter(|key| key != &part),
+            part,
+            pass_steps: so_far.steps,
+            steps: self.steps,
+            members,
+            blocked: self.blocked,
+            notes: self.notes,
+            next: self
+                .next
+                .iter()
+                .map(|key| PartKey::new(key.to_string()))
+                .collect(),
+            state,
+        };
+        if matches!(report.state, PartState::Done) {
+            self.slot.so_far = SoFar::default();
+        }
+        (self.key, report)
+    }
+}
+
+/// The key that stands for this one now, in a pass that may have given the part another one.
+fn current<M: PartModel>(began_as: &M::Key, now: &M::Key, memory: &Memory<M>, key: &M::Key) -> M::Key {
+    if key == began_as {
+        now.clone()
+    } else {
+        memory.current(key)
+    }
+}
+
+fn kept_or<M: PartModel>(
+    held: &BTreeMap<ServiceId, Error>,
+    member: &Member<M>,
+    other: MemberState,
+) -> MemberState {
+    match (held.get(&member.service.id), &member.standing) {
+        (Some(error), _) => MemberState::Held(error.clone()),
+        (None, Standing::Kept(why)) => MemberState::Kept(why.clone()),
+        (None, _) => other,
+    }
+}
+
+/// Whether an answer to this question was read in the pass that began then, not from a cache.
+fn is_of_this_pass(ask: Ask, began: Instant) -> bool {
+    match ask.freshness {
+        Freshness::After(instant) => instant >= began || instant.elapsed() <= RECENT,
+        Freshness::AtMost(_) => false,
+    }
+}
+
+impl PartReport {
+    /// A pass that failed before it began.
+    pub(super) fn failed(part: PartKey, error: Error) -> Self {
+        Self {
+            part,
+            renamed: None,
+            state: PartState::Failed(error),
+            steps: Vec::new(),
+            pass_steps: 0,
+            members: Vec::new(),
+            blocked: Vec::new(),
+            notes: Vec::new(),
+            next: Vec::new(),
+        }
+    }
+}

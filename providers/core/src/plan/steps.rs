@@ -1,0 +1,321 @@
+//! The part of a pass that writes: sending steps, waiting for the cloud, folding in what it answers.
+
+use tokio::time::Instant;
+use tracing::{Instrument, debug, info, info_span};
+
+use super::{
+    model::{Outcome, PartCloud, PartModel, Step, Wait},
+    pass::{Carried, Pass, Waiting},
+};
+use crate::{
+    Error, ErrorKind, Outcome as Fate, Result,
+    load_balancer::{PartState, StepReport},
+};
+
+/// Whether a parked step is done.
+pub(super) enum Resumed<O> {
+    /// There was none.
+    Not,
+    /// It is done, and the part is like this; read in this pass or not.
+    At(O, bool),
+    /// Not yet.
+    Wait(PartState),
+}
+
+impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
+    /// Sends the steps one after the other, as far as nothing has to be waited for.
+    pub(super) async fn carry_out(
+        &mut self,
+        steps: &[M::Step],
+        observed: &mut M::Observed,
+        fresh: bool,
+    ) -> Result<Carried> {
+        let engine = self.engine;
+        if let Some(imagined) = self.imagined {
+            for step in steps {
+                engine.model.fold(&self.key, step, None, observed);
+                self.done(step, Instant::now());
+            }
+            imagined.lock().insert(self.key.clone(), observed.clone());
+            return Ok(Carried::All);
+        }
+        for step in steps {
+            // If this future is dropped while the step is under way, the next pass must look for itself.
+            self.slot.unsure = true;
+            let sent = Instant::now();
+            let span = info_span!("step", step = step.label());
+            let outcome = engine
+                .cloud
+                .send(&self.key, step, observed, self.request.ask.priority)
+                .instrument(span)
+                .await;
+            match outcome {
+                Ok(Outcome::Done(reply)) => {
+                    engine.model.fold(&self.key, step, Some(&reply), observed);
+                    self.slot.unsure = false;
+                    self.done(step, sent);
+                    if !self.follow_key(observed) {
+                        return Ok(Carried::Wait(self.key_in_use()));
+                    }
+                }
+                Ok(Outcome::Accepted(reply, wait)) => {
+                    engine.model.fold(&self.key, step, Some(&reply), observed);
+                    debug!(step = %step, "The cloud is at work on it");
+                    if !self.follow_key(observed) {
+                        return Ok(Carried::Wait(self.key_in_use()));
+                    }
+                    let waiting = Waiting {
+                        step: step.clone(),
+                        observed: observed.clone(),
+                        fresh,
+                        until: after(sent, wait),
+                        since: sent,
+                        deadline: sent.checked_add(wait.deadline).unwrap_or(sent),
+                        members: self.members.clone(),
+                        survey: self.survey.clone(),
+                    };
+                    let state = waiting.state();
+                    self.slot.waiting = Some(waiting);
+                    return Ok(Carried::Wait(state));
+                }
+                Ok(Outcome::Busy(after)) => {
+                    debug!(step = %step, ?after, "It is busy");
+                    return Ok(Carried::Wait(self.busy(after, format!("busy: {step}"))));
+                }
+                Ok(Outcome::Stale) => {
+                    self.repeat("stale");
+                    return Ok(Carried::LookAgain(None));
+                }
+                Err(error) => return self.failed(step, sent, error),
+            }
+        }
+        Ok(Carried::All)
+    }
+
+    /// Asks how the parked step goes.
+    pub(super) async fn resume(&mut self) -> Result<Resumed<M::Observed>> {
+        let engine = self.engine;
+        if self.imagined.is_some() {
+            return Ok(Resumed::Not);
+        }
+        // If this future is dropped while it asks, the next pass looks for itself: the slot is unsure since the send.
+        let Some(mut waiting) = self.slot.waiting.take() else {
+            return Ok(Resumed::Not);
+        };
+        // Should it still wait, this is whom it concerns.
+        self.members.clone_from(&waiting.members);
+        self.survey.clone_from(&waiting.survey);
+        let asked = Instant::now();
+        if asked < waiting.until {
+            let state = waiting.state();
+            self.slot.waiting = Some(waiting);
+            return Ok(Resumed::Wait(state));
+        }
+        let outcome = engine
+            .cloud
+            .poll(
+                &self.key,
+                &waiting.step,
+                &waiting.observed,
+                self.request.ask.priority,
+            )
+            .await;
+        let until = match outcome {
+            Ok(Outcome::Done(reply)) => {
+                engine
+                    .model
+                    .fold(&self.key, &waiting.step, Some(&reply), &mut waiting.observed);
+                self.slot.unsure = false;
+                self.done(&waiting.step, waiting.since);
+                if !self.follow_key(&waiting.observed) {
+                    return Ok(Resumed::Wait(self.key_in_use()));
+                }
+                return Ok(Resumed::At(waiting.observed, waiting.fresh));
+            }
+            Ok(Outcome::Accepted(reply, wait)) => {
+                engine
+                    .model
+                    .fold(&self.key, &waiting.step, Some(&reply), &mut waiting.observed);
+                after(asked, wait)
+            }
+            Ok(Outcome::Busy(after)) => asked.checked_add(after).unwrap_or(asked),
+            Ok(Outcome::Stale) => {
+                self.repeat("stale");
+                return Ok(Resumed::Not);
+            }
+            Err(error) if may_pass(error.kind()) && asked < waiting.deadline => {
+                waiting.until = asked;
+                self.slot.waiting = Some(waiting);
+                return Err(error);
+            }
+            Err(error) => {
+                self.ended_badly(&waiting.step, waiting.since, &error);
+                return Err(error);
+            }
+        };
+        if asked >= waiting.deadline {
+            let error = Error::new(ErrorKind::Timeout, "the cloud has not finished in time")
+                .with_context("step", waiting.step.to_string());
+            self.ended_badly(&waiting.step, waiting.since, &error);
+            return Err(error);
+        }
+        waiting.until = until;
+        let state = waiting.state();
+        self.slot.waiting = Some(waiting);
+        Ok(Resumed::Wait(state))
+    }
+
+    fn failed(&mut self, step: &M::Step, sent: Instant, error: Error) -> Result<Carried> {
+        let unknown = error.outcome() == Fate::Unknown;
+        self.ended_badly(step, sent, &error);
+        if unknown {
+            // It may have been done: that is for the next look to find out.
+            self.touch(step);
+            self.repeat("unknown");
+            return Ok(Carried::LookAgain(Some(error)));
+        }
+        match error.kind() {
+            // Somebody was faster, or what we saw was old.
+            ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Conflict => {
+                self.repeat("stale");
+                Ok(Carried::LookAgain(Some(error)))
+            }
+            kind if is_for_good(kind) && self.members.len() > 1 => match step.service() {
+                Some(service) if !self.held.contains_key(service) => {
+                    self.repeat("held");
+                    let service = service.clone();
+                    self.hold(&service, &error);
+                    if self.held.contains_key(&service) {
+                        Ok(Carried::HeldBack)
+                    } else {
+                        Err(error)
+                    }
+                }
+                _ => Err(error),
+            },
+            _ => Err(error),
+        }
+    }
+
+    fn done(&mut self, step: &M::Step, sent: Instant) {
+        let text = step.text();
+        if self.imagined.is_none() {
+            let (model, took) = (&self.engine.model, sent.elapsed());
+            let (provider, kind) = (model.provider(), model.kind(&self.key));
+            self.engine
+                .metrics
+                .step_ended(provider, kind, step.label(), "ok", took);
+            info!(part = %self.key, why = text.why, took_ms = millis(took), "Done: {}", text.sentence);
+        }
+        self.touch(step);
+        self.steps.push(StepReport {
+            text,
+            result: Ok(()),
+            took: sent.elapsed(),
+        });
+    }
+
+    fn ended_badly(&mut self, step: &M::Step, sent: Instant, error: &Error) {
+        let (model, took) = (&self.engine.model, sent.elapsed());
+        let (provider, kind) = (model.provider(), model.kind(&self.key));
+        self.engine
+            .metrics
+            .step_ended(provider, kind, step.label(), "error", took);
+        // Whoever runs the pass says so, once per change of state.
+        debug!(part = %self.key, step = %step, error = error.report(), "A step failed");
+        self.steps.push(StepReport {
+            text: step.text(),
+            result: Err(error.clone()),
+            took,
+        });
+    }
+
+    fn touch(&mut self, step: &M::Step) {
+        let so_far = &mut self.slot.so_far;
+        so_far.steps += 1;
+        match step.service() {
+            Some(service) => {
+                so_far.touched.insert(service.clone());
+            }
+            None => so_far.touched_all = true,
+        }
+    }
+
+    fn repeat(&self, reason: &'static str) {
+        let model = &self.engine.model;
+        self.engine
+            .metrics
+            .repeated(model.provider(), model.kind(&self.key), reason);
+    }
+
+    /// If the part has got another key, goes on under that one. False if somebody is at work under it already.
+    pub(super) fn follow_key(&mut self, observed: &M::Observed) -> bool {
+        let Some(new) = self.engine.model.rekey(&self.key, observed) else {
+            return true;
+        };
+        if new == self.key {
+            return true;
+        }
+        self.memory.lock().rename(&self.key, &new);
+        debug!(part = %self.key, now = %new, "The part has got its id");
+        let slot = self.engine.try_slot(&new);
+        let old = std::mem::replace(&mut self.key, new);
+        match slot {
+            Some(mut slot) => {
+                *slot = std::mem::take(&mut *self.slot);
+                self.slot = slot;
+                true
+            }
+            None => {
+                debug!(part = %old, "Somebody is at work under its new name");
+                false
+            }
+        }
+    }
+
+    pub(super) fn key_in_use(&mut self) -> PartState {
+        self.busy(
+            std::time::Duration::from_secs(1),
+            "somebody is at work on it under its new name".to_owned(),
+        )
+    }
+}
+
+impl<M: PartModel> Waiting<M> {
+    fn state(&self) -> PartState {
+        PartState::Parked {
+            until: self.until,
+            since: self.since,
+            why: format!("the cloud is at work: {}", self.step),
+        }
+    }
+}
+
+fn after(instant: Instant, wait: Wait) -> Instant {
+    instant.checked_add(wait.poll).unwrap_or(instant)
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Asking how a step goes may work the next time.
+fn may_pass(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::RateLimited | ErrorKind::Unauthenticated
+    )
+}
+
+/// Trying the step again will not help; the other members need not wait for it.
+fn is_for_good(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::InvalidSpec
+            | ErrorKind::InvalidConfig
+            | ErrorKind::QuotaExceeded
+            | ErrorKind::PermissionDenied
+            | ErrorKind::Unsupported
+            | ErrorKind::Unexpected
+    )
+}

@@ -1,0 +1,257 @@
+//! Who has to do with which part.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use super::{
+    memory::Memory,
+    model::{Member, PartModel, Parts, Standing, Stray},
+};
+use crate::load_balancer::{Claim, PartKey, ServiceId, ServiceParts, ServiceView, StrayPart, Survey, World};
+
+/// A [`Survey`] in the provider's own keys, with the members of each part.
+pub(super) struct Typed<M: PartModel> {
+    pub(super) world: Arc<World>,
+    pub(super) directory: Arc<M::Directory>,
+    /// The memory's names when it was made: keys may have been replaced since.
+    names: u64,
+    pub(super) services: Vec<Entry<M::Key>>,
+    members: HashMap<M::Key, Vec<usize>>,
+    pub(super) strays: Vec<Stray<M::Key>>,
+}
+
+/// The parts of one Service.
+pub(super) struct Entry<K> {
+    pub(super) view: Arc<ServiceView>,
+    claim: Claim,
+    pub(super) joins: Vec<K>,
+    pub(super) leaves: Vec<K>,
+}
+
+impl<M: PartModel> Typed<M> {
+    pub(super) fn make(
+        model: &M,
+        world: &Arc<World>,
+        directory: &Arc<M::Directory>,
+        memory: &mut Memory<M>,
+    ) -> Self {
+        let parts: Vec<_> = world
+            .services
+            .iter()
+            .map(|view| {
+                let claim = model.claims(view);
+                let parts = if claim == Claim::Ours {
+                    model.parts(view, &world.cluster, directory)
+                } else {
+                    Parts::default()
+                };
+                (view, claim, parts)
+            })
+            .collect();
+        let strays = model.strays(&world.services, directory);
+        let listed: HashSet<_> = parts
+            .iter()
+            .flat_map(|(.., parts)| parts.named.iter().chain(&parts.marked))
+            .cloned()
+            .collect();
+        memory.listed(&listed);
+        let exists: HashSet<_> = world.services.iter().map(|view| &view.id).collect();
+        memory.retain(|id| exists.contains(id));
+        let services: Vec<_> = parts
+            .into_iter()
+            .map(|(view, claim, parts)| entry(view, claim, parts, memory))
+            .collect();
+        let mut members: HashMap<M::Key, Vec<usize>> = HashMap::new();
+        for (index, entry) in services.iter().enumerate() {
+            for key in entry.joins.iter().chain(&entry.leaves) {
+                members.entry(key.clone()).or_default().push(index);
+            }
+        }
+        Self {
+            world: Arc::clone(world),
+            directory: Arc::clone(directory),
+            names: memory.names,
+            services,
+            members,
+            strays,
+        }
+    }
+
+    /// Whether it still holds for this world and this directory.
+    pub(super) fn holds(
+        &self,
+        world: &Arc<World>,
+        directory: &Arc<M::Directory>,
+        memory: &Memory<M>,
+    ) -> bool {
+        self.names == memory.names
+            && Arc::ptr_eq(&self.world, world)
+            && Arc::ptr_eq(&self.directory, directory)
+    }
+
+    pub(super) fn knows(&self, key: &M::Key) -> bool {
+        self.members.contains_key(key) || self.strays.iter().any(|stray| &stray.key == key)
+    }
+
+    pub(super) fn entries(&self, key: &M::Key) -> impl Iterator<Item = &Entry<M::Key>> {
+        self.members
+            .get(key)
+            .into_iter()
+            .flatten()
+            .filter_map(|index| self.services.get(*index))
+    }
+
+    pub(super) fn entry(&self, id: &ServiceId) -> Option<&Entry<M::Key>> {
+        self.services.iter().find(|entry| &entry.view.id == id)
+    }
+
+    /// All keys with members and all strays that are ours, in an order in which few of them are run in vain: first
+    /// what is joined, in order, then what is left, in reverse.
+    pub(super) fn keys(&self) -> Vec<M::Key> {
+        let joins = self
+            .services
+            .iter()
+            .map(|entry| entry.joins.len())
+            .max()
+            .unwrap_or(0);
+        let mut ranks: HashMap<&M::Key, usize> = HashMap::new();
+        let mut at_least = |key, rank: usize| {
+            let known = ranks.entry(key).or_default();
+            *known = rank.max(*known);
+        };
+        for entry in &self.services {
+            for (rank, key) in entry.joins.iter().enumerate() {
+                at_least(key, rank);
+            }
+            for (rank, key) in entry.leaves.iter().rev().enumerate() {
+                at_least(key, joins + rank);
+            }
+        }
+        for stray in self.strays.iter().filter(|stray| stray.ours) {
+            ranks.entry(&stray.key).or_default();
+        }
+        let mut keys: Vec<_> = ranks.into_iter().collect();
+        keys.sort_by(|(a, a_rank), (b, b_rank)| (a_rank, a).cmp(&(b_rank, b)));
+        keys.into_iter().map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The members of a part, and how each stands with it.
+    pub(super) fn members(&self, key: &M::Key, memory: &Memory<M>) -> Vec<Member<M>> {
+        self.entries(key).map(|entry| entry.member(key, memory)).collect()
+    }
+
+    pub(super) fn public(&self) -> Survey {
+        let name = |key: &M::Key| PartKey::new(key.to_string());
+        Survey {
+            parts: self.keys().iter().map(name).collect(),
+            services: self
+                .services
+                .iter()
+                .map(|entry| ServiceParts {
+                    service: entry.view.id.clone(),
+                    claim: entry.claim,
+                    joins: entry.joins.iter().map(name).collect(),
+                    leaves: entry.leaves.iter().map(name).collect(),
+                })
+                .collect(),
+            strays: self
+                .strays
+                .iter()
+                .map(|stray| StrayPart {
+                    part: name(&stray.key),
+                    what: stray.what.clone(),
+                    ours: stray.ours,
+                })
+                .collect(),
+        }
+    }
+}
+
+/// What a Service joins and leaves: what it names is joined if it wants a load balancer; where its mark stands although
+/// it does not name it, it leaves, and so it does everywhere if it wants none.
+fn entry<M: PartModel>(
+    view: &Arc<ServiceView>,
+    claim: Claim,
+    parts: Parts<M::Key>,
+    memory: &Memory<M>,
+) -> Entry<M::Key> {
+    let current = |keys: Vec<M::Key>| {
+        let mut current: Vec<M::Key> = Vec::with_capacity(keys.len());
+        for key in keys {
+            let key = memory.current(&key);
+            if !current.contains(&key) {
+                current.push(key);
+            }
+        }
+        current
+    };
+    let (named, marked) = (current(parts.named), current(parts.marked));
+    let wants = view.wants_load_balancer();
+    // A Service without our finalizer never had one, or lost it: it leaves only where its mark surely stands.
+    let leaves_named = |key: &&M::Key| !wants && (view.needs_cleanup() || marked.contains(key));
+    let leaves = marked
+        .iter()
+        .filter(|key| !named.contains(key))
+        .chain(named.iter().filter(leaves_named))
+        .cloned()
+        .collect();
+    let joins = if wants { named } else { Vec::new() };
+    Entry {
+        view: Arc::clone(view),
+        claim,
+        joins,
+        leaves,
+    }
+}
+
+impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> Entry<K> {
+    fn member<M: PartModel<Key = K>>(&self, key: &K, memory: &Memory<M>) -> Member<M> {
+        let id = &self.view.id;
+        let (earlier, standing) = if let Some(at) = self.joins.iter().position(|own| own == key) {
+            let earlier = self.joins.get(..at).unwrap_or_default();
+            let silent = earlier.iter().find(|earlier| memory.told(id, earlier).is_none());
+            let standing = silent.map_or(Standing::Joined, |silent| {
+                Standing::Kept(format!("it waits for {silent}"))
+            });
+            (earlier, standing)
+        } else {
+            (self.joins.as_slice(), self.leaving(key, memory))
+        };
+        Member {
+            service: Arc::clone(&self.view),
+            standing,
+            facts: earlier
+                .iter()
+                .filter_map(|key| Some((key.clone(), memory.told(id, key)?.facts.clone())))
+                .collect(),
+        }
+    }
+
+    /// First everything that it joins must serve, then it leaves part after part, in reverse order.
+    fn leaving<M: PartModel<Key = K>>(&self, key: &K, memory: &Memory<M>) -> Standing {
+        let id = &self.view.id;
+        if let Some(waits) = self.joins.iter().find(|join| !memory.has_served(id, join)) {
+            return Standing::Kept(format!("it leaves when {waits} serves it"));
+        }
+        let later = self.leaves.iter().skip_while(|own| *own != key).skip(1);
+        match later.into_iter().find(|later| !memory.has_left(id, later)) {
+            Some(waits) => Standing::Kept(format!("it leaves when it has left {waits}")),
+            None => Standing::Leaving,
+        }
+    }
+
+    /// Whether nothing is left to do for the Service.
+    pub(super) fn is_finished<M: PartModel<Key = K>>(
+        &self,
+        memory: &Memory<M>,
+        current: impl Fn(&K) -> K,
+    ) -> bool {
+        let id = &self.view.id;
+        self.joins
+            .iter()
+            .all(|key| memory.serves_now(&self.view, &current(key)))
+            && self.leaves.iter().all(|key| memory.has_left(id, &current(key)))
+    }
+}

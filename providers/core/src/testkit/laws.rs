@@ -1,0 +1,194 @@
+//! The laws that every provider's model of its load balancers must keep, as property tests.
+//!
+//! | Law | Says |
+//! |---|---|
+//! | [`converges`] | from any state of the cloud the engine comes to rest; then every difference is `Blocked`; no load balancer or address was deleted under a member that stays |
+//! | [`quiet`] | what has come to rest stays at rest: a restart writes nothing, plans nothing and says the same about every Service |
+//! | [`restartable`] | killed or cut off at any write (before it is sent, after it is carried out, after the reply), the next process ends where an undisturbed one would: nothing twice, nothing left over |
+//! | [`polite`] | what is not ours is after every single write as it was |
+//! | [`foretold`] | a plan that is only imagined names exactly the steps that are then carried out |
+//!
+//! The laws run the real [`Engine`] against a cloud in memory, which is made of the model's own
+//! [`fold`](PartModel::fold). So they judge the model and the engine, not the provider's calls: those meet a simulator
+//! and a real cloud elsewhere. A provider describes in [`Lawful`] what such a cloud holds, and in a strategy what
+//! clusters and clouds there may be, *broken ones above all*: half-made, half-deleted, edited by hand, doubled.
+//!
+//! ```text
+//!   strategy -> Case { truth, worlds } -> Engine<Model, MemoryCloud> --fold--> truth'
+//!                                             ^ killed, restarted      shape(truth'), foreign(truth')
+//! ```
+//!
+//! [`laws`] checks all of them and shrinks what breaks one.
+
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
+
+use proptest::{
+    strategy::Strategy,
+    test_runner::{Config, TestCaseError, TestError, TestRunner},
+};
+
+use crate::{
+    load_balancer::{ClusterView, World},
+    plan::{Engine, Gathered, Member, PartModel},
+};
+
+mod cloud;
+mod drive;
+mod judge;
+
+pub use cloud::{Fault, MemoryCloud};
+pub use judge::{check, converges, foretold, polite, quiet, restartable};
+
+/// The engine under test.
+pub type LawEngine<L> = Engine<L, Arc<MemoryCloud<L>>>;
+
+/// A model for which the laws can be checked.
+pub trait Lawful: PartModel + Clone {
+    /// Everything that a cloud of this kind holds, as far as the model can see it.
+    type Truth: Clone + Debug + Send + Sync + 'static;
+    /// The truth without what differs from run to run (ids, revisions). Holds things that exist twice twice.
+    type Shape: PartialEq + Debug;
+
+    /// What observing a part finds.
+    fn view(&self, truth: &Self::Truth, key: &Self::Key, members: &[Member<Self>]) -> Self::Observed;
+
+    /// Puts back what [`view`](Self::view) of this part found, after a step was folded into it. Where the cloud lets
+    /// two things have one name, so must this.
+    fn store(&self, truth: &mut Self::Truth, key: &Self::Key, after: Self::Observed);
+
+    /// What the listings show.
+    fn directory(&self, truth: &Self::Truth) -> Self::Directory;
+
+    /// What the model's inputs are.
+    fn inputs(
+        &self,
+        key: &Self::Key,
+        members: &[Member<Self>],
+        cluster: &ClusterView,
+    ) -> Gathered<Self::Inputs>;
+
+    /// What the cloud answers to a step. `serial` is another number every time, for ids.
+    fn reply(
+        &self,
+        key: &Self::Key,
+        step: &Self::Step,
+        observed: &Self::Observed,
+        serial: u64,
+    ) -> Self::Reply;
+
+    /// Everything that is ours.
+    fn shape(&self, truth: &Self::Truth) -> Self::Shape;
+
+    /// Everything that is not ours, ids and all: nobody may change it.
+    fn foreign(&self, truth: &Self::Truth) -> Self::Shape;
+
+    /// In what `observed` is not as it should be, by the names that `Blocked::field` has. Written independently of
+    /// `plan`, as simply as can be: what `plan` forgets must be found here.
+    fn differences(&self, desired: &Self::Desired, observed: &Self::Observed) -> Vec<String>;
+
+    /// Whether the step deletes a load balancer or an address, other than to follow a wish that a member states.
+    fn destroys(&self, step: &Self::Step) -> bool;
+}
+
+/// A cloud as it was found, and what the cluster wants of it one after the other.
+#[derive(Clone, Debug)]
+pub struct Case<T> {
+    /// What is in the cloud at first.
+    pub truth: T,
+    /// What the cluster is like, then how it changes. At least one.
+    pub worlds: Vec<World>,
+    /// How the cloud answers.
+    pub weather: Weather,
+}
+
+/// How the cloud answers when nothing is wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Weather {
+    /// How often a step has to be polled before it is done; 0: done at once.
+    pub polls: u8,
+    /// Every so many writes one is refused because something else is at work; 0: none.
+    pub busy_every: u8,
+    /// Every so many writes one is refused because it is not as it was; 0: none.
+    pub stale_every: u8,
+}
+
+/// Any [`Weather`].
+pub fn weather() -> impl Strategy<Value = Weather> {
+    (0..3_u8, 0..5_u8, 0..6_u8).prop_map(|(polls, busy, stale)| Weather {
+        polls,
+        // Every single write refused would be a cloud that never does anything.
+        busy_every: if busy == 1 { 0 } else { busy },
+        stale_every: if stale < 4 { 0 } else { stale },
+    })
+}
+
+/// A law that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// Which one.
+    pub law: &'static str,
+    /// By what.
+    pub how: String,
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the law `{}` is broken: {}", self.law, self.how)
+    }
+}
+
+/// What [`examine`] found: the law and, unless none could be generated, the smallest case that breaks it.
+pub type Found<T> = (Broken, Option<Case<T>>);
+
+/// Checks all laws on `cases` generated cases.
+///
+/// # Errors
+/// The law that the smallest case found breaks, and that case.
+pub fn examine<L, S>(model: &L, strategy: &S, cases: u32) -> Result<(), Found<L::Truth>>
+where
+    L: Lawful,
+    S: Strategy<Value = Case<L::Truth>>,
+{
+    let mut runner = TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let outcome = runner.run(strategy, |case| {
+        check(model, &case).map_err(|broken| TestCaseError::fail(broken.to_string()))
+    });
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(TestError::Fail(reason, case)) => Err((
+            check(model, &case).err().unwrap_or(Broken {
+                law: "repeatable",
+                how: reason.to_string(),
+            }),
+            Some(case),
+        )),
+        Err(TestError::Abort(reason)) => Err((
+            Broken {
+                law: "generated",
+                how: reason.to_string(),
+            },
+            None,
+        )),
+    }
+}
+
+/// Checks all laws on `cases` generated cases.
+///
+/// # Panics
+/// If a law is broken; the message holds the smallest case found.
+pub fn laws<L, S>(model: &L, strategy: &S, cases: u32)
+where
+    L: Lawful,
+    S: Strategy<Value = Case<L::Truth>>,
+{
+    if let Err((broken, case)) = examine(model, strategy, cases) {
+        panic!("{broken}\n{case:#?}");
+    }
+}
+
+/// Steps by part, for comparing.
+pub(crate) type Sentences = BTreeMap<String, usize>;

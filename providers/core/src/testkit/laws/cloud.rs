@@ -1,0 +1,327 @@
+//! A cloud in memory, made of the model's own fold.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{Lawful, Weather};
+use crate::{
+    Error, ErrorKind, Outcome as Fate, Priority, Result,
+    load_balancer::{Ask, ClusterView},
+    plan::{Gathered, Member, Outcome, PartCloud, PartModel, Standing, Vouch, Wait},
+};
+
+/// What goes wrong with one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The process is killed before the write is sent.
+    KilledBefore,
+    /// The process is killed when the write was carried out and its reply is on the way.
+    KilledAfterCommit,
+    /// The process is killed right after the reply.
+    KilledAfterReply,
+    /// No answer came; the write was carried out.
+    NoAnswerDone,
+    /// No answer came; the write was not carried out.
+    NoAnswerNotDone,
+    /// The cloud failed and did nothing.
+    Unavailable,
+    /// Something else is at work.
+    Busy,
+    /// It is not as it was.
+    Stale,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::KilledBefore,
+        Self::KilledAfterCommit,
+        Self::KilledAfterReply,
+        Self::NoAnswerDone,
+        Self::NoAnswerNotDone,
+        Self::Unavailable,
+        Self::Busy,
+        Self::Stale,
+    ];
+}
+
+/// Ids of all clouds, so that what one made is not made again by another that goes on with its truth.
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
+/// A cloud in memory. Holds a truth, counts what is sent, and can go wrong.
+pub struct MemoryCloud<L: Lawful> {
+    model: L,
+    state: Mutex<State<L>>,
+    pub(super) killed: Notify,
+}
+
+struct State<L: Lawful> {
+    truth: L::Truth,
+    directory: Option<Arc<L::Directory>>,
+    weather: Weather,
+    fault: Option<(usize, Fault)>,
+    /// Writes that came, refused ones included.
+    attempts: usize,
+    /// Sentences of the writes that were carried out.
+    done: Vec<String>,
+    /// Steps under way: how often they must still be polled, and the reply.
+    polls: HashMap<String, (u8, L::Reply)>,
+    /// Whom a part last concerned: leftovers are found by the members' names.
+    members: HashMap<L::Key, Vec<Member<L>>>,
+    dead: bool,
+    rude: Option<String>,
+    destroyed: Option<String>,
+    vouch: Vouch,
+}
+
+impl<L: Lawful> MemoryCloud<L> {
+    /// A cloud that holds this.
+    #[must_use]
+    pub fn new(model: L, truth: L::Truth, weather: Weather) -> Self {
+        Self {
+            model,
+            state: Mutex::new(State {
+                truth,
+                directory: None,
+                weather,
+                fault: None,
+                attempts: 0,
+                done: Vec::new(),
+                polls: HashMap::new(),
+                members: HashMap::new(),
+                dead: false,
+                rude: None,
+                destroyed: None,
+                vouch: Vouch::Ours,
+            }),
+            killed: Notify::new(),
+        }
+    }
+
+    /// What it holds.
+    pub fn truth(&self) -> L::Truth {
+        self.state.lock().truth.clone()
+    }
+
+    /// Changes what it holds, as somebody else would.
+    pub fn edit(&self, edit: impl FnOnce(&mut L::Truth)) {
+        let mut state = self.state.lock();
+        edit(&mut state.truth);
+        state.directory = None;
+    }
+
+    /// Lets the write number `at` (from 0, counted from now) go wrong.
+    pub fn fail(&self, at: usize, fault: Fault) {
+        let mut state = self.state.lock();
+        state.attempts = 0;
+        state.fault = Some((at, fault));
+    }
+
+    /// The sentences of the writes that were carried out since this was last asked.
+    pub fn take_done(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().done)
+    }
+
+    /// What a write did to something that is not ours, if one did.
+    pub(super) fn rude(&self) -> Option<String> {
+        self.state.lock().rude.clone()
+    }
+
+    /// What was deleted under a member that stays, if anything was.
+    pub(super) fn destroyed(&self) -> Option<String> {
+        self.state.lock().destroyed.clone()
+    }
+
+    /// From now on this is said of whether we see the right cloud.
+    pub fn vouches(&self, vouch: Vouch) {
+        self.state.lock().vouch = vouch;
+    }
+
+    /// A new process.
+    pub(super) fn revive(&self) {
+        let mut state = self.state.lock();
+        state.dead = false;
+        state.fault = None;
+        state.polls.clear();
+    }
+
+    /// Ends here if the process is dead.
+    async fn live(&self) {
+        if self.state.lock().dead {
+            self.killed.notify_one();
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn die(&self) {
+        self.state.lock().dead = true;
+    }
+
+    fn commit(&self, key: &L::Key, step: &L::Step, seen: &L::Observed) -> L::Reply {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let reply = self.model.reply(key, step, seen, serial);
+        let before = self.model.foreign(&state.truth);
+        // The cloud changes what is in it, not what the engine saw.
+        let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
+        if self.model.destroys(step) && members.iter().any(|member| member.standing != Standing::Leaving) {
+            state
+                .destroyed
+                .get_or_insert_with(|| format!("{key}: `{step}` was sent although members stay"));
+        }
+        let mut view = self.model.view(&state.truth, key, members);
+        self.model.fold(key, step, Some(&reply), &mut view);
+        self.model.store(&mut state.truth, key, view);
+        let after = self.model.foreign(&state.truth);
+        if before != after {
+            state
+                .rude
+                .get_or_insert_with(|| format!("`{step}` changed {before:?} to {after:?}"));
+        }
+        state.directory = None;
+        state.done.push(step.to_string());
+        reply
+    }
+
+    fn next_fault(&self) -> Option<Fault> {
+        let mut state = self.state.lock();
+        let attempt = state.attempts;
+        state.attempts += 1;
+        if let Some((at, fault)) = state.fault
+            && at == attempt
+        {
+            return Some(fault);
+        }
+        let every = |every: u8| every > 0 && attempt % usize::from(every) == usize::from(every) - 1;
+        if every(state.weather.busy_every) {
+            Some(Fault::Busy)
+        } else if every(state.weather.stale_every) {
+            Some(Fault::Stale)
+        } else {
+            None
+        }
+    }
+}
+
+fn no_answer() -> Error {
+    Error::new(ErrorKind::Timeout, "no answer").with_outcome(Fate::Unknown)
+}
+
+const WAIT: Wait = Wait {
+    poll: Duration::ZERO,
+    deadline: Duration::from_secs(3600),
+};
+
+#[async_trait]
+impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
+    async fn directory(&self, _: Ask) -> Result<Arc<<L as PartModel>::Directory>> {
+        self.live().await;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let directory = state
+            .directory
+            .get_or_insert_with(|| Arc::new(self.model.directory(&state.truth)));
+        Ok(Arc::clone(directory))
+    }
+
+    async fn inputs(
+        &self,
+        key: &L::Key,
+        members: &[Member<L>],
+        cluster: &ClusterView,
+        _: Ask,
+    ) -> Result<Gathered<L::Inputs>> {
+        self.live().await;
+        // Asked in every pass, also in one that goes on with what it saw before.
+        self.state.lock().members.insert(key.clone(), members.to_vec());
+        Ok(self.model.inputs(key, members, cluster))
+    }
+
+    async fn observe(&self, key: &L::Key, members: &[Member<L>], _: Ask) -> Result<L::Observed> {
+        self.live().await;
+        Ok(self.model.view(&self.state.lock().truth, key, members))
+    }
+
+    async fn send(
+        &self,
+        key: &L::Key,
+        step: &L::Step,
+        observed: &L::Observed,
+        _: Priority,
+    ) -> Result<Outcome<L::Reply>> {
+        self.live().await;
+        let fault = self.next_fault();
+        match fault {
+            Some(Fault::KilledBefore) => {
+                self.die();
+                self.live().await;
+            }
+            Some(Fault::KilledAfterCommit) => {
+                self.commit(key, step, observed);
+                self.die();
+                self.live().await;
+            }
+            Some(Fault::NoAnswerDone) => {
+                self.commit(key, step, observed);
+                return Err(no_answer());
+            }
+            Some(Fault::NoAnswerNotDone) => return Err(no_answer()),
+            Some(Fault::Unavailable) => return Err(Error::new(ErrorKind::Unavailable, "out of order")),
+            Some(Fault::Busy) => return Ok(Outcome::Busy(Duration::ZERO)),
+            Some(Fault::Stale) => return Ok(Outcome::Stale),
+            Some(Fault::KilledAfterReply) | None => {}
+        }
+        let reply = self.commit(key, step, observed);
+        if fault.is_some() {
+            self.die();
+        }
+        let polls = self.state.lock().weather.polls;
+        if polls == 0 {
+            return Ok(Outcome::Done(reply));
+        }
+        self.state
+            .lock()
+            .polls
+            .insert(step.to_string(), (polls, reply.clone()));
+        Ok(Outcome::Accepted(reply, WAIT))
+    }
+
+    async fn poll(
+        &self,
+        key: &L::Key,
+        step: &L::Step,
+        observed: &L::Observed,
+        _: Priority,
+    ) -> Result<Outcome<L::Reply>> {
+        self.live().await;
+        let mut state = self.state.lock();
+        let Some((left, reply)) = state.polls.get_mut(&step.to_string()) else {
+            return Err(Error::new(
+                ErrorKind::Unexpected,
+                format!("{key}: `{step}` is not under way, {observed:?}"),
+            ));
+        };
+        *left = left.saturating_sub(1);
+        Ok(if *left == 0 {
+            Outcome::Done(reply.clone())
+        } else {
+            Outcome::Accepted(reply.clone(), WAIT)
+        })
+    }
+
+    async fn vouch(&self, _: &ClusterView, _: Ask) -> Result<Vouch> {
+        self.live().await;
+        Ok(self.state.lock().vouch.clone())
+    }
+}

@@ -1,0 +1,105 @@
+//! Drives an engine until nothing more happens, as the service controller does.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{LawEngine, Lawful, MemoryCloud};
+use crate::{
+    Freshness, Priority,
+    load_balancer::{
+        Ask, Effects, LoadBalancers, MemberReport, MemberState, PartState, Request, ServiceId, World,
+    },
+    plan::{Engine, PlanMetrics},
+};
+
+/// Rounds over all parts. Every round of a case that is not at rest does at least one thing, and cases are small.
+const ROUNDS: usize = 400;
+
+/// How everything came to rest.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Rest {
+    /// What is said about each Service, and whether nothing is left to do for it.
+    pub(super) services: BTreeMap<ServiceId, (Effects, bool)>,
+    /// Parts that could not be finished, and why.
+    pub(super) problems: BTreeMap<String, String>,
+    /// Steps on parts that had no Service any more.
+    pub(super) swept: Vec<String>,
+}
+
+pub(super) fn engine<L: Lawful>(model: &L, cloud: &Arc<MemoryCloud<L>>) -> LawEngine<L> {
+    Engine::new(model.clone(), Arc::clone(cloud), PlanMetrics::default())
+}
+
+pub(super) fn request(world: &Arc<World>) -> Request {
+    Request::new(
+        Arc::clone(world),
+        Ask {
+            freshness: Freshness::AtMost(Duration::from_secs(3600)),
+            priority: Priority::User,
+        },
+    )
+}
+
+/// Runs parts until nothing more happens.
+pub(super) async fn settle<L: Lawful>(engine: &LawEngine<L>, world: &Arc<World>) -> Result<Rest, String> {
+    let request = request(world);
+    let mut last = String::new();
+    let mut swept = Vec::new();
+    for _ in 0..ROUNDS {
+        let mut rest = Rest::default();
+        let mut moved = false;
+        let survey = engine.survey(&request).await.map_err(|error| error.report())?;
+        for part in &survey.parts {
+            let report = engine.run(part, &request).await;
+            moved |= !report.steps.is_empty() || !report.next.is_empty() || report.renamed.is_some();
+            match &report.state {
+                PartState::Done => {}
+                PartState::Parked { why, .. } => {
+                    moved = true;
+                    last = format!("{part}: {why}");
+                }
+                PartState::Blocked(why) => {
+                    rest.problems.insert(part.to_string(), why.clone());
+                }
+                PartState::Failed(error) => {
+                    last = format!("{part}: {}", error.report());
+                    rest.problems.insert(part.to_string(), error.report());
+                }
+            }
+            if survey.strays.iter().any(|stray| stray.part == *part) {
+                swept.extend(report.steps.iter().map(|step| step.text.sentence.clone()));
+            }
+            if let Some(step) = report.steps.last() {
+                last = format!("{part}: {}", step.text.sentence);
+            }
+            for member in report.members {
+                note(&mut rest, part.as_str(), member);
+            }
+        }
+        if !moved {
+            return Ok(Rest { swept, ..rest });
+        }
+    }
+    Err(format!("it does not come to rest; last: {last}"))
+}
+
+fn note(rest: &mut Rest, part: &str, member: MemberReport) {
+    if let MemberState::Held(error) = &member.state {
+        let key = format!("{part} for {}", member.service);
+        rest.problems.insert(key, error.report());
+    }
+    rest.services
+        .insert(member.service, (member.effects, member.finished));
+}
+
+/// Like [`settle`], until the process is killed. Whether it was.
+pub(super) async fn settle_or_die<L: Lawful>(
+    engine: &LawEngine<L>,
+    cloud: &MemoryCloud<L>,
+    world: &Arc<World>,
+) -> Result<bool, String> {
+    tokio::select! {
+        biased;
+        rest = settle(engine, world) => rest.map(|_| false),
+        () = cloud.killed.notified() => Ok(true),
+    }
+}

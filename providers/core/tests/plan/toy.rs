@@ -1,0 +1,522 @@
+//! A toy cloud of shelves: everything that makes load balancers hard, and nothing else.
+//!
+//! A *shelf* (a load balancer) has a name that is not unique, an id and an address that the cloud gives, a wood that
+//! can not be changed, marks, and *boxes* (listeners) by port, each with an owner, a colour and nodes. Services share a
+//! shelf by its id. The *board* (a security group that all share) has one pin for each Service and node, which needs
+//! the shelf's address.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    str::FromStr,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use ccm_core::{
+    Error, ErrorKind,
+    load_balancer::{
+        Blocked, Claim, ClusterView, Effect, Effects, Ingress, Marks, Ownership, ServiceId, ServiceView,
+    },
+    plan::{Fact, Member, PartModel, Parts, Plan, Review, Standing, Step, Stray, Told},
+};
+
+/// The shelf that is meant, by id.
+pub const SHELF: &str = "toy/shelf";
+pub const COLOUR: &str = "toy/colour";
+pub const WOOD: &str = "toy/wood";
+/// Written by us: the id that the shelf had.
+pub const WAS: &str = "toy/was";
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    Id(u64),
+    New(String),
+    Board,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => write!(f, "shelf/#{id}"),
+            Self::New(name) => write!(f, "shelf/new:{name}"),
+            Self::Board => f.write_str("board"),
+        }
+    }
+}
+
+impl FromStr for Key {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        if text == "board" {
+            Ok(Self::Board)
+        } else if let Some(id) = text.strip_prefix("shelf/#") {
+            id.parse().map(Self::Id).map_err(|_| ())
+        } else {
+            let name = text.strip_prefix("shelf/new:").ok_or(())?;
+            Ok(Self::New(name.to_owned()))
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Box {
+    /// The tag of the Service; anything else is somebody else's.
+    pub owner: String,
+    pub colour: String,
+    pub nodes: BTreeSet<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shelf {
+    pub id: Fact<u64>,
+    pub name: String,
+    pub marks: BTreeSet<String>,
+    pub wood: String,
+    pub address: Fact<String>,
+    pub boxes: BTreeMap<u16, Box>,
+}
+
+impl Shelf {
+    pub fn is_made_by_a_cluster(&self) -> bool {
+        self.name.starts_with("shelf_")
+    }
+
+    pub fn tags(&self) -> impl Iterator<Item = &String> {
+        self.marks.iter().filter(|mark| mark.starts_with("svc:"))
+    }
+}
+
+pub type Board = BTreeMap<(String, String), Fact<String>>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observed {
+    Shelf(Vec<Shelf>),
+    Board(Board),
+}
+
+#[derive(Debug)]
+pub struct WantedBox {
+    pub service: ServiceId,
+    pub colour: String,
+    pub nodes: BTreeSet<String>,
+}
+
+#[derive(Debug)]
+pub enum Desired {
+    Shelf {
+        marks: Marks,
+        /// Under which name it may be made, and by whom it is asked for.
+        name: Option<String>,
+        wood: Option<String>,
+        joined: BTreeMap<String, ServiceId>,
+        kept: BTreeSet<String>,
+        leaving: BTreeSet<String>,
+        boxes: BTreeMap<u16, WantedBox>,
+        /// `None`: there are none, so boxes keep theirs.
+        nodes: Option<BTreeSet<String>>,
+    },
+    Board {
+        pins: Board,
+        services: BTreeMap<String, ServiceId>,
+        kept: BTreeSet<String>,
+        leaving: BTreeSet<String>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    CreateShelf(Shelf),
+    DeleteShelf,
+    AddBox(u16, Box),
+    Paint(u16, String),
+    Fill(u16, BTreeSet<String>),
+    RemoveBox(u16),
+    Retag(BTreeSet<String>, BTreeSet<String>),
+    Pin(String, String, Fact<String>),
+    Unpin(String, String),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToyStep {
+    pub shelf: String,
+    pub change: Change,
+    pub service: Option<ServiceId>,
+}
+
+impl fmt::Display for ToyStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shelf = &self.shelf;
+        match &self.change {
+            Change::CreateShelf(new) => write!(f, "create shelf {shelf} with {} boxes", new.boxes.len()),
+            Change::DeleteShelf => write!(f, "delete shelf {shelf}"),
+            Change::AddBox(port, _) => write!(f, "create box {port} on shelf {shelf}"),
+            Change::Paint(port, colour) => write!(f, "paint box {port} on shelf {shelf} {colour}"),
+            Change::Fill(port, nodes) => write!(f, "fill box {port} on shelf {shelf} with {nodes:?}"),
+            Change::RemoveBox(port) => write!(f, "delete box {port} on shelf {shelf}"),
+            Change::Retag(add, remove) => {
+                write!(f, "mark shelf {shelf} with {add:?} and not with {remove:?}")
+            }
+            Change::Pin(node, tag, _) => write!(f, "pin {tag} to {node}"),
+            Change::Unpin(node, tag) => write!(f, "unpin {tag} from {node}"),
+        }
+    }
+}
+
+impl Step for ToyStep {
+    fn label(&self) -> &'static str {
+        match self.change {
+            Change::CreateShelf(_) => "shelf_create",
+            Change::DeleteShelf => "shelf_delete",
+            Change::AddBox(..) => "box_create",
+            Change::Paint(..) | Change::Fill(..) => "box_update",
+            Change::RemoveBox(_) => "box_delete",
+            Change::Retag(..) => "shelf_update",
+            Change::Pin(..) => "pin_create",
+            Change::Unpin(..) => "pin_delete",
+        }
+    }
+
+    fn effect(&self) -> Effect {
+        match self.change {
+            Change::CreateShelf(_) | Change::AddBox(..) | Change::Pin(..) => Effect::Create,
+            Change::DeleteShelf | Change::RemoveBox(_) | Change::Unpin(..) => Effect::Delete,
+            _ => Effect::Change,
+        }
+    }
+
+    fn service(&self) -> Option<&ServiceId> {
+        self.service.as_ref()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub id: u64,
+    pub address: String,
+}
+
+/// What the listings show: ids and marks by name.
+pub struct Directory {
+    pub shelves: Vec<(u64, String, BTreeSet<String>)>,
+    pub pinned: BTreeSet<String>,
+    pub marks: Marks,
+}
+
+/// What a toy does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// Never looks at colours.
+    ForgetsColour,
+    /// Paints whatever the colour is.
+    PaintsAlways,
+    /// Makes a shelf anew if its wood is wrong.
+    Recreates,
+    /// Says something else every time.
+    Chatty,
+    /// Marks a shelf only after it was made, and finds shelves by their marks.
+    TagsLater,
+    /// Wipes foreign marks when it writes its own.
+    Rude,
+    /// Tells later parts nothing that is not known yet.
+    Vague,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Toy {
+    pub flaw: Option<Flaw>,
+}
+
+impl Toy {
+    pub fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == Some(flaw)
+    }
+}
+
+pub fn tag(id: &ServiceId) -> String {
+    format!("svc:{id}")
+}
+
+pub fn shelf_name(id: &ServiceId) -> String {
+    format!("shelf_{}_{}", id.namespace, id.name)
+}
+
+fn colour(service: &ServiceView) -> String {
+    service.annotation(COLOUR).unwrap_or("grey").to_owned()
+}
+
+impl PartModel for Toy {
+    type Key = Key;
+    type Directory = Directory;
+    type Inputs = ();
+    type Facts = Fact<String>;
+    type Desired = Desired;
+    type Observed = Observed;
+    type Step = ToyStep;
+    type Reply = Reply;
+
+    fn provider(&self) -> &'static str {
+        "toy"
+    }
+
+    fn claims(&self, service: &ServiceView) -> Claim {
+        match service.class.as_deref() {
+            None => Claim::Ours,
+            Some("other") => Claim::Elsewhere,
+            Some(_) => Claim::NotOurs,
+        }
+    }
+
+    fn kind(&self, key: &Key) -> &'static str {
+        match key {
+            Key::Board => "board",
+            _ => "shelf",
+        }
+    }
+
+    fn parts(&self, service: &ServiceView, _: &ClusterView, directory: &Directory) -> Parts<Key> {
+        let (tag, name) = (tag(&service.id), shelf_name(&service.id));
+        let shelf = match service.annotation(SHELF).map(str::parse) {
+            Some(Ok(id)) => Key::Id(id),
+            _ => {
+                let found = directory.shelves.iter().find(|(_, shelf, marks)| {
+                    if self.has(Flaw::TagsLater) {
+                        shelf == &name && marks.contains(&tag)
+                    } else {
+                        shelf == &name
+                    }
+                });
+                found.map_or(Key::New(name), |(id, ..)| Key::Id(*id))
+            }
+        };
+        let marked = directory
+            .shelves
+            .iter()
+            .filter(|(.., marks)| marks.contains(&tag));
+        let board = directory.pinned.contains(&tag).then_some(Key::Board);
+        Parts {
+            named: vec![shelf, Key::Board],
+            marked: marked.map(|(id, ..)| Key::Id(*id)).chain(board).collect(),
+        }
+    }
+
+    fn strays(&self, services: &[std::sync::Arc<ServiceView>], directory: &Directory) -> Vec<Stray<Key>> {
+        let known: BTreeSet<_> = services.iter().map(|service| tag(&service.id)).collect();
+        let is_stray = |marks: &BTreeSet<String>| {
+            let mut tags = marks.iter().filter(|mark| mark.starts_with("svc:")).peekable();
+            tags.peek().is_some() && tags.all(|tag| !known.contains(tag))
+        };
+        let strays = directory.shelves.iter().filter(|(.., marks)| is_stray(marks));
+        strays
+            .map(|(id, name, marks)| Stray {
+                key: Key::Id(*id),
+                what: format!("shelf {name}"),
+                ours: name.starts_with("shelf_")
+                    && directory
+                        .marks
+                        .judge(marks.iter().map(String::as_str))
+                        .allows_sweeping(),
+            })
+            .collect()
+    }
+
+    fn check(&self, key: &Key, members: &[Member<Self>], _: &ClusterView, (): &()) -> Review {
+        let mut review = Review::default();
+        let mut taken = BTreeMap::new();
+        let mut sorted: Vec<_> = members.iter().collect();
+        sorted.sort_by_key(|member| &member.service.id);
+        for member in sorted {
+            if *key == Key::Board || member.standing != Standing::Joined {
+                continue;
+            }
+            let id = &member.service.id;
+            let clash = member
+                .service
+                .ports
+                .iter()
+                .find(|port| taken.contains_key(&port.port));
+            let problem = if let Some(port) = clash {
+                Some(format!("port {} is wanted by another Service", port.port))
+            } else if colour(&member.service) == "plaid" {
+                Some("plaid is no colour".to_owned())
+            } else {
+                None
+            };
+            if let Some(problem) = problem {
+                let error = Error::new(ErrorKind::InvalidSpec, problem);
+                review.refused.push((id.clone(), error));
+            } else {
+                taken.extend(member.service.ports.iter().map(|port| (port.port, id)));
+            }
+        }
+        review
+    }
+
+    fn desired(&self, key: &Key, members: &[Member<Self>], cluster: &ClusterView, (): &()) -> Desired {
+        let standing = |wanted: fn(&Standing) -> bool| {
+            members
+                .iter()
+                .filter(move |member| wanted(&member.standing))
+                .map(|member| tag(&member.service.id))
+                .collect::<BTreeSet<_>>()
+        };
+        let kept = standing(|standing| matches!(standing, Standing::Kept(_)));
+        let leaving = standing(|standing| *standing == Standing::Leaving);
+        let joined = || {
+            members
+                .iter()
+                .filter(|member| member.standing == Standing::Joined)
+        };
+        let nodes: Option<BTreeSet<String>> = (!cluster.nodes.keeps_members()).then(|| {
+            cluster
+                .nodes
+                .eligible()
+                .map(|node| node.view.name.clone())
+                .collect()
+        });
+        if *key == Key::Board {
+            let mut pins = Board::new();
+            for member in joined() {
+                let Some((_, address)) = member.facts.last() else {
+                    continue;
+                };
+                for node in nodes.iter().flatten() {
+                    pins.insert((node.clone(), tag(&member.service.id)), address.clone());
+                }
+            }
+            return Desired::Board {
+                pins,
+                services: joined()
+                    .map(|member| (tag(&member.service.id), member.service.id.clone()))
+                    .collect(),
+                kept,
+                leaving,
+            };
+        }
+        let owner = joined().find(|member| member.service.annotation(SHELF).is_none());
+        let mut boxes = BTreeMap::new();
+        for member in joined() {
+            for port in &member.service.ports {
+                boxes.insert(
+                    port.port,
+                    WantedBox {
+                        service: member.service.id.clone(),
+                        colour: colour(&member.service),
+                        nodes: nodes.clone().unwrap_or_default(),
+                    },
+                );
+            }
+        }
+        Desired::Shelf {
+            marks: cluster.marks.clone(),
+            name: owner.map(|owner| shelf_name(&owner.service.id)),
+            wood: owner.map(|owner| owner.service.annotation(WOOD).unwrap_or("pine").to_owned()),
+            joined: joined()
+                .map(|member| (tag(&member.service.id), member.service.id.clone()))
+                .collect(),
+            kept,
+            leaving,
+            boxes,
+            nodes,
+        }
+    }
+
+    fn missing(&self, key: &Key, members: &[Member<Self>], observed: &Observed) -> Option<String> {
+        let knew = members
+            .iter()
+            .find_map(|member| member.service.annotation(WAS)?.parse().ok())?;
+        match (key, observed) {
+            (Key::Id(id), Observed::Shelf(shelves)) if shelves.is_empty() && *id == knew => {
+                Some(format!("shelf #{id}"))
+            }
+            _ => None,
+        }
+    }
+
+    fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<ToyStep> {
+        match (desired, observed) {
+            (Desired::Shelf { .. }, Observed::Shelf(shelves)) => {
+                crate::toy_plan::shelf(self, desired, shelves.first())
+            }
+            (
+                Desired::Board {
+                    pins,
+                    services,
+                    kept,
+                    leaving,
+                },
+                Observed::Board(have),
+            ) => crate::toy_plan::board(pins, services, kept, leaving, have),
+            _ => Plan::default(),
+        }
+    }
+
+    fn fold(&self, _: &Key, step: &ToyStep, reply: Option<&Reply>, observed: &mut Observed) {
+        crate::toy_plan::fold(self, step, reply, observed);
+    }
+
+    fn rekey(&self, key: &Key, observed: &Observed) -> Option<Key> {
+        match (key, observed) {
+            (Key::New(_), Observed::Shelf(shelves)) => shelves.first()?.id.known().map(|id| Key::Id(*id)),
+            _ => None,
+        }
+    }
+
+    fn facts(&self, key: &Key, member: &Member<Self>, observed: &Observed) -> Option<Told<Fact<String>>> {
+        static CHATTER: AtomicU64 = AtomicU64::new(0);
+        if member.standing == Standing::Leaving {
+            let mut told = told(Fact::Known(String::new()));
+            if *key != Key::Board {
+                told.effects.annotations.insert(WAS.to_owned(), None);
+            }
+            return Some(told);
+        }
+        let tag = tag(&member.service.id);
+        match observed {
+            Observed::Board(_) => Some(told(Fact::Known(String::new()))),
+            Observed::Shelf(shelves) => {
+                let shelf = shelves.iter().find(|shelf| shelf.marks.contains(&tag))?;
+                let mut told = told(shelf.address.clone());
+                let effects = &mut told.effects;
+                if let Fact::Known(address) = &shelf.address {
+                    effects.ingress = Some(vec![Ingress {
+                        ip: Some(address.as_str().into()),
+                        ..Ingress::default()
+                    }]);
+                } else if self.has(Flaw::Vague) {
+                    return None;
+                }
+                let id = shelf.id.known().map(ToString::to_string);
+                effects.annotations.insert(WAS.to_owned(), id);
+                if self.has(Flaw::Chatty) {
+                    let chatter = CHATTER.fetch_add(1, Ordering::Relaxed).to_string();
+                    effects
+                        .annotations
+                        .insert("toy/chatter".to_owned(), Some(chatter));
+                }
+                Some(told)
+            }
+        }
+    }
+}
+
+fn told(facts: Fact<String>) -> Told<Fact<String>> {
+    Told {
+        facts,
+        effects: Effects::default(),
+    }
+}
+
+/// Whose a shelf is whose name says that a cluster made it.
+pub fn ownership(marks: &Marks, shelf: &Shelf) -> Ownership {
+    marks.judge(shelf.marks.iter().map(String::as_str))
+}
+
+pub fn blocked(service: Option<&ServiceId>, field: impl Into<String>, have: &str, want: &str) -> Blocked {
+    Blocked {
+        service: service.cloned(),
+        field: field.into(),
+        have: have.to_owned(),
+        want: want.to_owned(),
+    }
+}
