@@ -35,6 +35,13 @@
 //! | `DELETE /_sim/floating/{address}` | takes it away |
 //! | `POST /_sim/ports/{id}/subports` | adds a port with a `segmentation_id` to a trunk |
 //! | `POST /_sim/networks`, `POST /_sim/flavors` | [`openstack::NetworkSpec`], [`openstack::FlavorSpec`] |
+//! | `POST /_sim/networks/{network}/subnets` | [`openstack::SubnetSpec`] |
+//! | `POST /_sim/routers` | [`openstack::RouterSpec`] |
+//! | `GET /_sim/load_balancers` | everything that load balancers are made of ([`openstack::BalancerState`]) |
+//! | `PATCH`, `DELETE /_sim/load_balancers/{id}` | changes or deletes a load balancer, listener, pool, member or health monitor behind everybody's back: `provisioning_status`, `operating_status`, `attributes` |
+//! | `POST /_sim/load_balancers/failures` | lets the next `count` changes end in `ERROR` |
+//! | `POST /_sim/load_balancers/flavors`, `.../zones` | by `name`, `enabled` or not |
+//! | `POST /_sim/secrets` | [`openstack::SecretSpec`]; answers its `ref` |
 //! | `DELETE /_sim/flavors/{id}` | deletes a flavor |
 //! | `PUT /_sim/cells/{cell}` | takes a cell down or `up` |
 //! | `POST /_sim/regions`, `POST /_sim/projects` | by `name` |
@@ -55,9 +62,16 @@
 //! The names by which faults, latencies and the call log know requests: `version_list`, `version_get`;
 //! `token_create`, `token_get`, `token_check`, `token_delete`; `server_list` (with details), `server_list_brief`,
 //! `server_get`, `flavor_list`, `flavor_list_brief`, `flavor_get`; `network_list`, `network_get`, `subnet_list`,
-//! `subnet_get`, `port_list`, `port_get`, `extension_list`, `extension_get`, `resource_list`; `bad_method` and
-//! `unknown`. Writes that the services have and the simulator does not are named alike (`port_update`) and answered
-//! with 501, never with a silent success.
+//! `subnet_get`, `port_list`, `port_get`, `extension_list`, `extension_get`, `resource_list`; `floating_ip_...`,
+//! `security_group_...`, `security_group_rule_...`, `port_...` and `router_...` with `list`, `get`, `create`, `update`
+//! and `delete`, `router_add_extraroutes`, `router_remove_extraroutes`, `quota_get`, and for tags of whatever thing
+//! `tag_list`, `tag_get`, `tag_add`, `tag_remove`, `tag_replace`, `tag_clear`; `loadbalancer_...`,
+//! `loadbalancer_listener_...`, `loadbalancer_pool_...`, `loadbalancer_member_...` and `loadbalancer_healthmonitor_...`
+//! with the same five, `loadbalancer_members_update` (all of a pool), `loadbalancer_status`, `loadbalancer_stats`,
+//! `loadbalancer_failover`, `loadbalancer_provider_list`, `loadbalancer_flavor_list`, `loadbalancer_flavor_get`,
+//! `loadbalancer_availabilityzone_list`, `loadbalancer_availabilityzone_get`, `loadbalancer_quota_get`;
+//! `secret_get`, `secret_container_get`; `bad_method` and `unknown`. Writes that the services have and the simulator
+//! does not are named alike (`network_update`) and answered with 501, never with a silent success.
 
 mod calls;
 mod clock;

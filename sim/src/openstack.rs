@@ -1,10 +1,13 @@
-//! A simulated OpenStack: Keystone v3, Nova 2.1 with microversions, and Neutron v2.0.
+//! A simulated OpenStack: Keystone v3, Nova 2.1 with microversions, Neutron v2.0, Octavia v2 and what of Barbican v1
+//! load balancers need.
 //!
 //! All services stand behind one listener. The catalogue leads clients to
-//! `/identity`, `/<region>/compute/v2.1` and `/<region>/network`; the interfaces `internal` and `admin` have paths of
+//! `/identity`, `/<region>/compute/v2.1`, `/<region>/network`, `/<region>/load-balancer` and
+//! `/<region>/key-manager`; the interfaces `internal` and `admin` have paths of
 //! their own (`/internal/identity`, `/<region>/internal/compute/v2.1`), so that the call log shows which was used.
 //! Texts, shapes and status codes of answers are those of the real services' 2026.2 release.
 
+mod barbican;
 mod control;
 mod control_http;
 mod identity;
@@ -12,7 +15,9 @@ mod ids;
 mod keystone;
 mod neutron;
 mod nova;
+mod octavia;
 mod region;
+mod settings;
 mod spec;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,10 +28,11 @@ use http::StatusCode;
 use parking_lot::RwLock;
 use serde_json::json;
 
-pub use control::{Control, Settings};
+pub use control::{BalancerState, Control, ObjectState};
+pub use settings::{LoadBalancing, Settings};
 pub use spec::{
-    AddressSpec, AppCredential, AppCredentialSpec, FlavorSpec, NetworkSpec, PortPatch, PortSpec, ServerPatch,
-    ServerSpec, UserSpec,
+    AddressSpec, AppCredential, AppCredentialSpec, FlavorSpec, NetworkSpec, PortPatch, PortSpec, RouterSpec,
+    SecretSpec, ServerPatch, ServerSpec, SubnetSpec, UserSpec,
 };
 
 use crate::clock::Clock;
@@ -37,7 +43,7 @@ use crate::quota::Refusal;
 use crate::server::{Cloud, Server, Target, Traffic, bind};
 use identity::{Caller, Identity};
 use ids::Ids;
-use region::Region;
+use region::{Birth, Region};
 
 /// How a simulated OpenStack begins.
 #[derive(Clone, Debug)]
@@ -249,17 +255,26 @@ impl Cloud for OpenStackCloud {
         };
         let service = match (
             region.is_empty(),
-            take(&|name| matches!(name, "identity" | "compute" | "network")),
+            take(&|name| {
+                matches!(
+                    name,
+                    "identity" | "compute" | "network" | "load-balancer" | "key-manager"
+                )
+            }),
         ) {
             (true, Some("identity")) => "identity",
             (false, Some("compute")) => "compute",
             (false, Some("network")) => "network",
+            (false, Some("load-balancer")) => "load-balancer",
+            (false, Some("key-manager")) => "key-manager",
             _ => "unknown",
         };
         let op = match service {
             "identity" => keystone::op(&request.method, rest),
             "compute" => nova::op(&request.method, rest),
             "network" => neutron::op(&request.method, rest),
+            "load-balancer" => octavia::op(&request.method, rest),
+            "key-manager" => barbican::op(&request.method, rest),
             _ => "unknown",
         };
         Target {
@@ -275,6 +290,16 @@ impl Cloud for OpenStackCloud {
         if target.service == "identity" {
             return self.sign(target, keystone::handle(self, request, target));
         }
+        self.settle();
+        // What is written is written now, however old the state is that reads are answered from.
+        let written = match target.service {
+            "network" if neutron::writes(target.op) => Some(neutron::write(self, request, target)),
+            "load-balancer" if octavia::writes(target.op) => Some(octavia::write(self, request, target)),
+            _ => None,
+        };
+        if let Some(reply) = written {
+            return self.sign(target, reply);
+        }
         let frozen = snapshot.and_then(|snapshot| snapshot.downcast_ref::<Vec<Region>>());
         let guard = self.regions.read();
         let regions = frozen.unwrap_or(&guard);
@@ -282,6 +307,8 @@ impl Cloud for OpenStackCloud {
         let reply = match (target.service, region) {
             ("compute", Some(region)) => nova::handle(self, region, request, target),
             ("network", Some(region)) => neutron::handle(self, region, request, target),
+            ("load-balancer", Some(region)) => octavia::handle(self, region, request, target),
+            ("key-manager", Some(region)) => barbican::handle(self, region, request, target),
             _ => webob_error(request, StatusCode::NOT_FOUND),
         };
         self.sign(target, reply)
@@ -296,6 +323,8 @@ impl Cloud for OpenStackCloud {
         let reply = match target.service {
             "compute" => nova::error(status, message),
             "network" => neutron::error(status, "HTTPError", message),
+            "load-balancer" => octavia::error(status, message),
+            "key-manager" => barbican::error(status, message),
             _ => keystone::error(status, message, None),
         };
         self.sign(target, reply)
@@ -311,6 +340,8 @@ impl Cloud for OpenStackCloud {
             }
             ("compute", None) => nova::error(status, message),
             ("network", _) => neutron::error(status, "HTTPTooManyRequests", message),
+            ("load-balancer", _) => octavia::error(status, message),
+            ("key-manager", _) => barbican::error(status, message),
             _ => keystone::error(status, message, None),
         };
         let reply = match refusal.retry_after {
@@ -331,10 +362,39 @@ impl Cloud for OpenStackCloud {
 }
 
 impl OpenStackCloud {
+    /// Lets the changes at load balancers take effect whose time is up.
+    fn settle(&self) {
+        let now = self.clock.now();
+        if !self
+            .regions
+            .read()
+            .iter()
+            .any(|region| region.balancing.is_due(now))
+        {
+            return;
+        }
+        let mut regions = self.regions.write();
+        let heartbeats = self.settings.read().load_balancing.heartbeats;
+        for region in Arc::make_mut(&mut regions) {
+            region.settle(now, heartbeats);
+        }
+    }
+
+    /// When and by whom something is made that a request asks for.
+    fn birth(&self, caller: &Caller) -> Birth {
+        let at = self.clock.now();
+        Birth {
+            at,
+            visible: at,
+            project_id: caller.project_id.clone(),
+            user_id: String::new(),
+        }
+    }
+
     /// Adds the request id that every answer bears, but for those of paths outside of all versions.
     fn sign(&self, target: &Target, reply: Reply) -> Reply {
         let versioned = target.rest.first().is_some_and(|first| first.starts_with("v2."));
-        if target.service != "identity" && !versioned {
+        if target.service != "identity" && target.service != "load-balancer" && !versioned {
             return reply;
         }
         let id = format!("req-{}", self.ids.uuid());

@@ -1,53 +1,25 @@
 //! The control API in Rust: make and change things in the cloud, set how it behaves, read what was asked of it.
 
+mod balancers;
 mod things;
+
+pub use balancers::{BalancerState, ObjectState};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::OpenStackCloud;
 use super::identity::DOMAIN_NAME;
 use super::region::Region;
-use super::spec::{AppCredential, AppCredentialSpec, FlavorSpec, NetworkSpec, UserSpec};
+use super::settings::Settings;
+use super::spec::{AppCredential, AppCredentialSpec, FlavorSpec, NetworkSpec, RouterSpec, UserSpec};
 use crate::calls::Call;
-use crate::clock::millis;
 use crate::error::{Error, Result};
 use crate::faults::{Fault, FaultState};
 use crate::latency::{Latency, Scope};
 use crate::quota::Quota;
 use crate::server::{Cloud as _, Traffic};
-
-/// What the services can do and how they behave.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// Minor number of Nova's newest microversion: 1 is a cloud that has none but 2.1.
-    pub max_microversion: u32,
-    /// Most servers or flavors on a page.
-    pub max_limit: usize,
-    /// Most ports, networks or subnets on a page; without it Neutron pages only when asked to.
-    pub network_max_limit: Option<usize>,
-    /// Whether Neutron refuses unknown filters, as current releases do, or ignores them.
-    pub filter_validation: bool,
-    /// How long it takes until a new server or port is seen in lists and reads.
-    #[serde(with = "millis", rename = "visibility_delay_ms")]
-    pub visibility_delay: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            max_microversion: 104,
-            max_limit: 1000,
-            network_max_limit: None,
-            filter_validation: true,
-            visibility_delay: Duration::ZERO,
-        }
-    }
-}
 
 /// A handle to a simulated OpenStack. Clones are cheap and speak of the same cloud.
 #[derive(Clone)]
@@ -136,7 +108,7 @@ fn quoted(value: Option<&String>) -> String {
 
 /// Regions, projects, users, credentials, tokens.
 impl Control {
-    /// Makes a region with a network `private`, an external network `public` and two flavors.
+    /// Makes a region with a network `private`, an external network `public`, a router between them and two flavors.
     ///
     /// # Errors
     /// If the name is taken or cannot be told from a service's.
@@ -181,6 +153,13 @@ impl Control {
                 ..NetworkSpec::default()
             })?;
         }
+        self.create_router(&RouterSpec {
+            name: "router".to_owned(),
+            region,
+            gateway: Some("public".to_owned()),
+            networks: vec!["private".to_owned()],
+            ..RouterSpec::default()
+        })?;
         Ok(())
     }
 
@@ -284,7 +263,8 @@ impl Control {
         self.traffic.clock.advance(by);
     }
 
-    /// Sets or lifts a service's quota (`identity`, `compute` or `network`).
+    /// Sets or lifts a service's quota (`identity`, `compute`, `network`, `load-balancer` or
+    /// `key-manager`).
     pub fn set_quota(&self, service: &str, quota: Option<Quota>) {
         self.traffic
             .quotas

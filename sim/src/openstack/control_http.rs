@@ -9,9 +9,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::control::{Control, Settings};
+use super::control::Control;
+use super::settings::Settings;
 use super::spec::{
-    AppCredentialSpec, FlavorSpec, NetworkSpec, PortPatch, PortSpec, ServerPatch, ServerSpec, UserSpec,
+    AppCredentialSpec, FlavorSpec, NetworkSpec, PortPatch, PortSpec, RouterSpec, SecretSpec, ServerPatch,
+    ServerSpec, SubnetSpec, UserSpec,
 };
 use crate::clock::millis;
 use crate::error::{Error, Result};
@@ -35,6 +37,7 @@ pub(super) fn handle(control: &Control, request: &Request, segments: &[String]) 
         Some("regions" | "projects" | "users" | "app_credentials" | "trusts" | "tokens") => {
             identity(control, request, method, &path)
         }
+        Some("load_balancers" | "secrets") => balancing(control, request, method, &path),
         Some(_) => things(control, request, method, &path),
     };
     match result {
@@ -123,6 +126,33 @@ struct TrustRequest {
 }
 
 #[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[derive(Default)]
+struct ObjectPatch {
+    provisioning_status: Option<String>,
+    operating_status: Option<String>,
+    attributes: serde_json::Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FailuresRequest {
+    count: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BalancerThing {
+    name: String,
+    #[serde(default = "yes")]
+    enabled: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClockRequest {
     #[serde(with = "millis", rename = "advance_ms")]
@@ -183,11 +213,56 @@ fn things(control: &Control, request: &Request, method: &str, path: &[&str]) -> 
             control.remove_floating(address).and_then(done)
         }
         ("POST", ["networks"]) => id(&control.create_network(&body::<NetworkSpec>(request)?)?),
+        ("POST", ["networks", network, "subnets"]) => {
+            id(&control.create_subnet(network, &body::<SubnetSpec>(request)?)?)
+        }
+        ("POST", ["routers"]) => id(&control.create_router(&body::<RouterSpec>(request)?)?),
         ("POST", ["flavors"]) => id(&control.create_flavor(&body::<FlavorSpec>(request)?)?),
         ("DELETE", ["flavors", flavor]) => control.delete_flavor(flavor).and_then(done),
         ("PUT", ["cells", cell]) => {
             control.set_cell_up(cell, body::<CellRequest>(request)?.up);
             done(())
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Load balancers and what belongs to them.
+fn balancing(control: &Control, request: &Request, method: &str, path: &[&str]) -> Answer {
+    match (method, path) {
+        ("GET", ["load_balancers"]) => ok(&json!({"load_balancers": control.load_balancers()})),
+        ("POST", ["load_balancers", "failures"]) => {
+            control.fail_next_changes(body::<FailuresRequest>(request)?.count);
+            done(())
+        }
+        ("POST", ["load_balancers", "flavors"]) => {
+            let flavor: BalancerThing = body(request)?;
+            id(&control.create_balancer_flavor(&flavor.name, flavor.enabled)?)
+        }
+        ("POST", ["load_balancers", "zones"]) => {
+            let zone: BalancerThing = body(request)?;
+            control
+                .create_balancer_zone(&zone.name, zone.enabled)
+                .and_then(done)
+        }
+        ("PATCH", ["load_balancers", object]) => {
+            let patch: ObjectPatch = body(request)?;
+            control.patch_object(object, &patch.attributes)?;
+            if let Some(status) = patch.provisioning_status {
+                control.set_provisioning_status(object, &status)?;
+            }
+            if let Some(status) = patch.operating_status {
+                control.set_operating_status(object, &status)?;
+            }
+            done(())
+        }
+        ("DELETE", ["load_balancers", object]) => control.delete_object(object).and_then(done),
+        ("POST", ["secrets"]) => {
+            let reference = control.create_secret(&body::<SecretSpec>(request)?)?;
+            Ok(Some(Reply::json(
+                StatusCode::CREATED,
+                &json!({ "ref": reference }),
+            )))
         }
         _ => Ok(None),
     }
@@ -296,11 +371,18 @@ fn behaviour(control: &Control, request: &Request, method: &str, path: &[&str]) 
     }
 }
 
-/// Settings with the members of a JSON object put over them.
+/// Settings with the members of a JSON object put over them, and over those of the objects inside.
 fn merge(settings: &Settings, changes: &serde_json::Map<String, Value>) -> Result<Settings> {
     let mut merged = serde_json::to_value(settings).map_err(|error| Error::Invalid(error.to_string()))?;
     if let Some(fields) = merged.as_object_mut() {
-        fields.extend(changes.clone());
+        for (name, value) in changes {
+            match (fields.get_mut(name), value) {
+                (Some(Value::Object(inner)), Value::Object(changes)) => inner.extend(changes.clone()),
+                _ => {
+                    fields.insert(name.clone(), value.clone());
+                }
+            }
+        }
     }
     serde_json::from_value(merged).map_err(|error| Error::Invalid(format!("body: {error}")))
 }

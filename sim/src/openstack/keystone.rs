@@ -363,9 +363,28 @@ fn catalogue(cloud: &OpenStackCloud, request: &Request) -> Option<Value> {
     };
     let network =
         |region: &str, interface: &str| format!("{base}/{}{}/network", encoded(region), infix(interface));
-    Some(json!([
+    let balancer = |region: &str, interface: &str| {
+        format!("{base}/{}{}/load-balancer", encoded(region), infix(interface))
+    };
+    let keys =
+        |region: &str, interface: &str| format!("{base}/{}{}/key-manager", encoded(region), infix(interface));
+    let settings = cloud.settings.read();
+    let mut optional = Vec::new();
+    if settings.load_balancing.enabled {
+        let endpoints = endpoints("load-balancer", &balancer);
+        optional.push(json!({"id": format!("{:0>32}", "0c7"), "type": "load-balancer", "name": "octavia", "endpoints": endpoints}));
+    }
+    if settings.key_manager {
+        let endpoints = endpoints("key-manager", &keys);
+        optional.push(json!({"id": format!("{:0>32}", "ba4"), "type": "key-manager", "name": "barbican", "endpoints": endpoints}));
+    }
+    let mut services = json!([
         {"id": format!("{:0>32}", "1de"), "type": "identity", "name": "keystone", "endpoints": endpoints("identity", &identity)},
         {"id": format!("{:0>32}", "c0e"), "type": "compute", "name": "nova", "endpoints": endpoints("compute", &compute)},
         {"id": format!("{:0>32}", "4e7"), "type": "network", "name": "neutron", "endpoints": endpoints("network", &network)},
-    ]))
+    ]);
+    if let Some(services) = services.as_array_mut() {
+        services.append(&mut optional);
+    }
+    Some(services)
 }

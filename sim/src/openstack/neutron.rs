@@ -1,14 +1,28 @@
-//! Neutron v2.0: version document, extensions, networks, subnets, ports.
+//! Neutron v2.0: version document, extensions, networks, subnets, ports, floating addresses, security groups and their
+//! rules, routers, tags and quotas.
 
+mod body;
+mod extensions;
+mod floating;
+mod groups;
 mod listing;
+mod ports;
 mod resources;
+mod routers;
+mod tags;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use http::{Method, StatusCode};
+use resources::Resource;
 use serde_json::{Value, json};
 
 use crate::http::{Reply, Request};
 use crate::openstack::identity::Caller;
-use crate::openstack::region::{Network, Port, Region, Subnet};
+use crate::openstack::region::{
+    FloatingIp, Network, Port, Region, Router, SecurityGroup, SecurityGroupRule, Subnet,
+};
 use crate::openstack::{OpenStackCloud, webob_detail, webob_error, webob_method};
 use crate::server::Target;
 
@@ -43,6 +57,12 @@ impl Fault {
         )
     }
 
+    /// More than a project may have.
+    fn over_quota(resource: &str) -> Self {
+        let message = format!("Quota exceeded for resources: ['{resource}'].");
+        Self::new(StatusCode::CONFLICT, "OverQuota", message)
+    }
+
     fn bad_method() -> Self {
         let message = "The server could not comply with the request since it is either malformed or otherwise \
                        incorrect.";
@@ -66,87 +86,61 @@ struct Api<'a> {
     endpoint: String,
 }
 
-/// Extensions by alias, name and description, as a current cloud with routers and trunks has them.
-const EXTENSIONS: &[(&str, &str, &str)] = &[
-    (
-        "allowed-address-pairs",
-        "Allowed Address Pairs",
-        "Provides allowed address pairs",
-    ),
-    (
-        "empty-string-filtering",
-        "Empty String Filtering Extension",
-        "Allow filtering by attributes with empty string value",
-    ),
-    (
-        "external-net",
-        "Neutron external network",
-        "Adds external network attribute to network resource.",
-    ),
-    (
-        "filter-validation",
-        "Filter parameters validation",
-        "Provides validation on filter parameters.",
-    ),
-    (
-        "ip-substring-filtering",
-        "IP address substring filtering",
-        "Provides IP address substring filtering when listing ports",
-    ),
-    (
-        "net-mtu",
-        "Network MTU",
-        "Provides MTU attribute for a network resource.",
-    ),
-    (
-        "pagination",
-        "Pagination support",
-        "Extension that indicates that pagination is enabled.",
-    ),
-    ("port-security", "Port Security", "Provides port security"),
-    (
-        "project-id",
-        "project_id field enabled",
-        "Extension that indicates that project_id field is enabled.",
-    ),
-    (
-        "revision-if-match",
-        "If-Match constraints based on revision_number",
-        "Extension indicating that If-Match based on revision_number is supported.",
-    ),
-    (
-        "security-group",
-        "security-group",
-        "The security groups extension.",
-    ),
-    (
-        "sorting",
-        "Sorting support",
-        "Extension that indicates that sorting is enabled.",
-    ),
-    (
-        "standard-attr-description",
-        "standard-attr-description",
-        "Extension to add descriptions to standard attributes",
-    ),
-    (
-        "standard-attr-revisions",
-        "Resource revision numbers",
-        "This extension will display the revision number of neutron resources.",
-    ),
-    (
-        "standard-attr-tag",
-        "Tag support for resources with standard attribute",
-        "Enables to set tag on resources with standard attribute.",
-    ),
-    (
-        "standard-attr-timestamp",
-        "Resource timestamps",
-        "Adds created_at and updated_at fields to all Neutron resources that have Neutron standard attributes.",
-    ),
-    ("trunk", "Trunk Extension", "Provides support for trunk ports"),
-    ("trunk-details", "Trunk port details", "Expose trunk port details"),
-];
+/// A request that changes something.
+struct Edit<'a> {
+    cloud: &'a OpenStackCloud,
+    region: &'a mut Region,
+    request: &'a Request,
+    caller: &'a Caller,
+    endpoint: String,
+}
+
+impl Edit<'_> {
+    fn api(&self) -> Api<'_> {
+        Api {
+            cloud: self.cloud,
+            region: self.region,
+            request: self.request,
+            caller: self.caller,
+            endpoint: self.endpoint.clone(),
+        }
+    }
+
+    /// Something that the caller sees.
+    fn find<T: Resource>(&self, id: &str) -> Result<Arc<T>, Fault> {
+        listing::find::<T>(&self.api(), id)
+    }
+
+    /// Whether a project may have one more of what it has so many of.
+    fn check_quota(&self, resource: &str, have: usize) -> Result<(), Fault> {
+        let quotas = &self.cloud.settings.read().resource_quotas;
+        match quotas.get(resource) {
+            Some(quota) if have as u64 >= *quota => Err(Fault::over_quota(resource)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Holds the caller to the revision that the header `If-Match` names.
+    fn check_revision(&self, revision: u64) -> Result<(), Fault> {
+        let Some(wanted) = self.request.header("if-match") else {
+            return Ok(());
+        };
+        let number = wanted
+            .strip_prefix("revision_number=")
+            .and_then(|number| number.parse::<u64>().ok());
+        match number {
+            Some(number) if number == revision => Ok(()),
+            Some(number) => Err(Fault::new(
+                StatusCode::PRECONDITION_FAILED,
+                "RevisionNumberConstraintFailed",
+                format!("Constrained to {number}, but current revision is {revision}"),
+            )),
+            None => Err(Fault::http_bad_request(
+                "Invalid revision constraint in If-Match header",
+            )),
+        }
+    }
+}
 
 /// The operation behind a path below Neutron's endpoint.
 pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
@@ -172,6 +166,23 @@ pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
         }
         ["v2.0", collection] | ["v2.0", collection, ""] => (without_format(collection), false),
         ["v2.0", collection, _] => (*collection, true),
+        ["v2.0", "routers", _, "add_extraroutes"] if *method == Method::PUT => {
+            return "router_add_extraroutes";
+        }
+        ["v2.0", "routers", _, "remove_extraroutes"] if *method == Method::PUT => {
+            return "router_remove_extraroutes";
+        }
+        ["v2.0", collection, _, "tags", rest @ ..] if has_tags(collection) => {
+            return match (method, rest) {
+                (&Method::GET, []) => "tag_list",
+                (&Method::PUT, []) => "tag_replace",
+                (&Method::DELETE, []) => "tag_clear",
+                (&Method::GET, [_]) => "tag_get",
+                (&Method::PUT, [_]) => "tag_add",
+                (&Method::DELETE, [_]) => "tag_remove",
+                _ => "unknown",
+            };
+        }
         _ => return "unknown",
     };
     let ops = match collection {
@@ -196,6 +207,41 @@ pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
             "port_update",
             "port_delete",
         ],
+        "floatingips" => [
+            "floating_ip_list",
+            "floating_ip_create",
+            "floating_ip_get",
+            "floating_ip_update",
+            "floating_ip_delete",
+        ],
+        "security-groups" => [
+            "security_group_list",
+            "security_group_create",
+            "security_group_get",
+            "security_group_update",
+            "security_group_delete",
+        ],
+        "security-group-rules" => [
+            "security_group_rule_list",
+            "security_group_rule_create",
+            "security_group_rule_get",
+            "security_group_rule_update",
+            "security_group_rule_delete",
+        ],
+        "routers" => [
+            "router_list",
+            "router_create",
+            "router_get",
+            "router_update",
+            "router_delete",
+        ],
+        "quotas" => [
+            "quota_list",
+            "quota_create",
+            "quota_get",
+            "quota_update",
+            "quota_delete",
+        ],
         "extensions" => [
             "extension_list",
             "extension_write",
@@ -208,6 +254,10 @@ pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
     let none = match collection {
         "networks" => "network_none",
         "subnets" => "subnet_none",
+        "floatingips" => "floating_ip_none",
+        "security-groups" => "security_group_none",
+        "security-group-rules" => "security_group_rule_none",
+        "routers" => "router_none",
         _ => "port_none",
     };
     let [list, create, get, update, delete] = ops;
@@ -254,6 +304,125 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
     answer(&api, target).unwrap_or_else(|fault| error(fault.status, fault.class, &fault.message))
 }
 
+/// Collections whose things bear tags.
+fn has_tags(collection: &str) -> bool {
+    matches!(
+        collection,
+        "networks" | "subnets" | "ports" | "routers" | "floatingips" | "security-groups"
+    )
+}
+
+/// Whether an operation needs the state for itself. Looking at security groups does: the default one of a project is
+/// made by the first look.
+pub(crate) fn writes(op: &str) -> bool {
+    op.starts_with("tag_")
+        || op.starts_with("security_group_")
+        || matches!(
+            op,
+            "floating_ip_create"
+                | "floating_ip_update"
+                | "floating_ip_delete"
+                | "port_create"
+                | "port_update"
+                | "port_delete"
+                | "router_update"
+                | "router_add_extraroutes"
+                | "router_remove_extraroutes"
+        )
+}
+
+/// Answers a request that changes something.
+pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) -> Reply {
+    let caller = match cloud.caller(request) {
+        Ok(caller) => caller,
+        Err(reply) => return *reply,
+    };
+    let mut regions = cloud.regions.write();
+    let found = Arc::make_mut(&mut regions)
+        .iter_mut()
+        .find(|region| region.name == target.region);
+    let Some(region) = found else {
+        return webob_error(request, StatusCode::NOT_FOUND);
+    };
+    let mut edit = Edit {
+        cloud,
+        region,
+        request,
+        caller: &caller,
+        endpoint: cloud.endpoint(target),
+    };
+    carry_out(&mut edit, target).unwrap_or_else(|fault| error(fault.status, fault.class, &fault.message))
+}
+
+fn carry_out(edit: &mut Edit<'_>, target: &Target) -> Result<Reply, Fault> {
+    let part = |index: usize| {
+        let part = target.rest.get(index).map(|part| without_format(part));
+        part.unwrap_or_default()
+    };
+    let (collection, id) = (part(1), part(2));
+    if target.op.starts_with("security_group_") {
+        let now = edit.cloud.clock.now();
+        let project = edit.caller.project_id.clone();
+        edit.region.network.default_group(&project, now, &edit.cloud.ids);
+    }
+    match target.op {
+        "floating_ip_create" => {
+            let id = floating::create(edit)?;
+            let reply = listing::made::<FloatingIp>(&edit.api(), &id);
+            edit.region.network.report_floating(&id);
+            reply
+        }
+        "floating_ip_update" => {
+            floating::update(edit, id)?;
+            let reply = listing::changed::<FloatingIp>(&edit.api(), id);
+            edit.region.network.report_floating(id);
+            reply
+        }
+        "floating_ip_delete" => floating::delete(edit, id).map(no_content),
+        "security_group_create" => {
+            let id = groups::create(edit)?;
+            listing::made::<SecurityGroup>(&edit.api(), &id)
+        }
+        "security_group_update" => {
+            groups::update(edit, id)?;
+            listing::changed::<SecurityGroup>(&edit.api(), id)
+        }
+        "security_group_delete" => groups::delete(edit, id).map(no_content),
+        "security_group_rule_create" => {
+            let id = groups::create_rule(edit)?;
+            listing::made::<SecurityGroupRule>(&edit.api(), &id)
+        }
+        "security_group_rule_delete" => groups::delete_rule(edit, id).map(no_content),
+        "port_create" => {
+            let id = ports::create(edit)?;
+            listing::made::<Port>(&edit.api(), &id)
+        }
+        "port_update" => {
+            ports::update(edit, id)?;
+            listing::changed::<Port>(&edit.api(), id)
+        }
+        "port_delete" => ports::delete(edit, id).map(no_content),
+        "router_update" => {
+            routers::update(edit, id, routers::Change::Replace)?;
+            listing::changed::<Router>(&edit.api(), id)
+        }
+        "router_add_extraroutes" => {
+            routers::update(edit, id, routers::Change::Add)?;
+            listing::changed::<Router>(&edit.api(), id)
+        }
+        "router_remove_extraroutes" => {
+            routers::update(edit, id, routers::Change::Remove)?;
+            listing::changed::<Router>(&edit.api(), id)
+        }
+        op if op.starts_with("tag_") => tags::answer(edit, op, collection, id, part(4)),
+        _ => answer(&edit.api(), target),
+    }
+}
+
+fn no_content(_: ()) -> Reply {
+    Reply::empty(StatusCode::NO_CONTENT)
+}
+
 /// The last part of a path without the format that may follow it.
 fn without_format(segment: &str) -> &str {
     segment.strip_suffix(".json").unwrap_or(segment)
@@ -272,18 +441,18 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
         "subnet_get" => listing::show::<Subnet>(api, id),
         "port_list" => listing::list::<Port>(api),
         "port_get" => listing::show::<Port>(api, id),
+        "floating_ip_list" => listing::list::<FloatingIp>(api),
+        "floating_ip_get" => listing::show::<FloatingIp>(api, id),
+        "security_group_list" => listing::list::<SecurityGroup>(api),
+        "security_group_get" => listing::show::<SecurityGroup>(api, id),
+        "security_group_rule_list" => listing::list::<SecurityGroupRule>(api),
+        "security_group_rule_get" => listing::show::<SecurityGroupRule>(api, id),
+        "router_list" => listing::list::<Router>(api),
+        "router_get" => listing::show::<Router>(api, id),
+        "quota_get" => Ok(quotas(api)),
         "resource_list" => Ok(resource_list(api)),
-        "extension_list" => {
-            let extensions: Vec<Value> = EXTENSIONS.iter().map(extension).collect();
-            Ok(Reply::json(StatusCode::OK, &json!({ "extensions": extensions })))
-        }
-        "extension_get" => Ok(match EXTENSIONS.iter().find(|(alias, ..)| *alias == id) {
-            Some(found) => Reply::json(StatusCode::OK, &json!({ "extension": extension(found) })),
-            None => {
-                let detail = format!("Extension with alias {id} does not exist");
-                webob_detail(api.request, StatusCode::NOT_FOUND, &detail)
-            }
-        }),
+        "extension_list" => Ok(extensions::list(api)),
+        "extension_get" => Ok(extensions::show(api, id)),
         "extension_write" => {
             let detail = "Resource not found.";
             Ok(webob_detail(api.request, StatusCode::NOT_FOUND, detail))
@@ -291,6 +460,10 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
         "network_none" => Err(listing::not_found::<Network>("None")),
         "subnet_none" => Err(listing::not_found::<Subnet>("None")),
         "port_none" => Err(listing::not_found::<Port>("None")),
+        "floating_ip_none" => Err(listing::not_found::<FloatingIp>("None")),
+        "security_group_none" => Err(listing::not_found::<SecurityGroup>("None")),
+        "security_group_rule_none" => Err(listing::not_found::<SecurityGroupRule>("None")),
+        "router_none" => Err(listing::not_found::<Router>("None")),
         "unknown" => Err(Fault::no_resource()),
         "bad_method" => Err(Fault::bad_method()),
         _ => Err(Fault::new(
@@ -301,14 +474,26 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
     }
 }
 
-fn extension((alias, name, description): &(&str, &str, &str)) -> Value {
-    json!({
-        "alias": alias,
-        "name": name,
-        "description": description,
-        "updated": "2016-01-01T10:00:00-00:00",
-        "links": [],
-    })
+/// How many of each kind a project may have; -1 stands for any number.
+fn quotas(api: &Api<'_>) -> Reply {
+    let quotas = &api.cloud.settings.read().resource_quotas;
+    let kinds = [
+        "network",
+        "subnet",
+        "subnetpool",
+        "port",
+        "router_route",
+        "router",
+        "floatingip",
+        "rbac_policy",
+        "security_group",
+        "security_group_rule",
+    ];
+    let shown: BTreeMap<&str, Value> = kinds
+        .into_iter()
+        .map(|kind| (kind, quotas.get(kind).map_or(json!(-1), |quota| json!(quota))))
+        .collect();
+    Reply::json(StatusCode::OK, &json!({ "quota": shown }))
 }
 
 fn resource_list(api: &Api<'_>) -> Reply {

@@ -1,7 +1,8 @@
-//! One region's compute and network state, with the indices that its listings need.
+//! One region's compute, network and load balancing state, with the indices that its listings need.
 //!
 //! Records sit behind `Arc`, so that freezing a region for a stale read copies its indices and no record.
 
+mod balancing;
 mod network;
 mod servers;
 
@@ -10,7 +11,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-pub(crate) use network::{Network, NetworkState, Port, Subnet};
+pub(crate) use balancing::{Attrs, Balancing, Kind, Object, Provisioning};
+pub(crate) use network::{
+    FixedIp, FloatingIp, Network, NetworkState, NewPort, Port, Route, Router, SecurityGroup,
+    SecurityGroupRule, Subnet,
+};
 pub(crate) use servers::{Server, ServerIndex, is_status, power_state_of, task_states, vm_state_of};
 
 use crate::error::{Error, Result};
@@ -35,7 +40,22 @@ pub(crate) struct Region {
     pub(crate) flavors: BTreeMap<String, Arc<Flavor>>,
     pub(crate) servers: ServerIndex,
     pub(crate) network: NetworkState,
+    pub(crate) balancing: Balancing,
+    /// Load balancer flavors by id: name and whether enabled.
+    pub(crate) balancer_flavors: BTreeMap<String, (String, bool)>,
+    /// Load balancer availability zones by name: whether enabled.
+    pub(crate) balancer_zones: BTreeMap<String, bool>,
+    pub(crate) secrets: BTreeMap<String, Secret>,
     pub(crate) cells_down: BTreeSet<String>,
+}
+
+/// A secret, or a container of secrets, of the key manager.
+#[derive(Clone, Debug)]
+pub(crate) struct Secret {
+    pub(crate) name: String,
+    pub(crate) container: bool,
+    pub(crate) project_id: String,
+    pub(crate) created: Timestamp,
 }
 
 /// When something is made, by whom it is owned, and from when on it is seen.
@@ -54,6 +74,10 @@ impl Region {
             flavors: BTreeMap::new(),
             servers: ServerIndex::default(),
             network: NetworkState::default(),
+            balancing: Balancing::default(),
+            balancer_flavors: BTreeMap::new(),
+            balancer_zones: BTreeMap::new(),
+            secrets: BTreeMap::new(),
             cells_down: BTreeSet::new(),
         }
     }
@@ -141,7 +165,7 @@ impl Region {
         let owner = format!("compute:{}", server.availability_zone);
         let port_id = self.network.create_port(spec, id, &owner, birth, ids)?;
         if let Some(address) = spec.floating {
-            self.network.add_floating(address, &port_id)?;
+            self.network.add_floating(address, &port_id, birth.at, ids)?;
         }
         self.servers
             .change(id, |server| server.ports.push(port_id.clone()));
@@ -204,6 +228,24 @@ impl Region {
             server.task_state = None;
         });
         Ok(())
+    }
+
+    /// Lets the changes at load balancers take effect whose time is up.
+    pub(crate) fn settle(&mut self, now: Timestamp, heartbeats: bool) {
+        for gone in self.balancing.settle(now, heartbeats) {
+            self.release_vip(&gone);
+        }
+    }
+
+    /// Gives back the port of a load balancer that is gone, if it was made for it.
+    pub(crate) fn release_vip(&mut self, balancer: &Object) {
+        let port = balancer.text("vip_port_id");
+        if balancer.get("octavia_owned") == &true {
+            // Somebody may have deleted it before.
+            let _present = self.network.remove_port(port);
+        } else {
+            self.network.change_port(port, |port| port.device_id.clear());
+        }
     }
 
     fn purge_server(&mut self, id: &str) {

@@ -165,6 +165,52 @@ pub struct NetworkSpec {
     pub external: bool,
     /// Subnets by their address range.
     pub subnets: Vec<IpNet>,
+    /// Tags.
+    pub tags: Vec<String>,
+}
+
+/// A subnet to add to a network.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SubnetSpec {
+    /// Name; need not be unique.
+    pub name: String,
+    /// UUID; random if not said.
+    pub id: Option<String>,
+    /// Address range.
+    pub cidr: Option<IpNet>,
+    /// Tags.
+    pub tags: Vec<String>,
+}
+
+/// A router.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RouterSpec {
+    /// Name; need not be unique.
+    pub name: String,
+    /// UUID; random if not said.
+    pub id: Option<String>,
+    /// Region; the first one if not said.
+    pub region: Option<String>,
+    /// Project, by id or name; the default project if not said.
+    pub project: Option<String>,
+    /// External network, by id or name, to which it leads.
+    pub gateway: Option<String>,
+    /// Networks, by id or name, whose subnets it connects.
+    pub networks: Vec<String>,
+}
+
+/// A secret of the key manager, or a container of secrets.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SecretSpec {
+    /// Name.
+    pub name: String,
+    /// UUID; random if not said.
+    pub id: Option<String>,
+    /// Whether it is a container.
+    pub container: bool,
 }
 
 /// A flavor.

@@ -7,7 +7,9 @@ use super::Control;
 use crate::error::{Error, Result};
 use crate::openstack::ids::Ids;
 use crate::openstack::region::{Birth, Flavor, Region};
-use crate::openstack::spec::{FlavorSpec, NetworkSpec, PortPatch, PortSpec, ServerPatch, ServerSpec};
+use crate::openstack::spec::{
+    FlavorSpec, NetworkSpec, PortPatch, PortSpec, RouterSpec, ServerPatch, ServerSpec, SubnetSpec,
+};
 
 /// Servers, ports, networks, flavors, cells.
 impl Control {
@@ -131,7 +133,11 @@ impl Control {
     /// # Errors
     /// If there is no such port or the address is taken.
     pub fn add_floating(&self, port: &str, address: IpAddr) -> Result<()> {
-        self.change_region_of(port, |region| region.network.add_floating(address, port))
+        let now = self.cloud.clock.now();
+        let cloud = Arc::clone(&self.cloud);
+        self.change_region_of(port, |region| {
+            region.network.add_floating(address, port, now, &cloud.ids)
+        })
     }
 
     /// Takes a floating address away.
@@ -177,6 +183,28 @@ impl Control {
         let birth = self.birth(spec.project.as_deref())?;
         self.change_region(spec.region.as_deref(), |region, ids| {
             region.network.create_network(spec, &birth, ids)
+        })
+    }
+
+    /// Gives a network, by id or name, one more subnet and returns its id.
+    ///
+    /// # Errors
+    /// If there is no such network in the first region, or the id is taken.
+    pub fn create_subnet(&self, network: &str, spec: &SubnetSpec) -> Result<String> {
+        let birth = self.birth(None)?;
+        self.change_region(None, |region, ids| {
+            region.network.create_subnet(network, spec, &birth, ids)
+        })
+    }
+
+    /// Makes a router and returns its id.
+    ///
+    /// # Errors
+    /// If a network does not exist, a gateway's address is taken, or the id is.
+    pub fn create_router(&self, spec: &RouterSpec) -> Result<String> {
+        let birth = self.birth(spec.project.as_deref())?;
+        self.change_region(spec.region.as_deref(), |region, ids| {
+            region.network.create_router(spec, &birth, ids)
         })
     }
 
@@ -242,7 +270,7 @@ impl Control {
 }
 
 impl Control {
-    fn birth(&self, project: Option<&str>) -> Result<Birth> {
+    pub(in crate::openstack) fn birth(&self, project: Option<&str>) -> Result<Birth> {
         let identity = self.cloud.identity.read();
         let at = self.cloud.clock.now();
         let delay = self.cloud.settings.read().visibility_delay;
@@ -255,7 +283,7 @@ impl Control {
         })
     }
 
-    fn change_region<T>(
+    pub(in crate::openstack) fn change_region<T>(
         &self,
         name: Option<&str>,
         change: impl FnOnce(&mut Region, &Ids) -> Result<T>,

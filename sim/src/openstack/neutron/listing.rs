@@ -61,9 +61,30 @@ pub(super) fn list<T: Resource>(api: &Api<'_>) -> Result<Reply, Fault> {
 pub(super) fn show<T: Resource>(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
     // Neutron takes the query for filters, even if there is nothing to filter.
     Filters::<T>::new(api)?;
-    let item = T::find(api, id)
-        .filter(|item| item.visible(api))
-        .ok_or_else(|| not_found::<T>(id))?;
+    changed::<T>(api, id)
+}
+
+/// Whether the caller sees something.
+pub(super) fn is_visible<T: Resource>(api: &Api<'_>, item: &T) -> bool {
+    item.visible(api)
+}
+
+/// Something that the caller sees.
+pub(super) fn find<T: Resource>(api: &Api<'_>, id: &str) -> Result<Arc<T>, Fault> {
+    let found = T::find(api, id).filter(|item| item.visible(api));
+    found.cloned().ok_or_else(|| not_found::<T>(id))
+}
+
+/// The answer to a request that made something.
+pub(super) fn made<T: Resource>(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
+    let mut reply = changed::<T>(api, id)?;
+    reply.status = StatusCode::CREATED;
+    Ok(reply)
+}
+
+/// The answer to a request that changed something.
+pub(super) fn changed<T: Resource>(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
+    let item = find::<T>(api, id)?;
     let fields = wanted_fields(api);
     let view = View {
         item: item.as_ref(),
@@ -79,7 +100,7 @@ pub(super) fn not_found<T: Resource>(id: &str) -> Fault {
     Fault::new(
         StatusCode::NOT_FOUND,
         T::NOT_FOUND,
-        format!("{} {id} could not be found.", T::TITLE),
+        format!("{} {id} {}", T::TITLE, T::ABSENT),
     )
 }
 

@@ -1,5 +1,7 @@
 //! What Neutron shows of networks, subnets and ports, and by what they can be filtered and sorted.
 
+mod more;
+
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -47,6 +49,8 @@ pub(super) trait Resource: Sized + 'static {
     const NOT_FOUND: &'static str;
     /// The thing's name in that exception's message.
     const TITLE: &'static str;
+    /// How that message ends.
+    const ABSENT: &'static str = "could not be found.";
     /// Filters beside those on attributes.
     const EXTRA_FILTERS: &'static [&'static str] = &["tags", "tags-any", "not-tags", "not-tags-any"];
     const FIELDS: &'static [Field<Self>];
@@ -98,7 +102,7 @@ impl Resource for Network {
         field("vlan_transparent", Kind::Shown, |_, _| json!(false)),
         field("description", Kind::Filter, |_, _| json!("")),
         field("port_security_enabled", Kind::Shown, |_, _| json!(true)),
-        field("tags", Kind::Shown, |_, _| json!([])),
+        field("tags", Kind::Shown, |net, _| json!(net.tags)),
         field("created_at", Kind::Shown, |net, _| json!(net.created)),
         field("updated_at", Kind::Shown, |net, _| json!(net.created)),
         field("revision_number", Kind::Filter, |net, _| {
@@ -121,6 +125,10 @@ impl Resource for Network {
 
     fn visible(&self, api: &Api<'_>) -> bool {
         api.caller.admin || self.project_id == api.caller.project_id || self.shared || self.external
+    }
+
+    fn tags(&self) -> &[String] {
+        &self.tags
     }
 
     fn has(&self, field: &str) -> bool {
@@ -166,7 +174,7 @@ impl Resource for Subnet {
         field("router:external", Kind::Filter, |subnet, state| {
             json!(subnet.is_external(state))
         }),
-        field("tags", Kind::Shown, |_, _| json!([])),
+        field("tags", Kind::Shown, |subnet, _| json!(subnet.tags)),
         field("created_at", Kind::Shown, |subnet, _| json!(subnet.created)),
         field("updated_at", Kind::Shown, |subnet, _| json!(subnet.created)),
         field("revision_number", Kind::Filter, |_, _| json!(0)),
@@ -197,6 +205,10 @@ impl Resource for Subnet {
         };
         api.caller.admin || self.project_id == api.caller.project_id || shared()
     }
+
+    fn tags(&self) -> &[String] {
+        &self.tags
+    }
 }
 
 impl Resource for Port {
@@ -218,7 +230,9 @@ impl Resource for Port {
         field("network_id", Kind::FilterSort, |port, _| json!(port.network_id)),
         field("tenant_id", Kind::FilterSort, |port, _| json!(port.project_id)),
         field("mac_address", Kind::FilterSort, |port, _| json!(port.mac)),
-        field("admin_state_up", Kind::FilterSort, |_, _| json!(true)),
+        field("admin_state_up", Kind::FilterSort, |port, _| {
+            json!(port.admin_state_up)
+        }),
         field("status", Kind::FilterSort, |port, _| json!(port.status)),
         field("device_id", Kind::FilterSort, |port, _| json!(port.device_id)),
         field("device_owner", Kind::FilterSort, |port, _| {
@@ -231,17 +245,24 @@ impl Resource for Port {
                 .map(|ip| json!({"subnet_id": ip.subnet_id, "ip_address": ip.address}));
             Value::Array(ips.collect())
         }),
-        field("allowed_address_pairs", Kind::Shown, |_, _| json!([])),
+        field("allowed_address_pairs", Kind::Shown, |port, _| {
+            let pairs = port.address_pairs.iter();
+            pairs
+                .map(|(address, mac)| json!({"ip_address": address, "mac_address": mac}))
+                .collect()
+        }),
         field("extra_dhcp_opts", Kind::Shown, |_, _| json!([])),
         field("security_groups", Kind::Filter, |port, _| {
             json!(port.security_groups)
         }),
-        field("description", Kind::Filter, |_, _| json!("")),
+        field("description", Kind::Filter, |port, _| json!(port.description)),
         field("binding:vnic_type", Kind::Shown, |_, _| json!("normal")),
         field("binding:host_id", Kind::Filter, |port, _| {
             json!(port.device_owner.replace(':', "-"))
         }),
-        field("port_security_enabled", Kind::Shown, |_, _| json!(true)),
+        field("port_security_enabled", Kind::Shown, |port, _| {
+            json!(port.port_security)
+        }),
         field("tags", Kind::Shown, |port, _| json!(port.tags)),
         field("created_at", Kind::Shown, |port, _| json!(port.created)),
         field("updated_at", Kind::Shown, |port, _| json!(port.updated)),

@@ -1,4 +1,8 @@
-//! Network, subnet, port and floating address records and the indices behind Neutron's listings.
+//! Network, subnet and port records and the indices behind Neutron's listings.
+
+mod floating;
+mod groups;
+mod routers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -7,10 +11,14 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use jiff::Timestamp;
 
+pub(crate) use floating::FloatingIp;
+pub(crate) use groups::{SecurityGroup, SecurityGroupRule};
+pub(crate) use routers::{Route, Router};
+
 use super::Birth;
 use crate::error::{Error, Result};
 use crate::openstack::ids::{Ids, address_at};
-use crate::openstack::spec::{NetworkSpec, PortPatch, PortSpec};
+use crate::openstack::spec::{NetworkSpec, PortPatch, PortSpec, SubnetSpec};
 
 /// A network.
 #[derive(Clone, Debug)]
@@ -21,6 +29,7 @@ pub(crate) struct Network {
     pub(crate) shared: bool,
     pub(crate) external: bool,
     pub(crate) subnets: Vec<String>,
+    pub(crate) tags: Vec<String>,
     pub(crate) created: Timestamp,
 }
 
@@ -32,6 +41,7 @@ pub(crate) struct Subnet {
     pub(crate) network_id: String,
     pub(crate) project_id: String,
     pub(crate) cidr: IpNet,
+    pub(crate) tags: Vec<String>,
     pub(crate) created: Timestamp,
     /// Where the search for a free address goes on.
     next: u128,
@@ -56,7 +66,12 @@ pub(crate) struct Port {
     pub(crate) mac: String,
     pub(crate) fixed_ips: Vec<FixedIp>,
     pub(crate) status: String,
+    pub(crate) admin_state_up: bool,
+    pub(crate) description: String,
+    pub(crate) port_security: bool,
     pub(crate) security_groups: Vec<String>,
+    /// Address ranges beside its own from which it may send, with the physical address.
+    pub(crate) address_pairs: Vec<(String, String)>,
     pub(crate) tags: Vec<String>,
     pub(crate) revision: u64,
     pub(crate) created: Timestamp,
@@ -80,11 +95,21 @@ pub(crate) struct SubPort {
     pub(crate) mac: String,
 }
 
-/// A floating address and where it leads.
+/// A port to make, with everything that Neutron lets its owner say.
 #[derive(Clone, Debug)]
-pub(crate) struct Floating {
-    pub(crate) address: IpAddr,
-    pub(crate) port_id: String,
+pub(crate) struct NewPort {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) network_id: String,
+    pub(crate) device_id: String,
+    pub(crate) device_owner: String,
+    pub(crate) description: String,
+    pub(crate) fixed_ips: Vec<FixedIp>,
+    pub(crate) status: String,
+    pub(crate) admin_state_up: bool,
+    pub(crate) security_groups: Vec<String>,
+    pub(crate) tags: Vec<String>,
+    pub(crate) revision: u64,
 }
 
 /// All network state of a region.
@@ -93,9 +118,13 @@ pub(crate) struct NetworkState {
     pub(crate) networks: BTreeMap<String, Arc<Network>>,
     pub(crate) subnets: BTreeMap<String, Arc<Subnet>>,
     pub(crate) ports: BTreeMap<String, Arc<Port>>,
-    floating: BTreeMap<IpAddr, Arc<Floating>>,
+    pub(crate) floating: BTreeMap<String, Arc<FloatingIp>>,
+    pub(crate) groups: BTreeMap<String, Arc<SecurityGroup>>,
+    pub(crate) rules: BTreeMap<String, Arc<SecurityGroupRule>>,
+    pub(crate) routers: BTreeMap<String, Arc<Router>>,
     by_device: HashMap<String, BTreeSet<String>>,
-    by_port: HashMap<String, Vec<IpAddr>>,
+    /// Ids of floating addresses by port.
+    by_port: HashMap<String, Vec<String>>,
     by_address: HashMap<(String, IpAddr), String>,
     default_groups: HashMap<String, String>,
 }
@@ -107,35 +136,63 @@ impl NetworkState {
             return Err(Error::Invalid(format!("network {id} exists")));
         }
         let created = crate::clock::seconds(birth.at);
-        let mut subnets = Vec::new();
-        for (index, cidr) in spec.subnets.iter().enumerate() {
-            let subnet = Subnet {
-                id: ids.uuid(),
-                name: format!("{}-{index}", spec.name),
-                network_id: id.clone(),
-                project_id: birth.project_id.clone(),
-                cidr: cidr.trunc(),
-                created,
-                next: 2,
-            };
-            subnets.push(subnet.id.clone());
-            self.subnets.insert(subnet.id.clone(), Arc::new(subnet));
-        }
         let network = Network {
             id: id.clone(),
             name: spec.name.clone(),
             project_id: birth.project_id.clone(),
             shared: spec.shared,
             external: spec.external,
-            subnets,
+            subnets: Vec::new(),
+            tags: spec.tags.clone(),
             created,
         };
         self.networks.insert(id.clone(), Arc::new(network));
+        for (index, cidr) in spec.subnets.iter().enumerate() {
+            let subnet = SubnetSpec {
+                name: format!("{}-{index}", spec.name),
+                cidr: Some(*cidr),
+                ..SubnetSpec::default()
+            };
+            self.create_subnet(&id, &subnet, birth, ids)?;
+        }
+        Ok(id)
+    }
+
+    /// Gives a network, by id or name, one more subnet.
+    pub(crate) fn create_subnet(
+        &mut self,
+        network: &str,
+        spec: &SubnetSpec,
+        birth: &Birth,
+        ids: &Ids,
+    ) -> Result<String> {
+        let network = self.network(Some(network))?;
+        let cidr = spec
+            .cidr
+            .ok_or_else(|| Error::Invalid("a subnet needs a cidr".to_owned()))?;
+        let subnet = Subnet {
+            id: spec.id.clone().unwrap_or_else(|| ids.uuid()),
+            name: spec.name.clone(),
+            network_id: network.id.clone(),
+            project_id: birth.project_id.clone(),
+            cidr: cidr.trunc(),
+            tags: spec.tags.clone(),
+            created: crate::clock::seconds(birth.at),
+            next: 2,
+        };
+        let id = subnet.id.clone();
+        if self.subnets.contains_key(&id) {
+            return Err(Error::Invalid(format!("subnet {id} exists")));
+        }
+        self.subnets.insert(id.clone(), Arc::new(subnet));
+        if let Some(network) = self.networks.get_mut(&network.id) {
+            Arc::make_mut(network).subnets.push(id.clone());
+        }
         Ok(id)
     }
 
     /// A network by id or name, or the oldest internal one.
-    fn network(&self, wanted: Option<&str>) -> Result<Arc<Network>> {
+    pub(crate) fn network(&self, wanted: Option<&str>) -> Result<Arc<Network>> {
         let found = match wanted {
             Some(wanted) => self
                 .networks
@@ -169,34 +226,54 @@ impl NetworkState {
             Some(addresses) => self.place(&network, addresses, &id)?,
             None => self.allocate(&network, &id)?,
         };
-        let group = self
-            .default_groups
-            .entry(birth.project_id.clone())
-            .or_insert_with(|| ids.uuid());
-        let port = Port {
+        let group = self.default_group(&birth.project_id, birth.at, ids);
+        let port = NewPort {
             id: id.clone(),
             name: spec.name.clone(),
             network_id: network.id.clone(),
-            project_id: birth.project_id.clone(),
             device_id: device_id.to_owned(),
             device_owner: device_owner.to_owned(),
-            mac: ids.mac(),
+            description: String::new(),
             fixed_ips,
             status: spec.status.clone().unwrap_or_else(|| "ACTIVE".to_owned()),
-            security_groups: vec![group.clone()],
+            admin_state_up: true,
+            security_groups: vec![group],
             tags: spec.tags.clone(),
             revision: 4,
+        };
+        self.insert_port(port, birth, ids);
+        Ok(id)
+    }
+
+    /// Makes a port whose addresses are claimed for it already.
+    pub(crate) fn insert_port(&mut self, new: NewPort, birth: &Birth, ids: &Ids) {
+        let port = Port {
+            project_id: birth.project_id.clone(),
+            mac: ids.mac(),
+            port_security: !new.device_owner.starts_with("network:"),
+            address_pairs: Vec::new(),
             created: crate::clock::seconds(birth.at),
             updated: crate::clock::seconds(birth.at),
             visible: birth.visible,
             trunk: None,
+            id: new.id,
+            name: new.name,
+            network_id: new.network_id,
+            device_id: new.device_id,
+            device_owner: new.device_owner,
+            description: new.description,
+            fixed_ips: new.fixed_ips,
+            status: new.status,
+            admin_state_up: new.admin_state_up,
+            security_groups: new.security_groups,
+            tags: new.tags,
+            revision: new.revision,
         };
         self.by_device
             .entry(port.device_id.clone())
             .or_default()
-            .insert(id.clone());
-        self.ports.insert(id.clone(), Arc::new(port));
-        Ok(id)
+            .insert(port.id.clone());
+        self.ports.insert(port.id.clone(), Arc::new(port));
     }
 
     /// Finds the subnets that given addresses belong to.
@@ -227,29 +304,75 @@ impl NetworkState {
     fn allocate(&mut self, network: &Network, port_id: &str) -> Result<Vec<FixedIp>> {
         let mut allocated = Vec::new();
         for id in &network.subnets {
-            let Some(subnet) = self.subnets.get_mut(id) else {
-                continue;
-            };
-            let subnet = Arc::make_mut(subnet);
-            let address = loop {
-                let Some(address) = address_at(&subnet.cidr, subnet.next) else {
-                    return Err(Error::Invalid(format!(
-                        "subnet {} has no free address",
-                        subnet.cidr
-                    )));
-                };
-                subnet.next += 1;
-                if !self.by_address.contains_key(&(id.clone(), address)) {
-                    break address;
-                }
-            };
-            allocated.push(FixedIp {
-                subnet_id: id.clone(),
-                address,
-            });
+            allocated.extend(self.next_free(id)?);
         }
         self.claim(&allocated, port_id);
         Ok(allocated)
+    }
+
+    /// The next free address of a subnet, which is not claimed by this.
+    fn next_free(&mut self, id: &str) -> Result<Option<FixedIp>> {
+        let Some(subnet) = self.subnets.get_mut(id) else {
+            return Ok(None);
+        };
+        let subnet = Arc::make_mut(subnet);
+        loop {
+            // The last address of an IPv4 network is its broadcast address.
+            let usable = |address: &IpAddr| match subnet.cidr {
+                IpNet::V4(net) => *address != IpAddr::V4(net.broadcast()),
+                IpNet::V6(_) => true,
+            };
+            let Some(address) = address_at(&subnet.cidr, subnet.next).filter(usable) else {
+                return Err(Error::Invalid(format!(
+                    "subnet {} has no free address",
+                    subnet.cidr
+                )));
+            };
+            subnet.next += 1;
+            if !self.by_address.contains_key(&(id.to_owned(), address)) {
+                return Ok(Some(FixedIp {
+                    subnet_id: id.to_owned(),
+                    address,
+                }));
+            }
+        }
+    }
+
+    /// Claims an address of a subnet for a port or floating address: the one that is wished for, or the next.
+    pub(crate) fn claim_in(&mut self, subnet: &str, wish: Option<IpAddr>, user: &str) -> Result<FixedIp> {
+        let fixed = match wish {
+            Some(address) => {
+                let known = self
+                    .subnets
+                    .get(subnet)
+                    .ok_or_else(|| Error::unknown("subnet", subnet))?;
+                if !known.cidr.contains(&address) {
+                    return Err(Error::Invalid(format!("{address} is not in {}", known.cidr)));
+                }
+                if self.by_address.contains_key(&(subnet.to_owned(), address)) {
+                    return Err(Error::Invalid(format!("{address} is in use")));
+                }
+                FixedIp {
+                    subnet_id: subnet.to_owned(),
+                    address,
+                }
+            }
+            None => self
+                .next_free(subnet)?
+                .ok_or_else(|| Error::unknown("subnet", subnet))?,
+        };
+        self.claim(std::slice::from_ref(&fixed), user);
+        Ok(fixed)
+    }
+
+    /// Whether an address of a subnet is taken.
+    pub(crate) fn is_taken(&self, subnet: &str, address: IpAddr) -> bool {
+        self.by_address.contains_key(&(subnet.to_owned(), address))
+    }
+
+    /// Gives up an address that was claimed.
+    pub(crate) fn unclaim(&mut self, fixed: &FixedIp) {
+        self.by_address.remove(&(fixed.subnet_id.clone(), fixed.address));
     }
 
     fn claim(&mut self, fixed_ips: &[FixedIp], port_id: &str) {
@@ -292,7 +415,8 @@ impl NetworkState {
         Ok(())
     }
 
-    fn change_port(&mut self, id: &str, change: impl FnOnce(&mut Port)) {
+    /// Changes a port, which gives it a new revision.
+    pub(crate) fn change_port(&mut self, id: &str, change: impl FnOnce(&mut Port)) {
         if let Some(port) = self.ports.get_mut(id) {
             let port = Arc::make_mut(port);
             change(port);
@@ -309,8 +433,9 @@ impl NetworkState {
                 self.by_device.remove(&port.device_id);
             }
         }
-        for address in self.by_port.remove(id).unwrap_or_default() {
-            self.floating.remove(&address);
+        for floating in self.by_port.remove(id).unwrap_or_default() {
+            self.detach_floating(&floating);
+            self.report_floating(&floating);
         }
         for sub_port in port.trunk.iter().flat_map(|trunk| &trunk.sub_ports) {
             // A sub port may have been deleted on its own.
@@ -361,43 +486,6 @@ impl NetworkState {
             trunk.sub_ports.push(sub_port);
         });
         Ok(port_id)
-    }
-
-    pub(crate) fn add_floating(&mut self, address: IpAddr, port_id: &str) -> Result<()> {
-        if !self.ports.contains_key(port_id) {
-            return Err(Error::unknown("port", port_id));
-        }
-        if self.floating.contains_key(&address) {
-            return Err(Error::Invalid(format!("floating address {address} is in use")));
-        }
-        self.floating.insert(
-            address,
-            Arc::new(Floating {
-                address,
-                port_id: port_id.to_owned(),
-            }),
-        );
-        self.by_port.entry(port_id.to_owned()).or_default().push(address);
-        Ok(())
-    }
-
-    pub(crate) fn remove_floating(&mut self, address: IpAddr) -> Result<()> {
-        let floating = self
-            .floating
-            .remove(&address)
-            .ok_or_else(|| Error::unknown("floating address", address.to_string()))?;
-        if let Some(addresses) = self.by_port.get_mut(&floating.port_id) {
-            addresses.retain(|known| *known != address);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn floating_of(&self, port_id: &str) -> impl Iterator<Item = &Floating> {
-        let addresses = self.by_port.get(port_id).map(Vec::as_slice).unwrap_or_default();
-        addresses
-            .iter()
-            .filter_map(|address| self.floating.get(address))
-            .map(AsRef::as_ref)
     }
 
     /// Ports of a device.

@@ -1,0 +1,245 @@
+//! Load balancers through the control API: what is there, and what somebody else, or fate, does to it.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::Control;
+use crate::error::{Error, Result};
+use crate::openstack::region::{Kind, Object, Provisioning, Region, Secret};
+use crate::openstack::spec::SecretSpec;
+
+/// A load balancer, listener, pool, member or health monitor as it is now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ObjectState {
+    /// UUID.
+    pub id: String,
+    /// `loadbalancer`, `listener`, `pool`, `member` or `healthmonitor`.
+    pub kind: String,
+    /// Name, which need not be unique.
+    pub name: String,
+    /// `ACTIVE`, `PENDING_UPDATE`, ...
+    pub provisioning_status: String,
+    /// `ONLINE`, `NO_MONITOR`, ...
+    pub operating_status: String,
+    /// The load balancer to which it belongs.
+    pub loadbalancer_id: String,
+    /// The pool of a member or health monitor, else the load balancer.
+    pub parent_id: String,
+    /// All other attributes by name.
+    pub attributes: Map<String, Value>,
+}
+
+/// A load balancer with everything below it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BalancerState {
+    /// Itself.
+    pub loadbalancer: ObjectState,
+    /// Its listeners, by id.
+    pub listeners: Vec<ObjectState>,
+    /// Its pools, by id.
+    pub pools: Vec<ObjectState>,
+    /// The members of all its pools, by pool and id.
+    pub members: Vec<ObjectState>,
+    /// The health monitors of its pools, by pool.
+    pub healthmonitors: Vec<ObjectState>,
+}
+
+impl ObjectState {
+    fn of(object: &Object) -> Self {
+        let kind = match object.kind {
+            Kind::LoadBalancer => "loadbalancer",
+            Kind::Listener => "listener",
+            Kind::Pool => "pool",
+            Kind::Member => "member",
+            Kind::Monitor => "healthmonitor",
+        };
+        let attributes = object.attrs.iter();
+        Self {
+            id: object.id.clone(),
+            kind: kind.to_owned(),
+            name: object.text("name").to_owned(),
+            provisioning_status: object.provisioning.name().to_owned(),
+            operating_status: object.operating.to_owned(),
+            loadbalancer_id: object.balancer.clone(),
+            parent_id: object.parent.clone(),
+            attributes: attributes
+                .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .collect(),
+        }
+    }
+}
+
+/// Load balancers and secrets.
+impl Control {
+    /// All load balancers of all regions and projects with everything below them, by id.
+    pub fn load_balancers(&self) -> Vec<BalancerState> {
+        self.cloud.settle();
+        let regions = self.cloud.regions.read();
+        let mut found = Vec::new();
+        for state in regions.iter().map(|region| &region.balancing) {
+            for balancer in state.all(Kind::LoadBalancer) {
+                let below = |id: &str, kind| -> Vec<ObjectState> {
+                    state
+                        .below(id, kind)
+                        .map(|object| ObjectState::of(object))
+                        .collect()
+                };
+                let pools = below(&balancer.id, Kind::Pool);
+                let of_pools = |kind| {
+                    pools
+                        .iter()
+                        .flat_map(|pool| below(&pool.id, kind))
+                        .collect::<Vec<_>>()
+                };
+                found.push(BalancerState {
+                    loadbalancer: ObjectState::of(balancer),
+                    listeners: below(&balancer.id, Kind::Listener),
+                    members: of_pools(Kind::Member),
+                    healthmonitors: of_pools(Kind::Monitor),
+                    pools,
+                });
+            }
+        }
+        found
+    }
+
+    /// Sets the provisioning status of a load balancer or anything below it, now and whatever is under way. `ERROR` is
+    /// what becomes of it when something breaks; in `PENDING_UPDATE` it stays for ever.
+    ///
+    /// # Errors
+    /// If there is no such object or status.
+    pub fn set_provisioning_status(&self, id: &str, status: &str) -> Result<()> {
+        let status = Provisioning::by_name(status)
+            .ok_or_else(|| Error::Invalid(format!("Octavia has no provisioning status {status:?}")))?;
+        let now = self.cloud.clock.now();
+        self.change_object(id, |region, object| {
+            if object.kind == Kind::LoadBalancer {
+                region.balancing.forget_pending(&object.id);
+            }
+            region.balancing.mark(&object.id, status, now);
+        })
+    }
+
+    /// Sets the operating status of a load balancer or anything below it.
+    ///
+    /// # Errors
+    /// If there is no such object or status.
+    pub fn set_operating_status(&self, id: &str, status: &str) -> Result<()> {
+        let known = ["ONLINE", "OFFLINE", "DEGRADED", "ERROR", "DRAINING", "NO_MONITOR"];
+        let status = known
+            .into_iter()
+            .find(|known| *known == status)
+            .ok_or_else(|| Error::Invalid(format!("Octavia has no operating status {status:?}")))?;
+        self.change_object(id, |region, object| {
+            region
+                .balancing
+                .change(&object.id, |object| object.operating = status);
+        })
+    }
+
+    /// Changes attributes of a load balancer or anything below it behind everybody's back, at once and without a lock:
+    /// a weight, a name, tags, a pool's algorithm.
+    ///
+    /// # Errors
+    /// If there is no such object, or it has no such attribute.
+    pub fn patch_object(&self, id: &str, attributes: &Map<String, Value>) -> Result<()> {
+        self.cloud.settle();
+        let mut regions = self.cloud.regions.write();
+        for region in Arc::make_mut(&mut regions) {
+            let Some(object) = region.balancing.any(id).cloned() else {
+                continue;
+            };
+            let mut attrs = object.attrs.clone();
+            for (name, value) in attributes {
+                let place = attrs.iter_mut().find(|(known, _)| *known == name);
+                let (_, place) = place.ok_or_else(|| Error::unknown("attribute", name))?;
+                place.clone_from(value);
+            }
+            region.balancing.change(id, |object| object.attrs = attrs);
+            return Ok(());
+        }
+        Err(Error::unknown("object", id))
+    }
+
+    /// Deletes a load balancer or anything below it, with all that is below that, at once and whatever is under way.
+    ///
+    /// # Errors
+    /// If there is no such object.
+    pub fn delete_object(&self, id: &str) -> Result<()> {
+        self.change_object(id, |region, object| {
+            region.balancing.remove(&object.id);
+            if object.kind == Kind::LoadBalancer {
+                region.release_vip(object);
+            }
+        })
+    }
+
+    /// Lets so many of the next changes, in every region, end in `ERROR` when they take effect.
+    pub fn fail_next_changes(&self, count: u32) {
+        let mut regions = self.cloud.regions.write();
+        for region in Arc::make_mut(&mut regions) {
+            region.balancing.failing = count;
+        }
+    }
+
+    /// Makes a flavor of load balancers in the first region and returns its id.
+    ///
+    /// # Errors
+    /// If there is no region.
+    pub fn create_balancer_flavor(&self, name: &str, enabled: bool) -> Result<String> {
+        self.change_region(None, |region, ids| {
+            let id = ids.uuid();
+            region
+                .balancer_flavors
+                .insert(id.clone(), (name.to_owned(), enabled));
+            Ok(id)
+        })
+    }
+
+    /// Makes an availability zone of load balancers in the first region.
+    ///
+    /// # Errors
+    /// If there is no region.
+    pub fn create_balancer_zone(&self, name: &str, enabled: bool) -> Result<()> {
+        self.change_region(None, |region, _| {
+            region.balancer_zones.insert(name.to_owned(), enabled);
+            Ok(())
+        })
+    }
+
+    /// Makes a secret, or a container of secrets, in the default project and the first region. Returns its URL.
+    ///
+    /// # Errors
+    /// If there is no region.
+    pub fn create_secret(&self, spec: &SecretSpec) -> Result<String> {
+        let birth = self.birth(None)?;
+        let (name, id) = self.change_region(None, |region, ids| {
+            let id = spec.id.clone().unwrap_or_else(|| ids.uuid());
+            let secret = Secret {
+                name: spec.name.clone(),
+                container: spec.container,
+                project_id: birth.project_id.clone(),
+                created: crate::clock::seconds(birth.at),
+            };
+            region.secrets.insert(id.clone(), secret);
+            Ok((region.name.clone(), id))
+        })?;
+        let kind = if spec.container { "containers" } else { "secrets" };
+        let region: String = url::form_urlencoded::byte_serialize(name.as_bytes()).collect();
+        Ok(format!("{}/{region}/key-manager/v1/{kind}/{id}", self.cloud.base))
+    }
+
+    fn change_object(&self, id: &str, change: impl FnOnce(&mut Region, &Object)) -> Result<()> {
+        self.cloud.settle();
+        let mut regions = self.cloud.regions.write();
+        for region in Arc::make_mut(&mut regions) {
+            if let Some(object) = region.balancing.any(id).cloned() {
+                change(region, &object);
+                return Ok(());
+            }
+        }
+        Err(Error::unknown("object", id))
+    }
+}

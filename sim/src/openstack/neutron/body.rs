@@ -1,0 +1,191 @@
+//! Bodies of requests that change something, checked as Neutron does it: attribute by attribute.
+
+use serde_json::{Map, Value};
+
+use super::Fault;
+use crate::http::Request;
+use crate::openstack::ids::is_uuid_like;
+
+/// What may stand in an attribute.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Text,
+    Uuid,
+    UuidOrNull,
+    AddressOrNull,
+    Bool,
+    /// Checked elsewhere.
+    Other,
+}
+
+/// An attribute of a resource.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attribute {
+    pub(super) name: &'static str,
+    kind: Kind,
+    create: bool,
+    update: bool,
+    required: bool,
+}
+
+const fn attribute(name: &'static str, kind: Kind, create: bool, update: bool) -> Attribute {
+    Attribute {
+        name,
+        kind,
+        create,
+        update,
+        required: false,
+    }
+}
+
+/// One that can be set at any time.
+pub(super) const fn free(name: &'static str, kind: Kind) -> Attribute {
+    attribute(name, kind, true, true)
+}
+
+/// One that stays as it was made.
+pub(super) const fn once(name: &'static str, kind: Kind) -> Attribute {
+    attribute(name, kind, true, false)
+}
+
+/// One that stays as it was made and has to be said.
+pub(super) const fn needed(name: &'static str, kind: Kind) -> Attribute {
+    Attribute {
+        required: true,
+        ..once(name, kind)
+    }
+}
+
+/// One that is only shown.
+pub(super) const fn shown(name: &'static str) -> Attribute {
+    attribute(name, Kind::Other, false, false)
+}
+
+/// A request's body.
+pub(super) fn document(request: &Request) -> Result<Value, Fault> {
+    if request.body.is_empty() {
+        return Err(Fault::http_bad_request("Resource body required"));
+    }
+    serde_json::from_slice(&request.body).map_err(|_| {
+        Fault::new(
+            http::StatusCode::BAD_REQUEST,
+            "MalformedRequestBody",
+            "Malformed request body: Cannot understand JSON.",
+        )
+    })
+}
+
+/// The attributes in a request's body.
+pub(super) fn resource(
+    request: &Request,
+    singular: &str,
+    attributes: &[Attribute],
+    creating: bool,
+) -> Result<Map<String, Value>, Fault> {
+    let document = document(request)?;
+    let Some(fields) = document.get(singular).and_then(Value::as_object) else {
+        return Err(Fault::http_bad_request(format!(
+            "Unable to find '{singular}' in request body"
+        )));
+    };
+    let find = |name: &str| attributes.iter().find(|attribute| attribute.name == name);
+    let unknown: Vec<&str> = fields
+        .keys()
+        .map(String::as_str)
+        .filter(|name| find(name).is_none() && !matches!(*name, "tenant_id" | "project_id"))
+        .collect();
+    if !unknown.is_empty() {
+        return Err(Fault::http_bad_request(format!(
+            "Unrecognized attribute(s) '{}'",
+            unknown.join(", ")
+        )));
+    }
+    if creating
+        && let Some(missing) = attributes
+            .iter()
+            .find(|attribute| attribute.required && !fields.contains_key(attribute.name))
+    {
+        return Err(Fault::http_bad_request(format!(
+            "Failed to parse request. Required attribute '{}' not specified",
+            missing.name
+        )));
+    }
+    for (name, value) in fields {
+        let Some(attribute) = find(name) else {
+            continue;
+        };
+        let (allowed, method) = if creating {
+            (attribute.create, "POST")
+        } else {
+            (attribute.update, "PUT")
+        };
+        if !allowed {
+            return Err(Fault::http_bad_request(format!(
+                "Attribute '{name}' not allowed in {method}"
+            )));
+        }
+        check(attribute, value)?;
+    }
+    Ok(fields.clone())
+}
+
+fn check(attribute: &Attribute, value: &Value) -> Result<(), Fault> {
+    let uuid = |value: &Value| value.as_str().is_some_and(is_uuid_like);
+    let address = |value: &Value| {
+        let text = value.as_str().unwrap_or_default();
+        text.parse::<std::net::IpAddr>().is_ok()
+    };
+    let reason = match attribute.kind {
+        Kind::Text if !value.is_string() => format!("'{}' is not a valid string.", plain(value)),
+        Kind::Uuid if !uuid(value) => format!("'{}' is not a valid UUID.", plain(value)),
+        Kind::UuidOrNull if !value.is_null() && !uuid(value) => {
+            format!("'{}' is not a valid UUID.", plain(value))
+        }
+        Kind::AddressOrNull if !value.is_null() && !address(value) => {
+            format!("'{}' is not a valid IP address.", plain(value))
+        }
+        Kind::Bool if !value.is_boolean() => format!("'{}' cannot be converted to boolean.", plain(value)),
+        _ => return Ok(()),
+    };
+    Err(invalid(attribute.name, &reason))
+}
+
+/// An attribute with a value that it cannot have.
+pub(super) fn invalid(name: &str, reason: &str) -> Fault {
+    Fault::http_bad_request(format!("Invalid input for {name}. Reason: {reason}"))
+}
+
+/// A value as Python writes it into a message.
+pub(super) fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "None".to_owned(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(list) => {
+            let list: Vec<String> = list.iter().map(repr).collect();
+            format!("[{}]", list.join(", "))
+        }
+        Value::Object(fields) => {
+            let fields: Vec<String> = fields
+                .iter()
+                .map(|(key, value)| format!("'{key}': {}", repr(value)))
+                .collect();
+            format!("{{{}}}", fields.join(", "))
+        }
+        Value::Number(number) => number.to_string(),
+    }
+}
+
+/// The same inside a list, where texts are quoted.
+fn repr(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("'{text}'"),
+        other => plain(other),
+    }
+}
+
+/// A text attribute, if it is given.
+pub(super) fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    fields.get(name).and_then(Value::as_str)
+}

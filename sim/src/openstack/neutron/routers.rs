@@ -1,0 +1,156 @@
+//! Static routes of routers: the whole set, or some more or fewer of them.
+
+use std::net::IpAddr;
+
+use http::StatusCode;
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::body::{self, Attribute, Kind, free, shown};
+use super::{Edit, Fault};
+use crate::openstack::region::{Route, Router};
+
+const ATTRIBUTES: &[Attribute] = &[
+    free("name", Kind::Text),
+    free("description", Kind::Text),
+    free("admin_state_up", Kind::Bool),
+    free("routes", Kind::Other),
+    shown("id"),
+    shown("status"),
+    shown("tags"),
+    shown("external_gateway_info"),
+    shown("created_at"),
+    shown("updated_at"),
+    shown("revision_number"),
+];
+
+/// What happens to the routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Replace,
+    Add,
+    Remove,
+}
+
+/// `PUT /v2.0/routers/{id}` and below it `add_extraroutes` and `remove_extraroutes`.
+pub(super) fn update(edit: &mut Edit<'_>, id: &str, change: Change) -> Result<(), Fault> {
+    let fields = body::resource(edit.request, "router", ATTRIBUTES, false)?;
+    let known = edit.find::<Router>(id)?;
+    edit.check_revision(known.revision)?;
+    let routes = match fields.get("routes") {
+        None => None,
+        Some(given) => {
+            let given = parse(given)?;
+            let mut routes = known.routes.clone();
+            match change {
+                Change::Replace => routes = given,
+                Change::Add => {
+                    for route in given {
+                        if !routes.contains(&route) {
+                            routes.push(route);
+                        }
+                    }
+                }
+                Change::Remove => routes.retain(|route| !given.contains(route)),
+            }
+            check(edit, &known, &routes)?;
+            Some(routes)
+        }
+    };
+    let now = crate::clock::seconds(edit.cloud.clock.now());
+    let name = body::text(&fields, "name").map(str::to_owned);
+    edit.region.network.change_router(id, |router| {
+        if let Some(routes) = routes {
+            router.routes = routes;
+        }
+        if let Some(name) = name {
+            router.name = name;
+        }
+        router.updated = now;
+    });
+    Ok(())
+}
+
+fn parse(given: &Value) -> Result<Vec<Route>, Fault> {
+    let bad = |reason: String| body::invalid("routes", &reason);
+    let list = given.as_array().ok_or_else(|| {
+        bad(format!(
+            "Invalid data format for hostroute: '{}'.",
+            body::plain(given)
+        ))
+    })?;
+    let mut routes = Vec::new();
+    for entry in list {
+        let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
+        let exact = entry.as_object().is_some_and(|fields| fields.len() == 2);
+        let (destination, nexthop) = (text("destination"), text("nexthop"));
+        if !exact || destination.is_empty() || nexthop.is_empty() {
+            return Err(bad(format!(
+                "Invalid data format for hostroute: '{}'.",
+                body::plain(entry)
+            )));
+        }
+        let nexthop: IpAddr = nexthop
+            .parse()
+            .map_err(|_| bad(format!("'{nexthop}' is not a valid IP address.")))?;
+        let destination: IpNet = destination
+            .parse()
+            .map_err(|_| bad(format!("'{destination}' is not a valid IP subnet.")))?;
+        if destination != destination.trunc() {
+            return Err(bad(format!(
+                "'{destination}' isn't a recognized IP subnet cidr, '{}' is recommended.",
+                destination.trunc()
+            )));
+        }
+        let route = Route { destination, nexthop };
+        if routes.contains(&route) {
+            return Err(bad(format!("Duplicate hostroute '{}'.", body::plain(entry))));
+        }
+        routes.push(route);
+    }
+    Ok(routes)
+}
+
+/// The whole resulting set has to be good, whatever of it is new.
+fn check(edit: &Edit<'_>, router: &Router, routes: &[Route]) -> Result<(), Fault> {
+    let quota = edit
+        .cloud
+        .settings
+        .read()
+        .resource_quotas
+        .get("router_route")
+        .copied();
+    if quota.is_some_and(|quota| routes.len() as u64 > quota) {
+        return Err(Fault::over_quota("router_route"));
+    }
+    let network = &edit.region.network;
+    let connected = network.connected(router);
+    let own: Vec<IpAddr> = network
+        .ports_of(&router.id)
+        .flat_map(|port| port.fixed_ips.iter().map(|ip| ip.address))
+        .collect();
+    for route in routes {
+        let reason = if own.contains(&route.nexthop) {
+            "the nexthop is used by router"
+        } else if !connected.iter().any(|cidr| cidr.contains(&route.nexthop)) {
+            "the nexthop is not connected with router"
+        } else {
+            continue;
+        };
+        let shown: Vec<String> = routes
+            .iter()
+            .map(|route| {
+                format!(
+                    "{{'destination': '{}', 'nexthop': '{}'}}",
+                    route.destination, route.nexthop
+                )
+            })
+            .collect();
+        return Err(Fault::new(
+            StatusCode::BAD_REQUEST,
+            "InvalidRoutes",
+            format!("Invalid format for routes: [{}], {reason}", shown.join(", ")),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,492 @@
+//! Octavia v2: load balancers, listeners, pools, members, health monitors; providers, flavors, availability zones and
+//! quotas as far as one can look at them.
+
+mod balancers;
+mod catalogue;
+mod edit;
+mod listeners;
+mod listing;
+mod members;
+mod monitors;
+mod pools;
+mod schema;
+mod types;
+mod view;
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::http::{Reply, Request};
+use crate::openstack::OpenStackCloud;
+use crate::openstack::identity::Caller;
+use crate::openstack::region::{Balancing, Kind, Object, Region};
+use crate::server::Target;
+
+/// An error as Octavia words it.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    status: StatusCode,
+    message: String,
+    /// Whether it comes from below the services of Octavia, whose errors look otherwise.
+    framework: bool,
+}
+
+impl Fault {
+    fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            framework: false,
+        }
+    }
+
+    /// A mistake of the client.
+    fn client(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    fn validation(detail: impl std::fmt::Display) -> Self {
+        Self::client(format!("Validation failure: {detail}"))
+    }
+
+    fn option(value: impl std::fmt::Display, option: impl std::fmt::Display) -> Self {
+        Self::client(format!("{value} is not a valid option for {option}"))
+    }
+
+    fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, message)
+    }
+
+    fn immutable(kind: &str, id: &str) -> Self {
+        Self::conflict(format!("{kind} {id} is immutable and cannot be updated."))
+    }
+
+    fn forbidden() -> Self {
+        Self::new(
+            StatusCode::FORBIDDEN,
+            "Policy does not allow this request to be performed.",
+        )
+    }
+
+    fn not_found(kind: &str, id: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("{kind} {id} not found."))
+    }
+
+    fn quota(kind: &str) -> Self {
+        Self::new(
+            StatusCode::FORBIDDEN,
+            format!("Quota has been met for resources: {kind}"),
+        )
+    }
+
+    fn server(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    /// An option that a provider does not have.
+    fn unsupported(provider: &str, message: impl std::fmt::Display) -> Self {
+        Self::new(
+            StatusCode::NOT_IMPLEMENTED,
+            format!("Provider '{provider}' does not support a requested option: {message}"),
+        )
+    }
+
+    fn framework(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            framework: true,
+            ..Self::new(status, message)
+        }
+    }
+
+    fn reply(self) -> Reply {
+        if self.framework {
+            let title = self.status.canonical_reason().unwrap_or("Error");
+            let body = json!({"code": self.status.as_u16(), "title": title, "description": self.message});
+            return Reply::json(self.status, &body);
+        }
+        error(self.status, &self.message)
+    }
+}
+
+/// Octavia's error document.
+pub(crate) fn error(status: StatusCode, message: &str) -> Reply {
+    let code = if status.is_server_error() {
+        "Server"
+    } else {
+        "Client"
+    };
+    let body = json!({"faultcode": code, "faultstring": message, "debuginfo": null});
+    Reply::json(status, &body)
+}
+
+/// A kind's name in messages.
+fn title(kind: Kind) -> &'static str {
+    match kind {
+        Kind::LoadBalancer => "Load Balancer",
+        Kind::Listener => "Listener",
+        Kind::Pool => "Pool",
+        Kind::Member => "Member",
+        Kind::Monitor => "Health Monitor",
+    }
+}
+
+/// A kind's name in documents, for one and for many.
+fn names(kind: Kind) -> (&'static str, &'static str) {
+    match kind {
+        Kind::LoadBalancer => ("loadbalancer", "loadbalancers"),
+        Kind::Listener => ("listener", "listeners"),
+        Kind::Pool => ("pool", "pools"),
+        Kind::Member => ("member", "members"),
+        Kind::Monitor => ("healthmonitor", "healthmonitors"),
+    }
+}
+
+/// A request with all that its answer depends on.
+struct Api<'a> {
+    cloud: &'a OpenStackCloud,
+    region: &'a Region,
+    request: &'a Request,
+    caller: &'a Caller,
+    /// URL of the endpoint that was used.
+    endpoint: String,
+    /// Minor number of the newest version.
+    minor: u32,
+}
+
+impl Api<'_> {
+    fn state(&self) -> &Balancing {
+        &self.region.balancing
+    }
+
+    /// An object that the caller may see.
+    fn find(&self, kind: Kind, id: &str) -> Result<&Object, Fault> {
+        let found = self.state().get(kind, id);
+        let found = found.ok_or_else(|| Fault::not_found(title(kind), id))?;
+        self.authorize(&found.project_id)?;
+        Ok(found)
+    }
+
+    fn authorize(&self, project: &str) -> Result<(), Fault> {
+        if self.caller.admin || self.caller.project_id == project {
+            Ok(())
+        } else {
+            Err(Fault::forbidden())
+        }
+    }
+}
+
+/// The operation behind a path below Octavia's endpoint.
+pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
+    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+    // A slash at the end changes nothing.
+    let rest = match rest.as_slice() {
+        [rest @ .., ""] => rest,
+        rest => rest,
+    };
+    let get = |op| if *method == Method::GET { op } else { "bad_method" };
+    let rest = match rest {
+        [] => return get("version_list"),
+        ["v2" | "v2.0"] | ["v2" | "v2.0", "lbaas"] => return get("version_get"),
+        ["v2" | "v2.0", "lbaas", rest @ ..] => rest,
+        _ => return "unknown",
+    };
+    match rest {
+        ["loadbalancers", _, "status" | "statuses"] => get("loadbalancer_status"),
+        ["loadbalancers", _, "stats"] => get("loadbalancer_stats"),
+        ["loadbalancers", _, "failover"] if *method == Method::PUT => "loadbalancer_failover",
+        ["pools", _, "members"] if *method == Method::PUT => "loadbalancer_members_update",
+        ["pools", _, "members", rest @ ..] => by_method(
+            method,
+            rest,
+            [
+                "loadbalancer_member_list",
+                "loadbalancer_member_create",
+                "loadbalancer_member_get",
+                "loadbalancer_member_update",
+                "loadbalancer_member_delete",
+            ],
+        ),
+        ["loadbalancers", rest @ ..] => by_method(
+            method,
+            rest,
+            [
+                "loadbalancer_list",
+                "loadbalancer_create",
+                "loadbalancer_get",
+                "loadbalancer_update",
+                "loadbalancer_delete",
+            ],
+        ),
+        ["listeners", rest @ ..] => by_method(
+            method,
+            rest,
+            [
+                "loadbalancer_listener_list",
+                "loadbalancer_listener_create",
+                "loadbalancer_listener_get",
+                "loadbalancer_listener_update",
+                "loadbalancer_listener_delete",
+            ],
+        ),
+        ["pools", rest @ ..] => by_method(
+            method,
+            rest,
+            [
+                "loadbalancer_pool_list",
+                "loadbalancer_pool_create",
+                "loadbalancer_pool_get",
+                "loadbalancer_pool_update",
+                "loadbalancer_pool_delete",
+            ],
+        ),
+        ["healthmonitors", rest @ ..] => by_method(
+            method,
+            rest,
+            [
+                "loadbalancer_healthmonitor_list",
+                "loadbalancer_healthmonitor_create",
+                "loadbalancer_healthmonitor_get",
+                "loadbalancer_healthmonitor_update",
+                "loadbalancer_healthmonitor_delete",
+            ],
+        ),
+        ["providers"] => get("loadbalancer_provider_list"),
+        ["flavors"] => get("loadbalancer_flavor_list"),
+        ["flavors", _] => get("loadbalancer_flavor_get"),
+        ["availabilityzones"] => get("loadbalancer_availabilityzone_list"),
+        ["availabilityzones", _] => get("loadbalancer_availabilityzone_get"),
+        ["quotas", _] => get("loadbalancer_quota_get"),
+        _ => "unknown",
+    }
+}
+
+fn by_method(method: &Method, rest: &[&str], ops: [&'static str; 5]) -> &'static str {
+    let [list, create, get, update, delete] = ops;
+    match (method, rest) {
+        (&Method::GET, []) => list,
+        (&Method::POST, []) => create,
+        // What follows an id that nothing is known of is not looked at.
+        (&Method::GET, [_, ..]) => get,
+        (&Method::PUT, [_, ..]) => update,
+        (&Method::DELETE, [_, ..]) => delete,
+        (&Method::PUT | &Method::DELETE, []) => "missing_id",
+        _ => "bad_method",
+    }
+}
+
+/// Whether an operation changes something.
+pub(crate) fn writes(op: &str) -> bool {
+    op.starts_with("loadbalancer_")
+        && ["_create", "_update", "_delete", "_failover"]
+            .iter()
+            .any(|end| op.ends_with(end))
+}
+
+/// What a request has to be before it is looked at.
+fn admit(cloud: &OpenStackCloud, request: &Request) -> Result<Caller, Box<Reply>> {
+    let caller = cloud.caller(request).map_err(|_| {
+        let message = "The request you have made requires authentication.";
+        let body = json!({"error": {"code": 401, "title": "Unauthorized", "message": message}});
+        let reply = Reply::json(StatusCode::UNAUTHORIZED, &body);
+        Box::new(reply.with(
+            "WWW-Authenticate",
+            &format!("Keystone uri=\"{}/identity/v3\"", cloud.base),
+        ))
+    })?;
+    if let Some(fault) = unacceptable(request) {
+        return Err(Box::new(fault.reply()));
+    }
+    Ok(caller)
+}
+
+/// Octavia speaks JSON and nothing else.
+fn unacceptable(request: &Request) -> Option<Fault> {
+    let accept = request.header("accept").filter(|accept| !accept.is_empty())?;
+    let takes = |range: &str| {
+        let range = range.split(';').next().unwrap_or_default().trim();
+        matches!(range, "application/json" | "application/*" | "*/*")
+    };
+    if accept.split(',').any(takes) {
+        return None;
+    }
+    Some(Fault::framework(
+        StatusCode::NOT_ACCEPTABLE,
+        "Only content type application/json is accepted.",
+    ))
+}
+
+/// Answers a request to Octavia that changes nothing.
+pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request, target: &Target) -> Reply {
+    let endpoint = cloud.endpoint(target);
+    let minor = cloud.settings.read().load_balancing.max_minor;
+    if target.op == "version_list" {
+        return match unacceptable(request) {
+            Some(fault) => fault.reply(),
+            None => catalogue::versions(&endpoint, minor),
+        };
+    }
+    let caller = match admit(cloud, request) {
+        Ok(caller) => caller,
+        Err(reply) => return *reply,
+    };
+    let api = Api {
+        cloud,
+        region,
+        request,
+        caller: &caller,
+        endpoint,
+        minor,
+    };
+    answer(&api, target).unwrap_or_else(Fault::reply)
+}
+
+/// The parts of a path that are ids.
+fn ids(target: &Target) -> (&str, &str) {
+    let part = |index: usize| target.rest.get(index).map(String::as_str).unwrap_or_default();
+    (part(3), part(5))
+}
+
+fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
+    let (id, below) = ids(target);
+    match target.op {
+        "version_get" => Ok(Reply::json(StatusCode::OK, &json!("v2"))),
+        "loadbalancer_list" => listing::list(api, Kind::LoadBalancer),
+        "loadbalancer_get" => listing::show(api, Kind::LoadBalancer, id),
+        "loadbalancer_status" => {
+            let balancer = api.find(Kind::LoadBalancer, id)?;
+            let tree = view::status(api.state(), balancer);
+            Ok(Reply::json(
+                StatusCode::OK,
+                &json!({"statuses": {"loadbalancer": tree}}),
+            ))
+        }
+        "loadbalancer_stats" => {
+            api.find(Kind::LoadBalancer, id)?;
+            let stats = [
+                "bytes_in",
+                "bytes_out",
+                "active_connections",
+                "total_connections",
+                "request_errors",
+            ];
+            let stats: serde_json::Map<String, Value> = stats
+                .into_iter()
+                .map(|name| (name.to_owned(), json!(0)))
+                .collect();
+            Ok(Reply::json(StatusCode::OK, &json!({ "stats": stats })))
+        }
+        "loadbalancer_listener_list" => listing::list(api, Kind::Listener),
+        "loadbalancer_listener_get" => listing::show(api, Kind::Listener, id),
+        "loadbalancer_pool_list" => listing::list(api, Kind::Pool),
+        "loadbalancer_pool_get" => listing::show(api, Kind::Pool, id),
+        "loadbalancer_member_list" => {
+            api.find(Kind::Pool, id)?;
+            listing::list_below(api, Kind::Member, Some(id))
+        }
+        "loadbalancer_member_get" => {
+            let member = api.find(Kind::Member, below)?;
+            if member.parent != id {
+                return Err(Fault::not_found(title(Kind::Member), below));
+            }
+            listing::show(api, Kind::Member, below)
+        }
+        "loadbalancer_healthmonitor_list" => listing::list(api, Kind::Monitor),
+        "loadbalancer_healthmonitor_get" => listing::show(api, Kind::Monitor, id),
+        "loadbalancer_provider_list" => Ok(catalogue::providers(api)),
+        "loadbalancer_flavor_list" => Ok(catalogue::flavors(api)),
+        "loadbalancer_flavor_get" => catalogue::flavor(api, id),
+        "loadbalancer_availabilityzone_list" => Ok(catalogue::zones(api)),
+        "loadbalancer_availabilityzone_get" => catalogue::zone(api, id),
+        "loadbalancer_quota_get" => catalogue::quota(api, id),
+        "missing_id" => Err(Fault::client("Missing argument: \"id\"")),
+        "bad_method" => {
+            let fault = Fault::framework(StatusCode::METHOD_NOT_ALLOWED, "");
+            Ok(fault.reply().with("Allow", "DELETE, GET, POST, PUT"))
+        }
+        _ => {
+            let fault = Fault::framework(StatusCode::NOT_FOUND, "");
+            Ok(fault.reply())
+        }
+    }
+}
+
+/// Answers a request to Octavia that changes something.
+pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) -> Reply {
+    let caller = match admit(cloud, request) {
+        Ok(caller) => caller,
+        Err(reply) => return *reply,
+    };
+    let settings = cloud.settings.read().clone();
+    let mut regions = cloud.regions.write();
+    let found = std::sync::Arc::make_mut(&mut regions)
+        .iter_mut()
+        .find(|region| region.name == target.region);
+    let Some(region) = found else {
+        return Fault::framework(StatusCode::NOT_FOUND, "").reply();
+    };
+    let mut edit = edit::Edit {
+        cloud,
+        region,
+        request,
+        caller: &caller,
+        endpoint: cloud.endpoint(target),
+        settings: &settings,
+    };
+    carry_out(&mut edit, target).unwrap_or_else(Fault::reply)
+}
+
+fn carry_out(edit: &mut edit::Edit<'_>, target: &Target) -> Result<Reply, Fault> {
+    let (id, below) = ids(target);
+    let no_content = |()| Reply::empty(StatusCode::NO_CONTENT);
+    let accepted = |()| Reply::empty(StatusCode::ACCEPTED);
+    match target.op {
+        "loadbalancer_create" => {
+            let id = balancers::create(edit)?;
+            edit.shown_whole(&id)
+        }
+        "loadbalancer_update" => {
+            balancers::update(edit, id)?;
+            edit.shown(StatusCode::OK, Kind::LoadBalancer, id)
+        }
+        "loadbalancer_delete" => balancers::delete(edit, id).map(no_content),
+        "loadbalancer_failover" => balancers::failover(edit, id).map(accepted),
+        "loadbalancer_listener_create" => {
+            let id = listeners::create(edit)?;
+            edit.shown(StatusCode::CREATED, Kind::Listener, &id)
+        }
+        "loadbalancer_listener_update" => {
+            listeners::update(edit, id)?;
+            edit.shown(StatusCode::OK, Kind::Listener, id)
+        }
+        "loadbalancer_listener_delete" => listeners::delete(edit, id).map(no_content),
+        "loadbalancer_pool_create" => {
+            let id = pools::create(edit)?;
+            edit.shown(StatusCode::CREATED, Kind::Pool, &id)
+        }
+        "loadbalancer_pool_update" => {
+            pools::update(edit, id)?;
+            edit.shown(StatusCode::OK, Kind::Pool, id)
+        }
+        "loadbalancer_pool_delete" => pools::delete(edit, id).map(no_content),
+        "loadbalancer_member_create" => {
+            let member = members::create(edit, id)?;
+            edit.shown(StatusCode::CREATED, Kind::Member, &member)
+        }
+        "loadbalancer_member_update" => {
+            members::update(edit, id, below)?;
+            edit.shown(StatusCode::OK, Kind::Member, below)
+        }
+        "loadbalancer_member_delete" => members::delete(edit, id, below).map(no_content),
+        "loadbalancer_members_update" => members::update_all(edit, id).map(accepted),
+        "loadbalancer_healthmonitor_create" => {
+            let id = monitors::create(edit)?;
+            edit.shown(StatusCode::CREATED, Kind::Monitor, &id)
+        }
+        "loadbalancer_healthmonitor_update" => {
+            monitors::update(edit, id)?;
+            edit.shown(StatusCode::OK, Kind::Monitor, id)
+        }
+        "loadbalancer_healthmonitor_delete" => monitors::delete(edit, id).map(no_content),
+        _ => Err(Fault::framework(StatusCode::NOT_FOUND, "")),
+    }
+}

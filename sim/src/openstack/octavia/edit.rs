@@ -1,0 +1,278 @@
+//! What all changes have in common: finding, locking, counting, and showing what became of them.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::schema::{self, Type};
+use super::{Api, Fault, names, title, view};
+use crate::http::{Reply, Request};
+use crate::openstack::OpenStackCloud;
+use crate::openstack::identity::Caller;
+use crate::openstack::region::{Attrs, Kind, Object, Provisioning, Region};
+use crate::openstack::settings::{LoadBalancing, Settings};
+
+/// A request that changes something.
+pub(super) struct Edit<'a> {
+    pub(super) cloud: &'a OpenStackCloud,
+    pub(super) region: &'a mut Region,
+    pub(super) request: &'a Request,
+    pub(super) caller: &'a Caller,
+    pub(super) endpoint: String,
+    pub(super) settings: &'a Settings,
+}
+
+/// The load balancer to which something is added.
+pub(super) struct Owner {
+    pub(super) id: String,
+    pub(super) project_id: String,
+    pub(super) provider: String,
+    /// Its addresses.
+    pub(super) vips: Vec<String>,
+}
+
+impl Owner {
+    pub(super) fn of(balancer: &Object) -> Self {
+        let more = balancer.get("additional_vips").as_array();
+        let more = more.into_iter().flatten();
+        let more = more.filter_map(|vip| vip.get("ip_address").and_then(Value::as_str));
+        Self {
+            id: balancer.id.clone(),
+            project_id: balancer.project_id.clone(),
+            provider: balancer.text("provider").to_owned(),
+            vips: std::iter::once(balancer.text("vip_address"))
+                .chain(more)
+                .map(str::to_owned)
+                .collect(),
+        }
+    }
+}
+
+impl Edit<'_> {
+    pub(super) fn api(&self) -> Api<'_> {
+        Api {
+            cloud: self.cloud,
+            region: self.region,
+            request: self.request,
+            caller: self.caller,
+            endpoint: self.endpoint.clone(),
+            minor: self.minor(),
+        }
+    }
+
+    pub(super) fn ways(&self) -> &LoadBalancing {
+        &self.settings.load_balancing
+    }
+
+    pub(super) fn minor(&self) -> u32 {
+        self.ways().max_minor
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.cloud.clock.now()
+    }
+
+    /// The answer that shows an object.
+    pub(super) fn shown(&self, status: StatusCode, kind: Kind, id: &str) -> Result<Reply, Fault> {
+        let object = self.find(kind, id)?;
+        let (singular, _) = names(kind);
+        let document = view::object(&self.region.balancing, &object, self.minor());
+        Ok(Reply::json(status, &json!({ singular: document })))
+    }
+
+    /// The answer that shows a new load balancer with all below it.
+    pub(super) fn shown_whole(&self, id: &str) -> Result<Reply, Fault> {
+        let balancer = self.find(Kind::LoadBalancer, id)?;
+        let document = view::whole(&self.region.balancing, &balancer, self.minor());
+        Ok(Reply::json(
+            StatusCode::CREATED,
+            &json!({ "loadbalancer": document }),
+        ))
+    }
+
+    /// An object that the caller may change.
+    pub(super) fn find(&self, kind: Kind, id: &str) -> Result<Arc<Object>, Fault> {
+        let found = self.region.balancing.get(kind, id).cloned();
+        let found = found.ok_or_else(|| Fault::not_found(title(kind), id))?;
+        self.api().authorize(&found.project_id)?;
+        Ok(found)
+    }
+
+    /// The attributes in the body.
+    pub(super) fn fields(
+        &self,
+        argument: &str,
+        root: &'static str,
+        kind: Type,
+    ) -> Result<Map<String, Value>, Fault> {
+        match schema::parse(&self.request.body, argument, root, kind, self.minor())? {
+            Value::Object(fields) => Ok(fields),
+            _ => Err(Fault::server("'NoneType' object has no attribute 'to_dict'")),
+        }
+    }
+
+    /// Whether a project may have so many more of a kind.
+    pub(super) fn check_quota(&self, kind: Kind, project: &str, more: usize) -> Result<(), Fault> {
+        let name = match kind {
+            Kind::LoadBalancer => "load_balancer",
+            Kind::Listener => "listener",
+            Kind::Pool => "pool",
+            Kind::Member => "member",
+            Kind::Monitor => "health_monitor",
+        };
+        let Some(quota) = self.settings.resource_quotas.get(name) else {
+            return Ok(());
+        };
+        let have = self
+            .region
+            .balancing
+            .all(kind)
+            .filter(|object| object.project_id == project)
+            .count();
+        if (have + more) as u64 > *quota {
+            return Err(Fault::quota(title(kind)));
+        }
+        Ok(())
+    }
+
+    /// Whether a load balancer may be changed now.
+    pub(super) fn check_mutable(&self, balancer: &str) -> Result<(), Fault> {
+        let found = self.region.balancing.get(Kind::LoadBalancer, balancer);
+        match found {
+            Some(found) if found.provisioning == Provisioning::Active => Ok(()),
+            _ => Err(Fault::immutable(title(Kind::LoadBalancer), balancer)),
+        }
+    }
+
+    /// Whether a pool, whose load balancer may be changed, may be changed.
+    pub(super) fn check_pool(&self, pool: &Object) -> Result<(), Fault> {
+        if pool.provisioning != Provisioning::Active {
+            return Err(Fault::immutable(title(Kind::Pool), &pool.id));
+        }
+        self.check_mutable(&pool.balancer)
+    }
+
+    /// Locks a load balancer, and with it what the change concerns, until it has taken effect.
+    pub(super) fn lock(&mut self, balancer: &str, concerned: &[String]) {
+        let now = self.now();
+        let later = self.after(self.ways().update_time);
+        let state = &mut self.region.balancing;
+        state.mark(balancer, Provisioning::PendingUpdate, now);
+        for id in concerned {
+            state.mark(id, Provisioning::PendingUpdate, now);
+        }
+        state.take_effect(balancer, later);
+    }
+
+    pub(super) fn after(&self, time: std::time::Duration) -> Timestamp {
+        self.now().checked_add(time).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Locks a pool's load balancer, the pool, and the listeners that lead to it.
+    pub(super) fn lock_pool(&mut self, pool: &Object) {
+        let mut concerned = self.region.balancing.listeners_of(pool);
+        concerned.push(pool.id.clone());
+        self.lock(&pool.balancer, &concerned);
+    }
+
+    /// Lets an object end with the change that was begun.
+    pub(super) fn mark_deleted(&mut self, id: &str) {
+        let now = self.now();
+        self.region.balancing.mark(id, Provisioning::PendingDelete, now);
+    }
+
+    /// Puts attributes over those of an object.
+    pub(super) fn put(&mut self, id: &str, attrs: Attrs) {
+        self.region
+            .balancing
+            .change(id, |object| object.attrs.extend(attrs));
+    }
+
+    /// An object that is to be made.
+    pub(super) fn new_object(&self, kind: Kind, owner: &Owner, parent: &str, attrs: Attrs) -> Object {
+        Object {
+            id: self.cloud.ids.uuid(),
+            kind,
+            project_id: owner.project_id.clone(),
+            balancer: owner.id.clone(),
+            parent: parent.to_owned(),
+            attrs,
+            provisioning: Provisioning::PendingCreate,
+            operating: "OFFLINE",
+            created: crate::clock::seconds(self.now()),
+            updated: None,
+        }
+    }
+
+    /// Whether the key manager has what certificates are kept under.
+    pub(super) fn check_certificates(&self, references: &[&str]) -> Result<(), Fault> {
+        let is_there = |reference: &&&str| {
+            let id = reference.rsplit('/').next().unwrap_or_default();
+            self.settings.key_manager && self.region.secrets.contains_key(id)
+        };
+        let bad: Vec<&str> = references
+            .iter()
+            .filter(|reference| !is_there(reference))
+            .copied()
+            .collect();
+        if bad.is_empty() {
+            return Ok(());
+        }
+        let bad = schema::python(&json!(bad));
+        Err(Fault::client(format!("Could not retrieve certificate: {bad}")))
+    }
+}
+
+/// The named attributes out of a body; what is not in it stays out.
+pub(super) fn take(fields: &Map<String, Value>, names: &[&'static str]) -> Attrs {
+    names
+        .iter()
+        .filter_map(|name| Some((*name, fields.get(*name)?.clone())))
+        .collect()
+}
+
+/// Sets what every object has, whether it was given or not.
+pub(super) fn complete(attrs: &mut Attrs) {
+    for name in ["name", "description"] {
+        let missing = attrs.get(name).is_none_or(Value::is_null);
+        if missing {
+            attrs.insert(name, json!(""));
+        }
+    }
+    if attrs.get("tags").is_none_or(Value::is_null) {
+        attrs.insert("tags", json!([]));
+    }
+    if attrs.get("admin_state_up") == Some(&Value::Null) {
+        attrs.insert("admin_state_up", json!(false));
+    }
+}
+
+/// The same for a change, which says less.
+pub(super) fn complete_change(attrs: &mut Attrs) {
+    for (name, nothing) in [
+        ("name", json!("")),
+        ("description", json!("")),
+        ("tags", json!([])),
+        ("admin_state_up", json!(false)),
+    ] {
+        if attrs.get(name) == Some(&Value::Null) {
+            attrs.insert(name, nothing);
+        }
+    }
+}
+
+/// A text in a body.
+pub(super) fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    fields.get(name).and_then(Value::as_str)
+}
+
+/// A list in a body.
+pub(super) fn list<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a [Value] {
+    fields
+        .get(name)
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+}

@@ -1,0 +1,280 @@
+//! Members of pools, one by one or all at once.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::edit::{Edit, Owner, complete, complete_change, take, text};
+use super::types::{self, Use};
+use super::{Fault, listeners, listing, schema, title};
+use crate::openstack::region::{Attrs, Kind, Object, Provisioning};
+
+const KEPT: &[&str] = &[
+    "name",
+    "admin_state_up",
+    "tags",
+    "address",
+    "protocol_port",
+    "weight",
+    "backup",
+    "subnet_id",
+    "monitor_address",
+    "monitor_port",
+];
+
+/// What tells members of a pool apart.
+type Place = (String, i64);
+
+fn place_of(member: &Object) -> Place {
+    let port = member.get("protocol_port").as_i64().unwrap_or_default();
+    (member.text("address").to_owned(), port)
+}
+
+fn place_in(fields: &Map<String, Value>) -> Place {
+    let port = fields.get("protocol_port").and_then(Value::as_i64);
+    let address = text(fields, "address").unwrap_or_default();
+    (address.to_owned(), port.unwrap_or_default())
+}
+
+/// The address of the metadata service is nobody's.
+pub(super) fn check_address(fields: &Map<String, Value>) -> Result<(), Fault> {
+    match text(fields, "address") {
+        Some(address @ "169.254.169.254") => Err(Fault::option(address, "member address")),
+        _ => Ok(()),
+    }
+}
+
+fn check_subnet(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<(), Fault> {
+    match text(fields, "subnet_id") {
+        Some(id) if !edit.region.network.subnets.contains_key(id) => {
+            Err(Fault::client(format!("Subnet {id} not found.")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A member that is to be made, which has to be at a place of its own.
+pub(super) fn prepare(
+    edit: &Edit<'_>,
+    owner: &Owner,
+    pool: &str,
+    fields: &Map<String, Value>,
+    known: &mut Vec<Place>,
+) -> Result<Object, Fault> {
+    if fields.get("request_sriov") == Some(&json!(true)) {
+        return Err(Fault::client(
+            "The load balancer flavor does not allow SR-IOV member ports.",
+        ));
+    }
+    let place = place_in(fields);
+    if known.contains(&place) {
+        let (address, port) = place;
+        return Err(Fault::conflict(format!(
+            "Another member on this pool is already using ip {address} on protocol_port {port}"
+        )));
+    }
+    known.push(place);
+    let mut attrs = take(fields, KEPT);
+    complete(&mut attrs);
+    attrs.remove("description");
+    attrs.insert("vnic_type", json!("normal"));
+    for name in ["subnet_id", "monitor_address", "monitor_port"] {
+        attrs.entry(name).or_insert(Value::Null);
+    }
+    let mut member = edit.new_object(Kind::Member, owner, pool, attrs);
+    member.operating = if edit.region.balancing.monitor(pool).is_some() {
+        "OFFLINE"
+    } else {
+        "NO_MONITOR"
+    };
+    Ok(member)
+}
+
+/// A pool of datagrams has members of a family that its load balancer has an address of.
+fn check_families(edit: &Edit<'_>, pool: &Object, owner: &Owner, addresses: &[&str]) -> Result<(), Fault> {
+    let protocol = pool.text("protocol");
+    let led_to = !edit.region.balancing.listeners_of(pool).is_empty();
+    let fits = |address: &&str| {
+        owner
+            .vips
+            .iter()
+            .any(|vip| listeners::is_v6(vip) == listeners::is_v6(address))
+    };
+    if matches!(protocol, "UDP" | "SCTP") && led_to && !addresses.iter().all(fits) {
+        let message = format!(
+            "This provider doesn't support mixing IPv4 and IPv6 addresses for its VIP and members in {protocol} load \
+             balancers."
+        );
+        return Err(Fault::unsupported(&owner.provider, message));
+    }
+    Ok(())
+}
+
+/// A pool with the load balancer that it belongs to.
+fn pool_of(edit: &Edit<'_>, id: &str) -> Result<(Arc<Object>, Owner), Fault> {
+    let pool = edit.find(Kind::Pool, id)?;
+    let balancer = edit.find(Kind::LoadBalancer, &pool.balancer)?;
+    Ok((pool, Owner::of(&balancer)))
+}
+
+fn places(edit: &Edit<'_>, pool: &str) -> Vec<Place> {
+    edit.region
+        .balancing
+        .below(pool, Kind::Member)
+        .map(|member| place_of(member))
+        .collect()
+}
+
+/// `POST /v2.0/lbaas/pools/{id}/members`.
+pub(super) fn create(edit: &mut Edit<'_>, pool: &str) -> Result<String, Fault> {
+    let fields = edit.fields("member_", "member", types::member(Use::Create))?;
+    let (pool, owner) = pool_of(edit, pool).map_err(|fault| match fault.status.as_u16() {
+        404 => Fault::server("'NoneType' object has no attribute 'load_balancer_id'"),
+        _ => fault,
+    })?;
+    check_address(&fields)?;
+    check_subnet(edit, &fields)?;
+    edit.check_quota(Kind::Member, &owner.project_id, 1)?;
+    edit.check_pool(&pool)?;
+    let mut known = places(edit, &pool.id);
+    let member = prepare(edit, &owner, &pool.id, &fields, &mut known)?;
+    check_families(edit, &pool, &owner, &[member.text("address")])?;
+    let id = member.id.clone();
+    edit.region.balancing.insert(member);
+    edit.lock_pool(&pool);
+    Ok(id)
+}
+
+/// A member of this pool, not of another.
+fn member_of(edit: &Edit<'_>, pool: &str, id: &str) -> Result<Arc<Object>, Fault> {
+    let member = edit.find(Kind::Member, id)?;
+    if member.parent == pool {
+        Ok(member)
+    } else {
+        Err(Fault::not_found(title(Kind::Member), id))
+    }
+}
+
+/// `PUT /v2.0/lbaas/pools/{id}/members/{id}`.
+pub(super) fn update(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fault> {
+    let fields = edit.fields("member_", "member", types::member(Use::Update))?;
+    let member = member_of(edit, pool, id)?;
+    let (pool, _) = pool_of(edit, &member.parent)?;
+    edit.check_pool(&pool)?;
+    let mut attrs = take(&fields, KEPT);
+    complete_change(&mut attrs);
+    for (name, nothing) in [("weight", json!(1)), ("backup", json!(false))] {
+        if attrs.get(name) == Some(&Value::Null) {
+            attrs.insert(name, nothing);
+        }
+    }
+    edit.lock_pool(&pool);
+    edit.put(id, attrs);
+    let now = edit.now();
+    edit.region.balancing.mark(id, Provisioning::PendingUpdate, now);
+    Ok(())
+}
+
+/// `DELETE /v2.0/lbaas/pools/{id}/members/{id}`.
+pub(super) fn delete(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fault> {
+    let member = member_of(edit, pool, id)?;
+    let (pool, _) = pool_of(edit, &member.parent)?;
+    edit.check_pool(&pool)?;
+    edit.lock_pool(&pool);
+    edit.mark_deleted(id);
+    Ok(())
+}
+
+/// `PUT /v2.0/lbaas/pools/{id}/members`: these members and no others, unless it says that it only adds.
+pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+    if edit.minor() < 11 && edit.request.last("additive_only").is_some() {
+        return Err(Fault::client("Unknown argument: \"additive_only\""));
+    }
+    let additive = edit.request.last("additive_only").is_some_and(listing::is_true);
+    let wanted = schema::parse(
+        &edit.request.body,
+        "members_",
+        "members",
+        types::members(),
+        edit.minor(),
+    )?;
+    let wanted: Vec<Map<String, Value>> = match wanted {
+        Value::Array(list) => list
+            .into_iter()
+            .filter_map(|member| match member {
+                Value::Object(fields) => Some(fields),
+                _ => None,
+            })
+            .collect(),
+        _ => return Err(Fault::server("'NoneType' object is not iterable")),
+    };
+    let (pool, owner) = pool_of(edit, id)?;
+    edit.check_pool(&pool)?;
+    let old: Vec<(Place, String)> = edit
+        .region
+        .balancing
+        .below(id, Kind::Member)
+        .map(|member| (place_of(member), member.id.clone()))
+        .collect();
+    let old_ids: std::collections::HashMap<&Place, &String> =
+        old.iter().map(|(place, id)| (place, id)).collect();
+    let mut fresh: Vec<&Map<String, Value>> = Vec::new();
+    let mut changed: Vec<(String, Attrs)> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    for fields in &wanted {
+        let place = place_in(fields);
+        let Some(known) = old_ids.get(&place) else {
+            check_address(fields)?;
+            fresh.push(fields);
+            seen.insert(place);
+            continue;
+        };
+        if !seen.insert(place) {
+            return Err(Fault::validation(
+                "Member must be updated only once in the same request.",
+            ));
+        }
+        let mut attrs = take(fields, KEPT);
+        complete_change(&mut attrs);
+        changed.push(((*known).clone(), attrs));
+    }
+    let gone: Vec<String> = old
+        .iter()
+        .filter(|(place, _)| !seen.contains(place))
+        .map(|(_, id)| id.clone())
+        .collect();
+    if fresh.is_empty() && changed.is_empty() && gone.is_empty() {
+        return Ok(());
+    }
+    let freed = if additive { 0 } else { gone.len() };
+    if fresh.len() > freed {
+        edit.check_quota(Kind::Member, &owner.project_id, fresh.len() - freed)?;
+    }
+    let mut known = Vec::new();
+    let mut made = Vec::new();
+    for fields in fresh {
+        check_subnet(edit, fields)?;
+        made.push(prepare(edit, &owner, id, fields, &mut known)?);
+    }
+    let addresses: Vec<&str> = wanted
+        .iter()
+        .filter_map(|fields| text(fields, "address"))
+        .collect();
+    check_families(edit, &pool, &owner, &addresses)?;
+    edit.lock_pool(&pool);
+    let now = edit.now();
+    let state = &mut edit.region.balancing;
+    for member in made {
+        state.insert(member);
+    }
+    for (member, attrs) in changed {
+        state.change(&member, |member| member.attrs.extend(attrs));
+        state.mark(&member, Provisioning::PendingUpdate, now);
+    }
+    if !additive {
+        for member in gone {
+            state.mark(&member, Provisioning::PendingDelete, now);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! Health monitors.
+
+use serde_json::{Map, Value, json};
+
+use super::Fault;
+use super::edit::{Edit, Owner, complete, complete_change, take, text};
+use super::types::{self, Use};
+use crate::openstack::region::{Kind, Object, Provisioning};
+
+const KEPT: &[&str] = &[
+    "name",
+    "admin_state_up",
+    "tags",
+    "type",
+    "delay",
+    "timeout",
+    "max_retries",
+    "max_retries_down",
+    "http_method",
+    "url_path",
+    "expected_codes",
+    "http_version",
+    "domain_name",
+];
+
+/// What stands for an attribute of a monitor that speaks HTTP.
+const HTTP: &[(&str, &str)] = &[
+    ("http_method", "GET"),
+    ("url_path", "/"),
+    ("expected_codes", "200"),
+];
+
+fn speaks_http(kind: &str) -> bool {
+    matches!(kind, "HTTP" | "HTTPS")
+}
+
+/// A health monitor that is to be made.
+pub(super) fn prepare(
+    edit: &Edit<'_>,
+    owner: &Owner,
+    pool: &str,
+    fields: &Map<String, Value>,
+) -> Result<Object, Fault> {
+    for needed in ["type", "delay", "timeout", "max_retries"] {
+        if fields.get(needed).is_none_or(Value::is_null) {
+            return Err(Fault::option("None", needed));
+        }
+    }
+    let kind = text(fields, "type").unwrap_or_default();
+    let mut attrs = take(fields, KEPT);
+    for (name, default) in HTTP {
+        let said = text(fields, name).is_some_and(|value| !value.is_empty());
+        if !speaks_http(kind) && said {
+            return Err(Fault::option(name, format!("health monitors of type {kind}")));
+        }
+        if speaks_http(kind) && !said {
+            attrs.insert(name, json!(default));
+        }
+    }
+    check_domain(fields, None)?;
+    complete(&mut attrs);
+    attrs.remove("description");
+    if attrs.get("max_retries_down").is_none_or(Value::is_null) {
+        attrs.insert("max_retries_down", json!(3));
+    }
+    Ok(edit.new_object(Kind::Monitor, owner, pool, attrs))
+}
+
+fn check_domain(fields: &Map<String, Value>, known: Option<&Object>) -> Result<(), Fault> {
+    let version = fields
+        .get("http_version")
+        .and_then(Value::as_f64)
+        .or_else(|| known?.get("http_version").as_f64());
+    let asked = text(fields, "domain_name").is_some();
+    let domain = asked || known.is_some_and(|known| !known.text("domain_name").is_empty());
+    match version {
+        None if asked => Err(Fault::validation(
+            "'http_version' must be specified when 'domain_name' is provided.",
+        )),
+        Some(version) if domain && version < 1.1 => Err(Fault::option(
+            format!("http_version {version:?}"),
+            "health monitors HTTP 1.1 domain name health check",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a monitor of this type can watch over a pool of a protocol.
+pub(super) fn check_kind(edit: &Edit<'_>, kind: &str, delay: &Value, protocol: &str) -> Result<(), Fault> {
+    let datagrams = matches!(protocol, "UDP" | "SCTP");
+    if !datagrams {
+        if matches!(kind, "UDP-CONNECT" | "SCTP") {
+            return Err(Fault::validation(format!(
+                "The {kind} type is only supported for pools of type UDP/SCTP."
+            )));
+        }
+        return Ok(());
+    }
+    let fits = match kind {
+        "UDP-CONNECT" | "SCTP" => true,
+        "TCP" | "HTTP" => edit.minor() >= 16,
+        _ => false,
+    };
+    if !fits {
+        let kinds = if edit.minor() >= 16 {
+            "UDP-CONNECT/SCTP/TCP/HTTP"
+        } else {
+            "UDP-CONNECT"
+        };
+        return Err(Fault::validation(format!(
+            "The associated pool protocol is {protocol}, so only a {kinds} health monitor is supported."
+        )));
+    }
+    let least = edit.ways().udp_connect_min_delay;
+    match delay.as_i64() {
+        Some(delay) if kind == "UDP-CONNECT" && delay < least => Err(Fault::validation(format!(
+            "The request delay value {delay} should be larger than {least} for UDP-CONNECT health monitor type."
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What a provider does not have.
+pub(super) fn check_provider(owner: &Owner, kind: &str) -> Result<(), Fault> {
+    if owner.provider == "ovn" && !matches!(kind, "TCP" | "UDP-CONNECT") {
+        let message = format!(
+            "OVN provider does not support {kind} health monitor type. Supported types: TCP, UDP-CONNECT"
+        );
+        return Err(Fault::unsupported(&owner.provider, message));
+    }
+    Ok(())
+}
+
+/// `POST /v2.0/lbaas/healthmonitors`.
+pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
+    let kind = types::monitor(Use::Create, edit.minor());
+    let fields = edit.fields("health_monitor_", "healthmonitor", kind)?;
+    let pool = edit.find(Kind::Pool, text(&fields, "pool_id").unwrap_or_default())?;
+    let balancer = edit.find(Kind::LoadBalancer, &pool.balancer)?;
+    let owner = Owner::of(&balancer);
+    let delay = fields.get("delay").unwrap_or(&Value::Null);
+    let kind = text(&fields, "type").unwrap_or_default();
+    check_kind(edit, kind, delay, pool.text("protocol"))?;
+    edit.check_quota(Kind::Monitor, &owner.project_id, 1)?;
+    edit.check_pool(&pool)?;
+    let monitor = prepare(edit, &owner, &pool.id, &fields)?;
+    if edit.region.balancing.monitor(&pool.id).is_some() {
+        return Err(Fault::conflict("This pool already has a health monitor"));
+    }
+    check_provider(&owner, kind)?;
+    let id = monitor.id.clone();
+    edit.region.balancing.insert(monitor);
+    edit.lock_pool(&pool);
+    Ok(id)
+}
+
+/// `PUT /v2.0/lbaas/healthmonitors/{id}`.
+pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+    let kind = types::monitor(Use::Update, edit.minor());
+    let fields = edit.fields("health_monitor_", "healthmonitor", kind)?;
+    let monitor = edit.find(Kind::Monitor, id)?;
+    let pool = edit.find(Kind::Pool, &monitor.parent)?;
+    let kind = monitor.text("type");
+    if !speaks_http(kind) {
+        for (name, _) in HTTP {
+            if fields.contains_key(*name) {
+                return Err(Fault::option(name, format!("health monitors of type {kind}")));
+            }
+        }
+    }
+    for needed in ["delay", "max_retries", "timeout"] {
+        if fields.get(needed).is_some_and(Value::is_null) {
+            return Err(Fault::option("None", needed));
+        }
+    }
+    check_domain(&fields, Some(&monitor))?;
+    let delay = fields.get("delay").unwrap_or(&Value::Null);
+    if matches!(pool.text("protocol"), "UDP" | "SCTP") {
+        check_kind(edit, kind, delay, pool.text("protocol"))?;
+    }
+    edit.check_pool(&pool)?;
+    let mut attrs = take(&fields, KEPT);
+    complete_change(&mut attrs);
+    for (name, default) in HTTP {
+        if attrs.get(name) == Some(&Value::Null) {
+            attrs.insert(name, json!(default));
+        }
+    }
+    if attrs.get("max_retries_down") == Some(&Value::Null) {
+        attrs.insert("max_retries_down", json!(3));
+    }
+    edit.lock_pool(&pool);
+    edit.put(id, attrs);
+    let now = edit.now();
+    edit.region.balancing.mark(id, Provisioning::PendingUpdate, now);
+    Ok(())
+}
+
+/// `DELETE /v2.0/lbaas/healthmonitors/{id}`.
+pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+    let monitor = edit.find(Kind::Monitor, id)?;
+    let pool = edit.find(Kind::Pool, &monitor.parent)?;
+    edit.check_pool(&pool)?;
+    edit.lock_pool(&pool);
+    edit.mark_deleted(id);
+    Ok(())
+}

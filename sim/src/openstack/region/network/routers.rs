@@ -1,0 +1,155 @@
+//! Routers and their static routes.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+
+use super::{FixedIp, NetworkState, NewPort, Port};
+use crate::error::{Error, Result};
+use crate::openstack::ids::{Ids, address_at};
+use crate::openstack::region::Birth;
+use crate::openstack::spec::RouterSpec;
+
+/// A static route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) destination: IpNet,
+    pub(crate) nexthop: IpAddr,
+}
+
+/// A router.
+#[derive(Clone, Debug)]
+pub(crate) struct Router {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) project_id: String,
+    /// The external network with its address there, and the port that has it.
+    pub(crate) gateway: Option<(String, FixedIp, String)>,
+    pub(crate) routes: Vec<Route>,
+    pub(crate) tags: Vec<String>,
+    pub(crate) revision: u64,
+    pub(crate) created: Timestamp,
+    pub(crate) updated: Timestamp,
+}
+
+impl NetworkState {
+    /// Makes a router with an interface, at the gateway's address, in every subnet of its networks.
+    pub(crate) fn create_router(&mut self, spec: &RouterSpec, birth: &Birth, ids: &Ids) -> Result<String> {
+        let id = spec.id.clone().unwrap_or_else(|| ids.uuid());
+        if self.routers.contains_key(&id) {
+            return Err(Error::Invalid(format!("router {id} exists")));
+        }
+        let gateway = match &spec.gateway {
+            Some(gateway) => {
+                let network = self.network(Some(gateway))?;
+                let subnet = network.subnets.first();
+                let subnet = subnet.ok_or_else(|| Error::unknown("subnet of network", gateway))?;
+                let fixed = self.claim_in(subnet, None, &id)?;
+                Some((network.id.clone(), fixed, ids.uuid()))
+            }
+            None => None,
+        };
+        for network in &spec.networks {
+            let network = self.network(Some(network))?;
+            for subnet in &network.subnets {
+                self.add_interface(&id, &network.id, subnet, birth, ids)?;
+            }
+        }
+        let at = crate::clock::seconds(birth.at);
+        let router = Router {
+            id: id.clone(),
+            name: spec.name.clone(),
+            project_id: birth.project_id.clone(),
+            gateway,
+            routes: Vec::new(),
+            tags: Vec::new(),
+            revision: 3,
+            created: at,
+            updated: at,
+        };
+        self.routers.insert(id.clone(), Arc::new(router));
+        Ok(id)
+    }
+
+    fn add_interface(
+        &mut self,
+        router: &str,
+        network: &str,
+        subnet: &str,
+        birth: &Birth,
+        ids: &Ids,
+    ) -> Result<()> {
+        let port_id = ids.uuid();
+        let gateway = self
+            .subnets
+            .get(subnet)
+            .and_then(|subnet| address_at(&subnet.cidr, 1));
+        let fixed = self.claim_in(subnet, gateway, &port_id)?;
+        let port = NewPort {
+            id: port_id,
+            name: String::new(),
+            network_id: network.to_owned(),
+            device_id: router.to_owned(),
+            device_owner: "network:router_interface".to_owned(),
+            description: String::new(),
+            fixed_ips: vec![fixed],
+            status: "ACTIVE".to_owned(),
+            admin_state_up: true,
+            security_groups: Vec::new(),
+            tags: Vec::new(),
+            revision: 4,
+        };
+        self.insert_port(port, birth, ids);
+        Ok(())
+    }
+
+    /// Changes a router, which gives it a new revision.
+    pub(crate) fn change_router(&mut self, id: &str, change: impl FnOnce(&mut Router)) {
+        if let Some(router) = self.routers.get_mut(id) {
+            let router = Arc::make_mut(router);
+            change(router);
+            router.revision += 1;
+        }
+    }
+
+    /// Subnets in which a router has an interface or its gateway.
+    pub(crate) fn connected(&self, router: &Router) -> Vec<IpNet> {
+        let inner = self
+            .ports_of(&router.id)
+            .flat_map(|port| port.fixed_ips.iter().map(|ip| ip.subnet_id.as_str()));
+        let outer = router
+            .gateway
+            .iter()
+            .map(|(_, fixed, _)| fixed.subnet_id.as_str());
+        inner
+            .chain(outer)
+            .filter_map(|id| self.subnets.get(id))
+            .map(|subnet| subnet.cidr)
+            .collect()
+    }
+
+    /// The router between a port's subnet and an external network; the error is that subnet.
+    pub(crate) fn router_between(&self, port: &Port, external: &str) -> std::result::Result<String, String> {
+        let subnet = port.fixed_ips.first().map(|ip| ip.subnet_id.as_str());
+        let leads_out = |router: &&Arc<Router>| {
+            let outside = router.gateway.as_ref();
+            outside.is_some_and(|(network, ..)| network == external)
+        };
+        let touches = |router: &&Arc<Router>| {
+            self.ports_of(&router.id).any(|interface| {
+                interface
+                    .fixed_ips
+                    .iter()
+                    .any(|ip| Some(ip.subnet_id.as_str()) == subnet)
+            })
+        };
+        self.routers
+            .values()
+            .filter(leads_out)
+            .find(touches)
+            .map(|router| router.id.clone())
+            .ok_or_else(|| subnet.unwrap_or_default().to_owned())
+    }
+}
