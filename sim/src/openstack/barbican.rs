@@ -19,6 +19,7 @@ pub(crate) fn error(status: StatusCode, message: &str) -> Reply {
 pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
     let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
     match (method, rest.as_slice()) {
+        (&Method::GET, [] | [""]) => "version_list",
         (&Method::GET, ["v1", "containers", _]) => "secret_container_get",
         (&Method::GET, ["v1", "secrets", _]) => "secret_get",
         _ => "unknown",
@@ -27,6 +28,11 @@ pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
 
 /// Answers a request to Barbican.
 pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request, target: &Target) -> Reply {
+    if target.op == "version_list" {
+        let link = json!([{"rel": "self", "href": format!("{}/v1/", cloud.endpoint(target))}]);
+        let versions = json!({"versions": {"values": [{"id": "v1", "status": "stable", "links": link}]}});
+        return Reply::json(StatusCode::MULTIPLE_CHOICES, &versions);
+    }
     let caller = match cloud.caller(request) {
         Ok(caller) => caller,
         Err(reply) => return *reply,

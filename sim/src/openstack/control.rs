@@ -108,7 +108,8 @@ fn quoted(value: Option<&String>) -> String {
 
 /// Regions, projects, users, credentials, tokens.
 impl Control {
-    /// Makes a region with a network `private`, an external network `public`, a router between them and two flavors.
+    /// Makes a region with a network `private`, an external network `public`, a router between them
+    /// (whose interface has no port) and two flavors.
     ///
     /// # Errors
     /// If the name is taken or cannot be told from a service's.
@@ -158,6 +159,7 @@ impl Control {
             region,
             gateway: Some("public".to_owned()),
             networks: vec!["private".to_owned()],
+            without_ports: true,
             ..RouterSpec::default()
         })?;
         Ok(())

@@ -135,9 +135,8 @@ impl Edit<'_> {
                 "RevisionNumberConstraintFailed",
                 format!("Constrained to {number}, but current revision is {revision}"),
             )),
-            None => Err(Fault::http_bad_request(
-                "Invalid revision constraint in If-Match header",
-            )),
+            // What it does not understand it does not hold anybody to.
+            None => Ok(()),
         }
     }
 }
@@ -408,11 +407,11 @@ fn carry_out(edit: &mut Edit<'_>, target: &Target) -> Result<Reply, Fault> {
         }
         "router_add_extraroutes" => {
             routers::update(edit, id, routers::Change::Add)?;
-            listing::changed::<Router>(&edit.api(), id)
+            routers::shown_whole(&edit.api(), id)
         }
         "router_remove_extraroutes" => {
             routers::update(edit, id, routers::Change::Remove)?;
-            listing::changed::<Router>(&edit.api(), id)
+            routers::shown_whole(&edit.api(), id)
         }
         op if op.starts_with("tag_") => tags::answer(edit, op, collection, id, part(4)),
         _ => answer(&edit.api(), target),
@@ -491,7 +490,13 @@ fn quotas(api: &Api<'_>) -> Reply {
     ];
     let shown: BTreeMap<&str, Value> = kinds
         .into_iter()
-        .map(|kind| (kind, quotas.get(kind).map_or(json!(-1), |quota| json!(quota))))
+        .map(|kind| {
+            let default = if kind == "rbac_policy" { 10 } else { -1 };
+            (
+                kind,
+                quotas.get(kind).map_or(json!(default), |quota| json!(quota)),
+            )
+        })
         .collect();
     Reply::json(StatusCode::OK, &json!({ "quota": shown }))
 }

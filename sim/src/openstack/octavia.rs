@@ -4,6 +4,7 @@
 mod balancers;
 mod catalogue;
 mod edit;
+mod fault;
 mod listeners;
 mod listing;
 mod members;
@@ -12,7 +13,11 @@ mod pools;
 mod schema;
 mod types;
 mod view;
+mod vip;
 
+pub(crate) use fault::error;
+
+use fault::Fault;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -21,103 +26,6 @@ use crate::openstack::OpenStackCloud;
 use crate::openstack::identity::Caller;
 use crate::openstack::region::{Balancing, Kind, Object, Region};
 use crate::server::Target;
-
-/// An error as Octavia words it.
-#[derive(Debug)]
-pub(crate) struct Fault {
-    status: StatusCode,
-    message: String,
-    /// Whether it comes from below the services of Octavia, whose errors look otherwise.
-    framework: bool,
-}
-
-impl Fault {
-    fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            message: message.into(),
-            framework: false,
-        }
-    }
-
-    /// A mistake of the client.
-    fn client(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, message)
-    }
-
-    fn validation(detail: impl std::fmt::Display) -> Self {
-        Self::client(format!("Validation failure: {detail}"))
-    }
-
-    fn option(value: impl std::fmt::Display, option: impl std::fmt::Display) -> Self {
-        Self::client(format!("{value} is not a valid option for {option}"))
-    }
-
-    fn conflict(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::CONFLICT, message)
-    }
-
-    fn immutable(kind: &str, id: &str) -> Self {
-        Self::conflict(format!("{kind} {id} is immutable and cannot be updated."))
-    }
-
-    fn forbidden() -> Self {
-        Self::new(
-            StatusCode::FORBIDDEN,
-            "Policy does not allow this request to be performed.",
-        )
-    }
-
-    fn not_found(kind: &str, id: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, format!("{kind} {id} not found."))
-    }
-
-    fn quota(kind: &str) -> Self {
-        Self::new(
-            StatusCode::FORBIDDEN,
-            format!("Quota has been met for resources: {kind}"),
-        )
-    }
-
-    fn server(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-    }
-
-    /// An option that a provider does not have.
-    fn unsupported(provider: &str, message: impl std::fmt::Display) -> Self {
-        Self::new(
-            StatusCode::NOT_IMPLEMENTED,
-            format!("Provider '{provider}' does not support a requested option: {message}"),
-        )
-    }
-
-    fn framework(status: StatusCode, message: impl Into<String>) -> Self {
-        Self {
-            framework: true,
-            ..Self::new(status, message)
-        }
-    }
-
-    fn reply(self) -> Reply {
-        if self.framework {
-            let title = self.status.canonical_reason().unwrap_or("Error");
-            let body = json!({"code": self.status.as_u16(), "title": title, "description": self.message});
-            return Reply::json(self.status, &body);
-        }
-        error(self.status, &self.message)
-    }
-}
-
-/// Octavia's error document.
-pub(crate) fn error(status: StatusCode, message: &str) -> Reply {
-    let code = if status.is_server_error() {
-        "Server"
-    } else {
-        "Client"
-    };
-    let body = json!({"faultcode": code, "faultstring": message, "debuginfo": null});
-    Reply::json(status, &body)
-}
 
 /// A kind's name in messages.
 fn title(kind: Kind) -> &'static str {
@@ -346,12 +254,26 @@ fn ids(target: &Target) -> (&str, &str) {
     (part(3), part(5))
 }
 
+/// Whether a path leads through a pool that there is not.
+fn check_way(state: &Balancing, target: &Target) -> Result<(), Fault> {
+    let (id, _) = ids(target);
+    let through = target.op.starts_with("loadbalancer_member");
+    if through && state.get(Kind::Pool, id).is_none() {
+        return Err(Fault::no_way(id));
+    }
+    Ok(())
+}
+
 fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
     let (id, below) = ids(target);
+    check_way(api.state(), target)?;
+    // What follows an id is taken for the field that is asked for.
+    let extra = target.rest.get(4).filter(|extra| !extra.is_empty());
+    let extra = extra.map(String::as_str);
     match target.op {
         "version_get" => Ok(Reply::json(StatusCode::OK, &json!("v2"))),
         "loadbalancer_list" => listing::list(api, Kind::LoadBalancer),
-        "loadbalancer_get" => listing::show(api, Kind::LoadBalancer, id),
+        "loadbalancer_get" => listing::show(api, Kind::LoadBalancer, id, extra),
         "loadbalancer_status" => {
             let balancer = api.find(Kind::LoadBalancer, id)?;
             let tree = view::status(api.state(), balancer);
@@ -376,9 +298,9 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
             Ok(Reply::json(StatusCode::OK, &json!({ "stats": stats })))
         }
         "loadbalancer_listener_list" => listing::list(api, Kind::Listener),
-        "loadbalancer_listener_get" => listing::show(api, Kind::Listener, id),
+        "loadbalancer_listener_get" => listing::show(api, Kind::Listener, id, extra),
         "loadbalancer_pool_list" => listing::list(api, Kind::Pool),
-        "loadbalancer_pool_get" => listing::show(api, Kind::Pool, id),
+        "loadbalancer_pool_get" => listing::show(api, Kind::Pool, id, extra),
         "loadbalancer_member_list" => {
             api.find(Kind::Pool, id)?;
             listing::list_below(api, Kind::Member, Some(id))
@@ -388,10 +310,10 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
             if member.parent != id {
                 return Err(Fault::not_found(title(Kind::Member), below));
             }
-            listing::show(api, Kind::Member, below)
+            listing::show(api, Kind::Member, below, None)
         }
         "loadbalancer_healthmonitor_list" => listing::list(api, Kind::Monitor),
-        "loadbalancer_healthmonitor_get" => listing::show(api, Kind::Monitor, id),
+        "loadbalancer_healthmonitor_get" => listing::show(api, Kind::Monitor, id, extra),
         "loadbalancer_provider_list" => Ok(catalogue::providers(api)),
         "loadbalancer_flavor_list" => Ok(catalogue::flavors(api)),
         "loadbalancer_flavor_get" => catalogue::flavor(api, id),
@@ -437,6 +359,15 @@ pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) 
 
 fn carry_out(edit: &mut edit::Edit<'_>, target: &Target) -> Result<Reply, Fault> {
     let (id, below) = ids(target);
+    check_way(&edit.region.balancing, target)?;
+    let is_known = |name: &str| match name {
+        "cascade" => target.op == "loadbalancer_delete",
+        "additive_only" => target.op == "loadbalancer_members_update" && edit.minor() >= 11,
+        _ => false,
+    };
+    if let Some((name, _)) = edit.request.params.iter().find(|(name, _)| !is_known(name)) {
+        return Err(Fault::unknown_argument(name));
+    }
     let no_content = |()| Reply::empty(StatusCode::NO_CONTENT);
     let accepted = |()| Reply::empty(StatusCode::ACCEPTED);
     match target.op {

@@ -240,12 +240,17 @@ impl Region {
     /// Gives back the port of a load balancer that is gone, if it was made for it.
     pub(crate) fn release_vip(&mut self, balancer: &Object) {
         let port = balancer.text("vip_port_id");
-        if balancer.get("octavia_owned") == &true {
+        if *balancer.get("octavia_owned") == true {
             // Somebody may have deleted it before.
             let _present = self.network.remove_port(port);
-        } else {
-            self.network.change_port(port, |port| port.device_id.clear());
         }
+        let group = balancer.text("octavia_group");
+        let uses = |port: &&Arc<Port>| port.security_groups.iter().any(|known| known == group);
+        if self.network.ports.get(port).filter(uses).is_some() {
+            self.network
+                .change_port(port, |port| port.security_groups.retain(|known| known != group));
+        }
+        self.network.remove_group(group);
     }
 
     fn purge_server(&mut self, id: &str) {

@@ -199,6 +199,8 @@ pub struct RouterSpec {
     pub gateway: Option<String>,
     /// Networks, by id or name, whose subnets it connects.
     pub networks: Vec<String>,
+    /// Whether its interfaces have no ports. Real ones do; a test that counts ports is spared them.
+    pub without_ports: bool,
 }
 
 /// A secret of the key manager, or a container of secrets.

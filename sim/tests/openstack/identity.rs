@@ -58,9 +58,9 @@ async fn a_login_answers_a_token_and_a_catalogue_of_all_regions_and_interfaces()
     }
     endpoints.sort();
     endpoints.dedup();
-    assert_eq!(endpoints.len(), 3 * 2 * 3);
+    assert_eq!(endpoints.len(), 5 * 2 * 3);
     let interfaces: Vec<&str> = session.cloud.calls().iter().map(|call| call.interface).collect();
-    assert_eq!(interfaces.iter().filter(|name| **name == "internal").count(), 6);
+    assert_eq!(interfaces.iter().filter(|name| **name == "internal").count(), 10);
 }
 
 #[tokio::test]

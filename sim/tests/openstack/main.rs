@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod around;
+mod balancing;
 mod client;
 mod compute;
 mod control;

@@ -220,7 +220,7 @@ async fn unknown_things_are_404_wrong_methods_405_and_missing_operations_501() {
         (Method::GET, "/ports/a%2Fb", 404, "HTTPNotFound"),
         (Method::DELETE, "/ports", 404, "PortNotFound"),
         (Method::PATCH, "/ports/none", 405, "HTTPMethodNotAllowed"),
-        (Method::PUT, "/ports/none", 501, "NotImplementedError"),
+        (Method::PUT, "/networks/none", 501, "NotImplementedError"),
         (Method::GET, "/ports?limit=1&marker=none", 404, "PortNotFound"),
         (Method::GET, "/subnets?limit=1&marker=none", 200, ""),
         (Method::GET, "/networks?mtu=x", 400, "InvalidInput"),

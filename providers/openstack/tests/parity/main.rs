@@ -5,6 +5,7 @@
 
 mod compare;
 mod http;
+mod story;
 mod table;
 mod world;
 
@@ -59,17 +60,39 @@ async fn a_client_cannot_tell_the_simulator_from_the_real_openstack() {
         let cases: Vec<Case> = cases.into_iter().filter(|case| case.service == service).collect();
         compare_all(&real, &simulated, cases)
     });
-    let reports: Vec<String> = futures_util::future::join_all(by_service)
-        .await
+    let stories = story::stories();
+    let told = stories
         .into_iter()
-        .flatten()
-        .collect();
+        .map(|story| tell(real.again(), simulated.again(), story));
+    let (by_service, told) = tokio::join!(
+        futures_util::future::join_all(by_service),
+        futures_util::future::join_all(told)
+    );
+    let reports: Vec<String> = by_service.into_iter().chain(told).flatten().collect();
     assert!(
         reports.is_empty(),
         "{} requests are answered differently:\n{}",
         reports.len(),
         reports.concat()
     );
+}
+
+/// The same of requests that build on each other.
+async fn tell(mut real: World, mut simulated: World, story: Vec<story::Step>) -> Vec<String> {
+    let mut reports = Vec::new();
+    for step in story {
+        let case = &step.case;
+        let (a, b) = tokio::join!(send(&real, case), send(&simulated, case));
+        tokio::join!(
+            step.finish(&mut real, a.json.as_ref()),
+            step.finish(&mut simulated, b.json.as_ref())
+        );
+        let found = compare::differences(&compare::document(&real, &a), &compare::document(&simulated, &b));
+        if !found.is_empty() {
+            reports.push(report(case, found));
+        }
+    }
+    reports
 }
 
 /// What is different, one text for each request.

@@ -18,7 +18,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    fn new(service: &'static str, method: Method, path: &str) -> Self {
+    pub(crate) fn new(service: &'static str, method: Method, path: &str) -> Self {
         Self {
             service,
             method,
@@ -28,21 +28,21 @@ impl Case {
         }
     }
 
-    fn with(mut self, header: &'static str, value: &str) -> Self {
+    pub(crate) fn with(mut self, header: &'static str, value: &str) -> Self {
         self.headers.push((header, value.to_owned()));
         self
     }
 
-    fn token(self, token: &str) -> Self {
+    pub(crate) fn token(self, token: &str) -> Self {
         self.with("x-auth-token", token)
     }
 
-    fn json(mut self, body: &Value) -> Self {
+    pub(crate) fn json(mut self, body: &Value) -> Self {
         self.body = Some(body.to_string());
         self.with("content-type", "application/json")
     }
 
-    fn raw(mut self, body: &str) -> Self {
+    pub(crate) fn raw(mut self, body: &str) -> Self {
         self.body = Some(body.to_owned());
         self
     }

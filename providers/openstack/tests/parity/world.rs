@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ccm_sim::openstack::{
-    AppCredentialSpec, Config, FlavorSpec, NetworkSpec, OpenStack, PortSpec, ServerSpec, UserSpec,
+    AppCredentialSpec, Config, Control, FlavorSpec, LoadBalancing, NetworkSpec, OpenStack, PortSpec,
+    RouterSpec, ServerSpec, Settings, UserSpec,
 };
 use ccm_testbed::openstack_real::OpenStack as RealOpenStack;
 use reqwest::{Client, Method};
@@ -20,12 +21,17 @@ pub(crate) const SERVERS: [&str; 3] = ["web-1", "WEB-2", "db.3"];
 /// How long the real cloud may take for a server.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// How long the simulator takes for a change, whose clock is moved forward when it is waited for.
+const CHANGE: Duration = Duration::from_secs(3600);
+
 /// A cloud with what the requests are about, by the names that the requests use.
 pub(crate) struct World {
     pub(crate) http: Client,
     /// Ids, tokens and URLs by name.
     pub(crate) vars: BTreeMap<&'static str, String>,
-    /// Keeps the simulator alive.
+    /// The simulator, if it is one.
+    control: Option<Control>,
+    /// Keeps it alive.
     _sim: Option<OpenStack>,
 }
 
@@ -35,7 +41,38 @@ impl World {
         Self {
             http,
             vars: BTreeMap::from([("identity", identity)]),
+            control: None,
             _sim: None,
+        }
+    }
+
+    /// The same cloud, for somebody who learns other things of it.
+    pub(crate) fn again(&self) -> Self {
+        Self {
+            http: self.http.clone(),
+            vars: self.vars.clone(),
+            control: self.control.clone(),
+            _sim: None,
+        }
+    }
+
+    /// Waits until nothing is pending at the load balancer, or it is gone.
+    pub(crate) async fn come_to_rest(&self) {
+        if let Some(control) = &self.control {
+            control.advance_clock(CHANGE);
+            return;
+        }
+        let url = format!(
+            "{}/v2.0/lbaas/loadbalancers/{}?fields=provisioning_status",
+            self.var("load-balancer"),
+            self.var("lb")
+        );
+        loop {
+            let answer = self.send(Method::GET, &url, Some(self.var("token")), None).await;
+            if !answer.text.contains("PENDING") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
 
@@ -86,7 +123,8 @@ impl World {
         let scope = json!({"project": {"id": self.var("project")}});
         let scoped = json!({"auth": {"identity": identity, "scope": scope}});
         let (token, document) = self.log_in(&scoped).await;
-        for (name, kind) in [("compute", "compute"), ("network", "network")] {
+        for name in ["compute", "network", "load-balancer"] {
+            let kind = name;
             let catalogue = document["token"]["catalog"].as_array().unwrap();
             let service = catalogue.iter().find(|service| service["type"] == kind).unwrap();
             let endpoints = service["endpoints"].as_array().unwrap();
@@ -213,6 +251,7 @@ impl World {
         );
         self.ok(Method::PUT, &url, &token, Some(&json!({"subnet_id": subnet})))
             .await;
+        self.vars.insert("router", text(&made["router"]["id"]));
         let url = format!("{neutron}/subnets?network_id={public}");
         let subnets = self.ok(Method::GET, &url, admin, None).await;
         self.vars.insert("public-net", public);
@@ -305,7 +344,24 @@ impl World {
 
     /// Makes the same in the simulator, with the same ids and addresses, so that orders can be compared too.
     pub(crate) async fn simulated(like: &Self) -> Self {
-        let sim = OpenStack::start(Config::default()).await.unwrap();
+        let config = Config {
+            // The clock is moved forward by hours.
+            token_lifetime: CHANGE * 10_000,
+            settings: Settings {
+                load_balancing: LoadBalancing {
+                    providers: vec!["amphora".to_owned(), "octavia".to_owned()],
+                    create_time: CHANGE,
+                    update_time: CHANGE,
+                    delete_time: CHANGE,
+                    heartbeats: false,
+                    ..LoadBalancing::default()
+                },
+                key_manager: false,
+                ..Settings::default()
+            },
+            ..Config::default()
+        };
+        let sim = OpenStack::start(config).await.unwrap();
         let mut world = Self::new(http::client(), &sim.auth_url());
         let name = like.var("name");
         let project = sim.create_project(name);
@@ -350,6 +406,15 @@ impl World {
             ..NetworkSpec::default()
         })
         .unwrap();
+        sim.create_router(&RouterSpec {
+            name: name.to_owned(),
+            id: id("router"),
+            project: Some(project.clone()),
+            gateway: Some("public".to_owned()),
+            networks: vec![like.var("net").to_owned()],
+            ..RouterSpec::default()
+        })
+        .unwrap();
         let foreign = ServerSpec {
             id: id("foreign"),
             ports: Some(vec![PortSpec::on("private")]),
@@ -383,6 +448,7 @@ impl World {
             "flavor-large",
             "floating",
             "foreign",
+            "router",
             "a",
             "b",
             "c",
@@ -412,6 +478,7 @@ impl World {
             world.vars.insert(net, text(&network["id"]));
             world.vars.insert(subnet, text(&network["subnets"][0]));
         }
+        world.control = Some(sim.control());
         world._sim = Some(sim);
         world
     }

@@ -176,7 +176,9 @@ impl Control {
         })
     }
 
-    /// Lets so many of the next changes, in every region, end in `ERROR` when they take effect.
+    /// Lets so many of the next changes, in every region, fail when they take effect. As in Octavia, a load balancer that
+    /// cannot be made is in `ERROR` and what was to be made with it stays `PENDING_CREATE`; of a change below it, what
+    /// the change was about is in `ERROR`, and the load balancer is `ACTIVE` again.
     pub fn fail_next_changes(&self, count: u32) {
         let mut regions = self.cloud.regions.write();
         for region in Arc::make_mut(&mut regions) {

@@ -14,6 +14,7 @@ pub(super) enum Kind {
     UuidOrNull,
     AddressOrNull,
     Bool,
+    List,
     /// Checked elsewhere.
     Other,
 }
@@ -114,14 +115,14 @@ pub(super) fn resource(
         let Some(attribute) = find(name) else {
             continue;
         };
-        let (allowed, method) = if creating {
-            (attribute.create, "POST")
-        } else {
-            (attribute.update, "PUT")
-        };
-        if !allowed {
+        if creating && !attribute.create {
             return Err(Fault::http_bad_request(format!(
-                "Attribute '{name}' not allowed in {method}"
+                "Attribute '{name}' not allowed in POST"
+            )));
+        }
+        if !creating && !attribute.update {
+            return Err(Fault::http_bad_request(format!(
+                "Cannot update read-only attribute {name}"
             )));
         }
         check(attribute, value)?;
@@ -145,6 +146,7 @@ fn check(attribute: &Attribute, value: &Value) -> Result<(), Fault> {
             format!("'{}' is not a valid IP address.", plain(value))
         }
         Kind::Bool if !value.is_boolean() => format!("'{}' cannot be converted to boolean.", plain(value)),
+        Kind::List if !value.is_array() => format!("'{}' is not a list.", plain(value)),
         _ => return Ok(()),
     };
     Err(invalid(attribute.name, &reason))

@@ -94,10 +94,10 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
         .insert_floating(&id, network_id, fixed, description, &birth);
     if let Some(port) = port {
         lead(edit, &id, network_id, &port, &fields)?;
-        // An agent reports it later.
-        edit.region.network.change_floating(&id, |floating| {
-            floating.revision -= 1;
-        });
+        // It was one change.
+        if let Some(floating) = edit.region.network.floating.get_mut(&id) {
+            std::sync::Arc::make_mut(floating).revision = 0;
+        }
     }
     Ok(id)
 }

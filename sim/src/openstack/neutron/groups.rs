@@ -22,7 +22,7 @@ const GROUP: &[Attribute] = &[
 ];
 
 const RULE: &[Attribute] = &[
-    needed("security_group_id", Kind::Uuid),
+    needed("security_group_id", Kind::Other),
     needed("direction", Kind::Other),
     once("ethertype", Kind::Other),
     once("protocol", Kind::Other),
@@ -173,9 +173,15 @@ fn choice(fields: &Map<String, Value>, name: &str, of: &[&str]) -> Result<Option
     let text = value.as_str().unwrap_or_default();
     match of.iter().find(|known| known.eq_ignore_ascii_case(text)) {
         Some(known) => Ok(Some((*known).to_owned())),
+        None if name == "ethertype" => Err(refuse(
+            "SecurityGroupRuleInvalidEtherType",
+            format!(
+                "Security group rule for ethertype '{}' not supported. Allowed values are ['IPv4', 'IPv6'].",
+                body::plain(value)
+            ),
+        )),
         None => {
-            let of: Vec<String> = of.iter().map(|known| format!("'{known}'")).collect();
-            let reason = format!("'{}' is not in [{}].", body::plain(value), of.join(", "));
+            let reason = format!("{} is not in valid_values.", body::plain(value));
             Err(body::invalid(name, &reason))
         }
     }
@@ -238,9 +244,9 @@ fn wanted_rule(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<SecurityG
                 Err(_) => text.parse().ok(),
             };
             let Some(net) = whole else {
-                return Err(body::invalid(
-                    "remote_ip_prefix",
-                    &format!("'{text}' is not a valid IP subnet."),
+                return Err(refuse(
+                    "InvalidCIDR",
+                    format!("Invalid CIDR {text} given as IP prefix."),
                 ));
             };
             Some((text, net))
@@ -286,7 +292,7 @@ fn wanted_rule(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<SecurityG
     if prefix.is_some() && remote_group.is_some() {
         return Err(refuse(
             "SecurityGroupMultipleRemoteEntites",
-            "Only one of remote_ip_prefix, remote_group_id or remote_address_group_id may be provided.",
+            "Only one of remote_ip_prefix or remote_group_id or remote_address_group_id may be provided.",
         ));
     }
     Ok(SecurityGroupRule {

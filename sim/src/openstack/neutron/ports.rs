@@ -17,7 +17,7 @@ const ATTRIBUTES: &[Attribute] = &[
     free("device_id", Kind::Text),
     free("device_owner", Kind::Text),
     free("fixed_ips", Kind::Other),
-    free("security_groups", Kind::Other),
+    free("security_groups", Kind::List),
     free("allowed_address_pairs", Kind::Other),
     free("port_security_enabled", Kind::Bool),
     once("tags", Kind::Other),
@@ -188,26 +188,19 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
         None => None,
         Some(given) => Some(pairs(given, &known.mac)?),
     };
-    if !security
-        && groups
-            .as_ref()
-            .unwrap_or(&known.security_groups)
-            .iter()
-            .next()
-            .is_some()
-    {
+    if !security && !pairs.as_ref().unwrap_or(&known.address_pairs).is_empty() {
+        return Err(Fault::new(
+            StatusCode::CONFLICT,
+            "AddressPairAndPortSecurityRequired",
+            "Port Security must be enabled in order to have allowed address pairs on a port.",
+        ));
+    }
+    if !security && !groups.as_ref().unwrap_or(&known.security_groups).is_empty() {
         return Err(Fault::new(
             StatusCode::CONFLICT,
             "PortSecurityPortHasSecurityGroup",
             "Port has security group associated. Cannot disable port security or IP address until security group is \
              removed.",
-        ));
-    }
-    if !security && pairs.as_ref().is_some_and(|pairs| !pairs.is_empty()) {
-        return Err(Fault::new(
-            StatusCode::CONFLICT,
-            "AddressPairAndPortSecurityRequired",
-            "Port Security must be enabled in order to have allowed address pairs on a port.",
         ));
     }
     let now = crate::clock::seconds(edit.cloud.clock.now());
@@ -244,17 +237,19 @@ fn pairs(given: &Value, mac: &str) -> Result<Vec<(String, String)>, Fault> {
             return Err(Fault::new(
                 StatusCode::BAD_REQUEST,
                 "AllowedAddressPairsMissingIP",
-                "AllowedAddressPair must contain ip_address.",
+                "AllowedAddressPair must contain ip_address",
             ));
         };
         if address.parse::<IpAddr>().is_err() && address.parse::<ipnet::IpNet>().is_err() {
-            return Err(bad(format!("'{address}' is not a valid IP subnet.")));
+            return Err(Fault::http_bad_request(format!(
+                "'{address}' is not a valid IP address"
+            )));
         }
         let pair = (address.to_owned(), text("mac_address").unwrap_or(mac).to_owned());
         if pairs.contains(&pair) {
             let message = format!(
-                "Request contains duplicate address pair: mac_address {} ip_address {}.",
-                pair.1, pair.0
+                "Request contains duplicate address pair: mac_address {} ip_address {address}.",
+                text("mac_address").unwrap_or("None")
             );
             return Err(Fault::new(
                 StatusCode::BAD_REQUEST,

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use http::StatusCode;
 use ipnet::IpNet;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::body::{self, Attribute, Kind, free, shown};
-use super::{Edit, Fault};
+use super::{Api, Edit, Fault, listing};
+use crate::http::Reply;
 use crate::openstack::region::{Route, Router};
 
 const ATTRIBUTES: &[Attribute] = &[
@@ -40,7 +41,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str, change: Change) -> Result<()
     let routes = match fields.get("routes") {
         None => None,
         Some(given) => {
-            let given = parse(given)?;
+            let given = parse(given, change)?;
             let mut routes = known.routes.clone();
             match change {
                 Change::Replace => routes = given,
@@ -71,7 +72,9 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str, change: Change) -> Result<()
     Ok(())
 }
 
-fn parse(given: &Value) -> Result<Vec<Route>, Fault> {
+/// The routes that are given. Some more or fewer are not looked at as closely as the whole set.
+fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
+    let whole = change == Change::Replace;
     let bad = |reason: String| body::invalid("routes", &reason);
     let list = given.as_array().ok_or_else(|| {
         bad(format!(
@@ -84,6 +87,13 @@ fn parse(given: &Value) -> Result<Vec<Route>, Fault> {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
         let exact = entry.as_object().is_some_and(|fields| fields.len() == 2);
         let (destination, nexthop) = (text("destination"), text("nexthop"));
+        if !whole && (destination.is_empty() || nexthop.is_empty()) {
+            return Err(Fault::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "HTTPInternalServerError",
+                "Request Failed: internal server error while processing your request.",
+            ));
+        }
         if !exact || destination.is_empty() || nexthop.is_empty() {
             return Err(bad(format!(
                 "Invalid data format for hostroute: '{}'.",
@@ -93,10 +103,14 @@ fn parse(given: &Value) -> Result<Vec<Route>, Fault> {
         let nexthop: IpAddr = nexthop
             .parse()
             .map_err(|_| bad(format!("'{nexthop}' is not a valid IP address.")))?;
-        let destination: IpNet = destination
-            .parse()
-            .map_err(|_| bad(format!("'{destination}' is not a valid IP subnet.")))?;
-        if destination != destination.trunc() {
+        let destination: IpNet = destination.parse().map_err(|_| match whole {
+            true => bad(format!("'{destination}' is not a valid IP subnet.")),
+            false => {
+                let message = format!("invalid IPNetwork {destination}");
+                Fault::new(StatusCode::BAD_REQUEST, "AddrFormatError", message)
+            }
+        })?;
+        if whole && destination != destination.trunc() {
             return Err(bad(format!(
                 "'{destination}' isn't a recognized IP subnet cidr, '{}' is recommended.",
                 destination.trunc()
@@ -109,6 +123,26 @@ fn parse(given: &Value) -> Result<Vec<Route>, Fault> {
         routes.push(route);
     }
     Ok(routes)
+}
+
+/// The answer to a request for more or fewer routes, which shows more than others do.
+pub(super) fn shown_whole(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
+    let mut document: Value = serde_json::from_slice(&listing::changed::<Router>(api, id)?.body)
+        .map_err(|error| Fault::http_bad_request(error.to_string()))?;
+    let gateway = listing::find::<Router>(api, id)?.gateway.clone();
+    if let Some(router) = document.get_mut("router").and_then(Value::as_object_mut) {
+        let more = [
+            ("distributed", json!(false)),
+            ("enable_default_route_bfd", json!(false)),
+            ("enable_default_route_ecmp", json!(false)),
+            ("enable_snat", json!(true)),
+            ("gw_port_id", json!(gateway.map(|(_, _, port)| port))),
+            ("ha", json!(false)),
+            ("ha_vr_id", json!(0)),
+        ];
+        router.extend(more.map(|(name, value)| (name.to_owned(), value)));
+    }
+    Ok(Reply::json(StatusCode::OK, &document))
 }
 
 /// The whole resulting set has to be good, whatever of it is new.

@@ -17,7 +17,15 @@ pub(super) fn answer(
     id: &str,
     tag: &str,
 ) -> Result<Reply, Fault> {
-    let mut tags = read(edit, collection, id)?;
+    let mut tags = read(edit, collection, id).map_err(|fault| match op {
+        // Neutron stumbles here.
+        "tag_add" => Fault::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "HTTPInternalServerError",
+            "Request Failed: internal server error while processing your request.",
+        ),
+        _ => fault,
+    })?;
     let has = tags.iter().any(|known| known == tag);
     let absent = || {
         let message = format!("Tag {tag} could not be found.");

@@ -109,7 +109,7 @@ impl Edit<'_> {
     ) -> Result<Map<String, Value>, Fault> {
         match schema::parse(&self.request.body, argument, root, kind, self.minor())? {
             Value::Object(fields) => Ok(fields),
-            _ => Err(Fault::server("'NoneType' object has no attribute 'to_dict'")),
+            _ => Err(schema::stumble("NoneType", argument)),
         }
     }
 
@@ -251,10 +251,13 @@ pub(super) fn complete(attrs: &mut Attrs) {
 
 /// The same for a change, which says less.
 pub(super) fn complete_change(attrs: &mut Attrs) {
+    // No tags at all is no change of them.
+    if attrs.get("tags") == Some(&Value::Null) {
+        attrs.remove("tags");
+    }
     for (name, nothing) in [
         ("name", json!("")),
         ("description", json!("")),
-        ("tags", json!([])),
         ("admin_state_up", json!(false)),
     ] {
         if attrs.get(name) == Some(&Value::Null) {

@@ -104,7 +104,7 @@ pub(super) fn check_protocols(listener: &str, pool: &str) -> Result<(), Fault> {
     )))
 }
 
-fn check_headers(headers: &Map<String, Value>, protocol: &str) -> Result<(), Fault> {
+fn check_headers(headers: &Map<String, Value>, protocol: &str, creating: bool) -> Result<(), Fault> {
     if !matches!(protocol, "HTTP" | "TERMINATED_HTTPS") {
         return Err(Fault::option(
             "insert-headers",
@@ -117,7 +117,12 @@ fn check_headers(headers: &Map<String, Value>, protocol: &str) -> Result<(), Fau
         .iter()
         .any(|name| !HTTP_HEADERS.contains(name) && !TLS_HEADERS.contains(name))
     {
-        return Err(Fault::option(shown(&names), "insert_headers"));
+        let shown = if creating {
+            format!("dict_keys({})", shown(&names))
+        } else {
+            shown(&names)
+        };
+        return Err(Fault::option(shown, "insert_headers"));
     }
     let of_tls: Vec<&str> = names
         .iter()
@@ -169,7 +174,7 @@ pub(super) fn prepare(
 ) -> Result<Object, Fault> {
     let protocol = text(fields, "protocol").unwrap_or_default();
     if let Some(headers) = headers(fields) {
-        check_headers(headers, protocol)?;
+        check_headers(headers, protocol, true)?;
     }
     let certificates = certificates(fields);
     let datagrams = matches!(protocol, "UDP" | "SCTP");
@@ -339,7 +344,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
         )));
     }
     if let Some(headers) = headers(&fields) {
-        check_headers(headers, protocol)?;
+        check_headers(headers, protocol, false)?;
     }
     if !certificates.is_empty() {
         edit.check_certificates(&certificates)?;

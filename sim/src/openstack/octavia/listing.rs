@@ -21,11 +21,14 @@ const CONTROLS: [&str; 7] = [
 ];
 
 /// `GET /v2.0/lbaas/<plural>/{id}`.
-pub(super) fn show(api: &Api<'_>, kind: Kind, id: &str) -> Result<Reply, Fault> {
+pub(super) fn show(api: &Api<'_>, kind: Kind, id: &str, only: Option<&str>) -> Result<Reply, Fault> {
     limit(api)?;
     let object = api.find(kind, id)?;
     let (singular, _) = names(kind);
-    let document = fields(api, view::object(api.state(), object, api.minor));
+    let mut document = fields(api, view::object(api.state(), object, api.minor));
+    if let Some(only) = only {
+        document.retain(|name, _| name == only);
+    }
     Ok(Reply::json(StatusCode::OK, &json!({ singular: document })))
 }
 
@@ -62,7 +65,10 @@ pub(super) fn list_below(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Res
     let order = order(api)?;
     let state = api.state();
     let below = parent.or_else(|| {
-        let of = api.request.last("loadbalancer_id");
+        let of = api
+            .request
+            .last("loadbalancer_id")
+            .or_else(|| api.request.last("load_balancer_id"));
         of.filter(|_| matches!(kind, Kind::Listener | Kind::Pool))
     });
     let candidates: Vec<&Arc<Object>> = match below {
@@ -192,7 +198,7 @@ fn value_of(object: &Object, name: &str) -> Value {
     match name {
         "id" => json!(object.id),
         "project_id" | "tenant_id" => json!(object.project_id),
-        "loadbalancer_id" => json!(object.balancer),
+        "loadbalancer_id" | "load_balancer_id" => json!(object.balancer),
         "pool_id" => json!(object.parent),
         "provisioning_status" => json!(object.provisioning.name()),
         "operating_status" => json!(object.operating),
@@ -235,6 +241,7 @@ fn filter_names(kind: Kind) -> &'static [&'static str] {
             "connection_limit",
             "default_pool_id",
             "loadbalancer_id",
+            "load_balancer_id",
             "timeout_client_data",
             "timeout_member_connect",
             "timeout_member_data",
@@ -248,6 +255,7 @@ fn filter_names(kind: Kind) -> &'static [&'static str] {
             "protocol",
             "lb_algorithm",
             "loadbalancer_id",
+            "load_balancer_id",
             "healthmonitor_id",
         ],
         Kind::Member => &[
@@ -316,6 +324,13 @@ impl<'a> Filters<'a> {
             if !known {
                 return Err(Fault::client(
                     "One or more arguments are either duplicate or invalid",
+                ));
+            }
+            if filters.by_name.iter().any(|(known, _)| *known == name) {
+                // The database is given both at once.
+                return Err(Fault::server(
+                    "(pymysql.err.OperationalError) (4078, \"Illegal parameter data types varchar and row for \
+                     operation '='\")",
                 ));
             }
             filters.by_name.push((name, value));

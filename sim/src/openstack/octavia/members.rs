@@ -128,10 +128,7 @@ fn places(edit: &Edit<'_>, pool: &str) -> Vec<Place> {
 /// `POST /v2.0/lbaas/pools/{id}/members`.
 pub(super) fn create(edit: &mut Edit<'_>, pool: &str) -> Result<String, Fault> {
     let fields = edit.fields("member_", "member", types::member(Use::Create))?;
-    let (pool, owner) = pool_of(edit, pool).map_err(|fault| match fault.status.as_u16() {
-        404 => Fault::server("'NoneType' object has no attribute 'load_balancer_id'"),
-        _ => fault,
-    })?;
+    let (pool, owner) = pool_of(edit, pool)?;
     check_address(&fields)?;
     check_subnet(edit, &fields)?;
     edit.check_quota(Kind::Member, &owner.project_id, 1)?;
@@ -187,9 +184,6 @@ pub(super) fn delete(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fa
 
 /// `PUT /v2.0/lbaas/pools/{id}/members`: these members and no others, unless it says that it only adds.
 pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
-    if edit.minor() < 11 && edit.request.last("additive_only").is_some() {
-        return Err(Fault::client("Unknown argument: \"additive_only\""));
-    }
     let additive = edit.request.last("additive_only").is_some_and(listing::is_true);
     let wanted = schema::parse(
         &edit.request.body,

@@ -124,8 +124,18 @@ pub(super) fn parse(
     };
     match fields.get(root) {
         Some(found) => Ok(found.clone()),
-        None => Err(Fault::server("'UnsetType' object has no attribute 'to_dict'")),
+        None => Err(stumble("UnsetType", argument)),
     }
+}
+
+/// What Octavia says when the document it looks into is not there.
+pub(super) fn stumble(kind: &str, argument: &str) -> Fault {
+    let first = match argument {
+        "listener_" | "pool_" => "loadbalancer_id",
+        "health_monitor_" => "pool_id",
+        _ => "project_id",
+    };
+    Fault::server(format!("'{kind}' object has no attribute '{first}'"))
 }
 
 fn object(attrs: &[Attr], value: &Value, minor: u32) -> Fit<Map<String, Value>> {

@@ -89,6 +89,22 @@ impl Object {
     }
 }
 
+/// The kinds that a change is about, of all that it locks.
+fn innermost(pending: &[Arc<Object>]) -> Vec<Kind> {
+    let levels: [&[Kind]; 4] = [
+        &[Kind::Member, Kind::Monitor],
+        &[Kind::Pool],
+        &[Kind::Listener],
+        &[Kind::LoadBalancer],
+    ];
+    let is_there = |kinds: &&&[Kind]| pending.iter().any(|object| kinds.contains(&object.kind));
+    levels
+        .iter()
+        .find(is_there)
+        .map(|kinds| kinds.to_vec())
+        .unwrap_or_default()
+}
+
 /// All of a region's load balancing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Balancing {
@@ -254,19 +270,27 @@ impl Balancing {
             self.remove(balancer);
             return Some(found);
         }
-        let end = if fails {
-            Provisioning::Error
-        } else {
-            Provisioning::Active
-        };
-        for id in self.tree(balancer) {
-            let Some(status) = self.objects.get(&id).map(|object| object.provisioning) else {
-                continue;
-            };
-            if status == Provisioning::PendingDelete && !fails {
-                self.remove(&id);
-            } else if status.is_pending() {
-                self.mark(&id, end, at);
+        if fails && found.provisioning != Provisioning::PendingUpdate {
+            // What was to be made with it stays as it is.
+            self.mark(balancer, Provisioning::Error, at);
+            return None;
+        }
+        let pending: Vec<Arc<Object>> = self
+            .tree(balancer)
+            .iter()
+            .filter_map(|id| self.objects.get(id))
+            .filter(|object| object.provisioning.is_pending())
+            .cloned()
+            .collect();
+        // What the change was about breaks, and what was only locked with it does not.
+        let broken = if fails { innermost(&pending) } else { Vec::new() };
+        for object in &pending {
+            if broken.contains(&object.kind) {
+                self.mark(&object.id, Provisioning::Error, at);
+            } else if object.provisioning == Provisioning::PendingDelete {
+                self.remove(&object.id);
+            } else {
+                self.mark(&object.id, Provisioning::Active, at);
             }
         }
         self.operate(balancer, heartbeats);

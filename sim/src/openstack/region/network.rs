@@ -435,7 +435,9 @@ impl NetworkState {
         }
         for floating in self.by_port.remove(id).unwrap_or_default() {
             self.detach_floating(&floating);
-            self.report_floating(&floating);
+            if let Some(floating) = self.floating.get_mut(&floating) {
+                Arc::make_mut(floating).status = "DOWN";
+            }
         }
         for sub_port in port.trunk.iter().flat_map(|trunk| &trunk.sub_ports) {
             // A sub port may have been deleted on its own.

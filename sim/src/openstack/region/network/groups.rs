@@ -73,7 +73,8 @@ impl NetworkState {
                 direction: "ingress".to_owned(),
                 ..self.egress(project, &id, ethertype, at, ids)
             };
-            self.insert_rule(rule);
+            self.list_rule(&rule);
+            self.rules.insert(rule.id.clone(), Arc::new(rule));
         }
         self.default_groups.insert(project.to_owned(), id.clone());
         id

@@ -27,6 +27,8 @@ pub(crate) struct Router {
     pub(crate) project_id: String,
     /// The external network with its address there, and the port that has it.
     pub(crate) gateway: Option<(String, FixedIp, String)>,
+    /// Subnets in which it has an interface without a port.
+    pub(crate) portless: Vec<String>,
     pub(crate) routes: Vec<Route>,
     pub(crate) tags: Vec<String>,
     pub(crate) revision: u64,
@@ -51,8 +53,13 @@ impl NetworkState {
             }
             None => None,
         };
+        let mut portless = Vec::new();
         for network in &spec.networks {
             let network = self.network(Some(network))?;
+            if spec.without_ports {
+                portless.extend(network.subnets.iter().cloned());
+                continue;
+            }
             for subnet in &network.subnets {
                 self.add_interface(&id, &network.id, subnet, birth, ids)?;
             }
@@ -63,6 +70,7 @@ impl NetworkState {
             name: spec.name.clone(),
             project_id: birth.project_id.clone(),
             gateway,
+            portless,
             routes: Vec::new(),
             tags: Vec::new(),
             revision: 3,
@@ -125,6 +133,7 @@ impl NetworkState {
             .map(|(_, fixed, _)| fixed.subnet_id.as_str());
         inner
             .chain(outer)
+            .chain(router.portless.iter().map(String::as_str))
             .filter_map(|id| self.subnets.get(id))
             .map(|subnet| subnet.cidr)
             .collect()
@@ -138,12 +147,14 @@ impl NetworkState {
             outside.is_some_and(|(network, ..)| network == external)
         };
         let touches = |router: &&Arc<Router>| {
-            self.ports_of(&router.id).any(|interface| {
-                interface
-                    .fixed_ips
-                    .iter()
-                    .any(|ip| Some(ip.subnet_id.as_str()) == subnet)
-            })
+            let portless = router.portless.iter().any(|id| Some(id.as_str()) == subnet);
+            portless
+                || self.ports_of(&router.id).any(|interface| {
+                    interface
+                        .fixed_ips
+                        .iter()
+                        .any(|ip| Some(ip.subnet_id.as_str()) == subnet)
+                })
         };
         self.routers
             .values()

@@ -1,0 +1,105 @@
+//! Requests that build on each other: what one makes, the next changes. Each is sent to both clouds, and the answers
+//! have to be alike.
+
+mod balancing;
+mod network;
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::table::Case;
+use crate::world::World;
+
+/// How long the real cloud may take for one change.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Something to remember of an answer: under which name, and where it stands.
+type Note = (&'static str, Box<dyn Fn(&Value) -> Option<String> + Send + Sync>);
+
+/// A request, what to remember of its answer, and whether a load balancer has to come to rest after it.
+pub(crate) struct Step {
+    pub(crate) case: Case,
+    notes: Vec<Note>,
+    rest: bool,
+}
+
+impl Step {
+    fn new(case: Case) -> Self {
+        Self {
+            case,
+            notes: Vec::new(),
+            rest: false,
+        }
+    }
+
+    /// Remembers what stands at a place.
+    fn note(mut self, name: &'static str, pointer: &'static str) -> Self {
+        let find = move |answer: &Value| answer.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        self.notes.push((name, Box::new(find)));
+        self
+    }
+
+    /// Remembers the id of what has a name in a list.
+    fn note_named(mut self, name: &'static str, list: &'static str, called: &'static str) -> Self {
+        let find = move |answer: &Value| {
+            let list = answer.pointer(list)?.as_array()?;
+            let found = list.iter().find(|entry| entry["name"] == called)?;
+            found["id"].as_str().map(str::to_owned)
+        };
+        self.notes.push((name, Box::new(find)));
+        self
+    }
+
+    /// Waits afterwards until nothing is pending at the load balancer.
+    fn rest(mut self) -> Self {
+        self.rest = true;
+        self
+    }
+
+    /// What the answer teaches a world, and the wait for its load balancer.
+    pub(crate) async fn finish(&self, world: &mut World, answer: Option<&Value>) {
+        for (name, find) in &self.notes {
+            let found = answer.and_then(find);
+            let found = found.unwrap_or_else(|| panic!("{}: no {name} in {answer:?}", self.case));
+            world.vars.insert(name, found);
+        }
+        if self.rest {
+            let come_to_rest = world.come_to_rest();
+            tokio::time::timeout(LIMIT, come_to_rest)
+                .await
+                .unwrap_or_else(|_| panic!("{}: still pending", self.case));
+        }
+    }
+}
+
+/// The stories, each told from its beginning.
+pub(crate) fn stories() -> Vec<Vec<Step>> {
+    vec![balancing::story(), network::story()]
+}
+
+/// A request with the token of the user.
+fn call(service: &'static str, method: Method, path: &str) -> Step {
+    Step::new(Case::new(service, method, path).token("<token>"))
+}
+
+fn send(service: &'static str, method: Method, path: &str, body: &Value) -> Step {
+    let case = Case::new(service, method, path).token("<token>");
+    Step::new(case.json(body))
+}
+
+/// An object with the members of another put over its own; null takes one away.
+fn with(base: &Value, changes: &Value) -> Value {
+    let mut merged = base.clone();
+    if let (Some(fields), Some(changes)) = (merged.as_object_mut(), changes.as_object()) {
+        for (name, value) in changes {
+            if value == &json!("-") {
+                fields.remove(name);
+            } else {
+                fields.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    merged
+}

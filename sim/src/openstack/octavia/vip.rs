@@ -1,0 +1,279 @@
+//! The virtual address of a load balancer: where it is to be, and the port that has it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::Fault;
+use super::edit::{Edit, Owner, list, text};
+use crate::openstack::region::{FixedIp, NewPort, Port, Subnet};
+
+/// Who owns what Octavia makes for itself; no project that a client knows.
+const SERVICE_PROJECT: &str = "0c7a51a0c7a51a0c7a51a0c7a51a0c7a";
+
+/// Where the virtual address is to be.
+pub(super) struct Vip {
+    pub(super) network_id: String,
+    pub(super) subnet_id: String,
+    pub(super) address: Option<IpAddr>,
+    /// The port that the client gives, or none.
+    pub(super) port_id: Option<String>,
+}
+
+/// The port with the virtual addresses, and the security group that Octavia made for it.
+pub(super) struct Plugged {
+    pub(super) port_id: String,
+    pub(super) group: String,
+    pub(super) addresses: Vec<FixedIp>,
+}
+
+/// A port with the virtual addresses: the client's, or a new one.
+pub(super) fn plug(
+    edit: &mut Edit<'_>,
+    owner: &Owner,
+    vip: &Vip,
+    additional: &[(String, Option<IpAddr>)],
+) -> Result<Plugged, Fault> {
+    let id = &owner.id;
+    let own = vip.port_id.clone();
+    let port_id = own.unwrap_or_else(|| edit.cloud.ids.uuid());
+    let mut addresses: Vec<FixedIp> = Vec::new();
+    if vip.port_id.is_some() {
+        let fixed = vip.address.map(|address| FixedIp {
+            subnet_id: vip.subnet_id.clone(),
+            address,
+        });
+        addresses.extend(fixed);
+    } else {
+        let first = (vip.subnet_id.clone(), vip.address);
+        for (subnet, address) in std::iter::once(&first).chain(additional) {
+            match edit.region.network.claim_in(subnet, *address, &port_id) {
+                Ok(fixed) => addresses.push(fixed),
+                Err(_) => {
+                    for fixed in &addresses {
+                        edit.region.network.unclaim(fixed);
+                    }
+                    return Err(cannot_plug(edit, vip, subnet, *address));
+                }
+            }
+        }
+    }
+    let now = edit.cloud.clock.now();
+    let network = &mut edit.region.network;
+    let group = network.create_group(SERVICE_PROJECT, &format!("lb-{id}"), "", now, &edit.cloud.ids);
+    if vip.port_id.is_some() {
+        network.change_port(&port_id, |port| port.security_groups = vec![group.clone()]);
+    } else {
+        let port = NewPort {
+            id: port_id.clone(),
+            name: format!("octavia-lb-{id}"),
+            network_id: vip.network_id.clone(),
+            device_id: format!("lb-{id}"),
+            device_owner: "Octavia".to_owned(),
+            description: String::new(),
+            fixed_ips: addresses.clone(),
+            status: "DOWN".to_owned(),
+            admin_state_up: false,
+            security_groups: vec![group.clone()],
+            tags: Vec::new(),
+            revision: 2,
+        };
+        let mut birth = edit.cloud.birth(edit.caller);
+        birth.project_id.clone_from(&owner.project_id);
+        network.insert_port(port, &birth, &edit.cloud.ids);
+    }
+    Ok(Plugged {
+        port_id,
+        group,
+        addresses,
+    })
+}
+
+/// Takes back what was made for a load balancer that is not made after all.
+pub(super) fn unplug(edit: &mut Edit<'_>, vip: &Vip, plugged: &Plugged) {
+    let network = &mut edit.region.network;
+    if vip.port_id.is_none() {
+        // It was made a moment ago.
+        let _present = network.remove_port(&plugged.port_id);
+    } else {
+        network.change_port(&plugged.port_id, |port| port.security_groups.clear());
+    }
+    network.remove_group(&plugged.group);
+}
+
+/// Why there is no address for it.
+fn cannot_plug(edit: &Edit<'_>, vip: &Vip, subnet: &str, address: Option<IpAddr>) -> Fault {
+    let Some(address) = address else {
+        let network = &vip.network_id;
+        let message = format!("No more IP addresses available on network {network}.");
+        return Fault::server(format!("Provider 'amphora' reports error: {message}"));
+    };
+    if edit.region.network.is_taken(subnet, address) {
+        return Fault::conflict(format!(
+            "The VIP IP address is already in use: IP address {address} already allocated in subnet {subnet}"
+        ));
+    }
+    Fault::server(format!(
+        "Provider 'amphora' reports error: IP address {address} is not a valid IP for the specified subnet."
+    ))
+}
+
+fn subnet(edit: &Edit<'_>, id: &str) -> Result<Arc<Subnet>, Fault> {
+    let subnet = edit.region.network.subnets.get(id).cloned();
+    subnet
+        .filter(|subnet| sees_network(edit, &subnet.network_id))
+        .ok_or_else(|| Fault::client(format!("Subnet {id} not found.")))
+}
+
+fn sees_network(edit: &Edit<'_>, id: &str) -> bool {
+    let network = edit.region.network.networks.get(id);
+    network.is_some_and(|network| {
+        edit.caller.admin
+            || network.project_id == edit.caller.project_id
+            || network.shared
+            || network.external
+    })
+}
+
+/// Where the virtual address is to be: on a port, in a network, or in a subnet.
+pub(super) fn wanted(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip, Fault> {
+    let (port, network, wanted) = (
+        text(fields, "vip_port_id"),
+        text(fields, "vip_network_id"),
+        text(fields, "vip_subnet_id"),
+    );
+    let address: Option<IpAddr> = text(fields, "vip_address").and_then(|text| text.parse().ok());
+    if let Some(id) = port {
+        let sees = |port: &&Arc<Port>| edit.caller.admin || port.project_id == edit.caller.project_id;
+        let port = edit.region.network.ports.get(id).filter(sees);
+        let port = port.ok_or_else(|| Fault::client(format!("Port {id} not found.")))?;
+        return vip_of_port(edit, port, wanted, address);
+    }
+    if let Some(network) = network {
+        return vip_of_network(edit, network, wanted, address);
+    }
+    let Some(wanted) = wanted else {
+        return Err(Fault::validation(
+            "VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id.",
+        ));
+    };
+    Ok(Vip {
+        network_id: subnet(edit, wanted)?.network_id.clone(),
+        subnet_id: wanted.to_owned(),
+        address,
+        port_id: None,
+    })
+}
+
+fn vip_of_port(
+    edit: &Edit<'_>,
+    port: &Port,
+    wanted: Option<&str>,
+    address: Option<IpAddr>,
+) -> Result<Vip, Fault> {
+    if !port.device_id.is_empty() {
+        return Err(Fault::validation(format!(
+            "Port {} is already used by device {} ",
+            port.id, port.device_id
+        )));
+    }
+    let fixed = match (wanted, address) {
+        (Some(wanted), _) => {
+            subnet(edit, wanted)?;
+            let found = port.fixed_ips.iter().find(|fixed| fixed.subnet_id == wanted);
+            found.ok_or("No VIP address found on the specified VIP port within the specified subnet.")
+        }
+        (None, Some(address)) => {
+            let found = port.fixed_ips.iter().find(|fixed| fixed.address == address);
+            found.ok_or("Specified VIP address not found on the specified VIP port.")
+        }
+        (None, None) => match port.fixed_ips.as_slice() {
+            [only] => Ok(only),
+            _ => Err(
+                "VIP port's subnet could not be determined. Please specify either a VIP subnet or address.",
+            ),
+        },
+    };
+    let fixed = fixed.map_err(Fault::validation)?;
+    Ok(Vip {
+        network_id: port.network_id.clone(),
+        subnet_id: fixed.subnet_id.clone(),
+        address: Some(fixed.address),
+        port_id: Some(port.id.clone()),
+    })
+}
+
+fn vip_of_network(
+    edit: &Edit<'_>,
+    id: &str,
+    wanted: Option<&str>,
+    address: Option<IpAddr>,
+) -> Result<Vip, Fault> {
+    let network = edit
+        .region
+        .network
+        .networks
+        .get(id)
+        .filter(|_| sees_network(edit, id))
+        .ok_or_else(|| Fault::client(format!("Network {id} not found.")))?;
+    let cidr = |subnet: &str| edit.region.network.subnets.get(subnet).map(|subnet| subnet.cidr);
+    let subnet_id = match (wanted, address) {
+        (Some(wanted), _) => network
+            .subnets
+            .iter()
+            .find(|known| *known == wanted)
+            .ok_or_else(|| Fault::client(format!("Subnet {wanted} not found.")))?,
+        (None, Some(address)) => network
+            .subnets
+            .iter()
+            .find(|subnet| cidr(subnet).is_some_and(|cidr| cidr.contains(&address)))
+            .ok_or_else(|| {
+                Fault::validation("Supplied network does not contain a subnet for VIP address specified.")
+            })?,
+        (None, None) => {
+            let is_v4 = |subnet: &&String| cidr(subnet).is_some_and(|cidr| cidr.addr().is_ipv4());
+            network
+                .subnets
+                .iter()
+                .find(is_v4)
+                .or_else(|| network.subnets.first())
+                .ok_or_else(|| Fault::validation("Supplied network does not contain a subnet."))?
+        }
+    };
+    Ok(Vip {
+        network_id: id.to_owned(),
+        subnet_id: subnet_id.clone(),
+        address,
+        port_id: None,
+    })
+}
+
+pub(super) fn additional(
+    edit: &Edit<'_>,
+    fields: &Map<String, Value>,
+    vip: &Vip,
+) -> Result<Vec<(String, Option<IpAddr>)>, Fault> {
+    let mut wishes: Vec<(String, Option<IpAddr>)> = Vec::new();
+    for wanted in list(fields, "additional_vips")
+        .iter()
+        .filter_map(Value::as_object)
+    {
+        let id = text(wanted, "subnet_id").unwrap_or_default();
+        if id == vip.subnet_id || wishes.iter().any(|(known, _)| known == id) {
+            return Err(Fault::validation(
+                "Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet.",
+            ));
+        }
+        let found = edit.region.network.subnets.get(id);
+        let found = found.ok_or_else(|| Fault::validation(format!("Subnet {id} not found")))?;
+        if found.network_id != vip.network_id {
+            return Err(Fault::validation(
+                "All VIP subnets must belong to the same network.",
+            ));
+        }
+        let address = text(wanted, "ip_address").and_then(|text| text.parse().ok());
+        wishes.push((id.to_owned(), address));
+    }
+    Ok(wishes)
+}
