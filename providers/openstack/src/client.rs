@@ -27,16 +27,16 @@ use openstack::{EndpointFilters, InterfaceType, auth::AuthType, session::Session
 use reqwest::RequestBuilder;
 use url::Url;
 
+pub(crate) use self::{
+    call::{Get, Verb, Write},
+    http::Tls,
+    ops::Op,
+};
 use self::{
     catalogue::{Interface, Service},
     identity::Credentials,
     keystone::{Keystone, Token},
     metrics::RequestMetrics,
-};
-pub(crate) use self::{
-    call::{Get, Verb, Write},
-    http::Tls,
-    ops::Op,
 };
 use crate::{config::Quotas, view::Generation};
 
@@ -99,7 +99,9 @@ impl Gates {
         self.logins.bucket(ops::IDENTITY).set_quota(quotas.identity);
         self.calls.bucket(ops::COMPUTE).set_quota(quotas.compute);
         self.calls.bucket(ops::NETWORK).set_quota(quotas.network);
-        self.calls.bucket(ops::LOAD_BALANCER).set_quota(quotas.load_balancer);
+        self.calls
+            .bucket(ops::LOAD_BALANCER)
+            .set_quota(quotas.load_balancer);
     }
 }
 
@@ -226,9 +228,7 @@ impl Api {
 
 /// Our own error behind one that went through the session, which keeps only text.
 fn precise(own: Option<Error>, session: openstack::Error) -> Error {
-    own.unwrap_or_else(|| {
-        Error::new(ErrorKind::Unexpected, "the session failed").with_source(session)
-    })
+    own.unwrap_or_else(|| Error::new(ErrorKind::Unexpected, "the session failed").with_source(session))
 }
 
 impl Interface {

@@ -23,7 +23,9 @@ use ccm_core::{
 use secrecy::{ExposeSecret, SecretString};
 
 use self::credentials::Given;
-pub(crate) use self::{environment::Environment, files::Files, keys::CloudConf, load_balancing::LoadBalancing, quota::Quotas};
+pub(crate) use self::{
+    environment::Environment, files::Files, keys::CloudConf, load_balancing::LoadBalancing, quota::Quotas,
+};
 use crate::{
     client::{Connection, Tls, catalogue::Interface, http},
     instances::{Networking, parse_sort_order},
@@ -43,6 +45,7 @@ pub(crate) struct Settings {
     /// How much may be asked of the services.
     pub(crate) quotas: Quotas,
     /// By what load balancers are made.
+    #[allow(dead_code, reason = "the plan model of Services is built on it")]
     pub(crate) load_balancing: LoadBalancing,
 }
 

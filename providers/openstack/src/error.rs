@@ -161,7 +161,10 @@ impl Refusal {
 }
 
 /// Nothing was done because the cloud is at work on the same thing: how long until it is worth another try.
-#[cfg_attr(not(test), expect(dead_code, reason = "the plan model of Services is built on it"))]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the plan model of Services is built on it")
+)]
 pub(crate) fn is_busy(error: &Error) -> Option<Duration> {
     match error.retry() {
         Retry::After(wait) if error.kind() == ErrorKind::Conflict => Some(wait),
@@ -170,7 +173,10 @@ pub(crate) fn is_busy(error: &Error) -> Option<Duration> {
 }
 
 /// Nothing was done because the thing is no longer as it was when it was read.
-#[cfg_attr(not(test), expect(dead_code, reason = "the plan model of Services is built on it"))]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the plan model of Services is built on it")
+)]
 pub(crate) fn is_stale(error: &Error) -> bool {
     error.kind() == ErrorKind::Conflict
         && error.retry() == Retry::Never
@@ -220,6 +226,15 @@ impl Fault {
                 message: faultstring,
                 name: text(&root, "faultcode"),
                 is_openstack: true,
+            };
+        }
+        // Barbican. Its web framework, which Octavia has, too, says so of a path that does not exist.
+        let description = text(&root, "description");
+        if !description.is_empty() && root.get("code").is_some_and(Value::is_u64) {
+            return Self {
+                is_openstack: !description.starts_with("The resource could not be found"),
+                message: description,
+                name: text(&root, "title"),
             };
         }
         // Version negotiation and the newer services: a list of errors.

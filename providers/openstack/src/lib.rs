@@ -5,7 +5,7 @@ mod client;
 mod config;
 mod error;
 mod instances;
-#[cfg_attr(not(test), allow(dead_code, reason = "the plan model of Services is built on it"))]
+#[allow(dead_code, reason = "the plan model of Services is built on it")]
 mod load_balancer;
 mod reload;
 mod view;

@@ -7,6 +7,7 @@ use ccm_core::{
     Error, ErrorKind, Outcome, Priority, Result,
     client::{CallOptions, Operation},
 };
+use futures_util::future::BoxFuture;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 use url::Url;
@@ -149,7 +150,7 @@ impl Api {
         };
         self.gate
             .call(get.op, priority, || async {
-                let (asked, reply) = self.attempt(get.op, &request).await?;
+                let (asked, reply) = self.attempt_boxed(get.op, &request).await?;
                 let body = body::read(reply, BODY_MAX).await;
                 parse(&asked, &body.map_err(|failure| failure.into_error(&asked))?)
             })
@@ -190,11 +191,9 @@ impl Api {
         priority: Priority,
         end: fn(&Asked, &[u8]) -> Result<T>,
     ) -> Result<T> {
-        let body = write
-            .body
-            .map(serde_json::to_vec)
-            .transpose()
-            .map_err(|error| Error::new(ErrorKind::Unexpected, "the request has no JSON").with_source(error))?;
+        let body = write.body.map(serde_json::to_vec).transpose().map_err(|error| {
+            Error::new(ErrorKind::Unexpected, "the request has no JSON").with_source(error)
+        })?;
         let request = Request {
             method: match write.verb {
                 Verb::Post => Method::POST,
@@ -217,7 +216,7 @@ impl Api {
         }
         self.gate
             .call(write.op, options, || async {
-                let (asked, reply) = self.attempt(write.op, &request).await?;
+                let (asked, reply) = self.attempt_boxed(write.op, &request).await?;
                 // That the answer was cut off leaves nothing to read; it may still be that there is nothing to say.
                 let body = body::read(reply, BODY_MAX).await;
                 match (end(&asked, body.as_deref().unwrap_or_default()), body) {
@@ -227,6 +226,15 @@ impl Api {
             })
             .await
             .map_err(|error| error.with_operation(write.op.name()))
+    }
+
+    /// As [`Self::attempt`], in a box: it is part of every future of this crate, and large.
+    fn attempt_boxed<'a>(
+        &'a self,
+        op: Op,
+        request: &'a Request<'_>,
+    ) -> BoxFuture<'a, Result<(Asked, reqwest::Response)>> {
+        Box::pin(self.attempt(op, request))
     }
 
     /// Sends the request once, or twice if the token turns out to be no good. The answer says yes.
@@ -260,7 +268,12 @@ impl Api {
         let reads = request.method == Method::GET;
         // A redirect can make a GET of anything else, and its answer says nothing of what was to be changed.
         if !reads && *reply.url() != url {
-            let text = format!("{} {}: was led to {}", asked.method, asked.path, reply.url().path());
+            let text = format!(
+                "{} {}: was led to {}",
+                asked.method,
+                asked.path,
+                reply.url().path()
+            );
             return Err(Error::new(ErrorKind::Unexpected, text).with_outcome(Outcome::Unknown));
         }
         let yes = match status {

@@ -273,12 +273,7 @@ mod tests {
                 Some("Two"),
                 "http://cloud/load-balancer/v2.0/",
             ),
-            (
-                Service::KeyManager,
-                Public,
-                None,
-                "http://cloud/key-manager/v1/",
-            ),
+            (Service::KeyManager, Public, None, "http://cloud/key-manager/v1/"),
         ] {
             assert_eq!(
                 catalogue().endpoint(service, interface, region).unwrap().as_str(),

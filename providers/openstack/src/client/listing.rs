@@ -142,7 +142,10 @@ impl Api {
             let mut pages = Pages::new(None);
             loop {
                 let fetched = pages.fetched();
-                match pages.next(|marker| self.page(path, query, marker, priority)).await {
+                match pages
+                    .next(|marker| self.page(path, query, marker, priority))
+                    .await
+                {
                     Ok(Some(page)) => things.extend(page),
                     Ok(None) => return Ok(things),
                     // The thing whose id was the marker is gone.

@@ -103,7 +103,14 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
-        assert!(!text.contains("never_seen"), "what was published before is replaced");
-        assert_eq!(text.matches("# TYPE openstack_api_requests ").count(), 1, "{text}");
+        assert!(
+            !text.contains("never_seen"),
+            "what was published before is replaced"
+        );
+        assert_eq!(
+            text.matches("# TYPE openstack_api_requests ").count(),
+            1,
+            "{text}"
+        );
     }
 }

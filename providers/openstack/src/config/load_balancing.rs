@@ -13,8 +13,8 @@ use super::{
 const PROVIDERS: [&str; 5] = ["amphora", "octavia", "ovn", "f5", "amphorav2"];
 /// Waits of the Go cloud controller for a load balancer, each a fifth longer than the last, the first of one second.
 const STEPS: u32 = 23;
-/// More steps than this would be months.
-const STEPS_MAX: u32 = 80;
+/// More steps than this would be weeks.
+const STEPS_MAX: u32 = 64;
 
 /// By what load balancers are made.
 #[allow(dead_code, reason = "the plan model of Services is built on it")]
@@ -41,12 +41,20 @@ impl LoadBalancing {
         };
         let version = section.lb_version.as_str();
         if !matches!(version, "" | "v2") {
-            complain("lb-version", true, format!("{version:?} is not supported; write v2 or nothing"));
+            complain(
+                "lb-version",
+                true,
+                format!("{version:?} is not supported; write v2 or nothing"),
+            );
         }
         let provider = section.lb_provider.as_str();
         if !PROVIDERS.contains(&provider) {
             let known = PROVIDERS.join(", ");
-            complain("lb-provider", false, format!("{provider:?} is not one of the known providers: {known}"));
+            complain(
+                "lb-provider",
+                false,
+                format!("{provider:?} is not one of the known providers: {known}"),
+            );
         }
         let store = section.container_store.as_str();
         if !matches!(store, "barbican" | "external") {
@@ -67,10 +75,14 @@ impl LoadBalancing {
             }
         }
         let steps = env.var("OCCM_WAIT_LB_ACTIVE_STEPS");
-        let steps = steps.map_or(Some(STEPS), |text| text.parse().ok()).unwrap_or_else(|| {
-            tracing::warn!("OCCM_WAIT_LB_ACTIVE_STEPS is no whole number from 0, it is taken for {STEPS}");
-            STEPS
-        });
+        let steps = steps
+            .map_or(Some(STEPS), |text| text.parse().ok())
+            .unwrap_or_else(|| {
+                tracing::warn!(
+                    "OCCM_WAIT_LB_ACTIVE_STEPS is no whole number from 0, it is taken for {STEPS}"
+                );
+                STEPS
+            });
         Self {
             conf: section.clone(),
             classes: conf.load_balancer_class.clone(),
@@ -94,6 +106,6 @@ mod tests {
         assert_eq!(patience(STEPS).as_secs(), 271);
         assert_eq!(patience(24).as_secs(), 326);
         assert_eq!((patience(0), patience(1)), (Duration::ZERO, Duration::ZERO));
-        assert!(patience(u32::MAX) < Duration::from_secs(100 * 86400));
+        assert!(patience(u32::MAX) < Duration::from_secs(7 * 86400));
     }
 }

@@ -140,10 +140,8 @@ impl Ports {
         }
         let ids: Vec<&str> = ids.into_iter().collect();
         let subports = list_ports(&self.api, ("id", &ids), &PORT_FIELDS, priority).await?;
-        let subports: HashMap<String, Port> = subports
-            .into_iter()
-            .map(|port| (port.id.clone(), port))
-            .collect();
+        let subports: HashMap<String, Port> =
+            subports.into_iter().map(|port| (port.id.clone(), port)).collect();
         let names = self
             .network_names(
                 subports.values().map(|port| port.network_id.as_str()).collect(),

@@ -98,7 +98,11 @@ pub(crate) struct Tolerated {
 
 impl fmt::Display for Tolerated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {:?} has no meaning, {} is used", self.key, self.value, self.used)
+        write!(
+            f,
+            "{}: {:?} has no meaning, {} is used",
+            self.key, self.value, self.used
+        )
     }
 }
 
@@ -248,12 +252,25 @@ mod tests {
         assert!(!reader.flag(KEEP_FLOATING_IP, false));
         assert!(reader.flag(X_FORWARDED_FOR, true), "neither true nor false");
         assert!(reader.flag(ENABLE_HEALTH_MONITOR, true), "absent");
-        assert_eq!(reader.number(CONNECTION_LIMIT, -1, allowed::CONNECTION_LIMIT), 100);
-        assert_eq!(reader.number(TIMEOUT_CLIENT_DATA, 50_000, allowed::TIMEOUT), 50_000);
-        assert_eq!(reader.number(TIMEOUT_MEMBER_DATA, 50_000, allowed::TIMEOUT), 50_000);
+        assert_eq!(
+            reader.number(CONNECTION_LIMIT, -1, allowed::CONNECTION_LIMIT),
+            100
+        );
+        assert_eq!(
+            reader.number(TIMEOUT_CLIENT_DATA, 50_000, allowed::TIMEOUT),
+            50_000
+        );
+        assert_eq!(
+            reader.number(TIMEOUT_MEMBER_DATA, 50_000, allowed::TIMEOUT),
+            50_000
+        );
         assert_eq!(reader.number(TIMEOUT_TCP_INSPECT, 0, allowed::TIMEOUT), 0);
         assert_eq!(reader.proxy(), Proxy::Off);
-        assert_eq!(reader.text(FLOATING_NETWORK_ID, "net"), "", "takes the place of the config's");
+        assert_eq!(
+            reader.text(FLOATING_NETWORK_ID, "net"),
+            "",
+            "takes the place of the config's"
+        );
         assert_eq!(reader.text(SUBNET_ID, "sub"), "sub");
         let noted: Vec<_> = reader
             .finish()
@@ -308,7 +325,10 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), all);
         for (name, kind, doc) in ALL {
-            assert!(name.contains('/') && !kind.is_empty() && doc.trim().ends_with('.'), "{name}");
+            assert!(
+                name.contains('/') && !kind.is_empty() && doc.trim().ends_with('.'),
+                "{name}"
+            );
         }
     }
 }

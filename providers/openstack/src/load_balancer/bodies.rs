@@ -46,7 +46,6 @@ impl<T: Serialize> Serialize for Envelope<T> {
     }
 }
 
-
 /// A new load balancer. Empty texts are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct NewLoadBalancer {

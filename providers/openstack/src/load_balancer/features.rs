@@ -100,12 +100,16 @@ mod tests {
     use super::*;
 
     fn newest(text: &str) -> Option<u32> {
-        serde_json::from_str::<Document>(text).unwrap().newest().map(|version| version.0)
+        serde_json::from_str::<Document>(text)
+            .unwrap()
+            .newest()
+            .map(|version| version.0)
     }
 
     #[test]
     fn the_newest_version_counts_wherever_it_stands() {
-        let list = r#"{"versions": [{"id": "v1"}, {"id": "v2.27", "status": "CURRENT"}, {"id": "v2.9"}, {}]}"#;
+        let list =
+            r#"{"versions": [{"id": "v1"}, {"id": "v2.27", "status": "CURRENT"}, {"id": "v2.9"}, {}]}"#;
         assert_eq!(newest(list), Some(27));
         assert_eq!(newest(r#"{"versions": [{"id": "v1"}, {"id": "v3.0"}]}"#), None);
         assert!(serde_json::from_str::<Document>("{}").is_err());
@@ -128,7 +132,11 @@ mod tests {
             (10, "amphora", Feature::AdditiveMembers, false),
         ] {
             let capabilities = Capabilities::of(Version(minor), provider);
-            assert_eq!(capabilities.has(feature), has, "{feature:?} with v2.{minor} of {provider}");
+            assert_eq!(
+                capabilities.has(feature),
+                has,
+                "{feature:?} with v2.{minor} of {provider}"
+            );
         }
     }
 }

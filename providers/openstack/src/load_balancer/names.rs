@@ -33,7 +33,9 @@ pub(crate) fn legacy_load_balancer(service: &ServiceId) -> String {
 
 /// The description of a Service's load balancer.
 pub(crate) fn load_balancer_description(cluster: &str, service: &ServiceId) -> String {
-    cut(format!("Kubernetes external service {service} from cluster {cluster}"))
+    cut(format!(
+        "Kubernetes external service {service} from cluster {cluster}"
+    ))
 }
 
 /// The name of the listener for the port with this index.
@@ -158,7 +160,10 @@ mod tests {
     fn the_cluster_is_found_in_a_name() {
         for (name, cluster) in [
             ("kube_service_kubernetes_ns_svc", Some("kubernetes")),
-            ("listener_0_kube_service_my_long_cluster_ns_svc", Some("my_long_cluster")),
+            (
+                "listener_0_kube_service_my_long_cluster_ns_svc",
+                Some("my_long_cluster"),
+            ),
             // Cut within the Service's name, or within the namespace's.
             ("kube_service_cluster_ns_s", Some("cluster")),
             ("kube_service_cluster_n", Some("cluster")),
@@ -175,13 +180,21 @@ mod tests {
     fn the_cluster_is_renamed_once_and_after_the_prefix() {
         for (name, old, new, expected) in [
             ("kube_service_old_ns_svc", "old", "new", "kube_service_new_ns_svc"),
-            ("pool_0_kube_service_old_old_svc", "old", "new", "pool_0_kube_service_new_old_svc"),
+            (
+                "pool_0_kube_service_old_old_svc",
+                "old",
+                "new",
+                "pool_0_kube_service_new_old_svc",
+            ),
             ("kube_service_kube_ns_svc", "kube", "x", "kube_service_x_ns_svc"),
             ("kube_service_a_ns_svc", "other", "new", "kube_service_a_ns_svc"),
             ("web", "web", "new", "web"),
         ] {
             assert_eq!(with_cluster(name, old, new), expected);
         }
-        assert_eq!(with_cluster("kube_service_old_ns_svc", "old", &"n".repeat(300)).len(), 255);
+        assert_eq!(
+            with_cluster("kube_service_old_ns_svc", "old", &"n".repeat(300)).len(),
+            255
+        );
     }
 }

@@ -42,15 +42,8 @@ use super::{
     },
 };
 use crate::{
-    client::{
-        Api, Get, Op,
-        catalogue::Service,
-        listing::One,
-    },
-    instances::{
-        ports::list_ports,
-        records::Port,
-    },
+    client::{Api, Get, Op, catalogue::Service, listing::One},
+    instances::{ports::list_ports, records::Port},
 };
 
 /// Query of a listing.
@@ -64,13 +57,19 @@ impl Shelved for LoadBalancer {
 
 impl Shelved for Listener {
     fn keys(&self) -> Vec<&str> {
-        self.loadbalancers.iter().map(|balancer| balancer.id.as_str()).collect()
+        self.loadbalancers
+            .iter()
+            .map(|balancer| balancer.id.as_str())
+            .collect()
     }
 }
 
 impl Shelved for Pool {
     fn keys(&self) -> Vec<&str> {
-        self.loadbalancers.iter().map(|balancer| balancer.id.as_str()).collect()
+        self.loadbalancers
+            .iter()
+            .map(|balancer| balancer.id.as_str())
+            .collect()
     }
 }
 
@@ -180,7 +179,10 @@ impl Reads {
             let get = octavia(Op::LoadBalancerVersions, &[], &[]);
             let document: super::features::Document = self.api.get_unversioned(&get, priority).await?;
             document.newest().ok_or_else(|| {
-                Error::new(ErrorKind::Unsupported, "Octavia's list of versions has no version 2")
+                Error::new(
+                    ErrorKind::Unsupported,
+                    "Octavia's list of versions has no version 2",
+                )
             })
         };
         self.version.get_or_try_init(probe).await.copied()
@@ -223,10 +225,7 @@ impl Reads {
         let get = octavia(Op::LoadBalancerGet, &path, &[]);
         match self.api.get::<One<LoadBalancer>>(&get, priority).await {
             Ok(One(found)) if found.id != id => Err(another("load balancer", id, &found.id)),
-            Ok(One(found)) => Ok(found
-                .provisioning_status
-                .exists()
-                .then(|| Arc::new(found))),
+            Ok(One(found)) => Ok(found.provisioning_status.exists().then(|| Arc::new(found))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -279,9 +278,10 @@ impl Reads {
     /// If it can not be read.
     pub(crate) async fn children(&self, balancer: &LoadBalancer, ask: Ask) -> Result<Children> {
         let project = self.api.project().await?;
-        let foreign = project.is_some_and(|own| !balancer.project_id.is_empty() && own != balancer.project_id);
+        let foreign =
+            project.is_some_and(|own| !balancer.project_id.is_empty() && own != balancer.project_id);
         if foreign {
-            return self.foreign_children(&balancer.id, ask.priority).await;
+            return Box::pin(self.foreign_children(&balancer.id, ask.priority)).await;
         }
         let id = Some(balancer.id.as_str());
         let (listeners, pools) = tokio::try_join!(
@@ -338,7 +338,9 @@ impl Reads {
         priority: Priority,
     ) -> Result<Vec<Arc<[Member]>>> {
         let each = pools.iter().map(|pool| async move {
-            let known = (contents == Contents::Which).then(|| self.members.of(pool)).flatten();
+            let known = (contents == Contents::Which)
+                .then(|| self.members.of(pool))
+                .flatten();
             match known {
                 Some(members) => Ok(members),
                 None => self.members_uncached(&pool.id, priority).await,

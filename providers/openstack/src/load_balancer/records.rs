@@ -105,7 +105,10 @@ impl From<String> for Provisioning {
 impl Provisioning {
     /// Whether Octavia is at work on it, so that it can not be changed now.
     pub(crate) fn is_pending(&self) -> bool {
-        matches!(self, Self::PendingCreate | Self::PendingUpdate | Self::PendingDelete)
+        matches!(
+            self,
+            Self::PendingCreate | Self::PendingUpdate | Self::PendingDelete
+        )
     }
 
     /// Whether it exists, if only for a while yet.
@@ -379,19 +382,64 @@ mod tests {
     #[test]
     fn null_is_as_good_as_missing_and_what_is_new_is_left_out() {
         tolerant::<LoadBalancer>(&[
-            "name", "description", "provider", "vip_address", "vip_port_id", "flavor_id", "availability_zone",
-            "tags", "additional_vips", "listeners", "pools", "provisioning_status", "updated_at",
+            "name",
+            "description",
+            "provider",
+            "vip_address",
+            "vip_port_id",
+            "flavor_id",
+            "availability_zone",
+            "tags",
+            "additional_vips",
+            "listeners",
+            "pools",
+            "provisioning_status",
+            "updated_at",
         ]);
         tolerant::<Listener>(&[
-            "name", "default_pool_id", "insert_headers", "default_tls_container_ref", "allowed_cidrs", "tags",
-            "connection_limit", "timeout_client_data", "loadbalancers", "protocol_port",
+            "name",
+            "default_pool_id",
+            "insert_headers",
+            "default_tls_container_ref",
+            "allowed_cidrs",
+            "tags",
+            "connection_limit",
+            "timeout_client_data",
+            "loadbalancers",
+            "protocol_port",
         ]);
-        tolerant::<Pool>(&["session_persistence", "healthmonitor_id", "members", "listeners", "loadbalancers"]);
-        tolerant::<Member>(&["subnet_id", "monitor_port", "monitor_address", "weight", "backup", "name"]);
-        tolerant::<Monitor>(&["url_path", "http_method", "expected_codes", "max_retries_down", "pools", "delay"]);
+        tolerant::<Pool>(&[
+            "session_persistence",
+            "healthmonitor_id",
+            "members",
+            "listeners",
+            "loadbalancers",
+        ]);
+        tolerant::<Member>(&[
+            "subnet_id",
+            "monitor_port",
+            "monitor_address",
+            "weight",
+            "backup",
+            "name",
+        ]);
+        tolerant::<Monitor>(&[
+            "url_path",
+            "http_method",
+            "expected_codes",
+            "max_retries_down",
+            "pools",
+            "delay",
+        ]);
         tolerant::<FloatingIp>(&["port_id", "description", "tags", "revision_number"]);
         tolerant::<SecurityGroup>(&["description", "tags", "security_group_rules"]);
-        tolerant::<Rule>(&["protocol", "port_range_min", "port_range_max", "remote_ip_prefix", "remote_group_id"]);
+        tolerant::<Rule>(&[
+            "protocol",
+            "port_range_min",
+            "port_range_max",
+            "remote_ip_prefix",
+            "remote_group_id",
+        ]);
         tolerant::<Subnet>(&["name", "tags", "cidr", "ip_version"]);
     }
 

@@ -48,7 +48,9 @@ mod tests {
 
     #[test]
     fn all_items_have_to_match() {
-        let node: Labels = [("env", "prod"), ("pool", ""), ("x", "a=b")].into_iter().collect();
+        let node: Labels = [("env", "prod"), ("pool", ""), ("x", "a=b")]
+            .into_iter()
+            .collect();
         for (selector, matches) in [
             ("", true),
             ("env=prod", true),

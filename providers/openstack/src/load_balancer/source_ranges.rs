@@ -80,7 +80,10 @@ impl SourceRanges {
 
     /// Whether they are all of one family; what Octavia refuses otherwise.
     pub(crate) fn families(&self) -> BTreeSet<IpFamily> {
-        self.ranges.iter().map(|range| IpFamily::of(range.addr())).collect()
+        self.ranges
+            .iter()
+            .map(|range| IpFamily::of(range.addr()))
+            .collect()
     }
 }
 
@@ -108,7 +111,11 @@ mod tests {
     #[test]
     fn ranges_are_brought_into_network_form_and_named_once() {
         assert_eq!(
-            texts(&["192.168.32.1/24", " 192.168.32.0/24 ", "10.0.0.1/32"], None, None),
+            texts(
+                &["192.168.32.1/24", " 192.168.32.0/24 ", "10.0.0.1/32"],
+                None,
+                None
+            ),
             ["10.0.0.1/32", "192.168.32.0/24"]
         );
         assert_eq!(
@@ -129,9 +136,17 @@ mod tests {
     #[test]
     fn what_is_no_range_is_refused_by_name() {
         for (field, annotation, named) in [
-            (&["10.0.0.1"][..], None, "spec.loadBalancerSourceRanges: \"10.0.0.1\""),
+            (
+                &["10.0.0.1"][..],
+                None,
+                "spec.loadBalancerSourceRanges: \"10.0.0.1\"",
+            ),
             (&[], Some("10.0.0.0/8,,"), "load-balancer-source-ranges: \"\""),
-            (&[], Some("10.0.0.0/40"), "load-balancer-source-ranges: \"10.0.0.0/40\""),
+            (
+                &[],
+                Some("10.0.0.0/40"),
+                "load-balancer-source-ranges: \"10.0.0.0/40\"",
+            ),
         ] {
             let error = SourceRanges::of(field.iter().copied(), annotation, None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidSpec);

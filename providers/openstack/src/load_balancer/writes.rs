@@ -4,11 +4,14 @@
 //! happened of which the answer says nothing or was lost. A thing below a load balancer is put there as it will be once
 //! the load balancer has settled; until then the load balancer itself says that it has not.
 
+mod graph;
+
 use std::time::Duration;
 
 use ccm_core::{Outcome, Priority, Result};
 use serde::Serialize;
 
+use self::graph::{Graph, NewChildren};
 use super::{
     bodies::{
         Envelope, FloatingIpChange, ListenerChange, LoadBalancerChange, MemberBody, Members, MonitorChange,
@@ -52,15 +55,43 @@ impl<'a> Writes<'a> {
     /// # Errors
     /// As [`crate::error`] maps them; so for all of them.
     pub(crate) async fn create_load_balancer(&self, body: &NewLoadBalancer) -> Result<LoadBalancer> {
-        let pools = body.listeners.iter().filter_map(|listener| listener.default_pool.as_ref());
+        let pools = body
+            .listeners
+            .iter()
+            .filter_map(|listener| listener.default_pool.as_ref());
         let members: usize = pools.map(|pool| pool.members.len()).sum();
-        let made: LoadBalancer = self
-            .send(Op::LoadBalancerCreate, Verb::Post, LoadBalancer::PATH, Some(body), bulk(members))
-            .await?;
-        self.reads.balancers.learned(made.clone());
-        // Its listeners and pools are not in the answer as they are in listings.
-        self.touch_children(&made.id);
-        Ok(made)
+        let envelope = Envelope(LoadBalancer::ONE, body);
+        let write = Write {
+            timeout: bulk(members),
+            ..Write::new(
+                Op::LoadBalancerCreate,
+                Service::LoadBalancer,
+                Verb::Post,
+                LoadBalancer::PATH,
+            )
+        };
+        let Graph { balancer, children } = self.api.write(&write.json(&envelope), self.priority).await?;
+        self.reads.balancers.learned(balancer.clone());
+        match children {
+            Some(NewChildren {
+                listeners,
+                pools,
+                monitors,
+            }) => {
+                for listener in listeners {
+                    self.reads.listeners.learned(listener);
+                }
+                for (pool, members) in pools {
+                    self.reads.members.read(&pool.id, members);
+                    self.reads.pools.learned(pool);
+                }
+                for monitor in monitors {
+                    self.reads.monitors.learned(monitor);
+                }
+            }
+            None => self.reads.touch_children(&balancer.id),
+        }
+        Ok(balancer)
     }
 
     /// Changes a load balancer's own fields.
@@ -70,7 +101,9 @@ impl<'a> Writes<'a> {
         body: &LoadBalancerChange,
     ) -> Result<LoadBalancer> {
         let path = ["lbaas", "loadbalancers", id];
-        let result = self.send(Op::LoadBalancerUpdate, Verb::Put, &path, Some(body), None).await;
+        let result = self
+            .send(Op::LoadBalancerUpdate, Verb::Put, &path, Some(body), None)
+            .await;
         self.note(&self.reads.balancers, id, result)
     }
 
@@ -83,7 +116,7 @@ impl<'a> Writes<'a> {
         };
         let result = self.api.execute(&write, self.priority).await;
         self.reads.balancers.touched(id);
-        self.touch_children(id);
+        self.reads.touch_children(id);
         gone_is_deleted(result)
     }
 
@@ -112,14 +145,18 @@ impl<'a> Writes<'a> {
         body: &ListenerChange,
     ) -> Result<Listener> {
         let path = ["lbaas", "listeners", id];
-        let result = self.send(Op::ListenerUpdate, Verb::Put, &path, Some(body), None).await;
+        let result = self
+            .send(Op::ListenerUpdate, Verb::Put, &path, Some(body), None)
+            .await;
         self.below(balancer, &self.reads.listeners, result)
     }
 
     /// Deletes a listener. That there is none is no error. Its pool stays.
     pub(crate) async fn delete_listener(&self, balancer: &str, id: &str) -> Result<()> {
         let path = ["lbaas", "listeners", id];
-        let result = self.delete(Op::ListenerDelete, Service::LoadBalancer, &path).await;
+        let result = self
+            .delete(Op::ListenerDelete, Service::LoadBalancer, &path)
+            .await;
         // Its pool no longer says that it is the listener's.
         self.reads.pools.touched(balancer);
         self.less(balancer, &self.reads.listeners, id, result)
@@ -128,7 +165,13 @@ impl<'a> Writes<'a> {
     /// Makes a pool for a listener, which its body names.
     pub(crate) async fn create_pool(&self, balancer: &str, body: &NewPool) -> Result<Pool> {
         let result = self
-            .send(Op::PoolCreate, Verb::Post, Pool::PATH, Some(body), bulk(body.members.len()))
+            .send(
+                Op::PoolCreate,
+                Verb::Post,
+                Pool::PATH,
+                Some(body),
+                bulk(body.members.len()),
+            )
             .await;
         self.reads.listeners.touched(balancer);
         self.below(balancer, &self.reads.pools, result)
@@ -137,7 +180,9 @@ impl<'a> Writes<'a> {
     /// Changes a pool.
     pub(crate) async fn update_pool(&self, balancer: &str, id: &str, body: &PoolChange) -> Result<Pool> {
         let path = ["lbaas", "pools", id];
-        let result = self.send(Op::PoolUpdate, Verb::Put, &path, Some(body), None).await;
+        let result = self
+            .send(Op::PoolUpdate, Verb::Put, &path, Some(body), None)
+            .await;
         self.below(balancer, &self.reads.pools, result)
     }
 
@@ -154,7 +199,9 @@ impl<'a> Writes<'a> {
     /// Adds members to a pool, or changes those that are there; the others stay. Needs
     /// [`AdditiveMembers`](super::features::Feature::AdditiveMembers).
     pub(crate) async fn add_members(&self, balancer: &str, pool: &str, members: &[MemberBody]) -> Result<()> {
-        let result = self.members_update(pool, members, &[("additive_only", "true")]).await;
+        let result = self
+            .members_update(pool, members, &[("additive_only", "true")])
+            .await;
         match &result {
             Ok(()) => self.reads.members.added(pool, members.iter().map(expected)),
             Err(_) => self.reads.members.forget(pool),
@@ -176,9 +223,16 @@ impl<'a> Writes<'a> {
     }
 
     /// Makes one member.
-    pub(crate) async fn create_member(&self, balancer: &str, pool: &str, body: &MemberBody) -> Result<Member> {
+    pub(crate) async fn create_member(
+        &self,
+        balancer: &str,
+        pool: &str,
+        body: &MemberBody,
+    ) -> Result<Member> {
         let path = ["lbaas", "pools", pool, "members"];
-        let result: Result<Member> = self.send(Op::MemberCreate, Verb::Post, &path, Some(body), None).await;
+        let result: Result<Member> = self
+            .send(Op::MemberCreate, Verb::Post, &path, Some(body), None)
+            .await;
         // It is read once again, with its id.
         self.reads.members.forget(pool);
         self.members_changed(balancer, result)
@@ -202,10 +256,9 @@ impl<'a> Writes<'a> {
             .await;
         let result: Result<Monitor> = self.below(balancer, &self.reads.monitors, result);
         match &result {
-            Ok(monitor) => self
-                .reads
-                .pools
-                .amend(&body.pool_id, |pool| pool.healthmonitor_id.clone_from(&monitor.id)),
+            Ok(monitor) => self.reads.pools.amend(&body.pool_id, |pool| {
+                pool.healthmonitor_id.clone_from(&monitor.id);
+            }),
             Err(_) => self.reads.pools.touched(balancer),
         }
         result
@@ -219,7 +272,9 @@ impl<'a> Writes<'a> {
         body: &MonitorChange,
     ) -> Result<Monitor> {
         let path = ["lbaas", "healthmonitors", id];
-        let result = self.send(Op::MonitorUpdate, Verb::Put, &path, Some(body), None).await;
+        let result = self
+            .send(Op::MonitorUpdate, Verb::Put, &path, Some(body), None)
+            .await;
         self.below(balancer, &self.reads.monitors, result)
     }
 
@@ -237,7 +292,13 @@ impl<'a> Writes<'a> {
     /// Takes a floating address from its network, for a port if its body names one.
     pub(crate) async fn create_floating_ip(&self, body: &NewFloatingIp) -> Result<FloatingIp> {
         let result = self
-            .send(Op::FloatingIpCreate, Verb::Post, FloatingIp::PATH, Some(body), None)
+            .send(
+                Op::FloatingIpCreate,
+                Verb::Post,
+                FloatingIp::PATH,
+                Some(body),
+                None,
+            )
             .await;
         self.note(&self.reads.floating_ips, &body.port_id, result)
     }
@@ -250,7 +311,9 @@ impl<'a> Writes<'a> {
         body: &FloatingIpChange,
     ) -> Result<FloatingIp> {
         let path = ["floatingips", id];
-        let result = self.send(Op::FloatingIpUpdate, Verb::Put, &path, Some(body), None).await;
+        let result = self
+            .send(Op::FloatingIpUpdate, Verb::Put, &path, Some(body), None)
+            .await;
         self.note(&self.reads.floating_ips, port, result)
     }
 
@@ -264,7 +327,13 @@ impl<'a> Writes<'a> {
     /// Makes a security group. Neutron gives it two rules that let everything out.
     pub(crate) async fn create_security_group(&self, body: &NewSecurityGroup) -> Result<SecurityGroup> {
         let result = self
-            .send(Op::SecurityGroupCreate, Verb::Post, SecurityGroup::PATH, Some(body), None)
+            .send(
+                Op::SecurityGroupCreate,
+                Verb::Post,
+                SecurityGroup::PATH,
+                Some(body),
+                None,
+            )
             .await;
         self.note(&self.reads.security_groups, &body.name, result)
     }
@@ -283,14 +352,22 @@ impl<'a> Writes<'a> {
     /// Deletes a security group. That there is none is no error; that a port has it is one.
     pub(crate) async fn delete_security_group(&self, name: &str, id: &str) -> Result<()> {
         let path = ["security-groups", id];
-        let result = self.delete(Op::SecurityGroupDelete, Service::Network, &path).await;
+        let result = self
+            .delete(Op::SecurityGroupDelete, Service::Network, &path)
+            .await;
         noted_delete(&self.reads.security_groups, name, id, result)
     }
 
     /// Makes a rule of a security group with this name; its body has the group's id.
     pub(crate) async fn create_rule(&self, group: &str, body: &NewRule) -> Result<Rule> {
         let result: Result<Rule> = self
-            .send(Op::SecurityGroupRuleCreate, Verb::Post, Rule::PATH, Some(body), None)
+            .send(
+                Op::SecurityGroupRuleCreate,
+                Verb::Post,
+                Rule::PATH,
+                Some(body),
+                None,
+            )
             .await;
         match &result {
             Ok(rule) => self
@@ -305,7 +382,9 @@ impl<'a> Writes<'a> {
     /// Deletes a rule of a security group with this name and id. That there is none is no error.
     pub(crate) async fn delete_rule(&self, group: (&str, &str), id: &str) -> Result<()> {
         let path = ["security-group-rules", id];
-        let result = self.delete(Op::SecurityGroupRuleDelete, Service::Network, &path).await;
+        let result = self
+            .delete(Op::SecurityGroupRuleDelete, Service::Network, &path)
+            .await;
         let (name, group) = group;
         match &result {
             Ok(()) => self
@@ -425,14 +504,13 @@ impl<'a> Writes<'a> {
             // Also what was refused may have been because of a change that is not ours.
             Err(_) => self.reads.balancers.touched(balancer),
         }
-        if result.as_ref().is_err_and(|error| error.outcome() == Outcome::Unknown) {
-            self.touch_children(balancer);
+        if result
+            .as_ref()
+            .is_err_and(|error| error.outcome() == Outcome::Unknown)
+        {
+            self.reads.touch_children(balancer);
         }
         result
-    }
-
-    fn touch_children(&self, balancer: &str) {
-        self.reads.touch_children(balancer);
     }
 }
 

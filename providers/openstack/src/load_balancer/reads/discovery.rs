@@ -140,27 +140,32 @@ impl Discovery {
         }
         let (api, secret) = (self.api.clone(), secret.clone());
         let key = secret.clone();
-        let found = kept(&self.secrets, key, |found| !found, move || async move {
-            // That there is an answer is enough.
-            #[derive(Deserialize)]
-            struct Anything {}
-            let (op, path) = match &secret {
-                SecretRef::Container(id) => (Op::ContainerGet, ["containers", id.as_str()]),
-                SecretRef::Secret(id) => (Op::SecretGet, ["secrets", id.as_str()]),
-            };
-            let get = Get {
-                op,
-                service: Service::KeyManager,
-                path: &path,
-                query: &[],
-                microversion: None,
-            };
-            match api.get::<Anything>(&get, priority).await {
-                Ok(Anything {}) => Ok(true),
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-                Err(error) => Err(error),
-            }
-        })
+        let found = kept(
+            &self.secrets,
+            key,
+            |found| !found,
+            move || async move {
+                // That there is an answer is enough.
+                #[derive(Deserialize)]
+                struct Anything {}
+                let (op, path) = match &secret {
+                    SecretRef::Container(id) => (Op::ContainerGet, ["containers", id.as_str()]),
+                    SecretRef::Secret(id) => (Op::SecretGet, ["secrets", id.as_str()]),
+                };
+                let get = Get {
+                    op,
+                    service: Service::KeyManager,
+                    path: &path,
+                    query: &[],
+                    microversion: None,
+                };
+                match api.get::<Anything>(&get, priority).await {
+                    Ok(Anything {}) => Ok(true),
+                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+                    Err(error) => Err(error),
+                }
+            },
+        )
         .await?;
         Ok(*found)
     }

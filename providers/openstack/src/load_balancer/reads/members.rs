@@ -81,7 +81,7 @@ impl Members {
     }
 
     /// These are the members of the pool: they were just read.
-    pub(super) fn read(&self, pool: &str, members: Vec<Member>) -> Arc<[Member]> {
+    pub(crate) fn read(&self, pool: &str, members: Vec<Member>) -> Arc<[Member]> {
         let shared: Arc<[Member]> = members.as_slice().into();
         let known = Known {
             members,
@@ -199,9 +199,15 @@ mod tests {
     #[test]
     fn the_same_ids_are_the_same_members() {
         let members = two();
-        assert_eq!(known(&members, &["b", "a"]).unwrap(), ["a@10.0.0.1", "b@10.0.0.2"]);
+        assert_eq!(
+            known(&members, &["b", "a"]).unwrap(),
+            ["a@10.0.0.1", "b@10.0.0.2"]
+        );
         assert!(known(&members, &["a", "b", "c"]).is_none(), "somebody added one");
-        assert!(known(&members, &["a", "b"]).is_none(), "after which nothing is known");
+        assert!(
+            known(&members, &["a", "b"]).is_none(),
+            "after which nothing is known"
+        );
     }
 
     #[test]
