@@ -67,7 +67,7 @@ pub use batch::{BatchConfig, Batcher};
 pub use cache::{Cache, CacheConfig};
 pub use fence::{Fence, Fenced};
 pub use gate::{CallOptions, Gate, GateConfig};
-pub use metrics::ClientMetrics;
+pub use metrics::{ClientMetrics, ProviderMetrics};
 pub use op::{Effect, Operation};
 pub use page::{Marker, Page, Pages, collect};
 pub use rate_limit::{Bucket, BucketState, Permit, Quota};

@@ -7,36 +7,38 @@
 //! every refusal is mapped in one place ([`crate::error`]). The crate repeats nothing; only the gate does.
 
 mod body;
+mod call;
 pub(crate) mod catalogue;
 pub(crate) mod http;
 pub(crate) mod identity;
 mod keystone;
+pub(crate) mod listing;
+mod metrics;
 mod ops;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use ::http::{Method, StatusCode};
 use async_trait::async_trait;
 use ccm_core::{
-    BuildContext, Error, Priority, Result,
+    BuildContext, Error, ErrorKind, Result,
     client::{Gate, GateConfig, RetryPolicy},
 };
 use openstack::{EndpointFilters, InterfaceType, auth::AuthType, session::Session};
 use reqwest::RequestBuilder;
-use serde::de::DeserializeOwned;
 use url::Url;
 
+pub(crate) use self::{
+    call::{Get, Verb, Write},
+    http::Tls,
+    ops::Op,
+};
 use self::{
     catalogue::{Interface, Service},
     identity::Credentials,
     keystone::{Keystone, Token},
+    metrics::RequestMetrics,
 };
-pub(crate) use self::{http::Tls, ops::Op};
-use crate::{
-    config::Quotas,
-    error::{Asked, Failure, Refusal},
-    view::Generation,
-};
+use crate::{config::Quotas, view::Generation};
 
 /// A page of a thousand servers has some three megabytes; a server with much metadata ten times that.
 const BODY_MAX: usize = 64 << 20;
@@ -56,27 +58,13 @@ pub(crate) struct Connection {
     pub(crate) interface: Interface,
 }
 
-/// A read of the cloud's API.
-#[derive(Clone, Debug)]
-pub(crate) struct Get<'a> {
-    /// What kind of call it is.
-    pub(crate) op: Op,
-    /// Of which service.
-    pub(crate) service: Service,
-    /// Below the service's URL. Escaped here.
-    pub(crate) path: &'a [&'a str],
-    /// Escaped here.
-    pub(crate) query: &'a [(&'static str, &'a str)],
-    /// Nova's microversion; none is 2.1.
-    pub(crate) microversion: Option<&'static str>,
-}
-
 /// What all connections to one cloud share, whatever their credentials: the quota is the process's.
 #[derive(Clone, Debug)]
 pub(crate) struct Gates {
     calls: Gate,
     /// A call that needs a token repeats its attempt, and with it the request for the token.
     logins: Gate,
+    requests: RequestMetrics,
 }
 
 impl Gates {
@@ -90,10 +78,17 @@ impl Gates {
             buckets: vec![(ops::IDENTITY, quotas.identity)],
             ..config.clone()
         };
-        config.buckets = vec![(ops::COMPUTE, quotas.compute), (ops::NETWORK, quotas.network)];
+        config.buckets = vec![
+            (ops::COMPUTE, quotas.compute),
+            (ops::NETWORK, quotas.network),
+            (ops::LOAD_BALANCER, quotas.load_balancer),
+        ];
         // Not for tokens: a standby needs one, too.
         config.fence = context.fence.clone();
+        let requests = RequestMetrics::default();
+        context.metrics.publish(crate::NAME, Arc::new(requests.clone()));
         Self {
+            requests,
             calls: Gate::new(config, &context.metrics),
             logins: Gate::new(once, &context.metrics),
         }
@@ -104,6 +99,9 @@ impl Gates {
         self.logins.bucket(ops::IDENTITY).set_quota(quotas.identity);
         self.calls.bucket(ops::COMPUTE).set_quota(quotas.compute);
         self.calls.bucket(ops::NETWORK).set_quota(quotas.network);
+        self.calls
+            .bucket(ops::LOAD_BALANCER)
+            .set_quota(quotas.load_balancer);
     }
 }
 
@@ -113,6 +111,7 @@ pub(crate) struct Api {
     session: Session,
     keystone: Arc<Keystone>,
     gate: Gate,
+    requests: RequestMetrics,
     region: Option<String>,
     interface: Interface,
 }
@@ -166,6 +165,7 @@ impl Api {
             session,
             keystone,
             gate: gates.calls.clone(),
+            requests: gates.requests.clone(),
             region,
             interface,
         };
@@ -184,75 +184,27 @@ impl Api {
         format!("{}{region}", self.keystone.scope())
     }
 
-    /// Reads, repeating what may help.
+    /// The project that the token is good for; without one everything that may be seen is meant.
     ///
     /// # Errors
     ///
-    /// As [`crate::error`] maps them.
-    pub(crate) async fn get<T: DeserializeOwned>(&self, get: &Get<'_>, priority: Priority) -> Result<T> {
-        self.gate
-            .call(get.op, priority, || self.attempt(get))
-            .await
-            .map_err(|error| error.with_operation(ccm_core::client::Operation::name(get.op)))
+    /// If there is no token to be had.
+    pub(crate) async fn project(&self) -> Result<Option<String>> {
+        Ok(self.keystone.token().await?.project())
     }
 
-    async fn attempt<T: DeserializeOwned>(&self, get: &Get<'_>) -> Result<T> {
-        // Before the request, so that its own errors keep their form.
-        let token = self.keystone.token().await?;
-        let mut url = self.endpoint(get.service).await?;
-        if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty().extend(get.path);
+    /// Why a service that one can do without is not there; `None` if it is.
+    ///
+    /// # Errors
+    ///
+    /// If there is no token to be had, and so no catalogue.
+    pub(crate) async fn missing(&self, service: Service) -> Result<Option<String>> {
+        self.keystone.token().await?;
+        match self.endpoint(service).await {
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::InvalidConfig => Ok(Some(error.report())),
+            Err(error) => Err(error),
         }
-        if !get.query.is_empty() {
-            url.query_pairs_mut().extend_pairs(get.query);
-        }
-        let asked = Asked {
-            method: Method::GET,
-            path: url.path().to_owned(),
-        };
-        let mut reply = self.send(&url, get.microversion, &asked).await?;
-        if reply.status() == StatusCode::UNAUTHORIZED {
-            // Revoked, or forgotten by Keystone. Once more with a new token, unless somebody else got one meanwhile.
-            self.keystone.renew(token.generation).await?;
-            reply = self.send(&url, get.microversion, &asked).await?;
-        }
-        let failed = |failure: Failure| failure.into_error(&asked);
-        let (status, headers) = (reply.status(), reply.headers().clone());
-        if status != StatusCode::OK {
-            let body = body::read(reply, FAULT_MAX).await.unwrap_or_default();
-            let error = failed(Failure::Refused(Refusal {
-                status,
-                headers,
-                body,
-            }));
-            return Err(match status {
-                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => self.keystone.about(error),
-                _ => error,
-            });
-        }
-        let body = body::read(reply, BODY_MAX).await.map_err(failed)?;
-        serde_json::from_slice(&body).map_err(|error| failed(Failure::Shape(error)))
-    }
-
-    async fn send(&self, url: &Url, microversion: Option<&str>, asked: &Asked) -> Result<reqwest::Response> {
-        let client = self.session.client();
-        let mut request = client
-            .inner()
-            .get(url.clone())
-            .header(::http::header::ACCEPT, "application/json");
-        if let Some(version) = microversion {
-            // A Nova that does not know this header yet ignores it and answers as 2.1.
-            request = request.header("OpenStack-API-Version", format!("compute {version}"));
-        }
-        let request = client
-            .auth_type()
-            .authenticate(client.inner(), request)
-            .await
-            .map_err(|error| precise(self.keystone.last_failure(), error))?;
-        request
-            .send()
-            .await
-            .map_err(|error| Failure::Transport(error).into_error(asked))
     }
 
     async fn endpoint(&self, service: Service) -> Result<Url> {
@@ -276,9 +228,7 @@ impl Api {
 
 /// Our own error behind one that went through the session, which keeps only text.
 fn precise(own: Option<Error>, session: openstack::Error) -> Error {
-    own.unwrap_or_else(|| {
-        Error::new(ccm_core::ErrorKind::Unexpected, "the session failed").with_source(session)
-    })
+    own.unwrap_or_else(|| Error::new(ErrorKind::Unexpected, "the session failed").with_source(session))
 }
 
 impl Interface {
@@ -325,8 +275,7 @@ impl AuthType for Auth {
         service_type: &str,
         filters: &EndpointFilters,
     ) -> Result<Url, openstack::Error> {
-        let services = [Service::Compute, Service::Network];
-        let Some(service) = services
+        let Some(service) = Service::ALL
             .into_iter()
             .find(|service| service.catalogue_type() == service_type)
         else {
@@ -354,8 +303,8 @@ impl AuthType for Auth {
 
 fn session_error(error: &Error) -> openstack::Error {
     let kind = match error.kind() {
-        ccm_core::ErrorKind::Unauthenticated => openstack::ErrorKind::AuthenticationFailed,
-        ccm_core::ErrorKind::InvalidConfig => openstack::ErrorKind::InvalidConfig,
+        ErrorKind::Unauthenticated => openstack::ErrorKind::AuthenticationFailed,
+        ErrorKind::InvalidConfig => openstack::ErrorKind::InvalidConfig,
         _ => openstack::ErrorKind::OperationFailed,
     };
     openstack::Error::new(kind, error.report())

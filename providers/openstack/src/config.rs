@@ -9,6 +9,7 @@ mod credentials;
 mod environment;
 mod files;
 mod keys;
+mod load_balancing;
 mod quota;
 #[cfg(test)]
 mod tests;
@@ -22,7 +23,9 @@ use ccm_core::{
 use secrecy::{ExposeSecret, SecretString};
 
 use self::credentials::Given;
-pub(crate) use self::{environment::Environment, files::Files, keys::CloudConf, quota::Quotas};
+pub(crate) use self::{
+    environment::Environment, files::Files, keys::CloudConf, load_balancing::LoadBalancing, quota::Quotas,
+};
 use crate::{
     client::{Connection, Tls, catalogue::Interface, http},
     instances::{Networking, parse_sort_order},
@@ -41,6 +44,9 @@ pub(crate) struct Settings {
     pub(crate) networking: Networking,
     /// How much may be asked of the services.
     pub(crate) quotas: Quotas,
+    /// By what load balancers are made.
+    #[allow(dead_code, reason = "the plan model of Services is built on it")]
+    pub(crate) load_balancing: LoadBalancing,
 }
 
 /// The config as it was at one moment.
@@ -121,6 +127,7 @@ fn settle(
     };
     let tls = tls(&given, files, problems);
     let quotas = Quotas::of(&conf.quota, problems);
+    let load_balancing = LoadBalancing::of(conf, env, problems);
     check_metadata(&conf.metadata.search_order, problems);
     let (sort_order, invalid) = parse_sort_order(&conf.networking.address_sort_order);
     for item in invalid {
@@ -156,6 +163,7 @@ fn settle(
             sort_order,
         },
         quotas,
+        load_balancing,
     };
     Some((settings, given))
 }

@@ -9,6 +9,8 @@ use serde_json::Value;
 
 /// Longest part of a service's own words that is repeated.
 const MESSAGE_MAX: usize = 500;
+/// A small change of a load balancer takes Octavia about so long.
+const BUSY: Duration = Duration::from_secs(1);
 
 /// Why a request gave no usable answer.
 #[derive(Debug, thiserror::Error)]
@@ -103,7 +105,7 @@ fn transport(method: &Method, path: &str, error: reqwest::Error) -> Error {
 impl Refusal {
     fn into_error(self, asked: &Asked) -> Error {
         let fault = Fault::parse(&self.body);
-        let (kind, retry) = self.classify(&fault);
+        let (kind, retry) = self.classify(&fault, &asked.method);
         let Asked { method, path } = asked;
         let mut text = format!("{method} {path}: {}", self.status.as_u16());
         if fault.message.is_empty() {
@@ -119,7 +121,8 @@ impl Refusal {
         if let Some(retry) = retry {
             error = error.with_retry(retry);
         }
-        if self.status.is_server_error() {
+        // Octavia's answer when a provider has no such option: it was looked at and refused.
+        if self.status.is_server_error() && self.status != StatusCode::NOT_IMPLEMENTED {
             error = error.with_outcome(Outcome::Unknown);
         }
         if let Some(id) = self
@@ -132,22 +135,63 @@ impl Refusal {
         error
     }
 
-    fn classify(&self, fault: &Fault) -> (ErrorKind, Option<Retry>) {
+    fn classify(&self, fault: &Fault, method: &Method) -> (ErrorKind, Option<Retry>) {
         let later = || retry_after(&self.headers, Timestamp::now()).map(Retry::After);
         match self.status.as_u16() {
             401 => (ErrorKind::Unauthenticated, None),
             403 | 409 if fault.is_quota() => (ErrorKind::QuotaExceeded, None),
+            400 if fault.name == "ExternalIpAddressExhausted" => (ErrorKind::QuotaExceeded, None),
+            // What was to be made or changed can not be so.
+            400 | 422 if *method != Method::GET && fault.is_openstack => (ErrorKind::InvalidSpec, None),
             403 => (ErrorKind::PermissionDenied, None),
             404 if fault.is_openstack => (ErrorKind::NotFound, None),
             // Not the service said that something is not there, but a proxy in front of it that it has no such path.
             404 => (ErrorKind::Unavailable, None),
-            405 | 406 => (ErrorKind::Unsupported, None),
+            405 | 406 | 501 => (ErrorKind::Unsupported, None),
             408 => (ErrorKind::Timeout, None),
+            409 if fault.is_immutable() => (ErrorKind::Conflict, later().or(Some(Retry::After(BUSY)))),
+            409 if fault.is_duplicate() => (ErrorKind::AlreadyExists, None),
             409 => (ErrorKind::Conflict, None),
+            412 => (ErrorKind::Conflict, Some(Retry::Never)),
             413 | 429 => (ErrorKind::RateLimited, later()),
             500.. => (ErrorKind::Unavailable, later()),
             _ => (ErrorKind::Unexpected, None),
         }
+    }
+}
+
+/// Nothing was done because the cloud is at work on the same thing: how long until it is worth another try.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the plan model of Services is built on it")
+)]
+pub(crate) fn is_busy(error: &Error) -> Option<Duration> {
+    match error.retry() {
+        Retry::After(wait) if error.kind() == ErrorKind::Conflict => Some(wait),
+        _ => None,
+    }
+}
+
+/// Nothing was done because the thing is no longer as it was when it was read.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the plan model of Services is built on it")
+)]
+pub(crate) fn is_stale(error: &Error) -> bool {
+    error.kind() == ErrorKind::Conflict
+        && error.retry() == Retry::Never
+        && error.outcome() == Outcome::NotDone
+}
+
+/// As if what is not there had been deleted.
+///
+/// # Errors
+///
+/// Every other one.
+pub(crate) fn gone_is_deleted(result: ccm_core::Result<()>) -> ccm_core::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
     }
 }
 
@@ -182,6 +226,15 @@ impl Fault {
                 message: faultstring,
                 name: text(&root, "faultcode"),
                 is_openstack: true,
+            };
+        }
+        // Barbican. Its web framework, which Octavia has, too, says so of a path that does not exist.
+        let description = text(&root, "description");
+        if !description.is_empty() && root.get("code").is_some_and(Value::is_u64) {
+            return Self {
+                is_openstack: !description.starts_with("The resource could not be found"),
+                message: description,
+                name: text(&root, "title"),
             };
         }
         // Version negotiation and the newer services: a list of errors.
@@ -228,9 +281,34 @@ impl Fault {
         }
     }
 
-    /// Nova says `forbidden` or `overLimit`, Neutron `OverQuota`, Octavia only says it in words.
+    /// Nova says `forbidden` or `overLimit`, Neutron `OverQuota`, Octavia only says it in words. A network without a free
+    /// address is one more limit that was reached.
     fn is_quota(&self) -> bool {
-        self.name == "OverQuota" || self.name == "overLimit" || self.message.to_lowercase().contains("quota")
+        const NAMES: [&str; 4] = [
+            "OverQuota",
+            "overLimit",
+            "IpAddressGenerationFailure",
+            "IpAddressGenerationFailureAllSubnets",
+        ];
+        NAMES.contains(&self.name.as_str()) || self.message.to_lowercase().contains("quota")
+    }
+
+    /// Octavia's word for a load balancer that it is at work on, and for what is below it.
+    fn is_immutable(&self) -> bool {
+        self.message.contains("is immutable")
+    }
+
+    /// Whether there is one already, or it is taken.
+    fn is_duplicate(&self) -> bool {
+        const NAMES: [&str; 5] = [
+            "SecurityGroupRuleExists",
+            "FloatingIPPortAlreadyAssociated",
+            "IpAddressAlreadyAllocated",
+            "IpAddressInUse",
+            "PortInUse",
+        ];
+        // Octavia's faults have no names, Neutron's all have.
+        NAMES.contains(&self.name.as_str()) || (self.name == "Client" && self.message.contains("already"))
     }
 }
 

@@ -12,7 +12,7 @@ mod addresses;
 mod flavors;
 mod listing;
 mod mapping;
-mod ports;
+pub(crate) mod ports;
 pub(crate) mod provider_id;
 pub(crate) mod records;
 mod servers;

@@ -5,6 +5,8 @@ mod client;
 mod config;
 mod error;
 mod instances;
+#[allow(dead_code, reason = "the plan model of Services is built on it")]
+mod load_balancer;
 mod reload;
 mod view;
 

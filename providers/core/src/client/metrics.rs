@@ -16,6 +16,9 @@
 //! | `ccm_cloud_cache_requests_total` | counter | `name` `result` | questions: `hit`, `miss` (a load began), `join` (of a load under way) |
 //!
 //! The bucket gauges are computed when they are scraped: a bucket refills without anybody touching it.
+//!
+//! A provider that has metrics of its own, such as those of the program that it takes the place of, adds them with
+//! [`ClientMetrics::publish`].
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -56,6 +59,7 @@ struct Inner {
     batch_size: Family<Labels<1>, Histogram>,
     cache: Family<Labels<2>, Counter>,
     buckets: BucketGauges,
+    published: Publications,
 }
 
 impl Default for Inner {
@@ -70,6 +74,7 @@ impl Default for Inner {
             batch_size: Family::new_with_constructor(|| Histogram::new(exponential_buckets(1.0, 2.0, 11))),
             cache: Family::default(),
             buckets: BucketGauges::default(),
+            published: Publications::default(),
         }
     }
 }
@@ -126,7 +131,14 @@ impl ClientMetrics {
             inner.cache.clone(),
         );
         registry.register_collector(Box::new(inner.buckets.clone()));
+        registry.register_collector(Box::new(inner.published.clone()));
         metrics
+    }
+
+    /// Shows a provider's own metrics beside these. `name` is the provider's; what was published under it before is
+    /// replaced, so that a provider that is built again after a failure is not seen twice.
+    pub fn publish(&self, name: &'static str, metrics: Arc<dyn ProviderMetrics>) {
+        self.0.published.0.lock().insert(name, metrics);
     }
 
     pub(super) fn call_ended(
@@ -211,6 +223,34 @@ fn label(priority: Priority) -> &'static str {
     match priority {
         Priority::User => "user",
         Priority::Background => "background",
+    }
+}
+
+/// Metrics that a provider has beside those of the client kit.
+pub trait ProviderMetrics: Send + Sync + 'static {
+    /// Writes them, as [`Collector::encode`] does.
+    ///
+    /// # Errors
+    /// What the encoder returns.
+    fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result;
+}
+
+/// What providers published, by their names.
+#[derive(Clone, Default)]
+struct Publications(Arc<Mutex<BTreeMap<&'static str, Arc<dyn ProviderMetrics>>>>);
+
+impl fmt::Debug for Publications {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.lock().keys()).finish()
+    }
+}
+
+impl Collector for Publications {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let published: Vec<_> = self.0.lock().values().cloned().collect();
+        published
+            .iter()
+            .try_for_each(|metrics| metrics.encode(&mut encoder))
     }
 }
 

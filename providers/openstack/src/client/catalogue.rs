@@ -13,14 +13,23 @@ pub(crate) enum Service {
     Compute,
     /// Neutron.
     Network,
+    /// Octavia. There may be none.
+    LoadBalancer,
+    /// Barbican. There may be none.
+    KeyManager,
 }
 
 impl Service {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::Compute, Self::Network, Self::LoadBalancer, Self::KeyManager];
+
     /// Its type in the catalogue.
     pub(crate) fn catalogue_type(self) -> &'static str {
         match self {
             Self::Compute => "compute",
             Self::Network => "network",
+            Self::LoadBalancer => "load-balancer",
+            Self::KeyManager => "key-manager",
         }
     }
 }
@@ -188,11 +197,27 @@ fn versioned(service: Service, text: &str) -> Result<Url> {
     if !has_version {
         path.push_str(match service {
             Service::Compute => "v2.1/",
-            Service::Network => "v2.0/",
+            Service::Network | Service::LoadBalancer => "v2.0/",
+            Service::KeyManager => "v1/",
         });
     }
     url.set_path(&path);
     Ok(url)
+}
+
+/// An endpoint as [`Catalogue::endpoint`] gives it, up to where its version stands.
+pub(super) fn unversioned(mut url: Url) -> Url {
+    let above: Vec<String> = url
+        .path_segments()
+        .into_iter()
+        .flatten()
+        .take_while(|segment| !is_version(segment))
+        .map(str::to_owned)
+        .collect();
+    if let Ok(mut path) = url.path_segments_mut() {
+        path.clear().extend(above).push("");
+    }
+    url
 }
 
 /// `v2`, `v2.1`, `v3`.
@@ -217,7 +242,11 @@ mod tests {
                 endpoint("internal", "One", "http://nova.internal/v2.1"),
                 endpoint("public", "One", "https://nova.one/compute/v2.1/"),
                 endpoint("public", "Two", "https://nova.two/v2.1/abc")]},
-            {"type": "network", "name": "neutron", "endpoints": [endpoint("public", "One", "http://neutron:9696")]}
+            {"type": "network", "name": "neutron", "endpoints": [endpoint("public", "One", "http://neutron:9696")]},
+            {"type": "load-balancer", "name": "octavia", "endpoints": [
+                endpoint("public", "One", "http://octavia:9876"),
+                endpoint("public", "Two", "http://cloud/load-balancer/v2.0")]},
+            {"type": "key-manager", "name": "barbican", "endpoints": [endpoint("public", "One", "http://cloud/key-manager/")]}
         ]))
         .unwrap()
     }
@@ -232,6 +261,19 @@ mod tests {
             (Compute, Public, Some("Two-id"), "https://nova.two/v2.1/abc/"),
             (Compute, Internal, Some("One"), "http://nova.internal/v2.1/"),
             (Network, Public, Some("One"), "http://neutron:9696/v2.0/"),
+            (
+                Service::LoadBalancer,
+                Public,
+                Some("One"),
+                "http://octavia:9876/v2.0/",
+            ),
+            (
+                Service::LoadBalancer,
+                Public,
+                Some("Two"),
+                "http://cloud/load-balancer/v2.0/",
+            ),
+            (Service::KeyManager, Public, None, "http://cloud/key-manager/v1/"),
         ] {
             assert_eq!(
                 catalogue().endpoint(service, interface, region).unwrap().as_str(),
@@ -266,7 +308,7 @@ mod tests {
             .to_string();
         assert!(text.contains("the catalogue is empty"), "{text}");
         let mut no_network = catalogue();
-        no_network.services.pop();
+        no_network.services.truncate(2);
         let text = no_network
             .endpoint(Network, Interface::Public, None)
             .unwrap_err()
@@ -275,6 +317,16 @@ mod tests {
             text.contains("service types in the catalogue: compute, identity"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_list_of_versions_stands_above_the_version() {
+        for (url, above) in [
+            ("http://octavia:9876/v2.0/", "http://octavia:9876/"),
+            ("http://cloud/load-balancer/v2.0/", "http://cloud/load-balancer/"),
+        ] {
+            assert_eq!(unversioned(Url::parse(url).unwrap()).as_str(), above);
+        }
     }
 
     #[test]

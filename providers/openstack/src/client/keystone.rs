@@ -68,7 +68,12 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Puts the token on a request.
+    /// The project that it is good for, if it is for one.
+    pub(crate) fn project(&self) -> Option<String> {
+        self.holder.project_id()
+    }
+
+    /// Puts it on a request.
     pub(crate) fn apply(&self, request: RequestBuilder) -> RequestBuilder {
         request.header(AUTH_TOKEN, self.header.clone())
     }

@@ -12,7 +12,12 @@ pub(crate) struct Environment {
 
 /// The variables that count. None of them holds credentials: `OS_USERNAME` and its like are not used, so that a shell's
 /// leftovers can not take the place of the file.
-const VARIABLES: [&str; 3] = ["OS_CLIENT_CONFIG_FILE", "OS_CLOUD", "OS_CCM_REGIONAL"];
+const VARIABLES: [&str; 4] = [
+    "OS_CLIENT_CONFIG_FILE",
+    "OS_CLOUD",
+    "OS_CCM_REGIONAL",
+    "OCCM_WAIT_LB_ACTIVE_STEPS",
+];
 
 impl Environment {
     /// The process's own.

@@ -203,6 +203,12 @@ config_section! {
         "network-burst" => pub(crate) network_burst: u32 = quota::DEFAULT.burst,
         /// Requests to Neutron without an answer yet.
         "network-in-flight" => pub(crate) network_in_flight: u32 = quota::DEFAULT.max_in_flight,
+        /// Requests per second to Octavia in the long run.
+        "load-balancer-requests-per-second" => pub(crate) load_balancer_requests_per_second: f64 = quota::DEFAULT.rate,
+        /// Requests to Octavia at once after a quiet time.
+        "load-balancer-burst" => pub(crate) load_balancer_burst: u32 = quota::DEFAULT.burst,
+        /// Requests to Octavia without an answer yet.
+        "load-balancer-in-flight" => pub(crate) load_balancer_in_flight: u32 = quota::DEFAULT.max_in_flight,
         /// Requests per second to Keystone in the long run.
         "identity-requests-per-second" => pub(crate) identity_requests_per_second: f64 = quota::DEFAULT.rate,
         /// Requests to Keystone at once after a quiet time.

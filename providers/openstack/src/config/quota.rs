@@ -22,6 +22,8 @@ pub(crate) struct Quotas {
     pub(crate) compute: Quota,
     /// Of Neutron.
     pub(crate) network: Quota,
+    /// Of Octavia.
+    pub(crate) load_balancer: Quota,
 }
 
 impl Quotas {
@@ -81,6 +83,16 @@ impl Quotas {
                 section.network_requests_per_second,
                 section.network_burst,
                 section.network_in_flight,
+            ),
+            load_balancer: quota(
+                [
+                    "load-balancer-requests-per-second",
+                    "load-balancer-burst",
+                    "load-balancer-in-flight",
+                ],
+                section.load_balancer_requests_per_second,
+                section.load_balancer_burst,
+                section.load_balancer_in_flight,
             ),
         }
     }

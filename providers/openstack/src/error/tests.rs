@@ -17,6 +17,21 @@ struct Case {
     text: String,
     #[serde(default)]
     after: Option<u64>,
+    #[serde(default = "get")]
+    method: String,
+    /// That it may not be tried again.
+    #[serde(default)]
+    retry: Option<String>,
+    #[serde(default)]
+    busy: bool,
+    #[serde(default)]
+    stale: bool,
+    #[serde(default)]
+    unknown: Option<bool>,
+}
+
+fn get() -> String {
+    "GET".to_owned()
 }
 
 fn asked() -> Asked {
@@ -44,12 +59,16 @@ fn recorded_faults_become_the_right_errors() {
             headers,
             body,
         };
-        let error = Failure::Refused(refusal).into_error(&asked());
+        let asked = Asked {
+            method: case.method.parse().unwrap(),
+            ..asked()
+        };
+        let error = Failure::Refused(refusal).into_error(&asked);
         let text = error.to_string();
         assert_eq!(error.kind().as_str(), case.kind, "{}: {text}", case.case);
         assert!(text.contains(&case.text), "{}: {text}", case.case);
         assert!(
-            text.starts_with(&format!("GET /v2.1/servers/detail: {}", case.status)),
+            text.starts_with(&format!("{} /v2.1/servers/detail: {}", case.method, case.status)),
             "{}: {text}",
             case.case
         );
@@ -62,9 +81,15 @@ fn recorded_faults_become_the_right_errors() {
                 "{}",
                 case.case
             );
+        } else if case.retry.as_deref() == Some("never") {
+            assert_eq!(error.retry(), Retry::Never, "{}", case.case);
         } else {
             assert_eq!(error.retry(), error.kind().default_retry(), "{}", case.case);
         }
+        assert_eq!(is_busy(&error).is_some(), case.busy, "{}", case.case);
+        assert_eq!(is_stale(&error), case.stale, "{}", case.case);
+        let unknown = case.unknown.unwrap_or(case.status >= 500 && case.status != 501);
+        assert_eq!(error.outcome() == Outcome::Unknown, unknown, "{}", case.case);
     }
 }
 

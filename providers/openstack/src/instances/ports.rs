@@ -7,20 +7,17 @@ use std::{
     time::Duration,
 };
 
-use ccm_core::{
-    Error, NodeAddress, Priority, Result,
-    client::{Page, collect},
-};
-use futures_util::future::join_all;
+use ccm_core::{NodeAddress, Priority, Result};
+use futures_util::future::{join_all, try_join_all};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
 use super::{
     addresses::{Networking, Subport, node_addresses},
-    records::{NetworkPage, Port, PortPage, Server, has_next},
+    records::{Network, Port, Server},
 };
-use crate::client::{Api, Get, Op, catalogue::Service};
+use crate::client::Api;
 
 /// Ids of one request: the address of 150 stays below 8 KiB, the least that servers in front of Neutron take.
 const IDS: usize = 150;
@@ -111,7 +108,7 @@ impl Ports {
     }
 
     async fn of_chunk(&self, servers: &[&str], priority: Priority) -> Result<HashMap<String, Arc<Attached>>> {
-        let mut ports = self.list(("device_id", servers), priority).await?;
+        let mut ports = list_ports(&self.api, ("device_id", servers), &PORT_FIELDS, priority).await?;
         // Neutron gives no order. The oldest port is the one that the server was made with.
         ports.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
         let mut attached: HashMap<String, Attached> = HashMap::new();
@@ -142,11 +139,9 @@ impl Ports {
             return Ok(());
         }
         let ids: Vec<&str> = ids.into_iter().collect();
-        let lists = join_all(ids.chunks(IDS).map(|ids| self.list(("id", ids), priority))).await;
-        let mut subports = HashMap::new();
-        for list in lists {
-            subports.extend(list?.into_iter().map(|port| (port.id.clone(), port)));
-        }
+        let subports = list_ports(&self.api, ("id", &ids), &PORT_FIELDS, priority).await?;
+        let subports: HashMap<String, Port> =
+            subports.into_iter().map(|port| (port.id.clone(), port)).collect();
         let names = self
             .network_names(
                 subports.values().map(|port| port.network_id.as_str()).collect(),
@@ -190,21 +185,9 @@ impl Ports {
         };
         for ids in missing.chunks(IDS) {
             let began = Instant::now();
-            let networks = collect(None, |marker: Option<String>| async move {
-                let mut query: Vec<_> = ids.iter().map(|id| ("id", *id)).collect();
-                query.extend(["id", "name"].map(|field| ("fields", field)));
-                query.extend(marker.as_deref().map(|marker| ("marker", marker)));
-                let page: NetworkPage = self
-                    .api
-                    .get(&get(Op::NetworkList, "networks", &query), priority)
-                    .await?;
-                let last = page.networks.last().map(|network| network.id.clone());
-                Ok::<_, Error>(Page {
-                    next: last.filter(|_| has_next(&page.networks_links)),
-                    items: page.networks,
-                })
-            })
-            .await?;
+            let mut query: Vec<_> = ids.iter().map(|id| ("id", *id)).collect();
+            query.extend(["id", "name"].map(|field| ("fields", field)));
+            let networks: Vec<Network> = self.api.list(&query, priority).await?;
             let mut kept = self.names.lock();
             if kept.len() > NAMES_MAX {
                 kept.clear();
@@ -217,37 +200,19 @@ impl Ports {
         }
         Ok(names)
     }
-
-    /// All ports with one of these values.
-    async fn list(&self, (key, values): (&'static str, &[&str]), priority: Priority) -> Result<Vec<Port>> {
-        collect(None, |marker: Option<String>| async move {
-            let mut query: Vec<_> = values.iter().map(|value| (key, *value)).collect();
-            query.extend(PORT_FIELDS.map(|field| ("fields", field)));
-            query.extend(marker.as_deref().map(|marker| ("marker", marker)));
-            let page: PortPage = self
-                .api
-                .get(&get(Op::PortList, "ports", &query), priority)
-                .await?;
-            let last = page.ports.last().map(|port| port.id.clone());
-            Ok(Page {
-                next: last.filter(|_| has_next(&page.ports_links)),
-                items: page.ports,
-            })
-        })
-        .await
-    }
 }
 
-fn get<'a>(op: Op, collection: &'static str, query: &'a [(&'static str, &'a str)]) -> Get<'a> {
-    let path: &'static [&'static str] = match collection {
-        "networks" => &["networks"],
-        _ => &["ports"],
-    };
-    Get {
-        op,
-        service: Service::Network,
-        path,
-        query,
-        microversion: None,
-    }
+/// All ports with one of these values of a key, so many of which go into one request as servers take.
+pub(crate) async fn list_ports(
+    api: &Api,
+    (key, values): (&'static str, &[&str]),
+    fields: &[&'static str],
+    priority: Priority,
+) -> Result<Vec<Port>> {
+    let each = values.chunks(IDS).map(|values| {
+        let mut query: Vec<_> = values.iter().map(|value| (key, *value)).collect();
+        query.extend(fields.iter().map(|field| ("fields", *field)));
+        async move { api.list::<Port>(&query, priority).await }
+    });
+    Ok(try_join_all(each).await?.into_iter().flatten().collect())
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
+use crate::client::{Op, catalogue::Service, listing::Resource};
+
 /// A Nova server.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "WireServer")]
@@ -120,12 +122,23 @@ pub(crate) struct Port {
     pub(crate) created_at: String,
     #[serde(default, deserialize_with = "nullable")]
     pub(crate) trunk_details: TrunkDetails,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(crate) security_groups: Vec<String>,
+    /// Whether security groups have an effect on it; missing where Neutron does not have that choice.
+    #[serde(default)]
+    pub(crate) port_security_enabled: Option<bool>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(crate) tags: Vec<String>,
+    #[serde(default)]
+    pub(crate) revision_number: Option<i64>,
 }
 
 /// An address of a port.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct FixedIp {
     pub(crate) ip_address: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(crate) subnet_id: String,
 }
 
 /// The trunk that a port is the parent of.
@@ -147,6 +160,33 @@ pub(crate) struct Network {
     pub(crate) id: String,
     #[serde(default, deserialize_with = "nullable")]
     pub(crate) name: String,
+    /// Its subnets, also those that we may not see.
+    #[serde(default, deserialize_with = "nullable")]
+    pub(crate) subnets: Vec<String>,
+}
+
+impl Resource for Port {
+    const ONE: &'static str = "port";
+    const MANY: &'static str = "ports";
+    const SERVICE: Service = Service::Network;
+    const PATH: &'static [&'static str] = &["ports"];
+    const LIST: Op = Op::PortList;
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Resource for Network {
+    const ONE: &'static str = "network";
+    const MANY: &'static str = "networks";
+    const SERVICE: Service = Service::Network;
+    const PATH: &'static [&'static str] = &["networks"];
+    const LIST: Op = Op::NetworkList;
+
+    fn id(&self) -> &str {
+        &self.id
+    }
 }
 
 /// The answer to a read of one server.
@@ -175,22 +215,6 @@ pub(crate) struct ServerPage {
     pub(crate) servers_links: Vec<Link>,
 }
 
-/// A page of ports.
-#[derive(Debug, Deserialize)]
-pub(crate) struct PortPage {
-    pub(crate) ports: Vec<Port>,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) ports_links: Vec<Link>,
-}
-
-/// A page of networks.
-#[derive(Debug, Deserialize)]
-pub(crate) struct NetworkPage {
-    pub(crate) networks: Vec<Network>,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) networks_links: Vec<Link>,
-}
-
 /// A link of a page to another.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Link {
@@ -205,7 +229,7 @@ pub(crate) fn has_next(links: &[Link]) -> bool {
 }
 
 /// `null` is as good as missing.
-fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+pub(crate) fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
@@ -257,7 +281,6 @@ mod tests {
     #[test]
     fn a_page_without_its_list_is_no_page() {
         assert!(serde_json::from_str::<ServerPage>("{}").is_err());
-        assert!(serde_json::from_str::<PortPage>(r#"{"ports": null}"#).is_err());
         assert!(serde_json::from_str::<OneServer>("{}").is_err());
     }
 }

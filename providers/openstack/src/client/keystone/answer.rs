@@ -38,6 +38,12 @@ struct Named {
 }
 
 impl Holder {
+    /// The project, if it is for one.
+    pub(super) fn project_id(&self) -> Option<String> {
+        let project = self.project.as_ref()?;
+        Some(project.id.clone()).filter(|id| !id.is_empty())
+    }
+
     /// Whether this is the same user, in the same project. Names may change.
     pub(super) fn is(&self, other: &Self) -> bool {
         let ids = |holder: &Self| {

@@ -1,0 +1,239 @@
+//! Listings as Neutron and Octavia give them: `{"<things>": [...], "<things>_links": [...]}`, the next page by the id of
+//! the last thing.
+
+use std::{fmt, marker::PhantomData};
+
+use ccm_core::{
+    Error, ErrorKind, Priority, Result,
+    client::{Page, Pages},
+};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, DeserializeOwned, IgnoredAny, MapAccess, Visitor},
+};
+use tracing::debug;
+
+use super::{Api, Get, Op, catalogue::Service};
+
+/// Things on a page, the most that the services give by default.
+const LIMIT: &str = "1000";
+
+/// A thing that a service keeps.
+pub(crate) trait Resource: DeserializeOwned + Send + Sync + 'static {
+    /// The key of one in a document.
+    const ONE: &'static str;
+    /// The key of many in a document.
+    const MANY: &'static str;
+    /// The service.
+    const SERVICE: Service;
+    /// The path of the listing below the service.
+    const PATH: &'static [&'static str];
+    /// What reading a page of them is.
+    const LIST: Op;
+
+    /// Its id.
+    fn id(&self) -> &str;
+}
+
+/// The document with one thing.
+#[derive(Debug)]
+pub(crate) struct One<T>(pub(crate) T);
+
+/// A page of things.
+#[derive(Debug)]
+struct Many<T> {
+    things: Vec<T>,
+    has_next: bool,
+}
+
+#[derive(Deserialize)]
+struct Link {
+    #[serde(default)]
+    rel: String,
+}
+
+impl<'de, T: Resource> Deserialize<'de> for One<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Document<T>(PhantomData<T>);
+        impl<'de, T: Resource> Visitor<'de> for Document<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a document with a {}", T::ONE)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
+                let mut found = None;
+                while let Some(key) = map.next_key::<String>()? {
+                    if key == T::ONE {
+                        found = Some(map.next_value()?);
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                found.ok_or_else(|| de::Error::missing_field(T::ONE))
+            }
+        }
+        deserializer.deserialize_map(Document(PhantomData)).map(One)
+    }
+}
+
+impl<'de, T: Resource> Deserialize<'de> for Many<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Document<T>(PhantomData<T>);
+        impl<'de, T: Resource> Visitor<'de> for Document<T> {
+            type Value = Many<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a page of {}", T::MANY)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Many<T>, A::Error> {
+                let (mut things, mut links) = (None, None::<Vec<Link>>);
+                while let Some(key) = map.next_key::<String>()? {
+                    if key == T::MANY {
+                        things = Some(map.next_value()?);
+                    } else if key.strip_suffix("_links") == Some(T::MANY) {
+                        links = map.next_value()?;
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(Many {
+                    things: things.ok_or_else(|| de::Error::missing_field(T::MANY))?,
+                    // The address is not taken from the link: services behind a proxy often give one that can not be
+                    // reached.
+                    has_next: links.unwrap_or_default().iter().any(|link| link.rel == "next"),
+                })
+            }
+        }
+        deserializer.deserialize_map(Document(PhantomData))
+    }
+}
+
+impl Api {
+    /// All things that the query lets through. All or nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::error`] maps them, but never of kind `NotFound`: that a listing is not there says nothing about things.
+    pub(crate) async fn list<T: Resource>(
+        &self,
+        query: &[(&'static str, &str)],
+        priority: Priority,
+    ) -> Result<Vec<T>> {
+        self.list_at(T::PATH, query, priority).await
+    }
+
+    /// As [`Self::list`], of things that stand below others.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::list`].
+    pub(crate) async fn list_at<T: Resource>(
+        &self,
+        path: &[&str],
+        query: &[(&'static str, &str)],
+        priority: Priority,
+    ) -> Result<Vec<T>> {
+        let mut restarted = false;
+        'walk: loop {
+            let mut things = Vec::new();
+            let mut pages = Pages::new(None);
+            loop {
+                let fetched = pages.fetched();
+                match pages
+                    .next(|marker| self.page(path, query, marker, priority))
+                    .await
+                {
+                    Ok(Some(page)) => things.extend(page),
+                    Ok(None) => return Ok(things),
+                    // The thing whose id was the marker is gone.
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::Unexpected | ErrorKind::NotFound)
+                            && fetched > 0
+                            && !restarted =>
+                    {
+                        debug!(things = T::MANY, error = error.report(), "Listing anew");
+                        restarted = true;
+                        continue 'walk;
+                    }
+                    Err(error) if error.kind() == ErrorKind::NotFound => {
+                        let what = format!("the listing of {} could not be read", T::MANY);
+                        return Err(Error::new(ErrorKind::Unexpected, what).with_source(error));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+
+    async fn page<T: Resource>(
+        &self,
+        path: &[&str],
+        query: &[(&'static str, &str)],
+        marker: Option<String>,
+        priority: Priority,
+    ) -> Result<Page<T, String>> {
+        let mut all = query.to_vec();
+        all.push(("limit", LIMIT));
+        all.extend(marker.as_deref().map(|marker| ("marker", marker)));
+        let get = Get {
+            op: T::LIST,
+            service: T::SERVICE,
+            path,
+            query: &all,
+            microversion: None,
+        };
+        let page: Many<T> = self.get(&get, priority).await?;
+        let last = page.things.last().map(|thing| thing.id().to_owned());
+        Ok(Page {
+            next: last.filter(|_| page.has_next),
+            items: page.things,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Apple {
+        id: String,
+    }
+
+    impl Resource for Apple {
+        const ONE: &'static str = "apple";
+        const MANY: &'static str = "apples";
+        const SERVICE: Service = Service::Network;
+        const PATH: &'static [&'static str] = &["apples"];
+        const LIST: Op = Op::NetworkList;
+
+        fn id(&self) -> &str {
+            &self.id
+        }
+    }
+
+    #[test]
+    fn reads_its_own_key_and_leaves_the_others() {
+        let page: Many<Apple> = serde_json::from_str(
+            r#"{"pears": [1], "apples": [{"id": "a", "new": {}}], "apples_links": [{"rel": "next", "href": "x"}]}"#,
+        )
+        .unwrap();
+        assert!(page.has_next && page.things.len() == 1);
+        let page: Many<Apple> = serde_json::from_str(r#"{"apples": [], "apples_links": null}"#).unwrap();
+        assert!(!page.has_next && page.things.is_empty());
+        let one: One<Apple> = serde_json::from_str(r#"{"apple": {"id": "a"}, "more": 1}"#).unwrap();
+        assert_eq!(one.0.id(), "a");
+    }
+
+    #[test]
+    fn a_page_without_its_list_is_no_page() {
+        for text in [r#"{}"#, r#"{"apples": null}"#, "[]", r#"{"pears": []}"#] {
+            assert!(serde_json::from_str::<Many<Apple>>(text).is_err(), "{text}");
+        }
+        assert!(serde_json::from_str::<One<Apple>>(r#"{"apples": []}"#).is_err());
+    }
+}

@@ -1,0 +1,200 @@
+//! Names, tags and descriptions of everything that is made for Services. They are those of the Go cloud controller to the
+//! byte: by them it and we find what the other one made.
+
+use ccm_core::load_balancer::ServiceId;
+
+/// What the name of every load balancer that was made for a Service begins with, and every tag of ours.
+pub(crate) const SERVICE_PREFIX: &str = "kube_service_";
+/// What is in the description of every floating address that was made for a Service.
+pub(crate) const FLOATING_IP_MARK: &str = "Floating IP for Kubernetes external service";
+/// Octavia and Neutron take no longer names and descriptions.
+const MAX: usize = 255;
+
+/// The first 255 bytes, or somewhat fewer so that no character is cut.
+pub(crate) fn cut(mut text: String) -> String {
+    if text.len() > MAX {
+        let end = (0..=MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+    }
+    text
+}
+
+/// The name of a Service's load balancer, and the tag of the Service on whatever it uses.
+pub(crate) fn load_balancer(cluster: &str, service: &ServiceId) -> String {
+    let ServiceId { namespace, name, .. } = service;
+    cut(format!("{SERVICE_PREFIX}{cluster}_{namespace}_{name}"))
+}
+
+/// The name that load balancers had in old releases. Only ever looked for.
+pub(crate) fn legacy_load_balancer(service: &ServiceId) -> String {
+    let uid: String = service.uid.chars().filter(|c| *c != '-').collect();
+    format!("a{uid}").chars().take(32).collect()
+}
+
+/// The description of a Service's load balancer.
+pub(crate) fn load_balancer_description(cluster: &str, service: &ServiceId) -> String {
+    cut(format!(
+        "Kubernetes external service {service} from cluster {cluster}"
+    ))
+}
+
+/// The name of the listener for the port with this index.
+pub(crate) fn listener(index: usize, balancer: &str) -> String {
+    cut(format!("listener_{index}_{balancer}"))
+}
+
+/// The name of the pool for the port with this index.
+pub(crate) fn pool(index: usize, balancer: &str) -> String {
+    cut(format!("pool_{index}_{balancer}"))
+}
+
+/// The name of the health monitor for the port with this index.
+pub(crate) fn monitor(index: usize, balancer: &str) -> String {
+    cut(format!("monitor_{index}_{balancer}"))
+}
+
+/// The name of a member that is made by itself. Where members are sent as a list they bear the name of their node.
+pub(crate) fn serial_member(node: &str, address: &str, node_port: u16) -> String {
+    cut(format!("member_{node}_{address}_{node_port}"))
+}
+
+/// The description of a Service's floating address.
+pub(crate) fn floating_ip_description(cluster: &str, service: &ServiceId) -> String {
+    cut(format!("{FLOATING_IP_MARK} {service} from cluster {cluster}"))
+}
+
+/// The name of a Service's security group.
+pub(crate) fn security_group(service: &ServiceId) -> String {
+    let ServiceId { namespace, name, uid } = service;
+    cut(format!("lb-sg-{uid}-{namespace}-{name}"))
+}
+
+/// The description of a Service's security group.
+pub(crate) fn security_group_description(cluster: &str, service: &ServiceId) -> String {
+    cut(format!(
+        "Security Group for {service} Service LoadBalancer in cluster {cluster}"
+    ))
+}
+
+/// Whether a tag says that a Service uses what bears it.
+pub(crate) fn is_service_tag(tag: &str) -> bool {
+    tag.starts_with(SERVICE_PREFIX)
+}
+
+/// The name of the cluster in a name of ours, such as `listener_0_kube_service_<cluster>_<namespace>_<service>`; `None`
+/// if there is none. Namespaces and Services have no `_` in their names, clusters may; so the last two parts are taken
+/// for theirs, or the last one if the name was cut.
+pub(crate) fn cluster_of(name: &str) -> Option<&str> {
+    let (_, rest) = name.split_once(SERVICE_PREFIX)?;
+    // A part is never empty.
+    let part = |text: &str| {
+        let (before, part) = text.rsplit_once('_')?;
+        (!part.is_empty() && !before.is_empty()).then_some(before.len())
+    };
+    let one = rest.get(..part(rest)?)?;
+    match part(one) {
+        Some(two) => one.get(..two),
+        None => Some(one),
+    }
+}
+
+/// A name of ours with another cluster's name in it.
+pub(crate) fn with_cluster(name: &str, old: &str, new: &str) -> String {
+    match name.split_once(SERVICE_PREFIX) {
+        Some((before, rest)) => cut(format!("{before}{SERVICE_PREFIX}{}", rest.replacen(old, new, 1))),
+        None => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn web() -> ServiceId {
+        ServiceId::new("shop", "web", "8e9b-12-34")
+    }
+
+    #[test]
+    fn names_are_those_of_the_go_cloud_controller() {
+        let balancer = load_balancer("prod", &web());
+        for (name, expected) in [
+            (balancer.clone(), "kube_service_prod_shop_web"),
+            (legacy_load_balancer(&web()), "a8e9b1234"),
+            (
+                load_balancer_description("prod", &web()),
+                "Kubernetes external service shop/web from cluster prod",
+            ),
+            (listener(0, &balancer), "listener_0_kube_service_prod_shop_web"),
+            (pool(1, &balancer), "pool_1_kube_service_prod_shop_web"),
+            (monitor(2, &balancer), "monitor_2_kube_service_prod_shop_web"),
+            (serial_member("n1", "10.0.0.1", 30080), "member_n1_10.0.0.1_30080"),
+            (
+                floating_ip_description("prod", &web()),
+                "Floating IP for Kubernetes external service shop/web from cluster prod",
+            ),
+            (security_group(&web()), "lb-sg-8e9b-12-34-shop-web"),
+            (
+                security_group_description("prod", &web()),
+                "Security Group for shop/web Service LoadBalancer in cluster prod",
+            ),
+        ] {
+            assert_eq!(name, expected);
+        }
+        let long = ServiceId::new("a", "b", "0123456789012345678901234567890123456789");
+        assert_eq!(legacy_load_balancer(&long).len(), 32);
+    }
+
+    #[test]
+    fn names_are_cut_at_255_bytes_and_between_characters() {
+        let cluster = "x".repeat(300);
+        assert_eq!(load_balancer(&cluster, &web()).len(), 255);
+        assert_eq!(load_balancer("", &web()), "kube_service__shop_web");
+        // 13 bytes of prefix: 242 are left, and 241 of them hold whole characters after the first x.
+        let name = load_balancer(&format!("xx{}", "ü".repeat(200)), &web());
+        assert!(name.len() == 255 && name.ends_with('ü'), "{}", name.len());
+        let name = load_balancer(&format!("x{}", "ü".repeat(200)), &web());
+        assert!(name.len() == 254 && name.ends_with('ü'), "{}", name.len());
+    }
+
+    #[test]
+    fn the_cluster_is_found_in_a_name() {
+        for (name, cluster) in [
+            ("kube_service_kubernetes_ns_svc", Some("kubernetes")),
+            (
+                "listener_0_kube_service_my_long_cluster_ns_svc",
+                Some("my_long_cluster"),
+            ),
+            // Cut within the Service's name, or within the namespace's.
+            ("kube_service_cluster_ns_s", Some("cluster")),
+            ("kube_service_cluster_n", Some("cluster")),
+            ("kube_service_cluster", None),
+            ("kube_service_a_b_", None),
+            ("some_load_balancer", None),
+            ("", None),
+        ] {
+            assert_eq!(cluster_of(name), cluster, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_cluster_is_renamed_once_and_after_the_prefix() {
+        for (name, old, new, expected) in [
+            ("kube_service_old_ns_svc", "old", "new", "kube_service_new_ns_svc"),
+            (
+                "pool_0_kube_service_old_old_svc",
+                "old",
+                "new",
+                "pool_0_kube_service_new_old_svc",
+            ),
+            ("kube_service_kube_ns_svc", "kube", "x", "kube_service_x_ns_svc"),
+            ("kube_service_a_ns_svc", "other", "new", "kube_service_a_ns_svc"),
+            ("web", "web", "new", "web"),
+        ] {
+            assert_eq!(with_cluster(name, old, new), expected);
+        }
+        assert_eq!(
+            with_cluster("kube_service_old_ns_svc", "old", &"n".repeat(300)).len(),
+            255
+        );
+    }
+}

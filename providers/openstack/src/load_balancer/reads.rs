@@ -1,0 +1,508 @@
+//! What the load balancers of all Services are read with: shared listings, and the few reads that must be of one thing.
+//!
+//! | Read | Requests | Believed |
+//! |---|---|---|
+//! | load balancers, listeners, pools, health monitors, floating addresses, security groups with rules | a page for 1,000 of the project's, for all Services | as the asker allows, corrected by our own writes |
+//! | members of a pool | none while its member ids are those that we know, else one | as long as the ids are the same |
+//! | members before a whole list is sent | one | not at all |
+//! | a load balancer's state while it is waited for | one, of three fields | not at all |
+//! | whether a load balancer that is in no listing exists | one | not at all |
+//! | ports of servers | one for 150 servers | as the asker allows |
+//! | networks, subnets | one each | 10 minutes; an empty answer 30 seconds |
+//! | secrets | one each | 10 minutes |
+//! | Octavia's version | one | for good |
+//!
+//! All of it belongs to one set of credentials and ends with it.
+
+mod discovery;
+mod members;
+mod shelf;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashMap, sync::Arc};
+
+use ccm_core::{
+    Error, ErrorKind, Priority, Result,
+    client::{Cache, CacheConfig, ClientMetrics},
+    load_balancer::Ask,
+};
+use futures_util::future::try_join_all;
+use tokio::{sync::OnceCell, time::Instant};
+
+pub(crate) use self::{
+    discovery::Discovery,
+    members::Members,
+    shelf::{Listing, Shelf, Shelved},
+};
+use super::{
+    features::Version,
+    records::{
+        FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, Provisioning, Rule, SecurityGroup, State,
+    },
+};
+use crate::{
+    client::{Api, Get, Op, catalogue::Service, listing::One},
+    instances::{ports::list_ports, records::Port},
+};
+
+/// Query of a listing.
+type Query = &'static [(&'static str, &'static str)];
+
+impl Shelved for LoadBalancer {
+    fn keys(&self) -> Vec<&str> {
+        vec![&self.name]
+    }
+}
+
+impl Shelved for Listener {
+    fn keys(&self) -> Vec<&str> {
+        self.loadbalancers
+            .iter()
+            .map(|balancer| balancer.id.as_str())
+            .collect()
+    }
+}
+
+impl Shelved for Pool {
+    fn keys(&self) -> Vec<&str> {
+        self.loadbalancers
+            .iter()
+            .map(|balancer| balancer.id.as_str())
+            .collect()
+    }
+}
+
+impl Shelved for Monitor {
+    fn keys(&self) -> Vec<&str> {
+        self.pools.iter().map(|pool| pool.id.as_str()).collect()
+    }
+}
+
+impl Shelved for FloatingIp {
+    fn keys(&self) -> Vec<&str> {
+        vec![&self.port_id, &self.floating_ip_address]
+    }
+}
+
+impl Shelved for SecurityGroup {
+    fn keys(&self) -> Vec<&str> {
+        vec![&self.name]
+    }
+}
+
+/// What is below a load balancer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Children {
+    pub(crate) listeners: Vec<Arc<Listener>>,
+    pub(crate) pools: Vec<Arc<Pool>>,
+    pub(crate) monitors: Vec<Arc<Monitor>>,
+}
+
+/// How well a pool's members have to be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// Which ones there are.
+    Which,
+    /// Also what users may have changed of them: read now.
+    Exactly,
+}
+
+/// The reads; see the module.
+#[derive(Debug)]
+pub(crate) struct Reads {
+    api: Api,
+    /// Load balancers. Touched by id.
+    pub(crate) balancers: Shelf<LoadBalancer>,
+    /// Listeners. Touched by load balancer.
+    pub(crate) listeners: Shelf<Listener>,
+    /// Pools. Touched by load balancer.
+    pub(crate) pools: Shelf<Pool>,
+    /// Health monitors. Touched by load balancer.
+    pub(crate) monitors: Shelf<Monitor>,
+    /// Floating addresses. Touched by port.
+    pub(crate) floating_ips: Shelf<FloatingIp>,
+    /// Security groups. Touched by name.
+    pub(crate) security_groups: Shelf<SecurityGroup>,
+    /// Members of pools.
+    pub(crate) members: Members,
+    /// Networks, subnets, secrets.
+    pub(crate) discovery: Discovery,
+    /// Ports by their server.
+    ports: Cache<String, Vec<Arc<Port>>>,
+    version: OnceCell<Version>,
+}
+
+impl Reads {
+    /// Nothing was read yet.
+    pub(crate) fn new(api: Api, metrics: &ClientMetrics) -> Self {
+        let ports = CacheConfig {
+            max_age: Some(std::time::Duration::from_secs(600)),
+            ..CacheConfig::new("openstack_node_ports")
+        };
+        Self {
+            balancers: Shelf::new("openstack_load_balancers", metrics),
+            listeners: Shelf::new("openstack_listeners", metrics),
+            pools: Shelf::new("openstack_pools", metrics),
+            monitors: Shelf::new("openstack_health_monitors", metrics),
+            floating_ips: Shelf::new("openstack_floating_ips", metrics),
+            security_groups: Shelf::new("openstack_security_groups", metrics),
+            members: Members::default(),
+            discovery: Discovery::new(api.clone(), metrics),
+            ports: Cache::new(ports, metrics),
+            version: OnceCell::new(),
+            api,
+        }
+    }
+
+    /// Something happened below this load balancer of which we know nothing more.
+    pub(crate) fn touch_children(&self, balancer: &str) {
+        self.listeners.touched(balancer);
+        self.pools.touched(balancer);
+        self.monitors.touched(balancer);
+    }
+
+    /// Why there are no load balancers at all; `None` if there are.
+    ///
+    /// # Errors
+    /// If there is no token to be had.
+    pub(crate) async fn missing(&self) -> Result<Option<String>> {
+        self.api.missing(Service::LoadBalancer).await
+    }
+
+    /// What this Octavia can. Asked once; a failure is not kept.
+    ///
+    /// # Errors
+    /// If it can not be found out.
+    pub(crate) async fn version(&self, priority: Priority) -> Result<Version> {
+        let probe = || async {
+            let get = octavia(Op::LoadBalancerVersions, &[], &[]);
+            let document: super::features::Document = self.api.get_unversioned(&get, priority).await?;
+            document.newest().ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Unsupported,
+                    "Octavia's list of versions has no version 2",
+                )
+            })
+        };
+        self.version.get_or_try_init(probe).await.copied()
+    }
+
+    /// The load balancers of the project. `id`: the one that matters to the asker.
+    ///
+    /// # Errors
+    /// If they can not be read.
+    pub(crate) async fn load_balancers(
+        &self,
+        id: Option<&str>,
+        ask: Ask,
+    ) -> Result<Arc<Listing<LoadBalancer>>> {
+        self.shared(&self.balancers, id, &[], ask).await
+    }
+
+    /// The load balancer with this id, wherever it is; `None` if there is none. A listing alone never says that.
+    ///
+    /// # Errors
+    /// If that can not be found out.
+    pub(crate) async fn load_balancer(&self, id: &str, ask: Ask) -> Result<Option<Arc<LoadBalancer>>> {
+        let listing = self.load_balancers(Some(id), ask).await?;
+        if let Some(found) = listing.by_id(id) {
+            return Ok(Some(Arc::clone(found)).filter(|found| found.provisioning_status.exists()));
+        }
+        self.load_balancer_uncached(id, ask.priority).await
+    }
+
+    /// As [`Self::load_balancer`], asked now.
+    ///
+    /// # Errors
+    /// If it can not be found out.
+    pub(crate) async fn load_balancer_uncached(
+        &self,
+        id: &str,
+        priority: Priority,
+    ) -> Result<Option<Arc<LoadBalancer>>> {
+        let path = ["lbaas", "loadbalancers", id];
+        let get = octavia(Op::LoadBalancerGet, &path, &[]);
+        match self.api.get::<One<LoadBalancer>>(&get, priority).await {
+            Ok(One(found)) if found.id != id => Err(another("load balancer", id, &found.id)),
+            Ok(One(found)) => Ok(found.provisioning_status.exists().then(|| Arc::new(found))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The state of a load balancer now; `None` if it is gone. What it says is put into the listing, too.
+    ///
+    /// # Errors
+    /// If it can not be found out.
+    pub(crate) async fn state(&self, id: &str, priority: Priority) -> Result<Option<State>> {
+        const FIELDS: Query = &[
+            ("fields", "provisioning_status"),
+            ("fields", "operating_status"),
+            ("fields", "updated_at"),
+        ];
+        #[derive(serde::Deserialize)]
+        struct Document {
+            loadbalancer: State,
+        }
+        let path = ["lbaas", "loadbalancers", id];
+        let get = octavia(Op::LoadBalancerGet, &path, FIELDS);
+        match self.api.get::<Document>(&get, priority).await {
+            Ok(Document { loadbalancer: state }) if state.provisioning_status.exists() => {
+                self.balancers.amend(id, |balancer| {
+                    balancer.provisioning_status = state.provisioning_status.clone();
+                    balancer.operating_status.clone_from(&state.operating_status);
+                    balancer.updated_at.clone_from(&state.updated_at);
+                });
+                if state.provisioning_status == Provisioning::Error {
+                    // Something below it is not as it was to become.
+                    self.touch_children(id);
+                }
+                Ok(Some(state))
+            }
+            Ok(_) => {
+                self.balancers.forgotten(id);
+                Ok(None)
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.balancers.forgotten(id);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What is below a load balancer: from the shared listings, or, if it is another project's, read for it alone.
+    ///
+    /// # Errors
+    /// If it can not be read.
+    pub(crate) async fn children(&self, balancer: &LoadBalancer, ask: Ask) -> Result<Children> {
+        let project = self.api.project().await?;
+        let foreign =
+            project.is_some_and(|own| !balancer.project_id.is_empty() && own != balancer.project_id);
+        if foreign {
+            return Box::pin(self.foreign_children(&balancer.id, ask.priority)).await;
+        }
+        let id = Some(balancer.id.as_str());
+        let (listeners, pools) = tokio::try_join!(
+            self.shared(&self.listeners, id, &[], ask),
+            self.shared(&self.pools, id, &[], ask)
+        )?;
+        let pools: Vec<_> = pools.by_key(&balancer.id).cloned().collect();
+        let mut monitors = Vec::new();
+        if pools.iter().any(|pool| !pool.healthmonitor_id.is_empty()) {
+            let listing = self.shared(&self.monitors, id, &[], ask).await?;
+            for pool in &pools {
+                monitors.extend(listing.by_key(&pool.id).cloned());
+            }
+        }
+        Ok(Children {
+            listeners: listeners.by_key(&balancer.id).cloned().collect(),
+            pools,
+            monitors,
+        })
+    }
+
+    async fn foreign_children(&self, balancer: &str, priority: Priority) -> Result<Children> {
+        let query = [("loadbalancer_id", balancer)];
+        let (listeners, pools) = tokio::try_join!(
+            self.api.list::<Listener>(&query, priority),
+            self.api.list::<Pool>(&query, priority)
+        )?;
+        let monitors = pools.iter().filter(|pool| !pool.healthmonitor_id.is_empty());
+        let monitors = monitors.map(|pool| async move {
+            let path = ["lbaas", "healthmonitors", pool.healthmonitor_id.as_str()];
+            let get = octavia(Op::MonitorGet, &path, &[]);
+            match self.api.get::<One<Monitor>>(&get, priority).await {
+                Ok(One(monitor)) => Ok(Some(Arc::new(monitor))),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        let monitors = try_join_all(monitors).await?.into_iter().flatten().collect();
+        Ok(Children {
+            listeners: listeners.into_iter().map(Arc::new).collect(),
+            pools: pools.into_iter().map(Arc::new).collect(),
+            monitors,
+        })
+    }
+
+    /// The members of pools as they were listed, in their order.
+    ///
+    /// # Errors
+    /// If those of one of them can not be read.
+    pub(crate) async fn members(
+        &self,
+        pools: &[Arc<Pool>],
+        contents: Contents,
+        priority: Priority,
+    ) -> Result<Vec<Arc<[Member]>>> {
+        let each = pools.iter().map(|pool| async move {
+            let known = (contents == Contents::Which)
+                .then(|| self.members.of(pool))
+                .flatten();
+            match known {
+                Some(members) => Ok(members),
+                None => self.members_uncached(&pool.id, priority).await,
+            }
+        });
+        try_join_all(each).await
+    }
+
+    /// The members of a pool, read now.
+    ///
+    /// # Errors
+    /// If they can not be read.
+    pub(crate) async fn members_uncached(&self, pool: &str, priority: Priority) -> Result<Arc<[Member]>> {
+        let path = ["lbaas", "pools", pool, "members"];
+        let members: Vec<Member> = self.api.list_at(&path, &[], priority).await?;
+        Ok(self.members.read(pool, members))
+    }
+
+    /// The floating addresses of the project. `port`: the one that matters to the asker.
+    ///
+    /// # Errors
+    /// If they can not be read.
+    pub(crate) async fn floating_ips(
+        &self,
+        port: Option<&str>,
+        ask: Ask,
+    ) -> Result<Arc<Listing<FloatingIp>>> {
+        const FIELDS: Query = &[
+            ("fields", "id"),
+            ("fields", "floating_ip_address"),
+            ("fields", "floating_network_id"),
+            ("fields", "port_id"),
+            ("fields", "description"),
+            ("fields", "tags"),
+            ("fields", "revision_number"),
+        ];
+        self.shared(&self.floating_ips, port, FIELDS, ask).await
+    }
+
+    /// The security groups of the project with their rules. `name`: the one that matters to the asker.
+    ///
+    /// # Errors
+    /// If they can not be read.
+    pub(crate) async fn security_groups(
+        &self,
+        name: Option<&str>,
+        ask: Ask,
+    ) -> Result<Arc<Listing<SecurityGroup>>> {
+        const FIELDS: Query = &[
+            ("fields", "id"),
+            ("fields", "name"),
+            ("fields", "description"),
+            ("fields", "tags"),
+            ("fields", "security_group_rules"),
+        ];
+        self.shared(&self.security_groups, name, FIELDS, ask).await
+    }
+
+    /// The rules of a security group, read now.
+    ///
+    /// # Errors
+    /// If they can not be read.
+    pub(crate) async fn rules(&self, group: &str, priority: Priority) -> Result<Vec<Rule>> {
+        self.api.list(&[("security_group_id", group)], priority).await
+    }
+
+    /// The ports of these servers, by server; those without ports have none.
+    ///
+    /// # Errors
+    /// If those of one of them can not be read.
+    pub(crate) async fn ports_of(
+        &self,
+        servers: &[&str],
+        ask: Ask,
+    ) -> Result<HashMap<String, Arc<Vec<Arc<Port>>>>> {
+        let mut found = HashMap::new();
+        let mut missing = Vec::new();
+        for server in servers {
+            match self.ports.peek(*server, ask.freshness) {
+                Some((ports, _)) => drop(found.insert((*server).to_owned(), ports)),
+                None => missing.push(*server),
+            }
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        let began = Instant::now();
+        let read = list_ports(&self.api, ("device_id", &missing), &PORT_FIELDS, ask.priority).await?;
+        let mut by_server: HashMap<String, Vec<Arc<Port>>> =
+            missing.iter().map(|id| ((*id).to_owned(), Vec::new())).collect();
+        for port in read {
+            if let Some(ports) = by_server.get_mut(&port.device_id) {
+                ports.push(Arc::new(port));
+            }
+        }
+        for (server, ports) in by_server {
+            self.ports.insert(server.clone(), ports.clone(), began);
+            found.insert(server, Arc::new(ports));
+        }
+        Ok(found)
+    }
+
+    /// The ports with one of these security groups, read now. Port by port of another project, too, where we may see
+    /// them.
+    ///
+    /// # Errors
+    /// If they can not be read.
+    pub(crate) async fn ports_with(&self, groups: &[&str], priority: Priority) -> Result<Vec<Port>> {
+        list_ports(&self.api, ("security_groups", groups), &PORT_FIELDS, priority).await
+    }
+
+    /// Something happened to a port of this server: a write to it ended now.
+    pub(crate) fn ports_touched(&self, server: &str) {
+        self.ports.invalidate(server);
+    }
+
+    async fn shared<T: Shelved>(
+        &self,
+        shelf: &Shelf<T>,
+        key: Option<&str>,
+        query: Query,
+        ask: Ask,
+    ) -> Result<Arc<Listing<T>>> {
+        let Ask { freshness, priority } = ask;
+        shelf
+            .read(key, freshness, || {
+                let api = self.api.clone();
+                async move {
+                    // An admin role sees every project's otherwise.
+                    let project = api.project().await?;
+                    let mut all: Vec<(&'static str, &str)> = query.to_vec();
+                    all.extend(project.as_deref().map(|project| ("project_id", project)));
+                    api.list::<T>(&all, priority).await
+                }
+            })
+            .await
+    }
+}
+
+fn octavia<'a>(op: Op, path: &'a [&'a str], query: &'a [(&'static str, &'a str)]) -> Get<'a> {
+    Get {
+        op,
+        service: Service::LoadBalancer,
+        path,
+        query,
+        microversion: None,
+    }
+}
+
+fn another(kind: &str, asked: &str, got: &str) -> Error {
+    let text = format!("asked for {kind} {asked}, the answer is {kind} {got}");
+    Error::new(ErrorKind::Unexpected, text)
+}
+
+/// What is read of the ports of nodes.
+const PORT_FIELDS: [&str; 9] = [
+    "id",
+    "device_id",
+    "network_id",
+    "status",
+    "fixed_ips",
+    "security_groups",
+    "port_security_enabled",
+    "tags",
+    "revision_number",
+];

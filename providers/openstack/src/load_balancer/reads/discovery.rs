@@ -1,0 +1,193 @@
+//! Networks, subnets and secrets: what was there before us and hardly changes.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use ccm_core::{
+    Error, ErrorKind, Freshness, Priority, Result,
+    client::{Cache, CacheConfig, ClientMetrics},
+};
+use serde::Deserialize;
+
+use crate::{
+    client::{Api, Get, Op, catalogue::Service, listing::One},
+    instances::records::Network,
+    load_balancer::{records::Subnet, secrets::SecretRef},
+};
+
+/// How long an answer is believed.
+const KEPT: Duration = Duration::from_secs(600);
+/// How long it is believed that there is nothing.
+const NOTHING_KEPT: Duration = Duration::from_secs(30);
+/// Answers of a kind that are kept.
+const ENTRIES: usize = 1000;
+
+/// The reads.
+pub(crate) struct Discovery {
+    api: Api,
+    external: Cache<(), Vec<Network>>,
+    subnets: Cache<String, Vec<Subnet>>,
+    subnet: Cache<String, Option<Subnet>>,
+    secrets: Cache<SecretRef, bool>,
+}
+
+impl fmt::Debug for Discovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Discovery").finish_non_exhaustive()
+    }
+}
+
+impl Discovery {
+    pub(super) fn new(api: Api, metrics: &ClientMetrics) -> Self {
+        let config = |name| CacheConfig {
+            max_entries: Some(ENTRIES),
+            max_age: Some(KEPT),
+            ..CacheConfig::new(name)
+        };
+        Self {
+            api,
+            external: Cache::new(config("openstack_external_networks"), metrics),
+            subnets: Cache::new(config("openstack_subnets"), metrics),
+            subnet: Cache::new(config("openstack_subnet"), metrics),
+            secrets: Cache::new(config("openstack_secrets"), metrics),
+        }
+    }
+
+    /// The external networks, in Neutron's order.
+    ///
+    /// # Errors
+    /// If they can not be read.
+    pub(crate) async fn external_networks(&self, priority: Priority) -> Result<Arc<Vec<Network>>> {
+        let empty = |networks: &Vec<Network>| networks.is_empty();
+        let api = self.api.clone();
+        kept(&self.external, (), empty, move || async move {
+            let query = [
+                ("router:external", "true"),
+                ("fields", "id"),
+                ("fields", "name"),
+                ("fields", "subnets"),
+            ];
+            api.list(&query, priority).await
+        })
+        .await
+    }
+
+    /// The subnets of a network, in Neutron's order.
+    ///
+    /// # Errors
+    /// If they can not be read.
+    pub(crate) async fn subnets_of(&self, network: &str, priority: Priority) -> Result<Arc<Vec<Subnet>>> {
+        let empty = |subnets: &Vec<Subnet>| subnets.is_empty();
+        let (api, id) = (self.api.clone(), network.to_owned());
+        kept(&self.subnets, network.to_owned(), empty, move || async move {
+            api.list(&[("network_id", id.as_str())], priority).await
+        })
+        .await
+    }
+
+    /// A subnet; `None` if there is none with this id.
+    ///
+    /// # Errors
+    /// If it can not be read.
+    pub(crate) async fn subnet(&self, id: &str, priority: Priority) -> Result<Arc<Option<Subnet>>> {
+        let (api, owned) = (self.api.clone(), id.to_owned());
+        kept(&self.subnet, id.to_owned(), Option::is_none, move || async move {
+            let path = ["subnets", owned.as_str()];
+            let get = Get {
+                op: Op::SubnetGet,
+                service: Service::Network,
+                path: &path,
+                query: &[],
+                microversion: None,
+            };
+            match api.get::<One<Subnet>>(&get, priority).await {
+                Ok(One(subnet)) => Ok(Some(subnet)),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error),
+            }
+        })
+        .await
+    }
+
+    /// The external network to take addresses from if nobody named one: the first one that has an IPv4 subnet, or a
+    /// subnet that we may not see.
+    ///
+    /// # Errors
+    /// If that can not be found out.
+    pub(crate) async fn default_external_network(&self, priority: Priority) -> Result<Option<Network>> {
+        for network in self.external_networks(priority).await?.iter() {
+            let visible = self.subnets_of(&network.id, priority).await?;
+            let hidden = network
+                .subnets
+                .iter()
+                .any(|id| !visible.iter().any(|subnet| subnet.id == *id));
+            if hidden || visible.iter().any(|subnet| subnet.ip_version == 4) {
+                return Ok(Some(network.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether Barbican has this container or secret.
+    ///
+    /// # Errors
+    /// If there is no Barbican, or it can not be asked.
+    pub(crate) async fn secret_exists(&self, secret: &SecretRef, priority: Priority) -> Result<bool> {
+        if let Some(reason) = self.api.missing(Service::KeyManager).await? {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("a TLS container needs Barbican: {reason}"),
+            ));
+        }
+        let (api, secret) = (self.api.clone(), secret.clone());
+        let key = secret.clone();
+        let found = kept(
+            &self.secrets,
+            key,
+            |found| !found,
+            move || async move {
+                // That there is an answer is enough.
+                #[derive(Deserialize)]
+                struct Anything {}
+                let (op, path) = match &secret {
+                    SecretRef::Container(id) => (Op::ContainerGet, ["containers", id.as_str()]),
+                    SecretRef::Secret(id) => (Op::SecretGet, ["secrets", id.as_str()]),
+                };
+                let get = Get {
+                    op,
+                    service: Service::KeyManager,
+                    path: &path,
+                    query: &[],
+                    microversion: None,
+                };
+                match api.get::<Anything>(&get, priority).await {
+                    Ok(Anything {}) => Ok(true),
+                    Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+                    Err(error) => Err(error),
+                }
+            },
+        )
+        .await?;
+        Ok(*found)
+    }
+}
+
+/// The answer for `key`, which is believed less long if there is nothing in it.
+async fn kept<K, V, F, Fut>(
+    cache: &Cache<K, V>,
+    key: K,
+    is_nothing: impl Fn(&V) -> bool,
+    load: F,
+) -> Result<Arc<V>>
+where
+    K: Clone + Eq + std::hash::Hash + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = Result<V>> + Send + 'static,
+{
+    if let Some((value, _)) = cache.peek(&key, Freshness::AtMost(KEPT))
+        && !is_nothing(&value)
+    {
+        return Ok(value);
+    }
+    cache.get(key, Freshness::AtMost(NOTHING_KEPT), load).await
+}

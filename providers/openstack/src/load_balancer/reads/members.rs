@@ -1,0 +1,281 @@
+//! The members of pools, of which listings show only ids.
+//!
+//! A member's address and port never change, so a pool whose member ids are those that we know has the members that we
+//! know; only what users may change (weight, backup, monitor port) may have changed meanwhile, which is why it is read
+//! before a whole list is sent and in the slow check. What we add ourselves has ids that Octavia does not tell: as many
+//! ids that are new as we added members are taken for theirs.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use crate::load_balancer::records::{Member, Pool};
+
+/// What is known of the members of pools.
+#[derive(Debug, Default)]
+pub(crate) struct Members(Mutex<HashMap<String, Known>>);
+
+#[derive(Clone, Debug, Default)]
+struct Known {
+    /// Those with an id were seen, those without were sent.
+    members: Vec<Member>,
+    /// The ids that belong to the members without one, once they were seen in a listing.
+    unnamed: BTreeSet<String>,
+}
+
+impl Known {
+    fn ids(&self) -> BTreeSet<&str> {
+        self.members
+            .iter()
+            .map(|member| member.id.as_str())
+            .filter(|id| !id.is_empty())
+            .chain(self.unnamed.iter().map(String::as_str))
+            .collect()
+    }
+
+    /// How many members we know without knowing which of the ids are theirs.
+    fn sent(&self) -> usize {
+        self.members.iter().filter(|member| member.id.is_empty()).count()
+    }
+
+    /// Takes over the ids of a listing. False: they can not be those of the members that we know.
+    fn follow(&mut self, listed: &BTreeSet<&str>) -> bool {
+        // Somebody may have deleted one of those whose ids we do not know apart.
+        if !self.unnamed.iter().all(|id| listed.contains(id.as_str())) {
+            return false;
+        }
+        let known = self.ids();
+        let new: Vec<String> = listed
+            .iter()
+            .filter(|id| !known.contains(*id))
+            .map(|id| (*id).to_owned())
+            .collect();
+        if self.unnamed.len() + new.len() != self.sent() {
+            return false;
+        }
+        self.members
+            .retain(|member| member.id.is_empty() || listed.contains(member.id.as_str()));
+        self.unnamed.extend(new);
+        true
+    }
+}
+
+impl Members {
+    /// The members of a pool as it was listed, if they are known without asking.
+    pub(super) fn of(&self, pool: &Pool) -> Option<Arc<[Member]>> {
+        let listed: BTreeSet<&str> = pool.members.iter().map(|member| member.id.as_str()).collect();
+        let mut pools = self.0.lock();
+        if listed.is_empty() && !pools.contains_key(&pool.id) {
+            return Some(Arc::default());
+        }
+        let known = pools.get_mut(&pool.id)?;
+        if known.follow(&listed) {
+            Some(known.members.as_slice().into())
+        } else {
+            pools.remove(&pool.id);
+            None
+        }
+    }
+
+    /// These are the members of the pool: they were just read.
+    pub(crate) fn read(&self, pool: &str, members: Vec<Member>) -> Arc<[Member]> {
+        let shared: Arc<[Member]> = members.as_slice().into();
+        let known = Known {
+            members,
+            unnamed: BTreeSet::new(),
+        };
+        self.0.lock().insert(pool.to_owned(), known);
+        shared
+    }
+
+    /// The pool now has these members, and no others: we made it, or sent the whole list. Those that were there before
+    /// keep their ids.
+    pub(crate) fn replaced(&self, pool: &str, members: Vec<Member>) {
+        let mut pools = self.0.lock();
+        let before = pools.remove(pool).unwrap_or_default();
+        let members: Vec<Member> = members
+            .into_iter()
+            .map(|member| {
+                let same = before
+                    .members
+                    .iter()
+                    .find(|before| before.identity() == member.identity());
+                Member {
+                    id: same.map(|same| same.id.clone()).unwrap_or_default(),
+                    ..member
+                }
+            })
+            .collect();
+        // Which of the ids without a member are still there is not known: they are not taken for anybody's.
+        let known = Known {
+            members,
+            unnamed: BTreeSet::new(),
+        };
+        let ambiguous = !before.unnamed.is_empty();
+        if !ambiguous {
+            pools.insert(pool.to_owned(), known);
+        }
+    }
+
+    /// The pool has these members beside those that it had.
+    pub(crate) fn added(&self, pool: &str, members: impl IntoIterator<Item = Member>) {
+        let mut pools = self.0.lock();
+        let Some(known) = pools.get_mut(pool) else { return };
+        for member in members {
+            match known
+                .members
+                .iter_mut()
+                .find(|before| before.identity() == member.identity())
+            {
+                Some(before) => {
+                    *before = Member {
+                        id: std::mem::take(&mut before.id),
+                        ..member
+                    };
+                }
+                None => known.members.push(Member {
+                    id: String::new(),
+                    ..member
+                }),
+            }
+        }
+    }
+
+    /// The pool no longer has the member with this id.
+    pub(crate) fn removed(&self, pool: &str, id: &str) {
+        if let Some(known) = self.0.lock().get_mut(pool) {
+            known.members.retain(|member| member.id != id);
+        }
+    }
+
+    /// Nothing is known of the pool's members any more: a write's answer was lost, or the pool is gone.
+    pub(crate) fn forget(&self, pool: &str) {
+        self.0.lock().remove(pool);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load_balancer::records::Ref;
+
+    fn member(id: &str, address: &str) -> Member {
+        Member {
+            id: id.into(),
+            address: address.into(),
+            protocol_port: 30000,
+            ..Member::default()
+        }
+    }
+
+    fn listed(ids: &[&str]) -> Pool {
+        Pool {
+            id: "p".into(),
+            members: ids.iter().map(|id| Ref { id: (*id).into() }).collect(),
+            ..Pool::default()
+        }
+    }
+
+    /// `id@address` of what is known; `None` if it has to be read.
+    fn known(members: &Members, ids: &[&str]) -> Option<Vec<String>> {
+        let known = members.of(&listed(ids))?;
+        Some(
+            known
+                .iter()
+                .map(|member| format!("{}@{}", member.id, member.address))
+                .collect(),
+        )
+    }
+
+    fn two() -> Members {
+        let members = Members::default();
+        members.read("p", vec![member("a", "10.0.0.1"), member("b", "10.0.0.2")]);
+        members
+    }
+
+    #[test]
+    fn the_same_ids_are_the_same_members() {
+        let members = two();
+        assert_eq!(
+            known(&members, &["b", "a"]).unwrap(),
+            ["a@10.0.0.1", "b@10.0.0.2"]
+        );
+        assert!(known(&members, &["a", "b", "c"]).is_none(), "somebody added one");
+        assert!(
+            known(&members, &["a", "b"]).is_none(),
+            "after which nothing is known"
+        );
+    }
+
+    #[test]
+    fn an_unknown_pool_is_read_unless_it_is_empty() {
+        let members = Members::default();
+        assert!(known(&members, &["a"]).is_none());
+        assert_eq!(known(&members, &[]).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn one_that_somebody_deleted_is_gone() {
+        assert_eq!(known(&two(), &["b"]).unwrap(), ["b@10.0.0.2"]);
+        let members = two();
+        assert_eq!(known(&members, &[]).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn as_many_new_ids_as_were_added_are_theirs() {
+        let members = two();
+        members.added("p", [member("", "10.0.0.3")]);
+        assert!(
+            known(&members, &["a", "b", "c", "d"]).is_none(),
+            "one more than we added"
+        );
+        let members = two();
+        members.added("p", [member("", "10.0.0.3")]);
+        let expected = ["a@10.0.0.1", "b@10.0.0.2", "@10.0.0.3"];
+        assert_eq!(known(&members, &["a", "b", "c"]).unwrap(), expected);
+        assert_eq!(known(&members, &["a", "b", "c"]).unwrap(), expected);
+        assert!(known(&members, &["a", "b", "d"]).is_none(), "ours was replaced");
+    }
+
+    #[test]
+    fn what_was_added_and_is_not_there_is_not_believed() {
+        let members = two();
+        members.added("p", [member("", "10.0.0.3")]);
+        assert!(known(&members, &["a", "b"]).is_none());
+    }
+
+    #[test]
+    fn adding_what_is_there_changes_it() {
+        let members = two();
+        let heavier = Member {
+            weight: Some(7),
+            ..member("", "10.0.0.2")
+        };
+        members.added("p", [heavier]);
+        let now = members.of(&listed(&["a", "b"])).unwrap();
+        assert_eq!(now.len(), 2);
+        assert_eq!(now.iter().map(|member| member.weight).max().unwrap(), Some(7));
+    }
+
+    #[test]
+    fn a_whole_list_keeps_the_ids_of_those_that_stay() {
+        let members = two();
+        members.replaced("p", vec![member("", "10.0.0.2"), member("", "10.0.0.9")]);
+        assert_eq!(known(&members, &["b", "x"]).unwrap(), ["b@10.0.0.2", "@10.0.0.9"]);
+        // Who is who is not known any more after another change.
+        members.replaced("p", vec![member("", "10.0.0.9")]);
+        assert!(known(&members, &["x"]).is_none());
+    }
+
+    #[test]
+    fn one_that_we_deleted_is_gone() {
+        let members = two();
+        members.removed("p", "a");
+        assert_eq!(known(&members, &["b"]).unwrap(), ["b@10.0.0.2"]);
+        members.forget("p");
+        assert!(known(&members, &["b"]).is_none());
+    }
+}

@@ -1,0 +1,268 @@
+//! Which subnets of the external network floating addresses may come from: `floating-subnet` and
+//! `floating-subnet-tags`.
+//!
+//! | Name | Takes subnets whose name |
+//! |---|---|
+//! | `pub-*` | fits: `*` any characters but `/`, `?` any one, `[a-c]` one of these, `{a,b}` one of these texts |
+//! | `~pub-[0-9]+` | as a whole is what the regular expression finds in it |
+//! | `!pub-*`, `!~pub` | does not |
+//!
+//! | Tags | Takes subnets with |
+//! |---|---|
+//! | `a,b` | any of these tags |
+//! | `&a,b` | all of them |
+//! | `!a,b` | none of them |
+//! | `!&a,b` | not all of them |
+
+use ccm_core::{Error, ErrorKind, Result};
+use regex::Regex;
+
+use super::records::Subnet;
+
+/// Subnets by their names and tags.
+#[derive(Clone, Debug)]
+pub(crate) struct SubnetFilter {
+    name: Option<NamePattern>,
+    tags: TagExpression,
+}
+
+#[derive(Clone, Debug)]
+struct NamePattern {
+    negated: bool,
+    pattern: Regex,
+}
+
+/// Subnets by their tags.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct TagExpression {
+    negated: bool,
+    all: bool,
+    tags: Vec<String>,
+}
+
+impl SubnetFilter {
+    /// Reads the two keys, of which either may be empty.
+    ///
+    /// # Errors
+    /// If the name's pattern can not be read.
+    pub(crate) fn parse(name: &str, tags: &str) -> Result<Self> {
+        let pattern = (!name.is_empty()).then(|| NamePattern::parse(name)).transpose();
+        let pattern = pattern.map_err(|why| {
+            Error::new(
+                ErrorKind::InvalidSpec,
+                format!("{name:?} is no pattern for names of subnets: {why}"),
+            )
+        })?;
+        Ok(Self {
+            name: pattern,
+            tags: TagExpression::parse(tags),
+        })
+    }
+
+    /// Whether addresses may come from this subnet.
+    pub(crate) fn takes(&self, subnet: &Subnet) -> bool {
+        self.name.as_ref().is_none_or(|name| name.takes(&subnet.name)) && self.tags.takes(&subnet.tags)
+    }
+}
+
+impl NamePattern {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (negated, text) = match text.strip_prefix('!') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let pattern = match text.strip_prefix('~') {
+            Some(expression) => Regex::new(expression).map_err(|error| last_line(&error))?,
+            None => Regex::new(&glob(text)?).map_err(|error| last_line(&error))?,
+        };
+        Ok(Self { negated, pattern })
+    }
+
+    /// What is found first has to be all of it: `a|ab` does not take `ab`.
+    fn takes(&self, name: &str) -> bool {
+        let found = self.pattern.find(name).map_or("", |found| found.as_str());
+        (found == name && self.pattern.is_match(name)) != self.negated
+    }
+}
+
+/// A regular expression's error draws a picture; its last line says what is wrong.
+fn last_line(error: &regex::Error) -> String {
+    let text = error.to_string();
+    text.lines().last().unwrap_or_default().trim().to_owned()
+}
+
+/// The regular expression for a glob, for the whole name.
+fn glob(text: &str) -> Result<String, String> {
+    let mut expression = String::from("^(?s:");
+    let mut open = 0_u32;
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '*' => expression.push_str("[^/]*"),
+            '?' => expression.push('.'),
+            '[' => expression.push_str(&class(&mut chars)?),
+            '{' => {
+                open += 1;
+                expression.push_str("(?:");
+            }
+            '}' if open > 0 => {
+                open -= 1;
+                expression.push(')');
+            }
+            ',' if open > 0 => expression.push('|'),
+            other => expression.push_str(&regex::escape(other.encode_utf8(&mut [0; 4]))),
+        }
+    }
+    if open > 0 {
+        return Err("a { is not closed".to_owned());
+    }
+    expression.push_str(")$");
+    Ok(expression)
+}
+
+/// What follows a `[`, up to its `]`.
+fn class(chars: &mut std::str::Chars<'_>) -> Result<String, String> {
+    let mut class = String::from("[");
+    let mut inside = String::new();
+    for c in chars.by_ref() {
+        match c {
+            ']' if !inside.is_empty() => {
+                class.push_str(&inside);
+                class.push(']');
+                return Ok(class);
+            }
+            '!' | '^' if inside.is_empty() && class.len() == 1 => class.push('^'),
+            '-' => inside.push('-'),
+            other => inside.push_str(&regex::escape(other.encode_utf8(&mut [0; 4]))),
+        }
+    }
+    Err("a [ is not closed".to_owned())
+}
+
+impl TagExpression {
+    fn parse(text: &str) -> Self {
+        let (negated, text) = match text.strip_prefix('!') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let (all, text) = match text.strip_prefix('&') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let tags = text
+            .split(|c: char| c == ',' || c.is_whitespace())
+            .filter(|tag| !tag.is_empty())
+            .map(str::to_owned)
+            .collect();
+        Self { negated, all, tags }
+    }
+
+    fn takes(&self, have: &[String]) -> bool {
+        if self.tags.is_empty() {
+            return true;
+        }
+        let mut wanted = self.tags.iter().map(|tag| have.contains(tag));
+        let found = if self.all {
+            wanted.all(|has| has)
+        } else {
+            wanted.any(|has| has)
+        };
+        found != self.negated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn takes(name: &str, tags: &str, subnet: (&str, &[&str])) -> bool {
+        let (subnet, have) = subnet;
+        SubnetFilter::parse(name, tags).unwrap().takes(&Subnet {
+            name: subnet.into(),
+            tags: have.iter().map(|tag| (*tag).to_owned()).collect(),
+            ..Subnet::default()
+        })
+    }
+
+    #[test]
+    fn names_are_globs_for_the_whole_name() {
+        for (pattern, name, fits) in [
+            ("", "anything", true),
+            ("*", "anything", true),
+            ("*", "a/b", false),
+            ("pub-*", "pub-1", true),
+            ("pub-*", "my-pub-1", false),
+            ("pub-?", "pub-1", true),
+            ("pub-?", "pub-12", false),
+            ("pub-?", "pub-ü", true),
+            ("pub[0-2]", "pub1", true),
+            ("pub[!0-2]", "pub1", false),
+            ("pub[!0-2]", "pub7", true),
+            ("{red,blue}-net", "blue-net", true),
+            ("{red,blue*}-net", "blue2-net", true),
+            ("{red,blue}-net", "green-net", false),
+            ("a.b", "a.b", true),
+            ("a.b", "axb", false),
+            ("a,b", "a,b", true),
+            ("a+(b)", "a+(b)", true),
+            ("!pub-*", "pub-1", false),
+            ("!pub-*", "other", true),
+        ] {
+            assert_eq!(takes(pattern, "", (name, &[])), fits, "{pattern:?} for {name:?}");
+        }
+    }
+
+    #[test]
+    fn a_regular_expression_has_to_find_the_whole_name_first() {
+        for (pattern, name, fits) in [
+            ("~pub-[0-9]+", "pub-42", true),
+            ("~pub", "pub-42", false),
+            ("~.*", "", true),
+            ("~a|ab", "a", true),
+            // What is found first is shorter.
+            ("~a|ab", "ab", false),
+            ("~ab|a", "ab", true),
+            ("!~pub-[0-9]+", "pub-42", false),
+            ("!~pub-[0-9]+", "pub-x", true),
+        ] {
+            assert_eq!(takes(pattern, "", (name, &[])), fits, "{pattern:?} for {name:?}");
+        }
+    }
+
+    #[test]
+    fn tags_are_any_all_none_or_not_all() {
+        for (expression, have, fits) in [
+            ("", &[][..], true),
+            ("a,b", &["b"], true),
+            ("a b", &["b"], true),
+            ("a,b", &["c"], false),
+            ("&a,b", &["a", "b", "c"], true),
+            ("&a, b", &["a"], false),
+            ("!a,b", &["c"], true),
+            ("!a,b", &["a"], false),
+            ("!&a,b", &["a"], true),
+            ("!&a,b", &["a", "b"], false),
+            ("!a", &["a"], false),
+            ("!&a", &["a"], false),
+        ] {
+            assert_eq!(
+                takes("", expression, ("x", have)),
+                fits,
+                "{expression:?} for {have:?}"
+            );
+        }
+        assert!(takes("pub*", "&dmz", ("pub1", &["dmz"])));
+        assert!(!takes("pub*", "&dmz", ("pub1", &[])) && !takes("pub*", "&dmz", ("x", &["dmz"])));
+    }
+
+    #[test]
+    fn patterns_that_can_not_be_read_are_refused() {
+        for pattern in ["~(", "pub[1", "{a,b", "pub[]", "!~["] {
+            let error = SubnetFilter::parse(pattern, "").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidSpec);
+            assert!(error.to_string().contains(&format!("{pattern:?}")), "{error}");
+            assert!(!error.to_string().contains('\n'));
+        }
+    }
+}

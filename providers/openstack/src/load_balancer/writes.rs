@@ -1,0 +1,563 @@
+//! The changes of Octavia and Neutron, one function for each.
+//!
+//! Every function also puts into the shared listings what it did: the answer of the service, or that something
+//! happened of which the answer says nothing or was lost. A thing below a load balancer is put there as it will be once
+//! the load balancer has settled; until then the load balancer itself says that it has not.
+
+mod graph;
+
+use std::time::Duration;
+
+use ccm_core::{Outcome, Priority, Result};
+use serde::Serialize;
+
+use self::graph::{Graph, NewChildren};
+use super::{
+    bodies::{
+        Envelope, FloatingIpChange, ListenerChange, LoadBalancerChange, MemberBody, Members, MonitorChange,
+        NewFloatingIp, NewListener, NewLoadBalancer, NewMonitor, NewPool, NewRule, NewSecurityGroup,
+        PoolChange, PortChange, Tags,
+    },
+    reads::{Reads, Shelf, Shelved},
+    records::{FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, Provisioning, Rule, SecurityGroup},
+};
+use crate::{
+    client::{
+        Api, Op, Verb, Write,
+        catalogue::Service,
+        listing::{One, Resource},
+    },
+    error::gone_is_deleted,
+    instances::records::Port,
+};
+
+/// Octavia checks each member against its subnet before it answers: hundreds of them take longer than other requests.
+const BULK: Duration = Duration::from_secs(300);
+/// Above so many members.
+const MANY: usize = 50;
+
+/// The changes; see the module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writes<'a> {
+    api: &'a Api,
+    reads: &'a Reads,
+    priority: Priority,
+}
+
+impl<'a> Writes<'a> {
+    /// Changes that are put into these listings.
+    pub(crate) fn new(api: &'a Api, reads: &'a Reads, priority: Priority) -> Self {
+        Self { api, reads, priority }
+    }
+
+    /// Makes a load balancer, mostly with everything below it.
+    ///
+    /// # Errors
+    /// As [`crate::error`] maps them; so for all of them.
+    pub(crate) async fn create_load_balancer(&self, body: &NewLoadBalancer) -> Result<LoadBalancer> {
+        let pools = body
+            .listeners
+            .iter()
+            .filter_map(|listener| listener.default_pool.as_ref());
+        let members: usize = pools.map(|pool| pool.members.len()).sum();
+        let envelope = Envelope(LoadBalancer::ONE, body);
+        let write = Write {
+            timeout: bulk(members),
+            ..Write::new(
+                Op::LoadBalancerCreate,
+                Service::LoadBalancer,
+                Verb::Post,
+                LoadBalancer::PATH,
+            )
+        };
+        let Graph { balancer, children } = self.api.write(&write.json(&envelope), self.priority).await?;
+        self.reads.balancers.learned(balancer.clone());
+        match children {
+            Some(NewChildren {
+                listeners,
+                pools,
+                monitors,
+            }) => {
+                for listener in listeners {
+                    self.reads.listeners.learned(listener);
+                }
+                for (pool, members) in pools {
+                    self.reads.members.read(&pool.id, members);
+                    self.reads.pools.learned(pool);
+                }
+                for monitor in monitors {
+                    self.reads.monitors.learned(monitor);
+                }
+            }
+            None => self.reads.touch_children(&balancer.id),
+        }
+        Ok(balancer)
+    }
+
+    /// Changes a load balancer's own fields.
+    pub(crate) async fn update_load_balancer(
+        &self,
+        id: &str,
+        body: &LoadBalancerChange,
+    ) -> Result<LoadBalancer> {
+        let path = ["lbaas", "loadbalancers", id];
+        let result = self
+            .send(Op::LoadBalancerUpdate, Verb::Put, &path, Some(body), None)
+            .await;
+        self.note(&self.reads.balancers, id, result)
+    }
+
+    /// Begins to delete a load balancer, with everything below it if `cascade`. That there is none is no error.
+    pub(crate) async fn delete_load_balancer(&self, id: &str, cascade: bool) -> Result<()> {
+        let path = ["lbaas", "loadbalancers", id];
+        let write = Write {
+            query: if cascade { &[("cascade", "true")] } else { &[] },
+            ..Write::new(Op::LoadBalancerDelete, Service::LoadBalancer, Verb::Delete, &path)
+        };
+        let result = self.api.execute(&write, self.priority).await;
+        self.reads.balancers.touched(id);
+        self.reads.touch_children(id);
+        gone_is_deleted(result)
+    }
+
+    /// Begins to make a load balancer's machines anew.
+    pub(crate) async fn failover(&self, id: &str) -> Result<()> {
+        let path = ["lbaas", "loadbalancers", id, "failover"];
+        let write = Write::new(Op::LoadBalancerFailover, Service::LoadBalancer, Verb::Put, &path);
+        let result = self.api.execute(&write, self.priority).await;
+        self.reads.balancers.touched(id);
+        result
+    }
+
+    /// Makes a listener; its body names the load balancer.
+    pub(crate) async fn create_listener(&self, body: &NewListener) -> Result<Listener> {
+        let result = self
+            .send(Op::ListenerCreate, Verb::Post, Listener::PATH, Some(body), None)
+            .await;
+        self.below(&body.loadbalancer_id, &self.reads.listeners, result)
+    }
+
+    /// Changes a listener.
+    pub(crate) async fn update_listener(
+        &self,
+        balancer: &str,
+        id: &str,
+        body: &ListenerChange,
+    ) -> Result<Listener> {
+        let path = ["lbaas", "listeners", id];
+        let result = self
+            .send(Op::ListenerUpdate, Verb::Put, &path, Some(body), None)
+            .await;
+        self.below(balancer, &self.reads.listeners, result)
+    }
+
+    /// Deletes a listener. That there is none is no error. Its pool stays.
+    pub(crate) async fn delete_listener(&self, balancer: &str, id: &str) -> Result<()> {
+        let path = ["lbaas", "listeners", id];
+        let result = self
+            .delete(Op::ListenerDelete, Service::LoadBalancer, &path)
+            .await;
+        // Its pool no longer says that it is the listener's.
+        self.reads.pools.touched(balancer);
+        self.less(balancer, &self.reads.listeners, id, result)
+    }
+
+    /// Makes a pool for a listener, which its body names.
+    pub(crate) async fn create_pool(&self, balancer: &str, body: &NewPool) -> Result<Pool> {
+        let result = self
+            .send(
+                Op::PoolCreate,
+                Verb::Post,
+                Pool::PATH,
+                Some(body),
+                bulk(body.members.len()),
+            )
+            .await;
+        self.reads.listeners.touched(balancer);
+        self.below(balancer, &self.reads.pools, result)
+    }
+
+    /// Changes a pool.
+    pub(crate) async fn update_pool(&self, balancer: &str, id: &str, body: &PoolChange) -> Result<Pool> {
+        let path = ["lbaas", "pools", id];
+        let result = self
+            .send(Op::PoolUpdate, Verb::Put, &path, Some(body), None)
+            .await;
+        self.below(balancer, &self.reads.pools, result)
+    }
+
+    /// Deletes a pool with its members and its health monitor. That there is none is no error.
+    pub(crate) async fn delete_pool(&self, balancer: &str, id: &str) -> Result<()> {
+        let path = ["lbaas", "pools", id];
+        let result = self.delete(Op::PoolDelete, Service::LoadBalancer, &path).await;
+        self.reads.members.forget(id);
+        self.reads.listeners.touched(balancer);
+        self.reads.monitors.touched(balancer);
+        self.less(balancer, &self.reads.pools, id, result)
+    }
+
+    /// Adds members to a pool, or changes those that are there; the others stay. Needs
+    /// [`AdditiveMembers`](super::features::Feature::AdditiveMembers).
+    pub(crate) async fn add_members(&self, balancer: &str, pool: &str, members: &[MemberBody]) -> Result<()> {
+        let result = self
+            .members_update(pool, members, &[("additive_only", "true")])
+            .await;
+        match &result {
+            Ok(()) => self.reads.members.added(pool, members.iter().map(expected)),
+            Err(_) => self.reads.members.forget(pool),
+        }
+        self.members_changed(balancer, result)
+    }
+
+    /// Gives a pool these members and no others.
+    pub(crate) async fn set_members(&self, balancer: &str, pool: &str, members: &[MemberBody]) -> Result<()> {
+        let result = self.members_update(pool, members, &[]).await;
+        match &result {
+            Ok(()) => self
+                .reads
+                .members
+                .replaced(pool, members.iter().map(expected).collect()),
+            Err(_) => self.reads.members.forget(pool),
+        }
+        self.members_changed(balancer, result)
+    }
+
+    /// Makes one member.
+    pub(crate) async fn create_member(
+        &self,
+        balancer: &str,
+        pool: &str,
+        body: &MemberBody,
+    ) -> Result<Member> {
+        let path = ["lbaas", "pools", pool, "members"];
+        let result: Result<Member> = self
+            .send(Op::MemberCreate, Verb::Post, &path, Some(body), None)
+            .await;
+        // It is read once again, with its id.
+        self.reads.members.forget(pool);
+        self.members_changed(balancer, result)
+    }
+
+    /// Deletes one member. That there is none is no error.
+    pub(crate) async fn delete_member(&self, balancer: &str, pool: &str, id: &str) -> Result<()> {
+        let path = ["lbaas", "pools", pool, "members", id];
+        let result = self.delete(Op::MemberDelete, Service::LoadBalancer, &path).await;
+        match &result {
+            Ok(()) => self.reads.members.removed(pool, id),
+            Err(_) => self.reads.members.forget(pool),
+        }
+        self.members_changed(balancer, result)
+    }
+
+    /// Makes a health monitor for a pool, which its body names.
+    pub(crate) async fn create_monitor(&self, balancer: &str, body: &NewMonitor) -> Result<Monitor> {
+        let result = self
+            .send(Op::MonitorCreate, Verb::Post, Monitor::PATH, Some(body), None)
+            .await;
+        let result: Result<Monitor> = self.below(balancer, &self.reads.monitors, result);
+        match &result {
+            Ok(monitor) => self.reads.pools.amend(&body.pool_id, |pool| {
+                pool.healthmonitor_id.clone_from(&monitor.id);
+            }),
+            Err(_) => self.reads.pools.touched(balancer),
+        }
+        result
+    }
+
+    /// Changes a health monitor.
+    pub(crate) async fn update_monitor(
+        &self,
+        balancer: &str,
+        id: &str,
+        body: &MonitorChange,
+    ) -> Result<Monitor> {
+        let path = ["lbaas", "healthmonitors", id];
+        let result = self
+            .send(Op::MonitorUpdate, Verb::Put, &path, Some(body), None)
+            .await;
+        self.below(balancer, &self.reads.monitors, result)
+    }
+
+    /// Deletes the health monitor of a pool. That there is none is no error.
+    pub(crate) async fn delete_monitor(&self, balancer: &str, pool: &str, id: &str) -> Result<()> {
+        let path = ["lbaas", "healthmonitors", id];
+        let result = self.delete(Op::MonitorDelete, Service::LoadBalancer, &path).await;
+        match &result {
+            Ok(()) => self.reads.pools.amend(pool, |pool| pool.healthmonitor_id.clear()),
+            Err(_) => self.reads.pools.touched(balancer),
+        }
+        self.less(balancer, &self.reads.monitors, id, result)
+    }
+
+    /// Takes a floating address from its network, for a port if its body names one.
+    pub(crate) async fn create_floating_ip(&self, body: &NewFloatingIp) -> Result<FloatingIp> {
+        let result = self
+            .send(
+                Op::FloatingIpCreate,
+                Verb::Post,
+                FloatingIp::PATH,
+                Some(body),
+                None,
+            )
+            .await;
+        self.note(&self.reads.floating_ips, &body.port_id, result)
+    }
+
+    /// Gives a floating address another port, or none. `port`: the one that it had or gets.
+    pub(crate) async fn update_floating_ip(
+        &self,
+        port: &str,
+        id: &str,
+        body: &FloatingIpChange,
+    ) -> Result<FloatingIp> {
+        let path = ["floatingips", id];
+        let result = self
+            .send(Op::FloatingIpUpdate, Verb::Put, &path, Some(body), None)
+            .await;
+        self.note(&self.reads.floating_ips, port, result)
+    }
+
+    /// Gives a floating address back. That there is none is no error.
+    pub(crate) async fn delete_floating_ip(&self, port: &str, id: &str) -> Result<()> {
+        let path = ["floatingips", id];
+        let result = self.delete(Op::FloatingIpDelete, Service::Network, &path).await;
+        noted_delete(&self.reads.floating_ips, port, id, result)
+    }
+
+    /// Makes a security group. Neutron gives it two rules that let everything out.
+    pub(crate) async fn create_security_group(&self, body: &NewSecurityGroup) -> Result<SecurityGroup> {
+        let result = self
+            .send(
+                Op::SecurityGroupCreate,
+                Verb::Post,
+                SecurityGroup::PATH,
+                Some(body),
+                None,
+            )
+            .await;
+        self.note(&self.reads.security_groups, &body.name, result)
+    }
+
+    /// Gives a security group these tags and no others.
+    pub(crate) async fn set_security_group_tags(&self, id: &str, tags: &Tags) -> Result<()> {
+        let path = ["security-groups", id, "tags"];
+        let write = Write::new(Op::SecurityGroupTagsUpdate, Service::Network, Verb::Put, &path).json(tags);
+        self.api.execute(&write, self.priority).await?;
+        self.reads
+            .security_groups
+            .amend(id, |group| group.tags.clone_from(&tags.tags));
+        Ok(())
+    }
+
+    /// Deletes a security group. That there is none is no error; that a port has it is one.
+    pub(crate) async fn delete_security_group(&self, name: &str, id: &str) -> Result<()> {
+        let path = ["security-groups", id];
+        let result = self
+            .delete(Op::SecurityGroupDelete, Service::Network, &path)
+            .await;
+        noted_delete(&self.reads.security_groups, name, id, result)
+    }
+
+    /// Makes a rule of a security group with this name; its body has the group's id.
+    pub(crate) async fn create_rule(&self, group: &str, body: &NewRule) -> Result<Rule> {
+        let result: Result<Rule> = self
+            .send(
+                Op::SecurityGroupRuleCreate,
+                Verb::Post,
+                Rule::PATH,
+                Some(body),
+                None,
+            )
+            .await;
+        match &result {
+            Ok(rule) => self
+                .reads
+                .security_groups
+                .amend(&body.security_group_id, |group| group.rules.push(rule.clone())),
+            Err(_) => self.reads.security_groups.touched(group),
+        }
+        result
+    }
+
+    /// Deletes a rule of a security group with this name and id. That there is none is no error.
+    pub(crate) async fn delete_rule(&self, group: (&str, &str), id: &str) -> Result<()> {
+        let path = ["security-group-rules", id];
+        let result = self
+            .delete(Op::SecurityGroupRuleDelete, Service::Network, &path)
+            .await;
+        let (name, group) = group;
+        match &result {
+            Ok(()) => self
+                .reads
+                .security_groups
+                .amend(group, |group| group.rules.retain(|rule| rule.id != id)),
+            Err(_) => self.reads.security_groups.touched(name),
+        }
+        result
+    }
+
+    /// Changes a port, if it is still as it was read; otherwise the error is [stale](crate::error::is_stale).
+    pub(crate) async fn update_port(&self, port: &Port, body: &PortChange) -> Result<Port> {
+        let path = ["ports", port.id.as_str()];
+        let envelope = Envelope(Port::ONE, body);
+        let write = Write {
+            revision: port.revision_number,
+            ..Write::new(Op::PortUpdate, Service::Network, Verb::Put, &path)
+        };
+        let result = self.api.write(&write.json(&envelope), self.priority).await;
+        self.reads.ports_touched(&port.device_id);
+        let One(port) = result?;
+        Ok(port)
+    }
+
+    /// Takes a tag from a port. That it has no such tag is no error.
+    pub(crate) async fn delete_port_tag(&self, port: &Port, tag: &str) -> Result<()> {
+        let path = ["ports", port.id.as_str(), "tags", tag];
+        let result = self.delete(Op::PortTagDelete, Service::Network, &path).await;
+        self.reads.ports_touched(&port.device_id);
+        result
+    }
+
+    async fn send<B: Serialize, T: Resource>(
+        &self,
+        op: Op,
+        verb: Verb,
+        path: &[&str],
+        body: Option<&B>,
+        timeout: Option<Duration>,
+    ) -> Result<T> {
+        let envelope = body.map(|body| Envelope(T::ONE, body));
+        let write = Write {
+            op,
+            service: T::SERVICE,
+            verb,
+            path,
+            query: &[],
+            body: envelope.as_ref(),
+            revision: None,
+            timeout,
+        };
+        let One(thing) = self.api.write(&write, self.priority).await?;
+        Ok(thing)
+    }
+
+    async fn delete(&self, op: Op, service: Service, path: &[&str]) -> Result<()> {
+        let write = Write::new(op, service, Verb::Delete, path);
+        gone_is_deleted(self.api.execute(&write, self.priority).await)
+    }
+
+    async fn members_update(
+        &self,
+        pool: &str,
+        members: &[MemberBody],
+        query: &'static [(&'static str, &'static str)],
+    ) -> Result<()> {
+        let path = ["lbaas", "pools", pool, "members"];
+        let body = Members { members };
+        let write = Write {
+            query,
+            timeout: bulk(members.len()),
+            ..Write::new(Op::MembersUpdate, Service::LoadBalancer, Verb::Put, &path)
+        };
+        self.api.execute(&write.json(&body), self.priority).await
+    }
+
+    /// Puts what a thing became into its listing.
+    fn note<T: Shelved + Clone>(&self, shelf: &Shelf<T>, key: &str, result: Result<T>) -> Result<T> {
+        match &result {
+            Ok(thing) => shelf.learned(thing.clone()),
+            Err(_) => shelf.touched(key),
+        }
+        result
+    }
+
+    /// As [`Self::note`], for a thing below a load balancer.
+    fn below<T: Below + Clone>(&self, balancer: &str, shelf: &Shelf<T>, result: Result<T>) -> Result<T> {
+        match &result {
+            Ok(thing) => {
+                let mut settled = thing.clone();
+                settled.settle();
+                shelf.learned(settled);
+            }
+            Err(_) => shelf.touched(balancer),
+        }
+        self.at_work(balancer, result)
+    }
+
+    fn less<T: Shelved>(&self, balancer: &str, shelf: &Shelf<T>, id: &str, result: Result<()>) -> Result<()> {
+        let result = noted_delete(shelf, balancer, id, result);
+        self.at_work(balancer, result)
+    }
+
+    fn members_changed<T>(&self, balancer: &str, result: Result<T>) -> Result<T> {
+        // Which ids the members have now is in no answer.
+        self.reads.pools.touched(balancer);
+        self.at_work(balancer, result)
+    }
+
+    /// Octavia is at work on the load balancer if it accepted a change of anything below it.
+    fn at_work<T>(&self, balancer: &str, result: Result<T>) -> Result<T> {
+        match &result {
+            Ok(_) => self.reads.balancers.amend(balancer, |balancer| {
+                balancer.provisioning_status = Provisioning::PendingUpdate;
+            }),
+            // Also what was refused may have been because of a change that is not ours.
+            Err(_) => self.reads.balancers.touched(balancer),
+        }
+        if result
+            .as_ref()
+            .is_err_and(|error| error.outcome() == Outcome::Unknown)
+        {
+            self.reads.touch_children(balancer);
+        }
+        result
+    }
+}
+
+/// A thing below a load balancer.
+trait Below: Shelved {
+    /// Is as it will be once the load balancer has settled.
+    fn settle(&mut self);
+}
+
+macro_rules! below {
+    ($($thing:ident)+) => {$(
+        impl Below for $thing {
+            fn settle(&mut self) {
+                self.provisioning_status = Provisioning::Active;
+            }
+        }
+    )+};
+}
+
+below! { Listener Pool Monitor }
+
+fn noted_delete<T: Shelved>(shelf: &Shelf<T>, key: &str, id: &str, result: Result<()>) -> Result<()> {
+    match &result {
+        Ok(()) => shelf.forgotten(id),
+        Err(_) => shelf.touched(key),
+    }
+    result
+}
+
+/// A member as it will be read.
+fn expected(body: &MemberBody) -> Member {
+    Member {
+        id: String::new(),
+        name: body.name.clone(),
+        address: body.address.clone(),
+        protocol_port: body.protocol_port,
+        subnet_id: body.subnet_id.clone(),
+        monitor_port: body.monitor_port,
+        monitor_address: body.monitor_address.clone(),
+        // Octavia's defaults.
+        weight: Some(body.weight.unwrap_or(1)),
+        backup: Some(body.backup.unwrap_or(false)),
+        admin_state_up: Some(body.admin_state_up.unwrap_or(true)),
+        provisioning_status: Provisioning::Active,
+    }
+}
+
+fn bulk(members: usize) -> Option<Duration> {
+    (members > MANY).then_some(BULK)
+}
