@@ -293,9 +293,9 @@ impl Fault {
         NAMES.contains(&self.name.as_str()) || self.message.to_lowercase().contains("quota")
     }
 
-    /// Octavia's word for a load balancer that it is at work on, and for what is below it.
+    /// Octavia's words for a load balancer that it is at work on, and for what is below it.
     fn is_immutable(&self) -> bool {
-        self.message.contains("is immutable")
+        self.message.contains("is immutable") || self.message.contains("Invalid state PENDING_")
     }
 
     /// Whether there is one already, or it is taken.

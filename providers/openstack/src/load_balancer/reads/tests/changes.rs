@@ -1,0 +1,304 @@
+//! Changes of load balancers: what becomes of the listings, and of answers that are no yes.
+
+use super::*;
+
+#[tokio::test]
+async fn a_load_balancer_at_work_is_busy() {
+    let mut config = Config::default();
+    config.settings.load_balancing.create_time = Duration::from_secs(3600);
+    let world = World::with(config).await;
+    let made = world
+        .writes()
+        .create_load_balancer(&world.body("web"))
+        .await
+        .unwrap();
+    let state = world
+        .reads
+        .state(&made.id, Priority::User)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(state.provisioning_status.is_pending() && state.updated_at.is_none());
+    let pool = made.pools[0].id.clone();
+    let error = world
+        .writes()
+        .add_members(&made.id, &pool, &[member("10.0.0.102")])
+        .await
+        .unwrap_err();
+    assert!(is_busy(&error).is_some(), "{error:?}");
+    assert_eq!(world.calls()["loadbalancer_members_update"], 1, "not sent again");
+}
+
+#[tokio::test]
+async fn a_write_whose_answer_was_lost_is_not_sent_again_and_is_looked_up() {
+    let world = World::new().await;
+    let made = world.make("web").await;
+    let pool = world.children(&made.id, lately()).await.pools[0].clone();
+    world
+        .sim
+        .add_fault(Fault::on("loadbalancer_members_update", Action::CommitThenDrop).once());
+    world.calls();
+    let error = world
+        .writes()
+        .add_members(&made.id, &pool.id, &[member("10.0.0.102")])
+        .await
+        .unwrap_err();
+    assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
+    assert_eq!(world.calls()["loadbalancer_members_update"], 1);
+    let children = world.children(&made.id, lately()).await;
+    assert_eq!(world.addresses(&children).await, ["10.0.0.101", "10.0.0.102"]);
+
+    let listener = NewListener {
+        loadbalancer_id: made.id.clone(),
+        name: "l1".into(),
+        protocol: "UDP",
+        protocol_port: 53,
+        connection_limit: -1,
+        ..NewListener::default()
+    };
+    for action in [Action::CommitThenDrop, Action::Truncate { bytes: Some(9) }] {
+        world
+            .sim
+            .add_fault(Fault::on("loadbalancer_listener_create", action).once());
+        world.calls();
+        let port = listener.protocol_port
+            + u16::try_from(world.children(&made.id, now()).await.listeners.len()).unwrap();
+        let listener = NewListener {
+            protocol_port: port,
+            ..listener.clone()
+        };
+        let error = world.writes().create_listener(&listener).await.unwrap_err();
+        assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
+        assert_eq!(world.calls()["loadbalancer_listener_create"], 1);
+        let children = world.children(&made.id, lately()).await;
+        assert!(children.listeners.iter().any(|found| found.protocol_port == port));
+    }
+}
+
+#[tokio::test]
+async fn listeners_pools_and_monitors_are_made_changed_and_deleted() {
+    let world = World::new().await;
+    let made = world.make("web").await;
+    world.children(&made.id, lately()).await;
+    let body = NewListener {
+        loadbalancer_id: made.id.clone(),
+        name: "l1".into(),
+        protocol: "TCP",
+        protocol_port: 443,
+        connection_limit: 5,
+        tags: vec!["web".into()],
+        ..NewListener::default()
+    };
+    let listener = world.writes().create_listener(&body).await.unwrap();
+    let body = NewPool {
+        listener_id: listener.id.clone(),
+        name: "p1".into(),
+        protocol: "TCP",
+        lb_algorithm: "ROUND_ROBIN".into(),
+        ..NewPool::default()
+    };
+    let pool = world.writes().create_pool(&made.id, &body).await.unwrap();
+    let check = world
+        .writes()
+        .create_monitor(&made.id, &monitor(&pool.id))
+        .await
+        .unwrap();
+    world
+        .writes()
+        .set_members(&made.id, &pool.id, &[member("10.0.0.1"), member("10.0.0.2")])
+        .await
+        .unwrap();
+    let change = ListenerChange {
+        connection_limit: Set::To(9),
+        allowed_cidrs: Set::To(vec!["10.0.0.0/8".into()]),
+        ..ListenerChange::default()
+    };
+    world
+        .writes()
+        .update_listener(&made.id, &listener.id, &change)
+        .await
+        .unwrap();
+    world.settled(&made.id).await;
+    let kept = world.children(&made.id, lately()).await;
+    let fresh = world.children(&made.id, now()).await;
+    assert_eq!(kept.listeners, fresh.listeners);
+    assert_eq!(kept.pools, fresh.pools);
+    assert_eq!(kept.monitors, fresh.monitors);
+    let seen = fresh
+        .listeners
+        .iter()
+        .find(|seen| seen.id == listener.id)
+        .unwrap();
+    assert_eq!(
+        (seen.connection_limit, seen.default_pool_id.as_str()),
+        (Some(9), pool.id.as_str())
+    );
+    assert_eq!(seen.allowed_cidrs.as_deref().unwrap(), ["10.0.0.0/8"]);
+    assert_eq!(
+        world.addresses(&fresh).await,
+        ["10.0.0.1", "10.0.0.101", "10.0.0.2"]
+    );
+
+    world
+        .writes()
+        .delete_monitor(&made.id, &pool.id, &check.id)
+        .await
+        .unwrap();
+    world
+        .writes()
+        .delete_monitor(&made.id, &pool.id, &check.id)
+        .await
+        .unwrap();
+    let left = world.children(&made.id, lately()).await;
+    assert_eq!(left.monitors.len(), 1);
+    world.writes().delete_pool(&made.id, &pool.id).await.unwrap();
+    world
+        .writes()
+        .delete_listener(&made.id, &listener.id)
+        .await
+        .unwrap();
+    world.settled(&made.id).await;
+    let left = world.children(&made.id, lately()).await;
+    assert_eq!((left.listeners.len(), left.pools.len()), (1, 1));
+}
+
+#[tokio::test]
+async fn small_changes_are_folded_into_the_listings() {
+    let world = World::new().await;
+    let made = world.make("web").await;
+    let children = world.children(&made.id, lately()).await;
+    let (pool, check) = (children.pools[0].id.clone(), children.monitors[0].id.clone());
+    let tags = LoadBalancerChange {
+        tags: Set::To(vec!["web".into(), "other".into()]),
+        ..LoadBalancerChange::default()
+    };
+    world
+        .writes()
+        .update_load_balancer(&made.id, &tags)
+        .await
+        .unwrap();
+    world.settled(&made.id).await;
+    let slow = MonitorChange {
+        delay: Set::To(9),
+        ..MonitorChange::default()
+    };
+    world
+        .writes()
+        .update_monitor(&made.id, &check, &slow)
+        .await
+        .unwrap();
+    let sticky = PoolChange {
+        session_persistence: Set::To(NewPersistence::SOURCE_IP),
+        ..PoolChange::default()
+    };
+    world
+        .writes()
+        .update_pool(&made.id, &pool, &sticky)
+        .await
+        .unwrap();
+    world.settled(&made.id).await;
+    world.calls();
+    let listing = world.reads.load_balancers(None, lately()).await.unwrap();
+    assert_eq!(listing.by_id(&made.id).unwrap().tags, ["web", "other"]);
+    let children = world.children(&made.id, lately()).await;
+    assert_eq!(children.monitors[0].delay, 9);
+    let persistence = children.pools[0].session_persistence.clone();
+    assert_eq!(persistence.unwrap().kind, "SOURCE_IP");
+    assert_eq!(world.calls(), counts(&[]));
+    let clear = PoolChange {
+        session_persistence: Set::Clear,
+        ..PoolChange::default()
+    };
+    let cleared = world.writes().update_pool(&made.id, &pool, &clear).await.unwrap();
+    assert_eq!(cleared.session_persistence, None);
+    world.settled(&made.id).await;
+
+    // One by one, for providers that can do no better.
+    let one = world
+        .writes()
+        .create_member(&made.id, &pool, &member("10.0.0.110"))
+        .await
+        .unwrap();
+    world.settled(&made.id).await;
+    let children = world.children(&made.id, lately()).await;
+    assert_eq!(world.addresses(&children).await, ["10.0.0.101", "10.0.0.110"]);
+    for _ in 0..2 {
+        world
+            .writes()
+            .delete_member(&made.id, &pool, &one.id)
+            .await
+            .unwrap();
+        world.settled(&made.id).await;
+    }
+    world.calls();
+    let children = world.children(&made.id, lately()).await;
+    assert_eq!(world.addresses(&children).await, ["10.0.0.101"]);
+    assert!(!world.calls().contains_key("loadbalancer_member_list"));
+}
+
+#[tokio::test]
+async fn a_change_that_is_led_elsewhere_is_no_success() {
+    let world = World::new().await;
+    let made = world.make("web").await;
+    let listing = format!("/RegionOne/load-balancer/v2.0/lbaas/loadbalancers/{}", made.id);
+    world.sim.add_fault(
+        Fault::on(
+            "loadbalancer_members_update",
+            Action::Status {
+                code: 302,
+                body: None,
+                headers: [("Location".to_owned(), listing)].into(),
+            },
+        )
+        .once(),
+    );
+    let pool = &made.pools[0].id;
+    let error = world
+        .writes()
+        .set_members(&made.id, pool, &[member("10.0.0.9")])
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.kind(), error.outcome()),
+        (ErrorKind::Unexpected, Outcome::Unknown),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_quota_that_is_reached_is_told_from_a_right_that_is_missing() {
+    let mut config = Config::default();
+    for (what, limit) in [("load_balancer", 1), ("floatingip", 0)] {
+        config.settings.resource_quotas.insert(what.to_owned(), limit);
+    }
+    let world = World::with(config).await;
+    world.make("web").await;
+    let error = world
+        .writes()
+        .create_load_balancer(&world.body("more"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::QuotaExceeded, "{error:?}");
+    let network = world
+        .reads
+        .discovery
+        .external_networks(Priority::User)
+        .await
+        .unwrap()[0]
+        .id
+        .clone();
+    let body = NewFloatingIp {
+        floating_network_id: network,
+        ..NewFloatingIp::default()
+    };
+    let error = world.writes().create_floating_ip(&body).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::QuotaExceeded, "{error:?}");
+    let mut ovn = world.body("ovn");
+    ovn.provider = "ovn".into();
+    ovn.listeners[0].protocol = "HTTP";
+    let error = world.writes().create_load_balancer(&ovn).await.unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::QuotaExceeded),
+        "{error:?}"
+    );
+}

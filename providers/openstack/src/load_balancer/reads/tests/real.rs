@@ -1,0 +1,290 @@
+//! The same reads and writes on a real OpenStack: what is folded into the listings is what its listings say.
+
+use std::env;
+
+use ccm_testbed::openstack_real::OpenStack as RealOpenStack;
+
+use super::*;
+use crate::load_balancer::bodies::{ListenerChange, NewLoadBalancer};
+
+/// How long the real cloud may take for a change.
+const LIMIT: Duration = Duration::from_secs(180);
+
+struct Real {
+    api: Api,
+    reads: Reads,
+}
+
+impl Real {
+    fn writes(&self) -> Writes<'_> {
+        Writes::new(&self.api, &self.reads, Priority::User)
+    }
+
+    /// Waits until Octavia is done with a load balancer, or it is gone.
+    async fn settle(&self, id: &str) -> Option<Provisioning> {
+        let settled = async {
+            loop {
+                match self.reads.state(id, Priority::User).await.unwrap() {
+                    Some(state) if state.provisioning_status.is_pending() => {
+                        tokio::time::sleep(Duration::from_millis(300)).await;
+                    }
+                    other => return other.map(|state| state.provisioning_status),
+                }
+            }
+        };
+        tokio::time::timeout(LIMIT, settled).await.unwrap()
+    }
+
+    async fn children(&self, id: &str, ask: Ask) -> Children {
+        let balancer = self.reads.load_balancer(id, ask).await.unwrap().unwrap();
+        self.reads.children(&balancer, ask).await.unwrap()
+    }
+
+    /// What is kept is what the cloud says now.
+    async fn compare(&self, id: &str, when: &str) -> Children {
+        assert_eq!(self.settle(id).await, Some(Provisioning::Active), "{when}");
+        let kept_balancer = self.reads.load_balancer(id, lately()).await.unwrap();
+        let kept = self.children(id, lately()).await;
+        let fresh = self.children(id, now()).await;
+        let fresh_balancer = self.reads.load_balancer(id, lately()).await.unwrap();
+        let (kept_balancer, fresh_balancer) = (kept_balancer.unwrap(), fresh_balancer.unwrap());
+        assert_eq!(kept_balancer.tags, fresh_balancer.tags, "{when}");
+        assert_eq!(kept_balancer.vip_port_id, fresh_balancer.vip_port_id, "{when}");
+        assert_eq!(
+            kept_balancer.provisioning_status, fresh_balancer.provisioning_status,
+            "{when}"
+        );
+        assert_eq!(kept_balancer.updated_at, fresh_balancer.updated_at, "{when}");
+        let sorted = |children: &Children| {
+            let mut all = children.clone();
+            all.listeners.sort_by(|a, b| a.id.cmp(&b.id));
+            all.pools.sort_by(|a, b| a.id.cmp(&b.id));
+            all.monitors.sort_by(|a, b| a.id.cmp(&b.id));
+            all
+        };
+        let (kept, fresh) = (sorted(&kept), sorted(&fresh));
+        assert_eq!(kept.listeners, fresh.listeners, "{when}");
+        assert_eq!(kept.pools, fresh.pools, "{when}");
+        assert_eq!(kept.monitors, fresh.monitors, "{when}");
+        fresh
+    }
+}
+
+#[tokio::test]
+async fn what_is_known_of_a_real_cloud_is_what_it_says() {
+    if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
+        return;
+    }
+    let openstack = RealOpenStack::shared(1).await.unwrap();
+    let conf = std::fs::read_to_string(openstack.cloud_conf()).unwrap();
+    let (api, metrics) = connect(&conf).await;
+    let reads = Reads::new(api.clone(), &metrics);
+    let real = Real { api, reads };
+    let servers = openstack.list_servers().await.unwrap();
+    let ports = real.reads.ports_of(&[&servers[0].id], now()).await.unwrap();
+    let port = Arc::clone(&ports[&servers[0].id][0]);
+    let subnet = port.fixed_ips[0].subnet_id.clone();
+    assert_eq!(
+        real.reads
+            .discovery
+            .subnet(&subnet, Priority::User)
+            .await
+            .unwrap()
+            .as_ref()
+            .as_ref()
+            .unwrap()
+            .ip_version,
+        4
+    );
+    let version = real.reads.version(Priority::User).await.unwrap();
+    assert!(version.0 >= 29, "{version:?}");
+    real.reads.load_balancers(None, now()).await.unwrap();
+
+    let body = NewLoadBalancer {
+        name: "ccm-reads".into(),
+        description: "d".into(),
+        provider: "amphora".into(),
+        tags: vec!["ccm-reads".into()],
+        vip_subnet_id: subnet.clone(),
+        listeners: vec![NewListener {
+            name: "l0".into(),
+            protocol: "TCP",
+            protocol_port: 80,
+            connection_limit: -1,
+            tags: vec!["ccm-reads".into()],
+            allowed_cidrs: vec!["0.0.0.0/0".into()],
+            default_pool: Some(NewPool {
+                name: "p0".into(),
+                protocol: "TCP",
+                lb_algorithm: "ROUND_ROBIN".into(),
+                members: vec![member("10.0.0.201"), member("10.0.0.202")],
+                healthmonitor: Some(monitor("")),
+                ..NewPool::default()
+            }),
+            ..NewListener::default()
+        }],
+        ..NewLoadBalancer::default()
+    };
+    let writes = real.writes();
+    let made = writes.create_load_balancer(&body).await.unwrap();
+    let id = made.id.as_str();
+    let error = writes.delete_load_balancer(id, true).await.unwrap_err();
+    assert!(is_busy(&error).is_some(), "{error:?}");
+    let children = real.compare(id, "made").await;
+    let pool = children.pools[0].id.clone();
+
+    let known = real
+        .reads
+        .members(&children.pools, Contents::Which, Priority::User)
+        .await
+        .unwrap();
+    assert_eq!(known[0].len(), 2);
+    writes
+        .add_members(id, &pool, &[member("10.0.0.203")])
+        .await
+        .unwrap();
+    let children = real.compare(id, "a member more").await;
+    let known = real
+        .reads
+        .members(&children.pools, Contents::Which, Priority::User)
+        .await
+        .unwrap();
+    assert_eq!(
+        known[0].iter().filter(|member| member.id.is_empty()).count(),
+        1,
+        "not read again"
+    );
+    let read = real.reads.members_uncached(&pool, Priority::User).await.unwrap();
+    assert_eq!(read.len(), 3);
+    let leaves = read.iter().find(|member| member.address == "10.0.0.201").unwrap();
+    writes.delete_member(id, &pool, &leaves.id).await.unwrap();
+    real.compare(id, "a member less").await;
+
+    let listener = NewListener {
+        loadbalancer_id: id.to_owned(),
+        name: "l1".into(),
+        protocol: "TCP",
+        protocol_port: 443,
+        connection_limit: 5,
+        ..NewListener::default()
+    };
+    let second = writes.create_listener(&listener).await.unwrap();
+    real.compare(id, "a listener more").await;
+    let error = writes.create_listener(&listener).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error:?}");
+    let bad = ListenerChange {
+        timeout_client_data: Set::To(-1),
+        ..ListenerChange::default()
+    };
+    let error = writes.update_listener(id, &second.id, &bad).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidSpec, "{error:?}");
+    let second_pool = NewPool {
+        listener_id: second.id.clone(),
+        name: "p1".into(),
+        protocol: "PROXYV2",
+        lb_algorithm: "LEAST_CONNECTIONS".into(),
+        session_persistence: Some(NewPersistence::SOURCE_IP),
+        ..NewPool::default()
+    };
+    let second_pool = writes.create_pool(id, &second_pool).await.unwrap();
+    real.compare(id, "a pool more").await;
+    let check = writes
+        .create_monitor(id, &monitor(&second_pool.id))
+        .await
+        .unwrap();
+    real.compare(id, "a monitor more").await;
+    let clear = PoolChange {
+        session_persistence: Set::Clear,
+        ..PoolChange::default()
+    };
+    writes.update_pool(id, &second_pool.id, &clear).await.unwrap();
+    real.compare(id, "no persistence any more").await;
+    writes
+        .delete_monitor(id, &second_pool.id, &check.id)
+        .await
+        .unwrap();
+    real.compare(id, "a monitor less").await;
+    writes.delete_listener(id, &second.id).await.unwrap();
+    real.compare(id, "a listener less").await;
+    writes.delete_pool(id, &second_pool.id).await.unwrap();
+    real.compare(id, "a pool less").await;
+
+    let network = real
+        .reads
+        .discovery
+        .default_external_network(Priority::User)
+        .await
+        .unwrap()
+        .unwrap();
+    let floating = NewFloatingIp {
+        floating_network_id: network.id,
+        port_id: made.vip_port_id.clone(),
+        description: "ccm-reads".into(),
+        ..NewFloatingIp::default()
+    };
+    let first = writes.create_floating_ip(&floating).await.unwrap();
+    let error = writes.create_floating_ip(&floating).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error:?}");
+    let listing = real.reads.floating_ips(None, now()).await.unwrap();
+    assert_eq!(listing.by_key(&made.vip_port_id).next().unwrap().id, first.id);
+    writes
+        .delete_floating_ip(&made.vip_port_id, &first.id)
+        .await
+        .unwrap();
+
+    let group = NewSecurityGroup {
+        name: "ccm-reads".into(),
+        description: "d".into(),
+    };
+    let group = writes.create_security_group(&group).await.unwrap();
+    let rule = NewRule {
+        security_group_id: group.id.clone(),
+        direction: "ingress",
+        ethertype: "IPv4",
+        protocol: "tcp".into(),
+        port_range_min: 30080,
+        port_range_max: 30080,
+        remote_ip_prefix: "10.0.0.0/8".into(),
+    };
+    let made_rule = writes.create_rule("ccm-reads", &rule).await.unwrap();
+    let error = writes.create_rule("ccm-reads", &rule).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error:?}");
+    let tags = Tags {
+        tags: vec!["kube_cluster_id_x".into()],
+    };
+    writes.set_security_group_tags(&group.id, &tags).await.unwrap();
+    let listing = real.reads.security_groups(None, now()).await.unwrap();
+    let listed = listing.by_id(&group.id).unwrap();
+    assert_eq!((listed.rules.len(), &listed.tags), (3, &tags.tags));
+    assert!(listed.rules.contains(&made_rule));
+
+    let mut groups = port.security_groups.clone();
+    groups.push(group.id.clone());
+    let change = PortChange {
+        security_groups: Set::To(groups),
+    };
+    let changed = writes.update_port(&port, &change).await.unwrap();
+    // Neutron looks at the revision only where something changes.
+    let other = PortChange {
+        security_groups: Set::To(vec![group.id.clone()]),
+    };
+    let error = writes.update_port(&port, &other).await.unwrap_err();
+    assert!(is_stale(&error), "{error:?}");
+    let error = writes
+        .delete_security_group("ccm-reads", &group.id)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "in use: {error:?}");
+    let back = PortChange {
+        security_groups: Set::To(port.security_groups.clone()),
+    };
+    writes.update_port(&changed, &back).await.unwrap();
+    writes
+        .delete_security_group("ccm-reads", &group.id)
+        .await
+        .unwrap();
+
+    writes.delete_load_balancer(id, true).await.unwrap();
+    assert_eq!(real.settle(id).await, None);
+    writes.delete_load_balancer(id, true).await.unwrap();
+}
