@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use ccm_testbed::{
     binary::Ccm,
     nodes::{self, NodeSpec, set_ready},
+    observe::eventually,
     stage::Stage,
 };
 use clap::Args;
@@ -192,8 +193,16 @@ impl Cluster {
         self.set_ready(&names, false).await?;
         let began = Instant::now();
         self.watch.left(left, LIMIT).await?;
+        let seconds = began.elapsed().as_secs_f64();
+        // Events come last.
+        let events = before.events + count;
+        eventually(LIMIT, async || {
+            (writes(&self.stage).ok()?.events >= events).then_some(())
+        })
+        .await
+        .context("deleted nodes without an Event each")?;
         Ok(Gone {
-            seconds: began.elapsed().as_secs_f64(),
+            seconds,
             calls: since(&calls, self.cloud.calls()?),
             writes: writes(&self.stage)?.since(before),
         })
