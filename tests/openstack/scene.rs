@@ -102,11 +102,16 @@ impl Scene {
     }
 
     pub(crate) async fn warnings(&self) -> Vec<Event> {
-        self.events
-            .list(&ListParams::default().fields("type=Warning"))
-            .await
-            .unwrap()
-            .items
+        let warnings = ListParams::default().fields("type=Warning");
+        let mut events = self.events.list(&warnings).await.unwrap().items;
+        // The API server has some of its own to say while it starts.
+        events.retain(|event| {
+            event
+                .source
+                .as_ref()
+                .is_some_and(|source| source.component.is_some())
+        });
+        events
     }
 
     /// The program's log so far.
