@@ -13,10 +13,11 @@ use crate::{
     controllers::{
         lifecycle::{self, LifecycleController},
         node::{self, NodeController},
+        service::{self, ServiceController},
     },
     election::Candidacy,
     events::{self, EventMetrics},
-    informers::{Informer, node::NodeObject},
+    informers::{Informer, node::NodeObject, service::ServiceObject},
     options::Config,
     reload::{self, Reloader},
     server::{Checks, Kind, Metrics},
@@ -55,6 +56,8 @@ pub(crate) struct AppContext {
 /// If a part ends before it was told to.
 pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(context.client.clone()));
+    let services: Arc<Informer<ServiceObject>> = Informer::new(Api::all(context.client.clone()));
+    let with_services = wants_services(&context);
     let shutdown = context.shutdown.clone();
     let mut candidacy = context.candidacy.clone();
 
@@ -66,12 +69,21 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     {
         let (running, stop) = (Arc::clone(&nodes), stop_standing.clone());
         standing.spawn(async move { running.run(stop).await });
-        let listed = Arc::clone(&nodes);
+        let (listed, listed_services) = (Arc::clone(&nodes), Arc::clone(&services));
         standing.spawn(async move {
             listed.synced().await;
+            if with_services {
+                synced.set_failing("waiting for the first listing of Services");
+                listed_services.synced().await;
+            }
             synced.set_ok();
             std::future::pending::<()>().await;
         });
+    }
+
+    if with_services {
+        let (running, stop) = (Arc::clone(&services), stop_standing.clone());
+        standing.spawn(async move { running.run(stop).await });
     }
 
     if !context.cloud.watched_files().is_empty() {
@@ -80,6 +92,9 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
 
     let leads = async {
         nodes.synced().await;
+        if with_services {
+            services.synced().await;
+        }
         candidacy.lead().await;
     };
     tokio::select! {
@@ -90,7 +105,7 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     }
 
     let events = events::Writer::new(context.client.clone(), &context.event_metrics);
-    let mut controllers = start_controllers(context, &nodes, &events);
+    let mut controllers = start_controllers(context, &nodes, with_services.then_some(&services), &events);
     let events = tokio::spawn(events.run());
 
     let outcome = tokio::select! {
@@ -127,10 +142,27 @@ fn start_reloader(context: &AppContext, standing: &mut JoinSet<()>, stop: &Cance
     });
 }
 
+/// Whether the service controller is to run; if not, Services are not even watched.
+fn wants_services(context: &AppContext) -> bool {
+    if !context.config.controllers.is_enabled(service::NAME) {
+        info!(controller = service::NAME, "The controller is switched off");
+        return false;
+    }
+    let supported = context.cloud.load_balancers().is_some();
+    if !supported {
+        warn!(
+            controller = service::NAME,
+            "The cloud provider does not support load balancers, controller not started"
+        );
+    }
+    supported
+}
+
 /// Starts the controllers that are wanted and that this cloud has something to do for.
 fn start_controllers(
     context: AppContext,
     nodes: &Arc<Informer<NodeObject>>,
+    services: Option<&Arc<Informer<ServiceObject>>>,
     events: &events::Writer,
 ) -> JoinSet<()> {
     let AppContext {
@@ -183,6 +215,22 @@ fn start_controllers(
             )
         });
         controllers.spawn(controller.run(nodes.subscribe()));
+    }
+    if let Some(services) = services {
+        let parts = service::Parts {
+            client: client.clone(),
+            services: Arc::clone(services),
+            nodes: Arc::clone(nodes),
+            recorders: (
+                events.recorder(service::COMPONENT),
+                events.recorder(cloud.event_component()),
+            ),
+            cloud: Arc::clone(&cloud),
+            config: config.service.clone(),
+            cluster_name: config.cluster_name.clone(),
+        };
+        let controller = metrics.with(|registry| ServiceController::new(parts, registry));
+        controllers.spawn(controller.run(services.subscribe(), nodes.subscribe(), shutdown.clone()));
     }
     controllers
 }

@@ -331,7 +331,7 @@ fn everything_wrong_is_reported_at_once() {
         "--version=1.2.3",
         "--shutdown-drain=-1s",
         "--list-providers=perhaps",
-        "--controllers=*,nodes,service",
+        "--controllers=*,nodes,route",
         "--feature-gates=Unknown=true",
         "--kube-api-content-type=text/xml",
         "--leader-elect-lease-duration=5s",

@@ -1,0 +1,626 @@
+//! What is known of every Service and every part, and what follows from news. Pure: no calls, no clock.
+//!
+//! Level triggered: news only say that something is to be looked at. A Service whose wishes changed makes its parts
+//! *dirty*; a pass over a part takes everything that is known at that moment into account, and what came later makes it
+//! dirty again.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use ccm_core::{
+    Error, Priority,
+    load_balancer::{
+        Claim, ClusterView, Effects, Marks, NodeSet, PartKey, ServiceId, ServiceParts, ServiceView, Survey,
+        World,
+    },
+};
+use tokio::time::Instant;
+
+use super::{
+    job::{self, Cause, Job, Moment},
+    nodes::{NodeBoard, NodeNews},
+    object::{ObjectChange, is_own_writing},
+    strays::Strays,
+    tell::{Failure, Telling, Told},
+};
+
+/// Under this name it is kept that parts could not be found out.
+const SURVEY: &str = "";
+
+/// `namespace/name` of a Service.
+pub(super) type Name = Arc<str>;
+
+/// What is to be done about news.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Run the part, whatever it waits for.
+    Run(PartKey),
+    /// Run the part, unless it waits for its next try.
+    RunUnlessWaiting(PartKey),
+    /// Look at what the Service object should say.
+    Object(Name),
+    /// Tell people.
+    Tell(Telling),
+}
+
+/// What is known of a Service.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) view: Arc<ServiceView>,
+    pub(super) claim: Claim,
+    /// Its parts, by the last survey.
+    pub(super) joins: Vec<PartKey>,
+    pub(super) leaves: Vec<PartKey>,
+    /// Its parts must be found out and run.
+    dirty: Option<Job>,
+    /// Whether passes know of it. Those that come new have to wait for their finalizer.
+    included: bool,
+    /// How it looked when all that it asked for was done.
+    pub(super) served: Option<Arc<ServiceView>>,
+    /// What its load balancer then said about the object.
+    pub(super) effects: Option<Effects>,
+    /// Somebody served it before this process came.
+    pub(super) inherited: bool,
+    /// An event said that it is being worked on.
+    pub(super) announced: bool,
+    /// What people were told, by part.
+    pub(super) told: HashMap<PartKey, Told>,
+    /// What was last written to the object.
+    pub(super) written: Option<Written>,
+    /// Why the last write to the object failed.
+    pub(super) unwritten: Option<String>,
+}
+
+/// A patch of a Service object.
+#[derive(Debug)]
+pub(super) struct Written {
+    /// The object as it was in the store.
+    pub(super) version: Option<String>,
+    pub(super) change: ObjectChange,
+    pub(super) at: Instant,
+    /// The API server says that it changed nothing.
+    pub(super) in_vain: bool,
+}
+
+impl Record {
+    /// Whether everything that it asks for is done.
+    pub(super) fn is_settled(&self) -> bool {
+        self.served
+            .as_ref()
+            .is_some_and(|served| served.asks_the_same(&self.view))
+    }
+
+    pub(super) fn parts(&self) -> impl Iterator<Item = &PartKey> {
+        self.joins.iter().chain(&self.leaves)
+    }
+
+    /// Its parts must be found out and run.
+    pub(super) fn mark_dirty(&mut self, job: Job) {
+        job::add(&mut self.dirty, job);
+    }
+
+    /// Whether nodes and drift concern it.
+    fn is_ours(&self) -> bool {
+        self.claim == Claim::Ours
+    }
+
+    /// It has not got our finalizer yet, and nothing in the cloud is to be made for it before.
+    fn has_to_wait(&self) -> bool {
+        self.is_ours()
+            && self.view.wants_load_balancer()
+            && !self.view.has_finalizer()
+            && self.view.ingress.is_empty()
+    }
+}
+
+/// What is known of a part.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    /// It is to be run.
+    pub(super) job: Option<Job>,
+    /// The nodes that it follows, by their generation.
+    pub(super) follows: Option<u64>,
+    pub(super) state: State,
+}
+
+/// How the last pass over a part ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) enum State {
+    /// There was none.
+    #[default]
+    New,
+    Done,
+    /// A member is held back; the others are done.
+    Held,
+    Parked,
+    Blocked,
+    Failed,
+}
+
+impl State {
+    pub(super) const ALL: [Self; 6] = [
+        Self::New,
+        Self::Done,
+        Self::Held,
+        Self::Parked,
+        Self::Blocked,
+        Self::Failed,
+    ];
+
+    /// The metric label.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Done => "done",
+            Self::Held => "held",
+            Self::Parked => "parked",
+            Self::Blocked => "blocked",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Whether it is tried again though nothing has changed.
+    pub(super) fn is_trouble(self) -> bool {
+        matches!(self, Self::Held | Self::Blocked | Self::Failed)
+    }
+}
+
+/// What a pass is given.
+pub(super) struct Task {
+    pub(super) job: Job,
+    pub(super) world: Arc<World>,
+    /// The generation of the nodes in it.
+    pub(super) nodes: u64,
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) records: HashMap<Name, Record>,
+    pub(super) parts: HashMap<PartKey, Part>,
+    /// Who has to do with a part, by the last survey.
+    members: HashMap<PartKey, Vec<Name>>,
+    pub(super) nodes: NodeBoard,
+    pub(super) strays: Strays,
+    world: Arc<World>,
+    world_nodes: u64,
+    world_is_old: bool,
+    /// The parts of Services must be found out anew, with answers after this.
+    survey: Option<Job>,
+    /// Parts of Services that are no more.
+    orphans: Vec<(PartKey, Job)>,
+    moment: Moment,
+    /// All kinds of failures that there were.
+    pub(super) kinds: HashSet<&'static str>,
+    /// A survey that can wait until then.
+    pub(super) later: Option<Instant>,
+    /// Until the first survey everything was there before this process came.
+    started: bool,
+}
+
+impl Ledger {
+    pub(super) fn new(cluster_name: Arc<str>, marks: Marks) -> Self {
+        Self {
+            world: Arc::new(World {
+                services: Vec::new(),
+                cluster: ClusterView {
+                    name: cluster_name,
+                    marks,
+                    ..ClusterView::default()
+                },
+            }),
+            world_is_old: true,
+            ..Self::default()
+        }
+    }
+
+    /// A node is like this now.
+    pub(super) fn node_changed(&mut self, news: NodeNews) {
+        self.world_is_old |= news != NodeNews::Nothing;
+    }
+
+    /// A Service is like this now, and whose work it is; `None`: it is gone.
+    pub(super) fn service_changed(
+        &mut self,
+        name: &Name,
+        now: Option<(Arc<ServiceView>, Claim)>,
+        at: Instant,
+    ) -> Vec<Order> {
+        let Some((view, claim)) = now else {
+            self.forget(name, at);
+            return Vec::new();
+        };
+        if self
+            .records
+            .get(name)
+            .is_some_and(|record| record.view.id != view.id)
+        {
+            // Another one under the same name.
+            self.forget(name, at);
+        }
+        self.world_is_old = true;
+        let after = self.moment.at(at);
+        let looks_served = view.wants_load_balancer() && view.has_finalizer() && !view.ingress.is_empty();
+        let started = self.started;
+        let record = self.records.entry(Arc::clone(name)).or_insert_with(|| Record {
+            view: Arc::clone(&view),
+            claim,
+            joins: Vec::new(),
+            leaves: Vec::new(),
+            dirty: Some(Job {
+                cause: Cause::Service,
+                after: Some(after),
+                // Nobody waits for what was there before.
+                priority: if looks_served && !started {
+                    Priority::Background
+                } else {
+                    Priority::User
+                },
+            }),
+            included: false,
+            served: None,
+            effects: None,
+            inherited: looks_served && !started,
+            announced: false,
+            told: HashMap::new(),
+            written: None,
+            unwritten: None,
+        });
+        if !record.view.asks_the_same(&view) || record.claim != claim {
+            let own = is_own_writing(&record.view, &view, record.effects.as_ref());
+            job::add(
+                &mut record.dirty,
+                Job {
+                    cause: Cause::Service,
+                    // What we wrote ourselves tells nothing new about the cloud.
+                    after: (!own).then_some(after),
+                    priority: Priority::User,
+                },
+            );
+        }
+        record.view = view;
+        record.claim = claim;
+        record.included |= !record.has_to_wait();
+        if record.included
+            && let Some(job) = record.dirty
+        {
+            job::add(&mut self.survey, job);
+        }
+        vec![Order::Object(Arc::clone(name))]
+    }
+
+    /// The Service is no more.
+    fn forget(&mut self, name: &Name, at: Instant) {
+        let Some(record) = self.records.remove(name) else {
+            return;
+        };
+        self.world_is_old = true;
+        let job = Job {
+            cause: Cause::Service,
+            after: Some(self.moment.at(at)),
+            priority: Priority::User,
+        };
+        if record.is_ours() && record.included && !(record.is_settled() && !record.view.wants_load_balancer())
+        {
+            // Its load balancer was not taken away: somebody removed the finalizer.
+            self.orphans
+                .extend(record.parts().map(|part| (part.clone(), job)));
+            job::add(&mut self.survey, job);
+        }
+    }
+
+    /// The cloud should be compared with what it was left like: every part.
+    pub(super) fn check_drift(&mut self, at: Instant) {
+        let job = Job {
+            cause: Cause::Drift,
+            after: Some(at),
+            priority: Priority::Background,
+        };
+        for record in self.records.values_mut().filter(|record| record.is_ours()) {
+            job::add(&mut record.dirty, job);
+        }
+        job::add(&mut self.survey, job);
+    }
+
+    /// Parts must be found out anew.
+    pub(super) fn want_survey(&mut self, job: Job) {
+        job::add(&mut self.survey, job);
+    }
+
+    /// The world as it is now, one value for one moment.
+    pub(super) fn world(&mut self) -> Arc<World> {
+        if std::mem::take(&mut self.world_is_old) {
+            let mut services: Vec<_> = self
+                .records
+                .values()
+                .filter(|record| record.included)
+                .map(|record| Arc::clone(&record.view))
+                .collect();
+            services.sort_by(|a, b| a.id.cmp(&b.id));
+            self.world_nodes = self.nodes.generation();
+            self.world = Arc::new(World {
+                services,
+                cluster: ClusterView {
+                    nodes: self.nodes.set(),
+                    ..self.world.cluster.clone()
+                },
+            });
+        }
+        Arc::clone(&self.world)
+    }
+
+    /// If parts must be found out anew: with which answers.
+    pub(super) fn survey_wanted(&mut self, at: Instant) -> Option<Job> {
+        let later = self.later.take_if(|later| *later <= at).is_some();
+        if later || self.strays_due().is_some_and(|due| due <= at) {
+            let job = Job {
+                cause: Cause::Drift,
+                after: None,
+                priority: Priority::Background,
+            };
+            job::add(&mut self.survey, job);
+        }
+        self.survey
+    }
+
+    /// When something is to be done though nothing is new.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let nodes = self.nodes.due().filter(|_| self.started);
+        [nodes, self.later, self.strays_due()].into_iter().flatten().min()
+    }
+
+    fn strays_due(&self) -> Option<Instant> {
+        // As long as passes do not know of every Service, nothing is swept.
+        self.strays.due().filter(|_| self.all_included())
+    }
+
+    fn all_included(&self) -> bool {
+        self.records.values().all(|record| record.included)
+    }
+
+    /// A survey begins: what comes to be wanted from now on is for the next one.
+    pub(super) fn begin_survey(&mut self) -> Arc<World> {
+        self.survey = None;
+        self.world()
+    }
+
+    /// The parts of all Services are found out, for this world.
+    pub(super) fn surveyed(&mut self, survey: Survey, world: &World, at: Instant) -> Vec<Order> {
+        let mut due: HashMap<PartKey, Job> = HashMap::new();
+        let mut orders = Vec::new();
+        let views = world.services.iter();
+        for (view, parts) in views.zip(survey.services) {
+            let name = name(&parts.service);
+            let Some(record) = self.records.get_mut(&name) else {
+                continue;
+            };
+            if record.view.id != parts.service {
+                continue;
+            }
+            if let Some(done) = take_parts(record, view, parts, &mut due) {
+                orders.push(done);
+            }
+        }
+        for (part, job) in std::mem::take(&mut self.orphans) {
+            due.entry(part)
+                .and_modify(|due| *due = due.and(job))
+                .or_insert(job);
+        }
+        let waiting = !self.all_included();
+        let sweep = self.strays.listed(survey.strays, waiting, at);
+        for part in sweep {
+            let job = Job {
+                cause: Cause::Drift,
+                after: Some(at),
+                priority: Priority::Background,
+            };
+            due.entry(part).or_insert(job);
+        }
+        self.index();
+        if !std::mem::replace(&mut self.started, true) {
+            // Every part is run now, and follows the nodes as they are then.
+            self.nodes.forget_changes();
+        }
+        // In the survey's order: few of them are then run twice.
+        let mut ordered: Vec<_> = survey
+            .parts
+            .iter()
+            .filter_map(|part| due.remove_entry(part))
+            .collect();
+        ordered.extend(due);
+        for (part, job) in ordered {
+            orders.extend(self.dirty(&part, job));
+        }
+        orders
+    }
+
+    /// The parts could not be found out: whom to tell.
+    pub(super) fn survey_failed(&mut self, error: &Error) -> Vec<Order> {
+        let failure = Failure::Error(error);
+        let part = PartKey::new(SURVEY);
+        let nodes = NodeSet::default();
+        self.kinds.insert(failure.label());
+        self.records
+            .values_mut()
+            .filter(|record| {
+                record.included && record.is_ours() && record.dirty.is_some() && !record.is_settled()
+            })
+            .filter_map(|record| failure.tell(record, &part, Cause::Service, &nodes))
+            .map(Order::Tell)
+            .collect()
+    }
+
+    /// Who has to do with which part.
+    fn index(&mut self) {
+        self.members.clear();
+        for (name, record) in &self.records {
+            for part in record.parts() {
+                self.members
+                    .entry(part.clone())
+                    .or_default()
+                    .push(Arc::clone(name));
+            }
+        }
+        let members = &self.members;
+        self.parts
+            .retain(|key, part| part.job.is_some() || members.contains_key(key));
+        for key in self.members.keys() {
+            if !self.parts.contains_key(key) {
+                self.parts.insert(key.clone(), Part::default());
+            }
+        }
+    }
+
+    /// The part is to be run.
+    pub(super) fn dirty(&mut self, part: &PartKey, job: Job) -> Option<Order> {
+        let entry = self.parts.entry(part.clone()).or_default();
+        job::add(&mut entry.job, job);
+        Some(match (job.cause, entry.state) {
+            (Cause::Service, _) | (Cause::Nodes, State::Held) => Order::Run(part.clone()),
+            _ => Order::RunUnlessWaiting(part.clone()),
+        })
+    }
+
+    /// If it is time to follow the nodes: the parts that do not.
+    pub(super) fn follow_nodes(&mut self, at: Instant) -> Option<Vec<Order>> {
+        if !self.started || !self.nodes.take_due(at) {
+            return None;
+        }
+        let generation = self.nodes.generation();
+        let job = Job {
+            cause: Cause::Nodes,
+            after: None,
+            priority: Priority::User,
+        };
+        // A cloud may have parts for each zone.
+        job::add(&mut self.survey, job);
+        let behind: Vec<_> = self
+            .parts
+            .iter()
+            .filter(|(key, part)| part.follows != Some(generation) && self.has_members_that_want(key))
+            .map(|(key, _)| key.clone())
+            .collect();
+        Some(behind.iter().filter_map(|part| self.dirty(part, job)).collect())
+    }
+
+    fn has_members_that_want(&self, part: &PartKey) -> bool {
+        self.members_of(part)
+            .any(|(_, record)| record.view.wants_load_balancer())
+    }
+
+    /// Who has to do with the part.
+    pub(super) fn members_of(&self, part: &PartKey) -> impl Iterator<Item = (&Name, &Record)> {
+        self.members
+            .get(part)
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.records.get_key_value(name))
+    }
+
+    /// The part is taken up. `None` if there is nothing to do.
+    pub(super) fn take(&mut self, part: &PartKey, at: Instant) -> Option<Task> {
+        let moment = self.moment.at(at);
+        let part = self.parts.get_mut(part)?;
+        let mut job = part.job.take()?;
+        if part.state.is_trouble() {
+            // What led to it may have been an old answer.
+            job.after = job.after.max(Some(moment));
+        }
+        let world = self.world();
+        Some(Task {
+            job,
+            world,
+            nodes: self.world_nodes,
+        })
+    }
+
+    /// A create gave the part another name.
+    pub(super) fn rename(&mut self, old: &PartKey, new: &PartKey) {
+        let mut part = self.parts.remove(old).unwrap_or_default();
+        if let Some(other) = self.parts.remove(new)
+            && let Some(job) = other.job
+        {
+            job::add(&mut part.job, job);
+        }
+        self.parts.insert(new.clone(), part);
+        let members = self.members.remove(old).unwrap_or_default();
+        for name in &members {
+            let Some(record) = self.records.get_mut(name) else {
+                continue;
+            };
+            for key in record.joins.iter_mut().chain(&mut record.leaves) {
+                if key == old {
+                    key.clone_from(new);
+                }
+            }
+            if let Some(told) = record.told.remove(old) {
+                record.told.insert(new.clone(), told);
+            }
+        }
+        let known = self.members.entry(new.clone()).or_default();
+        for name in members {
+            if !known.contains(&name) {
+                known.push(name);
+            }
+        }
+    }
+
+    pub(super) fn record(&mut self, id: &ServiceId) -> Option<&mut Record> {
+        self.records
+            .get_mut(&name(id))
+            .filter(|record| &record.view.id == id)
+    }
+}
+
+/// Takes over which parts a Service has. Returns an order if that is all there is to do.
+fn take_parts(
+    record: &mut Record,
+    view: &Arc<ServiceView>,
+    parts: ServiceParts,
+    due: &mut HashMap<PartKey, Job>,
+) -> Option<Order> {
+    let known: HashSet<_> = record.parts().cloned().collect();
+    (record.joins, record.leaves) = (parts.joins, parts.leaves);
+    record
+        .told
+        .retain(|part, _| record.joins.contains(part) || record.leaves.contains(part));
+    // If it has changed meanwhile, the next survey is for it.
+    let job = if record.view.asks_the_same(view) {
+        record.dirty.take()
+    } else {
+        None
+    };
+    let moved = Job {
+        cause: Cause::Service,
+        after: None,
+        priority: Priority::User,
+    };
+    for part in record.joins.iter().chain(&record.leaves) {
+        // A part may be new without any change of the Service: somebody made or deleted something.
+        let job = job.or((!known.contains(part)).then_some(moved));
+        if let Some(job) = job {
+            due.entry(part.clone())
+                .and_modify(|due| *due = due.and(job))
+                .or_insert(job);
+        }
+    }
+    let nothing = record.joins.is_empty() && record.leaves.is_empty();
+    if nothing && record.is_ours() && !view.wants_load_balancer() && !record.is_settled() {
+        // It wants nothing, and there is nothing.
+        record.served = Some(Arc::clone(view));
+        record.effects.get_or_insert_default();
+        return Some(Order::Object(name(&parts.service)));
+    }
+    None
+}
+
+/// The name under which a Service is kept.
+pub(super) fn name(id: &ServiceId) -> Name {
+    format!("{}/{}", id.namespace, id.name).into()
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;
