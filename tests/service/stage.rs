@@ -69,7 +69,14 @@ impl Drop for Stage {
 
 impl Stage {
     /// A control plane with two nodes, and the program.
-    pub(crate) async fn start(cluster: &str, change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) async fn start(cluster: &str) -> Self {
+        let mut stage = Self::prepare(cluster).await;
+        stage.run(|_| {});
+        stage
+    }
+
+    /// The same without the program.
+    pub(crate) async fn prepare(cluster: &str) -> Self {
         let _ = tracing_subscriber::fmt()
             .with_test_writer()
             .with_ansi(false)
@@ -79,7 +86,7 @@ impl Stage {
         CLOUDS.lock().unwrap().insert(cluster.to_owned(), cloud.clone());
         let control_plane = ControlPlane::start(Options { audit: true }).await.unwrap();
         let client = control_plane.client().await.unwrap();
-        let mut stage = Self {
+        let stage = Self {
             control_plane,
             services: Api::namespaced(client.clone(), "default"),
             nodes: Api::all(client.clone()),
@@ -89,7 +96,6 @@ impl Stage {
             running: None,
         };
         stage.join(&["n1", "n2"]).await;
-        stage.run(change);
         stage
     }
 

@@ -11,10 +11,14 @@ use super::{
     ledger::{Ledger, Name, Order, Record, State, Task, name},
     tell::{Failure, Telling},
 };
-use crate::events::EventType;
+use crate::{events::EventType, queue::Backoff};
 
-/// A Service whose part does not know it any more is looked up again after this long.
-const LOST: Duration = Duration::from_secs(1);
+/// A Service that is not served although nothing is under way for it is looked at again after this long, the next time
+/// after twice as long.
+const LOST: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(300),
+};
 
 /// When the part is to be run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +74,7 @@ impl Ledger {
             self.dirty(other, task.job);
             orders.push(Order::Run(other.clone()));
         }
-        if matches!(report.state, PartState::Done) {
-            self.look_up_lost(part, task, report, at);
-        }
+        self.find_lost(part, at);
         if part != &report.part
             && next == Next::Done
             && self.parts.get(part).is_some_and(|part| part.job.is_some())
@@ -118,7 +120,7 @@ impl Ledger {
             }
         };
         let entry = self.parts.entry(part.clone()).or_default();
-        entry.state = state;
+        (entry.state, entry.running) = (state, false);
         if matches!(report.state, PartState::Done) {
             entry.follows = Some(task.nodes);
         }
@@ -205,6 +207,7 @@ impl Ledger {
             return;
         };
         record.served = Some(view.clone());
+        (record.again, record.lost) = (None, 0);
         record.effects = Some(member.effects.clone());
         orders.push(Order::Object(name(id)));
         if record.view.wants_load_balancer() && std::mem::take(&mut record.announced) {
@@ -213,31 +216,18 @@ impl Ledger {
         }
     }
 
-    /// Services that should be members of the part and are not: the cloud shows something else than it did.
-    fn look_up_lost(&mut self, part: &PartKey, task: &Task, report: &PartReport, at: Instant) {
-        let is_lost = |record: &Record| {
-            let over = record.is_settled() && !record.view.wants_load_balancer();
-            let in_world = task
-                .world
-                .services
-                .binary_search_by(|view| view.id.cmp(&record.view.id))
-                .is_ok();
-            !over
-                && in_world
-                && report
-                    .members
-                    .iter()
-                    .all(|member| member.service != record.view.id)
-        };
+    /// Services that are not served although nothing is under way for them: the cloud shows something else than it did
+    /// when their parts were found out.
+    fn find_lost(&mut self, part: &PartKey, at: Instant) {
         let lost: Vec<_> = self
             .members_of(part)
-            .filter(|(_, record)| is_lost(record))
+            .filter(|(_, record)| self.is_lost(record))
             .map(|(name, _)| Name::clone(name))
             .collect();
         for name in lost {
             if let Some(record) = self.records.get_mut(&name) {
-                record.mark_dirty(task.job);
-                self.later.get_or_insert(at + LOST);
+                record.lost = record.lost.saturating_add(1);
+                record.again.get_or_insert(at + LOST.delay(record.lost));
             }
         }
     }

@@ -172,9 +172,8 @@ impl ServiceController {
             }
         }
         drop(following);
-        if self.ledger.lock().later.is_some() {
-            self.news.notify_one();
-        }
+        // It may have found something that is to be done later.
+        self.news.notify_one();
     }
 
     /// If it is wanted: finds out which parts all Services have. Returns what was wanted if that failed.

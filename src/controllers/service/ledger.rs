@@ -29,6 +29,9 @@ use super::{
 /// Under this name it is kept that parts could not be found out.
 const SURVEY: &str = "";
 
+/// A Service that is not served is looked at so often with what is remembered of the cloud.
+const LOST_IN_MEMORY: u32 = 2;
+
 /// `namespace/name` of a Service.
 pub(super) type Name = Arc<str>;
 
@@ -71,6 +74,10 @@ pub(super) struct Record {
     pub(super) written: Option<Written>,
     /// Why the last write to the object failed.
     pub(super) unwritten: Option<String>,
+    /// It is not served and nothing is under way for it: then it is looked at once more.
+    pub(super) again: Option<Instant>,
+    /// How often that was so in a row.
+    pub(super) lost: u32,
 }
 
 /// A patch of a Service object.
@@ -96,11 +103,6 @@ impl Record {
         self.joins.iter().chain(&self.leaves)
     }
 
-    /// Its parts must be found out and run.
-    pub(super) fn mark_dirty(&mut self, job: Job) {
-        job::add(&mut self.dirty, job);
-    }
-
     /// Whether nodes and drift concern it.
     fn is_ours(&self) -> bool {
         self.claim == Claim::Ours
@@ -123,6 +125,15 @@ pub(super) struct Part {
     /// The nodes that it follows, by their generation.
     pub(super) follows: Option<u64>,
     pub(super) state: State,
+    /// A pass is under way.
+    pub(super) running: bool,
+}
+
+impl Part {
+    /// Nothing will happen to it without news.
+    fn is_idle(&self) -> bool {
+        self.job.is_none() && !self.running
+    }
 }
 
 /// How the last pass over a part ended.
@@ -194,8 +205,6 @@ pub(super) struct Ledger {
     moment: Moment,
     /// All kinds of failures that there were.
     pub(super) kinds: HashSet<&'static str>,
-    /// A survey that can wait until then.
-    pub(super) later: Option<Instant>,
     /// Until the first survey everything was there before this process came.
     started: bool,
 }
@@ -267,6 +276,8 @@ impl Ledger {
             told: HashMap::new(),
             written: None,
             unwritten: None,
+            again: None,
+            lost: 0,
         });
         if !record.view.asks_the_same(&view) || record.claim != claim {
             let own = is_own_writing(&record.view, &view, record.effects.as_ref());
@@ -353,13 +364,23 @@ impl Ledger {
 
     /// If parts must be found out anew: with which answers.
     pub(super) fn survey_wanted(&mut self, at: Instant) -> Option<Job> {
-        let later = self.later.take_if(|later| *later <= at).is_some();
-        if later || self.strays_due().is_some_and(|due| due <= at) {
-            let job = Job {
-                cause: Cause::Drift,
-                after: None,
-                priority: Priority::Background,
-            };
+        let job = Job {
+            cause: Cause::Service,
+            after: None,
+            priority: Priority::User,
+        };
+        for record in self.records.values_mut() {
+            if record.again.take_if(|again| *again <= at).is_some() {
+                let job = Job {
+                    // What is remembered does not help, it seems.
+                    after: (record.lost > LOST_IN_MEMORY).then_some(at),
+                    ..job
+                };
+                job::add(&mut record.dirty, job);
+                job::add(&mut self.survey, job);
+            }
+        }
+        if self.strays_due().is_some_and(|due| due <= at) {
             job::add(&mut self.survey, job);
         }
         self.survey
@@ -368,7 +389,8 @@ impl Ledger {
     /// When something is to be done though nothing is new.
     pub(super) fn due(&self) -> Option<Instant> {
         let nodes = self.nodes.due().filter(|_| self.started);
-        [nodes, self.later, self.strays_due()].into_iter().flatten().min()
+        let again = self.records.values().filter_map(|record| record.again).min();
+        [nodes, again, self.strays_due()].into_iter().flatten().min()
     }
 
     fn strays_due(&self) -> Option<Instant> {
@@ -524,6 +546,7 @@ impl Ledger {
         let moment = self.moment.at(at);
         let part = self.parts.get_mut(part)?;
         let mut job = part.job.take()?;
+        part.running = true;
         if part.state.is_trouble() {
             // What led to it may have been an old answer.
             job.after = job.after.max(Some(moment));
@@ -534,6 +557,17 @@ impl Ledger {
             world,
             nodes: self.world_nodes,
         })
+    }
+
+    /// Whether the Service is not served, although nothing is under way for it.
+    pub(super) fn is_lost(&self, record: &Record) -> bool {
+        record.is_ours()
+            && record.included
+            && record.dirty.is_none()
+            && !record.is_settled()
+            && record
+                .parts()
+                .all(|part| self.parts.get(part).is_none_or(Part::is_idle))
     }
 
     /// A create gave the part another name.
