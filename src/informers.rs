@@ -151,7 +151,7 @@ where
             match event {
                 watcher::Event::InitApply(ref object) if !object.is_kept() => continue,
                 watcher::Event::Apply(object) if !object.is_kept() => {
-                    if !key(&object).is_some_and(|key| self.get(&key).is_some()) {
+                    if key(&object).is_none_or(|key| self.get(&key).is_none()) {
                         continue;
                     }
                     event = watcher::Event::Delete(object);

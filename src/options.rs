@@ -113,7 +113,7 @@ const SECTIONS: &[Section] = &[
 #[command(
     name = "cloud-controller-manager",
     about = "Connects a Kubernetes cluster to its cloud: gives new nodes their cloud addresses, provider ID, zone, region \
-             and type, and keeps them up to date.",
+             and type, and keeps them up to date; gives Services of type LoadBalancer their load balancers.",
     override_usage = "cloud-controller-manager --cloud-provider <NAME> [--cloud-config <FILE>] [FLAGS]",
     after_help = AFTER_HELP,
     // Our own forms of these, as Go has them.

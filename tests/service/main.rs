@@ -5,5 +5,6 @@
 mod life;
 mod many;
 mod restart;
+mod rights;
 mod stage;
 mod trouble;

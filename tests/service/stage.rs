@@ -147,6 +147,15 @@ impl Stage {
         }
     }
 
+    /// Waits until the program has ended by itself.
+    #[allow(dead_code)] // For the test of the end, which has a process of its own.
+    pub(crate) async fn ended(&mut self) {
+        if let Some(running) = &mut self.running {
+            (&mut running.task).await.unwrap();
+        }
+        self.kill();
+    }
+
     pub(crate) async fn join(&self, names: &[&str]) {
         let specs: Vec<_> = names
             .iter()

@@ -40,8 +40,8 @@ impl Ledger {
             .members_of(part)
             .map(|(name, record)| {
                 // One that was served before is not the reason for what is done for all.
-                let waits = !record.is_settled() && !(record.inherited && record.served.is_none());
-                (Name::clone(name), is_named(&record.view.id), waits)
+                let was_served = record.is_settled() || (record.inherited && record.served.is_none());
+                (Name::clone(name), is_named(&record.view.id), !was_served)
             })
             .collect();
         let alone = members.len() == 1;

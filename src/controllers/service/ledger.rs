@@ -313,8 +313,8 @@ impl Ledger {
             after: Some(self.moment.at(at)),
             priority: Priority::User,
         };
-        if record.is_ours() && record.included && !(record.is_settled() && !record.view.wants_load_balancer())
-        {
+        let over = record.is_settled() && !record.view.wants_load_balancer();
+        if record.is_ours() && record.included && !over {
             // Its load balancer was not taken away: somebody removed the finalizer.
             self.orphans
                 .extend(record.parts().map(|part| (part.clone(), job)));

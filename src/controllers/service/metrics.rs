@@ -195,12 +195,12 @@ impl ServiceMetrics {
             }
         }
         set_all(&self.services, "state", services);
-        for (kind, count) in held.iter_mut() {
-            self.held.get_or_create(&[("reason", kind)]).set(*count);
+        for (kind, count) in &held {
+            self.held.get_or_create(&[("reason", *kind)]).set(*count);
         }
         // Those that are over stand at zero.
         for kind in ledger.kinds.iter().filter(|kind| !held.contains_key(*kind)) {
-            self.held.get_or_create(&[("reason", kind)]).set(0);
+            self.held.get_or_create(&[("reason", *kind)]).set(0);
         }
         let mut parts: HashMap<&'static str, i64> = State::ALL.map(|state| (state.as_str(), 0)).into();
         for part in ledger.parts.values() {

@@ -456,7 +456,7 @@ fn plan_balancer(desired: &Desired, have: Option<&Balancer>) -> Plan<ModelStep> 
             step(&have.name, Change::Members(nodes.clone()), None);
         }
         (Desired::Gone(marks), Some(have)) if may_change(marks, have) => {
-            step(&have.name, Change::Delete, None)
+            step(&have.name, Change::Delete, None);
         }
         _ => {}
     }
