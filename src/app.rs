@@ -91,10 +91,8 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     }
 
     let leads = async {
+        // Not the Services: the service controller waits for them alone.
         nodes.synced().await;
-        if with_services {
-            services.synced().await;
-        }
         candidacy.lead().await;
     };
     tokio::select! {

@@ -2,7 +2,10 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use ccm_core::load_balancer::{PartKey, Request};
+use ccm_core::{
+    Retry,
+    load_balancer::{PartKey, Request},
+};
 use rand::Rng;
 use tokio::{
     sync::mpsc::UnboundedReceiver,
@@ -17,7 +20,13 @@ use super::{
     job::Job,
     ledger::{Name, Order},
 };
-use crate::informers::Change;
+use crate::{informers::Change, queue::Backoff};
+
+/// Waits between tries to find out which parts there are. Short: everything waits for it, and it is one listing.
+const SURVEY_BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(2),
+    longest: Duration::from_secs(30),
+};
 
 /// What a survey that fails is called in the log.
 const SURVEY: &str = "survey";
@@ -89,9 +98,10 @@ impl ServiceController {
                     () = shutdown.cancelled() => return,
                     failed = self.survey(now) => failed,
                 };
-                if let Some(job) = failed {
+                if let Some((job, asked)) = failed {
                     failures += 1;
-                    retry = Some((Instant::now() + super::BACKOFF.delay(failures), job));
+                    let wait = asked.unwrap_or_else(|| SURVEY_BACKOFF.delay(failures));
+                    retry = Some((Instant::now() + wait, job));
                 } else {
                     failures = 0;
                 }
@@ -176,8 +186,9 @@ impl ServiceController {
         self.news.notify_one();
     }
 
-    /// If it is wanted: finds out which parts all Services have. Returns what was wanted if that failed.
-    async fn survey(&self, now: Instant) -> Option<Job> {
+    /// If it is wanted: finds out which parts all Services have. Returns what was wanted if that failed, and the wait that
+    /// the cloud asks for.
+    async fn survey(&self, now: Instant) -> Option<(Job, Option<Duration>)> {
         let balancers = self.cloud.load_balancers()?;
         let (job, world) = {
             let mut ledger = self.ledger.lock();
@@ -198,7 +209,11 @@ impl ServiceController {
                 self.teller.failed(SURVEY, error.kind().as_str(), &error.report());
                 let orders = self.ledger.lock().survey_failed(&error);
                 self.carry_out(orders);
-                Some(job)
+                let asked = match error.retry() {
+                    Retry::After(wait) => Some(wait),
+                    _ => None,
+                };
+                Some((job, asked))
             }
         }
     }

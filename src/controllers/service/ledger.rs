@@ -291,6 +291,8 @@ impl Ledger {
                 },
             );
         }
+        // What is announced next is something else.
+        record.announced &= record.view.wants_load_balancer() == view.wants_load_balancer();
         record.view = view;
         record.claim = claim;
         record.included |= !record.has_to_wait();

@@ -35,6 +35,8 @@ pub(super) struct NodeBoard {
     /// Grows with every change that load balancers may have to follow.
     generation: u64,
     window: Option<Window>,
+    /// All of them as one value, until one changes.
+    set: Option<NodeSet>,
 }
 
 /// A change that was not followed yet.
@@ -42,6 +44,8 @@ pub(super) struct NodeBoard {
 struct Window {
     first: Instant,
     due: Instant,
+    /// A member is lost.
+    loss: bool,
 }
 
 /// What became of a node.
@@ -71,6 +75,7 @@ impl NodeBoard {
         if old == new.as_ref() {
             return NodeNews::Nothing;
         }
+        self.set = None;
         match new {
             Some(node) => self.nodes.insert(name.to_owned(), node),
             None => self.nodes.remove(name),
@@ -80,7 +85,9 @@ impl NodeBoard {
         }
         self.generation += 1;
         let first = self.window.map_or(now, |window| window.first);
-        let loss = was && !is;
+        let lost = was && !is;
+        // A node that joins meanwhile does not put it off.
+        let loss = lost || self.window.is_some_and(|window| window.loss);
         self.window = Some(Window {
             first,
             // Traffic goes to a lost member until it is taken out.
@@ -89,8 +96,9 @@ impl NodeBoard {
             } else {
                 (now + QUIET).min(first + PATIENCE)
             },
+            loss,
         });
-        if loss { NodeNews::Loss } else { NodeNews::Members }
+        if lost { NodeNews::Loss } else { NodeNews::Members }
     }
 
     pub(super) fn generation(&self) -> u64 {
@@ -98,8 +106,11 @@ impl NodeBoard {
     }
 
     /// All of them.
-    pub(super) fn set(&self) -> NodeSet {
-        self.nodes.values().cloned().collect()
+    pub(super) fn set(&mut self) -> NodeSet {
+        let nodes = &self.nodes;
+        self.set
+            .get_or_insert_with(|| nodes.values().cloned().collect())
+            .clone()
     }
 
     /// When load balancers should follow the last changes.

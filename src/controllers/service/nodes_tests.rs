@@ -118,6 +118,10 @@ fn joining_nodes_are_gathered_and_lost_ones_are_not_waited_for() {
     board.apply("late", Some(&node(|_| {})), at(20));
     assert_eq!(board.due(), Some(at(22)), "the patience begins anew");
     assert_eq!(board.apply("n1", None, at(21)), NodeNews::Loss);
-    assert!(board.take_due(at(21)));
-    assert_eq!(board.set().eligible().count(), 10);
+    board.apply("later", Some(&node(|_| {})), at(21));
+    assert!(
+        board.take_due(at(21)),
+        "a node that joins does not put off a loss"
+    );
+    assert_eq!(board.set().eligible().count(), 11);
 }
