@@ -33,6 +33,7 @@ mod nodes;
 mod object;
 mod objects;
 mod parts;
+mod records;
 mod strays;
 mod tell;
 
@@ -49,12 +50,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use self::{
-    desk::Following,
-    ledger::{Ledger, Name},
-    metrics::ServiceMetrics,
-    tell::Teller,
-};
+use self::{desk::Following, ledger::Ledger, metrics::ServiceMetrics, records::Name, tell::Teller};
 use crate::{
     events::Recorder,
     informers::{Change, Informer, node::NodeObject, service::ServiceObject},

@@ -8,7 +8,8 @@ use tokio::time::{Duration, Instant};
 
 use super::{
     job::{self, Cause},
-    ledger::{Ledger, Name, Order, Record, State, Task, name},
+    ledger::Ledger,
+    records::{Name, Order, Record, State, Task, name},
     tell::{Failure, Telling},
 };
 use crate::{events::EventType, queue::Backoff};

@@ -18,7 +18,7 @@ use super::{
     COMPONENT, ServiceController,
     conclude::Next,
     job::Job,
-    ledger::{Name, Order},
+    records::{Name, Order},
 };
 use crate::{informers::Change, queue::Backoff};
 

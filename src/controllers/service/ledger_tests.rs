@@ -5,13 +5,17 @@ use std::time::Duration;
 use ccm_core::{
     ErrorKind, Freshness, Retry,
     load_balancer::{
-        Effect, Ingress, MemberReport, MemberState, PartReport, PartState, Policy, ServicePort, StepText,
+        Effect, Effects, Ingress, MemberReport, MemberState, PartReport, PartState, Policy, ServicePort,
+        StepText,
     },
 };
 use serde_json::json;
 
 use super::*;
-use crate::{controllers::service::conclude::Next, informers::node::NodeObject};
+use crate::{
+    controllers::service::{conclude::Next, tell::Telling},
+    informers::node::NodeObject,
+};
 
 const LB: &str = "lb/#1";
 const SHARED: &str = "hosts";

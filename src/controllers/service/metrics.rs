@@ -32,7 +32,8 @@ use prometheus_client::{
 
 use super::{
     job::Cause,
-    ledger::{Ledger, Record, State},
+    ledger::Ledger,
+    records::{Record, State},
 };
 
 /// One label.
@@ -242,4 +243,42 @@ fn set_all(
 
 fn gauge(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_of_the_table_is_there_under_its_name() {
+        let mut registry = Registry::default();
+        let metrics = ServiceMetrics::register(&mut registry);
+        metrics.show(&Ledger::default(), (1, 2));
+        metrics.pass_ended(Cause::Nodes, Duration::from_secs(1), State::Failed);
+        metrics.nodes_followed(Duration::from_secs(1));
+        metrics.retried("parked");
+        metrics.wrote("written");
+        metrics.surveyed("ok");
+        metrics.held.get_or_create(&[("reason", "InvalidSpec")]).set(1);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let table = include_str!("metrics.rs")
+            .lines()
+            .take_while(|line| line.starts_with("//!"))
+            .filter_map(|line| line.strip_prefix("//! | `")?.split(['`', '{']).next());
+        let names: Vec<_> = table.collect();
+        assert_eq!(names.len(), 14);
+        for name in names {
+            assert!(
+                text.lines().any(|line| line.starts_with(name)),
+                "{name} is not in\n{text}"
+            );
+        }
+        assert!(text.contains("ccm_service_queue{state=\"waiting\"} 2"), "{text}");
+        assert!(
+            text.contains("service_controller_nodesync_error_total 1"),
+            "{text}"
+        );
+    }
 }

@@ -14,8 +14,9 @@ use tracing::info;
 
 use super::{
     COMPONENT, ServiceController,
-    ledger::{Ledger, Name, Written},
+    ledger::Ledger,
     object::{FinalizerChange, ObjectChange},
+    records::{Name, Written},
     tell::Telling,
 };
 use crate::{controllers::node_object::is_gone, informers::service::ServiceObject};

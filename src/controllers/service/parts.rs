@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::{COMPONENT, ServiceController, conclude::Next, job::Cause, ledger::State, tell::Failure};
+use super::{COMPONENT, ServiceController, conclude::Next, job::Cause, records::State, tell::Failure};
 
 /// Tells people before a pass writes.
 struct Announcer {

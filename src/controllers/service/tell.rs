@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use parking_lot::Mutex;
 use tracing::{debug, info, warn};
 
-use super::{COMPONENT, job::Cause, ledger::Record};
+use super::{COMPONENT, job::Cause, records::Record};
 use crate::events::{EventType, Recorder};
 
 /// So many nodes are named in an event.
