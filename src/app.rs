@@ -13,10 +13,11 @@ use crate::{
     controllers::{
         lifecycle::{self, LifecycleController},
         node::{self, NodeController},
+        service::{self, ServiceController},
     },
     election::Candidacy,
     events::{self, EventMetrics},
-    informers::{Informer, node::NodeObject},
+    informers::{Informer, node::NodeObject, service::ServiceObject},
     options::Config,
     reload::{self, Reloader},
     server::{Checks, Kind, Metrics},
@@ -55,6 +56,8 @@ pub(crate) struct AppContext {
 /// If a part ends before it was told to.
 pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(context.client.clone()));
+    let services: Arc<Informer<ServiceObject>> = Informer::new(Api::all(context.client.clone()));
+    let with_services = wants_services(&context);
     for controller in &context.config.controllers.disabled {
         info!(controller, "The controller is switched off");
     }
@@ -69,12 +72,21 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     {
         let (running, stop) = (Arc::clone(&nodes), stop_standing.clone());
         standing.spawn(async move { running.run(stop).await });
-        let listed = Arc::clone(&nodes);
+        let (listed, listed_services) = (Arc::clone(&nodes), Arc::clone(&services));
         standing.spawn(async move {
             listed.synced().await;
+            if with_services {
+                synced.set_failing("waiting for the first listing of Services");
+                listed_services.synced().await;
+            }
             synced.set_ok();
             std::future::pending::<()>().await;
         });
+    }
+
+    if with_services {
+        let (running, stop) = (Arc::clone(&services), stop_standing.clone());
+        standing.spawn(async move { running.run(stop).await });
     }
 
     if !context.cloud.watched_files().is_empty() {
@@ -82,6 +94,7 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     }
 
     let leads = async {
+        // Not the Services: the service controller waits for them alone.
         nodes.synced().await;
         candidacy.lead().await;
     };
@@ -93,7 +106,7 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     }
 
     let events = events::Writer::new(context.client.clone(), &context.event_metrics);
-    let mut controllers = start_controllers(context, &nodes, &events);
+    let mut controllers = start_controllers(context, &nodes, with_services.then_some(&services), &events);
     let events = tokio::spawn(events.run());
 
     let outcome = tokio::select! {
@@ -130,10 +143,26 @@ fn start_reloader(context: &AppContext, standing: &mut JoinSet<()>, stop: &Cance
     });
 }
 
+/// Whether the service controller is to run; if not, Services are not even watched.
+fn wants_services(context: &AppContext) -> bool {
+    if !context.config.controllers.is_enabled(service::NAME) {
+        return false;
+    }
+    let supported = context.cloud.load_balancers().is_some();
+    if !supported {
+        warn!(
+            controller = service::NAME,
+            "The cloud provider does not support load balancers, controller not started"
+        );
+    }
+    supported
+}
+
 /// Starts the controllers that are wanted and that this cloud has something to do for.
 fn start_controllers(
     context: AppContext,
     nodes: &Arc<Informer<NodeObject>>,
+    services: Option<&Arc<Informer<ServiceObject>>>,
     events: &events::Writer,
 ) -> JoinSet<()> {
     let AppContext {
@@ -185,6 +214,22 @@ fn start_controllers(
             )
         });
         controllers.spawn(controller.run(nodes.subscribe()));
+    }
+    if let Some(services) = services {
+        let parts = service::Parts {
+            client: client.clone(),
+            services: Arc::clone(services),
+            nodes: Arc::clone(nodes),
+            recorders: (
+                events.recorder(service::COMPONENT),
+                events.recorder(cloud.event_component()),
+            ),
+            cloud: Arc::clone(&cloud),
+            config: config.service.clone(),
+            cluster_name: config.cluster_name.clone(),
+        };
+        let controller = metrics.with(|registry| ServiceController::new(parts, registry));
+        controllers.spawn(controller.run(services.subscribe(), nodes.subscribe(), shutdown.clone()));
     }
     controllers
 }

@@ -3,3 +3,4 @@
 pub(crate) mod lifecycle;
 pub(crate) mod node;
 mod node_object;
+pub(crate) mod service;

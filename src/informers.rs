@@ -6,6 +6,7 @@
 
 mod intern;
 pub(crate) mod node;
+pub(crate) mod service;
 
 use std::{collections::HashSet, fmt::Debug, sync::Arc, time::Instant};
 
@@ -35,7 +36,7 @@ const PAGE_SIZE: u32 = 100;
 pub(crate) enum Change {
     /// It is new or was changed, or the watch began anew and it is still there.
     Applied(String),
-    /// It is gone.
+    /// It is gone, or nobody has to do with it any more ([`Intern::is_kept`]).
     Deleted(String),
 }
 
@@ -147,8 +148,18 @@ where
                 info!(%kind, "Watch works again");
                 broken = false;
             }
-            if let watcher::Event::Apply(object) | watcher::Event::InitApply(object) = &mut event {
-                object.intern(&mut interner);
+            match event {
+                watcher::Event::InitApply(ref object) if !object.is_kept() => continue,
+                watcher::Event::Apply(object) if !object.is_kept() => {
+                    if key(&object).is_none_or(|key| self.get(&key).is_none()) {
+                        continue;
+                    }
+                    event = watcher::Event::Delete(object);
+                }
+                watcher::Event::Apply(ref mut object) | watcher::Event::InitApply(ref mut object) => {
+                    object.intern(&mut interner);
+                }
+                _ => {}
             }
             writer.apply_watcher_event(&event);
             match event {

@@ -17,6 +17,7 @@ mod global;
 mod logging;
 mod misc;
 mod selection;
+mod services;
 mod serving;
 mod table;
 mod tls;
@@ -30,7 +31,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser};
 
 pub use config::{
     ApiServerConfig, Certificate, ClientLimit, Config, Controllers, ElectionConfig, LifecycleConfig,
-    LogFormat, LoggingConfig, ModuleVerbosity, NamedCertificate, NodeConfig, ServingConfig, TlsConfig,
+    LogFormat, LoggingConfig, ModuleVerbosity, NamedCertificate, NodeConfig, ServiceConfig, ServingConfig,
+    TlsConfig,
 };
 
 use crate::providers;
@@ -72,6 +74,7 @@ struct Options {
     election: election::ElectionOptions,
     nodes: controllers::ControllerOptions,
     lifecycle: controllers::LifecycleOptions,
+    services: services::ServiceOptions,
     misc: misc::MiscOptions,
     serving: serving::ServingOptions,
     access: serving::AccessOptions,
@@ -93,7 +96,7 @@ const SECTIONS: &[Section] = &[
     ("Leader migration", |command| command),
     ("Nodes", controllers::ControllerOptions::augment_args),
     ("Node lifecycle", controllers::LifecycleOptions::augment_args),
-    ("Services", |command| command),
+    ("Services", services::ServiceOptions::augment_args),
     ("Routes", |command| command),
     ("Misc", misc::MiscOptions::augment_args),
     ("Debugging", |command| command),
@@ -110,7 +113,7 @@ const SECTIONS: &[Section] = &[
 #[command(
     name = "cloud-controller-manager",
     about = "Connects a Kubernetes cluster to its cloud: gives new nodes their cloud addresses, provider ID, zone, region \
-             and type, and keeps them up to date.",
+             and type, and keeps them up to date; gives Services of type LoadBalancer their load balancers.",
     override_usage = "cloud-controller-manager --cloud-provider <NAME> [--cloud-config <FILE>] [FLAGS]",
     after_help = AFTER_HELP,
     // Our own forms of these, as Go has them.
@@ -237,6 +240,7 @@ impl Options {
             election: FromArgMatches::from_arg_matches(matches)?,
             nodes: FromArgMatches::from_arg_matches(matches)?,
             lifecycle: FromArgMatches::from_arg_matches(matches)?,
+            services: FromArgMatches::from_arg_matches(matches)?,
             misc: FromArgMatches::from_arg_matches(matches)?,
             serving: FromArgMatches::from_arg_matches(matches)?,
             access: FromArgMatches::from_arg_matches(matches)?,
@@ -272,6 +276,7 @@ impl Options {
         let api_server = self.misc.api_server(limit, &mut reader);
         let node = self.nodes.complete(&self.misc, &mut reader);
         let lifecycle = self.lifecycle.complete(&mut reader);
+        let service = self.services.complete(&mut reader);
         let open_paths = self.access.open_paths(&mut reader);
         let serving = self.serving.complete(open_paths, &mut reader);
         self.webhooks.check(serving.as_ref(), &mut reader);
@@ -287,6 +292,7 @@ impl Options {
                 controllers,
                 node,
                 lifecycle,
+                service,
                 election,
                 serving,
                 logging,

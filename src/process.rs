@@ -18,6 +18,7 @@ use anyhow::{Context, anyhow};
 use ccm_core::{
     BuildContext,
     client::{ClientMetrics, Fence},
+    plan::PlanMetrics,
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -164,6 +165,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         cluster_name: config.cluster_name.clone(),
         user_agent: config.user_agent.clone(),
         metrics: metrics.with(ClientMetrics::register),
+        plan: metrics.with(PlanMetrics::register),
         fence: fence.clone(),
     };
 

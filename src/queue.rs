@@ -23,7 +23,7 @@ pub(crate) struct Backoff {
 impl Backoff {
     /// Doubles with every failure; up to a fifth is taken off at random, so that keys that failed together do not
     /// come back together.
-    fn delay(self, failures: u32) -> Duration {
+    pub(crate) fn delay(self, failures: u32) -> Duration {
         let doubled = self
             .first
             .saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
@@ -97,6 +97,26 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
         }
     }
 
+    /// Asks for the key at `due`, unless it comes sooner for another reason.
+    pub(crate) fn add_at(&self, key: K, due: Instant) {
+        let mut state = self.state.lock();
+        let place = state.keys.get(&key).map(|entry| &entry.place);
+        match place {
+            None | Some(Place::Idle) => state.make_wait(key, due),
+            Some(Place::Waiting((sooner, _))) if *sooner <= due => return,
+            Some(Place::Waiting(place)) => {
+                let place = *place;
+                state.waiting.remove(&place);
+                state.make_wait(key, due);
+            }
+            Some(Place::Ready | Place::Working) => {
+                state.make_ready(key);
+            }
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
     /// The next key, as soon as there is one. Whoever gets it must call one of the `done` methods for it.
     pub(crate) async fn next(&self) -> K {
         loop {
@@ -148,6 +168,18 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
         let delay = self.backoff.delay(failures);
         self.finish(key, Some(delay));
         delay
+    }
+
+    /// The work is not done, and that is no failure: come back at `due`, without another wait the next time. What was
+    /// remembered of failures stays.
+    pub(crate) fn done_until(&self, key: &K, due: Instant) {
+        self.finish(key, Some(due.saturating_duration_since(Instant::now())));
+    }
+
+    /// How many keys are ready, and how many wait for their time.
+    pub(crate) fn depth(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.ready.len(), state.waiting.len())
     }
 
     /// How many times in a row the key failed.
@@ -286,6 +318,39 @@ mod tests {
         queue.add("a");
         assert_eq!(queue.next().await, "a");
         assert_eq!(queue.failures(&"a"), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_is_no_failure_does_not_grow() {
+        let queue = queue();
+        queue.add("a");
+        for _ in 0..3 {
+            assert_eq!(queue.next().await, "a");
+            let began = Instant::now();
+            queue.done_until(&"a", began + Duration::from_secs(42));
+            assert_eq!(queue.depth(), (0, 1));
+            assert_eq!(queue.next().await, "a");
+            assert_eq!(began.elapsed().as_secs(), 42);
+            assert_eq!(queue.failures(&"a"), 0);
+            queue.add("a");
+            queue.done(&"a");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_two_times_the_sooner_one_counts() {
+        let queue = queue();
+        let now = Instant::now();
+        for seconds in [9, 5, 7] {
+            queue.add_at("a", now + Duration::from_secs(seconds));
+        }
+        assert_eq!(queue.next().await, "a");
+        assert_eq!(now.elapsed().as_secs(), 5);
+        // A time for a key that is being worked on: it comes back at once.
+        queue.add_at("a", now + Duration::from_secs(60));
+        queue.done(&"a");
+        assert_eq!(queue.next().await, "a");
+        assert_eq!(now.elapsed().as_secs(), 5);
     }
 
     #[tokio::test(start_paused = true)]

@@ -251,7 +251,8 @@ async fn a_killed_leader_is_followed_after_its_lease() {
     let began = Instant::now();
     second.leads().await;
     let waited = began.elapsed();
-    assert!((13 * SECOND..20 * SECOND).contains(&waited), "{waited:?}");
+    // The lease counts from the look that saw the last renewal, and ends at another: each up to 4.4 s after its due time.
+    assert!((13 * SECOND..24 * SECOND).contains(&waited), "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]

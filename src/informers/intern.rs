@@ -11,10 +11,15 @@ pub(crate) struct Interner {
     limit: usize,
 }
 
-/// An object whose strings can be exchanged.
+/// An object in a store, whose strings can be exchanged.
 pub(crate) trait Intern {
     /// Exchanges the strings that are worth it.
     fn intern(&mut self, interner: &mut Interner);
+
+    /// Whether anybody has to do with it. Of others nothing is stored.
+    fn is_kept(&self) -> bool {
+        true
+    }
 }
 
 impl Interner {

@@ -30,6 +30,8 @@ pub struct Config {
     pub node: NodeConfig,
     /// The node lifecycle controller.
     pub lifecycle: LifecycleConfig,
+    /// The service controller.
+    pub service: ServiceConfig,
     /// The election of one leader among replicas; `None` if there is none.
     pub election: Option<ElectionConfig>,
     /// The HTTPS server; `None` if it is switched off.
@@ -105,6 +107,15 @@ pub struct LifecycleConfig {
     pub deletion_confirm: Duration,
     /// If more than this share of the nodes (0 to 1), and more than three, seem gone, they are deleted slowly.
     pub deletion_share: f64,
+}
+
+/// The service controller.
+#[derive(Clone, Debug)]
+pub struct ServiceConfig {
+    /// How many parts of load balancers are worked on at once.
+    pub concurrent_syncs: NonZeroUsize,
+    /// How often load balancers are compared with the cloud though nothing has changed here; `None` for never.
+    pub drift_period: Option<Duration>,
 }
 
 /// The election of one leader among replicas.

@@ -31,7 +31,7 @@ pub(super) struct GenericOptions {
     pub(super) cluster_name: String,
 
     /// Which controllers run: * for all, a name for one, a name with - in front for all but one. The first that mentions a
-    /// controller counts. Names: cloud-node, cloud-node-lifecycle; not there yet: service, route.
+    /// controller counts. Names: cloud-node, cloud-node-lifecycle, service; not there yet: route.
     #[arg(long, value_name = "LIST", default_value = "*", action = clap::ArgAction::Append)]
     controllers: Vec<String>,
 

@@ -33,7 +33,7 @@ const KNOWN: [Known; 4] = [
     Known {
         name: "service-lb-controller",
         alias: "service",
-        missing: Some("Services of type LoadBalancer and their load balancers are left as they are"),
+        missing: None,
     },
     Known {
         name: ROUTE,
@@ -196,14 +196,13 @@ mod tests {
         assert_eq!(all.len(), 1, "{all:?}");
         let error = &all[0];
         for part in [
-            "not there yet: service (",
-            "), route (",
-            "; write --controllers=cloud-node,cloud-node-lifecycle until then",
+            "not there yet: route (",
+            "; write --controllers=cloud-node,cloud-node-lifecycle,service until then",
         ] {
             assert!(error.contains(part), "{part:?} not in {error}");
         }
-        assert!(errors("*,service")[0].ends_with("write --controllers=* until then"));
-        assert!(errors("service,-cloud-node")[0].contains("nothing else in the list"));
+        assert!(errors("*,route")[0].ends_with("write --controllers=* until then"));
+        assert!(errors("route,-cloud-node")[0].contains("nothing else in the list"));
     }
 
     #[test]
@@ -215,16 +214,12 @@ mod tests {
             reader.warnings
         };
         let both = warnings("*", true);
-        assert_eq!(both.len(), 2, "{both:?}");
+        assert_eq!(both.len(), 1, "{both:?}");
         assert!(
-            both[0].contains("service-lb-controller is not there yet"),
+            both[0].contains("node-route-controller is not there yet"),
             "{both:?}"
         );
-        assert!(
-            both[1].contains("node-route-controller is not there yet"),
-            "{both:?}"
-        );
-        assert_eq!(warnings("*", false).len(), 1);
+        assert_eq!(warnings("*", false), [""; 0]);
         assert_eq!(warnings("*,-service,-route", true), [""; 0]);
         assert_eq!(warnings("cloud-node", true), [""; 0]);
         assert!(warnings("", true)[0].contains("every controller off"));

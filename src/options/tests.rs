@@ -189,6 +189,20 @@ fn lifecycle_and_election_arrive_in_the_config() {
 }
 
 #[test]
+fn flags_of_services_arrive_in_the_config() {
+    let service = config(&[]).service;
+    assert_eq!(service.concurrent_syncs.get(), 8);
+    assert_eq!(service.drift_period, Some(Duration::from_secs(3600)));
+    let service = config(&["--concurrent-service-syncs=3", "--service-drift-period=0"]).service;
+    assert_eq!((service.concurrent_syncs.get(), service.drift_period), (3, None));
+    assert!(
+        config(&["--controllers=service"])
+            .controllers
+            .is_enabled("service-lb-controller")
+    );
+}
+
+#[test]
 fn election_timing_is_checked_before_the_start() {
     let all = |words: &[&str]| errors(&[&["--cloud-provider=acme"], words].concat());
     for (words, parts) in [
@@ -322,6 +336,8 @@ fn everything_wrong_is_reported_at_once() {
         "--concurrent-node-syncs=0",
         "--concurrent-node-status-updates=-1",
         "--refresh-topology-labels=maybe",
+        "--concurrent-service-syncs=0",
+        "--service-drift-period=-1h",
         "--secure-port=70000",
         "--bind-address=here",
         "--tls-cert-file=a.crt",
@@ -331,7 +347,7 @@ fn everything_wrong_is_reported_at_once() {
         "--version=1.2.3",
         "--shutdown-drain=-1s",
         "--list-providers=perhaps",
-        "--controllers=*,nodes,service",
+        "--controllers=*,nodes,route",
         "--feature-gates=Unknown=true",
         "--kube-api-content-type=text/xml",
         "--leader-elect-lease-duration=5s",

@@ -113,6 +113,7 @@ mod tests {
             cluster_name: "kubernetes".into(),
             user_agent: "test".into(),
             metrics: ClientMetrics::default(),
+            plan: Default::default(),
             fence: Default::default(),
         };
         let began = tokio::time::Instant::now();

@@ -63,6 +63,12 @@ pub trait Cloud: Debug + Send + Sync {
     fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
         None
     }
+
+    /// The source component of events about what a provider found out itself ([`Note`](crate::load_balancer::Note)): that
+    /// of the program that was here before.
+    fn event_component(&self) -> &'static str {
+        "service-controller"
+    }
 }
 
 /// What [`Cloud::reload`] did.

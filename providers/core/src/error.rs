@@ -188,6 +188,12 @@ impl Error {
         self.0.outcome
     }
 
+    /// What went wrong in words, without operation, facts and causes: the same for the same failure.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
     /// The operation that failed, if it is known.
     #[must_use]
     pub fn operation(&self) -> Option<&'static str> {

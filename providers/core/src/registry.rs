@@ -8,6 +8,7 @@ use std::{path::PathBuf, pin::Pin, sync::Arc};
 use crate::{
     Cloud, Result,
     client::{ClientMetrics, Fence},
+    plan::PlanMetrics,
 };
 
 /// What `build` returns.
@@ -43,6 +44,8 @@ pub struct BuildContext {
     pub user_agent: String,
     /// Where cloud calls are counted.
     pub metrics: ClientMetrics,
+    /// Where the plan engine counts. For [`Engine::new`](crate::plan::Engine::new).
+    pub plan: PlanMetrics,
     /// Whether this process may write to the cloud. For [`GateConfig::fence`](crate::client::GateConfig).
     pub fence: Fence,
 }

@@ -1,8 +1,10 @@
-//! What tests of providers and of the framework share: a recording fake cloud, the conformance suite, and the laws of
-//! the plan engine.
+//! What tests of providers and of the framework share: a recording fake cloud with load balancers, the conformance suite,
+//! and the laws of the plan engine.
 
+pub mod balancers;
 pub mod conformance;
 pub mod fake;
 pub mod laws;
 
+pub use balancers::FakeBalancers;
 pub use fake::FakeCloud;

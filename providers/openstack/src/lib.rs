@@ -73,6 +73,10 @@ impl Cloud for OpenStack {
     fn instances(&self) -> Option<&dyn Instances> {
         Some(&self.current)
     }
+
+    fn event_component(&self) -> &'static str {
+        "cloud-provider-openstack"
+    }
 }
 
 fn validate(context: &BuildContext) -> Result<()> {

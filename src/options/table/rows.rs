@@ -27,7 +27,6 @@ const fn row(
 const GENERIC: &str = "Generic";
 const MIGRATION: &str = "Leader migration";
 const LIFECYCLE: &str = "Node lifecycle";
-const SERVICES: &str = "Services";
 const ROUTES: &str = "Routes";
 const DEBUGGING: &str = "Debugging";
 const AUTHENTICATION: &str = "Authentication";
@@ -35,7 +34,6 @@ const AUTHORIZATION: &str = "Authorization";
 const WEBHOOKS: &str = "Webhooks";
 const LOGS: &str = "Logs";
 
-const NO_SERVICES: &str = "Services are not handled";
 const NO_ROUTES: &str = "routes are not handled";
 const NO_MIGRATION: &str = "leader migration is not there";
 const NO_WEBHOOKS: &str = "there are no webhooks";
@@ -122,14 +120,6 @@ pub(super) const ROWS: &[Row] = &[
         "1",
         "How many nodes are asked about at once",
         NoEffect("the cloud is asked about all of them together"),
-    ),
-    row(
-        SERVICES,
-        "concurrent-service-syncs",
-        Number(1),
-        "8",
-        "How many load balancers are worked on at once (elsewhere 1)",
-        NoEffectYet(NO_SERVICES),
     ),
     row(
         ROUTES,

@@ -41,7 +41,7 @@ fn a_default_may_be_written_in_another_way() {
         ("min-resync-period", &["720m"], true),
         ("min-resync-period", &["11h"], false),
         ("profiling", &["false", "T"], true),
-        ("concurrent-service-syncs", &["08"], true),
+        ("concurrent-node-lifecycle-syncs", &["01"], true),
         ("requestheader-username-headers", &["\"x-remote-user\""], true),
         ("requestheader-username-headers", &["x-remote-user", "x"], false),
     ] {

@@ -3,12 +3,7 @@
 use super::*;
 
 fn warnings(words: &[&str]) -> Vec<String> {
-    // Said of every start without a list of controllers.
-    config(words)
-        .warnings
-        .into_iter()
-        .filter(|warning| !warning.contains("service-lb-controller is not there yet"))
-        .collect()
+    config(words).warnings
 }
 
 fn refusal(word: &str) -> String {
@@ -26,7 +21,7 @@ fn the_manifest_of_a_cloud_starts_as_it_is() {
         "--use-service-account-credentials=false",
         "--bind-address=127.0.0.1",
     ]);
-    assert_eq!(config.warnings.len(), 1, "{:?}", config.warnings);
+    assert_eq!(config.warnings, [""; 0]);
     assert_eq!(config.logging.verbosity, 1);
     assert!(config.controllers.is_enabled("cloud-node-controller"));
     assert!(config.controllers.is_enabled("cloud-node-lifecycle-controller"));
@@ -65,7 +60,6 @@ fn the_manifest_of_an_installer_starts_as_it_is() {
     assert_eq!(
         about,
         [
-            "--concurrent-service-syncs",
             "--cluster-cidr",
             "--route-reconciliation-period",
             "--allocate-node-cidrs",
@@ -82,7 +76,7 @@ fn the_manifest_of_an_installer_starts_as_it_is() {
 fn a_list_of_controllers_names_what_to_write_meanwhile() {
     let error = refusal("--controllers=cloud-node,cloud-node-lifecycle,route,service");
     assert!(
-        error.ends_with("write --controllers=cloud-node,cloud-node-lifecycle until then"),
+        error.ends_with("write --controllers=cloud-node,cloud-node-lifecycle,service until then"),
         "{error}"
     );
     let config = config(&["--controllers=cloud-node", "--controllers=-service"]);
@@ -121,7 +115,6 @@ fn what_would_endanger_is_refused() {
             "--feature-gates=CloudControllerManagerWebhook=true",
             "this version has no webhooks",
         ),
-        ("--controllers=service", "not there yet"),
         ("--controllers=route", "not there yet"),
     ] {
         let error = refusal(word);
@@ -167,7 +160,6 @@ fn what_has_no_effect_is_accepted_with_a_warning() {
         ("--controller-start-interval=1s", "has no effect: "),
         ("--external-cloud-volume-plugin=acme", "has no effect: "),
         ("--concurrent-node-lifecycle-syncs=4", "has no effect: "),
-        ("--concurrent-service-syncs=1", "has no effect yet: "),
         ("--route-reconciliation-period=10s", "has no effect yet: "),
         ("--leader-migration-config=/a", "has no effect yet: "),
         (
@@ -219,7 +211,6 @@ fn values_of_flags_without_effect_must_be_well_formed() {
     let words = [
         "--use-service-account-credentials=maybe",
         "--min-resync-period=1",
-        "--concurrent-service-syncs=0",
         "--concurrent-node-lifecycle-syncs=many",
         "--route-reconciliation-period=0s",
         "--webhook-bind-address=here",

@@ -112,6 +112,7 @@ const OWN: &[&str] = &[
     "node-deletion-grace",
     "node-deletion-share",
     "refresh-topology-labels",
+    "service-drift-period",
     "shutdown-drain",
     "user-agent",
 ];

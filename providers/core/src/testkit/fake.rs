@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    fmt,
     sync::Arc,
 };
 
@@ -9,9 +10,10 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
+use super::FakeBalancers;
 use crate::{
     Cloud, Error, ErrorKind, Freshness, Instance, InstanceQuery, InstanceState, Instances, Need, Priority,
-    Result,
+    Result, load_balancer::LoadBalancers, plan::PlanMetrics,
 };
 
 /// One call of [`Instances::describe`] as the fake saw it.
@@ -32,10 +34,11 @@ pub struct DescribeCall {
 /// A cloud in memory: machines by name, answers that can be made to fail, a log of the calls.
 ///
 /// Clones share their state, so that a test keeps one and hands the other to the code under test.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct FakeCloud {
     state: Arc<Mutex<State>>,
     open: watch::Sender<bool>,
+    balancers: Option<Arc<dyn LoadBalancers>>,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +59,7 @@ impl Default for FakeCloud {
         Self {
             state: Arc::default(),
             open: watch::Sender::new(true),
+            balancers: None,
         }
     }
 }
@@ -63,6 +67,15 @@ impl Default for FakeCloud {
 impl FakeCloud {
     /// The scheme of its provider IDs and its name.
     pub const NAME: &'static str = "fake";
+
+    /// The same cloud with these load balancers, as a process sees it that has just started.
+    #[must_use]
+    pub fn with_balancers(&self, balancers: &FakeBalancers, metrics: PlanMetrics) -> Self {
+        Self {
+            balancers: Some(balancers.engine(metrics)),
+            ..self.clone()
+        }
+    }
 
     /// Adds or replaces the machine called `name`. An empty provider ID becomes `fake://<name>`.
     pub fn insert(&self, name: &str, mut instance: Instance) {
@@ -137,6 +150,20 @@ impl Cloud for FakeCloud {
 
     fn instances(&self) -> Option<&dyn Instances> {
         Some(self)
+    }
+
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
+        self.balancers.as_deref()
+    }
+
+    fn event_component(&self) -> &'static str {
+        "cloud-provider-fake"
+    }
+}
+
+impl fmt::Debug for FakeCloud {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeCloud").finish_non_exhaustive()
     }
 }
 

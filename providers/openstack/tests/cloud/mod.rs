@@ -31,6 +31,7 @@ pub(crate) fn context(cloud_conf: &str) -> (tempfile::TempDir, BuildContext) {
         cluster_name: "kubernetes".into(),
         user_agent: USER_AGENT.into(),
         metrics: ClientMetrics::default(),
+        plan: Default::default(),
         fence: Default::default(),
     };
     (directory, context)

@@ -156,6 +156,7 @@ async fn connect(conf: &str) -> (Api, ClientMetrics) {
         cluster_name: "kubernetes".into(),
         user_agent: "test".into(),
         metrics: metrics.clone(),
+        plan: Default::default(),
         fence: Fence::default(),
     };
     let path = context.cloud_config.as_deref();

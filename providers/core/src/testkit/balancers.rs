@@ -1,0 +1,159 @@
+//! Load balancers in memory, on the plan engine, for tests of what stands above it.
+//!
+//! Two kinds of parts, as a real cloud has them: a balancer for each Service (`lb/new:<name>`, then `lb/#<id>`), and the
+//! `hosts`, one part for all Services: which Services each node lets in. Reads and writes are recorded, writes can be made
+//! to fail, to wait and to hang.
+//!
+//! | Annotation | |
+//! |---|---|
+//! | [`COLOUR`] | `plaid` is refused, `pink` is taken for grey with a note |
+//! | [`WOOD`] | can not be changed |
+//! | [`ID`] | written by us |
+
+mod model;
+mod region;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::{
+    Error,
+    load_balancer::LoadBalancers,
+    plan::{Engine, Fact, PlanMetrics},
+};
+
+pub use model::{Change, Key, Model, ModelStep};
+pub use region::Read;
+use region::State;
+
+/// A colour.
+pub const COLOUR: &str = "fake/colour";
+/// What a balancer is made of.
+pub const WOOD: &str = "fake/wood";
+/// Written by us: the balancer's id.
+pub const ID: &str = "fake/load-balancer-id";
+/// A class that is this cloud's.
+pub const CLASS: &str = "fake.example.com/balancer";
+/// A class that is another component's for this cloud.
+pub const CLASS_ELSEWHERE: &str = "elsewhere.example.com/balancer";
+
+/// A load balancer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Balancer {
+    /// Its id.
+    pub id: Fact<u64>,
+    /// Its name; not unique.
+    pub name: String,
+    /// Its address.
+    pub address: Fact<String>,
+    /// The Service for which it is, as `namespace/name`.
+    pub owner: String,
+    /// The mark of the cluster that made it.
+    pub mark: Option<String>,
+    /// What it is made of.
+    pub wood: String,
+    /// `TCP/80->30080`.
+    pub ports: BTreeSet<String>,
+    /// Names of nodes.
+    pub members: BTreeSet<String>,
+}
+
+/// Load balancers in memory. Clones share their state; each [`FakeBalancers::engine`] is a process that has just started.
+#[derive(Clone)]
+pub struct FakeBalancers {
+    pub(super) state: Arc<Mutex<State>>,
+    pub(super) open: watch::Sender<bool>,
+}
+
+impl Default for FakeBalancers {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            open: watch::Sender::new(true),
+        }
+    }
+}
+
+impl FakeBalancers {
+    /// An engine that remembers nothing.
+    #[must_use]
+    pub fn engine(&self, metrics: PlanMetrics) -> Arc<dyn LoadBalancers> {
+        Arc::new(Engine::new(Model, self.clone(), metrics))
+    }
+
+    /// All balancers, by id.
+    #[must_use]
+    pub fn balancers(&self) -> Vec<Balancer> {
+        self.state.lock().balancers.values().cloned().collect()
+    }
+
+    /// The balancer of a Service, `namespace/name`.
+    #[must_use]
+    pub fn of(&self, service: &str) -> Option<Balancer> {
+        self.balancers()
+            .into_iter()
+            .find(|balancer| balancer.owner == service)
+    }
+
+    /// Which Services each node lets in.
+    #[must_use]
+    pub fn hosts(&self) -> BTreeMap<String, BTreeSet<String>> {
+        self.state.lock().hosts.clone()
+    }
+
+    /// Changes balancers as somebody else would.
+    pub fn edit(&self, edit: impl FnOnce(&mut BTreeMap<u64, Balancer>)) {
+        let mut state = self.state.lock();
+        edit(&mut state.balancers);
+    }
+
+    /// Makes the next `times` writes whose sentence begins like this fail.
+    pub fn fail(&self, begin: &'static str, error: &Error, times: usize) {
+        let faults = std::iter::repeat_n((begin, error.clone()), times);
+        self.state.lock().faults.extend(faults);
+    }
+
+    /// Makes every read fail until it is called with `None`.
+    pub fn break_down(&self, error: Option<Error>) {
+        self.state.lock().broken = error;
+    }
+
+    /// Makes the cloud be at work on every write until it was asked so often.
+    pub fn set_polls(&self, polls: u32) {
+        self.state.lock().polls = polls;
+    }
+
+    /// Holds every write back until [`FakeBalancers::open`].
+    pub fn hold(&self) {
+        self.open.send_replace(false);
+    }
+
+    /// Lets writes that are held back go on.
+    pub fn open(&self) {
+        self.open.send_replace(true);
+    }
+
+    /// The writes so far, as sentences; refused ones are among them.
+    #[must_use]
+    pub fn writes(&self) -> Vec<String> {
+        self.state.lock().writes.clone()
+    }
+
+    /// The passes that looked at a part, by its key: how often, and with which questions.
+    #[must_use]
+    pub fn reads(&self) -> Vec<Read> {
+        self.state.lock().reads.clone()
+    }
+}
+
+impl fmt::Debug for FakeBalancers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeBalancers").finish_non_exhaustive()
+    }
+}

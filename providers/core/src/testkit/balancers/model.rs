@@ -1,0 +1,464 @@
+//! The decisions.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    str::FromStr,
+    sync::Arc,
+};
+
+use super::{Balancer, CLASS, CLASS_ELSEWHERE, COLOUR, ID, WOOD};
+use crate::{
+    Error, ErrorKind,
+    load_balancer::{
+        Blocked, Claim, ClusterView, Effect, Effects, Ingress, Marks, Note, ServiceId, ServiceView,
+    },
+    plan::{Fact, Member, PartModel, Parts, Plan, Review, Standing, Step, Stray, Told},
+};
+
+/// The model of [`FakeBalancers`](super::FakeBalancers).
+#[derive(Clone, Copy, Debug)]
+pub struct Model;
+
+/// A part.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// A balancer.
+    Id(u64),
+    /// A balancer that is to be made.
+    New(String),
+    /// Which Services each node lets in.
+    Hosts,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => write!(f, "lb/#{id}"),
+            Self::New(name) => write!(f, "lb/new:{name}"),
+            Self::Hosts => f.write_str("hosts"),
+        }
+    }
+}
+
+impl FromStr for Key {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.strip_prefix("lb/#") {
+            Some(id) => id.parse().map(Self::Id).map_err(|_| ()),
+            None if text == "hosts" => Ok(Self::Hosts),
+            None => Ok(Self::New(text.strip_prefix("lb/new:").ok_or(())?.to_owned())),
+        }
+    }
+}
+
+/// The listings.
+#[derive(Debug, Default)]
+pub struct Directory {
+    pub(super) balancers: Vec<Balancer>,
+    pub(super) on_hosts: BTreeSet<String>,
+}
+
+/// How a part is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observed {
+    /// A balancer, or none.
+    Balancer(Option<Balancer>),
+    /// The Services by node.
+    Hosts(BTreeMap<String, BTreeSet<String>>),
+}
+
+/// How a part should be.
+#[derive(Debug)]
+pub enum Desired {
+    /// Like this; without nodes it keeps its members.
+    Balancer {
+        like: Balancer,
+        service: ServiceId,
+        nodes: Option<BTreeSet<String>>,
+        marks: Marks,
+    },
+    /// As it is, but for its members.
+    Kept(Option<BTreeSet<String>>),
+    /// Not there.
+    Gone(Marks),
+    /// The Services that may come in, those that may not any more, and the nodes, if there are any.
+    Hosts {
+        joins: BTreeSet<String>,
+        leaves: BTreeSet<String>,
+        nodes: Option<BTreeSet<String>>,
+    },
+}
+
+/// What the cloud answers to a create.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub(super) id: u64,
+    pub(super) address: String,
+}
+
+/// What can be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Makes a balancer.
+    Create(Balancer),
+    /// Sets its ports.
+    Ports(BTreeSet<String>),
+    /// Sets its members.
+    Members(BTreeSet<String>),
+    /// Deletes it.
+    Delete,
+    /// On a node: Services to let in, and to keep out.
+    Host(BTreeSet<String>, BTreeSet<String>),
+}
+
+/// A step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelStep {
+    /// The name of the balancer or node.
+    pub thing: String,
+    /// What is done to it.
+    pub change: Change,
+    /// For whom.
+    pub service: Option<ServiceId>,
+}
+
+impl fmt::Display for ModelStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let thing = &self.thing;
+        match &self.change {
+            Change::Create(_) => write!(f, "create balancer {thing}"),
+            Change::Ports(ports) => write!(f, "set ports of balancer {thing} to {ports:?}"),
+            Change::Members(members) => write!(f, "set members of balancer {thing} to {members:?}"),
+            Change::Delete => write!(f, "delete balancer {thing}"),
+            Change::Host(joins, leaves) => {
+                write!(f, "let {joins:?} into node {thing} and {leaves:?} no more")
+            }
+        }
+    }
+}
+
+impl Step for ModelStep {
+    fn label(&self) -> &'static str {
+        match self.change {
+            Change::Create(_) => "balancer_create",
+            Change::Ports(_) | Change::Members(_) => "balancer_update",
+            Change::Delete => "balancer_delete",
+            Change::Host(..) => "host_update",
+        }
+    }
+
+    fn effect(&self) -> Effect {
+        match self.change {
+            Change::Create(_) => Effect::Create,
+            Change::Delete => Effect::Delete,
+            _ => Effect::Change,
+        }
+    }
+
+    fn service(&self) -> Option<&ServiceId> {
+        self.service.as_ref()
+    }
+}
+
+fn balancer_name(id: &ServiceId) -> String {
+    format!("balancer_{}_{}", id.namespace, id.name)
+}
+
+fn node_names(cluster: &ClusterView) -> Option<BTreeSet<String>> {
+    let names = cluster.nodes.eligible().map(|node| node.view.name.clone());
+    (!cluster.nodes.keeps_members()).then(|| names.collect())
+}
+
+fn wood(service: &ServiceView) -> String {
+    service.annotation(WOOD).unwrap_or("pine").to_owned()
+}
+
+fn desired_balancer(member: &Member<Model>, cluster: &ClusterView) -> Desired {
+    let service = &member.service;
+    let nodes = node_names(cluster);
+    let like = Balancer {
+        id: Fact::Later("the balancer's id".into()),
+        name: balancer_name(&service.id),
+        address: Fact::Later("the balancer's address".into()),
+        owner: service.id.to_string(),
+        mark: cluster.marks.for_create().map(ToString::to_string),
+        wood: wood(service),
+        ports: service
+            .ports
+            .iter()
+            .map(|port| format!("{}/{}->{}", port.protocol, port.port, port.node_port))
+            .collect(),
+        members: nodes.clone().unwrap_or_default(),
+    };
+    Desired::Balancer {
+        like,
+        service: service.id.clone(),
+        nodes,
+        marks: cluster.marks.clone(),
+    }
+}
+
+impl PartModel for Model {
+    type Key = Key;
+    type Directory = Directory;
+    type Inputs = ();
+    type Facts = Fact<String>;
+    type Desired = Desired;
+    type Observed = Observed;
+    type Step = ModelStep;
+    type Reply = Option<Reply>;
+
+    fn provider(&self) -> &'static str {
+        "fake"
+    }
+
+    fn claims(&self, service: &ServiceView) -> Claim {
+        match service.class.as_deref() {
+            None | Some(CLASS) => Claim::Ours,
+            Some(CLASS_ELSEWHERE) => Claim::Elsewhere,
+            Some(_) => Claim::NotOurs,
+        }
+    }
+
+    fn classes(&self) -> &[&'static str] {
+        &[CLASS]
+    }
+
+    fn kind(&self, key: &Key) -> &'static str {
+        match key {
+            Key::Hosts => "hosts",
+            _ => "lb",
+        }
+    }
+
+    fn parts(&self, service: &ServiceView, _: &ClusterView, directory: &Directory) -> Parts<Key> {
+        let name = balancer_name(&service.id);
+        let owner = service.id.to_string();
+        let named = directory.balancers.iter().find(|balancer| balancer.name == name);
+        let balancer = match named.and_then(|balancer| balancer.id.known()) {
+            Some(id) => Key::Id(*id),
+            None => Key::New(name),
+        };
+        let mut marked = Vec::new();
+        if matches!(balancer, Key::Id(_)) {
+            marked.push(balancer.clone());
+        }
+        if directory.on_hosts.contains(&owner) {
+            marked.push(Key::Hosts);
+        }
+        Parts {
+            named: vec![balancer, Key::Hosts],
+            marked,
+        }
+    }
+
+    fn strays(&self, services: &[Arc<ServiceView>], directory: &Directory) -> Vec<Stray<Key>> {
+        let known: BTreeSet<_> = services.iter().map(|service| service.id.to_string()).collect();
+        let strays = directory
+            .balancers
+            .iter()
+            .filter(|balancer| !known.contains(&balancer.owner));
+        strays
+            .filter_map(|balancer| {
+                Some(Stray {
+                    key: Key::Id(*balancer.id.known()?),
+                    what: format!("balancer {}", balancer.name),
+                    ours: balancer.mark.is_some(),
+                })
+            })
+            .collect()
+    }
+
+    fn check(&self, key: &Key, members: &[Member<Self>], _: &ClusterView, (): &()) -> Review {
+        let mut review = Review::default();
+        for member in members.iter().filter(|_| *key != Key::Hosts) {
+            let id = member.service.id.clone();
+            match member.service.annotation(COLOUR) {
+                Some("plaid") if member.standing == Standing::Joined => {
+                    let error = Error::new(ErrorKind::InvalidSpec, "plaid is no colour");
+                    review.refused.push((id, error));
+                }
+                Some("pink") => review.notes.push(Note {
+                    service: id,
+                    reason: "ColourIgnored",
+                    message: "pink is taken for grey".to_owned(),
+                    warning: true,
+                }),
+                _ => {}
+            }
+        }
+        review
+    }
+
+    fn desired(&self, key: &Key, members: &[Member<Self>], cluster: &ClusterView, (): &()) -> Desired {
+        if *key == Key::Hosts {
+            let with = |standing: Standing| {
+                members
+                    .iter()
+                    .filter(|member| member.standing == standing)
+                    .map(|member| member.service.id.to_string())
+                    .collect()
+            };
+            return Desired::Hosts {
+                joins: with(Standing::Joined),
+                leaves: with(Standing::Leaving),
+                nodes: node_names(cluster),
+            };
+        }
+        match members.first() {
+            Some(member) if member.standing == Standing::Joined => desired_balancer(member, cluster),
+            Some(member) if member.standing != Standing::Leaving => {
+                Desired::Kept(if member.follows_nodes() {
+                    node_names(cluster)
+                } else {
+                    None
+                })
+            }
+            _ => Desired::Gone(cluster.marks.clone()),
+        }
+    }
+
+    fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<ModelStep> {
+        match (desired, observed) {
+            (Desired::Hosts { joins, leaves, nodes }, Observed::Hosts(have)) => {
+                plan_hosts(joins, leaves, nodes, have)
+            }
+            (desired, Observed::Balancer(have)) => plan_balancer(desired, have.as_ref()),
+            _ => Plan::default(),
+        }
+    }
+
+    fn fold(&self, _: &Key, step: &ModelStep, reply: Option<&Option<Reply>>, observed: &mut Observed) {
+        match (&step.change, observed) {
+            (Change::Host(joins, leaves), Observed::Hosts(hosts)) => {
+                let host = hosts.entry(step.thing.clone()).or_default();
+                host.extend(joins.iter().cloned());
+                host.retain(|service| !leaves.contains(service));
+                hosts.retain(|_, services| !services.is_empty());
+            }
+            (Change::Create(new), Observed::Balancer(have)) => {
+                let have = have.get_or_insert_with(|| new.clone());
+                if let Some(Some(reply)) = reply {
+                    have.id = Fact::Known(reply.id);
+                    have.address = Fact::Known(reply.address.clone());
+                }
+            }
+            (Change::Delete, Observed::Balancer(have)) => *have = None,
+            (Change::Ports(ports), Observed::Balancer(Some(have))) => have.ports.clone_from(ports),
+            (Change::Members(members), Observed::Balancer(Some(have))) => have.members.clone_from(members),
+            _ => {}
+        }
+    }
+
+    fn rekey(&self, key: &Key, observed: &Observed) -> Option<Key> {
+        match (key, observed) {
+            (Key::New(_), Observed::Balancer(Some(balancer))) => balancer.id.known().map(|id| Key::Id(*id)),
+            _ => None,
+        }
+    }
+
+    fn facts(&self, key: &Key, member: &Member<Self>, observed: &Observed) -> Option<Told<Fact<String>>> {
+        let mut effects = Effects::default();
+        let mut facts = Fact::Known(String::new());
+        if member.standing == Standing::Leaving {
+            if *key != Key::Hosts {
+                effects.annotations.insert(ID.to_owned(), None);
+            }
+        } else if let Observed::Balancer(balancer) = observed {
+            let balancer = balancer.as_ref()?;
+            facts = balancer.address.clone();
+            let id = balancer.id.known()?.to_string();
+            effects.annotations.insert(ID.to_owned(), Some(id));
+            effects.ingress = Some(vec![Ingress {
+                ip: Some(balancer.address.known()?.as_str().into()),
+                ..Ingress::default()
+            }]);
+        }
+        Some(Told { facts, effects })
+    }
+}
+
+fn plan_hosts(
+    joins: &BTreeSet<String>,
+    leaves: &BTreeSet<String>,
+    nodes: &Option<BTreeSet<String>>,
+    have: &BTreeMap<String, BTreeSet<String>>,
+) -> Plan<ModelStep> {
+    let mut plan = Plan::default();
+    let all: BTreeSet<_> = nodes.iter().flatten().chain(have.keys()).collect();
+    let nothing = BTreeSet::new();
+    for node in all {
+        let on = have.get(node).unwrap_or(&nothing);
+        let add: BTreeSet<_> = match nodes {
+            Some(nodes) if nodes.contains(node) => joins.difference(on).cloned().collect(),
+            _ => BTreeSet::new(),
+        };
+        let lost = nodes.as_ref().is_some_and(|nodes| !nodes.contains(node));
+        let remove: BTreeSet<_> = on
+            .iter()
+            .filter(|service| leaves.contains(*service) || (lost && joins.contains(*service)))
+            .cloned()
+            .collect();
+        if !add.is_empty() || !remove.is_empty() {
+            plan.steps.push(ModelStep {
+                thing: node.clone(),
+                change: Change::Host(add, remove),
+                service: None,
+            });
+        }
+    }
+    plan
+}
+
+fn plan_balancer(desired: &Desired, have: Option<&Balancer>) -> Plan<ModelStep> {
+    let mut plan = Plan::default();
+    let mut step = |thing: &str, change, service: Option<&ServiceId>| {
+        plan.steps.push(ModelStep {
+            thing: thing.to_owned(),
+            change,
+            service: service.cloned(),
+        });
+    };
+    let may_change = |marks: &Marks, have: &Balancer| marks.judge(have.mark.as_deref()).allows_changes();
+    match (desired, have) {
+        (Desired::Balancer { like, service, .. }, None) => {
+            step(&like.name, Change::Create(like.clone()), Some(service));
+        }
+        (
+            Desired::Balancer {
+                like,
+                service,
+                nodes,
+                marks,
+            },
+            Some(have),
+        ) if may_change(marks, have) => {
+            if like.ports != have.ports {
+                step(&have.name, Change::Ports(like.ports.clone()), Some(service));
+            }
+            if let Some(nodes) = nodes
+                && nodes != &have.members
+            {
+                step(&have.name, Change::Members(nodes.clone()), Some(service));
+            }
+            if like.wood != have.wood {
+                plan.blocked.push(Blocked {
+                    service: Some(service.clone()),
+                    field: format!("wood of balancer {}", have.name),
+                    have: have.wood.clone(),
+                    want: like.wood.clone(),
+                });
+            }
+        }
+        (Desired::Kept(Some(nodes)), Some(have)) if nodes != &have.members => {
+            step(&have.name, Change::Members(nodes.clone()), None);
+        }
+        (Desired::Gone(marks), Some(have)) if may_change(marks, have) => {
+            step(&have.name, Change::Delete, None);
+        }
+        _ => {}
+    }
+    plan
+}

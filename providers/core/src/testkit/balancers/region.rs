@@ -1,0 +1,196 @@
+//! The calls.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::{
+    Balancer, FakeBalancers,
+    model::{Change, Directory, Key, Model, ModelStep, Observed, Reply},
+};
+use crate::{
+    Error, ErrorKind, Freshness, Priority, Result,
+    load_balancer::{Ask, ClusterView},
+    plan::{Fact, Gathered, Member, Outcome, PartCloud, Vouch, Wait},
+};
+
+/// A look at a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// Which one.
+    pub part: String,
+    /// Nothing older than some moment would do.
+    pub fresh: bool,
+    /// Who waited.
+    pub priority: Priority,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(super) balancers: BTreeMap<u64, Balancer>,
+    pub(super) hosts: BTreeMap<String, BTreeSet<String>>,
+    pub(super) faults: Vec<(&'static str, Error)>,
+    pub(super) broken: Option<Error>,
+    pub(super) polls: u32,
+    pub(super) writes: Vec<String>,
+    pub(super) reads: Vec<Read>,
+    last: u64,
+    /// How often steps must still be asked about.
+    under_way: HashMap<String, u32>,
+    /// The listing that is remembered, and when it was asked for.
+    directory: Option<(Instant, Arc<Directory>)>,
+}
+
+const WAIT: Wait = Wait {
+    poll: Duration::from_millis(20),
+    deadline: Duration::from_secs(60),
+};
+
+impl State {
+    fn check(&self) -> Result<()> {
+        self.broken.clone().map_or(Ok(()), Err)
+    }
+
+    fn carry_out(&mut self, step: &ModelStep, seen: &Observed) -> Result<Option<Reply>> {
+        self.directory = None;
+        if let Change::Host(joins, leaves) = &step.change {
+            let host = self.hosts.entry(step.thing.clone()).or_default();
+            host.extend(joins.iter().cloned());
+            host.retain(|service| !leaves.contains(service));
+            self.hosts.retain(|_, services| !services.is_empty());
+            return Ok(None);
+        }
+        if let Change::Create(new) = &step.change {
+            self.last += 1;
+            let id = self.last;
+            let address = format!("192.0.2.{id}");
+            let made = Balancer {
+                id: Fact::Known(id),
+                address: Fact::Known(address.clone()),
+                ..new.clone()
+            };
+            self.balancers.insert(id, made);
+            return Ok(Some(Reply { id, address }));
+        }
+        let gone = || Error::new(ErrorKind::NotFound, "there is no such balancer");
+        let Observed::Balancer(Some(seen)) = seen else {
+            return Err(gone());
+        };
+        let id = *seen.id.get()?;
+        let balancer = self.balancers.get_mut(&id).ok_or_else(gone)?;
+        match &step.change {
+            Change::Ports(ports) => balancer.ports.clone_from(ports),
+            Change::Members(members) => balancer.members.clone_from(members),
+            _ => {
+                self.balancers.remove(&id);
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[async_trait]
+impl PartCloud<Model> for FakeBalancers {
+    async fn directory(&self, ask: Ask) -> Result<Arc<Directory>> {
+        let mut state = self.state.lock();
+        state.check()?;
+        if let Some((began, directory)) = &state.directory
+            && ask.freshness.allows(*began)
+        {
+            return Ok(Arc::clone(directory));
+        }
+        let directory = Arc::new(Directory {
+            balancers: state.balancers.values().cloned().collect(),
+            on_hosts: state.hosts.values().flatten().cloned().collect(),
+        });
+        state.directory = Some((Instant::now(), Arc::clone(&directory)));
+        Ok(directory)
+    }
+
+    async fn inputs(
+        &self,
+        _: &Key,
+        _: &[Member<Model>],
+        cluster: &ClusterView,
+        _: Ask,
+    ) -> Result<Gathered<()>> {
+        // Only that a cluster without a name is a mistake of the caller.
+        if cluster.name.is_empty() {
+            return Err(Error::new(ErrorKind::Unexpected, "the cluster has no name"));
+        }
+        Ok(Gathered::from(()))
+    }
+
+    async fn observe(&self, key: &Key, _: &[Member<Model>], ask: Ask) -> Result<Observed> {
+        let mut state = self.state.lock();
+        state.reads.push(Read {
+            part: key.to_string(),
+            fresh: matches!(ask.freshness, Freshness::After(_)),
+            priority: ask.priority,
+        });
+        state.check()?;
+        Ok(match key {
+            Key::Hosts => Observed::Hosts(state.hosts.clone()),
+            Key::Id(id) => Observed::Balancer(state.balancers.get(id).cloned()),
+            Key::New(name) => {
+                let named = state.balancers.values().find(|balancer| &balancer.name == name);
+                Observed::Balancer(named.cloned())
+            }
+        })
+    }
+
+    async fn send(
+        &self,
+        _: &Key,
+        step: &ModelStep,
+        observed: &Observed,
+        _: Priority,
+    ) -> Result<Outcome<Option<Reply>>> {
+        let sentence = step.to_string();
+        self.state.lock().writes.push(sentence.clone());
+        let mut open = self.open.subscribe();
+        // The sender lives as long as `self`, so waiting can not fail.
+        let _ = open.wait_for(|open| *open).await;
+        let mut state = self.state.lock();
+        let fault = state
+            .faults
+            .iter()
+            .position(|(begin, _)| sentence.starts_with(begin));
+        if let Some(fault) = fault {
+            return Err(state.faults.remove(fault).1);
+        }
+        let reply = state.carry_out(step, observed)?;
+        if state.polls == 0 {
+            return Ok(Outcome::Done(reply));
+        }
+        let polls = state.polls;
+        state.under_way.insert(sentence, polls);
+        Ok(Outcome::Accepted(reply, WAIT))
+    }
+
+    async fn poll(
+        &self,
+        _: &Key,
+        step: &ModelStep,
+        _: &Observed,
+        _: Priority,
+    ) -> Result<Outcome<Option<Reply>>> {
+        let mut state = self.state.lock();
+        let left = state.under_way.entry(step.to_string()).or_default();
+        *left = left.saturating_sub(1);
+        Ok(if *left == 0 {
+            Outcome::Done(None)
+        } else {
+            Outcome::Accepted(None, WAIT)
+        })
+    }
+
+    async fn vouch(&self, _: &ClusterView, _: Ask) -> Result<Vouch> {
+        Ok(Vouch::Ours)
+    }
+}

@@ -1,0 +1,182 @@
+//! The service controller: a Service of type LoadBalancer gets, keeps and loses its load balancer.
+//!
+//! ```text
+//! Services, nodes --> desk --> ledger: what is known, what follows --> queue of parts --> workers --> cloud
+//!                      ^ |                ^                                                  |
+//!                 time-+ +-- survey       +--------------------- reports --------------------+
+//!                                         |
+//!                                         +--> queue of objects --> finalizer, status, annotations
+//! ```
+//!
+//! The unit of work in the cloud is the *part*, not the Service (see [`ccm_core::load_balancer`]): one pass serves all
+//! Services that have to do with it, and no two passes touch the same thing. What is decided stands in [`ledger`] and
+//! [`conclude`], pure; what a pass does to the cloud is the plan engine's.
+//!
+//! | Rule | Why |
+//! |---|---|
+//! | A new Service is unknown to passes until it has our finalizer | nothing is made in the cloud that nobody would take away |
+//! | The finalizer goes when every part is left | nothing stays |
+//! | Status and annotations are written when everything is served, and whenever they differ | half an answer is none; what is wiped comes back |
+//! | Nodes are followed by parts that do not follow them yet, 2 to 10 s after a change, at once after a loss | a burst of nodes costs one pass for each part |
+//! | A part that waits for the cloud is parked and has no worker | eight slow load balancers do not hold up the ninth |
+//! | Whoever was served when this process came, and needs no step, hears nothing | a restart is silent |
+//!
+//! Of what happens in the cloud without us, a slow comparison of everything tells, in the background.
+
+mod conclude;
+mod desk;
+mod job;
+mod ledger;
+mod marks;
+mod metrics;
+mod nodes;
+mod object;
+mod objects;
+mod parts;
+mod records;
+mod strays;
+mod tell;
+
+use std::{sync::Arc, time::Duration};
+
+use ccm_core::{Cloud, load_balancer::PartKey};
+use kube::Client;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use tokio::{
+    sync::{Notify, mpsc::UnboundedReceiver},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use self::{desk::Following, ledger::Ledger, metrics::ServiceMetrics, records::Name, tell::Teller};
+use crate::{
+    events::Recorder,
+    informers::{Change, Informer, node::NodeObject, service::ServiceObject},
+    options::ServiceConfig,
+    queue::{Backoff, WorkQueue},
+};
+
+/// Source of this controller's events.
+pub(crate) const COMPONENT: &str = "service-controller";
+/// Its name on the command line.
+pub(crate) const NAME: &str = "service-lb-controller";
+
+/// Waits between tries of one part: those that people know from elsewhere.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(5),
+    longest: Duration::from_secs(300),
+};
+
+/// Waits between tries to write one Service object.
+const OBJECT_BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(60),
+};
+
+/// How many Service objects are written at once.
+const OBJECT_WRITERS: usize = 8;
+
+/// The controller. [`ServiceController::run`] is its life.
+pub(crate) struct ServiceController {
+    client: Client,
+    services: Arc<Informer<ServiceObject>>,
+    nodes: Arc<Informer<NodeObject>>,
+    cloud: Arc<dyn Cloud>,
+    config: ServiceConfig,
+    cluster_name: Arc<str>,
+    parts: WorkQueue<PartKey>,
+    objects: WorkQueue<Name>,
+    ledger: Mutex<Ledger>,
+    following: Mutex<Option<Following>>,
+    /// The desk should look at the ledger.
+    news: Notify,
+    teller: Teller,
+    metrics: ServiceMetrics,
+}
+
+/// What the controller is given.
+pub(crate) struct Parts {
+    pub(crate) client: Client,
+    pub(crate) services: Arc<Informer<ServiceObject>>,
+    pub(crate) nodes: Arc<Informer<NodeObject>>,
+    pub(crate) cloud: Arc<dyn Cloud>,
+    pub(crate) config: ServiceConfig,
+    pub(crate) cluster_name: String,
+    /// For our events, and for those of the provider.
+    pub(crate) recorders: (Recorder, Recorder),
+}
+
+impl ServiceController {
+    pub(crate) fn new(parts: Parts, registry: &mut Registry) -> Arc<Self> {
+        let Parts {
+            client,
+            services,
+            nodes,
+            cloud,
+            config,
+            cluster_name,
+            recorders: (recorder, provider),
+        } = parts;
+        Arc::new(Self {
+            client,
+            services,
+            nodes,
+            cloud,
+            config,
+            cluster_name: cluster_name.into(),
+            parts: WorkQueue::new(BACKOFF),
+            objects: WorkQueue::new(OBJECT_BACKOFF),
+            ledger: Mutex::default(),
+            following: Mutex::default(),
+            news: Notify::new(),
+            teller: Teller::new(recorder, provider),
+            metrics: ServiceMetrics::register(registry),
+        })
+    }
+
+    /// Runs until `shutdown`; then finishes the passes and patches that are under way, begins nothing, and returns.
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        services: UnboundedReceiver<Change>,
+        nodes: UnboundedReceiver<Change>,
+        shutdown: CancellationToken,
+    ) {
+        let ready = async {
+            self.services.synced().await;
+            self.nodes.synced().await;
+            marks::find(self.client.clone()).await
+        };
+        let marks = tokio::select! {
+            () = shutdown.cancelled() => return,
+            marks = ready => marks,
+        };
+        *self.ledger.lock() = Ledger::new(Arc::clone(&self.cluster_name), marks);
+        info!(
+            controller = COMPONENT,
+            services = self.services.list().len(),
+            "Controller started"
+        );
+        let mut tasks = JoinSet::new();
+        for _ in 0..self.config.concurrent_syncs.get() {
+            tasks.spawn(Arc::clone(&self).work_on_parts(shutdown.clone()));
+        }
+        for _ in 0..OBJECT_WRITERS {
+            tasks.spawn(Arc::clone(&self).work_on_objects(shutdown.clone()));
+        }
+        tasks.spawn(Arc::clone(&self).desk(services, nodes, shutdown));
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(error) = ended
+                && let Ok(panic) = error.try_into_panic()
+            {
+                // Ends the process through the task that runs this controller.
+                std::panic::resume_unwind(panic);
+            }
+        }
+        debug!(
+            controller = COMPONENT,
+            "Controller has finished what it had begun"
+        );
+    }
+}

@@ -1,0 +1,503 @@
+//! What is known of every Service and every part, and what follows from news. Pure: no calls, no clock.
+//!
+//! Level triggered: news only say that something is to be looked at. A Service whose wishes changed makes its parts
+//! *dirty*; a pass over a part takes everything that is known at that moment into account, and what came later makes it
+//! dirty again.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use ccm_core::{
+    Error, Priority,
+    load_balancer::{
+        Claim, ClusterView, Marks, NodeSet, PartKey, ServiceId, ServiceParts, ServiceView, Survey, World,
+    },
+};
+use tokio::time::Instant;
+
+use super::{
+    job::{self, Cause, Job, Moment},
+    nodes::{NodeBoard, NodeNews},
+    object::is_own_writing,
+    records::{Name, Order, Part, Record, State, Task, name},
+    strays::Strays,
+    tell::Failure,
+};
+
+/// Under this name it is kept that parts could not be found out.
+const SURVEY: &str = "";
+
+/// A Service that is not served is looked at so often with what is remembered of the cloud.
+const LOST_IN_MEMORY: u32 = 2;
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) records: HashMap<Name, Record>,
+    pub(super) parts: HashMap<PartKey, Part>,
+    /// Who has to do with a part, by the last survey.
+    members: HashMap<PartKey, Vec<Name>>,
+    pub(super) nodes: NodeBoard,
+    pub(super) strays: Strays,
+    world: Arc<World>,
+    world_nodes: u64,
+    world_is_old: bool,
+    /// The parts of Services must be found out anew, with answers after this.
+    survey: Option<Job>,
+    /// Parts of Services that are no more.
+    orphans: Vec<(PartKey, Job)>,
+    moment: Moment,
+    /// All kinds of failures that there were.
+    pub(super) kinds: HashSet<&'static str>,
+    /// Until the first survey everything was there before this process came.
+    started: bool,
+}
+
+impl Ledger {
+    pub(super) fn new(cluster_name: Arc<str>, marks: Marks) -> Self {
+        Self {
+            world: Arc::new(World {
+                services: Vec::new(),
+                cluster: ClusterView {
+                    name: cluster_name,
+                    marks,
+                    ..ClusterView::default()
+                },
+            }),
+            world_is_old: true,
+            ..Self::default()
+        }
+    }
+
+    /// A node is like this now.
+    pub(super) fn node_changed(&mut self, news: NodeNews) {
+        self.world_is_old |= news != NodeNews::Nothing;
+    }
+
+    /// A Service is like this now, and whose work it is; `None`: it is gone.
+    pub(super) fn service_changed(
+        &mut self,
+        name: &Name,
+        now: Option<(Arc<ServiceView>, Claim)>,
+        at: Instant,
+    ) -> Vec<Order> {
+        let Some((view, claim)) = now else {
+            self.forget(name, at);
+            return Vec::new();
+        };
+        if self
+            .records
+            .get(name)
+            .is_some_and(|record| record.view.id != view.id)
+        {
+            // Another one under the same name.
+            self.forget(name, at);
+        }
+        self.world_is_old = true;
+        let after = self.moment.at(at);
+        let looks_served = view.wants_load_balancer() && view.has_finalizer() && !view.ingress.is_empty();
+        let started = self.started;
+        let record = self.records.entry(Arc::clone(name)).or_insert_with(|| Record {
+            view: Arc::clone(&view),
+            claim,
+            joins: Vec::new(),
+            leaves: Vec::new(),
+            dirty: Some(Job {
+                cause: Cause::Service,
+                after: Some(after),
+                // Nobody waits for what was there before.
+                priority: if looks_served && !started {
+                    Priority::Background
+                } else {
+                    Priority::User
+                },
+            }),
+            included: false,
+            served: None,
+            effects: None,
+            inherited: looks_served && !started,
+            announced: false,
+            told: HashMap::new(),
+            written: None,
+            unwritten: None,
+            again: None,
+            lost: 0,
+        });
+        if !record.view.asks_the_same(&view) || record.claim != claim {
+            let own = is_own_writing(&record.view, &view, record.effects.as_ref());
+            job::add(
+                &mut record.dirty,
+                Job {
+                    cause: Cause::Service,
+                    // What we wrote ourselves tells nothing new about the cloud.
+                    after: (!own).then_some(after),
+                    priority: Priority::User,
+                },
+            );
+        }
+        // What is announced next is something else.
+        record.announced &= record.view.wants_load_balancer() == view.wants_load_balancer();
+        record.view = view;
+        record.claim = claim;
+        record.included |= !record.has_to_wait();
+        if record.included
+            && let Some(job) = record.dirty
+        {
+            job::add(&mut self.survey, job);
+        }
+        vec![Order::Object(Arc::clone(name))]
+    }
+
+    /// The Service is no more.
+    fn forget(&mut self, name: &Name, at: Instant) {
+        let Some(record) = self.records.remove(name) else {
+            return;
+        };
+        self.world_is_old = true;
+        let job = Job {
+            cause: Cause::Service,
+            after: Some(self.moment.at(at)),
+            priority: Priority::User,
+        };
+        let over = record.is_settled() && !record.view.wants_load_balancer();
+        if record.is_ours() && record.included && !over {
+            // Its load balancer was not taken away: somebody removed the finalizer.
+            self.orphans
+                .extend(record.parts().map(|part| (part.clone(), job)));
+            job::add(&mut self.survey, job);
+        }
+    }
+
+    /// The cloud should be compared with what it was left like: every part.
+    pub(super) fn check_drift(&mut self, at: Instant) {
+        let job = Job {
+            cause: Cause::Drift,
+            after: Some(at),
+            priority: Priority::Background,
+        };
+        for record in self.records.values_mut().filter(|record| record.is_ours()) {
+            job::add(&mut record.dirty, job);
+        }
+        job::add(&mut self.survey, job);
+    }
+
+    /// Parts must be found out anew.
+    pub(super) fn want_survey(&mut self, job: Job) {
+        job::add(&mut self.survey, job);
+    }
+
+    /// The world as it is now, one value for one moment.
+    pub(super) fn world(&mut self) -> Arc<World> {
+        if std::mem::take(&mut self.world_is_old) {
+            let mut services: Vec<_> = self
+                .records
+                .values()
+                .filter(|record| record.included)
+                .map(|record| Arc::clone(&record.view))
+                .collect();
+            services.sort_by(|a, b| a.id.cmp(&b.id));
+            self.world_nodes = self.nodes.generation();
+            self.world = Arc::new(World {
+                services,
+                cluster: ClusterView {
+                    nodes: self.nodes.set(),
+                    ..self.world.cluster.clone()
+                },
+            });
+        }
+        Arc::clone(&self.world)
+    }
+
+    /// If parts must be found out anew: with which answers.
+    pub(super) fn survey_wanted(&mut self, at: Instant) -> Option<Job> {
+        let job = Job {
+            cause: Cause::Service,
+            after: None,
+            priority: Priority::User,
+        };
+        for record in self.records.values_mut() {
+            if record.again.take_if(|again| *again <= at).is_some() {
+                let job = Job {
+                    // What is remembered does not help, it seems.
+                    after: (record.lost > LOST_IN_MEMORY).then_some(at),
+                    ..job
+                };
+                job::add(&mut record.dirty, job);
+                job::add(&mut self.survey, job);
+            }
+        }
+        if self.strays_due().is_some_and(|due| due <= at) {
+            job::add(&mut self.survey, job);
+        }
+        self.survey
+    }
+
+    /// When something is to be done though nothing is new.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let nodes = self.nodes.due().filter(|_| self.started);
+        let again = self.records.values().filter_map(|record| record.again).min();
+        [nodes, again, self.strays_due()].into_iter().flatten().min()
+    }
+
+    fn strays_due(&self) -> Option<Instant> {
+        // As long as passes do not know of every Service, nothing is swept.
+        self.strays.due().filter(|_| self.all_included())
+    }
+
+    fn all_included(&self) -> bool {
+        self.records.values().all(|record| record.included)
+    }
+
+    /// A survey begins: what comes to be wanted from now on is for the next one.
+    pub(super) fn begin_survey(&mut self) -> Arc<World> {
+        self.survey = None;
+        self.world()
+    }
+
+    /// The parts of all Services are found out, for this world.
+    pub(super) fn surveyed(&mut self, survey: Survey, world: &World, at: Instant) -> Vec<Order> {
+        let mut due: HashMap<PartKey, Job> = HashMap::new();
+        let mut orders = Vec::new();
+        let views = world.services.iter();
+        for (view, parts) in views.zip(survey.services) {
+            let name = name(&parts.service);
+            let Some(record) = self.records.get_mut(&name) else {
+                continue;
+            };
+            if record.view.id != parts.service {
+                continue;
+            }
+            if let Some(done) = take_parts(record, view, parts, &mut due) {
+                orders.push(done);
+            }
+        }
+        for (part, job) in std::mem::take(&mut self.orphans) {
+            due.entry(part)
+                .and_modify(|due| *due = due.and(job))
+                .or_insert(job);
+        }
+        let waiting = !self.all_included();
+        let sweep = self.strays.listed(survey.strays, waiting, at);
+        for part in sweep {
+            let job = Job {
+                cause: Cause::Drift,
+                after: Some(at),
+                priority: Priority::Background,
+            };
+            due.entry(part).or_insert(job);
+        }
+        self.index();
+        if !std::mem::replace(&mut self.started, true) {
+            // Every part is run now, and follows the nodes as they are then.
+            self.nodes.forget_changes();
+        }
+        // In the survey's order: few of them are then run twice.
+        let mut ordered: Vec<_> = survey
+            .parts
+            .iter()
+            .filter_map(|part| due.remove_entry(part))
+            .collect();
+        ordered.extend(due);
+        for (part, job) in ordered {
+            orders.extend(self.dirty(&part, job));
+        }
+        orders
+    }
+
+    /// The parts could not be found out: whom to tell.
+    pub(super) fn survey_failed(&mut self, error: &Error) -> Vec<Order> {
+        let failure = Failure::Error(error);
+        let part = PartKey::new(SURVEY);
+        let nodes = NodeSet::default();
+        self.kinds.insert(failure.label());
+        self.records
+            .values_mut()
+            .filter(|record| {
+                record.included && record.is_ours() && record.dirty.is_some() && !record.is_settled()
+            })
+            .filter_map(|record| failure.tell(record, &part, Cause::Service, &nodes))
+            .map(Order::Tell)
+            .collect()
+    }
+
+    /// Who has to do with which part.
+    fn index(&mut self) {
+        self.members.clear();
+        for (name, record) in &self.records {
+            for part in record.parts() {
+                self.members
+                    .entry(part.clone())
+                    .or_default()
+                    .push(Arc::clone(name));
+            }
+        }
+        let members = &self.members;
+        self.parts
+            .retain(|key, part| part.job.is_some() || members.contains_key(key));
+        for key in self.members.keys() {
+            if !self.parts.contains_key(key) {
+                self.parts.insert(key.clone(), Part::default());
+            }
+        }
+    }
+
+    /// The part is to be run.
+    pub(super) fn dirty(&mut self, part: &PartKey, job: Job) -> Option<Order> {
+        let entry = self.parts.entry(part.clone()).or_default();
+        job::add(&mut entry.job, job);
+        Some(match (job.cause, entry.state) {
+            (Cause::Service, _) | (Cause::Nodes, State::Held) => Order::Run(part.clone()),
+            _ => Order::RunUnlessWaiting(part.clone()),
+        })
+    }
+
+    /// If it is time to follow the nodes: the parts that do not.
+    pub(super) fn follow_nodes(&mut self, at: Instant) -> Option<Vec<Order>> {
+        if !self.started || !self.nodes.take_due(at) {
+            return None;
+        }
+        let generation = self.nodes.generation();
+        let job = Job {
+            cause: Cause::Nodes,
+            after: None,
+            priority: Priority::User,
+        };
+        // A cloud may have parts for each zone.
+        job::add(&mut self.survey, job);
+        let behind: Vec<_> = self
+            .parts
+            .iter()
+            .filter(|(key, part)| part.follows != Some(generation) && self.has_members_that_want(key))
+            .map(|(key, _)| key.clone())
+            .collect();
+        Some(behind.iter().filter_map(|part| self.dirty(part, job)).collect())
+    }
+
+    fn has_members_that_want(&self, part: &PartKey) -> bool {
+        self.members_of(part)
+            .any(|(_, record)| record.view.wants_load_balancer())
+    }
+
+    /// Who has to do with the part.
+    pub(super) fn members_of(&self, part: &PartKey) -> impl Iterator<Item = (&Name, &Record)> {
+        self.members
+            .get(part)
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.records.get_key_value(name))
+    }
+
+    /// The part is taken up. `None` if there is nothing to do.
+    pub(super) fn take(&mut self, part: &PartKey, at: Instant) -> Option<Task> {
+        let moment = self.moment.at(at);
+        let part = self.parts.get_mut(part)?;
+        let mut job = part.job.take()?;
+        part.running = true;
+        if part.state.is_trouble() {
+            // What led to it may have been an old answer.
+            job.after = job.after.max(Some(moment));
+        }
+        let world = self.world();
+        Some(Task {
+            job,
+            world,
+            nodes: self.world_nodes,
+        })
+    }
+
+    /// Whether the Service is not served, although nothing is under way for it.
+    pub(super) fn is_lost(&self, record: &Record) -> bool {
+        record.is_ours()
+            && record.included
+            && record.dirty.is_none()
+            && !record.is_settled()
+            && record
+                .parts()
+                .all(|part| self.parts.get(part).is_none_or(Part::is_idle))
+    }
+
+    /// A create gave the part another name.
+    pub(super) fn rename(&mut self, old: &PartKey, new: &PartKey) {
+        let mut part = self.parts.remove(old).unwrap_or_default();
+        if let Some(other) = self.parts.remove(new)
+            && let Some(job) = other.job
+        {
+            job::add(&mut part.job, job);
+        }
+        self.parts.insert(new.clone(), part);
+        let members = self.members.remove(old).unwrap_or_default();
+        for name in &members {
+            let Some(record) = self.records.get_mut(name) else {
+                continue;
+            };
+            for key in record.joins.iter_mut().chain(&mut record.leaves) {
+                if key == old {
+                    key.clone_from(new);
+                }
+            }
+            if let Some(told) = record.told.remove(old) {
+                record.told.insert(new.clone(), told);
+            }
+        }
+        let known = self.members.entry(new.clone()).or_default();
+        for name in members {
+            if !known.contains(&name) {
+                known.push(name);
+            }
+        }
+    }
+
+    pub(super) fn record(&mut self, id: &ServiceId) -> Option<&mut Record> {
+        self.records
+            .get_mut(&name(id))
+            .filter(|record| &record.view.id == id)
+    }
+}
+
+/// Takes over which parts a Service has. Returns an order if that is all there is to do.
+fn take_parts(
+    record: &mut Record,
+    view: &Arc<ServiceView>,
+    parts: ServiceParts,
+    due: &mut HashMap<PartKey, Job>,
+) -> Option<Order> {
+    let known: HashSet<_> = record.parts().cloned().collect();
+    (record.joins, record.leaves) = (parts.joins, parts.leaves);
+    record
+        .told
+        .retain(|part, _| record.joins.contains(part) || record.leaves.contains(part));
+    // If it has changed meanwhile, the next survey is for it.
+    let job = if record.view.asks_the_same(view) {
+        record.dirty.take()
+    } else {
+        None
+    };
+    let moved = Job {
+        cause: Cause::Service,
+        after: None,
+        priority: Priority::User,
+    };
+    for part in record.joins.iter().chain(&record.leaves) {
+        // A part may be new without any change of the Service: somebody made or deleted something.
+        let job = job.or((!known.contains(part)).then_some(moved));
+        if let Some(job) = job {
+            due.entry(part.clone())
+                .and_modify(|due| *due = due.and(job))
+                .or_insert(job);
+        }
+    }
+    let nothing = record.joins.is_empty() && record.leaves.is_empty();
+    if nothing && record.is_ours() && !view.wants_load_balancer() && !record.is_settled() {
+        // It wants nothing, and there is nothing.
+        record.served = Some(Arc::clone(view));
+        record.effects.get_or_insert_default();
+        return Some(Order::Object(name(&parts.service)));
+    }
+    None
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

@@ -1,0 +1,138 @@
+//! Which nodes may be members of load balancers, and when a change of them is worth a pass.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use ccm_core::load_balancer::{NodeSet, ServiceNode};
+use tokio::time::Instant;
+
+use crate::informers::node::NodeObject;
+
+/// A node with this label is no member of a load balancer, unless the value is a Go `false`.
+const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// The autoscaler puts this taint on a node that it is about to delete.
+const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// Nodes that join come in bursts: a pass waits until none came for this long.
+const QUIET: Duration = Duration::from_secs(2);
+/// But not longer than this after the first.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether a node may be a member. Whether it is ready or initialised does not matter: the load balancer has health
+/// checks of its own, and a control plane that loses sight of all nodes must not empty every load balancer.
+fn is_eligible(node: &NodeObject) -> bool {
+    let excluded = match node.view.labels.get(EXCLUDED) {
+        None | Some("0" | "f" | "F" | "false" | "FALSE" | "False") => false,
+        // What can not be read excludes, too.
+        Some(_) => true,
+    };
+    node.meta.deletion_timestamp.is_none() && !excluded && !node.has_taint(AUTOSCALER_TAINT)
+}
+
+/// The nodes as load balancers see them.
+#[derive(Debug, Default)]
+pub(super) struct NodeBoard {
+    nodes: BTreeMap<String, ServiceNode>,
+    /// Grows with every change that load balancers may have to follow.
+    generation: u64,
+    window: Option<Window>,
+    /// All of them as one value, until one changes.
+    set: Option<NodeSet>,
+}
+
+/// A change that was not followed yet.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    first: Instant,
+    due: Instant,
+    /// A member is lost.
+    loss: bool,
+}
+
+/// What became of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodeNews {
+    /// Nothing that load balancers see.
+    Nothing,
+    /// Something, but of a node that is and was no member.
+    Beside,
+    /// A node joined, or changed.
+    Members,
+    /// A node is no member any more.
+    Loss,
+}
+
+impl NodeBoard {
+    /// Takes over how a node is now; `None` if it is gone.
+    pub(super) fn apply(&mut self, name: &str, node: Option<&NodeObject>, now: Instant) -> NodeNews {
+        let new = node.map(|node| ServiceNode {
+            view: Arc::clone(&node.view),
+            addresses: node.addresses.as_slice().into(),
+            eligible: is_eligible(node),
+        });
+        let old = self.nodes.get(name);
+        let was = old.is_some_and(|node| node.eligible);
+        let is = new.as_ref().is_some_and(|node| node.eligible);
+        if old == new.as_ref() {
+            return NodeNews::Nothing;
+        }
+        self.set = None;
+        match new {
+            Some(node) => self.nodes.insert(name.to_owned(), node),
+            None => self.nodes.remove(name),
+        };
+        if !was && !is {
+            return NodeNews::Beside;
+        }
+        self.generation += 1;
+        let first = self.window.map_or(now, |window| window.first);
+        let lost = was && !is;
+        // A node that joins meanwhile does not put it off.
+        let loss = lost || self.window.is_some_and(|window| window.loss);
+        self.window = Some(Window {
+            first,
+            // Traffic goes to a lost member until it is taken out.
+            due: if loss {
+                now
+            } else {
+                (now + QUIET).min(first + PATIENCE)
+            },
+            loss,
+        });
+        if lost { NodeNews::Loss } else { NodeNews::Members }
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// All of them.
+    pub(super) fn set(&mut self) -> NodeSet {
+        let nodes = &self.nodes;
+        self.set
+            .get_or_insert_with(|| nodes.values().cloned().collect())
+            .clone()
+    }
+
+    /// When load balancers should follow the last changes.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.window.map(|window| window.due)
+    }
+
+    /// They do so now, if it is time.
+    pub(super) fn take_due(&mut self, now: Instant) -> bool {
+        let due = self.window.is_some_and(|window| window.due <= now);
+        if due {
+            self.window = None;
+        }
+        due
+    }
+
+    /// Nothing was set up after the nodes as they were before: everything follows anyway.
+    pub(super) fn forget_changes(&mut self) {
+        self.window = None;
+    }
+}
+
+#[cfg(test)]
+#[path = "nodes_tests.rs"]
+mod tests;

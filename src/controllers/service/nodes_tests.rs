@@ -1,0 +1,127 @@
+#![allow(clippy::unwrap_used)]
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn node(change: impl FnOnce(&mut Value)) -> NodeObject {
+    let mut node = json!({
+        "metadata": {"name": "n1", "uid": "u1", "labels": {"zone": "a"}},
+        "spec": {"providerID": "fake://n1", "taints": []},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    });
+    change(&mut node);
+    serde_json::from_value(node).unwrap()
+}
+
+fn label(value: &str) -> impl FnOnce(&mut Value) {
+    move |node| node["metadata"]["labels"][EXCLUDED] = json!(value)
+}
+
+fn taint(key: &'static str) -> impl FnOnce(&mut Value) {
+    move |node| node["spec"]["taints"] = json!([{"key": key, "effect": "NoSchedule"}])
+}
+
+#[test]
+fn a_member_is_what_is_neither_excluded_nor_on_its_way_out() {
+    let deleting = |node: &mut Value| node["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
+    let not_ready = |node: &mut Value| node["status"]["conditions"][0]["status"] = json!("False");
+    let no_id = |node: &mut Value| node["spec"]["providerID"] = json!("");
+    for (what, node, eligible) in [
+        ("plain", node(|_| {}), true),
+        ("excluded: true", node(label("true")), false),
+        ("excluded: empty", node(label("")), false),
+        ("excluded: foo", node(label("foo")), false),
+        ("excluded: false", node(label("false")), true),
+        ("excluded: F", node(label("F")), true),
+        ("autoscaler", node(taint(AUTOSCALER_TAINT)), false),
+        (
+            "uninitialized",
+            node(taint("node.cloudprovider.kubernetes.io/uninitialized")),
+            true,
+        ),
+        ("unreachable", node(taint("node.kubernetes.io/unreachable")), true),
+        ("not ready", node(not_ready), true),
+        ("without provider ID", node(no_id), true),
+        ("being deleted", node(deleting), false),
+    ] {
+        assert_eq!(is_eligible(&node), eligible, "{what}");
+    }
+}
+
+#[test]
+fn only_what_load_balancers_see_is_news() {
+    let now = Instant::now();
+    let ready = |status: &'static str| {
+        move |node: &mut Value| node["status"]["conditions"][0]["status"] = json!(status)
+    };
+    let id = |node: &mut Value| node["spec"]["providerID"] = json!("fake://other");
+    let address = |node: &mut Value| node["status"]["addresses"][0]["address"] = json!("10.0.0.2");
+    for (what, before, after, news) in [
+        ("heartbeat", node(|_| {}), node(|_| {}), NodeNews::Nothing),
+        ("not ready", node(|_| {}), node(ready("False")), NodeNews::Nothing),
+        ("ready", node(ready("Unknown")), node(|_| {}), NodeNews::Nothing),
+        (
+            "another taint",
+            node(|_| {}),
+            node(taint("other")),
+            NodeNews::Nothing,
+        ),
+        ("excluded", node(|_| {}), node(label("true")), NodeNews::Loss),
+        (
+            "included again",
+            node(label("true")),
+            node(|_| {}),
+            NodeNews::Members,
+        ),
+        (
+            "still excluded",
+            node(label("true")),
+            node(label("t")),
+            NodeNews::Beside,
+        ),
+        (
+            "autoscaler",
+            node(|_| {}),
+            node(taint(AUTOSCALER_TAINT)),
+            NodeNews::Loss,
+        ),
+        ("another provider ID", node(|_| {}), node(id), NodeNews::Members),
+        ("another address", node(|_| {}), node(address), NodeNews::Members),
+    ] {
+        let mut board = NodeBoard::default();
+        board.apply("n1", Some(&before), now);
+        board.forget_changes();
+        let generation = board.generation();
+        assert_eq!(board.apply("n1", Some(&after), now), news, "{what}");
+        let follows = matches!(news, NodeNews::Loss | NodeNews::Members);
+        assert_eq!(board.generation() != generation, follows, "{what}");
+        assert_eq!(board.due().is_some(), follows, "{what}");
+    }
+}
+
+#[test]
+fn joining_nodes_are_gathered_and_lost_ones_are_not_waited_for() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let mut board = NodeBoard::default();
+    for second in 0..=9 {
+        board.apply(&format!("n{second}"), Some(&node(|_| {})), at(second));
+        assert_eq!(board.due(), Some(at((second + 2).min(10))));
+        assert!(!board.take_due(at(second)));
+    }
+    assert!(board.take_due(at(10)));
+    assert!(!board.take_due(at(20)), "once");
+    board.apply("late", Some(&node(|_| {})), at(20));
+    assert_eq!(board.due(), Some(at(22)), "the patience begins anew");
+    assert_eq!(board.apply("n1", None, at(21)), NodeNews::Loss);
+    board.apply("later", Some(&node(|_| {})), at(21));
+    assert!(
+        board.take_due(at(21)),
+        "a node that joins does not put off a loss"
+    );
+    assert_eq!(board.set().eligible().count(), 11);
+}

@@ -1,0 +1,196 @@
+//! What a Service object should say, and the patch that makes it so.
+//!
+//! One strategic merge patch of `services/status`, which takes metadata along: a role needs no more than upstream's. It
+//! names the finalizer to add or to remove, never the whole list, and carries the uid, so that the API server refuses it
+//! (409) for a Service that was made anew under the same name.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ccm_core::load_balancer::{Condition, Effects, Ingress, IpMode, ServiceView};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+/// What a Service object does not say yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ObjectChange {
+    /// Add our finalizer, or remove it.
+    pub(super) finalizer: Option<FinalizerChange>,
+    /// Annotations to set or, with `None`, to remove.
+    pub(super) annotations: BTreeMap<String, Option<String>>,
+    /// The whole of `status.loadBalancer.ingress`.
+    pub(super) ingress: Option<Vec<Ingress>>,
+    /// Conditions to set.
+    pub(super) conditions: Vec<Condition>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FinalizerChange {
+    Add,
+    Remove,
+}
+
+impl ObjectChange {
+    /// What `view` does not say yet. `effects`: what its load balancer says about it, once all of it is done.
+    pub(super) fn of(view: &ServiceView, effects: Option<&Effects>) -> Self {
+        let mut change = Self::default();
+        let wants = view.wants_load_balancer();
+        if wants && !view.has_finalizer() {
+            change.finalizer = Some(FinalizerChange::Add);
+        }
+        let Some(effects) = effects else { return change };
+        change.annotations = effects
+            .annotations
+            .iter()
+            .filter(|(key, value)| view.annotation(key) != value.as_deref())
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let none = Vec::new();
+        // Without a load balancer there is no address, whatever anybody says.
+        let ingress = if wants {
+            effects.ingress.as_ref()
+        } else {
+            Some(&none)
+        };
+        change.ingress = ingress
+            .filter(|ingress| !is_same(ingress, &view.ingress))
+            .cloned();
+        change.conditions = effects
+            .conditions
+            .values()
+            .filter(|condition| !view.conditions.contains(condition))
+            .cloned()
+            .collect();
+        if !wants && view.has_finalizer() {
+            change.finalizer = Some(FinalizerChange::Remove);
+        }
+        change
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What fails if it can not be made, in upstream's words.
+    pub(super) fn failure(&self) -> &'static str {
+        match self.finalizer {
+            Some(FinalizerChange::Add) => "failed to add load balancer cleanup finalizer",
+            Some(FinalizerChange::Remove) => "failed to remove load balancer cleanup finalizer",
+            None => "failed to update load balancer status",
+        }
+    }
+
+    /// The body of the patch.
+    pub(super) fn patch(&self, view: &ServiceView, now: Timestamp) -> Value {
+        let mut metadata = Map::from_iter([("uid".to_owned(), json!(*view.id.uid))]);
+        match self.finalizer {
+            Some(FinalizerChange::Add) => {
+                metadata.insert("finalizers".to_owned(), json!([ServiceView::FINALIZER]));
+                // At the end: the API server would put it first.
+                let known = view.finalizers.iter().map(|name| &**name);
+                let order: Vec<_> = known.chain([ServiceView::FINALIZER]).collect();
+                metadata.insert("$setElementOrder/finalizers".to_owned(), json!(order));
+            }
+            Some(FinalizerChange::Remove) => {
+                let key = "$deleteFromPrimitiveList/finalizers".to_owned();
+                metadata.insert(key, json!([ServiceView::FINALIZER]));
+            }
+            None => {}
+        }
+        if !self.annotations.is_empty() {
+            metadata.insert("annotations".to_owned(), json!(self.annotations));
+        }
+        let mut status = Map::new();
+        if let Some(ingress) = &self.ingress {
+            let ingress: Vec<_> = ingress.iter().map(ingress_json).collect();
+            // An empty list would be sent as no change.
+            let ingress = if ingress.is_empty() {
+                Value::Null
+            } else {
+                json!(ingress)
+            };
+            status.insert("loadBalancer".to_owned(), json!({"ingress": ingress}));
+        }
+        if !self.conditions.is_empty() {
+            let conditions: Vec<_> = self
+                .conditions
+                .iter()
+                .map(|condition| condition_json(condition, view, now))
+                .collect();
+            status.insert("conditions".to_owned(), json!(conditions));
+        }
+        let mut patch = Map::from_iter([("metadata".to_owned(), Value::Object(metadata))]);
+        if !status.is_empty() {
+            patch.insert("status".to_owned(), Value::Object(status));
+        }
+        Value::Object(patch)
+    }
+}
+
+/// Whether both say the same to the API server, which fills in `ipMode`.
+fn is_same(a: &[Ingress], b: &[Ingress]) -> bool {
+    let normal = |ingress: &Ingress| Ingress {
+        ip_mode: ingress.ip_mode.or(ingress.ip.is_some().then_some(IpMode::Vip)),
+        ..ingress.clone()
+    };
+    a.iter().map(normal).eq(b.iter().map(normal))
+}
+
+fn ingress_json(ingress: &Ingress) -> Value {
+    let mut value = Map::new();
+    let mut add = |key: &str, text: Option<&str>| {
+        if let Some(text) = text {
+            value.insert(key.to_owned(), json!(text));
+        }
+    };
+    add("ip", ingress.ip.as_deref());
+    add("hostname", ingress.hostname.as_deref());
+    add(
+        "ipMode",
+        ingress.ip_mode.map(|mode| match mode {
+            IpMode::Vip => "VIP",
+            IpMode::Proxy => "Proxy",
+        }),
+    );
+    Value::Object(value)
+}
+
+fn condition_json(condition: &Condition, view: &ServiceView, now: Timestamp) -> Value {
+    let mut value = json!({
+        "type": *condition.kind,
+        "status": if condition.is_true { "True" } else { "False" },
+        "reason": *condition.reason,
+        "message": *condition.message,
+    });
+    let same_status = |old: &Condition| old.kind == condition.kind && old.is_true == condition.is_true;
+    // The time of the last transition stays if there was none.
+    if !view.conditions.iter().any(same_status)
+        && let Some(value) = value.as_object_mut()
+    {
+        value.insert("lastTransitionTime".to_owned(), json!(now.to_string()));
+    }
+    value
+}
+
+/// Whether `new` differs from `old` only in annotations that `effects` asks for: our own writing come back.
+pub(super) fn is_own_writing(old: &ServiceView, new: &ServiceView, effects: Option<&Effects>) -> bool {
+    let Some(effects) = effects else { return false };
+    let mut written: BTreeMap<&str, &str> = old.annotations.iter().collect();
+    for (key, value) in &effects.annotations {
+        match value {
+            Some(value) => written.insert(key, value),
+            None => written.remove(key.as_str()),
+        };
+    }
+    let expected = ServiceView {
+        annotations: written
+            .into_iter()
+            .map(|(key, value)| (Arc::<str>::from(key), Arc::<str>::from(value)))
+            .collect(),
+        ..old.clone()
+    };
+    expected.asks_the_same(new)
+}
+
+#[cfg(test)]
+#[path = "object_tests.rs"]
+mod tests;

@@ -1,0 +1,185 @@
+use super::*;
+
+fn view(change: impl FnOnce(&mut ServiceView)) -> ServiceView {
+    let mut view = ServiceView {
+        is_load_balancer: true,
+        finalizers: vec!["example.com/first".into(), ServiceView::FINALIZER.into()],
+        ingress: vec![ip("192.0.2.1")],
+        ..ServiceView::default()
+    };
+    view.id.uid = "u1".into();
+    change(&mut view);
+    view
+}
+
+fn ip(address: &str) -> Ingress {
+    Ingress {
+        ip: Some(address.into()),
+        ..Ingress::default()
+    }
+}
+
+fn effects(ingress: Vec<Ingress>) -> Effects {
+    Effects {
+        ingress: Some(ingress),
+        ..Effects::default()
+    }
+}
+
+fn proxied() -> Ingress {
+    Ingress {
+        ip_mode: Some(IpMode::Proxy),
+        ..ip("192.0.2.1")
+    }
+}
+
+fn at() -> Timestamp {
+    Timestamp::UNIX_EPOCH
+}
+
+#[test]
+fn the_finalizer_comes_before_anything_is_known() {
+    let new = view(|view| view.finalizers.truncate(1));
+    let change = ObjectChange::of(&new, None);
+    assert_eq!(change.finalizer, Some(FinalizerChange::Add));
+    assert_eq!(
+        change.patch(&new, at()),
+        json!({"metadata": {
+            "uid": "u1",
+            "finalizers": [ServiceView::FINALIZER],
+            "$setElementOrder/finalizers": ["example.com/first", ServiceView::FINALIZER],
+        }})
+    );
+    assert!(ObjectChange::of(&view(|_| {}), None).is_empty());
+    assert!(ObjectChange::of(&view(|view| view.deleting = true), None).is_empty());
+}
+
+#[test]
+fn the_finalizer_goes_with_all_that_stood_for_the_load_balancer() {
+    let mut gone = effects(vec![ip("192.0.2.1")]);
+    gone.annotations.insert("id".to_owned(), None);
+    for wanting_none in [
+        view(|view| view.deleting = true),
+        view(|view| view.is_load_balancer = false),
+    ] {
+        let view = ServiceView {
+            annotations: [("id", "7"), ("other", "x")].into_iter().collect(),
+            ..wanting_none
+        };
+        let change = ObjectChange::of(&view, Some(&gone));
+        assert_eq!(
+            change.patch(&view, at()),
+            json!({
+                "metadata": {
+                    "uid": "u1",
+                    "$deleteFromPrimitiveList/finalizers": [ServiceView::FINALIZER],
+                    "annotations": {"id": null},
+                },
+                "status": {"loadBalancer": {"ingress": null}},
+            })
+        );
+    }
+}
+
+#[test]
+fn an_address_is_written_only_if_it_differs_for_the_api_server() {
+    let vip = Ingress {
+        ip_mode: Some(IpMode::Vip),
+        ..ip("192.0.2.1")
+    };
+    let host = Ingress {
+        hostname: Some("web.example.com".into()),
+        ..Ingress::default()
+    };
+    for (what, have, want, same) in [
+        ("both empty", vec![], vec![], true),
+        ("same ip", vec![ip("192.0.2.1")], vec![ip("192.0.2.1")], true),
+        ("another ip", vec![ip("192.0.2.1")], vec![ip("192.0.2.2")], false),
+        (
+            "the default of ipMode",
+            vec![vip.clone()],
+            vec![ip("192.0.2.1")],
+            true,
+        ),
+        ("another ipMode", vec![vip], vec![proxied()], false),
+        (
+            "ipMode set where none was",
+            vec![ip("192.0.2.1")],
+            vec![proxied()],
+            false,
+        ),
+        ("wiped", vec![], vec![ip("192.0.2.1")], false),
+        ("host name", vec![host.clone()], vec![host.clone()], true),
+        ("host name for ip", vec![ip("192.0.2.1")], vec![host], false),
+        (
+            "one more",
+            vec![ip("192.0.2.1")],
+            vec![ip("192.0.2.1"), ip("192.0.2.2")],
+            false,
+        ),
+    ] {
+        let change = ObjectChange::of(&view(|view| view.ingress = have), Some(&effects(want)));
+        assert_eq!(change.is_empty(), same, "{what}: {change:?}");
+    }
+    let unknown = ObjectChange::of(&view(|_| {}), Some(&Effects::default()));
+    assert!(unknown.is_empty(), "what nobody knows is not wiped");
+    let change = ObjectChange::of(&view(|_| {}), Some(&effects(vec![proxied()])));
+    assert_eq!(
+        change.patch(&view(|_| {}), at())["status"],
+        json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1", "ipMode": "Proxy"}]}})
+    );
+}
+
+#[test]
+fn a_condition_keeps_its_time_while_its_status_stays() {
+    let condition = |reason: &str| Condition {
+        kind: "Ready".into(),
+        is_true: true,
+        reason: reason.into(),
+        message: "".into(),
+    };
+    let mut effects = Effects::default();
+    effects.conditions.insert("Ready".to_owned(), condition("New"));
+    let before = view(|_| {});
+    let first = ObjectChange::of(&before, Some(&effects)).patch(&before, at());
+    assert_eq!(
+        first["status"]["conditions"][0]["lastTransitionTime"],
+        "1970-01-01T00:00:00Z"
+    );
+    let later = view(|view| view.conditions = vec![condition("Old")]);
+    let second = ObjectChange::of(&later, Some(&effects)).patch(&later, at());
+    assert_eq!(second["status"]["conditions"][0].get("lastTransitionTime"), None);
+    let same = view(|view| view.conditions = vec![condition("New")]);
+    assert!(ObjectChange::of(&same, Some(&effects)).is_empty());
+}
+
+#[test]
+fn our_own_annotations_are_known_when_they_come_back() {
+    let annotated = |pairs: &[(&str, &str)]| {
+        view(|view| view.annotations = pairs.iter().map(|(key, value)| (*key, *value)).collect())
+    };
+    let mut effects = Effects::default();
+    effects.annotations.insert("id".to_owned(), Some("7".to_owned()));
+    effects.annotations.insert("old".to_owned(), None);
+    let old = annotated(&[("old", "1"), ("a", "b")]);
+    assert!(is_own_writing(
+        &old,
+        &annotated(&[("id", "7"), ("a", "b")]),
+        Some(&effects)
+    ));
+    assert!(!is_own_writing(
+        &old,
+        &annotated(&[("id", "8"), ("a", "b")]),
+        Some(&effects)
+    ));
+    assert!(!is_own_writing(
+        &old,
+        &annotated(&[("id", "7"), ("a", "c")]),
+        Some(&effects)
+    ));
+    assert!(!is_own_writing(
+        &old,
+        &annotated(&[("id", "7"), ("a", "b")]),
+        None
+    ));
+}

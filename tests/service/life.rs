@@ -1,0 +1,224 @@
+//! From the first to the last day of a Service.
+
+use ccm_core::testkit::balancers::{CLASS_ELSEWHERE, ID};
+use ccm_testbed::nodes;
+use serde_json::json;
+
+use crate::stage::{COMPONENT, FINALIZER, Stage, addresses, eventually, has_finalizer};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_life_of_a_service() {
+    let stage = Stage::start("life").await;
+    a_service_gets_a_load_balancer(&stage).await;
+    ports_are_followed(&stage).await;
+    nodes_are_followed(&stage).await;
+    what_is_wiped_outside_comes_back(&stage).await;
+    a_service_loses_its_load_balancer(&stage).await;
+    a_type_change_takes_the_load_balancer_away(&stage).await;
+    a_service_made_anew_gets_another_load_balancer(&stage).await;
+    services_of_others_are_left_alone(&stage).await;
+}
+
+async fn a_service_gets_a_load_balancer(stage: &Stage) {
+    let service = stage.served("web").await;
+    assert!(has_finalizer(&service));
+    let balancer = stage.balancer("web", |_| true).await;
+    assert_eq!(addresses(&service), [balancer.address.known().unwrap().clone()]);
+    let port = service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0]
+        .node_port
+        .unwrap();
+    assert_eq!(balancer.ports, [format!("TCP/80->{port}")].into());
+    assert_eq!(balancer.members, ["n1", "n2"].map(str::to_owned).into());
+    assert!(balancer.mark.unwrap().starts_with("kube_cluster_id_"));
+    let id = service.metadata.annotations.unwrap().remove(ID);
+    assert_eq!(id, balancer.id.known().map(ToString::to_string));
+    stage.event("web", "EnsuredLoadBalancer").await;
+    let expected = [
+        ("EnsuringLoadBalancer", "Ensuring load balancer"),
+        ("EnsuredLoadBalancer", "Ensured load balancer"),
+    ];
+    let expected = expected.map(|(reason, text)| (COMPONENT.to_owned(), reason.to_owned(), text.to_owned()));
+    assert_eq!(stage.events("web").await, expected);
+    assert_eq!(stage.cloud.hosts()["n1"], ["default/web".to_owned()].into());
+    // The finalizer, then everything else at once.
+    let patches = stage.writes();
+    let patches: Vec<_> = patches.iter().filter(|(.., name)| name == "web").collect();
+    assert_eq!(patches.len(), 2, "{patches:?}");
+    assert!(
+        patches
+            .iter()
+            .all(|(verb, what, _)| verb == "patch" && what == "services/status")
+    );
+}
+
+async fn ports_are_followed(stage: &Stage) {
+    let ports = json!([{"name": "http", "port": 81, "targetPort": 8080}]);
+    stage.merge("web", json!({"spec": {"ports": ports}})).await;
+    stage
+        .balancer("web", |balancer| {
+            balancer.ports.iter().all(|port| port.starts_with("TCP/81->"))
+        })
+        .await;
+}
+
+async fn nodes_are_followed(stage: &Stage) {
+    stage.join(&["n3"]).await;
+    stage
+        .balancer("web", |balancer| balancer.members.len() == 3)
+        .await;
+    stage.event("web", "UpdatedLoadBalancer").await;
+    // What load balancers do not see makes no pass: the next one is for what comes after.
+    let writes = stage.cloud.writes().len();
+    nodes::set_ready(&stage.client, "n2", false).await.unwrap();
+    nodes::set_ready(&stage.client, "n2", true).await.unwrap();
+    let label = "node.kubernetes.io/exclude-from-external-load-balancers";
+    stage
+        .merge_node("n3", json!({"metadata": {"labels": {label: ""}}}))
+        .await;
+    stage
+        .balancer("web", |balancer| balancer.members.len() == 2)
+        .await;
+    eventually("n3 lets nobody in", async || {
+        (!stage.cloud.hosts().contains_key("n3")).then_some(())
+    })
+    .await;
+    assert_eq!(
+        stage.cloud.writes().len() - writes,
+        2,
+        "{:?}",
+        stage.cloud.writes()
+    );
+    stage
+        .merge_node("n3", json!({"metadata": {"labels": {label: "false"}}}))
+        .await;
+    stage
+        .balancer("web", |balancer| balancer.members.len() == 3)
+        .await;
+    let deleting = [{
+        let taint = json!({"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"});
+        json!({"spec": {"taints": [taint]}})
+    }];
+    for patch in deleting {
+        stage.merge_node("n3", patch).await;
+    }
+    stage
+        .balancer("web", |balancer| balancer.members.len() == 2)
+        .await;
+}
+
+async fn what_is_wiped_outside_comes_back(stage: &Stage) {
+    let writes = stage.cloud.writes().len();
+    let wiped = json!({"status": {"loadBalancer": {"ingress": null}}});
+    stage
+        .services
+        .patch_status("web", &Default::default(), &kube::api::Patch::Merge(wiped))
+        .await
+        .unwrap();
+    stage
+        .service("web", "has its address again", |service| {
+            !addresses(service).is_empty()
+        })
+        .await;
+    stage
+        .merge("web", json!({"metadata": {"finalizers": ["example.com/other"]}}))
+        .await;
+    let service = stage
+        .service("web", "has its finalizer again", has_finalizer)
+        .await;
+    assert_eq!(
+        service.metadata.finalizers.unwrap(),
+        ["example.com/other", FINALIZER]
+    );
+    stage
+        .merge("web", json!({"metadata": {"finalizers": [FINALIZER]}}))
+        .await;
+    assert_eq!(
+        stage.cloud.writes().len(),
+        writes,
+        "the cloud was as it should be"
+    );
+}
+
+async fn a_service_loses_its_load_balancer(stage: &Stage) {
+    stage.delete("web").await;
+    stage.gone("web").await;
+    assert_eq!(stage.cloud.of("default/web"), None);
+    assert!(stage.cloud.hosts().is_empty());
+    stage.event("web", "DeletedLoadBalancer").await;
+    let reasons = stage.reasons("web").await;
+    let last: Vec<_> = reasons.iter().rev().take(2).collect();
+    assert_eq!(last, ["DeletedLoadBalancer", "DeletingLoadBalancer"]);
+}
+
+async fn a_type_change_takes_the_load_balancer_away(stage: &Stage) {
+    stage.served("changing").await;
+    stage
+        .merge("changing", json!({"spec": {"type": "ClusterIP"}}))
+        .await;
+    let service = stage
+        .service("changing", "has nothing left of it", |service| {
+            !has_finalizer(service)
+        })
+        .await;
+    assert_eq!(addresses(&service), [""; 0]);
+    assert!(service.metadata.annotations.unwrap_or_default().is_empty());
+    assert_eq!(stage.cloud.of("default/changing"), None);
+    stage.event("changing", "DeletedLoadBalancer").await;
+    // And back again.
+    stage
+        .merge("changing", json!({"spec": {"type": "LoadBalancer"}}))
+        .await;
+    stage
+        .service("changing", "has one again", |service| {
+            !addresses(service).is_empty()
+        })
+        .await;
+    stage.delete("changing").await;
+    stage.gone("changing").await;
+}
+
+async fn a_service_made_anew_gets_another_load_balancer(stage: &Stage) {
+    let first = stage.served("anew").await;
+    // Somebody takes the finalizer away and deletes it in one go.
+    stage.cloud.hold();
+    stage.delete("anew").await;
+    stage
+        .merge("anew", json!({"metadata": {"finalizers": null}}))
+        .await;
+    stage.gone("anew").await;
+    stage.create("anew", |_| {}).await;
+    stage.cloud.open();
+    let second = stage
+        .service("anew", "has an address", |service| {
+            !addresses(service).is_empty() && has_finalizer(service)
+        })
+        .await;
+    assert_ne!(first.metadata.uid, second.metadata.uid);
+    stage.delete("anew").await;
+    stage.gone("anew").await;
+    assert!(
+        stage.cloud.balancers().is_empty(),
+        "{:?}",
+        stage.cloud.balancers()
+    );
+}
+
+async fn services_of_others_are_left_alone(stage: &Stage) {
+    for (name, class) in [("other", "example.com/other"), ("elsewhere", CLASS_ELSEWHERE)] {
+        stage
+            .create(name, |service| {
+                service["spec"]["loadBalancerClass"] = json!(class);
+                service["metadata"]["finalizers"] = json!([FINALIZER]);
+            })
+            .await;
+    }
+    stage.delete("other").await;
+    stage.marker("marker").await;
+    for name in ["other", "elsewhere"] {
+        let service = stage.services.get(name).await.unwrap();
+        assert!(has_finalizer(&service) && addresses(&service).is_empty());
+        assert_eq!(stage.events(name).await, []);
+        assert_eq!(stage.cloud.of(&format!("default/{name}")), None);
+        stage.merge(name, json!({"metadata": {"finalizers": null}})).await;
+    }
+}

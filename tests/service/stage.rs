@@ -1,0 +1,347 @@
+//! A control plane, load balancers in memory and the program in this process.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock, Mutex},
+    time::Duration,
+};
+
+use ccm_core::{
+    BuildContext, Cloud, Result, register_provider,
+    testkit::{
+        FakeBalancers, FakeCloud,
+        balancers::{Balancer, Read},
+    },
+};
+use ccm_testbed::{
+    controlplane::{ControlPlane, Options},
+    nodes::{self, NodeSpec},
+    observe,
+};
+use cloud_controller_manager::options::{self, Config, Request};
+use k8s_openapi::api::core::v1::{Event, Node, Service};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+/// Events of the framework.
+pub(crate) const COMPONENT: &str = "service-controller";
+
+/// The clouds of this test process, by the name of the cluster that uses them.
+static CLOUDS: LazyLock<Mutex<BTreeMap<String, FakeBalancers>>> = LazyLock::new(Mutex::default);
+
+async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
+    let mut clouds = CLOUDS.lock().unwrap();
+    let balancers = clouds.entry(context.cluster_name).or_default();
+    Ok(Arc::new(
+        FakeCloud::default().with_balancers(balancers, context.plan),
+    ))
+}
+
+register_provider! { name: "fake", summary: "A cloud in memory", build: build }
+
+pub(crate) struct Stage {
+    pub(crate) control_plane: ControlPlane,
+    pub(crate) client: kube::Client,
+    pub(crate) cloud: FakeBalancers,
+    pub(crate) services: Api<Service>,
+    pub(crate) nodes: Api<Node>,
+    cluster: String,
+    running: Option<Running>,
+}
+
+/// One life of the program.
+struct Running {
+    task: tokio::task::JoinHandle<()>,
+    runtime: Option<tokio::runtime::Runtime>,
+    stop: CancellationToken,
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Stage {
+    /// A control plane with two nodes, and the program.
+    pub(crate) async fn start(cluster: &str) -> Self {
+        let mut stage = Self::prepare(cluster).await;
+        stage.run(|_| {});
+        stage
+    }
+
+    /// The same without the program.
+    pub(crate) async fn prepare(cluster: &str) -> Self {
+        let _ = tracing_subscriber::fmt()
+            .with_test_writer()
+            .with_ansi(false)
+            .with_env_filter("info,cloud_controller_manager::controllers=debug")
+            .try_init();
+        let cloud = FakeBalancers::default();
+        CLOUDS.lock().unwrap().insert(cluster.to_owned(), cloud.clone());
+        let control_plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+        let client = control_plane.client().await.unwrap();
+        let stage = Self {
+            control_plane,
+            services: Api::namespaced(client.clone(), "default"),
+            nodes: Api::all(client.clone()),
+            client,
+            cloud,
+            cluster: cluster.to_owned(),
+            running: None,
+        };
+        stage.join(&["n1", "n2"]).await;
+        stage
+    }
+
+    /// Starts the program.
+    pub(crate) fn run(&mut self, change: impl FnOnce(&mut Config)) {
+        let words = [
+            "--cloud-provider=fake".to_owned(),
+            format!("--cluster-name={}", self.cluster),
+            format!("--kubeconfig={}", self.control_plane.kubeconfig().display()),
+            "--secure-port=0".to_owned(),
+            "--leader-elect=false".to_owned(),
+            "--controllers=service".to_owned(),
+        ];
+        let providers = cloud_controller_manager::providers::registered().unwrap();
+        let request = options::parse(words.into_iter().map(Into::into), &providers).unwrap();
+        let Request::Run(mut config) = request else {
+            panic!("not a request to run")
+        };
+        change(&mut config);
+        // A runtime of its own: what a killed program was at goes with it.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let task = runtime.spawn(async move {
+            tokio::select! {
+                ended = cloud_controller_manager::run(*config) => ended.unwrap(),
+                () = stopped.cancelled() => {}
+            }
+        });
+        self.running = Some(Running {
+            task,
+            runtime: Some(runtime),
+            stop,
+        });
+    }
+
+    /// Ends the program as a crash would.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            running.stop.cancel();
+            running.task.abort();
+            if let Some(runtime) = running.runtime.take() {
+                runtime.shutdown_background();
+            }
+        }
+    }
+
+    /// Waits until the program has ended by itself.
+    #[allow(dead_code)] // For the test of the end, which has a process of its own.
+    pub(crate) async fn ended(&mut self) {
+        if let Some(running) = &mut self.running {
+            (&mut running.task).await.unwrap();
+        }
+        self.kill();
+    }
+
+    pub(crate) async fn join(&self, names: &[&str]) {
+        let specs: Vec<_> = names
+            .iter()
+            .map(|name| NodeSpec {
+                provider_id: Some(format!("fake://{name}")),
+                uninitialized: false,
+                ..NodeSpec::new(*name)
+            })
+            .collect();
+        nodes::register(&self.client, &specs).await.unwrap();
+    }
+
+    pub(crate) async fn merge_node(&self, name: &str, patch: Value) {
+        let params = PatchParams::default();
+        self.nodes
+            .patch(name, &params, &Patch::Merge(patch))
+            .await
+            .unwrap();
+    }
+
+    /// Creates a Service of type LoadBalancer; `change` has the last word on it.
+    pub(crate) async fn create(&self, name: &str, change: impl FnOnce(&mut Value)) -> Service {
+        let mut service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name},
+            "spec": {
+                "type": "LoadBalancer",
+                "selector": {"app": name},
+                "ports": [{"name": "http", "port": 80, "targetPort": 8080}],
+            },
+        });
+        change(&mut service);
+        let service: Service = serde_json::from_value(service).unwrap();
+        self.services
+            .create(&PostParams::default(), &service)
+            .await
+            .unwrap()
+    }
+
+    pub(crate) async fn merge(&self, name: &str, patch: Value) {
+        let params = PatchParams::default();
+        self.services
+            .patch(name, &params, &Patch::Merge(patch))
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn delete(&self, name: &str) {
+        self.services
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn service(
+        &self,
+        name: &str,
+        what: &str,
+        condition: impl Fn(&Service) -> bool,
+    ) -> Service {
+        eventually(&format!("{name}: {what}"), async || {
+            self.services
+                .get(name)
+                .await
+                .ok()
+                .filter(|service| condition(service))
+        })
+        .await
+    }
+
+    /// Creates a Service and waits for its address.
+    pub(crate) async fn served(&self, name: &str) -> Service {
+        self.create(name, |_| {}).await;
+        self.service(name, "has an address", |service| !addresses(service).is_empty())
+            .await
+    }
+
+    pub(crate) async fn gone(&self, name: &str) {
+        eventually(&format!("{name} is gone"), async || {
+            self.services.get_opt(name).await.unwrap().is_none().then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn balancer(&self, service: &str, condition: impl Fn(&Balancer) -> bool) -> Balancer {
+        eventually(&format!("the balancer of {service}"), async || {
+            self.cloud
+                .of(&format!("default/{service}"))
+                .filter(|balancer| condition(balancer))
+        })
+        .await
+    }
+
+    /// All Events about a Service: component, reason, message, in order.
+    pub(crate) async fn events(&self, service: &str) -> Vec<(String, String, String)> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
+        let fields = format!("involvedObject.kind=Service,involvedObject.name={service}");
+        let mut events = api
+            .list(&ListParams::default().fields(&fields))
+            .await
+            .unwrap()
+            .items;
+        // Their names end in the time.
+        events.sort_by_key(|event| event.metadata.name.clone());
+        events
+            .into_iter()
+            .map(|event| {
+                (
+                    event
+                        .source
+                        .and_then(|source| source.component)
+                        .unwrap_or_default(),
+                    event.reason.unwrap_or_default(),
+                    event.message.unwrap_or_default(),
+                )
+            })
+            .collect()
+    }
+
+    pub(crate) async fn reasons(&self, service: &str) -> Vec<String> {
+        let events = self.events(service).await;
+        events.into_iter().map(|(_, reason, _)| reason).collect()
+    }
+
+    /// Waits for the event and returns its message.
+    pub(crate) async fn event(&self, service: &str, reason: &str) -> String {
+        eventually(&format!("{service}: {reason}"), async || {
+            let events = self.events(service).await;
+            let found = events.into_iter().find(|(_, found, _)| found == reason);
+            found.map(|(.., message)| message)
+        })
+        .await
+    }
+
+    /// How often passes looked at a part since `from`.
+    pub(crate) fn looks(&self, from: usize) -> BTreeMap<String, usize> {
+        let mut looks = BTreeMap::new();
+        for Read { part, .. } in self.cloud.reads().into_iter().skip(from) {
+            *looks.entry(part).or_default() += 1;
+        }
+        looks
+    }
+
+    /// What the program sent to the API server about Services, and its Events: verb, resource/subresource, name.
+    pub(crate) fn writes(&self) -> Vec<(String, String, String)> {
+        let log = self.control_plane.audit_log().unwrap();
+        log.into_iter()
+            .filter(|entry| {
+                entry.user_agent.starts_with("cloud-controller-manager")
+                    && !matches!(entry.verb.as_str(), "get" | "list" | "watch")
+            })
+            .map(|entry| {
+                (
+                    entry.verb,
+                    format!("{}/{}", entry.resource, entry.subresource),
+                    entry.name,
+                )
+            })
+            .collect()
+    }
+
+    /// A Service that comes now is served: everything that was asked for before was at least begun.
+    pub(crate) async fn marker(&self, name: &str) {
+        self.served(name).await;
+        self.delete(name).await;
+        self.gone(name).await;
+    }
+}
+
+pub(crate) fn addresses(service: &Service) -> Vec<String> {
+    let ingress = service
+        .status
+        .as_ref()
+        .and_then(|status| status.load_balancer.as_ref())
+        .and_then(|balancer| balancer.ingress.as_ref());
+    let ingress = ingress.into_iter().flatten();
+    ingress.filter_map(|ingress| ingress.ip.clone()).collect()
+}
+
+pub(crate) fn has_finalizer(service: &Service) -> bool {
+    let finalizers = service.metadata.finalizers.iter().flatten();
+    finalizers.into_iter().any(|finalizer| finalizer == FINALIZER)
+}
+
+pub(crate) async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+    let limit = Duration::from_secs(60);
+    let found = observe::eventually(limit, check).await;
+    found.unwrap_or_else(|| panic!("not within {limit:?}: {what}"))
+}

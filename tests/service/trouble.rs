@@ -1,0 +1,314 @@
+//! What the cloud refuses, or takes its time for, and what people hear of it.
+
+use std::time::Duration;
+
+use ccm_core::{
+    Error, ErrorKind, Retry,
+    testkit::balancers::{COLOUR, WOOD},
+};
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::stage::{Stage, addresses, eventually};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trouble() {
+    let stage = Stage::start("trouble").await;
+    a_retry_after_is_kept_to_and_said_once(&stage).await;
+    a_failure_is_tried_again_by_itself(&stage).await;
+    a_cloud_at_work_is_no_failure(&stage).await;
+    what_is_refused_is_said_and_the_rest_goes_on(&stage).await;
+    a_tolerated_value_is_noted_once(&stage).await;
+    what_cannot_be_changed_stays_and_is_said(&stage).await;
+    a_listing_that_fails_holds_up_but_loses_nothing(&stage).await;
+    a_service_deleted_while_it_is_made_leaves_nothing(&stage).await;
+    without_nodes_members_stay(&stage).await;
+}
+
+fn plan_of(stage: &Stage, begin: &str) -> usize {
+    let writes = stage.cloud.writes();
+    writes.iter().filter(|write| write.starts_with(begin)).count()
+}
+
+async fn a_retry_after_is_kept_to_and_said_once(stage: &Stage) {
+    let wait = Duration::from_millis(300);
+    let error = Error::new(ErrorKind::RateLimited, "slow down").with_retry(Retry::After(wait));
+    // Each try has its own request ID.
+    for number in 0..4 {
+        let error = error.clone().with_context("request_id", format!("req-{number}"));
+        stage
+            .cloud
+            .fail("create balancer balancer_default_slow", &error, 1);
+    }
+    stage.served("slow").await;
+    assert_eq!(plan_of(stage, "create balancer balancer_default_slow"), 5);
+    stage.event("slow", "EnsuredLoadBalancer").await;
+    assert_eq!(
+        stage.reasons("slow").await,
+        [
+            "EnsuringLoadBalancer",
+            "SyncLoadBalancerFailed",
+            "EnsuredLoadBalancer"
+        ]
+    );
+    let message = stage.event("slow", "SyncLoadBalancerFailed").await;
+    assert_eq!(
+        message,
+        "Error syncing load balancer: failed to ensure load balancer: slow down (request_id=req-0)"
+    );
+}
+
+async fn a_failure_is_tried_again_by_itself(stage: &Stage) {
+    let error = Error::new(ErrorKind::Unavailable, "the cloud is down");
+    stage
+        .cloud
+        .fail("create balancer balancer_default_unlucky", &error, 1);
+    // Five seconds, the first wait, and no more.
+    stage.served("unlucky").await;
+    assert_eq!(plan_of(stage, "create balancer balancer_default_unlucky"), 2);
+}
+
+async fn a_cloud_at_work_is_no_failure(stage: &Stage) {
+    stage.cloud.set_polls(5);
+    stage.served("patient").await;
+    stage.delete("patient").await;
+    stage.gone("patient").await;
+    stage.cloud.set_polls(0);
+    stage.event("patient", "DeletedLoadBalancer").await;
+    assert_eq!(
+        stage.reasons("patient").await,
+        [
+            "EnsuringLoadBalancer",
+            "EnsuredLoadBalancer",
+            "DeletingLoadBalancer",
+            "DeletedLoadBalancer"
+        ]
+    );
+}
+
+async fn what_is_refused_is_said_and_the_rest_goes_on(stage: &Stage) {
+    stage.served("bright").await;
+    stage
+        .merge("bright", json!({"metadata": {"annotations": {COLOUR: "plaid"}}}))
+        .await;
+    let message = stage.event("bright", "SyncLoadBalancerFailed").await;
+    assert!(message.ends_with("plaid is no colour"), "{message}");
+    // What it has follows the nodes all the same, without waiting for the next try.
+    stage.join(&["n3"]).await;
+    stage
+        .balancer("bright", |balancer| balancer.members.contains("n3"))
+        .await;
+    // And it can be deleted.
+    stage.delete("bright").await;
+    stage.gone("bright").await;
+    assert_eq!(stage.cloud.of("default/bright"), None);
+}
+
+async fn a_tolerated_value_is_noted_once(stage: &Stage) {
+    stage
+        .create("pinkish", |service| {
+            service["metadata"]["annotations"] = json!({COLOUR: "pink"});
+        })
+        .await;
+    stage.event("pinkish", "EnsuredLoadBalancer").await;
+    stage
+        .merge("pinkish", json!({"spec": {"externalIPs": ["192.0.2.99"]}}))
+        .await;
+    stage.marker("after-pinkish").await;
+    let events = stage.events("pinkish").await;
+    let notes: Vec<_> = events
+        .iter()
+        .filter(|(_, reason, _)| reason == "ColourIgnored")
+        .collect();
+    assert_eq!(notes.len(), 1, "{events:?}");
+    assert_eq!(notes[0].0, "cloud-provider-fake", "the provider's own component");
+}
+
+async fn what_cannot_be_changed_stays_and_is_said(stage: &Stage) {
+    stage
+        .merge("pinkish", json!({"metadata": {"annotations": {WOOD: "oak"}}}))
+        .await;
+    let message = stage.event("pinkish", "LoadBalancerChangeBlocked").await;
+    assert_eq!(
+        message,
+        "the wood of balancer balancer_default_pinkish is pine and can not be made oak without making it anew"
+    );
+    stage.delete("pinkish").await;
+    stage.gone("pinkish").await;
+}
+
+async fn a_listing_that_fails_holds_up_but_loses_nothing(stage: &Stage) {
+    stage
+        .cloud
+        .break_down(Some(Error::new(ErrorKind::Unauthenticated, "wrong password")));
+    stage.create("early", |_| {}).await;
+    let message = stage.event("early", "SyncLoadBalancerFailed").await;
+    assert_eq!(
+        message,
+        "Error syncing load balancer: failed to ensure load balancer: wrong password"
+    );
+    stage.cloud.break_down(None);
+    stage.balancer("early", |_| true).await;
+    stage.event("early", "EnsuredLoadBalancer").await;
+    let reasons = stage.reasons("early").await;
+    let failures = reasons
+        .iter()
+        .filter(|reason| *reason == "SyncLoadBalancerFailed");
+    assert_eq!(failures.count(), 1, "{reasons:?}");
+}
+
+async fn a_service_deleted_while_it_is_made_leaves_nothing(stage: &Stage) {
+    stage.cloud.hold();
+    stage.create("brief", |_| {}).await;
+    eventually("it is being made", async || {
+        (plan_of(stage, "create balancer balancer_default_brief") > 0).then_some(())
+    })
+    .await;
+    stage.delete("brief").await;
+    stage.cloud.open();
+    stage.gone("brief").await;
+    assert_eq!(stage.cloud.of("default/brief"), None);
+    assert!(!stage.cloud.hosts()["n1"].contains("default/brief"));
+}
+
+async fn without_nodes_members_stay(stage: &Stage) {
+    stage.served("alone").await;
+    let before = stage.balancer("alone", |_| true).await.members;
+    let unready =
+        json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": "true"}}});
+    stage.cloud.hold();
+    for node in &before {
+        stage.merge_node(node, unready.clone()).await;
+    }
+    // Whatever was under way with some of them goes on when there are none.
+    stage.cloud.open();
+    stage.event("alone", "UnAvailableLoadBalancer").await;
+    let members = stage.balancer("alone", |_| true).await.members;
+    assert!(!members.is_empty(), "{members:?}");
+    let events = stage.events("alone").await;
+    let told: Vec<_> = events
+        .iter()
+        .filter(|(_, reason, _)| reason == "UnAvailableLoadBalancer")
+        .collect();
+    assert_eq!(told.len(), 1, "{events:?}");
+    assert_eq!(told[0].2, "There are no available nodes for LoadBalancer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn drift_is_mended_and_a_quiet_check_is_quiet() {
+    let mut stage = Stage::prepare("drift").await;
+    stage.run(|config| config.service.drift_period = Some(Duration::from_millis(500)));
+    let service = stage.served("web").await;
+    stage.event("web", "EnsuredLoadBalancer").await;
+    // A few checks go by.
+    let reads = stage.cloud.reads().len();
+    let (patches, events) = (stage.writes().len(), stage.events("web").await.len());
+    let writes = stage.cloud.writes().len();
+    eventually("three checks", async || {
+        let looks = stage.looks(reads);
+        looks.get("hosts").is_some_and(|looks| *looks >= 3).then_some(())
+    })
+    .await;
+    assert_eq!(stage.cloud.writes().len(), writes);
+    assert_eq!(stage.writes().len(), patches, "{:?}", stage.writes());
+    assert_eq!(stage.events("web").await.len(), events);
+    let background = ccm_core::Priority::Background;
+    let looks = stage.cloud.reads().split_off(reads);
+    assert!(
+        looks.iter().all(|read| read.fresh && read.priority == background),
+        "{looks:?}"
+    );
+    // Somebody changes it, somebody deletes it.
+    stage.cloud.edit(|balancers| {
+        for balancer in balancers.values_mut() {
+            balancer.members.clear();
+        }
+    });
+    stage
+        .balancer("web", |balancer| balancer.members.len() == 2)
+        .await;
+    stage.cloud.edit(std::collections::BTreeMap::clear);
+    stage
+        .balancer("web", |balancer| balancer.members.len() == 2)
+        .await;
+    stage
+        .service("web", "has the new address", |now| {
+            !addresses(now).is_empty() && addresses(now) != addresses(&service)
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_status_that_may_not_be_written_is_said() {
+    let stage = Stage::start("unwritten").await;
+    // An admission policy that refuses our finalizer stands for every refusal.
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "no-finalizers"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["services/status"],
+            }]},
+            "validations": [{"expression": "object.metadata.name != 'refused'", "message": "not here"}],
+        },
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "no-finalizers"},
+        "spec": {"policyName": "no-finalizers", "validationActions": ["Deny"]},
+    });
+    use k8s_openapi::api::admissionregistration::v1::{
+        ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    };
+    let policies: kube::Api<ValidatingAdmissionPolicy> = kube::Api::all(stage.client.clone());
+    let bindings: kube::Api<ValidatingAdmissionPolicyBinding> = kube::Api::all(stage.client.clone());
+    let params = PatchParams::apply("test");
+    policies
+        .patch("no-finalizers", &params, &Patch::Apply(policy))
+        .await
+        .unwrap();
+    bindings
+        .patch("no-finalizers", &params, &Patch::Apply(binding))
+        .await
+        .unwrap();
+    stage
+        .create("probe", |service| service["spec"]["type"] = json!("ClusterIP"))
+        .await;
+    eventually("the policy is in force", async || {
+        let probe = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "refused"},
+            "spec": {"type": "ClusterIP", "ports": [{"port": 1}]}});
+        let probe = serde_json::from_value(probe).unwrap();
+        let _ = stage.services.create(&Default::default(), &probe).await;
+        let touch = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}}}));
+        let refused = stage
+            .services
+            .patch_status("refused", &Default::default(), &touch)
+            .await;
+        refused.is_err().then_some(())
+    })
+    .await;
+    stage
+        .merge("refused", json!({"spec": {"type": "LoadBalancer"}}))
+        .await;
+    let message = stage.event("refused", "SyncLoadBalancerFailed").await;
+    assert!(
+        message.starts_with("Error syncing load balancer: failed to add load balancer cleanup finalizer: ")
+            && message.contains("not here"),
+        "{message}"
+    );
+    // Others are served, and nothing is made for it.
+    stage.served("other").await;
+    assert_eq!(stage.cloud.of("default/refused"), None);
+    bindings
+        .delete("no-finalizers", &Default::default())
+        .await
+        .unwrap();
+    stage
+        .service("refused", "is served", |service| !addresses(service).is_empty())
+        .await;
+    let reasons = stage.reasons("refused").await;
+    let failures = reasons
+        .iter()
+        .filter(|reason| *reason == "SyncLoadBalancerFailed");
+    assert_eq!(failures.count(), 1, "{reasons:?}");
+}
