@@ -26,6 +26,8 @@ pub(crate) mod features;
 pub(crate) mod fold;
 pub(crate) mod ingress;
 pub(crate) mod key;
+#[cfg(test)]
+mod laws;
 pub(crate) mod model;
 pub(crate) mod names;
 pub(crate) mod observe;

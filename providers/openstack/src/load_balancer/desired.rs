@@ -229,9 +229,16 @@ pub(crate) struct RuleTuple {
 #[derive(Debug, Default)]
 pub(crate) struct PortsWish {
     /// By address and server: groups that the port with that address has to have.
-    pub(crate) wanted: Vec<(String, String, Fact<String>)>,
-    /// Ids of groups that no port may have.
-    pub(crate) unwanted: Vec<String>,
+    pub(crate) wanted: Vec<(String, String, GroupRef)>,
+    /// Groups that no port may have.
+    pub(crate) unwanted: Vec<GroupRef>,
+}
+
+/// A security group.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct GroupRef {
+    pub(crate) name: String,
+    pub(crate) id: Fact<String>,
 }
 
 /// From members and nodes to how their part should be.
@@ -547,8 +554,11 @@ fn ports(model: &Model, members: &[Member<Model>], cluster: &ClusterView, inputs
         match member.standing {
             Standing::Leaving => {
                 let name = names::security_group(&service.id);
-                wish.unwanted
-                    .extend(inputs.groups.get(&name).into_iter().flatten().cloned());
+                let ids = inputs.groups.get(&name).into_iter().flatten();
+                wish.unwanted.extend(ids.map(|id| GroupRef {
+                    name: name.clone(),
+                    id: Fact::Known(id.clone()),
+                }));
             }
             Standing::Joined => {
                 let Some(group) = member
@@ -558,6 +568,10 @@ fn ports(model: &Model, members: &[Member<Model>], cluster: &ClusterView, inputs
                     .find_map(|(_, facts)| facts.group.clone())
                 else {
                     continue;
+                };
+                let group = GroupRef {
+                    name: names::security_group(&service.id),
+                    id: group,
                 };
                 let selector = wanted::selector(service, &model.settings);
                 let family = service.ip_families.first().copied();

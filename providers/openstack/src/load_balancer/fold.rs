@@ -47,8 +47,9 @@ pub(crate) fn fold(step: &Step, reply: Option<&Reply>, observed: &mut Observed) 
                     *have = (**now).clone();
                     return;
                 }
-                have.security_groups.retain(|group| !remove.contains(group));
-                for group in add.iter().map(ToString::to_string) {
+                have.security_groups
+                    .retain(|group| !remove.iter().any(|gone| gone.id.known() == Some(group)));
+                for group in add.iter().map(|group| group.id.to_string()) {
                     if !have.security_groups.contains(&group) {
                         have.security_groups.push(group);
                     }
@@ -100,7 +101,7 @@ fn balancers(step: &Step, reply: Option<&Reply>, sight: &mut Sight) {
     }
 }
 
-fn floating(step: &Step, reply: Option<&Reply>, tree: &mut Tree, known: &mut [FloatingIp]) {
+fn floating(step: &Step, reply: Option<&Reply>, tree: &mut Tree, known: &mut Vec<FloatingIp>) {
     let answered = match reply {
         Some(Reply::Floating(floating)) => Some((**floating).clone()),
         _ => None,
@@ -126,7 +127,11 @@ fn floating(step: &Step, reply: Option<&Reply>, tree: &mut Tree, known: &mut [Fl
             tree.floating = answered.or(foretold);
         }
         Change::DetachFloating(address) => {
-            tree.floating = None;
+            if let Some(detached) = tree.floating.take()
+                && !known.iter().any(|floating| floating.id == detached.id)
+            {
+                known.push(detached);
+            }
             for floating in known {
                 if floating.floating_ip_address == *address {
                     floating.port_id.clear();

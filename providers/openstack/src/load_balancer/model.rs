@@ -424,7 +424,8 @@ impl PartModel for Model {
                 let id = &member.service.id;
                 let tagged = balancer.tags.iter().any(|tag| is_tag_of(tag, id));
                 let owned = is_tag_of(&balancer.name, id) || balancer.name == names::legacy_load_balancer(id);
-                if !tagged && !owned {
+                let refused = !owned && wanted::is_internal(&member.service, &self.settings);
+                if refused || (!tagged && !owned) {
                     return None;
                 }
                 self.facts_of_balancer(member, tree, sight)

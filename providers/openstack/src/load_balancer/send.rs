@@ -101,9 +101,9 @@ impl<'a> Sender<'a> {
                 Change::SetPortGroups { port, add, remove } => {
                     let port = some!(ports.get(port));
                     let mut groups = port.security_groups.clone();
-                    groups.retain(|group| !remove.contains(group));
+                    groups.retain(|group| !remove.iter().any(|gone| gone.id.known() == Some(group)));
                     for group in add {
-                        groups.push(group.get()?.clone());
+                        groups.push(group.id.get()?.clone());
                     }
                     let body = PortChange {
                         security_groups: Set::To(groups),

@@ -4,12 +4,12 @@ use std::fmt;
 
 use ccm_core::{
     load_balancer::{Effect, ServiceId},
-    plan::{Fact, Step as CoreStep},
+    plan::Step as CoreStep,
 };
 
 use super::{
     bodies::{ListenerChange, MonitorChange, NewListener, NewLoadBalancer, NewMonitor, NewPool, PoolChange},
-    desired::{FloatingWish, MemberWish, RuleTuple},
+    desired::{FloatingWish, GroupRef, MemberWish, RuleTuple},
     observe::Slot,
 };
 
@@ -63,8 +63,8 @@ pub(crate) enum Change {
     DeleteRule(String, String),
     SetPortGroups {
         port: String,
-        add: Vec<Fact<String>>,
-        remove: Vec<String>,
+        add: Vec<GroupRef>,
+        remove: Vec<GroupRef>,
     },
 }
 
@@ -175,8 +175,8 @@ impl fmt::Display for Step {
             ),
             Change::DeleteRule(what, _) => write!(f, "delete rule in security group {of}: {what}"),
             Change::SetPortGroups { add, remove, .. } => {
-                let add: Vec<_> = add.iter().map(|group| format!("add {group}")).collect();
-                let remove = remove.iter().map(|group| format!("remove {group}"));
+                let add: Vec<_> = add.iter().map(|group| format!("add {}", group.name)).collect();
+                let remove = remove.iter().map(|group| format!("remove {}", group.name));
                 let all: Vec<_> = add.into_iter().chain(remove).collect();
                 write!(f, "change security groups of node port {of}: {}", all.join(", "))
             }

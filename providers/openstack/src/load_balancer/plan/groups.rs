@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::plan::{Fact, Plan};
+use ccm_core::plan::Plan;
 
 use super::blocked;
 use crate::{
     instances::records::Port,
     load_balancer::{
-        desired::{GroupWish, PortsWish, RuleTuple},
+        desired::{GroupRef, GroupWish, PortsWish, RuleTuple},
         records::{Rule, SecurityGroup},
         steps::{Change, Step},
     },
@@ -97,8 +97,8 @@ pub(super) fn group(wish: &GroupWish, have: &[SecurityGroup]) -> Plan<Step> {
 #[derive(Default)]
 struct Due {
     address: String,
-    add: Vec<Fact<String>>,
-    remove: Vec<String>,
+    add: Vec<GroupRef>,
+    remove: Vec<GroupRef>,
 }
 
 /// The groups of all nodes' ports: one write for each port.
@@ -106,19 +106,22 @@ pub(super) fn ports(wish: &PortsWish, have: &BTreeMap<String, Port>) -> Plan<Ste
     let mut due: BTreeMap<&str, Due> = BTreeMap::new();
     for (id, port) in have {
         let secured = port.port_security_enabled != Some(false);
-        let mut add: Vec<Fact<String>> = Vec::new();
+        let mut add: Vec<GroupRef> = Vec::new();
         for (address, server, group) in &wish.wanted {
-            let there = port.security_groups.contains(&group.to_string()) || add.contains(group);
+            let there = port.security_groups.contains(&group.id.to_string()) || add.contains(group);
             let at =
                 port.device_id == *server && port.fixed_ips.iter().any(|fixed| fixed.ip_address == *address);
             if secured && at && !there {
                 add.push(group.clone());
             }
         }
-        let remove: Vec<_> = port
-            .security_groups
-            .iter()
-            .filter(|group| wish.unwanted.contains(group))
+        let unwanted = wish.unwanted.iter();
+        let remove: Vec<_> = unwanted
+            .filter(|gone| {
+                gone.id
+                    .known()
+                    .is_some_and(|id| port.security_groups.contains(id))
+            })
             .cloned()
             .collect();
         if !add.is_empty() || !remove.is_empty() {
