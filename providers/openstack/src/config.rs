@@ -8,7 +8,7 @@ mod clouds_yaml;
 mod credentials;
 mod environment;
 mod files;
-mod keys;
+pub(crate) mod keys;
 mod load_balancing;
 mod quota;
 #[cfg(test)]

@@ -161,10 +161,6 @@ impl Refusal {
 }
 
 /// Nothing was done because the cloud is at work on the same thing: how long until it is worth another try.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the plan model of Services is built on it")
-)]
 pub(crate) fn is_busy(error: &Error) -> Option<Duration> {
     match error.retry() {
         Retry::After(wait) if error.kind() == ErrorKind::Conflict => Some(wait),
@@ -173,10 +169,6 @@ pub(crate) fn is_busy(error: &Error) -> Option<Duration> {
 }
 
 /// Nothing was done because the thing is no longer as it was when it was read.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the plan model of Services is built on it")
-)]
 pub(crate) fn is_stale(error: &Error) -> bool {
     error.kind() == ErrorKind::Conflict
         && error.retry() == Retry::Never

@@ -5,19 +5,25 @@ mod client;
 mod config;
 mod error;
 mod instances;
-#[allow(dead_code, reason = "the plan model of Services is built on it")]
+#[allow(dead_code, reason = "not everything that can be read and written is used yet")]
 mod load_balancer;
 mod reload;
 mod view;
 
 use std::{path::PathBuf, sync::Arc};
 
-use ccm_core::{BuildContext, Cloud, Instances, Reload, Result, async_trait, register_provider};
+use ccm_core::{
+    BuildContext, Cloud, Instances, Reload, Result, async_trait,
+    load_balancer::LoadBalancers,
+    plan::{Engine, PlanMetrics},
+    register_provider,
+};
 
 use crate::{
     client::{Api, Gates},
     config::{CloudConf, Environment, Files},
     instances::provider_id,
+    load_balancer::{apply::Calls, model::Model},
     reload::Reloader,
     view::{Current, Generation},
 };
@@ -36,12 +42,17 @@ register_provider! {
 /// One OpenStack region, with one set of credentials.
 #[derive(Debug)]
 struct OpenStack {
-    current: Current,
+    eyes: Eyes,
     reloader: Reloader,
+    /// `None`: load balancers are switched off.
+    engine: Option<Engine<Model, Calls<Eyes>>>,
 }
 
-#[async_trait]
-impl Cloud for OpenStack {
+/// What sees the cloud, for whoever needs no more than that.
+#[derive(Clone, Debug)]
+struct Eyes(Arc<Current>);
+
+impl Cloud for Eyes {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -55,11 +66,34 @@ impl Cloud for OpenStack {
     }
 
     fn scope(&self) -> String {
-        self.current.scope()
+        self.0.scope()
     }
 
     fn generation(&self) -> u64 {
-        self.current.generation()
+        self.0.generation()
+    }
+
+    fn instances(&self) -> Option<&dyn Instances> {
+        Some(&*self.0)
+    }
+}
+
+#[async_trait]
+impl Cloud for OpenStack {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn owns(&self, provider_id: &str) -> bool {
+        self.eyes.owns(provider_id)
+    }
+
+    fn scope(&self) -> String {
+        self.eyes.scope()
+    }
+
+    fn generation(&self) -> u64 {
+        self.eyes.generation()
     }
 
     fn watched_files(&self) -> Vec<PathBuf> {
@@ -67,11 +101,15 @@ impl Cloud for OpenStack {
     }
 
     async fn reload(&self) -> Result<Reload> {
-        self.reloader.reload(&self.current).await
+        self.reloader.reload(&self.eyes.0).await
     }
 
     fn instances(&self) -> Option<&dyn Instances> {
-        Some(&self.current)
+        self.eyes.instances()
+    }
+
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
+        self.engine.as_ref().map(|engine| engine as &dyn LoadBalancers)
     }
 
     fn event_component(&self) -> &'static str {
@@ -99,8 +137,16 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let generation = Generation::default();
     let connection = settings.connection.clone();
     let api = Api::connect(connection, &gates, &context.user_agent, &generation).await?;
+    let current = Arc::new(Current::new(api, generation, settings, &context.metrics));
+    let eyes = Eyes(Arc::clone(&current));
+    let engine = settings.load_balancing.conf.enabled.then(|| {
+        let settings = Arc::new(settings.load_balancing.clone());
+        let calls = Calls::new(current, Arc::clone(&settings), eyes.clone());
+        Engine::new(Model { settings }, calls, PlanMetrics::default())
+    });
     Ok(Arc::new(OpenStack {
-        current: Current::new(api, generation, settings, &context.metrics),
+        eyes,
+        engine,
         reloader: Reloader::new(context, environment, gates, loaded, files),
     }))
 }

@@ -2,6 +2,12 @@
 //!
 //! | Room | Holds |
 //! |---|---|
+//! | [`key`] | the parts: a load balancer, a Service's security group, the ports of all nodes |
+//! | [`wanted`], [`desired`] | from a Service's fields, annotations, class and the config to how a part should be |
+//! | [`observe`] | how a part is, as values |
+//! | [`plan`], [`steps`], [`fold`] | the way from one to the other, each change by itself, and what it leads to |
+//! | [`model`] | the `PartModel` of all that |
+//! | [`apply`], [`discover`], [`send`] | the calls |
 //! | [`reads`] | shared listings of the project's load balancers and what belongs to them |
 //! | [`writes`] | one function for each change of Octavia and Neutron |
 //! | [`records`], [`bodies`] | what is received and what is sent |
@@ -12,15 +18,28 @@
 //! | [`selector`], [`source_ranges`], [`subnets`], [`secrets`], [`ingress`] | one rule each |
 
 pub(crate) mod annotations;
+pub(crate) mod apply;
 pub(crate) mod bodies;
+pub(crate) mod desired;
+pub(crate) mod discover;
 pub(crate) mod features;
+pub(crate) mod fold;
 pub(crate) mod ingress;
+pub(crate) mod key;
+#[cfg(test)]
+mod laws;
+pub(crate) mod model;
 pub(crate) mod names;
+pub(crate) mod observe;
+pub(crate) mod plan;
 pub(crate) mod protocols;
 pub(crate) mod reads;
 pub(crate) mod records;
 pub(crate) mod secrets;
 pub(crate) mod selector;
+mod send;
 pub(crate) mod source_ranges;
+pub(crate) mod steps;
 pub(crate) mod subnets;
+pub(crate) mod wanted;
 pub(crate) mod writes;

@@ -15,7 +15,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use tracing::debug;
 
-use crate::{client::Api, config::Settings, instances::OpenStackInstances};
+use crate::{client::Api, config::Settings, instances::OpenStackInstances, load_balancer::reads::Reads};
 
 /// How often a question is asked again before its answer is that there is none.
 const ATTEMPTS: u32 = 5;
@@ -64,6 +64,8 @@ struct View {
     generation: u64,
     api: Api,
     instances: OpenStackInstances,
+    /// What load balancers are read with.
+    reads: Arc<Reads>,
 }
 
 /// The view in use: the provider's [`Instances`].
@@ -87,6 +89,7 @@ impl Current {
         let view = View {
             generation: generation.current(),
             instances: OpenStackInstances::new(&api, settings, metrics),
+            reads: Arc::new(Reads::new(api.clone(), metrics)),
             api,
         };
         Self {
@@ -123,8 +126,15 @@ impl Current {
         View {
             generation,
             instances: OpenStackInstances::new(&api, &self.settings, &self.metrics),
+            reads: Arc::new(Reads::new(api.clone(), &self.metrics)),
             api,
         }
+    }
+
+    /// With what load balancers are read and changed now.
+    pub(crate) fn clients(&self) -> (Api, Arc<Reads>) {
+        let view = self.view();
+        (view.api.clone(), Arc::clone(&view.reads))
     }
 
     fn view(&self) -> Arc<View> {

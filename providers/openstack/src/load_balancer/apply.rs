@@ -1,0 +1,408 @@
+//! The calls of the plan: reading how parts are, and making one change after the other.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use ccm_core::{
+    Cloud, Error, ErrorKind, Freshness, Priority, Result, async_trait,
+    load_balancer::{Ask, ClusterView, ServiceView},
+    plan::{Gathered, Member, Outcome, PartCloud, Standing, Vouch, Wait, vouch_by_nodes},
+};
+use parking_lot::Mutex;
+
+use super::{
+    annotations as note,
+    desired::{Inputs, server_of},
+    discover,
+    fold::Reply,
+    key::Key,
+    model::{Directory, Entry, Model},
+    names,
+    observe::{Branch, Observed, Sight, Tree, Twig},
+    reads::{Contents, Reads},
+    records::{LoadBalancer, Provisioning},
+    send::Sender,
+    steps::{Change, Step},
+    wanted,
+};
+use crate::{config::LoadBalancing, error::is_busy, error::is_stale, view::Current};
+
+/// The first look after a change, and how the next ones follow.
+const POLL: Duration = Duration::from_secs(1);
+const POLL_MAX: Duration = Duration::from_secs(5);
+const POLL_GROWTH: f64 = 1.3;
+/// A security group is in use until its ports have let go of it.
+const IN_USE: Duration = Duration::from_secs(2);
+
+/// The calls.
+pub(crate) struct Calls<C> {
+    current: Arc<Current>,
+    settings: Arc<LoadBalancing>,
+    eyes: C,
+    /// The last directory, so that one that says the same is the same.
+    directory: Mutex<Arc<Directory>>,
+    /// How long the last wait of a part was.
+    waits: Mutex<HashMap<Key, Duration>>,
+    /// The cluster as the last pass saw it: whose mark is ours, and which ports there are to look at.
+    cluster: Mutex<ClusterView>,
+}
+
+impl<C> fmt::Debug for Calls<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Calls").finish_non_exhaustive()
+    }
+}
+
+impl<C: Cloud> Calls<C> {
+    /// Calls through whatever credentials are in use. `eyes`: through which nodes are seen.
+    pub(crate) fn new(current: Arc<Current>, settings: Arc<LoadBalancing>, eyes: C) -> Self {
+        Self {
+            current,
+            settings,
+            eyes,
+            directory: Mutex::default(),
+            waits: Mutex::default(),
+            cluster: Mutex::default(),
+        }
+    }
+
+    fn wait(&self, key: &Key, first: bool) -> Wait {
+        let mut waits = self.waits.lock();
+        let poll = match waits.get(key) {
+            Some(last) if !first => last.mul_f64(POLL_GROWTH).min(POLL_MAX),
+            _ => POLL,
+        };
+        waits.insert(key.clone(), poll);
+        Wait {
+            poll,
+            deadline: self.settings.patience,
+        }
+    }
+
+    async fn sight(&self, reads: &Reads, key: &Key, members: &[Member<Model>], ask: Ask) -> Result<Sight> {
+        let balancers = match key {
+            Key::Balancer(id) => reads.load_balancer(id, ask).await?.into_iter().collect(),
+            Key::New(name) => {
+                let listing = reads.load_balancers(None, ask).await?;
+                let there = listing.by_key(name);
+                let there = there.filter(|balancer| balancer.provisioning_status.is_there());
+                there.cloned().collect::<Vec<_>>()
+            }
+            _ => Vec::new(),
+        };
+        let pending = |balancer: &Arc<LoadBalancer>| balancer.provisioning_status.is_pending();
+        if balancers.iter().any(pending) {
+            // What is below it can wait until it has settled.
+            let trees = balancers.iter().map(|balancer| Tree {
+                balancer: (**balancer).clone(),
+                ..Tree::default()
+            });
+            return Ok(Sight {
+                trees: trees.collect(),
+                ..Sight::default()
+            });
+        }
+        let mut sight = Sight {
+            external: self.external(reads, members, ask.priority).await?,
+            ..Sight::default()
+        };
+        let port = balancers.first().map(|balancer| balancer.vip_port_id.as_str());
+        let floating = reads.floating_ips(port, ask).await?;
+        let mut ids = BTreeSet::new();
+        for member in members {
+            let service = &member.service;
+            let mut addresses: Vec<_> = service.status_addresses().map(|ip| ip.to_string()).collect();
+            addresses.push(service.load_balancer_ip.to_string());
+            addresses.extend(service.annotation(note::LOAD_BALANCER_ADDRESS).map(str::to_owned));
+            for address in addresses.iter().filter(|address| !address.is_empty()) {
+                for found in floating.by_key(address) {
+                    if ids.insert(found.id.clone()) {
+                        sight.floating.push((**found).clone());
+                    }
+                }
+            }
+        }
+        for balancer in balancers {
+            let port = balancer.vip_port_id.as_str();
+            let attached = floating
+                .by_key(port)
+                .find(|found| !port.is_empty() && found.port_id == port);
+            let tree = Tree {
+                floating: attached.map(|found| (**found).clone()),
+                ..self.tree(reads, &balancer, members, ask).await?
+            };
+            sight.trees.push(tree);
+        }
+        Ok(sight)
+    }
+
+    /// Whether a floating address can be had by those that leave it to us from where.
+    async fn external(&self, reads: &Reads, members: &[Member<Model>], priority: Priority) -> Result<bool> {
+        let settings = &self.settings;
+        let asks = members.iter().any(|member| {
+            member.standing != Standing::Leaving
+                && !wanted::is_internal(&member.service, settings)
+                && wanted::floating_network(&member.service, settings).is_empty()
+        });
+        if !asks {
+            return Ok(false);
+        }
+        let network = reads.discovery.default_external_network(priority).await?;
+        Ok(network.is_some())
+    }
+
+    async fn tree(
+        &self,
+        reads: &Reads,
+        balancer: &LoadBalancer,
+        members: &[Member<Model>],
+        ask: Ask,
+    ) -> Result<Tree> {
+        let mut tree = Tree {
+            balancer: balancer.clone(),
+            ..Tree::default()
+        };
+        if self.settings.conf.cascade_delete && goes_with_all(balancer, members) {
+            return Ok(tree);
+        }
+        let children = reads.children(balancer, ask).await?;
+        let contents = match (ask.freshness, ask.priority) {
+            (Freshness::After(_), Priority::Background) => Contents::Exactly,
+            _ => Contents::Which,
+        };
+        let members = reads.members(&children.pools, contents, ask.priority).await?;
+        let mut twigs: Vec<_> = children
+            .pools
+            .iter()
+            .zip(members)
+            .map(|(pool, members)| Twig {
+                pool: (**pool).clone(),
+                members: members.to_vec(),
+                monitor: children
+                    .monitors
+                    .iter()
+                    .find(|monitor| monitor.id == pool.healthmonitor_id && !monitor.id.is_empty())
+                    .map(|monitor| (**monitor).clone()),
+            })
+            .collect();
+        for listener in &children.listeners {
+            let at = twigs.iter().position(|twig| {
+                let listeners = twig.pool.listeners.iter();
+                listeners.map(|one| &one.id).any(|id| *id == listener.id)
+                    || (!listener.default_pool_id.is_empty() && twig.pool.id == listener.default_pool_id)
+            });
+            tree.branches.push(Branch {
+                listener: (**listener).clone(),
+                twig: at.map(|at| twigs.swap_remove(at)),
+            });
+        }
+        tree.loose = twigs.into_iter().map(|twig| twig.pool).collect();
+        Ok(tree)
+    }
+
+    async fn ports(&self, reads: &Reads, members: &[Member<Model>], ask: Ask) -> Result<Observed> {
+        let mut ports = BTreeMap::new();
+        let mut groups = Vec::new();
+        for member in members {
+            if member.standing == Standing::Leaving {
+                let name = names::security_group(&member.service.id);
+                let listing = reads.security_groups(Some(&name), ask).await?;
+                groups.extend(listing.by_key(&name).map(|group| group.id.clone()));
+            }
+        }
+        let cluster = self.cluster.lock().clone();
+        let servers: BTreeSet<_> = members
+            .iter()
+            .filter(|member| member.standing == Standing::Joined)
+            .flat_map(|member| servers(&member.service, &self.settings, &cluster))
+            .collect();
+        let servers: Vec<_> = servers.iter().map(String::as_str).collect();
+        if !servers.is_empty() {
+            for list in reads.ports_of(&servers, ask).await?.into_values() {
+                for port in list.iter() {
+                    ports.insert(port.id.clone(), (**port).clone());
+                }
+            }
+        }
+        let groups: Vec<_> = groups.iter().map(String::as_str).collect();
+        if !groups.is_empty() {
+            for port in reads.ports_with(&groups, ask.priority).await? {
+                ports.insert(port.id.clone(), port);
+            }
+        }
+        Ok(Observed::Ports(ports))
+    }
+}
+
+/// Whether the load balancer is deleted with everything below it, so that nobody has to know what that is.
+fn goes_with_all(balancer: &LoadBalancer, members: &[Member<Model>]) -> bool {
+    let leave = members.iter().all(|member| member.standing == Standing::Leaving);
+    let mut tags = balancer.tags.iter().filter(|tag| names::is_service_tag(tag));
+    let known = |tag: &String| {
+        let cluster = names::cluster_of(tag).unwrap_or_default();
+        members
+            .iter()
+            .any(|member| names::load_balancer(cluster, &member.service.id) == *tag)
+    };
+    !members.is_empty() && leave && balancer.name.starts_with(names::SERVICE_PREFIX) && tags.all(known)
+}
+
+#[async_trait]
+impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
+    async fn directory(&self, ask: Ask) -> Result<Arc<Directory>> {
+        let (_, reads) = self.current.clients();
+        let (balancers, groups) =
+            tokio::try_join!(reads.load_balancers(None, ask), reads.security_groups(None, ask))?;
+        let there = balancers
+            .all()
+            .filter(|balancer| balancer.provisioning_status.is_there());
+        let directory = Directory {
+            balancers: there
+                .map(|balancer| {
+                    let entry = Entry {
+                        name: balancer.name.clone(),
+                        tags: balancer.tags.clone(),
+                    };
+                    (balancer.id.clone(), entry)
+                })
+                .collect(),
+            groups: groups
+                .all()
+                .filter(|group| group.name.starts_with("lb-sg-"))
+                .map(|group| group.name.clone())
+                .collect(),
+            marks: self.cluster.lock().marks.clone(),
+        };
+        let mut last = self.directory.lock();
+        if **last != directory {
+            *last = Arc::new(directory);
+        }
+        Ok(Arc::clone(&last))
+    }
+
+    async fn inputs(
+        &self,
+        key: &Key,
+        members: &[Member<Model>],
+        cluster: &ClusterView,
+        ask: Ask,
+    ) -> Result<Gathered<Inputs>> {
+        let (_, reads) = self.current.clients();
+        {
+            let mut known = self.cluster.lock();
+            known.marks.clone_from(&cluster.marks);
+            if *key == Key::NodePorts {
+                *known = cluster.clone();
+            }
+        }
+        discover::inputs(&self.settings, &reads, key, members, cluster, ask).await
+    }
+
+    async fn observe(&self, key: &Key, members: &[Member<Model>], ask: Ask) -> Result<Observed> {
+        let (_, reads) = self.current.clients();
+        match key {
+            Key::Balancer(_) | Key::New(_) => {
+                Ok(Observed::Balancers(self.sight(&reads, key, members, ask).await?))
+            }
+            Key::Group(name) => {
+                let listing = reads.security_groups(Some(name), ask).await?;
+                Ok(Observed::Groups(
+                    listing.by_key(name).map(|group| (**group).clone()).collect(),
+                ))
+            }
+            Key::NodePorts => self.ports(&reads, members, ask).await,
+        }
+    }
+
+    async fn send(
+        &self,
+        key: &Key,
+        step: &Step,
+        observed: &Observed,
+        priority: Priority,
+    ) -> Result<Outcome<Reply>> {
+        let (api, reads) = self.current.clients();
+        let sender = Sender::new(&api, &reads, priority);
+        match sender.send(step, observed).await {
+            Ok(Some(reply)) if is_waited_for(&step.change) => {
+                // A create gives the part another key.
+                let key = match &reply {
+                    Reply::Balancer(made) => &Key::Balancer(made.id.clone()),
+                    _ => key,
+                };
+                Ok(Outcome::Accepted(reply, self.wait(key, true)))
+            }
+            Ok(Some(reply)) => Ok(Outcome::Done(reply)),
+            Ok(None) => Ok(Outcome::Stale),
+            Err(error) if is_stale(&error) => Ok(Outcome::Stale),
+            Err(error) => match is_busy(&error) {
+                Some(after) => Ok(Outcome::Busy(after)),
+                None if step.change == Change::DeleteGroup && error.kind() == ErrorKind::Conflict => {
+                    Ok(Outcome::Busy(IN_USE))
+                }
+                None => Err(error),
+            },
+        }
+    }
+
+    async fn poll(
+        &self,
+        key: &Key,
+        step: &Step,
+        observed: &Observed,
+        priority: Priority,
+    ) -> Result<Outcome<Reply>> {
+        let (_, reads) = self.current.clients();
+        let deletes = matches!(step.change, Change::DeleteBalancer { .. });
+        let id = match (key, observed) {
+            (Key::Balancer(id), _) => id.as_str(),
+            _ => return Ok(Outcome::Stale),
+        };
+        let state = reads.state(id, priority).await?;
+        match state.map(|state| state.provisioning_status) {
+            None if deletes => Ok(Outcome::Done(Reply::Nothing)),
+            None => Ok(Outcome::Stale),
+            Some(Provisioning::Error) => Err(Error::new(
+                ErrorKind::Unexpected,
+                format!("Octavia could not do this, load balancer {id} is in ERROR: {step}"),
+            )),
+            Some(Provisioning::Active) if deletes => Ok(Outcome::Stale),
+            Some(Provisioning::Active) => Ok(Outcome::Done(Reply::Settled)),
+            Some(_) => Ok(Outcome::Accepted(Reply::Settled, self.wait(key, false))),
+        }
+    }
+
+    async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch> {
+        vouch_by_nodes(&self.eyes, cluster, ask).await
+    }
+}
+
+/// Whether Octavia is at work on the load balancer after it.
+fn is_waited_for(change: &Change) -> bool {
+    !matches!(
+        change,
+        Change::CreateFloating(_)
+            | Change::AttachFloating(_)
+            | Change::DetachFloating(_)
+            | Change::DeleteFloating(_)
+            | Change::CreateGroup(_)
+            | Change::DeleteGroup
+            | Change::CreateRule(_)
+            | Change::DeleteRule(..)
+            | Change::SetPortGroups { .. }
+    )
+}
+
+/// The servers behind the nodes that a Service takes.
+fn servers(service: &ServiceView, settings: &LoadBalancing, cluster: &ClusterView) -> Vec<String> {
+    let selector = wanted::selector(service, settings);
+    let nodes = cluster.nodes.eligible();
+    nodes
+        .filter(|node| selector.matches(&node.view.labels))
+        .filter_map(|node| server_of(node.view.provider_id.as_deref()?))
+        .collect()
+}

@@ -1,0 +1,233 @@
+//! What has to be found out before it can be said how a part should be.
+
+use std::collections::BTreeMap;
+
+use ccm_core::{
+    Error, ErrorKind, Result,
+    load_balancer::{Ask, ClusterView, ServiceView},
+    plan::{Gathered, Member, Standing},
+};
+
+use super::{
+    desired::{Found, Inputs, server_of},
+    features::Capabilities,
+    key::Key,
+    model::Model,
+    names,
+    reads::Reads,
+    secrets::SecretRef,
+    subnets::SubnetFilter,
+    wanted::Wanted,
+};
+use crate::config::LoadBalancing;
+
+/// The inputs of a part.
+pub(super) async fn inputs(
+    settings: &LoadBalancing,
+    reads: &Reads,
+    key: &Key,
+    members: &[Member<Model>],
+    cluster: &ClusterView,
+    ask: Ask,
+) -> Result<Gathered<Inputs>> {
+    let version = reads.version(ask.priority).await?;
+    let can = Capabilities::of(version, &settings.conf.lb_provider);
+    let mut inputs = Inputs {
+        can,
+        each: BTreeMap::new(),
+        groups: BTreeMap::new(),
+    };
+    let mut held = Vec::new();
+    for member in members {
+        let service = &member.service;
+        match (key, &member.standing) {
+            (Key::NodePorts, Standing::Leaving) => {
+                let name = names::security_group(&service.id);
+                let listing = reads.security_groups(Some(&name), ask).await?;
+                let ids = listing.by_key(&name).map(|group| group.id.clone()).collect();
+                inputs.groups.insert(name, ids);
+            }
+            (Key::NodePorts, _) | (_, Standing::Leaving | Standing::Kept(_)) => {}
+            (_, Standing::Joined) => {
+                // What is wrong with it is said by `check`.
+                let Ok(wanted) = Wanted::read(service, settings, Some(can)) else {
+                    continue;
+                };
+                let found = Finder {
+                    reads,
+                    cluster,
+                    settings,
+                    ask,
+                };
+                let found = match key {
+                    Key::Group(_) => found.for_group(service, &wanted, member).await,
+                    _ => found.for_balancer(service, &wanted).await,
+                };
+                match found {
+                    Ok(found) => drop(inputs.each.insert(service.id.clone(), found)),
+                    Err(error) => held.push((service.id.clone(), error)),
+                }
+            }
+        }
+    }
+    Ok(Gathered { inputs, held })
+}
+
+struct Finder<'a> {
+    reads: &'a Reads,
+    cluster: &'a ClusterView,
+    settings: &'a LoadBalancing,
+    ask: Ask,
+}
+
+fn invalid(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidSpec, text)
+}
+
+impl Finder<'_> {
+    async fn for_balancer(&self, service: &ServiceView, wanted: &Wanted) -> Result<Found> {
+        self.certificate(wanted).await?;
+        let mut found = self.subnets(wanted).await?;
+        let v6 = service.ip_families.first() == Some(&ccm_core::load_balancer::IpFamily::V6);
+        if !wanted.internal && !v6 {
+            self.floating(wanted, &mut found).await?;
+        }
+        Ok(found)
+    }
+
+    async fn for_group(
+        &self,
+        service: &ServiceView,
+        wanted: &Wanted,
+        member: &Member<Model>,
+    ) -> Result<Found> {
+        let mut found = self.subnets(wanted).await?;
+        if found.member_subnet.is_empty() {
+            let known = member
+                .facts
+                .iter()
+                .find(|(_, facts)| !facts.vip_subnet.is_empty());
+            if let Some((_, facts)) = known {
+                found.member_subnet.clone_from(&facts.vip_subnet);
+            }
+        }
+        let subnet = self
+            .reads
+            .discovery
+            .subnet(&found.member_subnet, self.ask.priority);
+        let subnet = subnet.await?;
+        let Some(subnet) = &*subnet else {
+            return Err(invalid(format!(
+                "the subnet {:?} of the members of Service {} does not exist",
+                found.member_subnet, service.id
+            )));
+        };
+        found.member_range.clone_from(&subnet.cidr);
+        Ok(found)
+    }
+
+    async fn certificate(&self, wanted: &Wanted) -> Result<()> {
+        if wanted.tls.is_empty() || self.settings.conf.container_store != "barbican" {
+            return Ok(());
+        }
+        let secret = SecretRef::parse(&wanted.tls)?;
+        if self
+            .reads
+            .discovery
+            .secret_exists(&secret, self.ask.priority)
+            .await?
+        {
+            return Ok(());
+        }
+        Err(invalid(format!(
+            "TLS container {} does not exist in Barbican",
+            wanted.tls
+        )))
+    }
+
+    /// Where the virtual address and the members are.
+    async fn subnets(&self, wanted: &Wanted) -> Result<Found> {
+        let mut found = Found {
+            vip_subnet: wanted.vip_subnet.clone(),
+            member_subnet: wanted.member_subnet.clone(),
+            ..Found::default()
+        };
+        if found.vip_subnet.is_empty() && wanted.vip_network.is_empty() {
+            let needed = found.member_subnet.is_empty() || wanted.vip_port.is_empty();
+            if needed {
+                let subnet = self.subnet_of_nodes(wanted).await?;
+                if found.member_subnet.is_empty() {
+                    found.member_subnet.clone_from(&subnet);
+                }
+                found.vip_subnet = subnet;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The subnet of the first node that tells one.
+    async fn subnet_of_nodes(&self, wanted: &Wanted) -> Result<String> {
+        let node = self.cluster.nodes.eligible().find_map(|node| {
+            let server = server_of(node.view.provider_id.as_deref()?)?;
+            Some((server, node.address(wanted.family)?.to_string()))
+        });
+        let Some((server, address)) = node else {
+            return Err(invalid(
+                "the subnet of the load balancer is not known: no node has a provider ID and an address of the \
+                 Service's IP family; name the subnet with subnet-id",
+            ));
+        };
+        let ports = self.reads.ports_of(&[&server], self.ask).await?;
+        let ports = ports
+            .get(&server)
+            .map(|ports| ports.as_slice())
+            .unwrap_or_default();
+        let mut fixed = ports.iter().flat_map(|port| &port.fixed_ips);
+        match fixed.find(|fixed| fixed.ip_address == address) {
+            Some(fixed) => Ok(fixed.subnet_id.clone()),
+            None => Err(invalid(format!(
+                "the subnet of the load balancer is not known: server {server} has no port with the address \
+                 {address}; name the subnet with subnet-id"
+            ))),
+        }
+    }
+
+    /// Where a floating address comes from.
+    async fn floating(&self, wanted: &Wanted, found: &mut Found) -> Result<()> {
+        let (source, priority) = (&wanted.source, self.ask.priority);
+        let discovery = &self.reads.discovery;
+        let network = if source.network.is_empty() {
+            let network = discovery.default_external_network(priority).await?;
+            network.map(|network| network.id)
+        } else {
+            Some(source.network.clone())
+        };
+        let Some(network) = network else { return Ok(()) };
+        if !source.subnet.is_empty() {
+            let subnet = discovery.subnet(&source.subnet, priority).await?;
+            match &*subnet {
+                Some(subnet) if subnet.network_id != network => {
+                    return Err(invalid(format!(
+                        "floating-subnet-id {} is a subnet of network {}, not of floating-network-id {network}",
+                        subnet.id, subnet.network_id
+                    )));
+                }
+                // One that we may not see may serve all the same.
+                _ => found.floating_subnets = vec![source.subnet.clone()],
+            }
+        } else if !source.pattern.is_empty() || !source.tags.is_empty() {
+            let filter = SubnetFilter::parse(&source.pattern, &source.tags)?;
+            let all = discovery.subnets_of(&network, priority).await?;
+            let taken = all.iter().filter(|subnet| filter.takes(subnet));
+            found.floating_subnets = taken.map(|subnet| subnet.id.clone()).collect();
+            if found.floating_subnets.is_empty() {
+                return Err(invalid(format!(
+                    "no subnet of external network {network} fits floating-subnet {:?} and floating-subnet-tags {:?}",
+                    source.pattern, source.tags
+                )));
+            }
+        }
+        found.floating_network = Some(network);
+        Ok(())
+    }
+}

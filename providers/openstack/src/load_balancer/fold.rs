@@ -1,0 +1,446 @@
+//! What becomes of a part through a step: with the cloud's answer, or as far as it can be foretold.
+
+use std::collections::BTreeMap;
+
+use super::{
+    bodies::{ListenerChange, NewListener, NewMonitor, NewPersistence, NewPool, Set},
+    desired::MemberWish,
+    observe::{Branch, Observed, Sight, Slot, Tree, Twig},
+    records::{
+        FloatingIp, Listener, LoadBalancer, Member, Monitor, Persistence, Pool, Provisioning, Rule,
+        SecurityGroup,
+    },
+    steps::{Change, Step},
+};
+use crate::instances::records::Port;
+
+/// What the cloud answers to a step.
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    /// Nothing that has to be known.
+    Nothing,
+    /// What was accepted goes on, or is done: nothing new.
+    Settled,
+    Balancer(Box<LoadBalancer>),
+    Listener(Box<Listener>),
+    Pool(Box<Pool>),
+    Monitor(Box<Monitor>),
+    Floating(Box<FloatingIp>),
+    Group(Box<SecurityGroup>),
+    Rule(Box<Rule>),
+    Port(Box<Port>),
+}
+
+/// Does the step to `observed`.
+pub(crate) fn fold(step: &Step, reply: Option<&Reply>, observed: &mut Observed) {
+    if matches!(reply, Some(Reply::Settled)) {
+        return;
+    }
+    match observed {
+        Observed::Balancers(sight) => balancers(step, reply, sight),
+        Observed::Groups(groups) => group(step, reply, groups),
+        Observed::Ports(ports) => {
+            if let Change::SetPortGroups { port, add, remove } = &step.change
+                && let Some(have) = ports.get_mut(port)
+            {
+                if let Some(Reply::Port(now)) = reply {
+                    *have = (**now).clone();
+                    return;
+                }
+                have.security_groups
+                    .retain(|group| !remove.iter().any(|gone| gone.id.known() == Some(group)));
+                for group in add.iter().map(|group| group.id.to_string()) {
+                    if !have.security_groups.contains(&group) {
+                        have.security_groups.push(group);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn balancers(step: &Step, reply: Option<&Reply>, sight: &mut Sight) {
+    match &step.change {
+        Change::CreateBalancer(body) => {
+            let mut balancer = LoadBalancer {
+                name: body.name.clone(),
+                description: body.description.clone(),
+                provider: body.provider.clone(),
+                tags: body.tags.clone(),
+                vip_address: body.vip_address.clone(),
+                provisioning_status: Provisioning::Active,
+                ..LoadBalancer::default()
+            };
+            if let Some(Reply::Balancer(made)) = reply {
+                balancer = (**made).clone();
+                // It is waited for before anybody looks at it again.
+                balancer.provisioning_status = Provisioning::Active;
+            }
+            let branches = body.listeners.iter().map(new_branch).collect();
+            sight.trees = vec![Tree {
+                balancer,
+                branches,
+                ..Tree::default()
+            }];
+            return;
+        }
+        Change::DeleteBalancer { .. } => {
+            sight.trees.clear();
+            return;
+        }
+        Change::DeleteFloating(address) => {
+            sight
+                .floating
+                .retain(|floating| floating.floating_ip_address != *address);
+        }
+        _ => {}
+    }
+    if let Some(tree) = sight.trees.first_mut() {
+        floating(step, reply, tree, &mut sight.floating);
+        below(step, reply, tree);
+    }
+}
+
+fn floating(step: &Step, reply: Option<&Reply>, tree: &mut Tree, known: &mut Vec<FloatingIp>) {
+    let answered = match reply {
+        Some(Reply::Floating(floating)) => Some((**floating).clone()),
+        _ => None,
+    };
+    match &step.change {
+        Change::CreateFloating(wish) => {
+            tree.floating = Some(answered.unwrap_or_else(|| FloatingIp {
+                floating_ip_address: wish.address.clone(),
+                floating_network_id: wish.network.clone().unwrap_or_default(),
+                port_id: tree.balancer.vip_port_id.clone(),
+                description: wish.description.clone(),
+                ..FloatingIp::default()
+            }));
+        }
+        Change::AttachFloating(address) => {
+            let have = known
+                .iter_mut()
+                .find(|floating| floating.floating_ip_address == *address);
+            let foretold = have.map(|have| {
+                have.port_id.clone_from(&tree.balancer.vip_port_id);
+                have.clone()
+            });
+            tree.floating = answered.or(foretold);
+        }
+        Change::DetachFloating(address) => {
+            if let Some(detached) = tree.floating.take()
+                && !known.iter().any(|floating| floating.id == detached.id)
+            {
+                known.push(detached);
+            }
+            for floating in known {
+                if floating.floating_ip_address == *address {
+                    floating.port_id.clear();
+                }
+            }
+        }
+        Change::DeleteFloating(_) => tree.floating = None,
+        _ => {}
+    }
+}
+
+fn below(step: &Step, reply: Option<&Reply>, tree: &mut Tree) {
+    match &step.change {
+        Change::Retag { add, remove } => {
+            let tags = &mut tree.balancer.tags;
+            tags.retain(|tag| !remove.contains(tag));
+            for tag in add {
+                if !tags.contains(tag) {
+                    tags.push(tag.clone());
+                }
+            }
+        }
+        Change::CreateListener(slot, body) => {
+            tree.branches.retain(|branch| branch.slot() != *slot);
+            let mut branch = new_branch(body);
+            if let Some(Reply::Listener(made)) = reply {
+                branch.listener.id.clone_from(&made.id);
+            }
+            tree.branches.push(branch);
+        }
+        Change::DeleteListener(slot) => tree.branches.retain(|branch| branch.slot() != *slot),
+        Change::DeleteLoosePool(id) => tree.loose.retain(|pool| pool.id != *id),
+        Change::UpdateListener(slot, change) => {
+            if let Some(branch) = tree.branch_mut(*slot) {
+                change_listener(&mut branch.listener, change);
+            }
+        }
+        change => {
+            let slot = match change {
+                Change::CreatePool(slot, _)
+                | Change::UpdatePool(slot, _)
+                | Change::DeletePool(slot)
+                | Change::AddMembers(slot, _)
+                | Change::SetMembers(slot, _)
+                | Change::CreateMember(slot, _)
+                | Change::DeleteMember(slot, ..)
+                | Change::CreateMonitor(slot, _)
+                | Change::UpdateMonitor(slot, _)
+                | Change::DeleteMonitor(slot) => *slot,
+                _ => return,
+            };
+            pool(change, reply, slot, tree);
+        }
+    }
+}
+
+fn pool(change: &Change, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
+    let Some(branch) = tree.branch_mut(slot) else {
+        return;
+    };
+    match change {
+        Change::CreatePool(_, body) => {
+            let mut twig = new_twig(body);
+            if let Some(Reply::Pool(made)) = reply {
+                twig.pool.id.clone_from(&made.id);
+            }
+            branch.twig = Some(twig);
+            return;
+        }
+        Change::DeletePool(_) => {
+            branch.twig = None;
+            return;
+        }
+        _ => {}
+    }
+    let Some(twig) = &mut branch.twig else { return };
+    match change {
+        Change::UpdatePool(_, change) => {
+            put(&mut twig.pool.lb_algorithm, &change.lb_algorithm);
+            match &change.session_persistence {
+                Set::Keep => {}
+                Set::Clear => twig.pool.session_persistence = None,
+                Set::To(new) => twig.pool.session_persistence = Some(persistence(new)),
+            }
+        }
+        Change::AddMembers(_, members) => {
+            for wish in members {
+                add(&mut twig.members, wish);
+            }
+        }
+        Change::CreateMember(_, wish) => add(&mut twig.members, wish),
+        Change::SetMembers(_, members) => {
+            twig.members = members
+                .iter()
+                .map(|wish| {
+                    let same = twig
+                        .members
+                        .iter()
+                        .find(|have| have.identity() == (wish.address.as_str(), wish.port));
+                    let mut member = same.cloned().unwrap_or_else(|| new_member(wish));
+                    member.name.clone_from(&wish.name);
+                    member.monitor_port = wish.monitor_port;
+                    member
+                })
+                .collect();
+        }
+        Change::DeleteMember(_, address, port) => {
+            twig.members
+                .retain(|member| member.identity() != (address.as_str(), *port));
+        }
+        Change::CreateMonitor(_, body) => {
+            let mut monitor = new_monitor(body);
+            if let Some(Reply::Monitor(made)) = reply {
+                monitor.id.clone_from(&made.id);
+            }
+            twig.monitor = Some(monitor);
+        }
+        Change::DeleteMonitor(_) => twig.monitor = None,
+        Change::UpdateMonitor(_, change) => {
+            if let Some(monitor) = &mut twig.monitor {
+                put(&mut monitor.delay, &change.delay);
+                put(&mut monitor.timeout, &change.timeout);
+                put(&mut monitor.max_retries, &change.max_retries);
+                put(&mut monitor.max_retries_down, &change.max_retries_down);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn add(members: &mut Vec<Member>, wish: &MemberWish) {
+    members.retain(|have| have.identity() != (wish.address.as_str(), wish.port));
+    members.push(new_member(wish));
+}
+
+fn put<T: Clone + Default>(field: &mut T, change: &Set<T>) {
+    match change {
+        Set::Keep => {}
+        Set::Clear => *field = T::default(),
+        Set::To(value) => field.clone_from(value),
+    }
+}
+
+fn change_listener(listener: &mut Listener, change: &ListenerChange) {
+    put(&mut listener.name, &change.name);
+    put(&mut listener.tags, &change.tags);
+    put(&mut listener.insert_headers, &change.insert_headers);
+    put(
+        &mut listener.default_tls_container_ref,
+        &change.default_tls_container_ref,
+    );
+    for (field, change) in [
+        (&mut listener.connection_limit, &change.connection_limit),
+        (&mut listener.timeout_client_data, &change.timeout_client_data),
+        (
+            &mut listener.timeout_member_connect,
+            &change.timeout_member_connect,
+        ),
+        (&mut listener.timeout_member_data, &change.timeout_member_data),
+        (&mut listener.timeout_tcp_inspect, &change.timeout_tcp_inspect),
+    ] {
+        if let Set::To(value) = change {
+            *field = Some(*value);
+        }
+    }
+    if let Set::To(ranges) = &change.allowed_cidrs {
+        listener.allowed_cidrs = Some(ranges.clone());
+    }
+}
+
+fn new_branch(body: &NewListener) -> Branch {
+    let headers = body.insert_headers.iter();
+    Branch {
+        listener: Listener {
+            name: body.name.clone(),
+            protocol: body.protocol.to_owned(),
+            protocol_port: body.protocol_port,
+            connection_limit: Some(body.connection_limit),
+            insert_headers: headers
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect::<BTreeMap<_, _>>(),
+            default_tls_container_ref: body.default_tls_container_ref.clone(),
+            timeout_client_data: body.timeouts.map(|timeouts| timeouts.timeout_client_data),
+            timeout_member_connect: body.timeouts.map(|timeouts| timeouts.timeout_member_connect),
+            timeout_member_data: body.timeouts.map(|timeouts| timeouts.timeout_member_data),
+            timeout_tcp_inspect: body.timeouts.map(|timeouts| timeouts.timeout_tcp_inspect),
+            allowed_cidrs: (!body.allowed_cidrs.is_empty()).then(|| body.allowed_cidrs.clone()),
+            tags: body.tags.clone(),
+            provisioning_status: Provisioning::Active,
+            ..Listener::default()
+        },
+        twig: body.default_pool.as_ref().map(new_twig),
+    }
+}
+
+fn persistence(new: &NewPersistence) -> Persistence {
+    Persistence {
+        kind: new.kind.to_owned(),
+        ..Persistence::default()
+    }
+}
+
+fn new_twig(body: &NewPool) -> Twig {
+    Twig {
+        pool: Pool {
+            name: body.name.clone(),
+            protocol: body.protocol.to_owned(),
+            lb_algorithm: body.lb_algorithm.clone(),
+            session_persistence: body.session_persistence.as_ref().map(persistence),
+            provisioning_status: Provisioning::Active,
+            ..Pool::default()
+        },
+        members: body
+            .members
+            .iter()
+            .map(|member| {
+                new_member(&MemberWish {
+                    name: member.name.clone(),
+                    address: member.address.clone(),
+                    port: member.protocol_port,
+                    subnet: member.subnet_id.clone(),
+                    monitor_port: member.monitor_port,
+                })
+            })
+            .collect(),
+        monitor: body.healthmonitor.as_ref().map(new_monitor),
+    }
+}
+
+fn new_member(wish: &MemberWish) -> Member {
+    Member {
+        name: wish.name.clone(),
+        address: wish.address.clone(),
+        protocol_port: wish.port,
+        subnet_id: wish.subnet.clone(),
+        monitor_port: wish.monitor_port,
+        weight: Some(1),
+        backup: Some(false),
+        admin_state_up: Some(true),
+        provisioning_status: Provisioning::Active,
+        ..Member::default()
+    }
+}
+
+fn new_monitor(body: &NewMonitor) -> Monitor {
+    Monitor {
+        name: body.name.clone(),
+        kind: body.kind.to_owned(),
+        delay: body.delay,
+        timeout: body.timeout,
+        max_retries: body.max_retries,
+        max_retries_down: body.max_retries_down,
+        url_path: body.url_path.unwrap_or_default().to_owned(),
+        http_method: body.http_method.unwrap_or_default().to_owned(),
+        expected_codes: body.expected_codes.unwrap_or_default().to_owned(),
+        provisioning_status: Provisioning::Active,
+        ..Monitor::default()
+    }
+}
+
+fn group(step: &Step, reply: Option<&Reply>, groups: &mut Vec<SecurityGroup>) {
+    match &step.change {
+        Change::CreateGroup(description) => {
+            let made = match reply {
+                Some(Reply::Group(made)) => (**made).clone(),
+                _ => SecurityGroup {
+                    name: step.of.clone(),
+                    description: description.clone(),
+                    rules: ["IPv4", "IPv6"].map(let_out).to_vec(),
+                    ..SecurityGroup::default()
+                },
+            };
+            *groups = vec![made];
+        }
+        Change::DeleteGroup => drop((!groups.is_empty()).then(|| groups.remove(0))),
+        Change::CreateRule(rule) => {
+            let Some(group) = groups.first_mut() else { return };
+            let made = match reply {
+                Some(Reply::Rule(made)) => (**made).clone(),
+                _ => Rule {
+                    direction: "ingress".to_owned(),
+                    ethertype: rule.ethertype.to_owned(),
+                    protocol: rule.protocol.clone(),
+                    port_range_min: Some(rule.port),
+                    port_range_max: Some(rule.port),
+                    remote_ip_prefix: rule.range.clone(),
+                    ..Rule::default()
+                },
+            };
+            if !group.rules.contains(&made) {
+                group.rules.push(made);
+            }
+        }
+        Change::DeleteRule(what, id) => {
+            if let Some(group) = groups.first_mut() {
+                group
+                    .rules
+                    .retain(|rule| rule.id != *id || super::plan::sentence(rule) != *what);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The rule that Neutron gives to every new group for each family.
+fn let_out(ethertype: &str) -> Rule {
+    Rule {
+        direction: "egress".to_owned(),
+        ethertype: ethertype.to_owned(),
+        ..Rule::default()
+    }
+}

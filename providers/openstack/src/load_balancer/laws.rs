@@ -1,0 +1,446 @@
+//! The laws of the plan engine, for clouds in any state.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod cases;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use ccm_core::{
+    load_balancer::{ClusterMark, ClusterView, Marks, Ownership},
+    plan::{Gathered, Member},
+    testkit::laws::{Lawful, laws},
+};
+
+use super::{
+    desired::{Desired, Found, Inputs},
+    features::{Capabilities, Version},
+    fold::Reply,
+    key::Key,
+    model::{Directory, Entry, Model},
+    names,
+    observe::{Observed, Sight, Tree},
+    records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule, SecurityGroup},
+    steps::{Change, Step},
+};
+use crate::instances::records::Port;
+
+/// What is in the cloud.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Truth {
+    trees: Vec<Tree>,
+    floating: Vec<FloatingIp>,
+    groups: Vec<SecurityGroup>,
+    ports: BTreeMap<String, Port>,
+}
+
+fn marks() -> Marks {
+    Marks::Known(ClusterMark::of("me"))
+}
+
+fn made(tree: &Tree) -> bool {
+    tree.balancer.name.starts_with(names::SERVICE_PREFIX)
+}
+
+fn is_foreign(tree: &Tree) -> bool {
+    let tags = tree.balancer.tags.iter().map(String::as_str);
+    !made(tree) || matches!(marks().judge(tags), Ownership::Foreign(_))
+}
+
+fn of_key(tree: &Tree, key: &Key) -> bool {
+    match key {
+        Key::Balancer(id) => tree.balancer.id == *id,
+        Key::New(name) => tree.balancer.name == *name,
+        _ => false,
+    }
+}
+
+fn tree_text(tree: &Tree) -> String {
+    let branches: BTreeSet<_> = tree
+        .branches
+        .iter()
+        .map(|branch| {
+            let listener = &branch.listener;
+            let twig = branch.twig.as_ref().map(|twig| {
+                let members: BTreeSet<_> = twig.members.iter().map(|member| member.identity()).collect();
+                let monitor = twig
+                    .monitor
+                    .as_ref()
+                    .map(|monitor| (&monitor.kind, monitor.delay));
+                format!(
+                    "{} {} {members:?} {monitor:?}",
+                    twig.pool.protocol, twig.pool.lb_algorithm
+                )
+            });
+            format!(
+                "{} {} {:?} {:?} {twig:?}",
+                branch.slot(),
+                listener.protocol,
+                listener.tags,
+                listener.connection_limit
+            )
+        })
+        .collect();
+    let tags: BTreeSet<_> = tree.balancer.tags.iter().collect();
+    format!("{} {tags:?} {branches:?}", tree.balancer.name)
+}
+
+impl Lawful for Model {
+    type Truth = Truth;
+    type Shape = Vec<String>;
+
+    fn view(&self, truth: &Truth, key: &Key, _: &[Member<Self>]) -> Observed {
+        match key {
+            Key::Balancer(_) | Key::New(_) => {
+                let trees = truth
+                    .trees
+                    .iter()
+                    .filter(|tree| of_key(tree, key))
+                    .map(|tree| Tree {
+                        floating: truth
+                            .floating
+                            .iter()
+                            .find(|floating| floating.port_id == tree.balancer.vip_port_id)
+                            .cloned(),
+                        ..tree.clone()
+                    });
+                Observed::Balancers(Sight {
+                    trees: trees.collect(),
+                    floating: truth.floating.clone(),
+                    external: true,
+                })
+            }
+            Key::Group(name) => {
+                let groups = truth.groups.iter().filter(|group| group.name == *name);
+                Observed::Groups(groups.cloned().collect())
+            }
+            Key::NodePorts => Observed::Ports(truth.ports.clone()),
+        }
+    }
+
+    fn store(&self, truth: &mut Truth, key: &Key, after: Observed) {
+        match after {
+            Observed::Balancers(sight) => {
+                truth.floating = sight.floating;
+                truth.trees.retain(|tree| !of_key(tree, key));
+                for mut tree in sight.trees {
+                    if let Some(floating) = tree.floating.take() {
+                        truth.floating.retain(|other| other.id != floating.id);
+                        truth.floating.push(floating);
+                    }
+                    truth.trees.push(tree);
+                }
+                for floating in &mut truth.floating {
+                    let there = |tree: &Tree| tree.balancer.vip_port_id == floating.port_id;
+                    if floating.port_id.starts_with("vip-") && !truth.trees.iter().any(there) {
+                        floating.port_id.clear();
+                    }
+                }
+                truth.trees.sort_by(|a, b| a.balancer.id.cmp(&b.balancer.id));
+                truth.floating.sort_by(|a, b| a.id.cmp(&b.id));
+            }
+            Observed::Groups(groups) => {
+                if let Key::Group(name) = key {
+                    truth.groups.retain(|group| group.name != *name);
+                }
+                truth.groups.extend(groups);
+            }
+            Observed::Ports(ports) => truth.ports = ports,
+        }
+    }
+
+    fn directory(&self, truth: &Truth) -> Directory {
+        let balancers = truth.trees.iter().map(|tree| {
+            let entry = Entry {
+                name: tree.balancer.name.clone(),
+                tags: tree.balancer.tags.clone(),
+            };
+            (tree.balancer.id.clone(), entry)
+        });
+        Directory {
+            balancers: balancers.collect(),
+            groups: truth.groups.iter().map(|group| group.name.clone()).collect(),
+            marks: marks(),
+        }
+    }
+
+    fn inputs(&self, _: &Key, members: &[Member<Self>], _: &ClusterView) -> Gathered<Inputs> {
+        let found = Found {
+            vip_subnet: "sub".into(),
+            member_subnet: "sub".into(),
+            member_range: "10.0.0.0/24".into(),
+            floating_network: Some("public".into()),
+            floating_subnets: Vec::new(),
+        };
+        let each = members
+            .iter()
+            .map(|member| (member.service.id.clone(), found.clone()));
+        let groups = members.iter().map(|member| {
+            let name = names::security_group(&member.service.id);
+            (name.clone(), vec![format!("id-{name}")])
+        });
+        Inputs {
+            can: Capabilities::of(Version(27), "amphora"),
+            each: each.collect(),
+            groups: groups.collect(),
+        }
+        .into()
+    }
+
+    fn reply(&self, _: &Key, step: &Step, observed: &Observed, serial: u64) -> Reply {
+        let port = match observed {
+            Observed::Balancers(sight) => sight.trees.first().map(|tree| tree.balancer.vip_port_id.clone()),
+            _ => None,
+        };
+        match &step.change {
+            Change::CreateBalancer(body) => Reply::Balancer(Box::new(LoadBalancer {
+                id: format!("lb-{serial}"),
+                name: body.name.clone(),
+                tags: body.tags.clone(),
+                vip_address: format!("10.9.{}.{}", serial / 250, serial % 250),
+                vip_port_id: format!("vip-{serial}"),
+                vip_subnet_id: body.vip_subnet_id.clone(),
+                provisioning_status: Provisioning::Active,
+                ..LoadBalancer::default()
+            })),
+            Change::CreateListener(..) => Reply::Listener(Box::new(Listener {
+                id: format!("l-{serial}"),
+                ..Listener::default()
+            })),
+            Change::CreatePool(..) => Reply::Pool(Box::new(Pool {
+                id: format!("p-{serial}"),
+                ..Pool::default()
+            })),
+            Change::CreateMonitor(..) => Reply::Monitor(Box::new(Monitor {
+                id: format!("m-{serial}"),
+                ..Monitor::default()
+            })),
+            Change::CreateFloating(wish) => Reply::Floating(Box::new(FloatingIp {
+                id: format!("f-{serial}"),
+                floating_ip_address: format!("203.0.{}.{}", serial / 250, serial % 250),
+                port_id: port.unwrap_or_default(),
+                description: wish.description.clone(),
+                ..FloatingIp::default()
+            })),
+            Change::CreateGroup(_) => Reply::Group(Box::new(SecurityGroup {
+                id: format!("id-{}", step.of),
+                name: step.of.clone(),
+                rules: vec![
+                    Rule {
+                        id: format!("r-{serial}"),
+                        direction: "egress".into(),
+                        ethertype: "IPv4".into(),
+                        ..Rule::default()
+                    },
+                    Rule {
+                        id: format!("s-{serial}"),
+                        direction: "egress".into(),
+                        ethertype: "IPv6".into(),
+                        ..Rule::default()
+                    },
+                ],
+                ..SecurityGroup::default()
+            })),
+            Change::CreateRule(rule) => Reply::Rule(Box::new(Rule {
+                id: format!("r-{serial}"),
+                direction: "ingress".into(),
+                ethertype: rule.ethertype.into(),
+                protocol: rule.protocol.clone(),
+                port_range_min: Some(rule.port),
+                port_range_max: Some(rule.port),
+                remote_ip_prefix: rule.range.clone(),
+                ..Rule::default()
+            })),
+            _ => Reply::Nothing,
+        }
+    }
+
+    fn shape(&self, truth: &Truth) -> Vec<String> {
+        let mut shape: Vec<_> = truth.trees.iter().map(tree_text).collect();
+        shape.extend(truth.floating.iter().map(|floating| {
+            let at = truth
+                .trees
+                .iter()
+                .find(|tree| tree.balancer.vip_port_id == floating.port_id)
+                .map(|tree| &tree.balancer.name);
+            format!("floating {} at {at:?}", floating.description)
+        }));
+        shape.extend(truth.groups.iter().map(|group| {
+            let rules: BTreeSet<_> = group.rules.iter().map(super::plan::sentence).collect();
+            format!("group {} {rules:?}", group.name)
+        }));
+        shape.extend(truth.ports.iter().map(|(id, port)| {
+            let groups: BTreeSet<_> = port.security_groups.iter().collect();
+            format!("port {id} {groups:?}")
+        }));
+        shape.sort();
+        shape
+    }
+
+    fn foreign(&self, truth: &Truth) -> Vec<String> {
+        let mut foreign = Vec::new();
+        for tree in truth.trees.iter().filter(|tree| is_foreign(tree)) {
+            let theirs = |tags: &[String]| !tags.iter().any(|tag| names::is_service_tag(tag));
+            let branches = tree.branches.iter();
+            let branches = branches.filter(|branch| made(tree) || theirs(&branch.listener.tags));
+            let tags = tree.balancer.tags.iter();
+            let tags: Vec<_> = tags
+                .filter(|tag| made(tree) || !names::is_service_tag(tag))
+                .collect();
+            let branches: Vec<_> = branches.collect();
+            let floating = truth
+                .floating
+                .iter()
+                .filter(|floating| floating.port_id == tree.balancer.vip_port_id);
+            let floating: Vec<_> = floating.map(|floating| &floating.id).collect();
+            foreign.push(format!(
+                "{} {tags:?} {branches:?} {floating:?}",
+                tree.balancer.name
+            ));
+        }
+        let theirs = |floating: &&FloatingIp| !floating.description.contains(names::FLOATING_IP_MARK);
+        foreign.extend(
+            truth
+                .floating
+                .iter()
+                .filter(theirs)
+                .map(|floating| floating.id.clone()),
+        );
+        for (id, port) in &truth.ports {
+            let groups = port.security_groups.iter();
+            let groups: Vec<_> = groups.filter(|group| !group.starts_with("id-lb-sg-")).collect();
+            foreign.push(format!("{id} {groups:?}"));
+        }
+        foreign
+    }
+
+    fn differences(&self, desired: &Desired, observed: &Observed) -> Vec<String> {
+        match (desired, observed) {
+            (Desired::Balancer(wish), Observed::Balancers(sight)) => {
+                let [tree] = sight.trees.as_slice() else {
+                    let name = match &wish.key {
+                        Key::Balancer(name) | Key::New(name) => name,
+                        _ => return Vec::new(),
+                    };
+                    return wish
+                        .joined
+                        .iter()
+                        .map(|_| format!("load balancer {name}"))
+                        .collect();
+                };
+                let name = &tree.balancer.name;
+                let mut found = Vec::new();
+                let has = |tag: &String| tree.balancer.tags.contains(tag);
+                if made(tree) && is_foreign(tree) {
+                    return wish
+                        .joined
+                        .iter()
+                        .map(|_| format!("load balancer {name}"))
+                        .collect();
+                }
+                if tree.balancer.provisioning_status == Provisioning::Error {
+                    return wish
+                        .joined
+                        .iter()
+                        .map(|_| format!("state of load balancer {name}"))
+                        .collect();
+                }
+                if wish.leaving.iter().any(|leaver| has(&leaver.who.tag)) {
+                    found.push(format!("tags of load balancer {name}"));
+                }
+                for joined in &wish.joined {
+                    let owner = joined.who.owns(name);
+                    if !has(&joined.who.tag) || (!owner && joined.internal) {
+                        found.push(format!("load balancer {name}"));
+                        continue;
+                    }
+                    let wants = !joined.internal && tree.floating.is_none();
+                    let wrong = owner && joined.internal && tree.floating.is_some();
+                    if wants || wrong {
+                        found.push(format!("address of load balancer {name}"));
+                    }
+                    for port in &joined.ports {
+                        let right = tree.branch(port.slot).is_some_and(|branch| {
+                            let listener = &branch.listener;
+                            branch.twig.as_ref().is_some_and(|twig| {
+                                let have: BTreeSet<_> =
+                                    twig.members.iter().map(|member| member.identity()).collect();
+                                let want = port.members.as_ref().map(|members| {
+                                    let each = members.iter();
+                                    each.map(|member| (member.address.as_str(), member.port))
+                                        .collect::<BTreeSet<_>>()
+                                });
+                                twig.pool.protocol == port.pool_protocol
+                                    && want.is_none_or(|want| want == have)
+                                    && twig.monitor.is_some() == port.monitor.is_some()
+                            }) && listener.protocol == port.protocol
+                                && listener.tags.contains(&joined.who.tag)
+                                && listener.connection_limit == Some(port.connection_limit)
+                        });
+                        if !right {
+                            found.push(format!("listener {} of load balancer {name}", port.slot));
+                        }
+                    }
+                }
+                found
+            }
+            (Desired::Group(wish), Observed::Groups(groups)) => {
+                let right = match (&wish.rules, groups.as_slice()) {
+                    _ if wish.goes => groups.is_empty(),
+                    (None, _) => true,
+                    (Some(rules), [group]) => group.rules.len() == rules.len(),
+                    _ => false,
+                };
+                if right {
+                    Vec::new()
+                } else {
+                    vec![format!("security group {}", wish.name)]
+                }
+            }
+            (Desired::Ports(wish), Observed::Ports(ports)) => {
+                let unwanted = ports.values().any(|port| {
+                    port.security_groups
+                        .iter()
+                        .any(|group| wish.unwanted.iter().any(|gone| gone.id.to_string() == *group))
+                });
+                let missing = wish.wanted.iter().any(|(address, _, group)| {
+                    ports.values().any(|port| {
+                        port.fixed_ips.iter().any(|fixed| fixed.ip_address == *address)
+                            && !port.security_groups.contains(&group.id.to_string())
+                    })
+                });
+                if unwanted || missing {
+                    vec!["ports".to_owned()]
+                } else {
+                    Vec::new()
+                }
+            }
+            _ => vec!["kind".to_owned()],
+        }
+    }
+
+    fn destroys(&self, step: &Step) -> bool {
+        matches!(step.change, Change::DeleteBalancer { anew: false, .. })
+    }
+}
+
+fn model() -> Model {
+    let path = tempfile::tempdir().unwrap();
+    let file = path.path().join("cloud.conf");
+    let text = "[Global]\nauth-url = http://127.0.0.1:1\nusername = u\npassword = p\ntenant-id = t\n\
+                domain-id = d\n[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
+    std::fs::write(&file, text).unwrap();
+    let environment = crate::config::Environment::default();
+    let loaded =
+        crate::config::load(Some(&file), &environment, &mut crate::config::Files::default()).unwrap();
+    Model {
+        settings: Arc::new(loaded.settings.load_balancing),
+    }
+}
+
+#[test]
+fn openstack_keeps_the_laws() {
+    laws(&model(), &cases::some_case(), 60);
+}

@@ -1,0 +1,332 @@
+//! Clusters and clouds in any state.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ccm_core::{
+    AddressType, Labels, NodeAddress, NodeView,
+    load_balancer::{
+        ClusterMark, ClusterView, NodeSet, ServiceId, ServiceNode, ServicePort, ServiceView, World,
+    },
+    testkit::laws::{Case, weather},
+};
+use proptest::{collection::vec, option, prelude::*, sample::subsequence};
+
+use super::{Truth, marks};
+use crate::{
+    instances::records::{FixedIp, Port},
+    load_balancer::{
+        annotations as note, names,
+        observe::{Branch, Tree, Twig},
+        records::{
+            FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, Provisioning, Rule, SecurityGroup,
+        },
+    },
+};
+
+const SERVICES: usize = 3;
+const NODES: usize = 2;
+const PORTS: [u16; 2] = [80, 443];
+
+fn id(index: usize) -> ServiceId {
+    ServiceId::new("n", format!("s{index}"), format!("u{index}"))
+}
+
+fn tag(index: usize) -> String {
+    names::load_balancer("c", &id(index))
+}
+
+fn service(index: usize) -> impl Strategy<Value = Option<ServiceView>> {
+    let life = prop_oneof![6 => Just(0), 2 => Just(1), 1 => Just(2)];
+    let balancer = prop_oneof![
+        4 => Just(None),
+        2 => Just(Some("users".to_owned())),
+        2 => (0..SERVICES).prop_map(|index| Some(format!("lb{index}")))
+    ];
+    let flags = (
+        proptest::bool::weighted(0.3),
+        proptest::bool::weighted(0.3),
+        proptest::bool::weighted(0.2),
+        proptest::bool::weighted(0.2),
+    );
+    let some = (subsequence(PORTS.to_vec(), 1..=2), balancer, flags, life).prop_map(
+        move |(ports, balancer, (internal, keep, forwarded, broken), life)| {
+            let mut annotations = BTreeMap::new();
+            annotations.extend(balancer.map(|id| (note::LOAD_BALANCER_ID, id)));
+            for (on, key) in [
+                (internal, note::INTERNAL),
+                (keep, note::KEEP_FLOATING_IP),
+                (forwarded, note::X_FORWARDED_FOR),
+            ] {
+                if on {
+                    annotations.insert(key, "true".to_owned());
+                }
+            }
+            if broken {
+                annotations.insert(note::HEALTH_MONITOR_MAX_RETRIES, "99".to_owned());
+            }
+            ServiceView {
+                id: id(index),
+                annotations: annotations
+                    .iter()
+                    .map(|(key, value)| (*key, value.as_str()))
+                    .collect::<Labels>(),
+                finalizers: vec![ServiceView::FINALIZER.into()],
+                is_load_balancer: life != 2,
+                deleting: life == 1,
+                ports: ports
+                    .iter()
+                    .map(|port| ServicePort {
+                        port: *port,
+                        node_port: 30000 + port,
+                        ..ServicePort::default()
+                    })
+                    .collect(),
+                ..ServiceView::default()
+            }
+        },
+    );
+    prop_oneof![1 => Just(None), 5 => some.prop_map(Some)]
+}
+
+fn address(node: usize) -> String {
+    format!("10.0.0.{}", 10 + node)
+}
+
+fn world() -> impl Strategy<Value = World> {
+    let services = (0..SERVICES).map(service).collect::<Vec<_>>();
+    let nodes = vec(option::weighted(0.9, proptest::bool::weighted(0.9)), NODES);
+    (services, nodes).prop_map(|(services, nodes)| {
+        let nodes = nodes.into_iter().enumerate().filter_map(|(index, eligible)| {
+            Some(ServiceNode {
+                view: Arc::new(NodeView {
+                    name: format!("node{index}"),
+                    provider_id: Some(format!("openstack:///server{index}")),
+                    ..NodeView::default()
+                }),
+                addresses: [NodeAddress::new(AddressType::InternalIP, address(index))].into(),
+                eligible: eligible?,
+            })
+        });
+        World {
+            services: services.into_iter().flatten().map(Arc::new).collect(),
+            cluster: ClusterView {
+                name: "c".into(),
+                marks: marks(),
+                nodes: nodes.collect::<NodeSet>(),
+            },
+        }
+    })
+}
+
+fn branch() -> impl Strategy<Value = Branch> {
+    let owner = prop_oneof![4 => (0..SERVICES).prop_map(Some), 1 => Just(None)];
+    let members = subsequence((0..NODES + 1).collect::<Vec<_>>(), 0..=NODES);
+    (
+        proptest::sample::select(vec![80_u16, 443, 9000]),
+        owner,
+        proptest::bool::weighted(0.8),
+        option::weighted(0.8, (members, proptest::bool::ANY, proptest::bool::weighted(0.8))),
+        prop_oneof![3 => Just(-1_i64), 1 => Just(5)],
+    )
+        .prop_map(|(port, owner, tcp, pool, limit)| {
+            let protocol = if tcp { "TCP" } else { "HTTP" };
+            Branch {
+                listener: Listener {
+                    id: format!("listener-{port}"),
+                    name: if owner.is_some() { "listener_0_x" } else { "mine" }.to_owned(),
+                    protocol: protocol.to_owned(),
+                    protocol_port: port,
+                    connection_limit: Some(limit),
+                    tags: owner.map(tag).into_iter().collect(),
+                    ..Listener::default()
+                },
+                twig: pool.map(|(members, monitored, same)| Twig {
+                    pool: Pool {
+                        id: format!("pool-{port}"),
+                        protocol: if same { protocol } else { "PROXY" }.to_owned(),
+                        lb_algorithm: "ROUND_ROBIN".to_owned(),
+                        ..Pool::default()
+                    },
+                    members: members
+                        .into_iter()
+                        .map(|node| Member {
+                            id: format!("member-{node}"),
+                            name: format!("node{node}"),
+                            address: address(node),
+                            protocol_port: 30000 + port,
+                            weight: Some(1),
+                            ..Member::default()
+                        })
+                        .collect(),
+                    monitor: monitored.then(|| Monitor {
+                        id: format!("monitor-{port}"),
+                        kind: "TCP".to_owned(),
+                        delay: 7,
+                        timeout: 3,
+                        max_retries: 1,
+                        max_retries_down: 3,
+                        ..Monitor::default()
+                    }),
+                }),
+            }
+        })
+}
+
+fn branches() -> impl Strategy<Value = Vec<Branch>> {
+    vec(branch(), 0..3).prop_map(|branches| {
+        let by_port: BTreeMap<_, _> = branches
+            .into_iter()
+            .map(|branch| (branch.listener.protocol_port, branch))
+            .collect();
+        by_port.into_values().collect()
+    })
+}
+
+fn tags() -> impl Strategy<Value = Vec<String>> {
+    subsequence((0..SERVICES).collect::<Vec<_>>(), 0..=2).prop_map(|all| all.into_iter().map(tag).collect())
+}
+
+fn tree(index: usize) -> impl Strategy<Value = Tree> {
+    let mark = prop_oneof![
+        3 => Just(Some(ClusterMark::of("me"))),
+        2 => Just(None),
+        1 => Just(Some(ClusterMark::of("others")))
+    ];
+    (mark, tags(), branches(), proptest::bool::weighted(0.1)).prop_map(
+        move |(mark, tags, branches, error)| Tree {
+            balancer: LoadBalancer {
+                id: format!("lb{index}"),
+                name: tag(index),
+                tags: tags
+                    .into_iter()
+                    .chain(mark.map(|mark| mark.to_string()))
+                    .collect(),
+                vip_address: format!("10.1.0.{index}"),
+                vip_port_id: format!("vip-{index}"),
+                provisioning_status: if error {
+                    Provisioning::Error
+                } else {
+                    Provisioning::Active
+                },
+                ..LoadBalancer::default()
+            },
+            branches,
+            ..Tree::default()
+        },
+    )
+}
+
+fn users() -> impl Strategy<Value = Tree> {
+    (tags(), branches()).prop_map(|(tags, branches)| Tree {
+        balancer: LoadBalancer {
+            id: "users".to_owned(),
+            name: "mine".to_owned(),
+            tags: tags.into_iter().chain(["kept".to_owned()]).collect(),
+            vip_address: "10.1.0.99".to_owned(),
+            vip_port_id: "vip-users".to_owned(),
+            provisioning_status: Provisioning::Active,
+            ..LoadBalancer::default()
+        },
+        branches,
+        ..Tree::default()
+    })
+}
+
+fn floating() -> impl Strategy<Value = Vec<FloatingIp>> {
+    let at = vec![Some("0"), Some("1"), Some("users"), None];
+    let each = at.into_iter().enumerate().map(|(index, at)| {
+        option::weighted(0.4, proptest::bool::weighted(0.7)).prop_map(move |ours| {
+            let ours = ours?;
+            Some(FloatingIp {
+                id: format!("floating-{index}"),
+                floating_ip_address: format!("192.0.2.{index}"),
+                port_id: at.map(|at| format!("vip-{at}")).unwrap_or_default(),
+                description: if ours && at != Some("users") {
+                    names::floating_ip_description("c", &id(index))
+                } else {
+                    "somebody's".to_owned()
+                },
+                ..FloatingIp::default()
+            })
+        })
+    });
+    each.collect::<Vec<_>>()
+        .prop_map(|all| all.into_iter().flatten().collect())
+}
+
+fn groups() -> impl Strategy<Value = Vec<SecurityGroup>> {
+    let each = (0..SERVICES).map(|index| {
+        option::weighted(0.4, subsequence(vec![30080_u16, 30443, 31000], 0..=3)).prop_map(move |ports| {
+            let name = names::security_group(&id(index));
+            Some(SecurityGroup {
+                id: format!("id-{name}"),
+                name,
+                rules: ports?
+                    .into_iter()
+                    .map(|port| Rule {
+                        id: format!("rule-{port}"),
+                        direction: "ingress".to_owned(),
+                        ethertype: "IPv4".to_owned(),
+                        protocol: "tcp".to_owned(),
+                        port_range_min: Some(port),
+                        port_range_max: Some(port),
+                        remote_ip_prefix: "10.0.0.0/24".to_owned(),
+                        ..Rule::default()
+                    })
+                    .collect(),
+                ..SecurityGroup::default()
+            })
+        })
+    });
+    each.collect::<Vec<_>>()
+        .prop_map(|all| all.into_iter().flatten().collect())
+}
+
+fn truth() -> impl Strategy<Value = Truth> {
+    let trees = (0..SERVICES)
+        .map(|index| option::weighted(0.4, tree(index)))
+        .collect::<Vec<_>>();
+    let with = vec(subsequence((0..SERVICES).collect::<Vec<_>>(), 0..=2), NODES);
+    (trees, option::weighted(0.7, users()), floating(), groups(), with).prop_map(
+        |(trees, users, mut floating, groups, with)| {
+            let trees: Vec<_> = trees.into_iter().flatten().chain(users).collect();
+            // What hangs at nothing is detached.
+            for one in &mut floating {
+                if !trees.iter().any(|tree| tree.balancer.vip_port_id == one.port_id) {
+                    one.port_id.clear();
+                }
+            }
+            let ports = with.into_iter().enumerate().map(|(node, with)| {
+                let there = |name: &String| groups.iter().any(|group| group.name == *name);
+                let names = with.into_iter().map(|index| names::security_group(&id(index)));
+                let with = names.filter(there).map(|name| format!("id-{name}"));
+                let port = Port {
+                    id: format!("port{node}"),
+                    device_id: format!("server{node}"),
+                    fixed_ips: vec![FixedIp {
+                        ip_address: address(node),
+                        subnet_id: "sub".to_owned(),
+                    }],
+                    security_groups: std::iter::once("default".to_owned()).chain(with).collect(),
+                    port_security_enabled: Some(true),
+                    ..Port::default()
+                };
+                (port.id.clone(), port)
+            });
+            Truth {
+                ports: ports.collect(),
+                trees,
+                floating,
+                groups,
+            }
+        },
+    )
+}
+
+pub(super) fn some_case() -> impl Strategy<Value = Case<Truth>> {
+    (truth(), vec(world(), 1..3), weather()).prop_map(|(truth, worlds, weather)| Case {
+        truth,
+        worlds,
+        weather,
+    })
+}

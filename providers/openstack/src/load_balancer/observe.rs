@@ -1,0 +1,112 @@
+//! How the parts are, as values. An id or address that is not known yet is an empty text.
+
+use std::collections::BTreeMap;
+
+use ccm_core::load_balancer::Protocol;
+
+use super::records::{
+    FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, Provisioning, SecurityGroup,
+};
+use crate::instances::records::Port;
+
+/// How a part is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Observed {
+    /// Load balancers: one, none, or all that have the name.
+    Balancers(Sight),
+    /// The security groups with a name.
+    Groups(Vec<SecurityGroup>),
+    /// The ports of nodes, by id.
+    Ports(BTreeMap<String, Port>),
+}
+
+/// The load balancers of a part.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sight {
+    pub(crate) trees: Vec<Tree>,
+    /// Floating addresses of which members speak, wherever they are.
+    pub(crate) floating: Vec<FloatingIp>,
+    /// Whether floating addresses can be had without naming their network.
+    pub(crate) external: bool,
+}
+
+/// A load balancer with everything that belongs to it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Tree {
+    pub(crate) balancer: LoadBalancer,
+    pub(crate) branches: Vec<Branch>,
+    /// Pools without a listener.
+    pub(crate) loose: Vec<Pool>,
+    /// The floating address of its virtual one.
+    pub(crate) floating: Option<FloatingIp>,
+}
+
+/// A listener with its pool.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Branch {
+    pub(crate) listener: Listener,
+    pub(crate) twig: Option<Twig>,
+}
+
+/// A pool with its members and its health monitor.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Twig {
+    pub(crate) pool: Pool,
+    pub(crate) members: Vec<Member>,
+    pub(crate) monitor: Option<Monitor>,
+}
+
+/// What tells a listener from the others of its load balancer: two of them can not have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Slot {
+    /// What is below the listener's own protocol.
+    pub(crate) transport: Protocol,
+    pub(crate) port: u16,
+}
+
+impl std::fmt::Display for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.transport.as_str().to_lowercase(), self.port)
+    }
+}
+
+impl Branch {
+    /// What tells it from the others.
+    pub(crate) fn slot(&self) -> Slot {
+        Slot {
+            transport: match self.listener.protocol.as_str() {
+                "UDP" => Protocol::Udp,
+                "SCTP" => Protocol::Sctp,
+                _ => Protocol::Tcp,
+            },
+            port: self.listener.protocol_port,
+        }
+    }
+}
+
+impl Tree {
+    /// The listener there.
+    pub(crate) fn branch(&self, slot: Slot) -> Option<&Branch> {
+        self.branches.iter().find(|branch| branch.slot() == slot)
+    }
+
+    /// The listener there.
+    pub(crate) fn branch_mut(&mut self, slot: Slot) -> Option<&mut Branch> {
+        self.branches.iter_mut().find(|branch| branch.slot() == slot)
+    }
+
+    /// Whether its virtual address is an IPv6 one.
+    pub(crate) fn is_v6(&self) -> bool {
+        self.balancer.vip_address.contains(':')
+    }
+
+    /// Whether nothing below it was ever finished.
+    pub(crate) fn never_began(&self) -> bool {
+        let unfinished = |status: &Provisioning| *status == Provisioning::PendingCreate;
+        let mut states = self.branches.iter().flat_map(|branch| {
+            let pool = branch.twig.as_ref().map(|twig| &twig.pool.provisioning_status);
+            std::iter::once(&branch.listener.provisioning_status).chain(pool)
+        });
+        !self.branches.is_empty() && states.all(unfinished)
+    }
+}

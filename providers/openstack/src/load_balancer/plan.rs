@@ -1,0 +1,345 @@
+//! The way from how a part is to how it should be. Pure.
+
+mod bodies;
+mod floating;
+mod groups;
+mod listeners;
+
+pub(crate) use self::{bodies::member, groups::sentence};
+use std::collections::BTreeSet;
+
+use ccm_core::{
+    load_balancer::{Blocked, Ownership, ServiceId},
+    plan::Plan,
+};
+
+use super::{
+    desired::{Desired, Joined, Wish},
+    features::Feature,
+    key::Key,
+    names,
+    observe::{Observed, Sight, Tree},
+    records::Provisioning,
+    steps::{Change, Step},
+};
+
+/// The steps, in order, and what stays different.
+pub(crate) fn plan(desired: &Desired, observed: &Observed) -> Plan<Step> {
+    match (desired, observed) {
+        (Desired::Balancer(wish), Observed::Balancers(sight)) => balancer(wish, sight),
+        (Desired::Group(wish), Observed::Groups(have)) => groups::group(wish, have),
+        (Desired::Ports(wish), Observed::Ports(have)) => groups::ports(wish, have),
+        _ => Plan::default(),
+    }
+}
+
+fn balancer(wish: &Wish, sight: &Sight) -> Plan<Step> {
+    match sight.trees.as_slice() {
+        [] => absent(wish, sight),
+        [tree] => present(wish, sight, tree),
+        several => {
+            let name = &several.first().map(|tree| tree.balancer.name.clone());
+            let name = name.clone().unwrap_or_default();
+            refused(
+                wish,
+                &format!("load balancer {name}"),
+                &format!("there {} times", several.len()),
+                "there once",
+            )
+        }
+    }
+}
+
+fn refused(wish: &Wish, field: &str, have: &str, want: &str) -> Plan<Step> {
+    let each = wish.joined.iter();
+    Plan {
+        steps: Vec::new(),
+        blocked: each
+            .map(|joined| blocked(Some(&joined.who.service), field, have, want))
+            .collect(),
+    }
+}
+
+fn blocked(service: Option<&ServiceId>, field: &str, have: &str, want: &str) -> Blocked {
+    Blocked {
+        service: service.cloned(),
+        field: field.to_owned(),
+        have: have.to_owned(),
+        want: want.to_owned(),
+    }
+}
+
+/// There is no load balancer (any more).
+fn absent(wish: &Wish, sight: &Sight) -> Plan<Step> {
+    let mut plan = Plan::default();
+    floating::sweep(wish, sight, &mut plan);
+    let alone = wish.joined.len() == 1 && wish.kept.is_empty();
+    for joined in &wish.joined {
+        let service = Some(&joined.who.service);
+        let (name, makes) = match &wish.key {
+            Key::New(name) => (name, joined.who.tag == *name),
+            Key::Balancer(id) => (id, joined.had_one && alone),
+            _ => continue,
+        };
+        let field = format!("load balancer {name}");
+        if !makes {
+            plan.blocked.push(blocked(service, &field, "not there", "there"));
+        } else if !wish.has_nodes {
+            plan.blocked.push(blocked(
+                service,
+                &field,
+                "not there, and there is no node that it could serve",
+                "there",
+            ));
+        } else {
+            plan.steps.push(Step {
+                of: joined.who.tag.clone(),
+                change: Change::CreateBalancer(Box::new(bodies::new_balancer(wish, joined))),
+                service: Some(joined.who.service.clone()),
+                why: String::new(),
+            });
+        }
+    }
+    plan
+}
+
+/// The state of one load balancer, and who has to do with it.
+struct Site<'a> {
+    wish: &'a Wish,
+    tree: &'a Tree,
+    /// It was made by a cluster for a Service.
+    made: bool,
+    ownership: Ownership,
+}
+
+impl Site<'_> {
+    fn step(&self, change: Change, service: Option<&ServiceId>) -> Step {
+        Step {
+            of: self.tree.balancer.name.clone(),
+            change,
+            service: service.cloned(),
+            why: String::new(),
+        }
+    }
+
+    /// Service tags of those that are not among the members.
+    fn others(&self) -> usize {
+        let wish = self.wish;
+        let known: BTreeSet<&str> = wish
+            .joined
+            .iter()
+            .map(|joined| joined.who.tag.as_str())
+            .chain(wish.kept.iter().map(|kept| kept.who.tag.as_str()))
+            .chain(wish.leaving.iter().map(|leaver| leaver.who.tag.as_str()))
+            .collect();
+        let tags = self.tree.balancer.tags.iter();
+        tags.filter(|tag| names::is_service_tag(tag) && !known.contains(tag.as_str()))
+            .count()
+    }
+
+    /// Whether it goes with those that leave.
+    fn goes(&self) -> bool {
+        let wish = self.wish;
+        let empty = wish.joined.is_empty() && wish.kept.is_empty();
+        let swept = wish.leaving.is_empty() && self.ownership == Ownership::Ours;
+        self.made && empty && (swept || (!wish.leaving.is_empty() && self.others() == 0))
+    }
+
+    /// Whether it failed before it ever worked, and nobody can know it.
+    fn never_worked(&self) -> bool {
+        let balancer = &self.tree.balancer;
+        let known = |text: &String| {
+            *text == balancer.id || (!balancer.vip_address.is_empty() && *text == balancer.vip_address)
+        };
+        let wish = self.wish;
+        let owner = wish.joined.iter().any(|joined| joined.who.owns(&balancer.name));
+        let speaks = wish.joined.iter().flat_map(|joined| &joined.who.named).any(known)
+            || wish.kept.iter().flat_map(|kept| &kept.who.named).any(known);
+        owner
+            && !speaks
+            && self.ownership == Ownership::Ours
+            && self.tree.floating.is_none()
+            && self.tree.never_began()
+    }
+}
+
+fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Step> {
+    let balancer = &tree.balancer;
+    let owners = wish.joined.iter().map(|joined| &joined.who);
+    let owners = owners.chain(wish.kept.iter().map(|kept| &kept.who));
+    let owners = owners.chain(wish.leaving.iter().map(|leaver| &leaver.who));
+    let made = balancer.name.starts_with(names::SERVICE_PREFIX)
+        || owners.into_iter().any(|who| who.owns(&balancer.name));
+    let site = Site {
+        wish,
+        tree,
+        made,
+        ownership: wish.marks.judge(balancer.tags.iter().map(String::as_str)),
+    };
+    let field = format!("load balancer {}", balancer.name);
+    if made && !site.ownership.allows_changes() {
+        return refused(wish, &field, "another cluster's", "ours");
+    }
+    if site.goes() {
+        return delete(&site);
+    }
+    if balancer.provisioning_status == Provisioning::Error {
+        if site.never_worked() {
+            let mut step = site.step(
+                Change::DeleteBalancer {
+                    cascade: true,
+                    anew: true,
+                },
+                None,
+            );
+            step.why = "it went into ERROR before it ever worked, and is made anew".to_owned();
+            return Plan {
+                steps: vec![step],
+                blocked: Vec::new(),
+            };
+        }
+        return refused(
+            wish,
+            &format!("state of load balancer {}", balancer.name),
+            "ERROR",
+            "ACTIVE",
+        );
+    }
+    change(&site, sight)
+}
+
+fn delete(site: &Site<'_>) -> Plan<Step> {
+    let mut plan = Plan::default();
+    let (wish, tree) = (site.wish, site.tree);
+    floating::release(site, &mut plan);
+    let broken = tree.balancer.provisioning_status == Provisioning::Error;
+    let cascade = wish.cascade || broken;
+    if !cascade {
+        for branch in &tree.branches {
+            listeners::remove(site, branch, None, &mut plan);
+        }
+        for pool in &tree.loose {
+            plan.steps
+                .push(site.step(Change::DeleteLoosePool(pool.id.clone()), None));
+        }
+    }
+    plan.steps
+        .push(site.step(Change::DeleteBalancer { cascade, anew: false }, None));
+    plan
+}
+
+/// Who of those that ask for it may use the load balancer.
+fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> Vec<&'a Joined> {
+    let (wish, balancer) = (site.wish, &site.tree.balancer);
+    let leaving: BTreeSet<_> = wish
+        .leaving
+        .iter()
+        .map(|leaver| leaver.who.tag.as_str())
+        .collect();
+    let tags = balancer.tags.iter().filter(|tag| names::is_service_tag(tag));
+    let mut shared = tags.filter(|tag| !leaving.contains(tag.as_str())).count();
+    let field = format!("load balancer {}", balancer.name);
+    let mut admitted = Vec::new();
+    for joined in &wish.joined {
+        let owner = joined.who.owns(&balancer.name);
+        let known = balancer.tags.contains(&joined.who.tag);
+        let mut refuse = |have: String, want: &str| {
+            plan.blocked
+                .push(blocked(Some(&joined.who.service), &field, &have, want));
+        };
+        if !owner && !wish.can.has(Feature::Tags) {
+            refuse(
+                "of an Octavia without tags, which sharing needs (API version 2.5)".to_owned(),
+                "shared",
+            );
+        } else if !owner && joined.internal {
+            refuse("another's".to_owned(), "used by an internal Service");
+        } else if !owner && !known && i64::try_from(shared + 1).unwrap_or(i64::MAX) > wish.max_shared {
+            refuse(
+                format!("already shared by {shared} Services"),
+                "shared by one more (max-shared-lb)",
+            );
+        } else {
+            if !known {
+                shared += 1;
+            }
+            admitted.push(joined);
+        }
+    }
+    admitted
+}
+
+fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
+    let mut plan = Plan::default();
+    let (wish, tree) = (site.wish, site.tree);
+    let balancer = &tree.balancer;
+    let admitted = admitted(site, &mut plan);
+    create_only(site, &admitted, &mut plan);
+    for branch in &tree.branches {
+        listeners::surplus(site, &admitted, branch, &mut plan);
+    }
+    for joined in &admitted {
+        for port in &joined.ports {
+            listeners::port(site, &admitted, joined, port, &mut plan);
+        }
+    }
+    for kept in &wish.kept {
+        listeners::follow(site, kept, &mut plan);
+    }
+    floating::change(site, &admitted, sight, &mut plan);
+    let tags = wish.can.has(Feature::Tags);
+    let missing: Vec<_> = admitted
+        .iter()
+        .map(|joined| &joined.who.tag)
+        .filter(|tag| tags && !balancer.tags.contains(tag))
+        .cloned()
+        .collect();
+    let surplus: Vec<_> = wish
+        .leaving
+        .iter()
+        .map(|leaver| &leaver.who.tag)
+        .filter(|tag| balancer.tags.contains(tag))
+        .cloned()
+        .collect();
+    let due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
+    let mark = wish.marks.for_update(&site.ownership, due && site.made && tags);
+    let add: Vec<_> = missing.into_iter().chain(mark.map(ToString::to_string)).collect();
+    // Tags come first and go last: whoever is killed in between finds the rest by them.
+    if !add.is_empty() {
+        let remove = Vec::new();
+        plan.steps
+            .insert(0, site.step(Change::Retag { add, remove }, None));
+    }
+    if !surplus.is_empty() {
+        let (add, remove) = (Vec::new(), surplus);
+        plan.steps.push(site.step(Change::Retag { add, remove }, None));
+    }
+    plan
+}
+
+/// What only a new load balancer can be given, and its owner asks for by annotation.
+fn create_only(site: &Site<'_>, admitted: &[&Joined], plan: &mut Plan<Step>) {
+    use super::annotations as note;
+    let balancer = &site.tree.balancer;
+    for joined in admitted.iter().filter(|joined| joined.who.owns(&balancer.name)) {
+        for (key, want) in &joined.given {
+            let have = match *key {
+                note::SUBNET_ID => &balancer.vip_subnet_id,
+                note::NETWORK_ID => &balancer.vip_network_id,
+                note::PORT_ID => &balancer.vip_port_id,
+                note::FLAVOR_ID => &balancer.flavor_id,
+                _ => &balancer.availability_zone,
+            };
+            // What is not known yet will be so.
+            if have != want && !balancer.id.is_empty() {
+                let field = format!("{} of load balancer {}", short(key), balancer.name);
+                plan.blocked
+                    .push(blocked(Some(&joined.who.service), &field, have, want));
+            }
+        }
+    }
+}
+
+fn short(key: &str) -> &str {
+    key.rsplit('/').next().unwrap_or(key)
+}

@@ -1,0 +1,123 @@
+//! What new things are made with.
+
+use std::collections::BTreeMap;
+
+use ccm_core::load_balancer::IpFamily;
+
+use crate::load_balancer::{
+    bodies::{MemberBody, NewListener, NewLoadBalancer, NewMonitor, NewPersistence, NewPool},
+    desired::{Joined, MemberWish, MonitorWish, PortWish, Wish},
+    features::Feature,
+    names,
+    protocols::{Check, HEALTHZ},
+    source_ranges::SourceRanges,
+};
+
+/// The header that members read the client's address from.
+pub(super) const FORWARDED_FOR: &str = "X-Forwarded-For";
+
+pub(super) fn new_balancer(wish: &Wish, joined: &Joined) -> NewLoadBalancer {
+    let name = &joined.who.tag;
+    let fields = &joined.fields;
+    let tags = wish.can.has(Feature::Tags);
+    let mark = wish.marks.for_create().map(ToString::to_string);
+    let listeners = joined.ports.iter().map(|port| NewListener {
+        default_pool: Some(NewPool {
+            members: port.members.iter().flatten().map(member).collect(),
+            healthmonitor: port.monitor.map(|monitor| new_monitor(monitor, port.index, name)),
+            ..new_pool(port, name)
+        }),
+        ..new_listener(wish, port, name, name)
+    });
+    NewLoadBalancer {
+        name: name.clone(),
+        description: fields.description.clone(),
+        provider: wish.provider.clone(),
+        tags: if tags {
+            std::iter::once(name.clone()).chain(mark).collect()
+        } else {
+            Vec::new()
+        },
+        flavor_id: fields.flavor.clone(),
+        availability_zone: fields.zone.clone(),
+        vip_port_id: fields.vip_port.clone(),
+        vip_subnet_id: fields.vip_subnet.clone(),
+        vip_network_id: fields.vip_network.clone(),
+        vip_address: fields.vip_address.clone(),
+        listeners: if wish.serial {
+            Vec::new()
+        } else {
+            listeners.collect()
+        },
+    }
+}
+
+pub(super) fn new_listener(wish: &Wish, port: &PortWish, balancer: &str, tag: &str) -> NewListener {
+    NewListener {
+        name: names::listener(port.index, balancer),
+        protocol: port.protocol,
+        protocol_port: port.slot.port,
+        connection_limit: port.connection_limit,
+        tags: if wish.can.has(Feature::Tags) {
+            vec![tag.to_owned()]
+        } else {
+            Vec::new()
+        },
+        timeouts: port.timeouts,
+        insert_headers: if port.forwarded_for {
+            BTreeMap::from([(FORWARDED_FOR, "true")])
+        } else {
+            BTreeMap::new()
+        },
+        default_tls_container_ref: port.tls.clone(),
+        allowed_cidrs: port.ranges.as_ref().map(SourceRanges::texts).unwrap_or_default(),
+        ..NewListener::default()
+    }
+}
+
+pub(super) fn new_pool(port: &PortWish, balancer: &str) -> NewPool {
+    NewPool {
+        name: names::pool(port.index, balancer),
+        protocol: port.pool_protocol,
+        lb_algorithm: port.method.clone(),
+        session_persistence: port.sticky.then_some(NewPersistence::SOURCE_IP),
+        ..NewPool::default()
+    }
+}
+
+pub(super) fn new_monitor(monitor: MonitorWish, index: usize, balancer: &str) -> NewMonitor {
+    let http = matches!(monitor.check, Check::Healthz(_)).then_some(HEALTHZ);
+    let pace = monitor.pace;
+    NewMonitor {
+        name: names::monitor(index, balancer),
+        kind: monitor.check.kind(),
+        delay: pace.delay,
+        timeout: pace.timeout,
+        max_retries: pace.max_retries,
+        max_retries_down: pace.max_retries_down,
+        url_path: http.map(|(path, ..)| path),
+        http_method: http.map(|(_, method, _)| method),
+        expected_codes: http.map(|(.., codes)| codes),
+        ..NewMonitor::default()
+    }
+}
+
+pub(crate) fn member(wish: &MemberWish) -> MemberBody {
+    MemberBody {
+        address: wish.address.clone(),
+        protocol_port: wish.port,
+        name: wish.name.clone(),
+        subnet_id: wish.subnet.clone(),
+        monitor_port: wish.monitor_port,
+        ..MemberBody::default()
+    }
+}
+
+/// Whether these ranges let in everybody of a family, which is the same as none.
+pub(super) fn everybody(ranges: &[String]) -> bool {
+    let whole = |family| match family {
+        IpFamily::V4 => "0.0.0.0/0",
+        IpFamily::V6 => "::/0",
+    };
+    matches!(ranges, [one] if *one == whole(IpFamily::V4) || *one == whole(IpFamily::V6))
+}

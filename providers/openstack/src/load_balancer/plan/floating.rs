@@ -1,0 +1,120 @@
+//! Floating addresses. An attached one always wins, whatever the Service says of networks and addresses.
+
+use ccm_core::plan::Plan;
+
+use super::{Site, blocked};
+use crate::load_balancer::{
+    desired::{Joined, Wish},
+    names,
+    observe::Sight,
+    steps::{Change, Step},
+};
+
+/// What the owner wants of the floating address.
+pub(super) fn change(site: &Site<'_>, admitted: &[&Joined], sight: &Sight, plan: &mut Plan<Step>) {
+    let tree = site.tree;
+    let owner = admitted
+        .iter()
+        .find(|joined| joined.who.owns(&tree.balancer.name));
+    let before = plan.steps.len();
+    if let Some(owner) = owner {
+        own(site, owner, sight, plan);
+    }
+    let comes = plan.steps.len() > before && tree.floating.is_none();
+    if tree.floating.is_some() || comes || tree.is_v6() {
+        return;
+    }
+    for joined in admitted {
+        if !joined.who.owns(&tree.balancer.name) && !joined.internal {
+            let field = format!("address of load balancer {}", tree.balancer.name);
+            plan.blocked.push(blocked(
+                Some(&joined.who.service),
+                &field,
+                "not public",
+                "public by a Service that does not own it",
+            ));
+        }
+    }
+}
+
+fn own(site: &Site<'_>, owner: &Joined, sight: &Sight, plan: &mut Plan<Step>) {
+    let tree = site.tree;
+    let service = Some(&owner.who.service);
+    if owner.internal {
+        if let Some(have) = &tree.floating {
+            let address = have.floating_ip_address.clone();
+            let ours = have.description.contains(names::FLOATING_IP_MARK);
+            let change = if ours && !owner.keep_floating_ip {
+                Change::DeleteFloating(address)
+            } else {
+                Change::DetachFloating(address)
+            };
+            plan.steps.push(Step {
+                why: "the Service is internal".to_owned(),
+                ..site.step(change, service)
+            });
+        }
+        return;
+    }
+    if tree.floating.is_some() || tree.is_v6() {
+        return;
+    }
+    let wish = &owner.floating;
+    let there = sight
+        .floating
+        .iter()
+        .find(|floating| !wish.address.is_empty() && floating.floating_ip_address == wish.address);
+    match (there, &wish.network) {
+        (Some(there), _) if there.port_id.is_empty() => plan
+            .steps
+            .push(site.step(Change::AttachFloating(wish.address.clone()), service)),
+        (Some(_), _) => plan.blocked.push(blocked(
+            service,
+            &format!("floating address {}", wish.address),
+            "in use elsewhere",
+            "that of the load balancer",
+        )),
+        (None, Some(_)) => plan
+            .steps
+            .push(site.step(Change::CreateFloating(wish.clone()), service)),
+        // A note says so.
+        (None, None) => {}
+    }
+}
+
+/// What goes together with the load balancer.
+pub(super) fn release(site: &Site<'_>, plan: &mut Plan<Step>) {
+    let leaving = &site.wish.leaving;
+    let owner = leaving
+        .iter()
+        .find(|leaver| leaver.who.owns(&site.tree.balancer.name));
+    // Without a Service nobody can say any more whether it was to be kept.
+    let Some(decides) = owner.or(leaving.last()) else {
+        return;
+    };
+    if let Some(have) = &site.tree.floating
+        && have.description.contains(names::FLOATING_IP_MARK)
+        && !decides.keep_floating_ip
+    {
+        plan.steps
+            .push(site.step(Change::DeleteFloating(have.floating_ip_address.clone()), None));
+    }
+}
+
+/// Those whose load balancer is gone already.
+pub(super) fn sweep(wish: &Wish, sight: &Sight, plan: &mut Plan<Step>) {
+    for leaver in wish.leaving.iter().filter(|leaver| !leaver.keep_floating_ip) {
+        let left = sight
+            .floating
+            .iter()
+            .filter(|floating| floating.port_id.is_empty() && leaver.who.made(floating));
+        for floating in left {
+            plan.steps.push(Step {
+                of: leaver.who.tag.clone(),
+                change: Change::DeleteFloating(floating.floating_ip_address.clone()),
+                service: Some(leaver.who.service.clone()),
+                why: "its load balancer is gone".to_owned(),
+            });
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Security groups and the ports that have them.
+
+use std::collections::BTreeMap;
+
+use ccm_core::plan::Plan;
+
+use super::blocked;
+use crate::{
+    instances::records::Port,
+    load_balancer::{
+        desired::{GroupRef, GroupWish, PortsWish, RuleTuple},
+        records::{Rule, SecurityGroup},
+        steps::{Change, Step},
+    },
+};
+
+fn same(have: &Rule, want: &RuleTuple) -> bool {
+    have.direction == "ingress"
+        && have.protocol.eq_ignore_ascii_case(&want.protocol)
+        && have.ethertype == want.ethertype
+        && have.port_range_min == Some(want.port)
+        && have.port_range_max == Some(want.port)
+        && have.remote_ip_prefix == want.range
+        && have.remote_group_id.is_empty()
+}
+
+/// What a rule lets in or out.
+pub(crate) fn sentence(rule: &Rule) -> String {
+    let port = rule.port_range_min.map(|port| format!(" {port}"));
+    let protocol = if rule.protocol.is_empty() {
+        "everything"
+    } else {
+        rule.protocol.as_str()
+    };
+    let whom = if rule.remote_ip_prefix.is_empty() {
+        "anywhere"
+    } else {
+        rule.remote_ip_prefix.as_str()
+    };
+    format!(
+        "{} {} {protocol}{} and {whom}",
+        rule.direction,
+        rule.ethertype,
+        port.unwrap_or_default()
+    )
+}
+
+/// The security group of one Service.
+pub(super) fn group(wish: &GroupWish, have: &[SecurityGroup]) -> Plan<Step> {
+    let step = |change| Step {
+        of: wish.name.clone(),
+        change,
+        service: wish.service.clone(),
+        why: String::new(),
+    };
+    let mut plan = Plan::default();
+    if wish.goes {
+        plan.steps.extend(have.iter().map(|_| step(Change::DeleteGroup)));
+        return plan;
+    }
+    let Some(rules) = &wish.rules else {
+        return plan;
+    };
+    let none = SecurityGroup::default();
+    let group = match have {
+        [] => {
+            plan.steps
+                .push(step(Change::CreateGroup(wish.description.clone())));
+            &none
+        }
+        [group] => group,
+        several => {
+            plan.blocked.push(blocked(
+                wish.service.as_ref(),
+                &format!("security group {}", wish.name),
+                &format!("there {} times", several.len()),
+                "there once",
+            ));
+            return plan;
+        }
+    };
+    for rule in rules {
+        if !group.rules.iter().any(|have| same(have, rule)) {
+            plan.steps.push(step(Change::CreateRule(rule.clone())));
+        }
+    }
+    for have in &group.rules {
+        if !rules.iter().any(|rule| same(have, rule)) {
+            plan.steps
+                .push(step(Change::DeleteRule(sentence(have), have.id.clone())));
+        }
+    }
+    plan
+}
+
+/// What has to change of one port.
+#[derive(Default)]
+struct Due {
+    address: String,
+    add: Vec<GroupRef>,
+    remove: Vec<GroupRef>,
+}
+
+/// The groups of all nodes' ports: one write for each port.
+pub(super) fn ports(wish: &PortsWish, have: &BTreeMap<String, Port>) -> Plan<Step> {
+    let mut due: BTreeMap<&str, Due> = BTreeMap::new();
+    for (id, port) in have {
+        let secured = port.port_security_enabled != Some(false);
+        let mut add: Vec<GroupRef> = Vec::new();
+        for (address, server, group) in &wish.wanted {
+            let there = port.security_groups.contains(&group.id.to_string()) || add.contains(group);
+            let at =
+                port.device_id == *server && port.fixed_ips.iter().any(|fixed| fixed.ip_address == *address);
+            if secured && at && !there {
+                add.push(group.clone());
+            }
+        }
+        let unwanted = wish.unwanted.iter();
+        let remove: Vec<_> = unwanted
+            .filter(|gone| {
+                gone.id
+                    .known()
+                    .is_some_and(|id| port.security_groups.contains(id))
+            })
+            .cloned()
+            .collect();
+        if !add.is_empty() || !remove.is_empty() {
+            let address = port.fixed_ips.first().map(|fixed| fixed.ip_address.clone());
+            due.insert(
+                id,
+                Due {
+                    address: address.unwrap_or_else(|| id.clone()),
+                    add,
+                    remove,
+                },
+            );
+        }
+    }
+    Plan {
+        steps: due
+            .into_iter()
+            .map(|(id, due)| Step {
+                of: due.address,
+                change: Change::SetPortGroups {
+                    port: id.to_owned(),
+                    add: due.add,
+                    remove: due.remove,
+                },
+                service: None,
+                why: String::new(),
+            })
+            .collect(),
+        blocked: Vec::new(),
+    }
+}

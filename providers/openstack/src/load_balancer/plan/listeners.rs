@@ -1,0 +1,410 @@
+//! Listeners, pools, members and health monitors.
+
+use std::collections::BTreeSet;
+
+use ccm_core::{load_balancer::ServiceId, plan::Plan};
+
+use super::{
+    Site, blocked,
+    bodies::{self, FORWARDED_FOR},
+};
+use crate::load_balancer::{
+    bodies::{ListenerChange, MonitorChange, NewPersistence, PoolChange, Set},
+    desired::{Joined, Kept, MemberWish, PortWish, Who},
+    features::Feature,
+    names,
+    observe::{Branch, Slot, Twig},
+    records::{Listener, Member},
+    steps::{Change, Step},
+};
+
+/// Whose a listener is.
+fn belongs(site: &Site<'_>, listener: &Listener, who: &Who) -> bool {
+    if listener.tags.iter().any(|tag| names::is_service_tag(tag)) {
+        return listener.tags.contains(&who.tag);
+    }
+    // Made before there were tags; what has another name was made by a person.
+    who.owns(&site.tree.balancer.name) && listener.name.starts_with("listener_")
+}
+
+/// Whether the listener may become what the Service wants there: its own, or one without tags on its own load balancer
+/// that is of the right protocol already.
+fn usable(site: &Site<'_>, listener: &Listener, joined: &Joined, want: Option<&PortWish>) -> bool {
+    let untagged = !listener.tags.iter().any(|tag| names::is_service_tag(tag));
+    let fits = want.is_some_and(|want| want.protocol == listener.protocol);
+    belongs(site, listener, &joined.who) || (untagged && fits && joined.who.owns(&site.tree.balancer.name))
+}
+
+/// Deletes a listener that its Service wants no more, or wants otherwise than it can be made.
+pub(super) fn surplus(site: &Site<'_>, admitted: &[&Joined], branch: &Branch, plan: &mut Plan<Step>) {
+    let (listener, slot) = (&branch.listener, branch.slot());
+    let leaves = site
+        .wish
+        .leaving
+        .iter()
+        .any(|leaver| belongs(site, listener, &leaver.who));
+    if leaves {
+        return remove(site, branch, None, plan);
+    }
+    let Some(owner) = admitted
+        .iter()
+        .find(|joined| belongs(site, listener, &joined.who))
+    else {
+        return;
+    };
+    let want = owner.ports.iter().find(|port| port.slot == slot);
+    if want.is_some_and(|want| want.protocol == listener.protocol) {
+        return;
+    }
+    remove(site, branch, Some(&owner.who.service), plan);
+    if want.is_some()
+        && let Some(step) = plan.steps.last_mut()
+    {
+        step.why = format!("its protocol is {}", listener.protocol);
+    }
+}
+
+/// The pool first: it is found by its listener.
+pub(super) fn remove(site: &Site<'_>, branch: &Branch, service: Option<&ServiceId>, plan: &mut Plan<Step>) {
+    let slot = branch.slot();
+    if branch.twig.is_some() {
+        plan.steps.push(site.step(Change::DeletePool(slot), service));
+    }
+    plan.steps.push(site.step(Change::DeleteListener(slot), service));
+}
+
+/// Brings one port of a Service where it wants it.
+pub(super) fn port(
+    site: &Site<'_>,
+    admitted: &[&Joined],
+    joined: &Joined,
+    want: &PortWish,
+    plan: &mut Plan<Step>,
+) {
+    let service = Some(&joined.who.service);
+    let balancer = &site.tree.balancer.name;
+    match site.tree.branch(want.slot) {
+        Some(branch) if usable(site, &branch.listener, joined, Some(want)) => {
+            if branch.listener.protocol == want.protocol {
+                update(site, joined, want, branch, plan);
+            } else {
+                create(site, joined, want, plan);
+            }
+        }
+        Some(branch) => {
+            let goes = site.wish.leaving.iter().map(|leaver| &leaver.who);
+            let goes = goes
+                .chain(
+                    admitted
+                        .iter()
+                        .filter(|other| !other.ports.iter().any(|port| port.slot == want.slot))
+                        .map(|other| &other.who),
+                )
+                .any(|who| belongs(site, &branch.listener, who));
+            if goes {
+                create(site, joined, want, plan);
+            } else {
+                let tags = branch.listener.tags.iter();
+                let tags: Vec<_> = tags
+                    .filter(|tag| names::is_service_tag(tag))
+                    .map(String::as_str)
+                    .collect();
+                let have = if tags.is_empty() {
+                    "somebody else's".to_owned()
+                } else {
+                    format!("that of {}", tags.join(", "))
+                };
+                plan.blocked.push(blocked(
+                    service,
+                    &format!("listener {} of load balancer {balancer}", want.slot),
+                    &have,
+                    &format!("that of {}", joined.who.tag),
+                ));
+            }
+        }
+        None => create(site, joined, want, plan),
+    }
+}
+
+fn create(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Step>) {
+    let body = bodies::new_listener(site.wish, want, &site.tree.balancer.name, &joined.who.tag);
+    let service = Some(&joined.who.service);
+    plan.steps
+        .push(site.step(Change::CreateListener(want.slot, Box::new(body)), service));
+    create_pool(site, joined, want, plan);
+}
+
+fn create_pool(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Step>) {
+    let service = Some(&joined.who.service);
+    let body = bodies::new_pool(want, &site.tree.balancer.name);
+    plan.steps
+        .push(site.step(Change::CreatePool(want.slot, Box::new(body)), service));
+    members(
+        site,
+        want.slot,
+        want.members.as_deref(),
+        &Twig::default(),
+        service,
+        plan,
+    );
+    monitor(site, want, &Twig::default(), service, plan);
+}
+
+fn update(site: &Site<'_>, joined: &Joined, want: &PortWish, branch: &Branch, plan: &mut Plan<Step>) {
+    let service = Some(&joined.who.service);
+    let (change, why) = listener_change(site, joined, want, &branch.listener);
+    if change != ListenerChange::default() {
+        plan.steps.push(Step {
+            why,
+            ..site.step(Change::UpdateListener(want.slot, Box::new(change)), service)
+        });
+    }
+    let Some(twig) = &branch.twig else {
+        return create_pool(site, joined, want, plan);
+    };
+    if twig.pool.protocol != want.pool_protocol {
+        plan.steps.push(Step {
+            why: format!(
+                "its protocol is {}, not {}",
+                twig.pool.protocol, want.pool_protocol
+            ),
+            ..site.step(Change::DeletePool(want.slot), service)
+        });
+        return create_pool(site, joined, want, plan);
+    }
+    let have = twig.pool.session_persistence.as_ref();
+    let by_address = have.is_some_and(|have| have.kind == NewPersistence::SOURCE_IP.kind);
+    let change = PoolChange {
+        lb_algorithm: if twig.pool.lb_algorithm == want.method {
+            Set::Keep
+        } else {
+            Set::To(want.method.clone())
+        },
+        session_persistence: match (want.sticky, by_address) {
+            (true, false) => Set::To(NewPersistence::SOURCE_IP),
+            // Another kind is what a person chose.
+            (false, true) => Set::Clear,
+            _ => Set::Keep,
+        },
+        ..PoolChange::default()
+    };
+    if change != PoolChange::default() {
+        plan.steps
+            .push(site.step(Change::UpdatePool(want.slot, change), service));
+    }
+    members(site, want.slot, want.members.as_deref(), twig, service, plan);
+    monitor(site, want, twig, service, plan);
+}
+
+fn listener_change(
+    site: &Site<'_>,
+    joined: &Joined,
+    want: &PortWish,
+    have: &Listener,
+) -> (ListenerChange, String) {
+    let mut change = ListenerChange::default();
+    let mut why = Vec::new();
+    if site.wish.can.has(Feature::Tags) && !have.tags.contains(&joined.who.tag) {
+        let mut tags = have.tags.clone();
+        tags.push(joined.who.tag.clone());
+        change.tags = Set::To(tags);
+        why.push("its tag is missing".to_owned());
+    }
+    let mut number = |field: &str, have: Option<i64>, want: i64| match have {
+        Some(have) if have != want => {
+            why.push(format!("{field} {have} -> {want}"));
+            Set::To(want)
+        }
+        _ => Set::Keep,
+    };
+    change.connection_limit = number(
+        "connection limit",
+        Some(have.connection_limit.unwrap_or(-1)),
+        want.connection_limit,
+    );
+    if let Some(timeouts) = want.timeouts {
+        change.timeout_client_data = number(
+            "timeout-client-data",
+            have.timeout_client_data,
+            timeouts.timeout_client_data,
+        );
+        change.timeout_member_connect = number(
+            "timeout-member-connect",
+            have.timeout_member_connect,
+            timeouts.timeout_member_connect,
+        );
+        change.timeout_member_data = number(
+            "timeout-member-data",
+            have.timeout_member_data,
+            timeouts.timeout_member_data,
+        );
+        change.timeout_tcp_inspect = number(
+            "timeout-tcp-inspect",
+            have.timeout_tcp_inspect,
+            timeouts.timeout_tcp_inspect,
+        );
+    }
+    let inserts = have
+        .insert_headers
+        .get(FORWARDED_FOR)
+        .is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    if inserts != want.forwarded_for {
+        let mut headers = have.insert_headers.clone();
+        if want.forwarded_for {
+            headers.insert(FORWARDED_FOR.to_owned(), "true".to_owned());
+        } else {
+            headers.remove(FORWARDED_FOR);
+        }
+        change.insert_headers = Set::To(headers);
+        why.push(FORWARDED_FOR.to_owned());
+    }
+    if have.default_tls_container_ref != want.tls {
+        change.default_tls_container_ref = Set::To(want.tls.clone());
+        why.push("TLS container".to_owned());
+    }
+    if let Some(ranges) = &want.ranges {
+        let now = have.allowed_cidrs.as_deref().unwrap_or_default();
+        let open = now.is_empty() && bodies::everybody(&ranges.texts());
+        if !open && !ranges.same(now.iter().map(String::as_str)) {
+            change.allowed_cidrs = Set::To(ranges.texts());
+            why.push("source ranges".to_owned());
+        }
+    }
+    (change, why.join(", "))
+}
+
+fn members(
+    site: &Site<'_>,
+    slot: Slot,
+    want: Option<&[MemberWish]>,
+    twig: &Twig,
+    service: Option<&ServiceId>,
+    plan: &mut Plan<Step>,
+) {
+    let Some(want) = want else { return };
+    let wanted: BTreeSet<_> = want
+        .iter()
+        .map(|member| (member.address.as_str(), member.port))
+        .collect();
+    let there: BTreeSet<_> = twig.members.iter().map(Member::identity).collect();
+    let mut new: Vec<MemberWish> = want
+        .iter()
+        .filter(|member| !there.contains(&(member.address.as_str(), member.port)))
+        .cloned()
+        .collect();
+    let old: Vec<_> = there.difference(&wanted).collect();
+    let delete = |(address, port): &(&str, u16)| Change::DeleteMember(slot, (*address).to_owned(), *port);
+    if site.wish.serial {
+        for member in new {
+            let name = names::serial_member(&member.name, &member.address, member.port);
+            let member = MemberWish { name, ..member };
+            plan.steps
+                .push(site.step(Change::CreateMember(slot, member), service));
+        }
+        plan.steps.extend(
+            old.into_iter()
+                .map(|identity| site.step(delete(identity), service)),
+        );
+        return;
+    }
+    let changed = want.iter().any(|want| {
+        twig.members.iter().any(|have| {
+            have.identity() == (want.address.as_str(), want.port)
+                && (have.name != want.name || have.monitor_port != want.monitor_port)
+        })
+    });
+    if new.is_empty() && old.is_empty() && !changed {
+        return;
+    }
+    let fresh = twig.members.is_empty();
+    if !changed && old.is_empty() && (fresh || site.wish.can.has(Feature::AdditiveMembers)) {
+        let new = std::mem::take(&mut new);
+        let change = if site.wish.can.has(Feature::AdditiveMembers) {
+            Change::AddMembers(slot, new)
+        } else {
+            Change::SetMembers(slot, new)
+        };
+        plan.steps.push(site.step(change, service));
+    } else if !changed
+        && new.is_empty()
+        && let [gone] = old.as_slice()
+    {
+        plan.steps.push(site.step(delete(gone), service));
+    } else {
+        plan.steps
+            .push(site.step(Change::SetMembers(slot, want.to_vec()), service));
+    }
+}
+
+/// The members of a Service that keeps what it has.
+pub(super) fn follow(site: &Site<'_>, kept: &Kept, plan: &mut Plan<Step>) {
+    for (slot, want) in &kept.follows {
+        let Some(branch) = site.tree.branch(*slot) else {
+            continue;
+        };
+        let Some(twig) = &branch.twig else { continue };
+        if !belongs(site, &branch.listener, &kept.who) {
+            continue;
+        }
+        // Where they are and how they are checked is as with those that are there.
+        let known = twig.members.first();
+        let want: Vec<_> = want
+            .iter()
+            .map(|member| {
+                let same = twig
+                    .members
+                    .iter()
+                    .find(|have| have.identity() == (member.address.as_str(), member.port));
+                let known = same.or(known);
+                MemberWish {
+                    name: same.map_or_else(|| member.name.clone(), |same| same.name.clone()),
+                    subnet: known.map(|known| known.subnet_id.clone()).unwrap_or_default(),
+                    monitor_port: known.and_then(|known| known.monitor_port),
+                    ..member.clone()
+                }
+            })
+            .collect();
+        members(site, *slot, Some(&want), twig, None, plan);
+    }
+}
+
+fn monitor(
+    site: &Site<'_>,
+    want: &PortWish,
+    twig: &Twig,
+    service: Option<&ServiceId>,
+    plan: &mut Plan<Step>,
+) {
+    let slot = want.slot;
+    let create = |wish| bodies::new_monitor(wish, want.index, &site.tree.balancer.name);
+    match (&twig.monitor, want.monitor) {
+        (None, None) => {}
+        (None, Some(wish)) => plan
+            .steps
+            .push(site.step(Change::CreateMonitor(slot, create(wish)), service)),
+        (Some(_), None) => plan.steps.push(site.step(Change::DeleteMonitor(slot), service)),
+        (Some(have), Some(wish)) if have.kind != wish.check.kind() => {
+            let why = format!("its type is {}, not {}", have.kind, wish.check.kind());
+            plan.steps.push(Step {
+                why,
+                ..site.step(Change::DeleteMonitor(slot), service)
+            });
+            plan.steps
+                .push(site.step(Change::CreateMonitor(slot, create(wish)), service));
+        }
+        (Some(have), Some(wish)) => {
+            let set = |have: i64, want: i64| if have == want { Set::Keep } else { Set::To(want) };
+            let change = MonitorChange {
+                delay: set(have.delay, wish.pace.delay),
+                timeout: set(have.timeout, wish.pace.timeout),
+                max_retries: set(have.max_retries, wish.pace.max_retries),
+                max_retries_down: set(have.max_retries_down, wish.pace.max_retries_down),
+                ..MonitorChange::default()
+            };
+            if change != MonitorChange::default() {
+                plan.steps
+                    .push(site.step(Change::UpdateMonitor(slot, change), service));
+            }
+        }
+    }
+}

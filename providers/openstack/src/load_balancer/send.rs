@@ -1,0 +1,354 @@
+//! One call for each change; ids come from what was observed.
+
+use ccm_core::{Error, ErrorKind, Outcome, Priority, Result};
+
+use super::{
+    bodies::{
+        FloatingIpChange, LoadBalancerChange, MemberBody, NewFloatingIp, NewListener, NewMonitor, NewPool,
+        NewRule, NewSecurityGroup, PortChange, Set,
+    },
+    desired::{FloatingWish, MemberWish, RuleTuple},
+    fold::Reply,
+    observe::{Observed, Sight, Slot, Tree, Twig},
+    plan::member,
+    reads::Reads,
+    steps::{Change, Step},
+    writes::Writes,
+};
+use crate::client::Api;
+
+/// Makes changes.
+pub(super) struct Sender<'a> {
+    reads: &'a Reads,
+    writes: Writes<'a>,
+    priority: Priority,
+}
+
+/// What is needed is not in what was observed: it has to be looked at again.
+type Sent = Result<Option<Reply>>;
+
+fn id(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}
+
+macro_rules! some {
+    ($value:expr) => {
+        match $value {
+            Some(value) => value,
+            None => return Ok(None),
+        }
+    };
+}
+
+impl<'a> Sender<'a> {
+    pub(super) fn new(api: &'a Api, reads: &'a Reads, priority: Priority) -> Self {
+        Self {
+            reads,
+            writes: Writes::new(api, reads, priority),
+            priority,
+        }
+    }
+
+    /// `None`: an id is not known.
+    pub(super) async fn send(&self, step: &Step, observed: &Observed) -> Sent {
+        match observed {
+            Observed::Balancers(sight) => match &step.change {
+                Change::CreateBalancer(body) => {
+                    let made = self.writes.create_load_balancer(body).await?;
+                    Ok(Some(Reply::Balancer(Box::new(made))))
+                }
+                Change::CreateFloating(_)
+                | Change::AttachFloating(_)
+                | Change::DetachFloating(_)
+                | Change::DeleteFloating(_) => self.floating(&step.change, sight).await,
+                change => {
+                    let tree = some!(sight.trees.first());
+                    let balancer = some!(id(&tree.balancer.id));
+                    self.below(change, tree, balancer).await
+                }
+            },
+            Observed::Groups(groups) => {
+                let group = groups.first();
+                match &step.change {
+                    Change::CreateGroup(description) => {
+                        let body = NewSecurityGroup {
+                            name: step.of.clone(),
+                            description: description.clone(),
+                        };
+                        let made = self.writes.create_security_group(&body).await?;
+                        Ok(Some(Reply::Group(Box::new(made))))
+                    }
+                    Change::DeleteGroup => {
+                        let group = some!(group.and_then(|group| id(&group.id)));
+                        self.writes.delete_security_group(&step.of, group).await?;
+                        Ok(Some(Reply::Nothing))
+                    }
+                    Change::CreateRule(rule) => {
+                        let group = some!(group.and_then(|group| id(&group.id)));
+                        let made = self.writes.create_rule(&step.of, &new_rule(group, rule)).await?;
+                        Ok(Some(Reply::Rule(Box::new(made))))
+                    }
+                    Change::DeleteRule(_, rule) => {
+                        let group = some!(group.and_then(|group| id(&group.id)));
+                        let rule = some!(id(rule));
+                        self.writes.delete_rule((&step.of, group), rule).await?;
+                        Ok(Some(Reply::Nothing))
+                    }
+                    _ => Err(mismatch(step)),
+                }
+            }
+            Observed::Ports(ports) => match &step.change {
+                Change::SetPortGroups { port, add, remove } => {
+                    let port = some!(ports.get(port));
+                    let mut groups = port.security_groups.clone();
+                    groups.retain(|group| !remove.iter().any(|gone| gone.id.known() == Some(group)));
+                    for group in add {
+                        groups.push(group.id.get()?.clone());
+                    }
+                    let body = PortChange {
+                        security_groups: Set::To(groups),
+                    };
+                    let now = self.writes.update_port(port, &body).await?;
+                    Ok(Some(Reply::Port(Box::new(now))))
+                }
+                _ => Err(mismatch(step)),
+            },
+        }
+    }
+
+    async fn floating(&self, change: &Change, sight: &Sight) -> Sent {
+        let tree = sight.trees.first();
+        let port = tree.map(|tree| tree.balancer.vip_port_id.as_str());
+        let find = |address: &String| {
+            let attached = tree.and_then(|tree| tree.floating.as_ref());
+            let mut all = attached.into_iter().chain(&sight.floating);
+            all.find(|floating| floating.floating_ip_address == *address)
+        };
+        match change {
+            Change::CreateFloating(wish) => {
+                let port = some!(port.and_then(id));
+                self.create_floating(wish, port).await
+            }
+            Change::AttachFloating(address) => {
+                let port = some!(port.and_then(id));
+                let floating = some!(find(address));
+                let body = FloatingIpChange {
+                    port_id: Set::To(port.to_owned()),
+                };
+                let now = self.writes.update_floating_ip(port, &floating.id, &body).await?;
+                Ok(Some(Reply::Floating(Box::new(now))))
+            }
+            Change::DetachFloating(address) => {
+                let floating = some!(find(address));
+                let body = FloatingIpChange { port_id: Set::Clear };
+                self.writes
+                    .update_floating_ip(&floating.port_id, &floating.id, &body)
+                    .await?;
+                Ok(Some(Reply::Nothing))
+            }
+            Change::DeleteFloating(address) => {
+                let floating = some!(find(address));
+                let floating_id = some!(id(&floating.id));
+                self.writes
+                    .delete_floating_ip(&floating.port_id, floating_id)
+                    .await?;
+                Ok(Some(Reply::Nothing))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// From the first of the subnets that has one left.
+    async fn create_floating(&self, wish: &FloatingWish, port: &str) -> Sent {
+        let mut subnets: Vec<_> = wish.subnets.iter().map(String::as_str).collect();
+        if subnets.is_empty() {
+            subnets.push("");
+        }
+        let mut last = None;
+        for subnet in subnets {
+            let body = NewFloatingIp {
+                floating_network_id: wish.network.clone().unwrap_or_default(),
+                port_id: port.to_owned(),
+                description: wish.description.clone(),
+                subnet_id: subnet.to_owned(),
+                floating_ip_address: wish.address.clone(),
+            };
+            match self.writes.create_floating_ip(&body).await {
+                Ok(made) => return Ok(Some(Reply::Floating(Box::new(made)))),
+                // It may be there all the same.
+                Err(error) if error.outcome() == Outcome::Unknown => return Err(error),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| {
+            Error::new(
+                ErrorKind::Unexpected,
+                "there is no subnet to take an address from",
+            )
+        }))
+    }
+
+    async fn below(&self, change: &Change, tree: &Tree, balancer: &str) -> Sent {
+        match change {
+            Change::DeleteBalancer { cascade, .. } => {
+                self.writes.delete_load_balancer(balancer, *cascade).await?;
+            }
+            Change::Retag { add, remove } => {
+                let mut tags = tree.balancer.tags.clone();
+                tags.retain(|tag| !remove.contains(tag));
+                for tag in add {
+                    if !tags.contains(tag) {
+                        tags.push(tag.clone());
+                    }
+                }
+                let body = LoadBalancerChange {
+                    tags: Set::To(tags),
+                    ..LoadBalancerChange::default()
+                };
+                self.writes.update_load_balancer(balancer, &body).await?;
+            }
+            Change::CreateListener(_, body) => {
+                let body = NewListener {
+                    loadbalancer_id: balancer.to_owned(),
+                    ..(**body).clone()
+                };
+                let made = self.writes.create_listener(&body).await?;
+                return Ok(Some(Reply::Listener(Box::new(made))));
+            }
+            Change::UpdateListener(slot, body) => {
+                let listener = some!(listener(tree, *slot));
+                self.writes.update_listener(balancer, listener, body).await?;
+            }
+            Change::DeleteListener(slot) => {
+                let listener = some!(listener(tree, *slot));
+                self.writes.delete_listener(balancer, listener).await?;
+            }
+            Change::CreatePool(slot, body) => {
+                let listener = some!(listener(tree, *slot));
+                let body = NewPool {
+                    listener_id: listener.to_owned(),
+                    ..(**body).clone()
+                };
+                let made = self.writes.create_pool(balancer, &body).await?;
+                return Ok(Some(Reply::Pool(Box::new(made))));
+            }
+            Change::DeleteLoosePool(pool) => {
+                self.writes.delete_pool(balancer, pool).await?;
+            }
+            Change::UpdatePool(slot, _)
+            | Change::DeletePool(slot)
+            | Change::AddMembers(slot, _)
+            | Change::SetMembers(slot, _)
+            | Change::CreateMember(slot, _)
+            | Change::DeleteMember(slot, ..)
+            | Change::CreateMonitor(slot, _)
+            | Change::UpdateMonitor(slot, _)
+            | Change::DeleteMonitor(slot) => {
+                let twig = some!(tree.branch(*slot).and_then(|branch| branch.twig.as_ref()));
+                let pool = some!(id(&twig.pool.id));
+                return self.in_pool(change, twig, balancer, pool).await;
+            }
+            _ => return Ok(None),
+        }
+        Ok(Some(Reply::Nothing))
+    }
+
+    async fn in_pool(&self, change: &Change, twig: &Twig, balancer: &str, pool: &str) -> Sent {
+        let monitor = twig.monitor.as_ref().and_then(|monitor| id(&monitor.id));
+        match change {
+            Change::UpdatePool(_, body) => drop(self.writes.update_pool(balancer, pool, body).await?),
+            Change::DeletePool(_) => self.writes.delete_pool(balancer, pool).await?,
+            Change::AddMembers(_, members) => {
+                let bodies: Vec<_> = members.iter().map(member).collect();
+                self.writes.add_members(balancer, pool, &bodies).await?;
+            }
+            Change::SetMembers(_, members) => {
+                let bodies = self.merged(pool, members).await?;
+                self.writes.set_members(balancer, pool, &bodies).await?;
+            }
+            Change::CreateMember(_, wish) => {
+                // What is made one by one has neither a subnet nor a monitor's port of its own.
+                let body = MemberBody {
+                    subnet_id: String::new(),
+                    ..member(wish)
+                };
+                self.writes.create_member(balancer, pool, &body).await?;
+            }
+            Change::DeleteMember(_, address, port) => {
+                let identity = (address.as_str(), *port);
+                let known = twig.members.iter().find(|member| member.identity() == identity);
+                let mut gone = known.map(|member| member.id.clone()).unwrap_or_default();
+                if gone.is_empty() {
+                    let now = self.reads.members_uncached(pool, self.priority).await?;
+                    let found = now.iter().find(|member| member.identity() == identity);
+                    gone = some!(found).id.clone();
+                }
+                self.writes.delete_member(balancer, pool, &gone).await?;
+            }
+            Change::CreateMonitor(_, body) => {
+                let body = NewMonitor {
+                    pool_id: pool.to_owned(),
+                    ..body.clone()
+                };
+                let made = self.writes.create_monitor(balancer, &body).await?;
+                return Ok(Some(Reply::Monitor(Box::new(made))));
+            }
+            Change::UpdateMonitor(_, body) => {
+                self.writes.update_monitor(balancer, some!(monitor), body).await?;
+            }
+            Change::DeleteMonitor(_) => {
+                self.writes.delete_monitor(balancer, pool, some!(monitor)).await?;
+            }
+            _ => return Ok(None),
+        }
+        Ok(Some(Reply::Nothing))
+    }
+
+    /// The whole list, with what people have set on those that stay.
+    async fn merged(&self, pool: &str, members: &[MemberWish]) -> Result<Vec<MemberBody>> {
+        let now = self.reads.members_uncached(pool, self.priority).await?;
+        let bodies = members.iter().map(|wish| {
+            let body = member(wish);
+            let same = now
+                .iter()
+                .find(|have| have.identity() == (wish.address.as_str(), wish.port));
+            match same {
+                None => body,
+                Some(have) => MemberBody {
+                    // Neither can be changed.
+                    subnet_id: have.subnet_id.clone(),
+                    monitor_address: have.monitor_address.clone(),
+                    weight: have.weight,
+                    backup: have.backup,
+                    admin_state_up: have.admin_state_up,
+                    ..body
+                },
+            }
+        });
+        Ok(bodies.collect())
+    }
+}
+
+fn listener(tree: &Tree, slot: Slot) -> Option<&str> {
+    id(&tree.branch(slot)?.listener.id)
+}
+
+fn mismatch(step: &Step) -> Error {
+    Error::new(
+        ErrorKind::Unexpected,
+        "this is no step of this part; this is a bug",
+    )
+    .with_context("step", step.to_string())
+}
+
+fn new_rule(group: &str, rule: &RuleTuple) -> NewRule {
+    NewRule {
+        security_group_id: group.to_owned(),
+        direction: "ingress",
+        ethertype: rule.ethertype,
+        protocol: rule.protocol.clone(),
+        port_range_min: rule.port,
+        port_range_max: rule.port,
+        remote_ip_prefix: rule.range.clone(),
+    }
+}

@@ -1,0 +1,174 @@
+//! A load balancer comes, changes and goes.
+
+use crate::stage::{ADDRESS, ID, INTERNAL, KEEP, Stage, annotate, service};
+
+const GROUPS: &str = "manage-security-groups = true\ncreate-monitor = true";
+
+#[tokio::test]
+async fn a_service_gets_its_load_balancer_in_few_calls_and_loses_it_again() {
+    let mut stage = Stage::new(6, GROUPS).await;
+    stage.services.push(service("web", &[80, 443, 8080]));
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let (writes, reads) = stage.cost();
+    assert!(reads <= 18, "{:?}", stage.sim.call_counts());
+    assert!(writes <= 14, "{:?}", stage.sim.call_counts());
+
+    let balancers = stage.balancers();
+    let [balancer] = balancers.as_slice() else {
+        panic!("{balancers:#?}")
+    };
+    assert_eq!(balancer.loadbalancer.name, "kube_service_kubernetes_shop_web");
+    assert_eq!((balancer.listeners.len(), balancer.members.len()), (3, 18));
+    assert_eq!(balancer.healthmonitors.len(), 3);
+    let web = stage.service("web");
+    assert_eq!(web.annotation(ID), Some(balancer.loadbalancer.id.as_str()));
+    let address = web.annotation(ADDRESS).unwrap().to_owned();
+    assert_eq!(stage.address("web"), address);
+
+    stage.sim.clear_calls();
+    stage.settle().await;
+    assert_eq!(stage.cost().0, 0, "{:?}", stage.sim.call_counts());
+    stage.restart().await;
+    stage.sim.clear_calls();
+    stage.settle().await;
+    let (writes, reads) = stage.cost();
+    assert!(reads <= 15, "{:?}", stage.sim.call_counts());
+    assert_eq!(writes, 0, "{:?}", stage.sim.call_counts());
+
+    stage.join();
+    stage.sim.clear_calls();
+    stage.settle().await;
+    let (writes, reads) = stage.cost();
+    // Three of them are looks at the load balancer at work.
+    assert!(reads <= 6, "{:?}", stage.sim.call_counts());
+    assert_eq!(writes, 4, "{:?}", stage.sim.call_counts());
+    assert_eq!(stage.balancers()[0].members.len(), 21);
+
+    stage.nodes.pop();
+    stage.settle().await;
+    assert_eq!(stage.balancers()[0].members.len(), 18);
+
+    stage.service("web").deleting = true;
+    stage.sim.clear_calls();
+    stage.settle().await;
+    let (writes, reads) = stage.cost();
+    assert!(reads <= 5, "{:?}", stage.sim.call_counts());
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert!(stage.services.is_empty() && stage.balancers().is_empty());
+    // One of the seven nodes left the cluster; its port had the group, too.
+    assert!(writes <= 10, "{:?}", stage.sim.call_counts());
+}
+
+#[tokio::test]
+async fn ports_come_change_and_go_in_place() {
+    let mut stage = Stage::new(2, "").await;
+    stage.services.push(service("web", &[80, 443]));
+    stage.settle().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    let web = stage.service("web");
+    web.ports = service("web", &[443, 8080]).ports;
+    annotate(web, "loadbalancer.openstack.org/connection-limit", Some("7"));
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let balancer = stage.balancers().remove(0);
+    assert_eq!(balancer.loadbalancer.id, id);
+    let mut ports: Vec<_> = balancer
+        .listeners
+        .iter()
+        .map(|listener| {
+            let get = |key: &str| listener.attributes[key].as_i64().unwrap();
+            (get("protocol_port"), get("connection_limit"))
+        })
+        .collect();
+    ports.sort_unstable();
+    assert_eq!(ports, [(443, 7), (8080, 7)]);
+    assert_eq!((balancer.pools.len(), balancer.members.len()), (2, 4));
+
+    // The same port with another protocol is made anew, and the proxy protocol needs another pool.
+    let web = stage.service("web");
+    annotate(web, "loadbalancer.openstack.org/x-forwarded-for", Some("true"));
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let balancer = stage.balancers().remove(0);
+    assert!(
+        balancer
+            .listeners
+            .iter()
+            .all(|listener| listener.attributes["protocol"] == "HTTP")
+    );
+    let web = stage.service("web");
+    annotate(web, "loadbalancer.openstack.org/x-forwarded-for", None);
+    annotate(web, "loadbalancer.openstack.org/proxy-protocol", Some("true"));
+    stage.settle().await;
+    let balancer = stage.balancers().remove(0);
+    assert!(
+        balancer
+            .pools
+            .iter()
+            .all(|pool| pool.attributes["protocol"] == "PROXY")
+    );
+    assert_eq!(balancer.members.len(), 4);
+}
+
+#[tokio::test]
+async fn an_internal_service_has_no_floating_address_and_a_kept_one_survives() {
+    let mut stage = Stage::new(1, "").await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    let public = stage.address("web");
+    annotate(stage.service("web"), KEEP, Some("true"));
+    annotate(stage.service("web"), INTERNAL, Some("true"));
+    stage.settle().await;
+    let private = stage.address("web");
+    assert_ne!(public, private);
+    assert_eq!(stage.sim.call_counts().get("floatingip_delete"), None);
+
+    // It comes back if it is asked for.
+    annotate(stage.service("web"), INTERNAL, None);
+    stage.service("web").load_balancer_ip = public.as_str().into();
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(stage.address("web"), public);
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert!(stage.balancers().is_empty());
+    assert_eq!(stage.sim.call_counts().get("floatingip_delete"), None);
+}
+
+#[tokio::test]
+async fn a_shared_load_balancer_outlives_its_owner() {
+    let mut stage = Stage::new(1, "").await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    for (name, port) in [("api", 81), ("more", 82), ("same", 80)] {
+        let mut service = service(name, &[port]);
+        annotate(&mut service, ID, Some(&id));
+        stage.services.push(service);
+        stage.settle().await;
+    }
+    // Two may share it.
+    let complaints = stage.complaints().join("\n");
+    assert!(
+        complaints.contains("already shared by 2 Services"),
+        "{complaints}"
+    );
+    assert_eq!(stage.balancers()[0].listeners.len(), 2);
+    assert_eq!(stage.address("api"), stage.address("web"));
+    assert_eq!(stage.address("more"), "");
+    stage
+        .services
+        .retain(|service| ["web", "api"].contains(&&*service.id.name));
+    stage.settle().await;
+
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    let balancer = stage.balancers().remove(0);
+    assert_eq!(balancer.loadbalancer.id, id);
+    assert_eq!(balancer.listeners.len(), 1);
+    stage.service("api").deleting = true;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert!(stage.balancers().is_empty() && stage.services.is_empty());
+}

@@ -1,0 +1,224 @@
+//! A cluster on the simulated cloud, and what the service controller does with it.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use ccm_core::{
+    AddressType, Cloud, Freshness, Labels, NodeAddress, NodeView, Priority,
+    load_balancer::{
+        Ask, ClusterMark, ClusterView, Marks, MemberState, NodeSet, PartReport, PartState, Protocol, Request,
+        ServiceId, ServiceNode, ServicePort, ServiceView, World,
+    },
+};
+use ccm_sim::openstack::{BalancerState, Config, OpenStack, ServerSpec};
+
+use crate::cloud::build;
+
+pub(crate) const ID: &str = "loadbalancer.openstack.org/load-balancer-id";
+pub(crate) const ADDRESS: &str = "loadbalancer.openstack.org/load-balancer-address";
+pub(crate) const INTERNAL: &str = "service.beta.kubernetes.io/openstack-internal-load-balancer";
+pub(crate) const KEEP: &str = "loadbalancer.openstack.org/keep-floatingip";
+
+pub(crate) struct Stage {
+    pub(crate) sim: OpenStack,
+    pub(crate) cloud: Arc<dyn Cloud>,
+    pub(crate) services: Vec<ServiceView>,
+    pub(crate) nodes: Vec<ServiceNode>,
+    conf: String,
+    /// The last reports of the last time.
+    pub(crate) reports: Vec<PartReport>,
+}
+
+pub(crate) fn service(name: &str, ports: &[u16]) -> ServiceView {
+    ServiceView {
+        id: ServiceId::new("shop", name, format!("uid-{name}")),
+        finalizers: vec![ServiceView::FINALIZER.into()],
+        is_load_balancer: true,
+        allocates_node_ports: true,
+        ports: ports
+            .iter()
+            .map(|port| ServicePort {
+                protocol: Protocol::Tcp,
+                port: *port,
+                node_port: 30000 + *port,
+                ..ServicePort::default()
+            })
+            .collect(),
+        ..ServiceView::default()
+    }
+}
+
+pub(crate) fn annotate(service: &mut ServiceView, key: &str, value: Option<&str>) {
+    let mut all: BTreeMap<String, String> = service
+        .annotations
+        .iter()
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    match value {
+        Some(value) => drop(all.insert(key.to_owned(), value.to_owned())),
+        None => drop(all.remove(key)),
+    }
+    service.annotations = all
+        .iter()
+        .map(|(k, v)| (k.as_str(), v.as_str()))
+        .collect::<Labels>();
+}
+
+impl Stage {
+    pub(crate) async fn new(nodes: usize, more: &str) -> Self {
+        let sim = OpenStack::start(Config::default()).await.unwrap();
+        let conf = format!("{}\n[LoadBalancer]\n{more}\n", sim.cloud_conf());
+        let cloud = build(&conf).await.unwrap();
+        let mut stage = Self {
+            sim,
+            cloud,
+            services: Vec::new(),
+            nodes: Vec::new(),
+            conf,
+            reports: Vec::new(),
+        };
+        for _ in 0..nodes {
+            stage.join();
+        }
+        stage.sim.clear_calls();
+        stage
+    }
+
+    /// One more node.
+    pub(crate) fn join(&mut self) {
+        let name = format!("node-{}", self.nodes.len());
+        let id = self.sim.create_server(&ServerSpec::named(&name)).unwrap();
+        let port = self.sim.server_ports(&id).remove(0);
+        let address = self.sim.port_addresses(&port)[0];
+        self.nodes.push(ServiceNode {
+            view: Arc::new(NodeView {
+                name: name.clone(),
+                uid: format!("uid-of-{name}"),
+                provider_id: Some(format!("openstack:///{id}")),
+                ..NodeView::default()
+            }),
+            addresses: [NodeAddress::new(AddressType::InternalIP, address.to_string())].into(),
+            eligible: true,
+        });
+    }
+
+    /// A new process.
+    pub(crate) async fn restart(&mut self) {
+        self.cloud = build(&self.conf).await.unwrap();
+    }
+
+    fn request(&self) -> Request {
+        let world = World {
+            services: self.services.iter().cloned().map(Arc::new).collect(),
+            cluster: ClusterView {
+                name: "kubernetes".into(),
+                marks: Marks::Known(ClusterMark::of("kube-system-uid")),
+                nodes: self.nodes.iter().cloned().collect::<NodeSet>(),
+            },
+        };
+        let ask = Ask {
+            freshness: Freshness::AtMost(Duration::from_secs(3600)),
+            priority: Priority::User,
+        };
+        Request::new(Arc::new(world), ask)
+    }
+
+    /// Runs every part until nothing more happens, and writes what is said into the Services.
+    pub(crate) async fn settle(&mut self) {
+        for _ in 0..60 {
+            let request = self.request();
+            let balancers = self.cloud.load_balancers().unwrap();
+            let survey = balancers.survey(&request).await.unwrap();
+            let mut moved = false;
+            self.reports.clear();
+            for part in &survey.parts {
+                let mut report = balancers.run(part, &request).await;
+                while let PartState::Parked { until, .. } = report.state {
+                    moved = true;
+                    pass(until.saturating_duration_since(tokio::time::Instant::now())).await;
+                    let part = report.renamed.as_ref().unwrap_or(part);
+                    report = balancers.run(part, &request).await;
+                }
+                moved |= report.pass_steps > 0 || !report.next.is_empty() || report.renamed.is_some();
+                self.reports.push(report);
+            }
+            let mut gone = Vec::new();
+            for member in self.reports.iter().flat_map(|report| &report.members) {
+                let Some(service) = self.services.iter_mut().find(|one| one.id == member.service) else {
+                    continue;
+                };
+                if !member.finished {
+                    continue;
+                }
+                let before = service.clone();
+                for (key, value) in &member.effects.annotations {
+                    annotate(service, key, value.as_deref());
+                }
+                if let Some(ingress) = &member.effects.ingress {
+                    service.ingress.clone_from(ingress);
+                }
+                if !service.wants_load_balancer() {
+                    service.ingress.clear();
+                    service.finalizers.clear();
+                    gone.extend(service.deleting.then(|| service.id.clone()));
+                }
+                moved |= before != *service;
+            }
+            self.services.retain(|service| !gone.contains(&service.id));
+            if !moved {
+                return;
+            }
+        }
+        panic!("it does not come to rest: {:#?}", self.reports);
+    }
+
+    pub(crate) fn service(&mut self, name: &str) -> &mut ServiceView {
+        let found = self.services.iter_mut().find(|service| &*service.id.name == name);
+        found.unwrap()
+    }
+
+    pub(crate) fn address(&self, name: &str) -> String {
+        let found = self.services.iter().find(|service| &*service.id.name == name);
+        let ingress = found.unwrap().ingress.first();
+        ingress
+            .and_then(|ingress| ingress.ip.as_deref())
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    /// How the last passes ended for a Service, where not well.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for report in &self.reports {
+            match &report.state {
+                PartState::Failed(error) => all.push(error.report()),
+                PartState::Blocked(why) => all.push(why.clone()),
+                _ => {}
+            }
+            all.extend(report.blocked.iter().map(ToString::to_string));
+            all.extend(report.members.iter().filter_map(|member| match &member.state {
+                MemberState::Held(error) => Some(error.report()),
+                _ => None,
+            }));
+        }
+        all
+    }
+
+    /// Writes and reads since the last time, without authentication.
+    pub(crate) fn cost(&self) -> (usize, usize) {
+        let calls = self.sim.calls();
+        let calls = calls.iter().filter(|call| call.service != "identity");
+        let (reads, writes): (Vec<_>, Vec<_>) = calls.partition(|call| call.method == "GET");
+        (writes.len(), reads.len())
+    }
+
+    pub(crate) fn balancers(&self) -> Vec<BalancerState> {
+        self.sim.load_balancers()
+    }
+}
+
+/// So much time passes.
+pub(crate) async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
