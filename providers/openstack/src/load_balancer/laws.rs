@@ -201,7 +201,7 @@ impl Lawful for Model {
                 name: body.name.clone(),
                 tags: body.tags.clone(),
                 vip_address: format!("10.9.{}.{}", serial / 250, serial % 250),
-                vip_port_id: format!("vip-{serial}"),
+                vip_port_id: format!("vip-new-{serial}"),
                 vip_subnet_id: body.vip_subnet_id.clone(),
                 provisioning_status: Provisioning::Active,
                 ..LoadBalancer::default()
