@@ -33,7 +33,7 @@ pub const NAME: &str = provider_id::SCHEME;
 
 register_provider! {
     name: NAME,
-    summary: "OpenStack: Keystone, Nova and Neutron",
+    summary: "OpenStack: Keystone, Nova, Neutron and Octavia",
     build: build,
     validate: validate,
     config_reference: config_reference,

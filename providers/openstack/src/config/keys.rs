@@ -97,7 +97,7 @@ config_section! {
 }
 
 config_section! {
-    /// Load balancers for Services. Accepted and checked; this version does not manage load balancers yet.
+    /// Load balancers for Services.
     pub(crate) struct LoadBalancer {
         /// Whether load balancers are managed.
         "enabled" => pub(crate) enabled: bool = true,
@@ -159,7 +159,7 @@ config_section! {
 }
 
 config_section! {
-    /// A class of load balancers that a Service may choose. Accepted and checked; not used yet.
+    /// A class of load balancers that a Service may choose with the annotation `loadbalancer.openstack.org/class`.
     pub(crate) struct LoadBalancerClass {
         /// External network for floating addresses.
         "floating-network-id" => pub(crate) floating_network_id: String,

@@ -17,7 +17,6 @@ const STEPS: u32 = 23;
 const STEPS_MAX: u32 = 64;
 
 /// By what load balancers are made.
-#[allow(dead_code, reason = "the plan model of Services is built on it")]
 #[derive(Clone, Debug)]
 pub(crate) struct LoadBalancing {
     /// `[LoadBalancer]`.

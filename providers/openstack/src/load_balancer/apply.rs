@@ -108,6 +108,7 @@ impl<C: Cloud> Calls<C> {
         }
         let mut sight = Sight {
             external: self.external(reads, members, ask.priority).await?,
+            marks: self.cluster.lock().marks.clone(),
             ..Sight::default()
         };
         let port = balancers.first().map(|balancer| balancer.vip_port_id.as_str());

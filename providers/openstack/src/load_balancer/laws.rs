@@ -10,7 +10,7 @@ use std::{
 
 use ccm_core::{
     load_balancer::{ClusterMark, ClusterView, Marks, Ownership},
-    plan::{Gathered, Member},
+    plan::{Gathered, Member as Joiner},
     testkit::laws::{Lawful, laws},
 };
 
@@ -22,7 +22,7 @@ use super::{
     model::{Directory, Entry, Model},
     names,
     observe::{Observed, Sight, Tree},
-    records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule, SecurityGroup},
+    records::{FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, Provisioning, Rule, SecurityGroup},
     steps::{Change, Step},
 };
 use crate::instances::records::Port;
@@ -64,7 +64,7 @@ fn tree_text(tree: &Tree) -> String {
         .map(|branch| {
             let listener = &branch.listener;
             let twig = branch.twig.as_ref().map(|twig| {
-                let members: BTreeSet<_> = twig.members.iter().map(|member| member.identity()).collect();
+                let members: BTreeSet<_> = twig.members.iter().map(Member::identity).collect();
                 let monitor = twig
                     .monitor
                     .as_ref()
@@ -91,7 +91,7 @@ impl Lawful for Model {
     type Truth = Truth;
     type Shape = Vec<String>;
 
-    fn view(&self, truth: &Truth, key: &Key, _: &[Member<Self>]) -> Observed {
+    fn view(&self, truth: &Truth, key: &Key, _: &[Joiner<Self>]) -> Observed {
         match key {
             Key::Balancer(_) | Key::New(_) => {
                 let trees = truth
@@ -110,6 +110,7 @@ impl Lawful for Model {
                     trees: trees.collect(),
                     floating: truth.floating.clone(),
                     external: true,
+                    marks: marks(),
                 })
             }
             Key::Group(name) => {
@@ -166,7 +167,7 @@ impl Lawful for Model {
         }
     }
 
-    fn inputs(&self, _: &Key, members: &[Member<Self>], _: &ClusterView) -> Gathered<Inputs> {
+    fn inputs(&self, _: &Key, members: &[Joiner<Self>], _: &ClusterView) -> Gathered<Inputs> {
         let found = Found {
             vip_subnet: "sub".into(),
             member_subnet: "sub".into(),
@@ -200,7 +201,7 @@ impl Lawful for Model {
                 name: body.name.clone(),
                 tags: body.tags.clone(),
                 vip_address: format!("10.9.{}.{}", serial / 250, serial % 250),
-                vip_port_id: format!("vip-{serial}"),
+                vip_port_id: format!("vip-new-{serial}"),
                 vip_subnet_id: body.vip_subnet_id.clone(),
                 provisioning_status: Provisioning::Active,
                 ..LoadBalancer::default()
@@ -320,9 +321,8 @@ impl Lawful for Model {
         match (desired, observed) {
             (Desired::Balancer(wish), Observed::Balancers(sight)) => {
                 let [tree] = sight.trees.as_slice() else {
-                    let name = match &wish.key {
-                        Key::Balancer(name) | Key::New(name) => name,
-                        _ => return Vec::new(),
+                    let (Key::Balancer(name) | Key::New(name)) = &wish.key else {
+                        return Vec::new();
                     };
                     return wish
                         .joined
@@ -365,8 +365,7 @@ impl Lawful for Model {
                         let right = tree.branch(port.slot).is_some_and(|branch| {
                             let listener = &branch.listener;
                             branch.twig.as_ref().is_some_and(|twig| {
-                                let have: BTreeSet<_> =
-                                    twig.members.iter().map(|member| member.identity()).collect();
+                                let have: BTreeSet<_> = twig.members.iter().map(Member::identity).collect();
                                 let want = port.members.as_ref().map(|members| {
                                     let each = members.iter();
                                     each.map(|member| (member.address.as_str(), member.port))

@@ -424,7 +424,10 @@ impl PartModel for Model {
                 let id = &member.service.id;
                 let tagged = balancer.tags.iter().any(|tag| is_tag_of(tag, id));
                 let owned = is_tag_of(&balancer.name, id) || balancer.name == names::legacy_load_balancer(id);
-                let refused = !owned && wanted::is_internal(&member.service, &self.settings);
+                let tags = balancer.tags.iter().map(String::as_str);
+                let another = balancer.name.starts_with(names::SERVICE_PREFIX)
+                    && !sight.marks.judge(tags).allows_changes();
+                let refused = another || (!owned && wanted::is_internal(&member.service, &self.settings));
                 if refused || (!tagged && !owned) {
                     return None;
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::load_balancer::Protocol;
+use ccm_core::load_balancer::{Marks, Protocol};
 
 use super::records::{
     FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, Provisioning, SecurityGroup,
@@ -28,6 +28,8 @@ pub(crate) struct Sight {
     pub(crate) floating: Vec<FloatingIp>,
     /// Whether floating addresses can be had without naming their network.
     pub(crate) external: bool,
+    /// By which marks it is judged whose they are.
+    pub(crate) marks: Marks,
 }
 
 /// A load balancer with everything that belongs to it.

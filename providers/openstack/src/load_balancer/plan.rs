@@ -247,7 +247,14 @@ fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> Vec<&'a Joined> {
             plan.blocked
                 .push(blocked(Some(&joined.who.service), &field, &have, want));
         };
-        if !owner && !wish.can.has(Feature::Tags) {
+        let other_name = names::cluster_of(&balancer.name)
+            .filter(|cluster| names::load_balancer(cluster, &joined.who.service) == balancer.name);
+        if let Some(cluster) = other_name.filter(|_| !owner) {
+            refuse(
+                format!("the Service's own under the cluster name {cluster}"),
+                "its own under another --cluster-name",
+            );
+        } else if !owner && !wish.can.has(Feature::Tags) {
             refuse(
                 "of an Octavia without tags, which sharing needs (API version 2.5)".to_owned(),
                 "shared",

@@ -5,3 +5,4 @@
 mod cloud;
 mod life;
 mod stage;
+mod trouble;

@@ -171,6 +171,17 @@ impl Stage {
         panic!("it does not come to rest: {:#?}", self.reports);
     }
 
+    /// The same, tried again for as long as something fails.
+    pub(crate) async fn settle_in_trouble(&mut self) {
+        for _ in 0..5 {
+            self.settle().await;
+            let failed = |report: &PartReport| matches!(report.state, PartState::Failed(_));
+            if !self.reports.iter().any(failed) {
+                return;
+            }
+        }
+    }
+
     pub(crate) fn service(&mut self, name: &str) -> &mut ServiceView {
         let found = self.services.iter_mut().find(|service| &*service.id.name == name);
         found.unwrap()

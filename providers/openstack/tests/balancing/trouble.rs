@@ -1,0 +1,201 @@
+//! What goes wrong, and what must not.
+
+use ccm_core::load_balancer::{ClusterMark, ServiceView};
+use ccm_sim::{Action, Fault};
+use serde_json::json;
+
+use crate::stage::{ADDRESS, ID, Stage, annotate, service};
+
+/// A cluster with a load balancer.
+async fn served() -> Stage {
+    let mut stage = Stage::new(2, "manage-security-groups = true\ncreate-monitor = true").await;
+    stage.services.push(service("web", &[80, 443]));
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    stage
+}
+
+fn writes(stage: &Stage) -> Vec<&'static str> {
+    let calls = stage.sim.calls();
+    let writes = calls
+        .iter()
+        .filter(|call| call.service != "identity" && call.method != "GET");
+    writes.map(|call| call.op).collect()
+}
+
+#[tokio::test]
+async fn a_lost_answer_at_any_write_leaks_nothing_and_doubles_nothing() {
+    let mut expected = served().await;
+    let ops: Vec<_> = writes(&expected);
+    expected.service("web").deleting = true;
+    expected.sim.clear_calls();
+    expected.settle().await;
+    let deletes: Vec<_> = writes(&expected);
+    for (ops, deleting) in [(ops, false), (deletes, true)] {
+        for op in ops.iter().collect::<std::collections::BTreeSet<_>>() {
+            for action in [Action::CommitThenDrop, Action::status(503)] {
+                let mut stage = Stage::new(2, "manage-security-groups = true\ncreate-monitor = true").await;
+                let fault = || Fault::on(*op, action.clone()).once();
+                if !deleting {
+                    stage.sim.add_fault(fault());
+                }
+                stage.services.push(service("web", &[80, 443]));
+                stage.settle_in_trouble().await;
+                assert_eq!(stage.complaints(), [""; 0], "{op} {action:?}");
+                assert_eq!(stage.balancers().len(), 1, "{op} {action:?}");
+                assert_eq!(stage.balancers()[0].members.len(), 4, "{op} {action:?}");
+                stage.service("web").deleting = true;
+                if deleting {
+                    stage.sim.add_fault(fault());
+                }
+                stage.settle_in_trouble().await;
+                assert!(
+                    stage.balancers().is_empty() && stage.services.is_empty(),
+                    "{op} {action:?}"
+                );
+                let counts = stage.sim.call_counts();
+                let count = |op: &str| counts.get(op).copied().unwrap_or_default();
+                assert!(count("floating_ip_create") <= 2, "{op} {action:?}: {counts:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_clusters_load_balancer_of_the_same_name_is_left_alone() {
+    let mut stage = served().await;
+    let balancer = stage.balancers().remove(0).loadbalancer;
+    let tags = json!({"tags": [balancer.name, ClusterMark::of("another").as_str()]});
+    stage
+        .sim
+        .patch_object(&balancer.id, tags.as_object().unwrap())
+        .unwrap();
+    stage.services = vec![service("web", &[80])];
+    stage.restart().await;
+    stage.sim.clear_calls();
+    stage.settle().await;
+    let complaints = stage.complaints().join("\n");
+    assert!(complaints.contains("another cluster's"), "{complaints}");
+    assert!(
+        !writes(&stage).iter().any(|op| op.starts_with("loadbalancer")),
+        "{:?}",
+        writes(&stage)
+    );
+    assert_eq!(stage.address("web"), "");
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert_eq!(stage.balancers().len(), 1);
+}
+
+#[tokio::test]
+async fn a_load_balancer_in_error_that_once_worked_is_never_deleted() {
+    let mut stage = served().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    stage.sim.set_provisioning_status(&id, "ERROR").unwrap();
+    stage.restart().await;
+    stage.service("web").ports = service("web", &[80]).ports;
+    stage.sim.clear_calls();
+    stage.settle().await;
+    let complaints = stage.complaints().join("\n");
+    assert!(complaints.contains("ERROR"), "{complaints}");
+    assert_eq!(stage.balancers()[0].loadbalancer.id, id);
+    assert!(
+        !writes(&stage).iter().any(|op| op.starts_with("loadbalancer")),
+        "{:?}",
+        writes(&stage)
+    );
+    // Whoever wants it no more loses it all the same.
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert!(stage.balancers().is_empty() && stage.services.is_empty());
+}
+
+#[tokio::test]
+async fn what_somebody_deleted_is_made_again_under_the_annotations() {
+    let mut stage = served().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    stage.sim.delete_object(&id).unwrap();
+    stage.restart().await;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let now = stage.balancers().remove(0);
+    assert_ne!(now.loadbalancer.id, id);
+    assert_eq!(
+        stage.service("web").annotation(ID),
+        Some(now.loadbalancer.id.as_str())
+    );
+
+    // One that a person named is not ours to make.
+    let mut other = service("other", &[80]);
+    annotate(&mut other, ID, Some("6b0a5a2e-0000-4000-8000-000000000000"));
+    stage.services.push(other);
+    stage.settle().await;
+    assert_eq!(stage.balancers().len(), 1);
+    assert!(
+        stage.complaints().join("\n").contains("not there"),
+        "{:?}",
+        stage.complaints()
+    );
+}
+
+#[tokio::test]
+async fn nothing_is_made_anew_while_no_node_is_visible() {
+    let mut stage = served().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    stage.sim.delete_object(&id).unwrap();
+    for node in &stage.nodes {
+        let provider_id = node.view.provider_id.clone().unwrap();
+        stage
+            .sim
+            .delete_server(provider_id.trim_start_matches("openstack:///"))
+            .unwrap();
+    }
+    stage.restart().await;
+    stage.sim.clear_calls();
+    stage.settle().await;
+    assert!(
+        stage.complaints().join("\n").contains("wrong credentials"),
+        "{:?}",
+        stage.complaints()
+    );
+    assert!(!writes(&stage).contains(&"loadbalancer_create"));
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert!(
+        stage
+            .service("web")
+            .finalizers
+            .contains(&ServiceView::FINALIZER.into())
+    );
+}
+
+#[tokio::test]
+async fn without_nodes_members_stay_and_what_people_set_on_members_survives() {
+    let mut stage = served().await;
+    let member = stage.balancers()[0].members[0].clone();
+    let drained = json!({"weight": 0});
+    stage
+        .sim
+        .patch_object(&member.id, drained.as_object().unwrap())
+        .unwrap();
+    stage.join();
+    stage.join();
+    let gone = stage.nodes.remove(1);
+    stage.settle().await;
+    let balancer = stage.balancers().remove(0);
+    assert_eq!(balancer.members.len(), 6);
+    let weights: Vec<_> = balancer
+        .members
+        .iter()
+        .map(|member| member.attributes["weight"].as_i64().unwrap())
+        .collect();
+    let zero = weights.iter().filter(|weight| **weight == 0).count();
+    let same = format!("{:?}", member.attributes["address"]).contains(&gone.addresses[0].address);
+    assert_eq!(zero, usize::from(!same), "{weights:?}");
+    for node in &mut stage.nodes {
+        node.eligible = false;
+    }
+    stage.settle().await;
+    assert_eq!(stage.balancers()[0].members.len(), 6);
+    assert!(stage.service("web").annotation(ADDRESS).is_some());
+}
