@@ -249,7 +249,7 @@ impl Stage {
         .await
     }
 
-    /// All Events about a Service: component, reason, message, in order.
+    /// All Events of the program about a Service: component, reason, message, in order.
     pub(crate) async fn events(&self, service: &str) -> Vec<(String, String, String)> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
         let fields = format!("involvedObject.kind=Service,involvedObject.name={service}");
@@ -262,15 +262,13 @@ impl Stage {
         events.sort_by_key(|event| event.metadata.name.clone());
         events
             .into_iter()
-            .map(|event| {
-                (
-                    event
-                        .source
-                        .and_then(|source| source.component)
-                        .unwrap_or_default(),
+            // The API server has some of its own to say, and no component there.
+            .filter_map(|event| {
+                Some((
+                    event.source?.component?,
                     event.reason.unwrap_or_default(),
                     event.message.unwrap_or_default(),
-                )
+                ))
             })
             .collect()
     }
