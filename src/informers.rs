@@ -4,6 +4,40 @@
 //! memory grows slowly with the cluster. What is left out is skipped while the reply is read and never allocated.
 //! Because of that nothing read from a store is ever written back whole.
 
+/// Makes a trimmed object, with a field `meta`, stand for the kind that it is trimmed from.
+macro_rules! stands_for {
+    ($trimmed:ty, $kind:ty) => {
+        impl kube::Resource for $trimmed {
+            type DynamicType = ();
+            type Scope = <$kind as kube::Resource>::Scope;
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube::Resource>::kind(&())
+            }
+
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube::Resource>::group(&())
+            }
+
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube::Resource>::version(&())
+            }
+
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube::Resource>::plural(&())
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.meta
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.meta
+            }
+        }
+    };
+}
+
 mod intern;
 pub(crate) mod node;
 pub(crate) mod service;

@@ -1,13 +1,12 @@
 //! The trimmed Node.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{AddressType, NodeAddress, NodeView};
 use k8s_openapi::{
     api::core::v1::Node,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
-use kube::Resource;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -125,34 +124,7 @@ impl Intern for NodeObject {
     }
 }
 
-impl Resource for NodeObject {
-    type DynamicType = ();
-    type Scope = <Node as Resource>::Scope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Node::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Node::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Node::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Node::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.meta
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.meta
-    }
-}
+stands_for!(NodeObject, Node);
 
 #[derive(Deserialize)]
 struct Wire {

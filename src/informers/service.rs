@@ -3,14 +3,13 @@
 //! Most Services of a cluster have nothing to do with a load balancer. They come by in the watch, since it can not be
 //! told to leave them out, but are not kept.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::load_balancer::{
     Condition, Ingress, IpFamily, IpMode, Policy, PortTarget, Protocol, ServiceId, ServicePort, ServiceView,
     SessionAffinity,
 };
 use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::Resource;
 use serde::Deserialize;
 
 use super::intern::{Intern, Interner};
@@ -54,34 +53,7 @@ impl Intern for ServiceObject {
     }
 }
 
-impl Resource for ServiceObject {
-    type DynamicType = ();
-    type Scope = <Service as Resource>::Scope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Service::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Service::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Service::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Service::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.meta
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.meta
-    }
-}
+stands_for!(ServiceObject, Service);
 
 /// A string that becomes part of the view.
 #[derive(Default, Deserialize)]
