@@ -13,6 +13,7 @@ use crate::{
     controllers::{
         lifecycle::{self, LifecycleController},
         node::{self, NodeController},
+        route::{self, Idle, RouteController},
         service::{self, ServiceController},
     },
     election::Candidacy,
@@ -20,7 +21,8 @@ use crate::{
     informers::{Informer, node::NodeObject, service::ServiceObject},
     options::Config,
     reload::{self, Reloader},
-    server::{Checks, Kind, Metrics},
+    review,
+    server::{Checks, Kind, Metrics, Status, watched},
 };
 
 /// What the controllers are given.
@@ -41,6 +43,8 @@ pub(crate) struct AppContext {
     pub(crate) event_metrics: EventMetrics,
     /// What the probes ask.
     pub(crate) checks: Checks,
+    /// What people are shown.
+    pub(crate) status: Status,
     /// Says when the controllers may start.
     pub(crate) candidacy: Candidacy,
     /// When it is time to end.
@@ -61,6 +65,8 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     for controller in &context.config.controllers.disabled {
         info!(controller, "The controller is switched off");
     }
+    let shown = Arc::clone(&nodes);
+    context.status.set_nodes(move || shown.rows());
     let shutdown = context.shutdown.clone();
     let mut candidacy = context.candidacy.clone();
 
@@ -98,6 +104,16 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
         nodes.synced().await;
         candidacy.lead().await;
     };
+    if context.config.dry_run {
+        let look = dry_run(&context, nodes.clone(), with_services.then(|| services.clone()));
+        return tokio::select! {
+            biased;
+            () = shutdown.cancelled() => Ok(()),
+            ended = ended(&mut standing) => ended,
+            () = look => Err(anyhow!("the dry run ended without being told to")),
+        };
+    }
+
     tokio::select! {
         biased;
         () = shutdown.cancelled() => return Ok(()),
@@ -127,6 +143,25 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     outcome
 }
 
+/// Says what would be done, again and again.
+fn dry_run(
+    context: &AppContext,
+    nodes: Arc<Informer<NodeObject>>,
+    services: Option<Arc<Informer<ServiceObject>>>,
+) -> impl Future<Output = ()> + use<> {
+    let check = context.checks.register("dry-run", Kind::Ready);
+    check.set_failing("waiting for the first look");
+    review::stand(review::Standing {
+        client: context.client.clone(),
+        cloud: Arc::clone(&context.cloud),
+        config: Arc::clone(&context.config),
+        nodes,
+        services,
+        metrics: context.metrics.clone(),
+        check,
+    })
+}
+
 /// Starts what takes over changed config files.
 fn start_reloader(context: &AppContext, standing: &mut JoinSet<()>, stop: &CancellationToken) {
     let events = events::Writer::new(context.replica_client.clone(), &context.event_metrics);
@@ -137,9 +172,16 @@ fn start_reloader(context: &AppContext, standing: &mut JoinSet<()>, stop: &Cance
         .metrics
         .with(|registry| Reloader::new(Arc::clone(&context.cloud), recorder, object, registry));
     let stop = stop.clone();
+    let dry_run = context.config.dry_run;
     standing.spawn(async move {
+        let events = async {
+            match dry_run {
+                true => events.discard().await,
+                false => events.run().await,
+            }
+        };
         // The writer ends with the reloader, whose recorder is the only one.
-        tokio::join!(reloader.run(stop), events.run());
+        tokio::join!(reloader.run(stop), events);
     });
 }
 
@@ -158,6 +200,23 @@ fn wants_services(context: &AppContext) -> bool {
     supported
 }
 
+/// Whether the route controller is to run; says so if not.
+fn wants_routes(cloud: &dyn Cloud, config: &Config) -> bool {
+    match route::idle(cloud, config) {
+        None => true,
+        // All of these are named at the start.
+        Some(Idle::SwitchedOff) => false,
+        Some(why) => {
+            info!(
+                controller = route::NAME,
+                reason = why.as_str(),
+                "Controller not started"
+            );
+            false
+        }
+    }
+}
+
 /// Starts the controllers that are wanted and that this cloud has something to do for.
 fn start_controllers(
     context: AppContext,
@@ -171,6 +230,8 @@ fn start_controllers(
         cloud_metrics,
         config,
         metrics,
+        status,
+        checks,
         shutdown,
         ..
     } = context;
@@ -195,11 +256,13 @@ fn start_controllers(
                 Arc::clone(&cloud),
                 events.recorder(node::COMPONENT),
                 config.node.clone(),
-                &cloud_metrics,
+                (&cloud_metrics, metrics.queues()),
                 registry,
             )
         });
-        controllers.spawn(controller.run(nodes.subscribe(), shutdown.clone()));
+        let run = controller.run(nodes.subscribe(), shutdown.clone());
+        let run = metrics.running("cloud-node", run);
+        controllers.spawn(watched(checks.clone(), node::COMPONENT, run));
     }
     if starts(lifecycle::COMPONENT) {
         let controller = metrics.with(|registry| {
@@ -209,11 +272,28 @@ fn start_controllers(
                 Arc::clone(&cloud),
                 events.recorder(lifecycle::COMPONENT),
                 config.lifecycle.clone(),
+                metrics.queues(),
                 registry,
                 shutdown.clone(),
             )
         });
-        controllers.spawn(controller.run(nodes.subscribe()));
+        let run = controller.run(nodes.subscribe());
+        let run = metrics.running("cloud-node-lifecycle", run);
+        controllers.spawn(watched(checks.clone(), lifecycle::COMPONENT, run));
+    }
+    if wants_routes(&*cloud, &config) {
+        let parts = route::Parts {
+            client: client.clone(),
+            nodes: Arc::clone(nodes),
+            cloud: Arc::clone(&cloud),
+            recorder: events.recorder(route::COMPONENT),
+            config: config.route.clone(),
+            shutdown: shutdown.clone(),
+        };
+        let controller = metrics.with(|registry| RouteController::new(parts, registry));
+        let run = controller.run(nodes.subscribe());
+        let run = metrics.running("route", run);
+        controllers.spawn(watched(checks.clone(), route::NAME, run));
     }
     if let Some(services) = services {
         let parts = service::Parts {
@@ -227,9 +307,14 @@ fn start_controllers(
             cloud: Arc::clone(&cloud),
             config: config.service.clone(),
             cluster_name: config.cluster_name.clone(),
+            queues: metrics.queues().clone(),
         };
         let controller = metrics.with(|registry| ServiceController::new(parts, registry));
-        controllers.spawn(controller.run(services.subscribe(), nodes.subscribe(), shutdown.clone()));
+        let shown = Arc::clone(&controller);
+        status.set_services(move || shown.rows());
+        let run = controller.run(services.subscribe(), nodes.subscribe(), shutdown.clone());
+        let run = metrics.running("service", run);
+        controllers.spawn(watched(checks, service::NAME, run));
     }
     controllers
 }

@@ -2,5 +2,6 @@
 
 pub(crate) mod lifecycle;
 pub(crate) mod node;
-mod node_object;
+pub(crate) mod node_object;
+pub(crate) mod route;
 pub(crate) mod service;

@@ -70,6 +70,11 @@ pub(crate) struct Candidacy {
 }
 
 impl Candidacy {
+    /// When the lease was last renewed, if this process leads.
+    pub(crate) fn renewed(&self) -> Option<Instant> {
+        *self.leads.borrow()
+    }
+
     /// Takes part from now on, and returns when this process leads. Never, if the election has ended.
     pub(crate) async fn lead(&mut self) {
         self.stand.cancel();

@@ -94,6 +94,15 @@ impl Writer {
         }
     }
 
+    /// Reads what is queued and writes none of it, until the last recorder is dropped.
+    pub(crate) async fn discard(self) {
+        let Self {
+            mut receiver, sender, ..
+        } = self;
+        drop(sender);
+        while receiver.recv().await.is_some() {}
+    }
+
     /// Writes until the last recorder is dropped and everything that was queued is written.
     pub(crate) async fn run(self) {
         let Self {

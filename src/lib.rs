@@ -15,6 +15,7 @@
 //! | `server` | health and metrics over HTTPS |
 //! | `election` | one leader among replicas |
 //! | `app` | what the controllers stand on, and their start and end |
+//! | `review` | what would be done: `plan` and `--dry-run` |
 //! | `reload` | the cloud's config files: taken over when they change |
 //! | `informers`, `queue`, `events` | stores of watched objects, work queues, Events |
 //! | `controllers` | one folder for each controller |
@@ -34,6 +35,7 @@ mod process;
 pub mod providers;
 mod queue;
 mod reload;
+mod review;
 mod server;
 
-pub use process::{main, run};
+pub use process::{Planned, main, plan, run};

@@ -7,6 +7,7 @@
 //! Flags that are only taken, because manifests carry them, are rows of one table; the rule for what is accepted and
 //! what is refused stands there.
 
+mod access;
 mod arguments;
 mod config;
 mod controllers;
@@ -16,6 +17,8 @@ mod generic;
 mod global;
 mod logging;
 mod misc;
+mod plan;
+mod routes;
 mod selection;
 mod services;
 mod serving;
@@ -30,10 +33,11 @@ use ccm_core::Provider;
 use clap::{Args, CommandFactory, FromArgMatches, Parser};
 
 pub use config::{
-    ApiServerConfig, Certificate, ClientLimit, Config, Controllers, ElectionConfig, LifecycleConfig,
-    LogFormat, LoggingConfig, ModuleVerbosity, NamedCertificate, NodeConfig, ServiceConfig, ServingConfig,
-    TlsConfig,
+    AccessConfig, ApiServerConfig, Certificate, ClientLimit, Config, Controllers, ElectionConfig,
+    LifecycleConfig, LogFormat, LoggingConfig, ModuleVerbosity, NamedCertificate, NodeConfig, ProxyConfig,
+    ProxyHeaders, RouteConfig, ServiceConfig, ServingConfig, TlsConfig,
 };
+pub use plan::{Output, PlanRequest};
 
 use crate::providers;
 use gates::Gates;
@@ -63,6 +67,8 @@ impl std::error::Error for OptionError {}
 pub enum Request {
     /// To run.
     Run(Box<Config>),
+    /// To say what would be done.
+    Plan(Box<PlanRequest>),
     /// To print this on standard output and end.
     Print(String),
 }
@@ -75,10 +81,13 @@ struct Options {
     nodes: controllers::ControllerOptions,
     lifecycle: controllers::LifecycleOptions,
     services: services::ServiceOptions,
+    routes: routes::RouteOptions,
     misc: misc::MiscOptions,
     serving: serving::ServingOptions,
-    access: serving::AccessOptions,
+    authentication: access::AuthenticationOptions,
+    authorization: access::AuthorizationOptions,
     webhooks: webhooks::WebhookOptions,
+    plan: plan::PlanOptions,
     logging: logging::LoggingOptions,
     global: global::GlobalOptions,
     /// Those that stand on the command line.
@@ -91,18 +100,19 @@ struct Options {
 type Section = (&'static str, fn(clap::Command) -> clap::Command);
 
 const SECTIONS: &[Section] = &[
+    ("Plan", plan::PlanOptions::augment_args),
     ("Generic", generic::GenericOptions::augment_args),
     ("Leader election", election::ElectionOptions::augment_args),
     ("Leader migration", |command| command),
     ("Nodes", controllers::ControllerOptions::augment_args),
     ("Node lifecycle", controllers::LifecycleOptions::augment_args),
     ("Services", services::ServiceOptions::augment_args),
-    ("Routes", |command| command),
+    ("Routes", routes::RouteOptions::augment_args),
     ("Misc", misc::MiscOptions::augment_args),
     ("Debugging", |command| command),
     ("Secure serving", serving::ServingOptions::augment_args),
-    ("Authentication", |command| command),
-    ("Authorization", serving::AccessOptions::augment_args),
+    ("Authentication", access::AuthenticationOptions::augment_args),
+    ("Authorization", access::AuthorizationOptions::augment_args),
     ("Webhooks", webhooks::WebhookOptions::augment_args),
     ("Logs", logging::LoggingOptions::augment_args),
     ("Global", global::GlobalOptions::augment_args),
@@ -114,7 +124,8 @@ const SECTIONS: &[Section] = &[
     name = "cloud-controller-manager",
     about = "Connects a Kubernetes cluster to its cloud: gives new nodes their cloud addresses, provider ID, zone, region \
              and type, and keeps them up to date; gives Services of type LoadBalancer their load balancers.",
-    override_usage = "cloud-controller-manager --cloud-provider <NAME> [--cloud-config <FILE>] [FLAGS]",
+    override_usage = "cloud-controller-manager --cloud-provider <NAME> [--cloud-config <FILE>] [FLAGS]\n       \
+                      cloud-controller-manager plan [--service <NAMESPACE/NAME>] [-o text|json] [FLAGS]",
     after_help = AFTER_HELP,
     // Our own forms of these, as Go has them.
     disable_version_flag = true,
@@ -145,14 +156,25 @@ Where this program differs from other cloud-controller-managers on purpose:
   --leader-elect                 the lease is released at the end, so that the next one starts at once
   node lifecycle                 a node is not deleted after one answer: see --node-deletion-grace,
                                  --node-deletion-confirm and --node-deletion-share
-  /metrics                       to clients on the same machine, without credentials, until the API
-                                 server can be asked; see --authorization-always-allow-paths
+  --authentication-kubeconfig    without it and outside of a pod, the API server is asked with what
+                                 --kubeconfig says, not left alone; so for --authorization-kubeconfig
+
+Seeing what it would do:
+  The word plan, with the flags of the program as it is to run, prints what it would do now, and
+  ends. --dry-run runs on and logs it whenever it changes. Both read, and write nothing: not to the
+  cloud, not to the cluster, no Events. They take no part in leader election, so that they may run
+  beside any leader, and need no right but to get, list and watch nodes and Services (and to get
+  the namespace kube-system). Exit codes of plan: 0 nothing to do, 2 something to do, 3 only
+  differences that would be left as they are, 1 any error.
 
 Examples:
   In a pod of the cluster:
     cloud-controller-manager --cloud-provider=openstack --cloud-config=/etc/config/cloud.conf
   From outside of it, with more to read:
     cloud-controller-manager --cloud-provider=openstack --kubeconfig=admin.conf -v=4
+  What would it do in the place of the program that runs now:
+    cloud-controller-manager plan --cloud-provider=openstack --cloud-config=cloud.conf \\
+      --kubeconfig=admin.conf
   Which keys may stand in the config file:
     cloud-controller-manager --cloud-provider=openstack --help-cloud-config
 ";
@@ -198,8 +220,19 @@ pub fn parse(
     {
         return answer.map(Request::Print).map_err(|error| vec![error]);
     }
+    let plan = options.plan.clone();
+    let mut reader = Reader::default();
+    let wanted = plan.request(arguments.plan, &mut reader);
+    errors.extend(reader.errors);
     match options.complete(providers) {
-        Ok(config) if errors.is_empty() => Ok(Request::Run(Box::new(config))),
+        Ok(config) if errors.is_empty() => Ok(match wanted {
+            Some((service, output)) => Request::Plan(Box::new(PlanRequest {
+                config,
+                service,
+                output,
+            })),
+            None => Request::Run(Box::new(config)),
+        }),
         Ok(_) => Err(errors),
         Err(more) => {
             errors.extend(more);
@@ -226,11 +259,26 @@ fn given_values(matches: &clap::ArgMatches) -> Vec<(String, String)> {
                 .get_raw(arg.get_id().as_str())?
                 .map(|word| word.to_string_lossy())
                 .collect();
-            Some((arg.get_long()?.to_owned(), words.join(",")))
+            Some((arg.get_long()?.to_owned(), without_credentials(&words.join(","))))
         })
         .collect();
     values.sort();
     values
+}
+
+/// A value as it may be shown: a URL may hold a user and a password.
+fn without_credentials(value: &str) -> String {
+    let Some((scheme, rest)) = value.split_once("://") else {
+        return value.to_owned();
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    match authority.rsplit_once('@') {
+        Some((credentials, _)) => format!(
+            "{scheme}://***{}",
+            rest.strip_prefix(credentials).unwrap_or_default()
+        ),
+        None => value.to_owned(),
+    }
 }
 
 impl Options {
@@ -241,10 +289,13 @@ impl Options {
             nodes: FromArgMatches::from_arg_matches(matches)?,
             lifecycle: FromArgMatches::from_arg_matches(matches)?,
             services: FromArgMatches::from_arg_matches(matches)?,
+            routes: FromArgMatches::from_arg_matches(matches)?,
             misc: FromArgMatches::from_arg_matches(matches)?,
             serving: FromArgMatches::from_arg_matches(matches)?,
-            access: FromArgMatches::from_arg_matches(matches)?,
+            authentication: FromArgMatches::from_arg_matches(matches)?,
+            authorization: FromArgMatches::from_arg_matches(matches)?,
             webhooks: FromArgMatches::from_arg_matches(matches)?,
+            plan: FromArgMatches::from_arg_matches(matches)?,
             logging: FromArgMatches::from_arg_matches(matches)?,
             global: FromArgMatches::from_arg_matches(matches)?,
             given: Given::new(&command(), matches),
@@ -270,17 +321,20 @@ impl Options {
         self.check_together(&gates, &mut reader);
         self.generic.check_content_type(&mut reader);
         let user_agent = self.generic.user_agent(&version, &mut reader);
-        let controllers = self.generic.controllers(self.routes_wanted(), &mut reader);
+        let controllers = self.generic.controllers(&mut reader);
         let election = self.election.complete(&mut reader);
         let limit = self.generic.client_limit(&mut reader);
         let api_server = self.misc.api_server(limit, &mut reader);
         let node = self.nodes.complete(&self.misc, &mut reader);
         let lifecycle = self.lifecycle.complete(&mut reader);
         let service = self.services.complete(&mut reader);
-        let open_paths = self.access.open_paths(&mut reader);
-        let serving = self.serving.complete(open_paths, &mut reader);
+        let route = self.routes.complete(&mut reader);
+        let mut access = self.authentication.complete(&mut reader);
+        self.authorization.complete(&mut access, &mut reader);
+        let serving = self.serving.complete(access, &mut reader);
         self.webhooks.check(serving.as_ref(), &mut reader);
         let logging = self.logging.complete(&mut reader);
+        let dry_run = self.plan.dry_run(&mut reader);
         let shutdown_drain = self.misc.shutdown_drain(&mut reader);
         match provider {
             Ok(provider) if reader.errors.is_empty() => Ok(Config {
@@ -293,9 +347,11 @@ impl Options {
                 node,
                 lifecycle,
                 service,
+                route,
                 election,
                 serving,
                 logging,
+                dry_run,
                 shutdown_drain,
                 version,
                 values: self.values,
@@ -303,18 +359,6 @@ impl Options {
             }),
             _ => Err(reader.errors),
         }
-    }
-
-    /// Whether somebody asks for routes of the cloud, and not only does not mind them.
-    fn routes_wanted(&self) -> bool {
-        // A value that says so by itself has its own warning.
-        let off = |value: &String| !Reader::default().boolean("", value);
-        let switched_off = self
-            .given
-            .values("configure-cloud-routes")
-            .and_then(<[String]>::last)
-            .is_some_and(off);
-        !switched_off && self.given.has_value("cluster-cidr")
     }
 
     /// What depends on two flags.

@@ -11,6 +11,9 @@ mod api_client;
 mod backoff;
 mod cloud;
 mod fence;
+mod plan;
+pub(crate) mod requests;
+mod reviewers;
 
 use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time::Duration};
 
@@ -33,10 +36,12 @@ use crate::{
     election::{self, Election},
     events::EventMetrics,
     logging,
-    options::{self, Config, Request},
+    options::{self, Config, PlanRequest, Request},
     providers,
-    server::{CheckHandle, Checks, Kind, Metrics, Server},
+    server::{CheckHandle, Checks, Kind, Metrics, Server, Shown, Status, Told, status::Leadership},
 };
+
+pub use plan::{Planned, plan};
 
 /// The work is waiting, not computing; more threads only cost memory.
 const MAX_WORKERS: usize = 4;
@@ -52,7 +57,8 @@ const LAST_THREADS: Duration = Duration::from_secs(1);
 /// The whole program: reads the command line and runs until it is told to stop. A binary with providers of its own
 /// needs no more than to call this.
 ///
-/// Exit code 0 after a signal to stop and after `--help` and the like, 1 after any error.
+/// Exit code 0 after a signal to stop and after `--help` and the like, 1 after any error; for those of `plan` see
+/// [`Planned`].
 #[must_use]
 pub fn main() -> ExitCode {
     let registered = match providers::registered() {
@@ -65,6 +71,7 @@ pub fn main() -> ExitCode {
     match options::parse(env::args_os().skip(1), &registered) {
         Ok(Request::Print(text)) => print(&text),
         Ok(Request::Run(config)) => start(*config),
+        Ok(Request::Plan(request)) => start_plan(&request),
         Err(errors) => {
             complain(errors.iter().map(ToString::to_string));
             complain_plain("Run with --help for all flags.");
@@ -75,6 +82,25 @@ pub fn main() -> ExitCode {
 
 fn start(config: Config) -> ExitCode {
     logging::start(&config.logging);
+    in_runtime(run(config)).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+}
+
+fn start_plan(request: &PlanRequest) -> ExitCode {
+    logging::start(&request.config.logging);
+    let Some(planned) = in_runtime(plan(request)) else {
+        return ExitCode::FAILURE;
+    };
+    match std::io::stdout().lock().write_all(planned.text.as_bytes()) {
+        Ok(()) => ExitCode::from(planned.exit_code),
+        Err(error) => {
+            error!(%error, "Could not print the plan");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs it to its end. `None` after an error, which is logged.
+fn in_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> Option<T> {
     log_panics();
     let workers = thread::available_parallelism()
         .map_or(1, usize::from)
@@ -88,13 +114,13 @@ fn start(config: Config) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => {
             error!(%error, "Failed to start");
-            return ExitCode::FAILURE;
+            return None;
         }
     };
-    let outcome = runtime.block_on(run(config));
+    let outcome = runtime.block_on(work);
     runtime.shutdown_timeout(LAST_THREADS);
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(value) => Some(value),
         Err(error) => {
             match error.downcast_ref::<StartProblems>() {
                 Some(StartProblems(problems)) => {
@@ -104,7 +130,7 @@ fn start(config: Config) -> ExitCode {
                 }
                 None => error!(error = format!("{error:#}"), "Stopped by an error"),
             }
-            ExitCode::FAILURE
+            None
         }
     }
 }
@@ -156,9 +182,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let shutdown_check = checks.register("shutdown", Kind::Ready);
     shutdown_check.set_ok();
 
-    let fence = match config.election {
-        Some(_) => Fence::standby(),
-        None => Fence::default(),
+    // A dry run reads and leaves it to others to lead.
+    let election = config.election.clone().filter(|_| !config.dry_run);
+    let fence = match (&election, config.dry_run) {
+        (None, false) => Fence::default(),
+        _ => Fence::standby(),
     };
     let context = BuildContext {
         cloud_config: config.cloud_config.clone(),
@@ -169,18 +197,37 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         fence: fence.clone(),
     };
 
+    let cloud_calls = context.metrics.clone();
+    checks.register_probe("cloud-reachable", Kind::Shown, move || {
+        cloud_calls.unreachable().map_or(Ok(()), Err)
+    });
+    let status = Status::new(&config.version, config.provider.name, context.metrics.clone());
     let mut problems = Vec::new();
     if let Err(error) = (config.provider.validate)(&context) {
         problems.push(error.report());
     }
-    let api_config = keep(
-        api_client::load(&config.api_server, &config.version).await,
-        &mut problems,
-    );
+    let version = &config.version;
+    let api_config = keep(api_client::load(&config.api_server, version).await, &mut problems);
     let server = match &config.serving {
         Some(serving) => {
-            let bound = Server::bind(serving, checks.clone(), metrics.clone()).await;
-            keep(bound.map_err(|error| error.to_string()), &mut problems)
+            let reviewers = match &api_config {
+                Some(config) => {
+                    let loaded =
+                        reviewers::load(&serving.access, config, version, metrics.api_requests()).await;
+                    loaded.map_err(|more| problems.extend(more)).ok()
+                }
+                None => None,
+            };
+            let shown = Shown {
+                checks: checks.clone(),
+                metrics: metrics.clone(),
+                status: status.clone(),
+                told: Told::new(&config),
+            };
+            let bound = Server::bind(serving, shown)
+                .map_err(|more| problems.extend(more))
+                .ok();
+            bound.zip(reviewers)
         }
         None => None,
     };
@@ -190,28 +237,38 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 
     let stop_server = CancellationToken::new();
     let server: JoinHandle<anyhow::Result<()>> = match server {
-        Some(server) => {
+        Some((server, reviewers)) => {
             info!(address = %server.local_addr()?, "HTTPS server listening");
-            let stop = stop_server.clone();
-            tokio::spawn(async move {
-                server.serve(stop).await;
-                Ok(())
-            })
+            let serving = server.serve(reviewers, stop_server.clone());
+            tokio::spawn(async move { serving.await.map_err(|error| anyhow!(error)) })
         }
         None => tokio::spawn(until(stop_server.clone())),
     };
     let cloud_metrics = context.metrics.clone();
-    let client = api_client::build(api_config.clone(), config.api_server.limit, &fence)?;
+    let requests = metrics.api_requests();
+    let client = api_client::build(api_config.clone(), config.api_server.limit, &fence, requests)?;
     let event_metrics = metrics.with(EventMetrics::register);
-    let (replica_client, (election, candidacy)) = match &config.election {
+    let (replica_client, (election, candidacy)) = match &election {
         Some(settings) => {
-            let client = api_client::build_for_election(api_config, election::request_timeout(settings))?;
+            let client =
+                api_client::build_for_election(api_config, election::request_timeout(settings), requests)?;
             let election =
                 Election::start(settings, client.clone(), fence, &metrics, &event_metrics, &checks);
             (client, election)
         }
         None => (client.clone(), Election::none(fence)),
     };
+    {
+        let (candidacy, lease) = (candidacy.clone(), config.election.as_ref());
+        let lease = lease.map(|lease| format!("{}/{}", lease.namespace, lease.name));
+        status.set_leadership(move || Leadership {
+            lease: lease.clone(),
+            leads: candidacy.renewed().is_some(),
+            renewed_seconds_ago: lease
+                .as_ref()
+                .and_then(|_| Some(candidacy.renewed()?.elapsed().as_secs())),
+        });
+    }
     let drain = config.shutdown_drain;
     let work = {
         let shutdown = shutdown.clone();
@@ -229,6 +286,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
                 metrics,
                 event_metrics,
                 checks,
+                status,
                 candidacy,
                 shutdown,
             })

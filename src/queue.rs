@@ -1,15 +1,21 @@
 //! A work queue for controllers: each key once, one worker per key, backoff per key.
 
+mod metrics;
+
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     fmt::Display,
     hash::Hash,
+    sync::Arc,
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use rand::Rng;
 use tokio::{sync::Notify, time::Instant};
+
+use self::metrics::Measures;
+pub(crate) use self::metrics::QueueMetrics;
 
 /// How long a key waits after its n-th failure in a row.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +43,7 @@ impl Backoff {
 #[derive(Debug)]
 pub(crate) struct WorkQueue<K> {
     backoff: Backoff,
-    state: Mutex<State<K>>,
+    state: Arc<Mutex<State<K>>>,
     changed: Notify,
 }
 
@@ -47,6 +53,7 @@ struct State<K> {
     ready: VecDeque<K>,
     waiting: BTreeMap<(Instant, u64), K>,
     sequence: u64,
+    measures: Measures,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +62,8 @@ struct Entry {
     failures: u32,
     /// Asked for again while a worker has it.
     again: bool,
+    /// When it became ready, or a worker took it.
+    since: Option<Instant>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -67,16 +76,23 @@ enum Place {
 }
 
 impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
-    pub(crate) fn new(backoff: Backoff) -> Self {
+    /// A queue under its name in `metrics`.
+    pub(crate) fn new(backoff: Backoff, name: &'static str, metrics: &QueueMetrics) -> Self
+    where
+        K: Send + 'static,
+    {
         let state = State {
             keys: HashMap::new(),
             ready: VecDeque::new(),
             waiting: BTreeMap::new(),
             sequence: 0,
+            measures: metrics.of(name),
         };
+        let state = Arc::new(Mutex::new(state));
+        metrics.watch(name, &state);
         Self {
             backoff,
-            state: Mutex::new(state),
+            state,
             changed: Notify::new(),
         }
     }
@@ -129,11 +145,10 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
                         break;
                     }
                     let key = first.remove();
-                    state.keys.entry(key.clone()).or_default().place = Place::Ready;
-                    state.ready.push_back(key);
+                    state.enter(key);
                 }
                 if let Some(key) = state.ready.pop_front() {
-                    state.keys.entry(key.clone()).or_default().place = Place::Working;
+                    state.begin(&key);
                     if !state.ready.is_empty() {
                         // A notification is kept for one waiter only: hand it on.
                         self.changed.notify_one();
@@ -161,6 +176,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     pub(crate) fn done_with_backoff(&self, key: &K) -> Duration {
         let failures = {
             let mut state = self.state.lock();
+            state.measures.retried();
             let entry = state.keys.entry(key.clone()).or_default();
             entry.failures = entry.failures.saturating_add(1);
             entry.failures
@@ -195,12 +211,16 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     }
 
     fn finish(&self, key: &K, delay: Option<Duration>) {
-        let mut state = self.state.lock();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         let Some(entry) = state.keys.get_mut(key) else {
             return;
         };
         let again = std::mem::take(&mut entry.again);
         entry.place = Place::Idle;
+        if let Some(since) = entry.since.take() {
+            state.measures.worked(since.elapsed());
+        }
         match delay {
             _ if again => {
                 if delay.is_none() {
@@ -213,7 +233,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
                 state.keys.remove(key);
             }
         }
-        drop(state);
+        drop(guard);
         self.changed.notify_one();
     }
 }
@@ -232,8 +252,25 @@ impl<K: Clone + Eq + Hash> State<K> {
             }
             Place::Idle => {}
         }
+        self.enter(key);
+    }
+
+    /// Puts it at the end of those that are ready.
+    fn enter(&mut self, key: K) {
+        let entry = self.keys.entry(key.clone()).or_default();
         entry.place = Place::Ready;
+        entry.since = Some(Instant::now());
+        self.measures.added();
         self.ready.push_back(key);
+    }
+
+    /// A worker takes it.
+    fn begin(&mut self, key: &K) {
+        let entry = self.keys.entry(key.clone()).or_default();
+        entry.place = Place::Working;
+        if let Some(since) = entry.since.replace(Instant::now()) {
+            self.measures.waited(since.elapsed());
+        }
     }
 
     fn make_wait(&mut self, key: K, due: Instant) {
@@ -249,10 +286,11 @@ mod tests {
     use super::*;
 
     fn queue() -> WorkQueue<&'static str> {
-        WorkQueue::new(Backoff {
+        let backoff = Backoff {
             first: Duration::from_secs(1),
             longest: Duration::from_secs(8),
-        })
+        };
+        WorkQueue::new(backoff, "test", &QueueMetrics::default())
     }
 
     #[tokio::test(start_paused = true)]
@@ -355,10 +393,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn many_workers_share_it() {
-        let queue = std::sync::Arc::new(WorkQueue::new(Backoff {
+        let backoff = Backoff {
             first: Duration::from_secs(1),
             longest: Duration::from_secs(1),
-        }));
+        };
+        let queue = Arc::new(WorkQueue::new(backoff, "test", &QueueMetrics::default()));
         let workers: Vec<_> = (0..4)
             .map(|_| {
                 let queue = queue.clone();

@@ -1,10 +1,19 @@
-//! The HTTPS server: health and metrics.
+//! The HTTPS server: health, metrics, and pages that say how things stand.
 //!
 //! It is up before the cloud or the API server is asked for anything, on every replica, so that whoever looks can see
-//! what the program waits for. Every answer is made from what is in memory; a request never waits for anything.
+//! what the program waits for. Every answer is made from what is in memory; a request waits for nothing but, unless its
+//! path is open to everybody, what the API server says of the client ([`access`]).
 
+mod access;
+mod beat;
+mod connections;
+mod files;
 mod health;
 mod metrics;
+mod pages;
+mod routes;
+mod slis;
+pub(crate) mod status;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -12,34 +21,42 @@ mod tls;
 use std::{
     convert::Infallible,
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     pin::pin,
     sync::Arc,
     time::Duration,
 };
 
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::Request;
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
 };
+use rustls::pki_types::CertificateDer;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
-    sync::Semaphore,
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
 
+pub(crate) use access::Reviewers;
+pub(crate) use beat::watched;
 pub(crate) use health::{CheckHandle, Checks, Kind};
-pub(crate) use metrics::Metrics;
+pub(crate) use metrics::{Metrics, REFERENCE as METRICS_REFERENCE};
+pub(crate) use pages::Told;
+pub(crate) use status::Status;
 
+use self::{
+    access::Access,
+    connections::{Connections, Place},
+    routes::{Peer, Routes},
+};
 use crate::options::ServingConfig;
-use health::Endpoint;
 
-/// Connections at once. Probes and scrapers need a handful; beyond this a new one waits for its turn.
+/// Connections at once. Probes and scrapers need a handful; beyond this the one that is idle for longest has to go.
 const MAX_CONNECTIONS: usize = 128;
 /// For the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,15 +71,20 @@ const BACKLOG: u32 = 1024;
 /// After a failure to accept (no file descriptors left, for one).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why the server can not start, in words for the user.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BindError {
-    #[error("HTTPS server: {0}")]
-    Tls(#[from] tls::TlsError),
-    #[error(
-        "HTTPS server: can not listen on {address}: {source}; --secure-port and --bind-address choose another"
-    )]
-    Listen { address: SocketAddr, source: io::Error },
+/// The largest head of a request, in bytes.
+const MAX_HEAD: usize = 32 * 1024;
+
+/// What is shown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shown {
+    /// On `/livez`, `/readyz` and `/healthz`.
+    pub(crate) checks: Checks,
+    /// On `/metrics`.
+    pub(crate) metrics: Metrics,
+    /// On `/statusz`.
+    pub(crate) status: Status,
+    /// On `/configz` and `/flagz`.
+    pub(crate) told: Told,
 }
 
 /// A server that has its port but does not answer yet.
@@ -71,29 +93,41 @@ pub(crate) struct Server {
     listener: TcpListener,
     tls: rustls::ServerConfig,
     http2_max_streams: Option<u32>,
+    connections: Connections,
     routes: Routes,
 }
 
 impl Server {
-    /// Takes the port and loads or makes the certificate.
-    pub(crate) async fn bind(
-        config: &ServingConfig,
-        checks: Checks,
-        metrics: Metrics,
-    ) -> Result<Self, BindError> {
-        let tls = tls::server_config(config)?;
+    /// Takes the port, loads or makes the certificate, and loads the authorities of clients.
+    ///
+    /// # Errors
+    /// Everything that keeps it from starting, in words for the user.
+    pub(crate) fn bind(config: &ServingConfig, shown: Shown) -> Result<Self, Vec<String>> {
+        let mut problems = Vec::new();
+        let mut keep = |problem: String| problems.push(format!("HTTPS server: {problem}"));
+        let tls = tls::server_config(config).map_err(|error| keep(error.to_string()));
+        let access = shown
+            .metrics
+            .with(|registry| Access::open(&config.access, registry))
+            .map_err(|errors| errors.into_iter().for_each(&mut keep));
         let address = config.socket_address();
-        let listener =
-            listen(address, config.share_port).map_err(|source| BindError::Listen { address, source })?;
+        let listener = listen(address, config.share_port).map_err(|error| {
+            keep(format!(
+                "can not listen on {address}: {error}; --secure-port and --bind-address choose another"
+            ));
+        });
+        let (Ok(tls), Ok(access), Ok(listener)) = (tls, access, listener) else {
+            return Err(problems);
+        };
+        let connections = shown
+            .metrics
+            .with(|registry| Connections::new(MAX_CONNECTIONS, registry));
         Ok(Self {
             listener,
             tls,
             http2_max_streams: config.http2_max_streams,
-            routes: Routes {
-                checks,
-                metrics,
-                open_paths: config.open_paths.clone(),
-            },
+            connections,
+            routes: Routes::new(access, shown),
         })
     }
 
@@ -103,18 +137,26 @@ impl Server {
     }
 
     /// Answers until `stop`, then lets requests that have begun end.
-    pub(crate) async fn serve(self, stop: CancellationToken) {
+    ///
+    /// # Errors
+    /// The cluster refuses to say who vouches for clients, and must.
+    pub(crate) async fn serve(self, reviewers: Reviewers, stop: CancellationToken) -> Result<(), String> {
         let acceptor = TlsAcceptor::from(Arc::new(self.tls));
-        let routes = Arc::new(self.routes);
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let connections = TaskTracker::new();
+        let (routes, reviewers) = (Arc::new(self.routes), Arc::new(reviewers));
+        let tasks = TaskTracker::new();
         let mut accept_failing = false;
-        loop {
+        let mut outcome = Ok(());
+        let mut following = pin!(routes.access.follow(&reviewers));
+        for number in 0_u64.. {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
-                accepted = accept(&self.listener, &slots) => accepted,
+                ended = following.as_mut() => {
+                    outcome = ended;
+                    break;
+                }
+                accepted = self.listener.accept() => accepted,
             };
-            let (slot, stream, peer) = match accepted {
+            let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     if !accept_failing {
@@ -126,22 +168,27 @@ impl Server {
                 }
             };
             accept_failing = false;
-            let (acceptor, routes, stop) = (acceptor.clone(), Arc::clone(&routes), stop.clone());
-            let http = http_builder(self.http2_max_streams);
-            connections.spawn(async move {
-                serve_connection(stream, peer.ip().to_canonical(), acceptor, http, routes, stop).await;
-                drop(slot);
-            });
+            let place = tokio::select! {
+                () = stop.cancelled() => break,
+                place = self.connections.admit(number) => place,
+            };
+            let Some(place) = place else { break };
+            let incoming = Connecting {
+                stream,
+                peer,
+                place,
+                acceptor: acceptor.clone(),
+                http: http_builder(self.http2_max_streams),
+            };
+            tasks.spawn(incoming.serve(Arc::clone(&routes), Arc::clone(&reviewers), stop.clone()));
         }
         drop(self.listener);
-        connections.close();
-        if timeout(LAST_ANSWER, connections.wait()).await.is_err() {
-            debug!(
-                connections = connections.len(),
-                "Cutting connections that do not end"
-            );
+        tasks.close();
+        if timeout(LAST_ANSWER, tasks.wait()).await.is_err() {
+            debug!(connections = tasks.len(), "Cutting connections that do not end");
         }
         info!("HTTPS server stopped");
+        outcome
     }
 }
 
@@ -169,18 +216,6 @@ fn listen(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
     }
 }
 
-async fn accept(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> io::Result<(tokio::sync::OwnedSemaphorePermit, TcpStream, SocketAddr)> {
-    let slot = Arc::clone(slots)
-        .acquire_owned()
-        .await
-        .map_err(io::Error::other)?;
-    let (stream, peer) = listener.accept().await?;
-    Ok((slot, stream, peer))
-}
-
 /// How HTTP is spoken on a connection.
 fn http_builder(http2_max_streams: Option<u32>) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -188,7 +223,7 @@ fn http_builder(http2_max_streams: Option<u32>) -> auto::Builder<TokioExecutor> 
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(32 * 1024);
+        .max_buf_size(MAX_HEAD);
     if http2_max_streams.is_none() {
         return builder.http1_only();
     }
@@ -197,155 +232,77 @@ fn http_builder(http2_max_streams: Option<u32>) -> auto::Builder<TokioExecutor> 
         .timer(TokioTimer::new())
         .keep_alive_interval(HEAD_TIMEOUT)
         .keep_alive_timeout(LAST_ANSWER)
+        .max_header_list_size(MAX_HEAD as u32)
         .max_concurrent_streams(http2_max_streams);
     builder
 }
 
-async fn serve_connection(
+/// A connection that was accepted.
+struct Connecting {
     stream: TcpStream,
-    peer: IpAddr,
+    peer: SocketAddr,
+    place: Place,
     acceptor: TlsAcceptor,
     http: auto::Builder<TokioExecutor>,
-    routes: Arc<Routes>,
-    stop: CancellationToken,
-) {
-    // Answers are small; without this the end of one may wait for the peer's acknowledgement.
-    let _ = stream.set_nodelay(true);
-    let stream = tokio::select! {
-        () = stop.cancelled() => return,
-        stream = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)) => match stream {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return debug!(%peer, %error, "TLS handshake failed"),
-            Err(_) => return debug!(%peer, "TLS handshake timed out"),
-        },
-    };
-    let service = service_fn(move |request: Request<Incoming>| {
-        let response = routes.answer(peer, request.method(), request.uri());
-        async move { Ok::<_, Infallible>(response) }
-    });
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => Some(ended),
-        () = stop.cancelled() => None,
-        () = sleep(MAX_CONNECTION_AGE) => None,
-    };
-    let ended = match ended {
-        Some(ended) => ended,
-        None => {
-            connection.as_mut().graceful_shutdown();
-            match timeout(LAST_ANSWER, connection).await {
-                Ok(ended) => ended,
-                Err(_) => return,
-            }
-        }
-    };
-    if let Err(error) = ended {
-        debug!(%peer, %error, "Connection failed");
-    }
 }
 
-/// Who answers which path.
-#[derive(Debug)]
-struct Routes {
-    checks: Checks,
-    metrics: Metrics,
-    open_paths: Vec<String>,
-}
-
-impl Routes {
-    /// Whether a path, or the aggregate that a single check belongs to, is served to everybody.
-    fn is_open(&self, path: &str) -> bool {
-        let bare = |path: &str| path.trim_start_matches('/').to_owned();
-        let path = bare(path);
-        self.open_paths
-            .iter()
-            .any(|open| match bare(open).strip_suffix('*') {
-                Some(start) => path.starts_with(start),
-                None => path == bare(open),
-            })
-    }
-
-    fn answer(&self, peer: IpAddr, method: &Method, uri: &http::Uri) -> Response<String> {
-        let local = peer.is_loopback();
-        let path = uri.path();
-        if let Some((endpoint, check)) = Endpoint::of_path(path) {
-            if !readable(method) {
-                return method_not_allowed();
-            }
-            if !local && !self.is_open(path) && !self.is_open(endpoint.name()) {
-                return not_from_there();
-            }
-            let answer = match check {
-                None => Some(health::aggregate(&self.checks, endpoint, uri.query())),
-                Some(name) => health::single(&self.checks, endpoint, name, local),
-            };
-            return answer.map_or_else(not_found, |(status, body)| text(status, body));
-        }
-        if path != "/metrics" {
-            return not_found();
-        }
-        if !readable(method) {
-            return method_not_allowed();
-        }
-        if !local && !self.is_open(path) {
-            return not_from_there();
-        }
-        match self.metrics.render() {
-            Ok(body) => {
-                let mut response = text(StatusCode::OK, body);
-                response.headers_mut().insert(
-                    header::CONTENT_TYPE,
-                    HeaderValue::from_static(metrics::CONTENT_TYPE),
-                );
-                response
-            }
-            Err(error) => text(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                format!("can not print the metrics: {error}\n"),
-            ),
+impl Connecting {
+    /// Until it ends, has to make room for another one, or all have to end.
+    async fn serve(self, routes: Arc<Routes>, reviewers: Arc<Reviewers>, stop: CancellationToken) {
+        let evicted = self.place.connection.evicted.clone();
+        tokio::select! {
+            () = evicted.cancelled() => {}
+            () = self.answer(routes, reviewers, stop) => {}
         }
     }
-}
 
-fn readable(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD)
-}
-
-fn text(status: StatusCode, body: impl Into<String>) -> Response<String> {
-    const HEADERS: [(HeaderName, &str); 3] = [
-        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::CACHE_CONTROL, "no-cache, private"),
-    ];
-    let mut response = Response::new(body.into());
-    *response.status_mut() = status;
-    for (name, value) in HEADERS {
-        response
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
+    async fn answer(self, routes: Arc<Routes>, reviewers: Arc<Reviewers>, stop: CancellationToken) {
+        let peer = self.peer.ip().to_canonical();
+        // Answers are small; without this the end of one may wait for the peer's acknowledgement.
+        let _ = self.stream.set_nodelay(true);
+        let stream = tokio::select! {
+            () = stop.cancelled() => return,
+            stream = timeout(HANDSHAKE_TIMEOUT, self.acceptor.accept(self.stream)) => match stream {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(error)) => return debug!(%peer, %error, "TLS handshake failed"),
+                Err(_) => return debug!(%peer, "TLS handshake timed out"),
+            },
+        };
+        let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let certificates: Vec<CertificateDer<'static>> = shown.to_vec();
+        let peer = Arc::new(Peer {
+            local: peer.is_loopback(),
+            certificates,
+        });
+        let connection = Arc::clone(&self.place.connection);
+        let service = service_fn(move |request: Request<Incoming>| {
+            let busy = connection.begin();
+            let (routes, reviewers, peer) = (Arc::clone(&routes), Arc::clone(&reviewers), Arc::clone(&peer));
+            async move {
+                let (head, _) = request.into_parts();
+                let response = routes.answer(&peer, &head, &reviewers).await;
+                drop(busy);
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), service));
+        let ended = tokio::select! {
+            ended = connection.as_mut() => Some(ended),
+            () = stop.cancelled() => None,
+            () = sleep(MAX_CONNECTION_AGE) => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                match timeout(LAST_ANSWER, connection).await {
+                    Ok(ended) => ended,
+                    Err(_) => return,
+                }
+            }
+        };
+        if let Err(error) = ended {
+            debug!(peer = %self.peer, %error, "Connection failed");
+        }
     }
-    response
-}
-
-fn not_from_there() -> Response<String> {
-    text(
-        StatusCode::FORBIDDEN,
-        "this is served to clients on the same machine only: this version can not yet ask the API server who may read \
-         it; --authorization-always-allow-paths serves it to everybody\n",
-    )
-}
-
-fn not_found() -> Response<String> {
-    text(StatusCode::NOT_FOUND, "404 page not found\n")
-}
-
-fn method_not_allowed() -> Response<String> {
-    let mut response = text(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "only GET and HEAD are served here\n",
-    );
-    response
-        .headers_mut()
-        .insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
-    response
 }

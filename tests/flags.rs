@@ -104,8 +104,7 @@ fn what_is_only_accepted_is_logged_once_at_start() {
         .args([
             "--cloud-provider=acme",
             "--allow-untagged-cloud",
-            "--cluster-cidr=10.0.0.0/8",
-            "--configure-cloud-routes=false",
+            "--concurrent-node-lifecycle-syncs=4",
             "--controllers=cloud-node",
             "--kubeconfig=/does/not/exist",
         ])
@@ -119,7 +118,7 @@ fn what_is_only_accepted_is_logged_once_at_start() {
         "{log}"
     );
     assert!(
-        warnings[1].contains("--cluster-cidr=10.0.0.0/8 has no effect yet: "),
+        warnings[1].contains("--concurrent-node-lifecycle-syncs=4 has no effect: "),
         "{log}"
     );
 }

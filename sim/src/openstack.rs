@@ -10,6 +10,7 @@
 mod barbican;
 mod control;
 mod control_http;
+mod forward;
 mod identity;
 mod ids;
 mod keystone;
@@ -25,10 +26,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
+use ipnet::{IpNet, Ipv4Net};
 use parking_lot::RwLock;
 use serde_json::json;
+use tokio::sync::Notify;
 
-pub use control::{BalancerState, Control, ObjectState};
+pub use control::{BalancerState, Control, FloatingState, GroupState, ObjectState};
+pub use forward::Forward;
 pub use settings::{LoadBalancing, Settings};
 pub use spec::{
     AddressSpec, AppCredential, AppCredentialSpec, FlavorSpec, NetworkSpec, PortPatch, PortSpec, RouterSpec,
@@ -41,6 +45,7 @@ use crate::faults::Snapshot;
 use crate::http::{Reply, Request, segments};
 use crate::quota::Refusal;
 use crate::server::{Cloud, Server, Target, Traffic, bind};
+use forward::Forwarder;
 use identity::{Caller, Identity};
 use ids::Ids;
 use region::{Birth, Region};
@@ -60,6 +65,10 @@ pub struct Config {
     pub password: String,
     /// How long tokens are valid.
     pub token_lifetime: Duration,
+    /// The subnet of every region's network `private`.
+    pub private_subnet: IpNet,
+    /// The subnet of every region's external network `public`.
+    pub public_subnet: IpNet,
     /// What can be changed later, too.
     pub settings: Settings,
     /// Longest request line that the front end takes.
@@ -77,11 +86,19 @@ impl Default for Config {
             user: "ccm".to_owned(),
             password: "correct-horse".to_owned(),
             token_lifetime: Duration::from_secs(3600),
+            private_subnet: subnet([10, 0, 0, 0], 12),
+            public_subnet: subnet([203, 0, 113, 0], 24),
             settings: Settings::default(),
             max_request_line: 8190,
             seed: 0,
         }
     }
+}
+
+/// A network of IPv4; of a length that there is not, a single address.
+fn subnet(address: [u8; 4], length: u8) -> IpNet {
+    let address = Ipv4Addr::from(address);
+    IpNet::V4(Ipv4Net::new(address, length).unwrap_or_else(|_| Ipv4Net::from(address)))
 }
 
 /// A running simulated OpenStack. Dropping it closes the listener and all connections.
@@ -91,6 +108,7 @@ impl Default for Config {
 pub struct OpenStack {
     control: Control,
     server: Server,
+    forwarder: Forwarder,
 }
 
 impl OpenStack {
@@ -119,15 +137,24 @@ impl OpenStack {
             ids,
             identity: RwLock::new(identity),
             regions: RwLock::new(Arc::new(Vec::new())),
+            private_subnet: config.private_subnet,
+            public_subnet: config.public_subnet,
             settings: RwLock::new(config.settings),
+            reconfigured: Notify::new(),
+            forwards: RwLock::new(Vec::new()),
         });
         let control = Control::new(Arc::clone(&cloud), Arc::clone(&traffic));
         for region in &config.regions {
             control.create_region(region)?;
         }
         control.require_region()?;
+        let forwarder = Forwarder::start(Arc::clone(&cloud));
         let server = Server::start(listener, traffic, cloud);
-        Ok(Self { control, server })
+        Ok(Self {
+            control,
+            server,
+            forwarder,
+        })
     }
 
     /// A handle to tell and ask the cloud, which may outlive this one.
@@ -137,6 +164,7 @@ impl OpenStack {
 
     /// Stops, and returns when the listener is closed.
     pub async fn shutdown(self) {
+        drop(self.forwarder);
         self.server.shutdown().await;
     }
 }
@@ -157,7 +185,13 @@ pub(crate) struct OpenStackCloud {
     ids: Ids,
     identity: RwLock<Identity>,
     regions: RwLock<Arc<Vec<Region>>>,
+    private_subnet: IpNet,
+    public_subnet: IpNet,
     settings: RwLock<Settings>,
+    /// Told when the settings have changed.
+    reconfigured: Notify,
+    /// Where load balancers answer, or why not.
+    forwards: RwLock<Vec<Forward>>,
 }
 
 impl OpenStackCloud {

@@ -20,6 +20,7 @@ mod effects;
 mod metrics;
 mod pass;
 mod report;
+mod review;
 mod suspects;
 
 use std::{sync::Arc, time::Duration};
@@ -35,6 +36,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+pub(crate) use self::review::review;
 use self::{
     decide::{Brake, Reason, Whole},
     effects::{Deletion, Effects, SHUTDOWN_TAINT, Tainted, Target},
@@ -50,7 +52,7 @@ use crate::{
         node::{NodeObject, Ready},
     },
     options::LifecycleConfig,
-    queue::{Backoff, WorkQueue},
+    queue::{Backoff, QueueMetrics, WorkQueue},
 };
 
 /// The canonical name, and the source of this controller's events.
@@ -111,6 +113,7 @@ impl LifecycleController {
         cloud: Arc<dyn Cloud>,
         recorder: Recorder,
         config: LifecycleConfig,
+        queues: &QueueMetrics,
         registry: &mut Registry,
         shutdown: CancellationToken,
     ) -> Self {
@@ -132,7 +135,7 @@ impl LifecycleController {
             config,
             brake: Brake::default(),
             reports: Reports::new(recorder),
-            recovered: Arc::new(WorkQueue::new(BACKOFF)),
+            recovered: Arc::new(WorkQueue::new(BACKOFF, "node_recovered", queues)),
             earliest_pass: Instant::now(),
             turn: 0,
             metrics,
@@ -309,20 +312,8 @@ impl LifecycleController {
         writing: &mut JoinSet<Written>,
     ) {
         let nodes = self.nodes.list();
-        let owned = |node: &&Arc<NodeObject>| {
-            let id = node.view.provider_id.as_deref();
-            id.is_some_and(|id| self.cloud.owns(id))
-        };
-        let absent = self
-            .suspects
-            .iter()
-            .filter(|suspect| suspect.answer == Some(Answer::Absent) && decide::counts(&suspect.node));
-        let whole = Whole {
-            present,
-            owned: nodes.iter().filter(owned).count(),
-            absent: absent.count(),
-            share: self.config.deletion_share,
-        };
+        let share = self.config.deletion_share;
+        let whole = whole(&self.suspects, &nodes, &*self.cloud, present, share);
         let decision = self.brake.decide(proven, &whole, Instant::now());
         for node in decision.delete {
             self.suspects.deleting(&node.view.name);
@@ -470,6 +461,29 @@ impl LifecycleController {
 fn is_recovered(node: &NodeObject) -> bool {
     let (key, effect) = SHUTDOWN_TAINT;
     node.ready == Ready::True && node.meta.deletion_timestamp.is_none() && node.has_exact_taint(key, effect)
+}
+
+/// What the brake needs to know beside the nodes that are proven gone.
+fn whole(
+    suspects: &Suspects,
+    nodes: &[Arc<NodeObject>],
+    cloud: &dyn Cloud,
+    present: bool,
+    share: f64,
+) -> Whole {
+    let owned = |node: &&Arc<NodeObject>| {
+        let id = node.view.provider_id.as_deref();
+        id.is_some_and(|id| cloud.owns(id))
+    };
+    let absent = suspects
+        .iter()
+        .filter(|suspect| suspect.answer == Some(Answer::Absent) && decide::counts(&suspect.node));
+    Whole {
+        present,
+        owned: nodes.iter().filter(owned).count(),
+        absent: absent.count(),
+        share,
+    }
 }
 
 /// A panic of a task ends the process through the task that runs this controller.

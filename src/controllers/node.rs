@@ -18,6 +18,7 @@ mod patch;
 pub(crate) mod provided_ip;
 mod refresh;
 mod report;
+mod review;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -29,13 +30,14 @@ use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+pub(crate) use self::review::{has_new, review};
 use self::{describe::Describer, metrics::NodeMetrics, report::Reports};
 use crate::{
     controllers::node_object::UNINITIALIZED_TAINT,
     events::Recorder,
     informers::{Change, Informer, node::NodeObject},
     options::NodeConfig,
-    queue::{Backoff, WorkQueue},
+    queue::{Backoff, QueueMetrics, WorkQueue},
 };
 
 /// Source of this controller's events.
@@ -90,7 +92,7 @@ impl NodeController {
         cloud: Arc<dyn Cloud>,
         recorder: Recorder,
         config: NodeConfig,
-        cloud_metrics: &ClientMetrics,
+        (cloud_metrics, queues): (&ClientMetrics, &QueueMetrics),
         registry: &mut Registry,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -98,7 +100,7 @@ impl NodeController {
             nodes,
             describer: Describer::new(Arc::clone(&cloud), cloud_metrics),
             cloud,
-            queue: WorkQueue::new(BACKOFF),
+            queue: WorkQueue::new(BACKOFF, "Nodes", queues),
             writers: Semaphore::new(config.concurrent_syncs.get()),
             config,
             attempts: Mutex::default(),

@@ -34,6 +34,8 @@ mod object;
 mod objects;
 mod parts;
 mod records;
+mod review;
+mod show;
 mod strays;
 mod tell;
 
@@ -51,11 +53,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use self::{desk::Following, ledger::Ledger, metrics::ServiceMetrics, records::Name, tell::Teller};
+pub(crate) use self::{
+    marks::find as find_marks,
+    review::{Reviewed, review},
+};
 use crate::{
     events::Recorder,
     informers::{Change, Informer, node::NodeObject, service::ServiceObject},
     options::ServiceConfig,
-    queue::{Backoff, WorkQueue},
+    queue::{Backoff, QueueMetrics, WorkQueue},
 };
 
 /// Source of this controller's events.
@@ -106,6 +112,7 @@ pub(crate) struct Parts {
     pub(crate) cluster_name: String,
     /// For our events, and for those of the provider.
     pub(crate) recorders: (Recorder, Recorder),
+    pub(crate) queues: QueueMetrics,
 }
 
 impl ServiceController {
@@ -118,6 +125,7 @@ impl ServiceController {
             config,
             cluster_name,
             recorders: (recorder, provider),
+            queues,
         } = parts;
         Arc::new(Self {
             client,
@@ -126,8 +134,8 @@ impl ServiceController {
             cloud,
             config,
             cluster_name: cluster_name.into(),
-            parts: WorkQueue::new(BACKOFF),
-            objects: WorkQueue::new(OBJECT_BACKOFF),
+            parts: WorkQueue::new(BACKOFF, "service", &queues),
+            objects: WorkQueue::new(OBJECT_BACKOFF, "service_objects", &queues),
             ledger: Mutex::default(),
             following: Mutex::default(),
             news: Notify::new(),

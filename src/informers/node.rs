@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{AddressType, NodeAddress, NodeView};
+use ipnet::IpNet;
 use k8s_openapi::{
     api::core::v1::Node,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
@@ -10,8 +11,17 @@ use k8s_openapi::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::intern::{Intern, Interner};
-use crate::controllers::node::provided_ip;
+use super::{
+    Informer,
+    intern::{Intern, Interner},
+};
+use crate::{
+    controllers::{node::provided_ip, node_object::UNINITIALIZED_TAINT},
+    server::status::NodeRow,
+};
+
+/// On nodes whose machine is switched off.
+const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
 /// What we keep of a Node.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -26,8 +36,12 @@ pub(crate) struct NodeObject {
     pub(crate) addresses: Vec<NodeAddress>,
     /// The annotation of the kubelet's `--node-ip`, as it stands.
     pub(crate) provided_node_ip: Option<String>,
-    /// The status of the condition `Ready`; nothing else of the conditions.
+    /// The status of the condition `Ready`.
     pub(crate) ready: Ready,
+    /// `spec.podCIDRs`, without host bits; what is no network is left out.
+    pub(crate) pod_cidrs: Box<[IpNet]>,
+    /// The condition `NetworkUnavailable`.
+    pub(crate) network: NetworkCondition,
 }
 
 /// Whether a node's kubelet says that it is well.
@@ -38,6 +52,20 @@ pub(crate) enum Ready {
     /// Nothing was heard of it, or it has not said anything yet.
     #[default]
     Unknown,
+}
+
+/// What the condition `NetworkUnavailable` says, as far as routes go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum NetworkCondition {
+    /// Nothing.
+    #[default]
+    Absent,
+    /// Not unavailable, since its routes are there.
+    RouteCreated,
+    /// Unavailable, since a route is missing.
+    NoRouteCreated,
+    /// Something else, or for another reason.
+    Other,
 }
 
 impl NodeObject {
@@ -124,6 +152,26 @@ impl Intern for NodeObject {
     }
 }
 
+impl Informer<NodeObject> {
+    /// The nodes by name, for people.
+    pub(crate) fn rows(&self) -> Vec<NodeRow> {
+        let row = |node: &NodeObject| NodeRow {
+            name: node.meta.name.clone().unwrap_or_default(),
+            state: match node.ready {
+                _ if node.has_taint(UNINITIALIZED_TAINT) => "uninitialized",
+                _ if node.has_taint(SHUTDOWN) => "shut down",
+                Ready::True => "ready",
+                Ready::False => "not ready",
+                Ready::Unknown => "unknown",
+            },
+            provider_id: node.view.provider_id.as_deref().unwrap_or_default().to_owned(),
+        };
+        let mut rows: Vec<_> = self.list().iter().map(|node| row(node)).collect();
+        rows.sort_by(|one, other| one.name.cmp(&other.name));
+        rows
+    }
+}
+
 stands_for!(NodeObject, Node);
 
 #[derive(Deserialize)]
@@ -158,6 +206,8 @@ struct WireSpec {
     #[serde(rename = "providerID")]
     provider_id: Option<String>,
     taints: Option<Vec<Taint>>,
+    #[serde(rename = "podCIDRs")]
+    pod_cidrs: Option<Vec<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -172,6 +222,8 @@ struct WireCondition {
     kind: String,
     #[serde(default)]
     status: String,
+    #[serde(default)]
+    reason: String,
 }
 
 /// The status of `Ready`; if it is not there, nothing is known of it.
@@ -181,6 +233,20 @@ fn ready(conditions: Option<&[WireCondition]>) -> Ready {
         Some("True") => Ready::True,
         Some("False") => Ready::False,
         _ => Ready::Unknown,
+    }
+}
+
+/// What `NetworkUnavailable` says.
+fn network(conditions: Option<&[WireCondition]>) -> NetworkCondition {
+    let condition = conditions.and_then(|all| {
+        all.iter()
+            .find(|condition| condition.kind == "NetworkUnavailable")
+    });
+    match condition.map(|condition| (condition.status.as_str(), condition.reason.as_str())) {
+        None => NetworkCondition::Absent,
+        Some(("False", "RouteCreated")) => NetworkCondition::RouteCreated,
+        Some(("True", "NoRouteCreated")) => NetworkCondition::NoRouteCreated,
+        Some(_) => NetworkCondition::Other,
     }
 }
 
@@ -223,6 +289,14 @@ impl From<Wire> for NodeObject {
             view: Arc::new(view),
             taints: spec.taints.unwrap_or_default(),
             ready: ready(status.conditions.as_deref()),
+            network: network(status.conditions.as_deref()),
+            pod_cidrs: spec
+                .pod_cidrs
+                .unwrap_or_default()
+                .iter()
+                .filter_map(|cidr| cidr.parse::<IpNet>().ok())
+                .map(|cidr| cidr.trunc())
+                .collect(),
             addresses: status
                 .addresses
                 .unwrap_or_default()
@@ -254,11 +328,12 @@ mod tests {
                 "labels": {"a": "b"}, "managedFields": [{"manager": "kubelet"}],
                 "annotations": {"alpha.kubernetes.io/provided-node-ip": "10.0.0.1", "other": "x"},
             },
-            "spec": {"providerID": "", "taints": [{"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05Z"}]},
+            "spec": {"providerID": "", "podCIDRs": ["10.244.1.7/24", "fd00::/64", "junk"], "taints": [{"key": "k", "effect": "NoSchedule", "timeAdded": "2026-01-02T03:04:05Z"}]},
             "status": {
                 "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Carrier", "address": "pigeon"}],
                 "conditions": [
                     {"type": "DiskPressure", "status": "False"},
+                    {"type": "NetworkUnavailable", "status": "False", "reason": "CalicoIsUp"},
                     {"type": "Ready", "status": "True", "reason": "KubeletReady"},
                 ],
                 "images": [{"names": ["a"], "sizeBytes": 1}],
@@ -276,6 +351,11 @@ mod tests {
         assert!(node.has_taint("k") && !node.has_taint("other"));
         assert!(node.has_exact_taint("k", "NoSchedule") && !node.has_exact_taint("k", "NoExecute"));
         assert_eq!(node.ready, Ready::True);
+        assert_eq!(node.network, NetworkCondition::Other);
+        assert_eq!(
+            node.pod_cidrs.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["10.244.1.0/24", "fd00::/64"]
+        );
         assert!(node.meta.managed_fields.is_none() && node.meta.labels.is_none());
         assert!(node.age_seconds().unwrap() > 0.0);
     }

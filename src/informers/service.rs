@@ -47,8 +47,14 @@ impl Intern for ServiceObject {
         }
     }
 
-    /// Only those that have, had or want a load balancer.
     fn is_kept(&self) -> bool {
+        self.is_concerned()
+    }
+}
+
+impl ServiceObject {
+    /// Whether it has, had or wants a load balancer.
+    pub(crate) fn is_concerned(&self) -> bool {
         self.view.is_load_balancer || self.view.has_finalizer() || !self.view.ingress.is_empty()
     }
 }

@@ -12,6 +12,9 @@ use clap::{Arg, Command};
 
 use super::OptionError;
 
+/// The one word that is no flag. It may stand anywhere, so that it can be added to the arguments of a manifest.
+const PLAN: &str = "plan";
+
 /// What `normalise` makes of the command line.
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
@@ -19,6 +22,8 @@ pub(super) struct Arguments {
     pub(super) flags: Vec<String>,
     /// Whether help is asked for.
     pub(super) help: bool,
+    /// Whether the word `plan` stands among the flags.
+    pub(super) plan: bool,
     /// Everything that is wrong with the others.
     pub(super) errors: Vec<OptionError>,
 }
@@ -47,7 +52,11 @@ pub(super) fn normalise(command: &Command, words: impl IntoIterator<Item = OsStr
         let Some(flag) = read_flag(&word) else {
             // The word after an unknown flag may well be its value; to complain of it too would mislead.
             if !after_unknown {
-                positional.push(word);
+                if word == PLAN && !found.plan {
+                    found.plan = true;
+                } else {
+                    positional.push(word);
+                }
             }
             after_unknown = false;
             continue;

@@ -32,12 +32,16 @@ pub struct Config {
     pub lifecycle: LifecycleConfig,
     /// The service controller.
     pub service: ServiceConfig,
+    /// The route controller.
+    pub route: RouteConfig,
     /// The election of one leader among replicas; `None` if there is none.
     pub election: Option<ElectionConfig>,
     /// The HTTPS server; `None` if it is switched off.
     pub serving: Option<ServingConfig>,
     /// The log.
     pub logging: LoggingConfig,
+    /// Nothing is written, no lease is taken: what would be done is logged.
+    pub dry_run: bool,
     /// How long work in progress may take after a signal to stop.
     pub shutdown_drain: Duration,
     /// The version to report.
@@ -118,6 +122,17 @@ pub struct ServiceConfig {
     pub drift_period: Option<Duration>,
 }
 
+/// The route controller.
+#[derive(Clone, Debug)]
+pub struct RouteConfig {
+    /// Whether routes are wanted: `--configure-cloud-routes`.
+    pub enabled: bool,
+    /// `--cluster-cidr` as it was given. What is wrong with it matters only where there are routes.
+    pub cluster_cidr: String,
+    /// How often everything is compared though nothing changed; `None` for as often as is good.
+    pub period: Option<Duration>,
+}
+
 /// The election of one leader among replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElectionConfig {
@@ -150,9 +165,8 @@ pub struct ServingConfig {
     pub http2_max_streams: Option<u32>,
     /// Whether other processes may listen on the same port and share the connections (`SO_REUSEPORT`).
     pub share_port: bool,
-    /// The paths that are served to everybody; a `*` at the end stands for anything. All others are served to clients on
-    /// the same machine only.
-    pub open_paths: Vec<String>,
+    /// Who may see what.
+    pub access: AccessConfig,
 }
 
 impl ServingConfig {
@@ -161,6 +175,55 @@ impl ServingConfig {
     pub fn socket_address(&self) -> SocketAddr {
         SocketAddr::new(self.bind_address, self.port)
     }
+}
+
+/// Who is served what by the HTTPS server.
+#[derive(Clone, Debug, Default)]
+pub struct AccessConfig {
+    /// Where the API server is asked who a client is; `None` for the pod's account, or that of the whole program.
+    pub authentication_kubeconfig: Option<PathBuf>,
+    /// How long an answer about a token is remembered.
+    pub token_ttl: Duration,
+    /// Whether the cluster is not asked which authorities vouch for clients.
+    pub skip_lookup: bool,
+    /// Whether to go on without what the cluster refuses to tell about them.
+    pub tolerate_lookup_failure: bool,
+    /// The authorities whose certificates identify clients, in place of those that the cluster names.
+    pub client_authorities: Option<PathBuf>,
+    /// Which proxies may speak for clients, in place of what the cluster says.
+    pub proxies: Option<ProxyConfig>,
+    /// Where the API server is asked what a client may do; `None` as for the other.
+    pub authorization_kubeconfig: Option<PathBuf>,
+    /// How long a yes is remembered.
+    pub allowed_ttl: Duration,
+    /// How long a no is remembered.
+    pub denied_ttl: Duration,
+    /// The paths that are served to everybody; a `*` at the end stands for anything.
+    pub open_paths: Vec<String>,
+}
+
+/// Proxies that identify clients themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyConfig {
+    /// The authorities whose certificates identify such proxies.
+    pub authorities: PathBuf,
+    /// How they say whom they speak for.
+    pub headers: ProxyHeaders,
+}
+
+/// How a proxy says whom it speaks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProxyHeaders {
+    /// The common names of proxies; empty for any.
+    pub allowed_names: Vec<String>,
+    /// The headers with the user's name; the first that is there counts.
+    pub user: Vec<String>,
+    /// The headers with the user's UID; likewise.
+    pub uid: Vec<String>,
+    /// The headers with the user's groups.
+    pub groups: Vec<String>,
+    /// What the names of headers with more about the user begin with.
+    pub extra_prefixes: Vec<String>,
 }
 
 /// What the HTTPS server proves its name with.

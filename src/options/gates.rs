@@ -50,10 +50,7 @@ const GATES: &[Gate] = &[
     gate(
         "CloudControllerManagerWatchBasedRoutesReconciliation",
         false,
-        Always(
-            true,
-            "routes, once they are there, are always reconciled by watching",
-        ),
+        Always(true, "routes are always reconciled by watching"),
     ),
     gate(
         "CloudControllerManagerWebhook",

@@ -31,7 +31,7 @@ pub(super) struct GenericOptions {
     pub(super) cluster_name: String,
 
     /// Which controllers run: * for all, a name for one, a name with - in front for all but one. The first that mentions a
-    /// controller counts. Names: cloud-node, cloud-node-lifecycle, service; not there yet: route.
+    /// controller counts. Names: cloud-node, cloud-node-lifecycle, service, route.
     #[arg(long, value_name = "LIST", default_value = "*", action = clap::ArgAction::Append)]
     controllers: Vec<String>,
 
@@ -91,10 +91,9 @@ impl GenericOptions {
         })
     }
 
-    /// `routes_wanted`: whether other flags ask for routes of the cloud.
-    pub(super) fn controllers(&self, routes_wanted: bool, reader: &mut Reader) -> Controllers {
+    pub(super) fn controllers(&self, reader: &mut Reader) -> Controllers {
         let items = reader.list("controllers", &self.controllers);
-        selection::complete(&items, routes_wanted, reader)
+        selection::complete(&items, reader)
     }
 
     pub(super) fn gates(&self, reader: &mut Reader) -> Gates {

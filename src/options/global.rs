@@ -51,6 +51,18 @@ pub(super) struct GlobalOptions {
         default_missing_value = "true"
     )]
     help_cloud_config: String,
+
+    /// Print all metrics with their types, labels and meanings.
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        hide_default_value = true,
+        default_missing_value = "true"
+    )]
+    help_metrics: String,
 }
 
 impl GlobalOptions {
@@ -79,6 +91,9 @@ impl GlobalOptions {
         if asked(&self.help_cloud_config, &mut reader) {
             return Some(config_reference(cloud_provider, compiled_in).map_err(OptionError::new));
         }
+        if asked(&self.help_metrics, &mut reader) {
+            return Some(Ok(crate::server::METRICS_REFERENCE.to_owned()));
+        }
         None
     }
 
@@ -86,6 +101,7 @@ impl GlobalOptions {
     pub(super) fn version(&self, reader: &mut Reader) -> String {
         reader.boolean("list-providers", &self.list_providers);
         reader.boolean("help-cloud-config", &self.help_cloud_config);
+        reader.boolean("help-metrics", &self.help_metrics);
         match self.version.strip_prefix('v') {
             Some(version) if is_version(&self.version) => version.to_owned(),
             _ => {

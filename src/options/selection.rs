@@ -11,42 +11,33 @@ use super::{config::Controllers, value::Reader};
 
 const FLAG: &str = "controllers";
 
-/// A controller of this or of a later version.
+/// A controller.
 struct Known {
     name: &'static str,
     alias: &'static str,
-    /// What is left undone as long as it is not there; `None` if it is.
-    missing: Option<&'static str>,
 }
 
 const KNOWN: [Known; 4] = [
     Known {
         name: "cloud-node-controller",
         alias: "cloud-node",
-        missing: None,
     },
     Known {
         name: "cloud-node-lifecycle-controller",
         alias: "cloud-node-lifecycle",
-        missing: None,
     },
     Known {
         name: "service-lb-controller",
         alias: "service",
-        missing: None,
     },
     Known {
-        name: ROUTE,
+        name: "node-route-controller",
         alias: "route",
-        missing: Some("routes of the cloud are left as they are"),
     },
 ];
 
-const ROUTE: &str = "node-route-controller";
-
-/// Reads the items. `routes_wanted` says whether other flags ask for routes: most clusters have a pod network of their
-/// own, and need not hear that a controller is missing that would do nothing for them.
-pub(super) fn complete(items: &[String], routes_wanted: bool, reader: &mut Reader) -> Controllers {
+/// Reads the items.
+pub(super) fn complete(items: &[String], reader: &mut Reader) -> Controllers {
     let star = items.iter().any(|item| item == "*");
     for item in items.iter().filter(|item| *item != "*") {
         let name = item.strip_prefix('-').unwrap_or(item);
@@ -61,7 +52,6 @@ pub(super) fn complete(items: &[String], routes_wanted: bool, reader: &mut Reade
         }
     }
     let mut disabled = BTreeSet::new();
-    let mut asked_for = Vec::new();
     for known in &KNOWN {
         let decided = items.iter().find_map(|item| match item.strip_prefix('-') {
             Some(name) => known.is(name).then_some(false),
@@ -69,48 +59,14 @@ pub(super) fn complete(items: &[String], routes_wanted: bool, reader: &mut Reade
         });
         if !decided.unwrap_or(star) {
             disabled.insert(known.name);
-            continue;
-        }
-        let Some(missing) = known.missing else { continue };
-        if decided.is_some() {
-            asked_for.push(known);
-        } else if known.name != ROUTE || routes_wanted {
-            reader.warn(format!(
-                "--{FLAG}: {} is not there yet: {missing}; -{} beside the * says that this is meant",
-                known.name, known.alias
-            ));
         }
     }
-    if !asked_for.is_empty() {
-        reader.refuse(not_there(items, &asked_for));
-    } else if KNOWN
-        .iter()
-        .all(|known| known.missing.is_some() || disabled.contains(known.name))
-    {
+    if KNOWN.iter().all(|known| disabled.contains(known.name)) {
         reader.warn(format!(
             "--{FLAG} switches every controller off: nothing will be done"
         ));
     }
     Controllers { disabled }
-}
-
-fn not_there(items: &[String], asked_for: &[&Known]) -> String {
-    let reasons: Vec<_> = asked_for
-        .iter()
-        .filter_map(|known| Some(format!("{} ({})", known.alias, known.missing?)))
-        .collect();
-    let left: Vec<_> = items
-        .iter()
-        .filter(|item| !asked_for.iter().any(|known| known.is(item)))
-        // Those that are unknown have an error of their own.
-        .filter(|item| *item == "*" || find(item.strip_prefix('-').unwrap_or(item)).is_some())
-        .map(String::as_str)
-        .collect();
-    let instead = match left.iter().any(|item| !item.starts_with('-')) {
-        true => format!("write --{FLAG}={} until then", left.join(",")),
-        false => "there is nothing else in the list that this program could do in this place".to_owned(),
-    };
-    format!("--{FLAG}: not there yet: {}; {instead}", reasons.join(", "))
 }
 
 fn find(name: &str) -> Option<&'static Known> {
@@ -130,7 +86,7 @@ mod tests {
     fn read(list: &str) -> (Controllers, Reader) {
         let mut reader = Reader::default();
         let items = reader.list(FLAG, &[list]);
-        (complete(&items, true, &mut reader), reader)
+        (complete(&items, &mut reader), reader)
     }
 
     fn enabled(list: &str) -> Vec<&'static str> {
@@ -191,37 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_controller_by_name_is_refused_with_the_value_to_write() {
-        let all = errors("cloud-node,cloud-node-lifecycle,route,service");
-        assert_eq!(all.len(), 1, "{all:?}");
-        let error = &all[0];
-        for part in [
-            "not there yet: route (",
-            "; write --controllers=cloud-node,cloud-node-lifecycle,service until then",
+    fn a_list_that_leaves_nothing_is_a_warning() {
+        for (list, warned) in [
+            ("", true),
+            ("-service", true),
+            ("route", false),
+            ("*,-route", false),
         ] {
-            assert!(error.contains(part), "{part:?} not in {error}");
+            assert_eq!(read(list).1.warnings.len(), usize::from(warned), "{list:?}");
         }
-        assert!(errors("*,route")[0].ends_with("write --controllers=* until then"));
-        assert!(errors("route,-cloud-node")[0].contains("nothing else in the list"));
-    }
-
-    #[test]
-    fn a_missing_controller_by_star_is_a_warning() {
-        let warnings = |list: &str, routes| {
-            let mut reader = Reader::default();
-            let items = reader.list(FLAG, &[list]);
-            complete(&items, routes, &mut reader);
-            reader.warnings
-        };
-        let both = warnings("*", true);
-        assert_eq!(both.len(), 1, "{both:?}");
-        assert!(
-            both[0].contains("node-route-controller is not there yet"),
-            "{both:?}"
-        );
-        assert_eq!(warnings("*", false), [""; 0]);
-        assert_eq!(warnings("*,-service,-route", true), [""; 0]);
-        assert_eq!(warnings("cloud-node", true), [""; 0]);
-        assert!(warnings("", true)[0].contains("every controller off"));
     }
 }

@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::PathBuf};
 use clap::Args;
 
 use super::{
-    config::{Certificate, ServingConfig},
+    config::{AccessConfig, Certificate, ServingConfig},
     tls,
     value::{Reader, non_empty},
 };
@@ -16,7 +16,8 @@ const MAX_STREAMS: u32 = 32;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Secure serving")]
 pub(super) struct ServingOptions {
-    /// The port of the HTTPS server with /healthz, /livez, /readyz and /metrics. 0 for no server at all.
+    /// The port of the HTTPS server with /healthz, /livez, /readyz, /metrics and /statusz. 0 for no server at
+    /// all.
     #[arg(long, value_name = "PORT", default_value = "10258")]
     secure_port: String,
 
@@ -106,7 +107,7 @@ pub(super) struct ServingOptions {
 
 impl ServingOptions {
     /// `None` if there is no server; its other flags are checked all the same.
-    pub(super) fn complete(&self, open_paths: Vec<String>, reader: &mut Reader) -> Option<ServingConfig> {
+    pub(super) fn complete(&self, access: AccessConfig, reader: &mut Reader) -> Option<ServingConfig> {
         let named_certificates = tls::named_certificates(&self.tls_sni_cert_key, reader);
         let tls = tls::complete(
             &self.tls_min_version,
@@ -137,7 +138,7 @@ impl ServingOptions {
             tls,
             http2_max_streams,
             share_port,
-            open_paths,
+            access,
         })
     }
 
@@ -179,29 +180,5 @@ impl ServingOptions {
                 Certificate::InMemory
             }
         }
-    }
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Authorization")]
-pub(super) struct AccessOptions {
-    /// The paths of the HTTPS server that are served to everybody, without asking who it is; a * at the end stands for
-    /// anything. All others are, as long as clients are not identified, served to every client on the same machine and to
-    /// nobody else. With /metrics in the list everybody who reaches the port can read the metrics.
-    #[arg(
-        long,
-        value_name = "LIST",
-        default_value = "/healthz,/readyz,/livez",
-        action = clap::ArgAction::Append
-    )]
-    authorization_always_allow_paths: Vec<String>,
-}
-
-impl AccessOptions {
-    pub(super) fn open_paths(&self, reader: &mut Reader) -> Vec<String> {
-        reader.list(
-            "authorization-always-allow-paths",
-            &self.authorization_always_allow_paths,
-        )
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 
 mod manifests;
+mod plan;
 mod upstream;
 
 const ACME: Provider = Provider {
@@ -88,7 +89,7 @@ fn defaults_are_those_of_the_help() {
     assert_eq!(serving.named_certificates, []);
     assert_eq!(serving.http2_max_streams, Some(32));
     assert!(!serving.share_port);
-    assert_eq!(serving.open_paths, ["/healthz", "/readyz", "/livez"]);
+    assert_eq!(serving.access.open_paths, ["/healthz", "/readyz", "/livez"]);
     assert_eq!(
         config.logging,
         LoggingConfig {
@@ -357,7 +358,7 @@ fn everything_wrong_is_reported_at_once() {
         "--http2-max-streams-per-connection=-1",
         "--tls-min-version=1.3",
         "--tls-sni-cert-key=a",
-        "--authorization-kubeconfig=x",
+        "--authorization-webhook-cache-authorized-ttl=x",
         "--webhooks=a",
         "--webhook-secure-port=65536",
         "--vmodule=a",
@@ -446,4 +447,16 @@ fn all_flags_are_there_for_the_log() {
     assert_eq!(value("user-agent"), Some("a,b"));
     assert_eq!(value("secure-port"), Some("10258"));
     assert_eq!(value("kube-api-qps"), None);
+}
+
+#[test]
+fn credentials_in_a_url_are_not_shown() {
+    for (value, shown) in [
+        ("https://u:p@10.0.0.1:6443/x@y", "https://***@10.0.0.1:6443/x@y"),
+        ("http://u@[::1]", "http://***@[::1]"),
+        ("https://10.0.0.1/a@b", "https://10.0.0.1/a@b"),
+        ("a@b", "a@b"),
+    ] {
+        assert_eq!(super::without_credentials(value), shown);
+    }
 }

@@ -1,6 +1,7 @@
 //! The client for the API server.
 
 use std::{
+    path::Path,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -17,7 +18,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tower::{BoxError, Layer, Service, timeout::TimeoutLayer};
 use tracing::info;
 
-use super::fence::FenceLayer;
+use super::{
+    fence::FenceLayer,
+    requests::{ApiRequests, MeasureLayer},
+};
 use crate::options::{ApiServerConfig, ClientLimit};
 
 /// Longer than the API server lets a watch live (it is asked for less than five minutes), so that only a connection on
@@ -27,6 +31,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the head of the answer, also of a watch. The API server itself gives a request a minute. Without it a server
 /// that vanished without a word would hold a request for as long as `READ_TIMEOUT`.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
+/// Whoever asks the HTTPS server for things may not make it overrun the API server.
+const REVIEW_LIMIT: ClientLimit = ClientLimit {
+    qps: 200.0,
+    burst: 400,
+};
 
 /// Reads files and environment; the API server is not asked for anything yet.
 ///
@@ -34,22 +43,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
 /// What is wrong, in words for the user.
 pub(super) async fn load(config: &ApiServerConfig, version: &str) -> Result<Config, String> {
     let mut client = match (&config.kubeconfig, &config.master) {
-        (Some(file), _) => {
-            let failed = |error: &dyn std::error::Error| {
-                format!(
-                    "--kubeconfig: can not use {}: {}",
-                    file.display(),
-                    ccm_core::error::report(error)
-                )
-            };
-            // Its own words for this are less clear.
-            std::fs::File::open(file)
-                .map_err(|error| format!("--kubeconfig: can not read {}: {error}", file.display()))?;
-            let kubeconfig = Kubeconfig::read_from(file).map_err(|error| failed(&error))?;
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-                .await
-                .map_err(|error| failed(&error))?
-        }
+        (Some(file), _) => from_file("--kubeconfig", file).await?,
         (None, Some(master)) => Config::new(master.clone()),
         (None, None) => {
             let config = Config::incluster_env().map_err(|error| {
@@ -65,23 +59,59 @@ pub(super) async fn load(config: &ApiServerConfig, version: &str) -> Result<Conf
     if let Some(master) = &config.master {
         client.cluster_url = master.clone();
     }
+    set_up(&mut client, version)?;
+    Ok(client)
+}
+
+/// What a kubeconfig file says; the flag that names it is for the message.
+pub(super) async fn from_file(flag: &str, file: &Path) -> Result<Config, String> {
+    let failed = |error: &dyn std::error::Error| {
+        format!(
+            "{flag}: can not use {}: {}",
+            file.display(),
+            ccm_core::error::report(error)
+        )
+    };
+    // Its own words for this are less clear.
+    std::fs::File::open(file).map_err(|error| format!("{flag}: can not read {}: {error}", file.display()))?;
+    let kubeconfig = Kubeconfig::read_from(file).map_err(|error| failed(&error))?;
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(|error| failed(&error))
+}
+
+/// What all clients have in common.
+pub(super) fn set_up(client: &mut Config, version: &str) -> Result<(), String> {
     let agent = format!("cloud-controller-manager/{version}");
     let agent = HeaderValue::from_str(&agent).map_err(|error| format!("--version: {error}"))?;
     client.headers.push((header::USER_AGENT, agent));
     client.connect_timeout = Some(CONNECT_TIMEOUT);
     client.read_timeout = Some(READ_TIMEOUT);
     client.reset_reader_on_write = true;
-    Ok(client)
+    Ok(())
 }
 
 /// The client for all work; still without asking the API server. Its writes pass the fence.
-pub(super) fn build(config: Config, limit: Option<ClientLimit>, fence: &Fence) -> anyhow::Result<Client> {
-    let builder = ClientBuilder::try_from(config)?.with_layer(&FenceLayer(fence.clone()));
-    Ok(with_limits(builder, limit))
+pub(super) fn build(
+    config: Config,
+    limit: Option<ClientLimit>,
+    fence: &Fence,
+    requests: &ApiRequests,
+) -> anyhow::Result<Client> {
+    let measure = MeasureLayer::new(requests, &config.cluster_url);
+    // Innermost, since what the fence refuses is no request.
+    let builder = ClientBuilder::try_from(config)?
+        .with_layer(&measure)
+        .with_layer(&FenceLayer(fence.clone()));
+    Ok(with_limits(builder, limit, Some(measure)))
 }
 
 /// The client for leader election alone: it writes without being the leader, has no limit and does not wait long.
-pub(super) fn build_for_election(mut config: Config, timeout: Duration) -> anyhow::Result<Client> {
+pub(super) fn build_for_election(
+    mut config: Config,
+    timeout: Duration,
+    requests: &ApiRequests,
+) -> anyhow::Result<Client> {
     for (name, value) in &mut config.headers {
         if *name == header::USER_AGENT {
             *value = HeaderValue::from_str(&format!("{}/leader-election", value.to_str()?))?;
@@ -90,12 +120,27 @@ pub(super) fn build_for_election(mut config: Config, timeout: Duration) -> anyho
     config.connect_timeout = Some(timeout);
     // The next try is never far.
     config.default_retry = false;
+    let measure = MeasureLayer::new(requests, &config.cluster_url);
     Ok(ClientBuilder::try_from(config)?
+        .with_layer(&measure)
         .with_layer(&TimeoutLayer::new(timeout))
         .build())
 }
 
-fn with_limits<S, B>(builder: ClientBuilder<S>, limit: Option<ClientLimit>) -> Client
+/// The client for questions about clients of the HTTPS server: every replica asks them, leader or not. Whoever asks has
+/// its own rule for tries.
+pub(super) fn build_for_reviews(mut config: Config, requests: &ApiRequests) -> anyhow::Result<Client> {
+    config.default_retry = false;
+    let measure = MeasureLayer::new(requests, &config.cluster_url);
+    let builder = ClientBuilder::try_from(config)?.with_layer(&measure);
+    Ok(with_limits(builder, Some(REVIEW_LIMIT), Some(measure)))
+}
+
+fn with_limits<S, B>(
+    builder: ClientBuilder<S>,
+    limit: Option<ClientLimit>,
+    measure: Option<MeasureLayer>,
+) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>> + Send + 'static,
     S::Future: Send + 'static,
@@ -106,7 +151,7 @@ where
     let builder = builder.with_layer(&TimeoutLayer::new(HEAD_TIMEOUT));
     match limit {
         None => builder.build(),
-        Some(limit) => builder.with_layer(&LimitLayer(limit)).build(),
+        Some(limit) => builder.with_layer(&LimitLayer(limit, measure)).build(),
     }
 }
 
@@ -114,7 +159,7 @@ where
 ///
 /// A watch counts once, when it is opened.
 #[derive(Clone, Debug)]
-struct LimitLayer(ClientLimit);
+struct LimitLayer(ClientLimit, Option<MeasureLayer>);
 
 impl<S> Layer<S> for LimitLayer {
     type Service = Limited<S>;
@@ -124,6 +169,7 @@ impl<S> Layer<S> for LimitLayer {
             inner,
             bucket: Bucket::new(self.0),
             turn: None,
+            measure: self.1.clone(),
         }
     }
 }
@@ -134,7 +180,8 @@ struct Limited<S> {
     inner: S,
     bucket: Bucket,
     /// Of the next request.
-    turn: Option<Pin<Box<Sleep>>>,
+    turn: Option<(Instant, Pin<Box<Sleep>>)>,
+    measure: Option<MeasureLayer>,
 }
 
 impl<S: Service<Request<Body>>> Service<Request<Body>> for Limited<S> {
@@ -143,9 +190,9 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Limited<S> {
     type Future = S::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        let turn = self.turn.get_or_insert_with(|| {
-            let turn = self.bucket.reserve(Instant::now());
-            Box::pin(sleep_until(turn))
+        let (_, turn) = self.turn.get_or_insert_with(|| {
+            let now = Instant::now();
+            (now, Box::pin(sleep_until(self.bucket.reserve(now))))
         });
         match turn.as_mut().poll(cx) {
             Poll::Ready(()) => self.inner.poll_ready(cx),
@@ -154,7 +201,9 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Limited<S> {
     }
 
     fn call(&mut self, request: Request<Body>) -> S::Future {
-        self.turn = None;
+        if let (Some((since, _)), Some(measure)) = (self.turn.take(), &self.measure) {
+            measure.limited(request.method(), since.elapsed());
+        }
         self.inner.call(request)
     }
 }
@@ -236,7 +285,7 @@ mod tests {
             Ok::<_, BoxError>(Response::new(Body::from(b"{}".to_vec())))
         });
         let limit = ClientLimit { qps: 2.0, burst: 3 };
-        let client = with_limits(ClientBuilder::new(answer, "default"), Some(limit));
+        let client = with_limits(ClientBuilder::new(answer, "default"), Some(limit), None);
         let began = Instant::now();
         for _ in 0..7 {
             client.request_text(request()).await.unwrap();
@@ -250,7 +299,7 @@ mod tests {
         let silent = tower::service_fn(async |_: Request<Body>| {
             std::future::pending::<Result<Response<Body>, BoxError>>().await
         });
-        let client = with_limits(ClientBuilder::new(silent, "default"), None);
+        let client = with_limits(ClientBuilder::new(silent, "default"), None, None);
         let began = Instant::now();
         let error = client.request_text(request()).await.unwrap_err();
         assert_eq!(began.elapsed().as_secs(), HEAD_TIMEOUT.as_secs(), "{error}");

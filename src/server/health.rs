@@ -8,6 +8,8 @@
 //! | `/livez`, `/healthz` | a part of the program is stuck beyond help; a restart is called for |
 //! | `/readyz` | any of these, the cloud was never reached, stores are not filled, or the program is about to end |
 //!
+//! Whether the cloud answers is a check that is shown there and fails nothing.
+//!
 //! Bodies, `?verbose`, `?exclude=<check>` and the paths of single checks are those of the Kubernetes components. The
 //! reason of a failure may name addresses and users; only a peer on this machine is told, on the path of the check.
 
@@ -20,6 +22,8 @@ use http::StatusCode;
 use parking_lot::RwLock;
 use tracing::debug;
 
+use super::slis::Slis;
+
 /// What a failing check means for the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -27,6 +31,8 @@ pub(crate) enum Kind {
     Live,
     /// It can not do its work at the moment. On `/readyz` only.
     Ready,
+    /// Worth knowing, but nothing that another replica or a restart would do better. On `/readyz`, where it fails nothing.
+    Shown,
 }
 
 /// All checks of the program. Clones share them.
@@ -79,7 +85,7 @@ impl Checks {
             };
         }
         let first = match kind {
-            Kind::Live => Ok(()),
+            Kind::Live | Kind::Shown => Ok(()),
             Kind::Ready => Err("not started yet".to_owned()),
         };
         let state = Arc::new(RwLock::new(first));
@@ -105,16 +111,21 @@ impl Checks {
         });
     }
 
-    fn of(&self, endpoint: Endpoint) -> Vec<(&'static str, Result<(), String>)> {
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<(&'static str, Kind, Result<(), String>)> {
+        self.of(Endpoint::Readyz)
+    }
+
+    fn of(&self, endpoint: Endpoint) -> Vec<(&'static str, Kind, Result<(), String>)> {
         let mut checks: Vec<_> = self
             .0
             .read()
             .iter()
             .filter(|check| endpoint == Endpoint::Readyz || check.kind == Kind::Live)
-            .map(|check| (check.name, check.state.now()))
+            .map(|check| (check.name, check.kind, check.state.now()))
             .collect();
         // The server answers at all.
-        checks.insert(0, ("ping", Ok(())));
+        checks.insert(0, ("ping", Kind::Live, Ok(())));
         checks
     }
 }
@@ -163,7 +174,12 @@ impl Endpoint {
 }
 
 /// The answer for an aggregate.
-pub(super) fn aggregate(checks: &Checks, endpoint: Endpoint, query: Option<&str>) -> (StatusCode, String) {
+pub(super) fn aggregate(
+    checks: &Checks,
+    endpoint: Endpoint,
+    query: Option<&str>,
+    slis: &Slis,
+) -> (StatusCode, String) {
     let mut verbose = false;
     let mut exclude: Vec<String> = Vec::new();
     for (key, value) in url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
@@ -176,14 +192,21 @@ pub(super) fn aggregate(checks: &Checks, endpoint: Endpoint, query: Option<&str>
     let mut lines = String::new();
     let mut failed = Vec::new();
     let mut unused = exclude.clone();
-    for (name, state) in checks.of(endpoint) {
+    for (name, kind, state) in checks.of(endpoint) {
         if exclude.iter().any(|excluded| excluded == name) {
             unused.retain(|excluded| excluded != name);
             push_line(&mut lines, format_args!("[+]{name} excluded: ok"));
             continue;
         }
+        slis.probed(name, endpoint, state.is_ok());
         match state {
             Ok(()) => push_line(&mut lines, format_args!("[+]{name} ok")),
+            Err(_) if kind == Kind::Shown => {
+                push_line(
+                    &mut lines,
+                    format_args!("[-]{name} failed: reason withheld, does not count"),
+                );
+            }
             Err(reason) => {
                 push_line(&mut lines, format_args!("[-]{name} failed: reason withheld"));
                 failed.push(format!("{name}: {reason}"));
@@ -220,10 +243,10 @@ pub(super) fn single(
     name: &str,
     local_peer: bool,
 ) -> Option<(StatusCode, String)> {
-    let (_, state) = checks
+    let (.., state) = checks
         .of(endpoint)
         .into_iter()
-        .find(|(check, _)| *check == name)?;
+        .find(|(check, ..)| *check == name)?;
     Some(match state {
         Ok(()) => (StatusCode::OK, "ok".to_owned()),
         Err(reason) => {
@@ -259,7 +282,7 @@ mod tests {
     }
 
     fn get(checks: &Checks, endpoint: Endpoint, query: &str) -> (u16, String) {
-        let (status, body) = aggregate(checks, endpoint, Some(query));
+        let (status, body) = aggregate(checks, endpoint, Some(query), &Slis::default());
         (status.as_u16(), body)
     }
 
@@ -366,6 +389,27 @@ mod tests {
         assert_eq!(get(&checks, Endpoint::Livez, "").0, 500);
         let (_, body) = single(&checks, Endpoint::Healthz, "clock", true).unwrap();
         assert_eq!(body, "internal server error: late\n");
+    }
+
+    #[test]
+    fn what_is_only_shown_fails_nothing() {
+        let (checks, _live, ready) = sample();
+        ready.set_ok();
+        checks.register_probe("cloud-reachable", Kind::Shown, || Err("no route".to_owned()));
+        assert_eq!(get(&checks, Endpoint::Readyz, ""), (200, "ok".into()));
+        let (status, body) = get(&checks, Endpoint::Readyz, "verbose");
+        assert_eq!(status, 200);
+        assert!(
+            body.contains("[-]cloud-reachable failed: reason withheld, does not count\n"),
+            "{body}"
+        );
+        let (_, body) = single(&checks, Endpoint::Readyz, "cloud-reachable", true).unwrap();
+        assert_eq!(body, "internal server error: no route\n");
+        assert!(
+            !get(&checks, Endpoint::Livez, "verbose")
+                .1
+                .contains("cloud-reachable")
+        );
     }
 
     #[test]

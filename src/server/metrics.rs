@@ -1,28 +1,86 @@
 //! `/metrics`: one registry for the whole program, and the metrics of the process itself.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, pin::Pin, sync::Arc};
 
 use parking_lot::RwLock;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text::encode},
-    metrics::{counter::ConstCounter, gauge::ConstGauge, info::Info},
+    metrics::{
+        counter::ConstCounter,
+        family::Family,
+        gauge::{ConstGauge, Gauge},
+        info::Info,
+    },
     registry::Registry,
 };
 
+use crate::{process::requests::ApiRequests, queue::QueueMetrics};
+
 /// What `/metrics` is served as.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All metrics as Markdown: `--help-metrics`. A metric that was not counted yet is on no page, so that they have to stand
+/// somewhere; tests hold it to what is registered and to what a running program shows.
+pub(crate) const REFERENCE: &str = include_str!("metrics.md");
 
 /// The metrics of the whole program. Clones share them.
 ///
 /// The server is up before most of the program exists, so that metrics may be added at any time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Metrics(Arc<RwLock<Registry>>);
+pub(crate) struct Metrics(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    registry: RwLock<Registry>,
+    queues: QueueMetrics,
+    api_requests: ApiRequests,
+    running: Family<[(&'static str, &'static str); 2], Gauge>,
+}
+
+/// The controllers by the names that other components know them under.
+const CONTROLLERS: [&str; 4] = ["cloud-node", "cloud-node-lifecycle", "route", "service"];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct BuildLabels {
     version: String,
     providers: String,
+}
+
+/// The label names are those of Kubernetes; what does not exist here is empty.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct KubernetesBuild {
+    major: String,
+    minor: String,
+    git_version: String,
+    git_commit: &'static str,
+    git_tree_state: &'static str,
+    build_date: &'static str,
+    go_version: &'static str,
+    compiler: &'static str,
+    platform: String,
+}
+
+impl KubernetesBuild {
+    fn of(version: &str) -> Self {
+        let mut numbers = version.split('.').map(str::to_owned);
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        Self {
+            major: numbers.next().unwrap_or_default(),
+            minor: numbers.next().unwrap_or_default(),
+            git_version: format!("v{version}"),
+            git_commit: "",
+            git_tree_state: "",
+            build_date: "",
+            go_version: "",
+            compiler: "rustc",
+            platform: format!("{}/{architecture}", std::env::consts::OS),
+        }
+    }
 }
 
 impl Metrics {
@@ -35,21 +93,106 @@ impl Metrics {
                 providers: providers.join(","),
             };
             registry.register("ccm_build", "What this binary is", Info::new(labels));
+            let build = KubernetesBuild::of(version);
+            let builds = Family::<KubernetesBuild, Gauge>::default();
+            builds.get_or_create(&build).set(1);
+            registry.register(
+                "kubernetes_build_info",
+                "What this binary is, in the labels of components of Kubernetes",
+                builds,
+            );
             registry.register_collector(Box::new(ProcessCollector));
+            metrics.0.queues.register(registry);
+            metrics.0.api_requests.register(registry);
+            registry.register(
+                "running_managed_controllers",
+                "Whether a controller runs here: 1 or 0",
+                metrics.0.running.clone(),
+            );
         });
+        for name in CONTROLLERS {
+            metrics.runs(name, false);
+        }
         metrics
     }
 
     /// Registers metrics.
     pub(crate) fn with<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
-        register(&mut self.0.write())
+        register(&mut self.0.registry.write())
+    }
+
+    /// What work queues count in.
+    pub(crate) fn queues(&self) -> &QueueMetrics {
+        &self.0.queues
+    }
+
+    /// What clients of the API server count in.
+    pub(crate) fn api_requests(&self) -> &ApiRequests {
+        &self.0.api_requests
+    }
+
+    /// Runs a controller, which counts as running meanwhile.
+    pub(crate) fn running<'a>(
+        &self,
+        name: &'static str,
+        run: impl Future<Output = ()> + Send + 'a,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        let metrics = self.clone();
+        Box::pin(async move {
+            metrics.runs(name, true);
+            run.await;
+            metrics.runs(name, false);
+        })
+    }
+
+    fn runs(&self, name: &'static str, runs: bool) {
+        self.0
+            .running
+            .get_or_create(&[("name", name), ("manager", "cloud-controller-manager")])
+            .set(i64::from(runs));
+    }
+
+    /// All samples but those of histograms, for pages that show some of them.
+    pub(super) fn samples(&self) -> Vec<Sample> {
+        let text = self.render().unwrap_or_default();
+        text.lines().filter_map(Sample::parse).collect()
     }
 
     /// All metrics as text.
     pub(super) fn render(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        encode(&mut text, &self.0.read())?;
+        encode(&mut text, &self.0.registry.read())?;
         Ok(text)
+    }
+}
+
+/// One number.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sample {
+    pub(super) name: String,
+    /// `name="value"`, separated by commas.
+    pub(super) labels: String,
+    pub(super) value: f64,
+}
+
+impl Sample {
+    fn parse(line: &str) -> Option<Self> {
+        if line.starts_with('#') {
+            return None;
+        }
+        let (series, value) = line.rsplit_once(' ')?;
+        let (name, labels) = match series.split_once('{') {
+            Some((name, labels)) => (name, labels.strip_suffix('}')?),
+            None => (series, ""),
+        };
+        if name.ends_with("_bucket") {
+            return None;
+        }
+        Some(Self {
+            name: name.to_owned(),
+            labels: labels.to_owned(),
+            value: value.parse().ok()?,
+        })
     }
 }
 
@@ -74,6 +217,16 @@ impl Collector for ProcessCollector {
             "process_open_fds",
             "Number of open file descriptors",
             process::open_fds(),
+        )?;
+        gauge(
+            "process_max_fds",
+            "Maximum number of open file descriptors",
+            process::max_fds(),
+        )?;
+        gauge(
+            "process_virtual_memory_bytes",
+            "Virtual memory size in bytes",
+            process::virtual_bytes(),
         )?;
         gauge(
             "process_start_time_seconds",
@@ -135,8 +288,25 @@ mod process {
     }
 
     pub(super) fn resident_bytes() -> Option<f64> {
+        bytes("VmRSS:")
+    }
+
+    pub(super) fn virtual_bytes() -> Option<f64> {
+        bytes("VmSize:")
+    }
+
+    /// Nothing where there is no limit.
+    pub(super) fn max_fds() -> Option<f64> {
+        let limits = fs::read_to_string("/proc/self/limits").ok()?;
+        let line = limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max open files"))?;
+        line.split_ascii_whitespace().next()?.parse().ok()
+    }
+
+    fn bytes(field: &str) -> Option<f64> {
         let status = fs::read_to_string("/proc/self/status").ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
         let kilobytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
         Some(kilobytes * 1024.0)
     }
@@ -187,6 +357,11 @@ mod tests {
         assert!(value("process_resident_memory_bytes") > 100_000.0, "{text}");
         assert!(value("process_start_time_seconds") > 1_500_000_000.0, "{text}");
         assert!(value("process_open_fds") >= 3.0, "{text}");
+        assert!(value("process_max_fds") > value("process_open_fds"), "{text}");
+        assert!(
+            value("process_virtual_memory_bytes") > value("process_resident_memory_bytes"),
+            "{text}"
+        );
         assert!(value("process_cpu_seconds_total") >= 0.0, "{text}");
     }
 }

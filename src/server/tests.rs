@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod limits;
+
 use std::{fs, net::SocketAddr, path::Path, sync::Arc};
 
 use rustls::{
@@ -13,13 +15,13 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::*;
-use crate::options::{Certificate, NamedCertificate, TlsConfig};
+use crate::options::{AccessConfig, Certificate, NamedCertificate, TlsConfig};
 
 struct Running {
     address: SocketAddr,
     checks: Checks,
     stop: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<Result<(), String>>,
 }
 
 fn config(certificate: Certificate) -> ServingConfig {
@@ -31,18 +33,26 @@ fn config(certificate: Certificate) -> ServingConfig {
         tls: TlsConfig::default(),
         http2_max_streams: Some(32),
         share_port: false,
-        open_paths: ["/healthz", "/readyz", "/livez"].map(str::to_owned).to_vec(),
+        access: AccessConfig {
+            open_paths: ["/healthz", "/readyz", "/livez", "/metrics"]
+                .map(str::to_owned)
+                .to_vec(),
+            skip_lookup: true,
+            ..AccessConfig::default()
+        },
     }
 }
 
 async fn start(certificate: Certificate) -> Running {
     let checks = Checks::default();
-    let metrics = Metrics::new("1.2.3", &["acme"]);
-    let server = Server::bind(&config(certificate), checks.clone(), metrics)
-        .await
-        .unwrap();
+    let shown = Shown {
+        checks: checks.clone(),
+        metrics: Metrics::new("1.2.3", &["acme"]),
+        ..Shown::default()
+    };
+    let server = Server::bind(&config(certificate), shown).unwrap();
     let (address, stop) = (server.local_addr().unwrap(), CancellationToken::new());
-    let task = tokio::spawn(server.serve(stop.clone()));
+    let task = tokio::spawn(server.serve(nobody(), stop.clone()));
     Running {
         address,
         checks,
@@ -53,6 +63,19 @@ async fn start(certificate: Certificate) -> Running {
 
 async fn start_in(folder: &Path) -> Running {
     start(Certificate::Directory(folder.to_owned())).await
+}
+
+/// No API server.
+pub(super) fn nobody() -> Reviewers {
+    let answer = tower::service_fn(async |_: http::Request<kube::client::Body>| {
+        Err::<http::Response<kube::client::Body>, tower::BoxError>("there is no API server".into())
+    });
+    let client = kube::Client::new(answer, "default");
+    Reviewers {
+        authentication: client.clone(),
+        authorization: client,
+        lookup_required: true,
+    }
 }
 
 /// A TLS connection that trusts the certificate in `file` and nothing else.
@@ -131,7 +154,7 @@ async fn probes_are_answered_over_tls_with_a_certificate_for_this_machine() {
 }
 
 #[tokio::test]
-async fn metrics_are_for_this_machine_only() {
+async fn metrics_and_the_results_of_probes_are_served_in_their_formats() {
     let folder = tempfile::tempdir().unwrap();
     let running = start_in(folder.path()).await;
     let metrics = get(&running, folder.path(), "/metrics").await;
@@ -143,58 +166,31 @@ async fn metrics_are_for_this_machine_only() {
         metrics.contains("ccm_build_info{version=\"1.2.3\",providers=\"acme\"} 1"),
         "{metrics}"
     );
-
-    let routes = Routes {
-        checks: Checks::default(),
-        metrics: Metrics::default(),
-        open_paths: config(Certificate::InMemory).open_paths,
-    };
-    let status = |peer, path| status(&routes, peer, path);
-    assert_eq!(status("10.0.0.7", "/metrics"), 403);
-    assert_eq!(status("::ffff:10.0.0.7", "/metrics"), 403);
-    assert_eq!(status("::ffff:127.0.0.1", "/metrics"), 200);
-    assert_eq!(status("::1", "/metrics"), 200);
-    assert_eq!(status("10.0.0.7", "/healthz"), 200);
-    assert_eq!(status("10.0.0.7", "/livez/ping"), 200);
-    let denied = routes.answer([10, 0, 0, 7].into(), &Method::GET, &"/metrics".parse().unwrap());
-    assert!(denied.body().contains("same machine only"), "{}", denied.body());
-    let post = routes.answer([127, 0, 0, 1].into(), &Method::POST, &"/healthz".parse().unwrap());
-    assert_eq!(post.status().as_u16(), 405);
-}
-
-fn status(routes: &Routes, peer: &str, path: &str) -> u16 {
-    let peer: IpAddr = peer.parse::<IpAddr>().unwrap().to_canonical();
-    routes
-        .answer(peer, &Method::GET, &path.parse().unwrap())
-        .status()
-        .as_u16()
+    assert!(metrics.contains("ccm_https_connections 1\n"), "{metrics}");
+    let refused = get(&running, folder.path(), "/metrics/slis").await;
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
 }
 
 #[test]
-fn paths_outside_the_list_are_for_this_machine_only() {
-    for (list, open, closed) in [
-        (
-            &["/healthz", "metrics"][..],
-            &["/healthz", "/healthz/ping", "/metrics"][..],
-            &["/readyz", "/livez"][..],
-        ),
-        (&[], &[], &["/healthz", "/readyz", "/readyz/ping", "/metrics"]),
-        (&["/*"], &["/healthz", "/metrics", "/livez/ping"], &[]),
-        (&["/livez/*"], &["/livez/ping"], &["/livez", "/metrics"]),
-        (&["/met"], &[], &["/metrics"]),
-    ] {
-        let routes = Routes {
-            checks: Checks::default(),
-            metrics: Metrics::default(),
-            open_paths: list.iter().map(ToString::to_string).collect(),
-        };
-        for (paths, expected) in [(open, 200), (closed, 403)] {
-            for path in paths {
-                assert_eq!(status(&routes, "10.0.0.7", path), expected, "{list:?} {path}");
-                assert_eq!(status(&routes, "127.0.0.1", path), 200, "{list:?} {path}");
-            }
-        }
+fn probes_are_counted_until_somebody_resets_them() {
+    let (checks, slis) = (Checks::default(), slis::Slis::default());
+    checks.register("informer-sync", Kind::Ready);
+    let probe = |endpoint| health::aggregate(&checks, endpoint, None, &slis);
+    for endpoint in [health::Endpoint::Readyz, health::Endpoint::Healthz] {
+        probe(endpoint);
     }
+    probe(health::Endpoint::Readyz);
+    let text = slis.render().unwrap();
+    for line in [
+        "kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1",
+        "kubernetes_healthcheck{name=\"informer-sync\",type=\"readyz\"} 0",
+        "kubernetes_healthchecks_total{name=\"informer-sync\",type=\"readyz\",status=\"error\"} 2",
+        "kubernetes_healthchecks_total{name=\"ping\",type=\"healthz\",status=\"success\"} 1",
+    ] {
+        assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+    }
+    slis.reset();
+    assert!(!slis.render().unwrap().contains("name="));
 }
 
 /// Starts a server, and says what a client that wants this comes to with it.
@@ -207,11 +203,9 @@ async fn handshake(
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(Certificate::Directory(folder.path().to_owned()));
     change(&mut config);
-    let server = Server::bind(&config, Checks::default(), Metrics::default())
-        .await
-        .unwrap();
+    let server = Server::bind(&config, Shown::default()).unwrap();
     let address = server.local_addr().unwrap();
-    tokio::spawn(server.serve(CancellationToken::new()));
+    tokio::spawn(server.serve(nobody(), CancellationToken::new()));
     let mut trusted = RootCertStore::empty();
     let own = folder.path().join("cloud-controller-manager.crt");
     for file in roots.iter().copied().chain([own.as_path()]) {
@@ -328,18 +322,14 @@ async fn clients_get_the_certificate_of_the_name_they_ask_for() {
     let nameless = pair("nameless", &[]);
     let mut config = config(Certificate::InMemory);
     config.named_certificates = vec![named(&nameless, &[])];
-    let error = Server::bind(&config, Checks::default(), Metrics::default())
-        .await
-        .unwrap_err()
-        .to_string();
+    let error = Server::bind(&config, Shown::default()).unwrap_err().join("\n");
     assert!(error.contains("there are no names in"), "{error}");
 }
 
 #[tokio::test]
 async fn a_port_is_shared_only_if_it_may_be() {
     let mut config = config(Certificate::InMemory);
-    let bind =
-        async |config: &ServingConfig| Server::bind(config, Checks::default(), Metrics::default()).await;
+    let bind = async |config: &ServingConfig| Server::bind(config, Shown::default());
     config.share_port = true;
     let first = bind(&config).await.unwrap();
     config.port = first.local_addr().unwrap().port();
@@ -382,12 +372,10 @@ async fn the_pair_in_the_folder_is_used_again() {
     fs::remove_file(&key).unwrap();
     let error = Server::bind(
         &config(Certificate::Directory(folder.path().to_owned())),
-        Checks::default(),
-        Metrics::default(),
+        Shown::default(),
     )
-    .await
     .unwrap_err()
-    .to_string();
+    .join("\n");
     assert!(
         error.contains("cloud-controller-manager.crt is there but"),
         "{error}"
@@ -439,7 +427,7 @@ async fn connections_that_are_open_get_their_answer_at_the_end() {
     idle.read_exact(&mut answer).await.unwrap();
     assert_eq!(answer, b"HTTP/1.1 200");
     running.stop.cancel();
-    running.task.await.unwrap();
+    running.task.await.unwrap().unwrap();
     // The kept-alive connection was ended and the port is free again.
     let mut rest = Vec::new();
     let _ = idle.read_to_end(&mut rest).await;
@@ -451,12 +439,7 @@ async fn what_keeps_it_from_starting_is_named() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let mut config = config(Certificate::InMemory);
     config.port = taken.local_addr().unwrap().port();
-    let bind = async |config: &ServingConfig| {
-        Server::bind(config, Checks::default(), Metrics::default())
-            .await
-            .unwrap_err()
-            .to_string()
-    };
+    let bind = async |config: &ServingConfig| Server::bind(config, Shown::default()).unwrap_err().join("\n");
     let error = bind(&config).await;
     assert!(
         error.contains(&format!("127.0.0.1:{}", config.port)) && error.contains("--secure-port"),
@@ -486,9 +469,24 @@ async fn what_keeps_it_from_starting_is_named() {
 async fn all_interfaces_means_ipv4_too() {
     let mut config = config(Certificate::InMemory);
     config.bind_address = Ipv6Addr::UNSPECIFIED.into();
-    let server = Server::bind(&config, Checks::default(), Metrics::default())
-        .await
-        .unwrap();
+    let server = Server::bind(&config, Shown::default()).unwrap();
     let port = server.local_addr().unwrap().port();
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+}
+
+#[test]
+fn json_is_for_those_who_prefer_it() {
+    for (accept, expected) in [
+        ("", false),
+        ("*/*", false),
+        ("application/json", true),
+        ("text/html,application/xhtml+xml,application/json;q=0.9", false),
+        ("text/html;q=0.5, Application/JSON;q=0.8", true),
+        ("application/json;v=v1alpha1;g=config.k8s.io;as=Statusz", true),
+        ("application/json;q=0", false),
+    ] {
+        let mut headers = http::HeaderMap::new();
+        headers.insert("accept", accept.parse().unwrap());
+        assert_eq!(routes::wants_json(&headers, "text/html"), expected, "{accept}");
+    }
 }

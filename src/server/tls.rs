@@ -7,21 +7,28 @@
 use std::{
     fs, io,
     net::IpAddr,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use parking_lot::{Mutex, MutexGuard};
 use rustls::{
-    ServerConfig,
-    crypto::{CryptoProvider, aws_lc_rs},
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::{ClientHello, ResolvesServerCert},
+    DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
+    crypto::{
+        CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
+    },
+    pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject},
+    server::{
+        ClientHello, ResolvesServerCert,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
     sign::CertifiedKey,
 };
 use tracing::{info, warn};
 
+use super::files::{FileMark, mark};
 use crate::options::{Certificate, NamedCertificate, ServingConfig, TlsConfig};
 
 /// The names of the files below `--cert-dir`, as everywhere else.
@@ -78,7 +85,7 @@ pub(super) fn server_config(config: &ServingConfig) -> Result<ServerConfig, TlsE
     };
     let mut server = ServerConfig::builder_with_provider(Arc::new(crypto(&config.tls)))
         .with_protocol_versions(versions)?
-        .with_no_client_auth()
+        .with_client_cert_verifier(Arc::new(AnyClient::new()))
         .with_cert_resolver(resolver);
     if config.http2_max_streams.is_some() {
         server.alpn_protocols.push(b"h2".to_vec());
@@ -110,6 +117,60 @@ fn certified(
     key: PrivateKeyDer<'static>,
 ) -> Result<CertifiedKey, rustls::Error> {
     CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())
+}
+
+/// Asks for a certificate of the client and takes any, or none. Whether somebody vouches for it is found out with each
+/// request: authorities change while a connection is open, and who has another way to prove who it is, or asks for what
+/// everybody may see, does not need one.
+#[derive(Debug)]
+struct AnyClient(WebPkiSupportedAlgorithms);
+
+impl AnyClient {
+    fn new() -> Self {
+        Self(aws_lc_rs::default_provider().signature_verification_algorithms)
+    }
+}
+
+impl ClientCertVerifier for AnyClient {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        // None: the client shows what it has.
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
 }
 
 /// A certificate that never changes.
@@ -144,9 +205,8 @@ struct Current {
     names: Vec<String>,
 }
 
-/// Tells two states of the files apart: time, size and inode of each. A mounted Secret is replaced by switching a link,
-/// which changes the inode.
-type Fingerprint = [(i64, i64, u64, u64); 2];
+/// Tells two states of the files apart.
+type Fingerprint = [FileMark; 2];
 
 impl Files {
     fn open(pair: Pair) -> Result<Self, TlsError> {
@@ -271,12 +331,7 @@ impl ResolvesServerCert for Named {
 
 impl Pair {
     fn fingerprint(&self) -> Option<Fingerprint> {
-        let of = |path: &Path| {
-            fs::metadata(path)
-                .ok()
-                .map(|meta| (meta.mtime(), meta.mtime_nsec(), meta.len(), meta.ino()))
-        };
-        Some([of(&self.certificate)?, of(&self.key)?])
+        Some([mark(&self.certificate)?, mark(&self.key)?])
     }
 
     fn read(&self) -> Result<CertifiedKey, TlsError> {

@@ -12,13 +12,18 @@ use crate::controlplane::blocking;
 use crate::process;
 
 const PORT_FLAG: &str = "--secure-port";
+const OPEN_PATHS_FLAG: &str = "--authorization-always-allow-paths";
+
+/// What [`Ccm::get`] may see without credentials, unless a test says otherwise.
+pub const OPEN_PATHS: &str = "/healthz,/readyz,/livez,/metrics,/statusz";
 
 /// How to start the program.
 #[derive(Clone, Debug, Default)]
 pub struct Launch {
     /// The binary.
     pub program: PathBuf,
-    /// Its arguments. `--secure-port` with a free port and `--bind-address=127.0.0.1` are added where missing.
+    /// Its arguments. `--secure-port` with a free port, `--bind-address=127.0.0.1` and [`OPEN_PATHS`] are added where
+    /// missing.
     pub args: Vec<String>,
     /// Variables added to the environment.
     pub envs: Vec<(String, String)>,
@@ -56,6 +61,9 @@ impl Ccm {
         };
         if !args.iter().any(|a| a.starts_with("--bind-address")) {
             args.push("--bind-address=127.0.0.1".to_owned());
+        }
+        if !args.iter().any(|a| a.starts_with(OPEN_PATHS_FLAG)) {
+            args.push(format!("{OPEN_PATHS_FLAG}={OPEN_PATHS}"));
         }
         let mut command = Command::new(&launch.program);
         command.args(&args).envs(launch.envs.iter().cloned());
@@ -102,6 +110,16 @@ impl Ccm {
     pub fn log(&self) -> Result<String> {
         let bytes = fs::read(&self.log).with_context(|| format!("cannot read {}", self.log.display()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The same with a bearer token.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn get_as(&self, token: &str, path: &str) -> Result<(u16, String)> {
+        let url = format!("https://127.0.0.1:{}{path}", self.port);
+        let response = self.http.get(url).bearer_auth(token).send().await?;
+        Ok((response.status().as_u16(), response.text().await?))
     }
 
     /// GET of a path of its HTTPS server, such as `/metrics`: the status and the body.
@@ -271,7 +289,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut ccm = shell("echo \"$@\"; echo bad >&2; exit 3", dir.path());
         assert_eq!(ccm.wait(Duration::from_secs(10)).await.unwrap().code(), Some(3));
-        let expected = format!("--secure-port={} --bind-address=127.0.0.1\nbad\n", ccm.port());
+        let expected = format!(
+            "--secure-port={} --bind-address=127.0.0.1 {OPEN_PATHS_FLAG}={OPEN_PATHS}\nbad\n",
+            ccm.port()
+        );
         assert_eq!(ccm.log().unwrap(), expected);
         assert!(ccm.rss_kib().is_err());
     }

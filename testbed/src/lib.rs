@@ -10,22 +10,26 @@
 //! | [`controlplane`] | etcd and kube-apiserver, built from `tests/controlplane` |
 //! | [`openstack_real`] | Keystone, Nova, Neutron, Octavia, Glance, Placement, from `tests/openstack-real` |
 //! | [`contender`] | a program with client-go's leader election, from `tests/leaderelection` |
+//! | [`manifests`] | nothing; applies the files of `deploy/` and knows which rights they give |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
-//! | [`proxy`] | a proxy before the API server, with faults and a log |
+//! | [`proxy`] | a proxy before the API server, or before a real OpenStack, with faults and a log |
 //! | [`observe`] | nothing; looks at Nodes, and waits |
+//! | [`picture`] | nothing; the load balancers of a simulated cloud as lines to compare |
 //! | [`stage`] | control plane and program together |
 //! | [`sweep`] | the program, again and again: crash sweeps and fault storms |
-//! | [`scenarios`] | what the sweeps play: nodes join, leave, change addresses |
+//! | [`scenarios`] | what the sweeps play: nodes join, leave, change addresses; a Service comes, changes, goes |
 
 pub mod binary;
 pub mod cache;
 pub mod contender;
 pub mod controlplane;
 mod golang;
+pub mod manifests;
 pub mod nodes;
 pub mod observe;
 pub mod openstack_real;
+pub mod picture;
 mod process;
 pub mod proxy;
 pub mod scenarios;

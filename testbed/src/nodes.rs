@@ -49,6 +49,8 @@ pub struct NodeSpec {
     pub node_ip: Option<IpAddr>,
     /// The kubelet's `--provider-id`, if given.
     pub provider_id: Option<String>,
+    /// The networks of its Pods, as kube-controller-manager gives them.
+    pub pod_cidrs: Vec<String>,
     /// More labels.
     pub labels: BTreeMap<String, String>,
 }
@@ -63,6 +65,7 @@ impl NodeSpec {
             ready: true,
             node_ip: None,
             provider_id: None,
+            pod_cidrs: Vec::new(),
             labels: BTreeMap::new(),
         }
     }
@@ -112,6 +115,8 @@ impl NodeSpec {
             },
             spec: Some(ApiNodeSpec {
                 provider_id: self.provider_id.clone(),
+                pod_cidr: self.pod_cidrs.first().cloned(),
+                pod_cidrs: (!self.pod_cidrs.is_empty()).then(|| self.pod_cidrs.clone()),
                 taints: self.uninitialized.then(|| {
                     vec![Taint {
                         key: UNINITIALIZED.to_owned(),

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Event, Node};
 
 use crate::nodes::UNINITIALIZED;
+
+/// What the API server calls itself as a writer: by itself, or within our control plane.
+const API_SERVERS: [&str; 2] = ["kube-apiserver", "ccm-controlplane"];
 
 /// How often a condition is looked at.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -20,6 +23,16 @@ pub async fn eventually<T>(limit: Duration, check: impl AsyncFn() -> Option<T>) 
         }
     };
     tokio::time::timeout(limit, wait).await.ok()
+}
+
+/// Whether the API server wrote this Event itself, as it does while it starts.
+#[must_use]
+pub fn is_of_the_api_server(event: &Event) -> bool {
+    let mut writers = event.metadata.managed_fields.iter().flatten();
+    writers.any(|entry| {
+        let writer = entry.manager.as_deref();
+        writer.is_some_and(|writer| API_SERVERS.contains(&writer))
+    })
 }
 
 /// The keys of a Node's taints.

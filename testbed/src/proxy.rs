@@ -5,6 +5,8 @@
 //! passed on as they come.
 
 mod answer;
+mod cloud;
+mod front;
 mod request;
 mod rules;
 
@@ -14,20 +16,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use ccm_sim::Moment;
-use ccm_sim::wire::{Connection, CutOff, Line, WireBody};
-use http::{HeaderMap, Response, header};
-use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use ccm_sim::wire::{CutOff, WireBody};
+use http::request::Parts;
+use http::{Response, header};
+use hyper::body::Bytes;
 use kube::client::Body as KubeBody;
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
-use answer::{ProxyBody, collect, empty_json, next, refusal, truncate};
+use answer::{ProxyBody, collect, next, refusal};
+pub use cloud::CloudProxy;
+use front::{Front, accept, passed_on};
 pub use request::Request;
 use rules::Rules;
 pub use rules::{Action, Rule};
@@ -208,7 +210,21 @@ impl Proxy {
     }
 }
 
-impl Shared {
+impl Front for Shared {
+    fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    fn read(&self, head: &Parts) -> Request {
+        let agent = head.headers.get(header::USER_AGENT);
+        Request::new(
+            head.method.as_str(),
+            head.uri.path(),
+            head.uri.query().unwrap_or_default(),
+            agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default(),
+        )
+    }
+
     fn enter(&self, mut request: Request) -> Request {
         {
             let mut log = self.log.lock();
@@ -226,118 +242,19 @@ impl Shared {
         }
         self.changes.send_replace(());
     }
-}
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    let mut connections = JoinSet::new();
-    loop {
-        // Finished connections are reaped here, so that the set does not grow with time.
-        while connections.try_join_next().is_some() {}
-        let Ok((stream, _peer)) = listener.accept().await else {
-            tokio::task::yield_now().await;
-            continue;
-        };
-        connections.spawn(connection(stream, Arc::clone(&shared)));
+    fn refusal(&self, _: &Request, code: u16, retry_after: Option<u32>) -> Response<ProxyBody> {
+        refusal(code, retry_after)
     }
-}
 
-async fn connection(stream: TcpStream, shared: Arc<Shared>) {
-    let line = Arc::new(Line::default());
-    let io = TokioIo::new(Connection::new(stream, Arc::clone(&line)));
-    let service = service_fn(move |request| {
-        let (shared, line) = (Arc::clone(&shared), Arc::clone(&line));
-        async move { serve(request, &shared, &line).await }
-    });
-    // An error here is a client that went away or a fault that was carried out.
-    let _outcome = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .serve_connection(io, service)
-        .await;
-}
-
-/// Makes hyper close the connection instead of answering.
-#[derive(Debug)]
-struct Closed;
-
-impl std::fmt::Display for Closed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the connection is closed on purpose")
+    async fn forward(
+        shared: &Arc<Self>,
+        head: &Parts,
+        body: Bytes,
+        request: &Request,
+    ) -> Result<Response<ProxyBody>, ()> {
+        forward(head, body, request, shared).await
     }
-}
-
-impl std::error::Error for Closed {}
-
-async fn serve(
-    request: http::Request<Incoming>,
-    shared: &Arc<Shared>,
-    line: &Arc<Line>,
-) -> Result<Response<ProxyBody>, Closed> {
-    let (head, body) = request.into_parts();
-    let body = collect(body).await.map_err(|_| Closed)?;
-    let agent = head.headers.get(header::USER_AGENT);
-    let request = shared.enter(Request::new(
-        head.method.as_str(),
-        head.uri.path(),
-        head.uri.query().unwrap_or_default(),
-        agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default(),
-    ));
-    let verdict = shared.rules.judge(&request);
-    if let Some((_, action)) = &verdict.action {
-        shared.update(request.seq, |request| request.fault = Some(action.name()));
-    }
-    if !verdict.delay.is_zero() {
-        tokio::time::sleep(verdict.delay).await;
-    }
-    let reset = || {
-        line.reset();
-        Closed
-    };
-    let forward = async || {
-        forward(&head, body.clone(), &request, shared)
-            .await
-            .map_err(|()| reset())
-    };
-    let response = match verdict.action {
-        None | Some((_, Action::Delay(_))) => forward().await?,
-        Some((id, Action::Hold(Moment::Before) | Action::Silence)) => {
-            shared.rules.hold(id, &request).await;
-            forward().await?
-        }
-        Some((id, Action::Hold(Moment::AfterCommit))) => {
-            let response = forward().await?;
-            shared.rules.hold(id, &request).await;
-            response
-        }
-        Some((id, Action::Hold(Moment::AfterReply))) => {
-            let (head, body) = forward().await?.into_parts();
-            let body = match body {
-                ProxyBody::Whole(body) => {
-                    let (body, sent) = body.told(line);
-                    let (shared, request) = (Arc::clone(shared), request.clone());
-                    tokio::spawn(async move {
-                        if sent.await {
-                            shared.rules.reach(id, &request);
-                        }
-                    });
-                    ProxyBody::Whole(body)
-                }
-                stream @ ProxyBody::Stream(_) => stream,
-            };
-            Response::from_parts(head, body)
-        }
-        Some((_, Action::Status { code, retry_after })) => refusal(code, retry_after),
-        Some((_, Action::EmptyJson)) => empty_json(),
-        Some((_, Action::Reset)) => return Err(reset()),
-        Some((_, Action::CommitThenReset)) => {
-            forward().await?;
-            return Err(reset());
-        }
-        Some((_, Action::Truncate)) => truncate(forward().await?, line).await,
-    };
-    shared.update(request.seq, |request| {
-        request.status = Some(response.status().as_u16());
-    });
-    Ok(response)
 }
 
 /// Asks the API server. An answer that ends is read whole, so that whoever gets it knows that all was done.
@@ -353,7 +270,7 @@ async fn forward(
         .uri(target)
         .body(KubeBody::from(body.to_vec()))
         .map_err(drop)?;
-    *asked.headers_mut() = passed_on(&head.headers);
+    *asked.headers_mut() = passed_on(&head.headers, header::AUTHORIZATION);
     let answer = shared.upstream.send(asked).await.map_err(drop)?;
     let (answered, mut body) = answer.into_parts();
     let body = if request.is_watch() && answered.status.is_success() {
@@ -363,23 +280,8 @@ async fn forward(
     };
     let mut response = Response::new(body);
     *response.status_mut() = answered.status;
-    *response.headers_mut() = passed_on(&answered.headers);
+    *response.headers_mut() = passed_on(&answered.headers, header::AUTHORIZATION);
     Ok(response)
-}
-
-/// The headers that are not about one connection alone, nor about who asks.
-fn passed_on(headers: &HeaderMap) -> HeaderMap {
-    let mut headers = headers.clone();
-    for name in [
-        header::HOST,
-        header::AUTHORIZATION,
-        header::CONNECTION,
-        header::CONTENT_LENGTH,
-        header::TRANSFER_ENCODING,
-    ] {
-        headers.remove(name);
-    }
-    headers
 }
 
 /// Passes a watch on, until it ends or is broken.

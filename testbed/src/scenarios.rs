@@ -1,8 +1,10 @@
-//! Scenarios of nodes on a simulated OpenStack, for crash sweeps and storms.
+//! Scenarios of nodes and Services on a simulated OpenStack, for crash sweeps and storms.
 
 mod join;
 mod leave;
 mod readdress;
+mod routes;
+mod services;
 mod site;
 
 use std::path::Path;
@@ -14,6 +16,8 @@ use clap::ValueEnum;
 pub use join::Join;
 pub use leave::Leave;
 pub use readdress::Readdress;
+pub use routes::Routes;
+pub use services::{Services, Turn};
 pub use site::Site;
 
 use crate::sweep::Scenario;
@@ -27,11 +31,27 @@ pub enum Kind {
     Leave,
     /// Servers get other addresses.
     Readdress,
+    /// Routes come, move and go.
+    Routes,
+    /// A Service gets its load balancer.
+    Serve,
+    /// A Service's ports, annotations and nodes change.
+    Reshape,
+    /// A Service and its load balancer go.
+    Release,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Join, Self::Leave, Self::Readdress];
+    pub const ALL: [Self; 7] = [
+        Self::Join,
+        Self::Leave,
+        Self::Readdress,
+        Self::Routes,
+        Self::Serve,
+        Self::Reshape,
+        Self::Release,
+    ];
 
     /// The scenario with this many nodes, on a site of its own. None if the program cannot do it.
     ///
@@ -42,8 +62,13 @@ impl Kind {
         Ok(match self {
             Self::Join => Some(Box::new(Join::new(site, nodes))),
             Self::Readdress => Some(Box::new(Readdress::new(site, nodes))),
+            Self::Routes => Some(Box::new(Routes::new(site, nodes).await?)),
             Self::Leave if Leave::is_possible(&site) => Some(Box::new(Leave::new(site, nodes * 10, nodes))),
             Self::Leave => None,
+            // One more than those that are served at a time.
+            Self::Serve => Some(Box::new(Services::new(site, nodes + 1, Turn::Serve))),
+            Self::Reshape => Some(Box::new(Services::new(site, nodes + 1, Turn::Reshape))),
+            Self::Release => Some(Box::new(Services::new(site, nodes + 1, Turn::Release))),
         })
     }
 }

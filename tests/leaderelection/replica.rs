@@ -129,7 +129,7 @@ fn config() -> anyhow::Result<Config> {
             election: Some(election()?),
             ..*config
         }),
-        Ok(Request::Print(text)) => anyhow::bail!("not a request to run: {text}"),
+        Ok(other) => anyhow::bail!("not a request to run: {other:?}"),
         Err(errors) => anyhow::bail!("{errors:?}"),
     }
 }

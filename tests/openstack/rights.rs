@@ -1,98 +1,228 @@
-//! The program needs no more rights than it says.
+//! The program needs no more rights than `deploy/` gives it, and gives it none that it does not need.
 
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
-use kube::{Api, api::PostParams};
+use std::path::{Path, PathBuf};
+
+use ccm_sim::openstack::RouterSpec;
+use ccm_testbed::{
+    controlplane::{self, AuditEntry},
+    manifests::{self, USER},
+    nodes::{self, NodeSpec},
+    proxy::{Action, Proxy, Rule},
+};
+use k8s_openapi::api::{
+    core::v1::Service,
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
 use serde_json::json;
 
-use crate::scene::{LIMIT, Scene, names};
+use crate::{
+    routes::is_unavailable,
+    scene::{LIMIT, Scene, names},
+};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn it_runs_as_a_service_account_with_the_least_rights() {
-    let scene = Scene::set().await;
-    let role: ClusterRole = serde_json::from_value(json!({
-        "metadata": {"name": "least"},
-        "rules": [
-            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch", "delete"]},
-            {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
-            {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-            {"apiGroups": [""], "resources": ["services"], "verbs": ["list", "watch"]},
-            {"apiGroups": [""], "resources": ["services/status"], "verbs": ["patch"]},
-            // Its uid is the cluster's mark in the cloud.
-            {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"]},
-        ],
-    }))
-    .unwrap();
-    Api::all(scene.client.clone())
-        .create(&PostParams::default(), &role)
-        .await
-        .unwrap();
-    // For its lease.
-    let role: Role = serde_json::from_value(json!({
-        "metadata": {"name": "least"},
-        "rules": [
-            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
-        ],
-    }))
-    .unwrap();
-    Api::namespaced(scene.client.clone(), "kube-system")
-        .create(&PostParams::default(), &role)
-        .await
-        .unwrap();
-    let kubeconfig = scene
-        .stage
-        .control_plane
-        .service_account_kubeconfig("kube-system", "cloud-controller-manager")
-        .await
-        .unwrap();
-    let binding: ClusterRoleBinding = serde_json::from_value(json!({
-        "metadata": {"name": "least"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "least"},
-        "subjects": [
-            {"kind": "ServiceAccount", "namespace": "kube-system", "name": "cloud-controller-manager"},
-        ],
-    }))
-    .unwrap();
-    Api::all(scene.client.clone())
-        .create(&PostParams::default(), &binding)
-        .await
-        .unwrap();
-
-    let binding: RoleBinding = serde_json::from_value(json!({
-        "metadata": {"name": "least"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "least"},
-        "subjects": [
-            {"kind": "ServiceAccount", "namespace": "kube-system", "name": "cloud-controller-manager"},
-        ],
-    }))
-    .unwrap();
-    Api::namespaced(scene.client.clone(), "kube-system")
-        .create(&PostParams::default(), &binding)
-        .await
-        .unwrap();
-
+/// A life of the program with all that it does: a node joins, one leaves, a Service comes and goes. Every
+/// first patch of a node meets a change by somebody else, so that the node is read. Returns the program's requests.
+async fn life(scene: &Scene, kubeconfig: &Path) -> Vec<AuditEntry> {
+    // The proxy asks as the account, whatever the program says.
+    let upstream = controlplane::client(kubeconfig).await.unwrap();
+    let proxy = Proxy::start(upstream, scene.stage.folder()).await.unwrap();
+    let conflict = Action::Status {
+        code: 409,
+        retry_after: None,
+    };
+    proxy.add(
+        Rule::when(
+            |request| {
+                request.method == "PATCH" && request.resource == "nodes" && request.subresource.is_empty()
+            },
+            conflict,
+        )
+        .at(1),
+    );
+    let flags = [
+        "--node-monitor-period=1s",
+        "--node-deletion-grace=0s",
+        "--node-deletion-confirm=1s",
+        "--node-status-update-frequency=1s",
+    ];
     let mut ccm = scene
         .stage
-        .launch_as("openstack", &kubeconfig, &["--node-status-update-frequency=1s"])
+        .launch_as("openstack", proxy.kubeconfig(), &flags)
         .unwrap();
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
-    let nodes = names("least", 3);
+    let nodes = names("n", 3);
     scene.servers(&nodes);
     scene.register(&nodes).await;
     scene.all_initialized(nodes.len()).await;
-    scene.event("least-1", "Synced").await;
+    scene.event("n-1", "Synced").await;
+
+    let services: Api<Service> = Api::default_namespaced(scene.client.clone());
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]},
+    });
+    services
+        .create(&PostParams::default(), &serde_json::from_value(service).unwrap())
+        .await
+        .unwrap();
+    let addressed = |service: Service| {
+        let ingress = service.status?.load_balancer?.ingress?;
+        ingress.first()?.ip.clone()
+    };
+    scene
+        .eventually("the Service has an address", async || {
+            services.get("web").await.ok().and_then(addressed)
+        })
+        .await;
+    services.delete("web", &DeleteParams::default()).await.unwrap();
+    scene
+        .eventually("the Service is gone", async || {
+            services.get_opt("web").await.ok()?.is_none().then_some(())
+        })
+        .await;
+
+    let server = scene.nodes.get("n-3").await.unwrap().spec.unwrap();
+    let id = server.provider_id.unwrap();
+    scene.cloud.delete_server(id.rsplit('/').next().unwrap()).unwrap();
+    nodes::set_ready(&scene.client, "n-3", false).await.unwrap();
+    scene
+        .eventually("the node is gone", async || {
+            scene.nodes.get_opt("n-3").await.ok()?.is_none().then_some(())
+        })
+        .await;
+
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
     assert!(scene.log().contains("Gave up the lease"), "{}", scene.log());
-    let user = "system:serviceaccount:kube-system:cloud-controller-manager";
-    let requests: Vec<_> = scene
-        .stage
-        .control_plane
-        .audit_log()
-        .unwrap()
-        .into_iter()
-        .filter(|entry| entry.user == user)
-        .collect();
+    let log = scene.stage.control_plane.audit_log().unwrap();
+    let requests: Vec<_> = log.into_iter().filter(|entry| entry.user == USER).collect();
     assert!(!requests.is_empty());
-    let denied: Vec<_> = requests.iter().filter(|entry| entry.code == 403).collect();
+    requests
+}
+
+/// Every kind of request that was denied.
+fn denied(requests: &[AuditEntry]) -> Vec<String> {
+    let denied = requests.iter().filter(|entry| entry.code == 403);
+    let mut denied: Vec<_> = denied
+        .map(|entry| format!("{} {} {}", entry.verb, entry.resource, entry.name))
+        .collect();
+    denied.sort();
+    denied.dedup();
+    denied
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_rights_of_the_manifest_are_needed_and_no_other_is() {
+    let scene = Scene::set().await;
+    let requests = life(&scene, &scene.account).await;
+    assert_eq!(denied(&requests), [""; 0], "{}", scene.log());
+    let granted = manifests::rights(&manifests::read(&manifests::shipped("base/rbac.yaml")).unwrap());
+    assert!(!granted.is_empty());
+    let unused: Vec<_> = granted
+        .iter()
+        .filter(|right| !requests.iter().any(|request| right.covers(request)))
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(unused, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_role_of_the_program_before_is_enough_to_change_the_image_alone() {
+    let scene = Scene::set_for(&upstream()).await;
+    let requests = life(&scene, &scene.account).await;
+    // Without it nothing is marked in the cloud as this cluster's, as before.
+    assert_eq!(denied(&requests), ["get namespaces kube-system"]);
+}
+
+/// The role that the manifests of the Go program bring.
+fn upstream() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openstack/upstream-rbac.yaml")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_need_the_right_to_patch_the_status_of_nodes_and_none_to_change_nodes() {
+    let scene = Scene::set().await;
+    let spec = RouterSpec {
+        networks: vec!["private".to_owned()],
+        ..RouterSpec::default()
+    };
+    let router = scene.cloud.create_router(&spec).unwrap();
+    let config = format!("{}\n[Route]\nrouter-id={router}\n", scene.cloud.cloud_conf());
+    scene.stage.write_cloud_config(&config).unwrap();
+    let params = PostParams::default();
+    let role: ClusterRole = serde_json::from_value(json!({
+        "metadata": {"name": "routes"},
+        "rules": [
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]},
+            {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+            {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+        ],
+    }))
+    .unwrap();
+    let roles = Api::all(scene.client.clone());
+    roles.create(&params, &role).await.unwrap();
+    // The second role is only for the HTTPS server.
+    for role in ["routes", "system:auth-delegator"] {
+        let binding: ClusterRoleBinding = serde_json::from_value(json!({
+            "metadata": {"name": format!("routes-{}", role.replace(':', "-"))},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "router"}],
+        }))
+        .unwrap();
+        let bindings = Api::all(scene.client.clone());
+        bindings.create(&params, &binding).await.unwrap();
+    }
+    let plane = &scene.stage.control_plane;
+    let kubeconfig = plane
+        .service_account_kubeconfig("kube-system", "router")
+        .await
+        .unwrap();
+
+    // The second one can not be routed to, which an Event says.
+    for (name, address) in [("least", "10.0.0.11"), ("elsewhere", "192.0.2.1")] {
+        scene
+            .register_one(NodeSpec {
+                uninitialized: false,
+                provider_id: Some(format!("openstack:///{name}")),
+                pod_cidrs: vec![format!("10.244.{}.0/24", name.len())],
+                ..NodeSpec::new(name)
+            })
+            .await;
+        let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+        let patch = Patch::Merge(status);
+        scene
+            .nodes
+            .patch_status(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+    let flags = [
+        "--controllers=node-route-controller",
+        "--cluster-cidr=10.244.0.0/16",
+        "--leader-elect=false",
+        "--authentication-skip-lookup",
+    ];
+    let mut ccm = scene.stage.launch_as("openstack", &kubeconfig, &flags).unwrap();
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+    scene.event("elsewhere", "FailedToCreateRoute").await;
+    scene
+        .eventually("the route is there", async || {
+            (scene.cloud.router_routes(&router).len() == 1).then_some(())
+        })
+        .await;
+    scene
+        .node("elsewhere", "network unavailable", is_unavailable)
+        .await;
+    ccm.terminate().unwrap();
+    assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
+    let user = "system:serviceaccount:kube-system:router";
+    let log = plane.audit_log().unwrap();
+    let ours: Vec<_> = log.into_iter().filter(|entry| entry.user == user).collect();
+    assert!(ours.iter().any(|entry| entry.verb == "patch"), "{ours:?}");
+    let denied: Vec<_> = ours.iter().filter(|entry| entry.code == 403).collect();
     assert!(denied.is_empty(), "{denied:?}");
 }

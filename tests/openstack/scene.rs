@@ -8,8 +8,9 @@ use std::{
 use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
 use ccm_testbed::{
     binary::Ccm,
+    manifests,
     nodes::{self, NodeSpec},
-    observe::{self, is_initialized},
+    observe::{self, is_initialized, is_of_the_api_server},
     stage::Stage,
 };
 use k8s_openapi::api::core::v1::{Event, Node};
@@ -25,6 +26,8 @@ pub(crate) fn program() -> PathBuf {
 
 pub(crate) struct Scene {
     pub(crate) stage: Stage,
+    /// The kubeconfig of the account with the rights of `deploy/`, no more.
+    pub(crate) account: PathBuf,
     pub(crate) cloud: OpenStack,
     pub(crate) client: kube::Client,
     pub(crate) nodes: Api<Node>,
@@ -34,11 +37,17 @@ pub(crate) struct Scene {
 impl Scene {
     /// A control plane and a cloud, and a config that fits. The program is not started.
     pub(crate) async fn set() -> Self {
+        Self::set_for(&manifests::shipped("base/rbac.yaml")).await
+    }
+
+    /// The same with the account and the rights of this file.
+    pub(crate) async fn set_for(rbac: &Path) -> Self {
         let stage = Stage::set(program(), true).await.unwrap();
         let cloud = OpenStack::start(Config::default()).await.unwrap();
         stage.write_cloud_config(&cloud.cloud_conf()).unwrap();
         let client = stage.control_plane.client().await.unwrap();
         Self {
+            account: manifests::account(&stage.control_plane, rbac).await.unwrap(),
             nodes: Api::all(client.clone()),
             events: Api::all(client.clone()),
             client,
@@ -47,8 +56,9 @@ impl Scene {
         }
     }
 
+    /// Starts the program as it is deployed: under its ServiceAccount.
     pub(crate) fn launch(&self, flags: &[&str]) -> Ccm {
-        self.stage.launch("openstack", flags).unwrap()
+        self.stage.launch_as("openstack", &self.account, flags).unwrap()
     }
 
     /// The same, and waits until it is ready.
@@ -104,13 +114,7 @@ impl Scene {
     pub(crate) async fn warnings(&self) -> Vec<Event> {
         let warnings = ListParams::default().fields("type=Warning");
         let mut events = self.events.list(&warnings).await.unwrap().items;
-        // The API server has some of its own to say while it starts.
-        events.retain(|event| {
-            event
-                .source
-                .as_ref()
-                .is_some_and(|source| source.component.is_some())
-        });
+        events.retain(|event| !is_of_the_api_server(event));
         events
     }
 

@@ -40,3 +40,19 @@ async fn killed_at_any_call_while_addresses_change_it_finishes_after_its_restart
 async fn killed_at_any_call_while_nodes_leave_it_finishes_after_its_restart() {
     sweep(Kind::Leave, 3, Selection::All).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_somewhere_while_a_service_comes_it_finishes_after_its_restart() {
+    // All of its points, as of those below: `cargo xtask sweep`.
+    sweep(Kind::Serve, 2, Selection::Every(8)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_somewhere_while_a_service_changes_it_finishes_after_its_restart() {
+    sweep(Kind::Reshape, 2, Selection::Every(10)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_somewhere_while_a_service_goes_it_finishes_after_its_restart() {
+    sweep(Kind::Release, 2, Selection::Every(10)).await;
+}

@@ -7,4 +7,5 @@ mod many;
 mod restart;
 mod rights;
 mod stage;
+mod status;
 mod trouble;

@@ -16,7 +16,7 @@ use ccm_core::{
 use ccm_testbed::{
     controlplane::{ControlPlane, Options},
     nodes::{self, NodeSpec},
-    observe,
+    observe::{self, is_of_the_api_server},
 };
 use cloud_controller_manager::options::{self, Config, Request};
 use k8s_openapi::api::core::v1::{Event, Node, Service};
@@ -262,7 +262,7 @@ impl Stage {
         events.sort_by_key(|event| event.metadata.name.clone());
         events
             .into_iter()
-            // The API server has some of its own to say, and no component there.
+            .filter(|event| !is_of_the_api_server(event))
             .filter_map(|event| {
                 Some((
                     event.source?.component?,

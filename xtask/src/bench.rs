@@ -4,6 +4,8 @@ mod document;
 mod lifecycle;
 mod measure;
 mod nodes;
+mod routes;
+mod services;
 
 use std::path::PathBuf;
 
@@ -27,6 +29,10 @@ enum What {
     Nodes(nodes::NodesOptions),
     /// Nodes that are not ready, nodes whose server is gone, a leader that ends.
     Lifecycle(lifecycle::LifecycleOptions),
+    /// Services that come, stay and go, and nodes that their load balancers follow.
+    Services(services::ServicesOptions),
+    /// Routes to the nodes' Pods: all made, one node replaced, nothing to do, a restart.
+    Routes(routes::RoutesOptions),
 }
 
 pub(crate) fn run(options: &BenchOptions) -> Result<()> {
@@ -35,5 +41,7 @@ pub(crate) fn run(options: &BenchOptions) -> Result<()> {
     match &options.what {
         What::Nodes(options) => runtime.block_on(nodes::run(options, &program)),
         What::Lifecycle(options) => runtime.block_on(lifecycle::run(options, &program)),
+        What::Services(options) => runtime.block_on(services::run(options, &program)),
+        What::Routes(options) => runtime.block_on(routes::run(options, &program)),
     }
 }

@@ -8,6 +8,7 @@ use ccm_sim::{
     openstack::{Config, OpenStack as Simulated, ServerSpec},
 };
 use ccm_testbed::openstack_real::{Mark, OpenStack as Real};
+use ipnet::IpNet;
 
 /// The cloud behind the cluster.
 pub(crate) enum Cloud {
@@ -21,6 +22,23 @@ impl Cloud {
     /// A simulated OpenStack with this latency for every call.
     pub(crate) async fn simulated(latency: Duration) -> Result<Self> {
         let cloud = Simulated::start(Config::default()).await?;
+        cloud.set_latency(Scope::all(), Some(Latency::Fixed { time: latency }));
+        Ok(Self::Simulated(cloud))
+    }
+
+    /// The same with networks in 127.0.0.0/8, where its load balancers answer, and with the time that they take.
+    pub(crate) async fn on_loopback(latency: Duration, private: IpNet, public: IpNet) -> Result<Self> {
+        let mut config = Config {
+            private_subnet: private,
+            public_subnet: public,
+            ..Config::default()
+        };
+        let ways = &mut config.settings.load_balancing;
+        ways.forward = true;
+        ways.create_time = Duration::from_secs(3);
+        ways.update_time = Duration::from_millis(500);
+        ways.delete_time = Duration::from_secs(1);
+        let cloud = Simulated::start(config).await?;
         cloud.set_latency(Scope::all(), Some(Latency::Fixed { time: latency }));
         Ok(Self::Simulated(cloud))
     }
@@ -60,10 +78,20 @@ impl Cloud {
                     .await?
                     .into_iter()
                     .map(|server| server.name)
+                    .filter(|name| name.starts_with("node-"))
                     .collect();
+                names.sort();
                 names.truncate(count);
                 Ok(names)
             }
+        }
+    }
+
+    /// Deletes the server of a node that left. Those of a real cloud stay, for whoever uses it next.
+    pub(crate) fn delete_server(&self, id: &str) -> Result<()> {
+        match self {
+            Self::Simulated(cloud) => Ok(cloud.delete_server(id)?),
+            Self::Real(..) => Ok(()),
         }
     }
 

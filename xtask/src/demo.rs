@@ -1,9 +1,15 @@
-//! `cargo xtask demo`: the main job, live.
+//! `cargo xtask demo`: nodes and Services, live.
+
+mod balancers;
+mod http;
+mod services;
+mod tables;
 
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
     io::{IsTerminal, Write as _},
+    net::{Ipv4Addr, TcpListener},
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -16,7 +22,9 @@ use ccm_testbed::{
     stage::Stage,
 };
 use clap::{Args, ValueEnum};
+use ipnet::IpNet;
 
+use self::services::Act;
 use crate::{
     cargo::program,
     cloud::Cloud,
@@ -31,6 +39,8 @@ const LIVE_ROWS: usize = 15;
 const FINAL_ROWS: usize = 20;
 /// Until all nodes are initialised.
 const LIMIT: Duration = Duration::from_secs(600);
+/// How many nodes join when the Services are there.
+const JOINING: usize = 2;
 /// A CCM that asks about one node at a time needs this many calls for each: server, flavor, ports, version document.
 const CALLS_ONE_BY_ONE: usize = 4;
 
@@ -39,13 +49,13 @@ pub(crate) struct DemoOptions {
     /// Which cloud.
     #[arg(long, value_enum, default_value_t = DemoCloud::Openstack)]
     pub(crate) cloud: DemoCloud,
-    /// How many nodes join [default: 100; with --real 5]
+    /// How many nodes there are at first [default: 100; with --real 5]
     #[arg(long)]
     pub(crate) nodes: Option<usize>,
     /// A real OpenStack in place of the simulated one (root, Debian).
     #[arg(long)]
     pub(crate) real: bool,
-    /// End as soon as all nodes are initialised.
+    /// End when everything has been shown, with the Services deleted again.
     #[arg(long)]
     pub(crate) once: bool,
     /// Take this binary instead of building one.
@@ -78,24 +88,30 @@ pub(crate) fn run(options: &DemoOptions) -> Result<()> {
 
 async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     let count = options.nodes.unwrap_or(if options.real { 5 } else { 100 });
+    if count == 0 {
+        bail!("--nodes must be at least 1");
+    }
+    let place = Place::claim()?;
     let cloud = if options.real {
         say(&format!(
-            "starting a real OpenStack with {count} servers (a minute or two the first time)"
+            "starting a real OpenStack with {} servers (a minute or two the first time)",
+            count + JOINING
         ));
-        Cloud::real(u32::try_from(count).context("too many servers")?).await?
+        Cloud::real(u32::try_from(count + JOINING).context("too many servers")?).await?
     } else {
-        Cloud::simulated(Duration::from_millis(50)).await?
+        Cloud::on_loopback(Duration::from_millis(50), place.private()?, place.public()?).await?
     };
-    let names = cloud.servers(count).await?;
-    if names.is_empty() {
-        bail!("--nodes must be at least 1");
+    let mut names = cloud.servers(count + JOINING).await?;
+    let joining = names.split_off(count.min(names.len()));
+    if joining.len() < JOINING {
+        bail!("the cloud has {} servers, not {}", names.len(), count + JOINING);
     }
     say("starting etcd and kube-apiserver");
     let stage = Stage::set(program, false).await?;
     stage.write_cloud_config(&cloud.config()?)?;
     let client = stage.control_plane.client().await?;
     let mut watch = Watch::start(client.clone());
-    let mut ccm = stage.launch("openstack", &[])?;
+    let mut ccm = stage.launch("openstack", &[&format!("--cluster-name={}", services::CLUSTER)])?;
     ccm.wait_healthy("/readyz", Duration::from_secs(60)).await?;
     let baseline: u64 = cloud.calls()?.values().sum();
     say(&format!(
@@ -127,6 +143,18 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     let calls = cloud.calls()?;
     screen.clear();
     print(render(&finished, names.len(), &calls, baseline, elapsed, FINAL_ROWS).trim_end());
+
+    let mut act = Act::new(&cloud, &mut ccm, client, place.port, &names);
+    let played = act.play(&joining).await;
+    // What is made in a real cloud, which others use too, does not stay there, however it went.
+    if options.once || options.real {
+        let cleaned = act.clean().await;
+        played.and(cleaned)?;
+    } else {
+        played?;
+    }
+    print("");
+    print(act.summary().trim_end());
     if options.once {
         return Ok(());
     }
@@ -137,7 +165,7 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     ));
     print("");
     say(&format!(
-        "everything is running: kubectl get nodes -o wide; log: {}; curl -k https://127.0.0.1:{}/metrics. Ctrl-C ends it.",
+        "everything is running: kubectl get nodes,services -o wide; log: {}; curl -k https://127.0.0.1:{}/metrics. Ctrl-C ends it.",
         stage.log().display(),
         ccm.port()
     ));
@@ -146,6 +174,46 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
             bail!("the program ended ({status}); its log:\n{}", ccm.log()?);
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Where on this machine a simulated cloud has its addresses: a network of 127.0.0.0/8 for itself.
+struct Place {
+    network: u8,
+    /// The port of the Services, at which nobody else listens.
+    port: u16,
+    /// Keeps other demos away; nothing is ever accepted.
+    _claim: TcpListener,
+}
+
+impl Place {
+    fn claim() -> Result<Self> {
+        for port in [8080, 8081, 18080, 28080] {
+            for network in 77..=254 {
+                // The address of the network's router, which nobody else in it has.
+                let socket = TcpListener::bind((Ipv4Addr::new(127, network, 0, 1), port));
+                if let Ok(claim) = socket {
+                    return Ok(Self {
+                        network,
+                        port,
+                        _claim: claim,
+                    });
+                }
+            }
+        }
+        bail!(
+            "cannot listen on 127.77.0.1:8080, nor on 8081, 18080 or 28080 of any network up to 127.254: the demo needs one of them for its Services"
+        )
+    }
+
+    /// The network of the nodes and of internal load balancers.
+    fn private(&self) -> Result<IpNet> {
+        Ok(format!("127.{}.0.0/17", self.network).parse()?)
+    }
+
+    /// The network of floating addresses.
+    fn public(&self) -> Result<IpNet> {
+        Ok(format!("127.{}.128.0/24", self.network).parse()?)
     }
 }
 

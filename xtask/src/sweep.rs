@@ -25,12 +25,15 @@ pub(crate) struct SweepOptions {
     /// Nodes that join, leave (of ten times as many) or change; 6, 3 and 3 unless given.
     #[arg(long)]
     nodes: Option<usize>,
-    /// 100 nodes join, 10 of 100 leave, 100 change.
+    /// 100 nodes join, 10 of 100 leave, 100 change; Services with 100 nodes.
     #[arg(long, conflicts_with = "nodes")]
     full: bool,
     /// Only about this many points, spread evenly.
     #[arg(long)]
     points: Option<usize>,
+    /// Longest time from a death to the end, in seconds.
+    #[arg(long, default_value_t = 120)]
+    limit: u64,
     /// Storms instead of crashes.
     #[arg(long)]
     storms: bool,
@@ -92,7 +95,7 @@ pub(crate) fn run(options: &SweepOptions) -> Result<()> {
 
 async fn crashes(options: &SweepOptions, scenario: &dyn Scenario) -> Result<()> {
     let mut sweep = Sweep {
-        limit: Duration::from_secs(120),
+        limit: Duration::from_secs(options.limit),
         ..Sweep::default()
     };
     if let Some(points) = options.points {

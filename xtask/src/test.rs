@@ -17,11 +17,18 @@ pub(crate) struct TestOptions {
     /// Leave out the tests against a real OpenStack (minutes, root, Debian).
     #[arg(long)]
     quick: bool,
+
+    /// Also what takes long: on the real OpenStack every recorded Service is played, not five of them.
+    #[arg(long, conflicts_with = "quick")]
+    full: bool,
 }
 
 /// The environment variable that lets tests start a real OpenStack. Without it they would install packages on the
 /// machine of somebody who only typed `cargo test`.
 const REAL_OPENSTACK: &str = "CCM_TEST_OPENSTACK_REAL";
+
+/// The environment variable that asks for all of what takes long.
+const FULL: &str = "CCM_TEST_FULL";
 
 /// Servers that the real cloud starts with.
 const REAL_SERVERS: u32 = 6;
@@ -89,6 +96,11 @@ fn tests(options: &TestOptions) -> Result<()> {
         "--all-features",
         "--no-fail-fast",
     ]);
+    if options.full {
+        command.env(FULL, "1");
+    } else {
+        command.env_remove(FULL);
+    }
     let available = if options.quick {
         Err("--quick".to_owned())
     } else {

@@ -10,7 +10,7 @@
 //! | Layer | Type | Does |
 //! |---|---|---|
 //! | sharing | [`Cache`], [`Batcher`] | many questions, one request; chosen by the provider per call |
-//! | span and metrics | [`Gate`], [`ClientMetrics`] | one span `cloud{provider, operation}`, `ccm_cloud_*` |
+//! | span and metrics | [`Gate`], [`ClientMetrics`] | one span `cloud{provider, operation, call}`, the last a number, `ccm_cloud_*` |
 //! | deadline | [`Gate`] | bounds everything below it, waiting for quota and between attempts included |
 //! | retry | [`RetryPolicy`] | the only layer that repeats a request; the SDK's own retry is off |
 //! | rate limit | [`Bucket`] | one token and one in-flight slot per attempt, users before background |
@@ -61,6 +61,7 @@ mod metrics;
 mod op;
 mod page;
 mod rate_limit;
+mod recent;
 mod retry;
 
 pub use batch::{BatchConfig, Batcher};
@@ -71,6 +72,7 @@ pub use metrics::{ClientMetrics, ProviderMetrics};
 pub use op::{Effect, Operation};
 pub use page::{Marker, Page, Pages, collect};
 pub use rate_limit::{Bucket, BucketState, Permit, Quota};
+pub use recent::RecentError;
 pub use retry::{Backoff, RetryPolicy};
 
 /// `instant + duration`, or a time that nobody lives to see: durations come from headers and config files, and the sum

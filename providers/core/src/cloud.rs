@@ -5,7 +5,7 @@ use std::{fmt::Debug, path::PathBuf, time::Duration};
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use crate::{Result, instances::Instances, load_balancer::LoadBalancers};
+use crate::{Result, instances::Instances, load_balancer::LoadBalancers, routes::Routes};
 
 /// One cloud, as one provider sees it with one set of credentials.
 ///
@@ -61,6 +61,11 @@ pub trait Cloud: Debug + Send + Sync {
 
     /// The load balancers of Services.
     fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
+        None
+    }
+
+    /// The routes to the nodes' Pods.
+    fn routes(&self) -> Option<&dyn Routes> {
         None
     }
 

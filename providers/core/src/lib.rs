@@ -2,7 +2,7 @@
 //!
 //! | Module | Holds |
 //! |---|---|
-//! | [`cloud`], [`instances`], [`load_balancer`] | the contract between the framework and a provider |
+//! | [`cloud`], [`instances`], [`load_balancer`], [`routes`] | the contract between the framework and a provider |
 //! | [`plan`] | the engine that carries out a provider's model of its load balancers, and says beforehand what it will do |
 //! | [`registry`] | how a provider makes itself known ([`register_provider!`]) |
 //! | [`error`] | the one error type that crosses crate boundaries |
@@ -23,6 +23,7 @@ mod labels;
 pub mod load_balancer;
 pub mod plan;
 pub mod registry;
+pub mod routes;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 
@@ -35,6 +36,7 @@ pub use instances::{
 pub use labels::Labels;
 pub use load_balancer::LoadBalancers;
 pub use registry::{BuildContext, BuildFuture, Provider};
+pub use routes::Routes;
 
 #[doc(hidden)]
 pub mod private {

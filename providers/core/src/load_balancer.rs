@@ -37,7 +37,8 @@ pub use mark::{ClusterMark, Marks, Ownership};
 pub use node::{NodeSet, ServiceNode};
 pub use report::{
     Blocked, Condition, Effect, Effects, Ingress, IpMode, MemberPlan, MemberReport, MemberState, Note,
-    PartPlan, PartReport, PartState, PartStatus, ServiceParts, StepReport, StepText, StrayPart, Survey,
+    PartPlan, PartReport, PartState, PartStatus, PlanProblem, ServiceParts, StepReport, StepText, StrayPart,
+    Survey,
 };
 pub use service::{
     IpFamily, Policy, PortTarget, Protocol, ServiceId, ServicePort, ServiceView, SessionAffinity,
@@ -68,7 +69,7 @@ pub trait LoadBalancers: Send + Sync {
     /// `run` again; called too early, it says the same again without asking the cloud.
     async fn run(&self, part: &PartKey, request: &Request) -> PartReport;
 
-    /// What [`run`](Self::run) would do, for all parts or for those of one Service. Reads only.
+    /// What [`run`](Self::run) would do: all of it, or what is for one Service and for its parts as a whole. Reads only.
     ///
     /// # Errors
     /// If the listings can not be read; what fails later stands in the [`PartPlan`] of its part.

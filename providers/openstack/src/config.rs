@@ -29,6 +29,7 @@ pub(crate) use self::{
 use crate::{
     client::{Connection, Tls, catalogue::Interface, http},
     instances::{Networking, parse_sort_order},
+    routes::RouteSettings,
 };
 
 /// What the provider runs with: checked, and nothing of the file's form left in it.
@@ -45,8 +46,9 @@ pub(crate) struct Settings {
     /// How much may be asked of the services.
     pub(crate) quotas: Quotas,
     /// By what load balancers are made.
-    #[allow(dead_code, reason = "the plan model of Services is built on it")]
     pub(crate) load_balancing: LoadBalancing,
+    /// Where routes to the nodes' Pods are kept.
+    pub(crate) routes: RouteSettings,
 }
 
 /// The config as it was at one moment.
@@ -164,6 +166,10 @@ fn settle(
         },
         quotas,
         load_balancing,
+        routes: RouteSettings {
+            router: text(conf.route.router_id.trim()),
+            address_pairs: conf.route.allowed_address_pairs,
+        },
     };
     Some((settings, given))
 }

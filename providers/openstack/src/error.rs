@@ -7,6 +7,9 @@ use http::{HeaderMap, Method, StatusCode, header::RETRY_AFTER};
 use jiff::Timestamp;
 use serde_json::Value;
 
+/// The header with the cloud's own name of a request, as its logs have it.
+pub(crate) const REQUEST_ID: &str = "x-openstack-request-id";
+
 /// Longest part of a service's own words that is repeated.
 const MESSAGE_MAX: usize = 500;
 /// A small change of a load balancer takes Octavia about so long.
@@ -125,11 +128,7 @@ impl Refusal {
         if self.status.is_server_error() && self.status != StatusCode::NOT_IMPLEMENTED {
             error = error.with_outcome(Outcome::Unknown);
         }
-        if let Some(id) = self
-            .headers
-            .get("x-openstack-request-id")
-            .and_then(|id| id.to_str().ok())
-        {
+        if let Some(id) = self.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()) {
             error = error.with_context("request_id", clean(id));
         }
         error
@@ -140,7 +139,13 @@ impl Refusal {
         match self.status.as_u16() {
             401 => (ErrorKind::Unauthenticated, None),
             403 | 409 if fault.is_quota() => (ErrorKind::QuotaExceeded, None),
-            400 if fault.name == "ExternalIpAddressExhausted" => (ErrorKind::QuotaExceeded, None),
+            400 if matches!(
+                fault.name.as_str(),
+                "ExternalIpAddressExhausted" | "RoutesExhausted"
+            ) =>
+            {
+                (ErrorKind::QuotaExceeded, None)
+            }
             // What was to be made or changed can not be so.
             400 | 422 if *method != Method::GET && fault.is_openstack => (ErrorKind::InvalidSpec, None),
             403 => (ErrorKind::PermissionDenied, None),

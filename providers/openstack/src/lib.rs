@@ -5,26 +5,29 @@ mod client;
 mod config;
 mod error;
 mod instances;
-#[allow(dead_code, reason = "not everything that can be read and written is used yet")]
 mod load_balancer;
 mod reload;
+mod routes;
 mod view;
 
 use std::{path::PathBuf, sync::Arc};
 
 use ccm_core::{
-    BuildContext, Cloud, Instances, Reload, Result, async_trait,
-    load_balancer::LoadBalancers,
-    plan::{Engine, PlanMetrics},
-    register_provider,
+    BuildContext, Cloud, Instances, Reload, Result, Routes, async_trait, load_balancer::LoadBalancers,
+    plan::Engine, register_provider,
 };
 
 use crate::{
     client::{Api, Gates},
     config::{CloudConf, Environment, Files},
     instances::provider_id,
-    load_balancer::{apply::Calls, model::Model},
+    load_balancer::{
+        apply::Calls,
+        model::Model,
+        reconcile::{Counted, ReconcileMetrics},
+    },
     reload::Reloader,
+    routes::RouterRoutes,
     view::{Current, Generation},
 };
 
@@ -45,7 +48,9 @@ struct OpenStack {
     eyes: Eyes,
     reloader: Reloader,
     /// `None`: load balancers are switched off.
-    engine: Option<Engine<Model, Calls<Eyes>>>,
+    engine: Option<Counted<Engine<Model, Calls<Eyes>>>>,
+    /// `None`: no router is configured.
+    routes: Option<RouterRoutes>,
 }
 
 /// What sees the cloud, for whoever needs no more than that.
@@ -112,6 +117,10 @@ impl Cloud for OpenStack {
         self.engine.as_ref().map(|engine| engine as &dyn LoadBalancers)
     }
 
+    fn routes(&self) -> Option<&dyn Routes> {
+        self.routes.as_ref().map(|routes| routes as &dyn Routes)
+    }
+
     fn event_component(&self) -> &'static str {
         "cloud-provider-openstack"
     }
@@ -139,19 +148,32 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let api = Api::connect(connection, &gates, &context.user_agent, &generation).await?;
     let current = Arc::new(Current::new(api, generation, settings, &context.metrics));
     let eyes = Eyes(Arc::clone(&current));
+    let routes = RouterRoutes::new(Arc::clone(&current), &settings.routes);
     let engine = settings.load_balancing.conf.enabled.then(|| {
         let settings = Arc::new(settings.load_balancing.clone());
         let calls = Calls::new(current, Arc::clone(&settings), eyes.clone());
-        Engine::new(Model { settings }, calls, PlanMetrics::default())
+        let metrics = ReconcileMetrics::default();
+        context
+            .metrics
+            .publish("openstack_reconcile", Arc::new(metrics.clone()));
+        Counted::new(
+            Engine::new(Model { settings }, calls, context.plan.clone()),
+            metrics,
+        )
     });
     Ok(Arc::new(OpenStack {
         eyes,
         engine,
+        routes,
         reloader: Reloader::new(context, environment, gates, loaded, files),
     }))
 }
 
 fn config_reference() -> String {
     let keys = ccm_core::config::docs::markdown::<CloudConf>(2);
-    format!("{}\n# Keys of the config file\n\n{keys}", include_str!("docs.md"))
+    let annotations = load_balancer::annotations::reference();
+    format!(
+        "{}\n# Annotations of Services\n\n{annotations}\n# Keys of the config file\n\n{keys}",
+        include_str!("docs.md")
+    )
 }

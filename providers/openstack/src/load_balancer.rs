@@ -6,8 +6,12 @@
 //! | [`wanted`], [`desired`] | from a Service's fields, annotations, class and the config to how a part should be |
 //! | [`observe`] | how a part is, as values |
 //! | [`plan`], [`steps`], [`fold`] | the way from one to the other, each change by itself, and what it leads to |
+//! | [`directory`] | which load balancer is whose |
+//! | [`notes`] | what people are told beside it |
 //! | [`model`] | the `PartModel` of all that |
 //! | [`apply`], [`discover`], [`send`] | the calls |
+//! | [`reconcile`] | the Go cloud controller's metrics of this work |
+//! | [`pace`] | when to look whether Octavia is done |
 //! | [`reads`] | shared listings of the project's load balancers and what belongs to them |
 //! | [`writes`] | one function for each change of Octavia and Neutron |
 //! | [`records`], [`bodies`] | what is received and what is sent |
@@ -21,19 +25,24 @@ pub(crate) mod annotations;
 pub(crate) mod apply;
 pub(crate) mod bodies;
 pub(crate) mod desired;
+pub(crate) mod directory;
 pub(crate) mod discover;
 pub(crate) mod features;
 pub(crate) mod fold;
+pub(crate) mod holders;
 pub(crate) mod ingress;
 pub(crate) mod key;
 #[cfg(test)]
 mod laws;
 pub(crate) mod model;
 pub(crate) mod names;
+pub(crate) mod notes;
 pub(crate) mod observe;
+mod pace;
 pub(crate) mod plan;
 pub(crate) mod protocols;
 pub(crate) mod reads;
+pub(crate) mod reconcile;
 pub(crate) mod records;
 pub(crate) mod secrets;
 pub(crate) mod selector;

@@ -1,9 +1,12 @@
 //! The control API in Rust: make and change things in the cloud, set how it behaves, read what was asked of it.
 
 mod balancers;
+mod network;
+mod routers;
 mod things;
 
 pub use balancers::{BalancerState, ObjectState};
+pub use network::{FloatingState, GroupState};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -139,12 +142,9 @@ impl Control {
             })?;
         }
         for (name, external, subnet) in [
-            ("private", false, "10.0.0.0/12"),
-            ("public", true, "203.0.113.0/24"),
+            ("private", false, self.cloud.private_subnet),
+            ("public", true, self.cloud.public_subnet),
         ] {
-            let subnet = subnet
-                .parse()
-                .map_err(|_| Error::Invalid(format!("{subnet} is no network")))?;
             let (name, subnets, region) = (name.to_owned(), vec![subnet], region.clone());
             self.create_network(&NetworkSpec {
                 name,
@@ -258,6 +258,7 @@ impl Control {
     /// Changes settings.
     pub fn configure(&self, change: impl FnOnce(&mut Settings)) {
         change(&mut self.cloud.settings.write());
+        self.cloud.reconfigured.notify_one();
     }
 
     /// Moves the cloud's clock forward: tokens expire, quotas refill, new things become visible.

@@ -8,6 +8,7 @@ mod client;
 mod compute;
 mod control;
 mod faults;
+mod forward;
 mod identity;
 mod listing;
 mod network;

@@ -120,7 +120,7 @@ fn way_out(reason: Reason) -> &'static str {
 }
 
 /// The event.
-fn message(node: &str, reason: Reason, many: &Many, scope: &str) -> String {
+pub(super) fn message(node: &str, reason: Reason, many: &Many, scope: &str) -> String {
     let way_out = way_out(reason);
     match reason {
         Reason::NothingPresent => format!(

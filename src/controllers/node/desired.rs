@@ -172,6 +172,15 @@ pub(crate) fn reconciled_labels(labels: &Labels) -> NewLabels {
         .collect()
 }
 
+/// The name that a label has had since it left beta.
+pub(crate) fn stable_twin(key: &str) -> Option<&'static str> {
+    let twins = [ZONE, REGION, INSTANCE_TYPE];
+    twins
+        .into_iter()
+        .find(|[beta, _]| *beta == key)
+        .map(|[_, stable]| stable)
+}
+
 /// What a refresh found different on an initialised node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {

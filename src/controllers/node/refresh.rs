@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ccm_core::{Error, Freshness, Instance, InstanceQuery, InstanceState, Need, Priority, Result};
+use ccm_core::{Cloud, Error, Freshness, Instance, InstanceQuery, InstanceState, Need, Priority, Result};
 use futures_util::StreamExt;
 use kube::api::PatchParams;
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ use crate::{
 
 /// How many nodes are asked about at once. A multiple of what a provider asks about in one request (150 of Neutron's
 /// ports), so that the pieces cost no request more than the whole.
-const PIECE: usize = 900;
+pub(super) const PIECE: usize = 900;
 
 /// What one refresh remembers for the next.
 #[derive(Debug, Default)]
@@ -85,6 +85,14 @@ impl Pass {
     }
 }
 
+/// Whether a refresh looks at the node: it is initialised, it stays, and it is not another cloud's.
+pub(super) fn is_refreshed(node: &NodeObject, cloud: &dyn Cloud) -> bool {
+    let id = node.view.provider_id.as_deref();
+    !node.has_taint(UNINITIALIZED_TAINT)
+        && node.meta.deletion_timestamp.is_none()
+        && id.is_none_or(|id| cloud.owns(id))
+}
+
 impl NodeController {
     /// Refreshes at once and then again and again, the wait counted from the end of a pass.
     pub(crate) async fn refresh_forever(self: Arc<Self>, shutdown: CancellationToken) {
@@ -109,7 +117,7 @@ impl NodeController {
         };
         let began = Instant::now();
         let mut nodes = self.nodes.list();
-        nodes.retain(|node| self.is_refreshed(node));
+        nodes.retain(|node| is_refreshed(node, &*self.cloud));
         if nodes.is_empty() {
             return;
         }
@@ -151,14 +159,6 @@ impl NodeController {
         let elapsed = began.elapsed();
         self.metrics.refresh_duration.observe(elapsed.as_secs_f64());
         debug!(controller = COMPONENT, changed, ?elapsed, "Refreshed nodes");
-    }
-
-    /// Whether a refresh looks at the node: it is initialised, it stays, and it is not another cloud's.
-    fn is_refreshed(&self, node: &NodeObject) -> bool {
-        let id = node.view.provider_id.as_deref();
-        !node.has_taint(UNINITIALIZED_TAINT)
-            && node.meta.deletion_timestamp.is_none()
-            && id.is_none_or(|id| self.cloud.owns(id))
     }
 
     /// What the answer about one node means.

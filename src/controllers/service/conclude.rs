@@ -10,6 +10,7 @@ use super::{
     job::{self, Cause},
     ledger::Ledger,
     records::{Name, Order, Record, State, Task, name},
+    show,
     tell::{Failure, Telling},
 };
 use crate::{events::EventType, queue::Backoff};
@@ -35,6 +36,9 @@ pub(super) enum Next {
 impl Ledger {
     /// A pass over `part` is about to do these steps: whom to tell.
     pub(super) fn steps_due(&mut self, part: &PartKey, steps: &[StepText], cause: Cause) -> Vec<Telling> {
+        if let Some(part) = self.parts.get_mut(part) {
+            part.plan = Some(show::plan(steps));
+        }
         let is_named = |id: &ServiceId| steps.iter().any(|step| step.service.as_ref() == Some(id));
         let for_all = steps.iter().any(|step| step.service.is_none());
         let members: Vec<(Name, bool, bool)> = self

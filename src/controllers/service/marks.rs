@@ -19,7 +19,7 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// again until it does: what is made without a mark stays without one.
 ///
 /// A role needs `get` of the namespace `kube-system` for it.
-pub(super) async fn find(client: Client) -> Marks {
+pub(crate) async fn find(client: Client) -> Marks {
     let api: Api<Namespace> = Api::all(client);
     let mut pause = Duration::from_secs(1);
     loop {

@@ -222,7 +222,7 @@ impl ServiceMetrics {
     }
 }
 
-fn state(record: &Record) -> &'static str {
+pub(super) fn state(record: &Record) -> &'static str {
     match record.claim {
         Claim::Ours if !record.view.wants_load_balancer() => "leaving",
         Claim::Ours if record.is_settled() => "served",

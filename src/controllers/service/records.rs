@@ -10,6 +10,7 @@ use super::{
     object::ObjectChange,
     tell::{Telling, Told},
 };
+use crate::server::status::Plan;
 
 /// `namespace/name` of a Service.
 pub(super) type Name = Arc<str>;
@@ -106,6 +107,8 @@ pub(super) struct Part {
     pub(super) state: State,
     /// A pass is under way.
     pub(super) running: bool,
+    /// What was to be done, the last time that there was something.
+    pub(super) plan: Option<Plan>,
 }
 
 impl Part {

@@ -120,12 +120,20 @@ impl Failure<'_> {
             )
         };
         let identity = format!("{reason} {}", self.identity());
+        // A Service that asks for what can not be had is refused by each of its parts.
+        let elsewhere = record
+            .told
+            .iter()
+            .any(|(other, told)| other != part && told.failure.as_ref() == Some(&identity));
         let told = record.told.entry(part.clone()).or_default();
         told.kind = Some(self.label());
         if told.failure.as_ref() == Some(&identity) {
             return None;
         }
         told.failure = Some(identity);
+        if elsewhere {
+            return None;
+        }
         let text = self.text();
         let message = if only_nodes {
             let (names, total) = node_names(nodes);

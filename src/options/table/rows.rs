@@ -29,17 +29,11 @@ const MIGRATION: &str = "Leader migration";
 const LIFECYCLE: &str = "Node lifecycle";
 const ROUTES: &str = "Routes";
 const DEBUGGING: &str = "Debugging";
-const AUTHENTICATION: &str = "Authentication";
-const AUTHORIZATION: &str = "Authorization";
 const WEBHOOKS: &str = "Webhooks";
 const LOGS: &str = "Logs";
 
-const NO_ROUTES: &str = "routes are not handled";
 const NO_MIGRATION: &str = "leader migration is not there";
 const NO_WEBHOOKS: &str = "there are no webhooks";
-const NO_REVIEW: &str = "clients are not identified";
-const ONLY_LOCAL: &str = "clients are not identified. Paths outside --authorization-always-allow-paths are served to \
-     every client on the same machine without credentials, and to nobody else";
 const ONE_STREAM: &str = "every line goes to standard error at once";
 
 pub(super) const ROWS: &[Row] = &[
@@ -123,30 +117,6 @@ pub(super) const ROWS: &[Row] = &[
     ),
     row(
         ROUTES,
-        "configure-cloud-routes",
-        Bool,
-        "true",
-        "Make routes in the cloud to the pods of each node",
-        NotYet("routes of the cloud are left as they are"),
-    ),
-    row(
-        ROUTES,
-        "cluster-cidr",
-        Text,
-        "",
-        "The addresses of pods, as CIDR; two of them, separated by a comma, with IPv4 and IPv6",
-        NoEffectYet(NO_ROUTES),
-    ),
-    row(
-        ROUTES,
-        "route-reconciliation-period",
-        Period,
-        "",
-        "How often routes are compared with the cloud, beside whenever a node changes (elsewhere 10s)",
-        NoEffectYet(NO_ROUTES),
-    ),
-    row(
-        ROUTES,
         "allocate-node-cidrs",
         Bool,
         "false",
@@ -176,118 +146,6 @@ pub(super) const ROWS: &[Row] = &[
         "false",
         "Also measure where the program waits for locks",
         NotYet("no profiles are served"),
-    ),
-    row(
-        AUTHENTICATION,
-        "authentication-kubeconfig",
-        File,
-        "",
-        "The kubeconfig file with which the API server is asked who a client is",
-        NotYet(ONLY_LOCAL),
-    ),
-    row(
-        AUTHENTICATION,
-        "authentication-token-webhook-cache-ttl",
-        Duration,
-        "10s",
-        "How long such an answer is remembered",
-        NoEffectYet(NO_REVIEW),
-    ),
-    row(
-        AUTHENTICATION,
-        "authentication-skip-lookup",
-        Bool,
-        "false",
-        "Do not read from the cluster whose certificates identify a client",
-        Moot("nothing is read"),
-    ),
-    row(
-        AUTHENTICATION,
-        "authentication-tolerate-lookup-failure",
-        Bool,
-        "false",
-        "Start even if that can not be read",
-        Moot("nothing is read"),
-    ),
-    row(
-        AUTHENTICATION,
-        "client-ca-file",
-        File,
-        "",
-        "The authorities (PEM) whose certificates identify a client",
-        NotYet(ONLY_LOCAL),
-    ),
-    row(
-        AUTHENTICATION,
-        "requestheader-client-ca-file",
-        File,
-        "",
-        "The authorities (PEM) of proxies that may name a client in headers",
-        NotYet(ONLY_LOCAL),
-    ),
-    row(
-        AUTHENTICATION,
-        "requestheader-allowed-names",
-        List,
-        "",
-        "The common names of such proxies; empty for any",
-        NoEffectYet(NO_REVIEW),
-    ),
-    row(
-        AUTHENTICATION,
-        "requestheader-username-headers",
-        List,
-        "x-remote-user",
-        "The headers with the name of a client",
-        NoEffectYet(NO_REVIEW),
-    ),
-    row(
-        AUTHENTICATION,
-        "requestheader-group-headers",
-        List,
-        "x-remote-group",
-        "The headers with the groups of a client",
-        NoEffectYet(NO_REVIEW),
-    ),
-    row(
-        AUTHENTICATION,
-        "requestheader-uid-headers",
-        List,
-        "",
-        "The headers with the UID of a client",
-        NoEffectYet(NO_REVIEW),
-    ),
-    row(
-        AUTHENTICATION,
-        "requestheader-extra-headers-prefix",
-        List,
-        "x-remote-extra-",
-        "What the names of headers with more about a client begin with",
-        NoEffectYet(NO_REVIEW),
-    ),
-    row(
-        AUTHORIZATION,
-        "authorization-kubeconfig",
-        File,
-        "",
-        "The kubeconfig file with which the API server is asked what a client may read",
-        NotYet(ONLY_LOCAL),
-    ),
-    row(
-        AUTHORIZATION,
-        "authorization-webhook-cache-authorized-ttl",
-        Duration,
-        "10s",
-        "How long a yes is remembered",
-        NoEffectYet(NO_REVIEW),
-    ),
-    row(
-        AUTHORIZATION,
-        "authorization-webhook-cache-unauthorized-ttl",
-        Duration,
-        "10s",
-        "How long a no is remembered",
-        NoEffectYet(NO_REVIEW),
     ),
     row(
         WEBHOOKS,

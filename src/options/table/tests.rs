@@ -42,8 +42,8 @@ fn a_default_may_be_written_in_another_way() {
         ("min-resync-period", &["11h"], false),
         ("profiling", &["false", "T"], true),
         ("concurrent-node-lifecycle-syncs", &["01"], true),
-        ("requestheader-username-headers", &["\"x-remote-user\""], true),
-        ("requestheader-username-headers", &["x-remote-user", "x"], false),
+        ("webhook-tls-cipher-suites", &["\"\""], false),
+        ("webhook-tls-cipher-suites", &["a", "x"], false),
     ] {
         let values: Vec<_> = values.iter().map(ToString::to_string).collect();
         assert_eq!(row(name).is_default(&values), expected, "{name} {values:?}");

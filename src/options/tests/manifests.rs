@@ -57,32 +57,39 @@ fn the_manifest_of_an_installer_starts_as_it_is() {
         .iter()
         .map(|warning| warning.split(['=', ' ']).next().unwrap())
         .collect();
-    assert_eq!(
-        about,
-        [
-            "--cluster-cidr",
-            "--route-reconciliation-period",
-            "--allocate-node-cidrs",
-        ],
-        "{:?}",
-        config.warnings
-    );
+    assert_eq!(about, ["--allocate-node-cidrs",], "{:?}", config.warnings);
     let serving = config.serving.unwrap();
-    assert!(serving.open_paths.contains(&"/metrics".to_owned()));
+    assert!(serving.access.open_paths.contains(&"/metrics".to_owned()));
     assert_eq!(serving.tls.cipher_suites.map(|suites| suites.len()), Some(2));
 }
 
 #[test]
-fn a_list_of_controllers_names_what_to_write_meanwhile() {
-    let error = refusal("--controllers=cloud-node,cloud-node-lifecycle,route,service");
-    assert!(
-        error.ends_with("write --controllers=cloud-node,cloud-node-lifecycle,service until then"),
-        "{error}"
-    );
+fn a_list_of_controllers_starts_as_it_is() {
     let config = config(&["--controllers=cloud-node", "--controllers=-service"]);
     assert!(config.controllers.is_enabled("cloud-node-controller"));
     assert!(!config.controllers.is_enabled("cloud-node-lifecycle-controller"));
     assert_eq!(config.warnings, [""; 0]);
+    assert_eq!(
+        warnings(&["--controllers=cloud-node,cloud-node-lifecycle,route,service"]),
+        [""; 0]
+    );
+}
+
+#[test]
+fn flags_of_routes_do_what_they_do_elsewhere() {
+    let default = config(&[]).route;
+    assert!(default.enabled && default.cluster_cidr.is_empty() && default.period.is_none());
+    let given = config(&[
+        "--configure-cloud-routes=false",
+        "--cluster-cidr=10.0.0.0/8",
+        "--route-reconciliation-period=10s",
+    ]);
+    assert!(!given.route.enabled);
+    assert_eq!(given.route.cluster_cidr, "10.0.0.0/8");
+    assert_eq!(given.route.period, Some(Duration::from_secs(10)));
+    assert_eq!(given.warnings, [""; 0]);
+    // Where there are no routes, nobody minds.
+    assert_eq!(warnings(&["--cluster-cidr=junk"]), [""; 0]);
 }
 
 #[test]
@@ -93,16 +100,6 @@ fn what_would_endanger_is_refused() {
             "write --use-service-account-credentials=false",
         ),
         ("--enable-leader-migration=true", "Stop the other one"),
-        (
-            "--authentication-kubeconfig=/a",
-            "without credentials, and to nobody else; leave it out",
-        ),
-        (
-            "--authorization-kubeconfig=/a",
-            "without credentials, and to nobody else; leave it out",
-        ),
-        ("--client-ca-file=/a", "not there yet"),
-        ("--requestheader-client-ca-file=/a", "not there yet"),
         ("--contention-profiling", "no profiles are served"),
         ("--log-text-split-stream=true", "standard error"),
         ("--log-json-split-stream", "standard error"),
@@ -115,7 +112,6 @@ fn what_would_endanger_is_refused() {
             "--feature-gates=CloudControllerManagerWebhook=true",
             "this version has no webhooks",
         ),
-        ("--controllers=route", "not there yet"),
     ] {
         let error = refusal(word);
         assert!(error.contains(part), "{word}: {error}");
@@ -153,21 +149,13 @@ fn what_has_no_effect_is_accepted_with_a_warning() {
     for (word, part) in [
         ("--profiling", "not there yet"),
         ("--profiling=true", "not there yet"),
-        ("--configure-cloud-routes=true", "not there yet"),
         ("--allocate-node-cidrs", "has no effect: "),
         ("--cidr-allocator-type=CloudAllocator", "has no effect: "),
         ("--min-resync-period=1h", "has no effect: "),
         ("--controller-start-interval=1s", "has no effect: "),
         ("--external-cloud-volume-plugin=acme", "has no effect: "),
         ("--concurrent-node-lifecycle-syncs=4", "has no effect: "),
-        ("--route-reconciliation-period=10s", "has no effect yet: "),
         ("--leader-migration-config=/a", "has no effect yet: "),
-        (
-            "--authentication-token-webhook-cache-ttl=1m",
-            "has no effect yet: ",
-        ),
-        ("--requestheader-allowed-names=a,b", "has no effect yet: "),
-        ("--requestheader-uid-headers=x-remote-uid", "has no effect yet: "),
         ("--webhook-bind-address=127.0.0.1", "has no effect yet: "),
         ("--webhook-tls-curve-preferences=29", "has no effect yet: "),
         ("--tls-min-version=VersionTLS10", "TLS 1.2 is the oldest"),
@@ -177,15 +165,6 @@ fn what_has_no_effect_is_accepted_with_a_warning() {
         assert_eq!(warnings.len(), 1, "{word}: {warnings:?}");
         assert!(warnings[0].contains(part), "{word}: {warnings:?}");
     }
-    assert_eq!(
-        warnings(&["--cluster-cidr=10.0.0.0/8"]).len(),
-        2,
-        "the missing controller is named, too"
-    );
-    assert_eq!(
-        warnings(&["--cluster-cidr=10.0.0.0/8", "--configure-cloud-routes=false"]).len(),
-        1
-    );
 }
 
 #[test]
@@ -247,4 +226,58 @@ fn flags_that_do_not_fit_together_are_refused() {
         ]),
         ["--requestheader-uid-headers requires the \"RemoteRequestHeaderUID\" feature to be enabled"]
     );
+}
+
+#[test]
+fn who_may_see_what_is_read_from_its_flags() {
+    let config = config(&[
+        "--authentication-kubeconfig=/authn",
+        "--authentication-token-webhook-cache-ttl=1m",
+        "--authentication-skip-lookup",
+        "--authentication-tolerate-lookup-failure=true",
+        "--client-ca-file=/clients",
+        "--requestheader-client-ca-file=/proxies",
+        "--requestheader-allowed-names=a,b",
+        "--requestheader-uid-headers=X-Remote-Uid",
+        "--authorization-kubeconfig=/authz",
+        "--authorization-webhook-cache-authorized-ttl=5m",
+        "--authorization-webhook-cache-unauthorized-ttl=0s",
+        "--authorization-always-allow-paths=/healthz",
+    ]);
+    assert_eq!(config.warnings, [""; 0]);
+    let access = config.serving.unwrap().access;
+    assert_eq!(access.authentication_kubeconfig, Some("/authn".into()));
+    assert_eq!(access.authorization_kubeconfig, Some("/authz".into()));
+    assert_eq!(access.client_authorities, Some("/clients".into()));
+    assert!(access.skip_lookup && access.tolerate_lookup_failure);
+    let seconds = [access.token_ttl, access.allowed_ttl, access.denied_ttl].map(|ttl| ttl.as_secs());
+    assert_eq!(seconds, [60, 300, 0]);
+    let proxies = access.proxies.unwrap();
+    assert_eq!(proxies.authorities, std::path::PathBuf::from("/proxies"));
+    assert_eq!(proxies.headers.allowed_names, ["a", "b"]);
+    assert_eq!(proxies.headers.user, ["x-remote-user"]);
+    assert_eq!(proxies.headers.groups, ["x-remote-group"]);
+    assert_eq!(proxies.headers.extra_prefixes, ["x-remote-extra-"]);
+    assert_eq!(proxies.headers.uid, ["X-Remote-Uid"]);
+    for (words, part) in [
+        (
+            &["--requestheader-group-headers=a b"][..],
+            "can not be the name of an HTTP header",
+        ),
+        (
+            &["--client-ca-file=", "--authentication-token-webhook-cache-ttl=x"],
+            "units",
+        ),
+        (
+            &[
+                "--requestheader-client-ca-file=/p",
+                "--requestheader-username-headers=",
+            ],
+            "no proxy could name a client",
+        ),
+    ] {
+        let all = errors(&[&["--cloud-provider=acme"], words].concat());
+        assert_eq!(all.len(), 1, "{all:?}");
+        assert!(all[0].contains(part), "{all:?}");
+    }
 }

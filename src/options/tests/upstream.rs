@@ -106,12 +106,16 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
 
 /// Flags of this program alone.
 const OWN: &[&str] = &[
+    "dry-run",
     "help-cloud-config",
+    "help-metrics",
     "list-providers",
     "node-deletion-confirm",
     "node-deletion-grace",
     "node-deletion-share",
+    "output",
     "refresh-topology-labels",
+    "service",
     "service-drift-period",
     "shutdown-drain",
     "user-agent",
@@ -192,12 +196,13 @@ fn every_flag_of_the_framework_is_here_with_its_type_and_default() {
 }
 
 #[test]
-fn short_flags_are_those_of_the_framework() {
+fn short_flags_are_those_of_the_framework_and_one_of_plan() {
     let shorts: Vec<_> = command()
         .get_arguments()
         .filter_map(|arg| Some((arg.get_short()?, arg.get_long()?.to_owned())))
         .collect();
-    assert_eq!(shorts, [('v', "v".to_owned()), ('h', "help".to_owned())]);
+    let expected = [('o', "output"), ('v', "v"), ('h', "help")];
+    assert_eq!(shorts, expected.map(|(short, long)| (short, long.to_owned())));
 }
 
 #[test]

@@ -88,6 +88,12 @@ impl Site {
         })
     }
 
+    /// Writes the program's config anew, with more in it.
+    pub(super) async fn configure(&self, more: &str) -> Result<()> {
+        let text = format!("{}\n{more}", self.cloud.cloud_conf());
+        self.stage.lock().await.write_cloud_config(&text)
+    }
+
     /// Whether the program has this flag.
     #[must_use]
     pub fn knows(&self, flag: &str) -> bool {
@@ -306,7 +312,7 @@ impl Site {
     }
 
     /// No event was written twice in one life of the program, and there was one death at most.
-    async fn check_events(&self) -> Result<()> {
+    pub(super) async fn check_events(&self) -> Result<()> {
         let mut said = BTreeMap::<_, usize>::new();
         for event in self.events.list(&ListParams::default()).await?.items {
             let what = (event.involved_object.name, event.reason, event.message);

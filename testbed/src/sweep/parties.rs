@@ -11,7 +11,7 @@ use super::Party;
 use crate::proxy::{Action, Proxy, Request, Rule};
 
 /// The services of a simulated OpenStack, as quotas and faults name them.
-pub const SERVICES_OF_OPENSTACK: [&str; 3] = ["identity", "compute", "network"];
+pub const SERVICES_OF_OPENSTACK: [&str; 4] = ["identity", "compute", "network", "load-balancer"];
 
 /// How likely each kind of failure is for a call.
 const LIKELY: f64 = 0.08;

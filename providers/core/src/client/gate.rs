@@ -1,6 +1,14 @@
 //! The gate: what every cloud call passes.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use rand::{SeedableRng, rngs::SmallRng};
@@ -99,6 +107,8 @@ struct Inner {
     metrics: ClientMetrics,
     buckets: Mutex<HashMap<&'static str, Bucket>>,
     rng: Mutex<SmallRng>,
+    /// Calls so far. The number of a call is in its span, so that its lines in the log can be told from those of others.
+    calls: AtomicU64,
 }
 
 impl Gate {
@@ -113,6 +123,7 @@ impl Gate {
             metrics: metrics.clone(),
             buckets: Mutex::default(),
             rng: Mutex::new(rng),
+            calls: AtomicU64::new(0),
             config,
         }));
         for (name, _) in &gate.0.config.buckets {
@@ -167,7 +178,13 @@ impl Gate {
         Fut: Future<Output = Result<T>>,
     {
         let inner = &*self.0;
-        let span = info_span!("cloud", provider = inner.config.provider, operation = op.name());
+        let number = inner.calls.fetch_add(1, Relaxed) + 1;
+        let span = info_span!(
+            "cloud",
+            provider = inner.config.provider,
+            operation = op.name(),
+            call = number
+        );
         let mut record = Record {
             inner,
             op: op.name(),
@@ -325,13 +342,14 @@ impl<'a, O: Operation> Call<'a, O> {
         let error = match result {
             Ok(value) => {
                 permit.accepted();
+                self.inner.metrics.attempt_succeeded(self.op.bucket());
                 return Ok(value);
             }
             Err(error) => error.with_operation(self.op.name()),
         };
         self.inner
             .metrics
-            .attempt_failed(config.provider, self.op.name(), error.kind());
+            .attempt_failed(config.provider, self.op.name(), self.op.bucket(), &error);
         match error.kind() {
             ErrorKind::RateLimited => {
                 self.inner.metrics.throttled(config.provider, self.op.bucket());

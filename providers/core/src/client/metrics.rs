@@ -36,8 +36,11 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::rate_limit::{Bucket, BucketState, WeakBucket};
-use crate::{ErrorKind, Priority};
+use super::{
+    rate_limit::{Bucket, BucketState, WeakBucket},
+    recent::{RecentError, RecentErrors},
+};
+use crate::{Error, Priority};
 
 /// A label set: pairs of name and value.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -60,6 +63,7 @@ struct Inner {
     cache: Family<Labels<2>, Counter>,
     buckets: BucketGauges,
     published: Publications,
+    recent: RecentErrors,
 }
 
 impl Default for Inner {
@@ -75,6 +79,7 @@ impl Default for Inner {
             cache: Family::default(),
             buckets: BucketGauges::default(),
             published: Publications::default(),
+            recent: RecentErrors::default(),
         }
     }
 }
@@ -158,11 +163,48 @@ impl ClientMetrics {
             .observe(took.as_secs_f64());
     }
 
-    pub(super) fn attempt_failed(&self, provider: &'static str, op: &'static str, kind: ErrorKind) {
+    pub(super) fn attempt_succeeded(&self, bucket: &'static str) {
+        self.0.recent.answered(bucket);
+    }
+
+    /// Why the cloud does not answer, or not to us, by the last call of each quota bucket; `None` if it does.
+    #[must_use]
+    pub fn unreachable(&self) -> Option<String> {
+        self.0.recent.silent()
+    }
+
+    pub(super) fn attempt_failed(
+        &self,
+        provider: &'static str,
+        op: &'static str,
+        bucket: &'static str,
+        error: &Error,
+    ) {
         self.0
             .errors
-            .get_or_create(&[("provider", provider), ("op", op), ("kind", kind.as_str())])
+            .get_or_create(&[
+                ("provider", provider),
+                ("op", op),
+                ("kind", error.kind().as_str()),
+            ])
             .inc();
+        self.0.recent.add(op, bucket, error);
+    }
+
+    /// The last attempts of cloud calls that failed, the latest first. What is only not there is left out.
+    #[must_use]
+    pub fn recent_errors(&self) -> Vec<RecentError> {
+        self.0.recent.list()
+    }
+
+    /// All quota buckets by the names of their providers and their own, as they are now.
+    #[must_use]
+    pub fn buckets(&self) -> Vec<(&'static str, &'static str, BucketState)> {
+        let states = self.0.buckets.states();
+        states
+            .into_iter()
+            .map(|((provider, name), state)| (provider, name, state))
+            .collect()
     }
 
     pub(super) fn retried(&self, provider: &'static str, op: &'static str) {
@@ -267,15 +309,20 @@ impl fmt::Debug for BucketGauges {
     }
 }
 
-impl Collector for BucketGauges {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+impl BucketGauges {
+    fn states(&self) -> BTreeMap<(&'static str, &'static str), BucketState> {
         // Two live buckets of one name (a provider that is being replaced): the newer one is the one in use.
-        let states: BTreeMap<_, _> = self
-            .0
+        self.0
             .lock()
             .iter()
             .filter_map(|(provider, name, bucket)| Some(((*provider, *name), bucket.upgrade()?.state())))
-            .collect();
+            .collect()
+    }
+}
+
+impl Collector for BucketGauges {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let states = self.states();
         if states.is_empty() {
             return Ok(());
         }

@@ -86,6 +86,8 @@ pub struct BucketState {
     pub waiting_user: usize,
     /// Background work that waits.
     pub waiting_background: usize,
+    /// What the cloud allows: the rate of a bucket that was not told to slow down, and the tokens of a full one.
+    pub quota: Quota,
 }
 
 /// A quota that many callers share; see the module. A clone is the same bucket.
@@ -199,6 +201,7 @@ impl Bucket {
             in_flight: state.level.in_flight(),
             waiting_user: state.user.len(),
             waiting_background: state.background.len(),
+            quota: state.level.quota(),
         }
     }
 

@@ -227,10 +227,16 @@ pub struct Blocked {
 
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |value: &str| match value {
+            "" => "not set".to_owned(),
+            value => value.to_owned(),
+        };
         write!(
             f,
             "the {} is {} and can not be made {} without making it anew",
-            self.field, self.have, self.want
+            self.field,
+            shown(&self.have),
+            shown(&self.want)
         )
     }
 }
@@ -284,7 +290,27 @@ pub struct PartPlan {
     /// What members would be told.
     pub notes: Vec<Note>,
     /// Why the plan of this part is not complete.
-    pub problem: Option<String>,
+    pub problem: Option<PlanProblem>,
+}
+
+impl PartPlan {
+    /// Leaves out what is for other Services alone. What is for the part as a whole stays.
+    pub(crate) fn keep_only(&mut self, service: &ServiceId) {
+        self.members.retain(|member| &member.service == service);
+        self.notes.retain(|note| &note.service == service);
+        let concerns = |of: &Option<ServiceId>| of.as_ref().is_none_or(|of| of == service);
+        self.steps.retain(|step| concerns(&step.service));
+        self.blocked.retain(|blocked| concerns(&blocked.service));
+    }
+}
+
+/// Why the plan of a part is not complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanProblem {
+    /// Nothing would be changed, since something that we knew can not be seen ([`PartState::Blocked`]).
+    Blocked(String),
+    /// It could not be found out.
+    Failed(String),
 }
 
 /// A member in a [`PartPlan`].
@@ -294,6 +320,10 @@ pub struct MemberPlan {
     pub service: ServiceId,
     /// How it would stand with the part afterwards.
     pub state: MemberState,
+    /// What all its parts together would say about the Service object, as far as that is known beforehand.
+    pub effects: Effects,
+    /// Nothing would be left to do for the Service in any part: what it says would be written.
+    pub finished: bool,
 }
 
 /// How it stands with a part, for people who look.

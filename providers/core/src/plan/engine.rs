@@ -26,7 +26,7 @@ use crate::{
     Error, ErrorKind, Result,
     load_balancer::{
         Ask, Blocked, Claim, LoadBalancers, MemberPlan, PartKey, PartPlan, PartReport, PartState, PartStatus,
-        Request, ServiceId, ServiceView, Survey, World,
+        PlanProblem, Request, ServiceId, ServiceView, Survey, World,
     },
 };
 
@@ -45,6 +45,25 @@ pub struct Engine<M: PartModel, C> {
     slots: Mutex<Slots<M>>,
     survey: Mutex<Option<Arc<Typed<M>>>>,
     status: Mutex<BTreeMap<M::Key, Status>>,
+}
+
+/// A survey that reads. Ends also if its future is dropped.
+struct Reading<'a, M: PartModel> {
+    memory: &'a Mutex<Memory<M>>,
+    number: u64,
+}
+
+impl<'a, M: PartModel> Reading<'a, M> {
+    fn begin(memory: &'a Mutex<Memory<M>>) -> Self {
+        let number = memory.lock().survey_begins();
+        Self { memory, number }
+    }
+}
+
+impl<M: PartModel> Drop for Reading<'_, M> {
+    fn drop(&mut self) {
+        self.memory.lock().survey_ended(self.number);
+    }
 }
 
 /// How it stands with a part.
@@ -92,16 +111,24 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         ask: Ask,
         memory: &Mutex<Memory<M>>,
     ) -> Result<Arc<Typed<M>>> {
+        // Whoever makes a key mean something else must know which listings are still under way.
+        let reading = Reading::begin(memory);
         let directory = self.cloud.directory(ask).await?;
         let mut last = self.survey.lock();
-        let mut memory = memory.lock();
+        let mut now = memory.lock();
         if let Some(survey) = &*last
-            && survey.holds(world, &directory, &memory)
+            && survey.holds(world, &directory, &now)
         {
             return Ok(Arc::clone(survey));
         }
-        let survey = Arc::new(Typed::make(&self.model, world, &directory, &mut memory));
-        drop(memory);
+        let survey = Arc::new(Typed::make(
+            &self.model,
+            world,
+            &directory,
+            &mut now,
+            reading.number,
+        ));
+        drop(now);
         *last = Some(Arc::clone(&survey));
         drop(last);
         self.forget_idle(&survey);
@@ -260,6 +287,10 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
                 break;
             }
         }
+        if let Some(only) = only {
+            // Of those that share a part with it only this part was run: what would become of them is another question.
+            plans.iter_mut().for_each(|plan| plan.keep_only(only));
+        }
         Ok(plans)
     }
 }
@@ -273,14 +304,18 @@ fn add(plan: &mut PartPlan, report: PartReport) {
         .map(|member| MemberPlan {
             service: member.service,
             state: member.state,
+            effects: member.effects,
+            finished: member.finished,
         })
         .collect();
     plan.blocked = report.blocked;
     plan.notes = report.notes;
     plan.problem = match report.state {
         PartState::Done => None,
-        PartState::Parked { why, .. } | PartState::Blocked(why) => Some(why),
-        PartState::Failed(error) => Some(error.report()),
+        PartState::Blocked(why) => Some(PlanProblem::Blocked(why)),
+        // Nothing waits in the mind.
+        PartState::Parked { why, .. } => Some(PlanProblem::Failed(why)),
+        PartState::Failed(error) => Some(PlanProblem::Failed(error.report())),
     };
 }
 

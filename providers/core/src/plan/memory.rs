@@ -4,7 +4,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::model::{PartModel, Told};
 use crate::load_balancer::{Effects, ServiceId, ServiceView};
@@ -13,14 +16,32 @@ use crate::load_balancer::{Effects, ServiceId, ServiceView};
 pub(super) struct Memory<M: PartModel> {
     services: HashMap<ServiceId, Known<M>>,
     /// Keys that a create replaced, until the listings show the new ones.
-    aliases: HashMap<M::Key, M::Key>,
+    aliases: HashMap<M::Key, Alias<M::Key>>,
+    /// Surveys are numbered in the order in which they begin to read.
+    surveys: u64,
+    /// Those that have not ended.
+    reading: BTreeSet<u64>,
     /// Grows whenever a survey would come out otherwise: a key is replaced, a part is left.
     pub(super) names: u64,
     /// Grows whenever a pass over another part may come to something else than before.
     pub(super) version: u64,
 }
 
+/// What a key that was replaced stands for.
+struct Alias<K> {
+    now: K,
+    /// Surveys from this one on see the new key in the listings. Those that began before may have read listings that do
+    /// not show it yet: for them the old key still means the new one.
+    shown: Option<u64>,
+}
+
+/// A Service that was in no world for this long is forgotten. Passes see the world as it was when they were begun: that a
+/// Service is not in one of them may mean that it came later.
+const FORGOTTEN: Duration = Duration::from_secs(600);
+
 struct Known<M: PartModel> {
+    /// When it was last in the world of a survey, or in a pass.
+    seen: Instant,
     /// What its parts said.
     told: BTreeMap<M::Key, Told<M::Facts>>,
     /// Parts that do what it asked for when it looked like this.
@@ -37,6 +58,7 @@ struct Known<M: PartModel> {
 impl<M: PartModel> Default for Known<M> {
     fn default() -> Self {
         Self {
+            seen: Instant::now(),
             told: BTreeMap::new(),
             served: BTreeMap::new(),
             left: BTreeSet::new(),
@@ -51,6 +73,8 @@ impl<M: PartModel> Default for Memory<M> {
         Self {
             services: HashMap::new(),
             aliases: HashMap::new(),
+            surveys: 0,
+            reading: BTreeSet::new(),
             names: 0,
             version: 0,
         }
@@ -69,21 +93,45 @@ pub(super) struct News {
 impl<M: PartModel> Memory<M> {
     /// The key that stands for this one now.
     pub(super) fn current(&self, key: &M::Key) -> M::Key {
-        self.aliases.get(key).unwrap_or(key).clone()
+        self.aliases.get(key).map_or(key, |alias| &alias.now).clone()
+    }
+
+    /// The key that stands for this one in a survey.
+    pub(super) fn current_in(&self, survey: u64, key: &M::Key) -> M::Key {
+        let alias = self.aliases.get(key);
+        let alias = alias.filter(|alias| alias.shown.is_none_or(|shown| survey < shown));
+        alias.map_or(key, |alias| &alias.now).clone()
+    }
+
+    /// A survey begins to read; its number.
+    pub(super) fn survey_begins(&mut self) -> u64 {
+        self.surveys += 1;
+        self.reading.insert(self.surveys);
+        self.surveys
+    }
+
+    /// It has what it read.
+    pub(super) fn survey_ended(&mut self, survey: u64) {
+        self.reading.remove(&survey);
+        let oldest = self.reading.first().copied().unwrap_or(u64::MAX);
+        self.aliases
+            .retain(|_, alias| alias.shown.is_none_or(|shown| oldest < shown));
     }
 
     /// From now on `old` means `new`.
     pub(super) fn rename(&mut self, old: &M::Key, new: &M::Key) {
         self.names += 1;
         self.version += 1;
-        self.aliases.insert(old.clone(), new.clone());
         // No chains: whatever meant the old key means the new one.
-        for target in self.aliases.values_mut() {
-            if target == old {
-                target.clone_from(new);
-            }
+        for alias in self.aliases.values_mut().filter(|alias| alias.now == *old) {
+            alias.now.clone_from(new);
         }
-        self.aliases.retain(|from, to| from != to);
+        let alias = Alias {
+            now: new.clone(),
+            shown: None,
+        };
+        self.aliases.insert(old.clone(), alias);
+        self.aliases.retain(|from, alias| *from != alias.now);
         for known in self.services.values_mut() {
             if let Some(told) = known.told.remove(old) {
                 known.told.insert(new.clone(), told);
@@ -97,18 +145,27 @@ impl<M: PartModel> Memory<M> {
         }
     }
 
-    /// The listings show these keys: the names that stood for them are read from the listings again.
+    /// The listings show these keys: from the next survey on, the names that stood for them are read from the listings
+    /// again.
     pub(super) fn listed(&mut self, keys: &HashSet<M::Key>) {
-        let before = self.aliases.len();
-        self.aliases.retain(|_, to| !keys.contains(to));
-        if self.aliases.len() != before {
-            self.names += 1;
+        let next = self.surveys + 1;
+        for alias in self.aliases.values_mut() {
+            if alias.shown.is_none() && keys.contains(&alias.now) {
+                alias.shown = Some(next);
+                self.names += 1;
+            }
         }
     }
 
-    /// Forgets Services that are no more.
+    /// Forgets Services that are no more. `exists`: is in the world of a survey, maybe not of the newest one.
     pub(super) fn retain(&mut self, exists: impl Fn(&ServiceId) -> bool) {
-        self.services.retain(|id, _| exists(id));
+        let now = Instant::now();
+        self.services.retain(|id, known| {
+            if exists(id) {
+                known.seen = now;
+            }
+            now.saturating_duration_since(known.seen) < FORGOTTEN
+        });
     }
 
     pub(super) fn told(&self, id: &ServiceId, key: &M::Key) -> Option<&Told<M::Facts>> {

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use crate::{
     Error, Priority, Result,
     load_balancer::{
-        Ask, Blocked, Claim, ClusterView, Effect, Effects, Note, ServiceId, ServiceView, StepText,
+        Ask, Blocked, Claim, ClusterView, Effect, Effects, Note, ServiceId, ServiceView, StepText, World,
     },
 };
 
@@ -63,8 +63,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         directory: &Self::Directory,
     ) -> Parts<Self::Key>;
 
-    /// Parts that bear the mark of a Service that is not among `services`.
-    fn strays(&self, _services: &[Arc<ServiceView>], _directory: &Self::Directory) -> Vec<Stray<Self::Key>> {
+    /// Parts that bear the mark of a Service that is not in the world.
+    fn strays(&self, _world: &World, _directory: &Self::Directory) -> Vec<Stray<Self::Key>> {
         Vec::new()
     }
 
@@ -105,6 +105,18 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     /// The cloud is still at work on the part (a change of somebody else's, or one of ours before a restart): come back
     /// after this long, for this reason. Asked only of what was just read; nothing is sent meanwhile.
     fn settling(&self, _key: &Self::Key, _observed: &Self::Observed) -> Option<(Duration, String)> {
+        None
+    }
+
+    /// What is wrong with the part itself, so that its members are not served as they should be although no step is due:
+    /// the cloud says that it is broken. The pass then fails with this and is tried again with backoff, so that it is seen
+    /// when somebody mends it.
+    fn unwell(
+        &self,
+        _key: &Self::Key,
+        _members: &[Member<Self>],
+        _observed: &Self::Observed,
+    ) -> Option<Error> {
         None
     }
 

@@ -20,7 +20,7 @@ use crate::{
     Error, ErrorKind, Freshness, Result,
     load_balancer::{
         Ask, Blocked, Effect, MemberReport, MemberState, Note, PartKey, PartReport, PartState, Request,
-        ServiceId, StepReport, StepText,
+        ServiceId, ServiceView, StepReport, StepText,
     },
 };
 
@@ -28,7 +28,8 @@ use crate::{
 const LOOKS: u32 = 3;
 /// How often a pass plans again after everything was done. One more round finds nothing.
 const ROUNDS: u32 = 4;
-/// An answer that began this long ago at most is "of this pass", if the caller wanted nothing older.
+/// An answer that began this long ago at most is "of this pass", if nothing older was wanted: so that one page serves many
+/// passes. What we do ourselves meanwhile is known, and a write whose end was not seen allows no answer from before it.
 const RECENT: Duration = Duration::from_secs(30);
 
 /// How parts would be, in a plan that is not carried out.
@@ -54,6 +55,8 @@ pub(super) struct Pass<'a, M: PartModel, C> {
     pub(super) blocked: Vec<Blocked>,
     pub(super) notes: Vec<Note>,
     pub(super) next: BTreeSet<M::Key>,
+    /// Something is to be created: what is read next must not be old.
+    recently: bool,
 }
 
 /// How a look at the part came out.
@@ -111,6 +114,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             blocked: Vec::new(),
             notes: Vec::new(),
             next: BTreeSet::new(),
+            recently: false,
         }
     }
 
@@ -120,7 +124,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     }
 
     async fn try_run(&mut self) -> Result<PartState> {
-        let began = Instant::now();
+        let (engine, began) = (self.engine, Instant::now());
         let (mut seen, mut fresh) = match self.resume().await? {
             super::steps::Resumed::Not => (None, false),
             super::steps::Resumed::At(observed, fresh) => (Some(observed), fresh),
@@ -143,7 +147,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             }
             if sight.plan.steps.is_empty() {
                 self.conclude(&observed);
-                return Ok(PartState::Done);
+                let unwell = engine.model.unwell(&self.key, &self.members, &observed);
+                return unwell.map_or(Ok(PartState::Done), Err);
             }
             let creates = sight
                 .plan
@@ -152,7 +157,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 .any(|step| step.effect() == Effect::Create);
             if creates && !fresh && self.imagined.is_none() {
                 // Whatever a lost reply or a slow listing hides would be made twice.
-                self.slot.unsure = true;
+                self.recently = true;
                 continue;
             }
             self.announce(&sight.plan.steps);
@@ -263,11 +268,16 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
 
     async fn observe(&mut self, began: Instant) -> Result<Result<(M::Observed, bool), PartState>> {
         let engine = self.engine;
-        let ask = if self.slot.unsure {
-            self.request.ask.anew()
-        } else {
-            self.request.ask
-        };
+        let mut ask = self.request.ask;
+        if self.slot.unsure {
+            ask = ask.anew();
+        } else if self.recently && !is_of_this_pass(ask, began) {
+            // A part of the limit, for the reading itself takes time, too.
+            let recent = Instant::now().checked_sub(RECENT / 2).unwrap_or(began);
+            ask.freshness = Freshness::After(recent);
+        }
+        // However long the answer takes.
+        let fresh = is_of_this_pass(ask, began);
         let observed = engine.cloud.observe(&self.key, &self.members, ask).await?;
         self.slot.unsure = false;
         if let Some(what) = engine.model.missing(&self.key, &self.members, &observed) {
@@ -287,7 +297,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             return Ok(Err(self.busy(after, why)));
         }
         self.slot.busy_since = None;
-        Ok(Ok((observed, is_of_this_pass(ask, began))))
+        Ok(Ok((observed, fresh)))
     }
 
     /// The part is parked although nothing of ours is under way.
@@ -368,7 +378,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
 
     /// What to tell the caller. Ends the pass; its key comes back with it.
     pub(super) fn report(mut self, part: PartKey, state: PartState) -> (M::Key, PartReport) {
-        let so_far = &self.slot.so_far;
+        let (so_far, request) = (&self.slot.so_far, self.request);
         let memory = self.memory.lock();
         let survey = self.survey.as_ref();
         let members = self
@@ -387,7 +397,10 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                         .unwrap_or_else(|| kept_or(&self.held, member, MemberState::Pending)),
                     touched: so_far.touched_all || so_far.touched.contains(id),
                     effects: memory.effects(id, &joins),
-                    finished: entry.is_some_and(|entry| entry.is_finished(&memory, current)),
+                    finished: entry.is_some_and(|entry| {
+                        // While a step is waited for, the survey is the one from when it was sent.
+                        asks_now(request, &entry.view) && entry.is_finished(&memory, current)
+                    }),
                 }
             })
             .collect();
@@ -412,6 +425,13 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
         (self.key, report)
     }
+}
+
+/// Whether a Service still asks for what it asked for when this was seen of it.
+fn asks_now(request: &Request, view: &ServiceView) -> bool {
+    let services = &request.world.services;
+    let mut now = services.iter().filter(|service| service.id == view.id);
+    now.any(|service| service.asks_the_same(view))
 }
 
 /// The key that stands for this one now, in a pass that may have given the part another one.

@@ -19,6 +19,7 @@ pub(super) struct Typed<M: PartModel> {
     names: u64,
     pub(super) services: Vec<Entry<M::Key>>,
     members: HashMap<M::Key, Vec<usize>>,
+    by_id: HashMap<ServiceId, usize>,
     pub(super) strays: Vec<Stray<M::Key>>,
 }
 
@@ -38,6 +39,7 @@ impl<M: PartModel> Typed<M> {
         world: &Arc<World>,
         directory: &Arc<M::Directory>,
         memory: &mut Memory<M>,
+        number: u64,
     ) -> Self {
         let parts: Vec<_> = world
             .services
@@ -52,7 +54,7 @@ impl<M: PartModel> Typed<M> {
                 (view, claim, parts)
             })
             .collect();
-        let strays = model.strays(&world.services, directory);
+        let strays = model.strays(world, directory);
         let listed: HashSet<_> = parts
             .iter()
             .flat_map(|(.., parts)| parts.named.iter().chain(&parts.marked))
@@ -63,8 +65,11 @@ impl<M: PartModel> Typed<M> {
         memory.retain(|id| exists.contains(id));
         let services: Vec<_> = parts
             .into_iter()
-            .map(|(view, claim, parts)| entry(view, claim, parts, memory))
+            .map(|(view, claim, parts)| entry(view, claim, parts, memory, number))
             .collect();
+        let by_id = services.iter().enumerate();
+        let by_id = by_id.map(|(index, entry)| (entry.view.id.clone(), index));
+        let by_id = by_id.collect();
         let mut members: HashMap<M::Key, Vec<usize>> = HashMap::new();
         for (index, entry) in services.iter().enumerate() {
             for key in entry.joins.iter().chain(&entry.traces) {
@@ -77,6 +82,7 @@ impl<M: PartModel> Typed<M> {
             names: memory.names,
             services,
             members,
+            by_id,
             strays,
         }
     }
@@ -106,7 +112,7 @@ impl<M: PartModel> Typed<M> {
     }
 
     pub(super) fn entry(&self, id: &ServiceId) -> Option<&Entry<M::Key>> {
-        self.services.iter().find(|entry| &entry.view.id == id)
+        self.services.get(*self.by_id.get(id)?)
     }
 
     /// All keys with members and all strays that are ours, in an order in which few of them are run in vain: first
@@ -178,11 +184,12 @@ fn entry<M: PartModel>(
     claim: Claim,
     parts: Parts<M::Key>,
     memory: &mut Memory<M>,
+    survey: u64,
 ) -> Entry<M::Key> {
     let current = |keys: Vec<M::Key>| {
         let mut current: Vec<M::Key> = Vec::with_capacity(keys.len());
         for key in keys {
-            let key = memory.current(&key);
+            let key = memory.current_in(survey, &key);
             if !current.contains(&key) {
                 current.push(key);
             }

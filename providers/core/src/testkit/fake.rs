@@ -10,10 +10,10 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
-use super::FakeBalancers;
+use super::{FakeBalancers, FakeRoutes};
 use crate::{
     Cloud, Error, ErrorKind, Freshness, Instance, InstanceQuery, InstanceState, Instances, Need, Priority,
-    Result, load_balancer::LoadBalancers, plan::PlanMetrics,
+    Result, Routes, load_balancer::LoadBalancers, plan::PlanMetrics,
 };
 
 /// One call of [`Instances::describe`] as the fake saw it.
@@ -39,6 +39,7 @@ pub struct FakeCloud {
     state: Arc<Mutex<State>>,
     open: watch::Sender<bool>,
     balancers: Option<Arc<dyn LoadBalancers>>,
+    routes: Option<FakeRoutes>,
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +61,7 @@ impl Default for FakeCloud {
             state: Arc::default(),
             open: watch::Sender::new(true),
             balancers: None,
+            routes: None,
         }
     }
 }
@@ -73,6 +75,15 @@ impl FakeCloud {
     pub fn with_balancers(&self, balancers: &FakeBalancers, metrics: PlanMetrics) -> Self {
         Self {
             balancers: Some(balancers.engine(metrics)),
+            ..self.clone()
+        }
+    }
+
+    /// The same cloud with this route table.
+    #[must_use]
+    pub fn with_routes(&self, routes: &FakeRoutes) -> Self {
+        Self {
+            routes: Some(routes.clone()),
             ..self.clone()
         }
     }
@@ -154,6 +165,10 @@ impl Cloud for FakeCloud {
 
     fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
         self.balancers.as_deref()
+    }
+
+    fn routes(&self) -> Option<&dyn Routes> {
+        self.routes.as_ref().map(|routes| routes as &dyn Routes)
     }
 
     fn event_component(&self) -> &'static str {

@@ -8,7 +8,10 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind,
-    load_balancer::{LoadBalancers, MemberState, PartKey, PartReport, PartState, Request, StepText, Watcher},
+    load_balancer::{
+        LoadBalancers, MemberState, PartKey, PartPlan, PartReport, PartState, Request, ServiceView, StepText,
+        Watcher,
+    },
     plan::{Engine, Fact, PlanMetrics, Vouch},
     testkit::laws::{MemoryCloud, Weather},
 };
@@ -355,6 +358,43 @@ async fn a_plan_of_one_service_shows_its_parts_and_writes_nothing() {
         ["create shelf shelf_n_s1 with 1 boxes", "pin svc:n/s1 to n0"]
     );
     assert!(stage.cloud.memory.truth().shelves.is_empty());
+    // The pins are everybody's; of the other Service nothing is said.
+    let of_whom = plans.iter().flat_map(|plan| &plan.members);
+    let of_whom: BTreeSet<_> = of_whom.map(|member| &member.service).collect();
+    assert_eq!(of_whom, [&id(1)].into());
+    let finished = plans
+        .iter()
+        .flat_map(|plan| &plan.members)
+        .all(|member| member.finished);
+    assert!(finished, "{plans:?}");
+}
+
+#[tokio::test]
+async fn a_plan_of_one_service_keeps_the_troubles_of_others_to_itself() {
+    let truth = Truth {
+        shelves: vec![own_shelf(0)],
+        ..Truth::default()
+    };
+    let services = vec![
+        service(0, &[80], &[(COLOUR, "plaid")]),
+        service(1, &[81], &[(SHELF, "10")]),
+    ];
+    let stage = stage(truth, services);
+    let of_all = stage.engine.plan(&stage.request(), None).await.unwrap();
+    let tells_of_other = |plans: &[PartPlan]| {
+        let members = plans
+            .iter()
+            .flat_map(|plan| &plan.members)
+            .map(|member| &member.service);
+        let notes = plans
+            .iter()
+            .flat_map(|plan| &plan.notes)
+            .map(|note| &note.service);
+        members.chain(notes).any(|service| service == &id(0))
+    };
+    assert!(tells_of_other(&of_all));
+    let of_one = stage.engine.plan(&stage.request(), Some(&id(1))).await.unwrap();
+    assert!(!of_one.is_empty() && !tells_of_other(&of_one), "{of_one:?}");
 }
 
 #[tokio::test]
@@ -380,4 +420,32 @@ async fn steps_and_passes_are_counted() {
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_something_else_while_a_step_is_waited_for_is_not_finished() {
+    let mut stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
+    stage.run("shelf/new:shelf_n_s0").await;
+    assert!(stage.run("board").await.members[0].finished);
+    // A second node, with which the cloud takes its time.
+    stage.world = Arc::new(world(
+        vec![service(0, &[80], &[])],
+        nodes([("n0", true), ("n1", true)]),
+    ));
+    stage.answer("pin", Answer::Wait(WAIT));
+    let report = stage.run("board").await;
+    assert_eq!(parked(&report).0, WAIT.poll);
+
+    let leaving = ServiceView {
+        deleting: true,
+        ..service(0, &[80], &[])
+    };
+    stage.world = Arc::new(world(vec![leaving], nodes([("n0", true), ("n1", true)])));
+    let early = stage.run("board").await;
+    assert!(matches!(early.state, PartState::Parked { .. }), "{early:?}");
+    let member = &early.members[0];
+    assert!(
+        !member.finished,
+        "its finalizer would go before what was made for it: {member:?}"
+    );
 }

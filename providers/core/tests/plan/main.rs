@@ -3,6 +3,7 @@
 
 mod engine;
 mod laws;
+mod races;
 mod stage;
 mod toy;
 mod toy_cases;

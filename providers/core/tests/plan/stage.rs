@@ -9,6 +9,7 @@ use ccm_core::{
     testkit::laws::{MemoryCloud, Weather},
 };
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::{
     toy::{Directory, Key, Observed, Reply, Toy, ToyStep},
@@ -31,6 +32,8 @@ pub struct Script {
     pub observed: Vec<(String, bool)>,
     pub polled: usize,
     pub held: BTreeMap<String, Error>,
+    /// The next directory is read and handed out only when this is told.
+    pub slow_directory: Option<Arc<Notify>>,
 }
 
 pub enum Answer {
@@ -45,7 +48,12 @@ pub enum Answer {
 #[async_trait]
 impl PartCloud<Toy> for Scripted {
     async fn directory(&self, ask: Ask) -> Result<Arc<Directory>> {
-        self.memory.directory(ask).await
+        let read = self.memory.directory(ask).await;
+        let slow = self.script.lock().slow_directory.take();
+        if let Some(told) = slow {
+            told.notified().await;
+        }
+        read
     }
 
     async fn inputs(

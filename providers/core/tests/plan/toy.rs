@@ -15,7 +15,7 @@ use std::{
 use ccm_core::{
     Error, ErrorKind,
     load_balancer::{
-        Blocked, Claim, ClusterView, Effects, Ingress, Marks, Ownership, ServiceId, ServiceView,
+        Blocked, Claim, ClusterView, Effects, Ingress, Marks, Ownership, ServiceId, ServiceView, World,
     },
     plan::{Fact, Member, PartModel, Parts, Plan, Review, Standing, Stray, Told},
 };
@@ -238,7 +238,8 @@ impl PartModel for Toy {
         }
     }
 
-    fn strays(&self, services: &[std::sync::Arc<ServiceView>], directory: &Directory) -> Vec<Stray<Key>> {
+    fn strays(&self, world: &World, directory: &Directory) -> Vec<Stray<Key>> {
+        let services = &world.services;
         let known: BTreeSet<_> = services.iter().map(|service| tag(&service.id)).collect();
         let is_stray = |marks: &BTreeSet<String>| {
             let mut tags = marks.iter().filter(|mark| mark.starts_with("svc:")).peekable();

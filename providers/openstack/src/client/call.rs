@@ -10,10 +10,11 @@ use ccm_core::{
 use futures_util::future::BoxFuture;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
+use tracing::trace;
 use url::Url;
 
 use super::{Api, BODY_MAX, FAULT_MAX, Op, body, catalogue::Service, precise};
-use crate::error::{Asked, Failure, Refusal};
+use crate::error::{Asked, Failure, REQUEST_ID, Refusal};
 
 /// How long a call may wait for quota beside its one long attempt.
 const BESIDE_LONG: Duration = Duration::from_secs(60);
@@ -334,7 +335,20 @@ impl Api {
             let gone = request.method == Method::DELETE && reply.status() == StatusCode::NOT_FOUND;
             reply.status().is_success() || gone
         });
-        self.requests.requested(op.name(), began.elapsed(), ok);
+        let took = began.elapsed();
+        self.requests.requested(op.name(), took, ok);
+        if let Ok(reply) = &reply {
+            // The span has the number of the call; this joins it to the cloud's own logs.
+            let id = reply.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok());
+            trace!(
+                method = %asked.method,
+                path = asked.path,
+                status = reply.status().as_u16(),
+                request_id = id,
+                elapsed = ?took,
+                "Asked the cloud"
+            );
+        }
         reply.map_err(|error| Failure::Transport(error).into_error(asked))
     }
 }

@@ -35,6 +35,24 @@ pub(crate) trait Resource: DeserializeOwned + Send + Sync + 'static {
     fn id(&self) -> &str;
 }
 
+/// Says of records where their service keeps them: a line for each.
+macro_rules! resources {
+    ($($record:ident: $one:literal $many:literal of $service:ident at $path:expr, $list:ident;)+) => {$(
+        impl $crate::client::listing::Resource for $record {
+            const ONE: &'static str = $one;
+            const MANY: &'static str = $many;
+            const SERVICE: $crate::client::catalogue::Service = $crate::client::catalogue::Service::$service;
+            const PATH: &'static [&'static str] = &$path;
+            const LIST: $crate::client::Op = $crate::client::Op::$list;
+
+            fn id(&self) -> &str {
+                &self.id
+            }
+        }
+    )+};
+}
+pub(crate) use resources;
+
 /// The document with one thing.
 #[derive(Debug)]
 pub(crate) struct One<T>(pub(crate) T);
@@ -204,17 +222,7 @@ mod tests {
         id: String,
     }
 
-    impl Resource for Apple {
-        const ONE: &'static str = "apple";
-        const MANY: &'static str = "apples";
-        const SERVICE: Service = Service::Network;
-        const PATH: &'static [&'static str] = &["apples"];
-        const LIST: Op = Op::NetworkList;
-
-        fn id(&self) -> &str {
-            &self.id
-        }
-    }
+    resources! { Apple: "apple" "apples" of Network at ["apples"], NetworkList; }
 
     #[test]
     fn reads_its_own_key_and_leaves_the_others() {

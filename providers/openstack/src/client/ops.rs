@@ -78,6 +78,16 @@ ops! {
     SubnetGet = "subnet_get", NETWORK, Read;
     /// A page of floating addresses.
     FloatingIpList = "floating_ip_list", NETWORK, Read;
+    /// The list of what this Neutron can.
+    ExtensionList = "extension_list", NETWORK, Read;
+    /// A router with its routes.
+    RouterGet = "router_get", NETWORK, Read;
+    /// All routes of a router, under its revision.
+    RouterUpdate = "router_update", NETWORK, Write;
+    /// More routes for a router. Those that it has already are no error.
+    RouterAddRoutes = "router_add_extraroutes", NETWORK, IdempotentWrite;
+    /// Fewer routes for a router. Those that it has not are no error.
+    RouterRemoveRoutes = "router_remove_extraroutes", NETWORK, IdempotentWrite;
     /// A new floating address.
     FloatingIpCreate = "floating_ip_create", NETWORK, Write;
     /// A floating address gets another port, or none.
@@ -90,8 +100,6 @@ ops! {
     SecurityGroupCreate = "security_group_create", NETWORK, Write;
     /// A security group less.
     SecurityGroupDelete = "security_group_delete", NETWORK, IdempotentWrite;
-    /// The tags of a security group.
-    SecurityGroupTagsUpdate = "security_group_tags_update", NETWORK, Write;
     /// The rules of a security group.
     SecurityGroupRuleList = "security_group_rule_list", NETWORK, Read;
     /// A new rule.

@@ -153,6 +153,8 @@ config_section! {
         "container-store" => pub(crate) container_store: String = "barbican".to_owned(),
         /// Most Services that may share one load balancer.
         "max-shared-lb" => pub(crate) max_shared_lb: i64 = 2,
+        /// A load balancer that was made for a Service and is in `ERROR` is given to Octavia to be made anew behind its address (failover; usually needs a role of administrators). The Go cloud controller does not know this key.
+        "failover-in-error" => pub(crate) failover_in_error: bool,
         /// One call for each object.
         "provider-requires-serial-api-calls" => pub(crate) provider_requires_serial_api_calls: bool,
     }
@@ -179,10 +181,12 @@ config_section! {
 }
 
 config_section! {
-    /// Routes to the nodes' Pods. Accepted and checked; this version does not manage routes yet.
+    /// Routes to the nodes' Pods, for Pod networks without an overlay.
     pub(crate) struct Route {
-        /// The router that gets the routes.
+        /// Id of the router that gets the routes. Empty: no routes.
         "router-id" => pub(crate) router_id: String,
+        /// Whether the nodes' ports are told the network of the node's Pods (`allowed_address_pairs`), without which a port with port security drops what Pods send. Has no effect where Neutron lacks the extension. The Go cloud controller does not know this key.
+        "allowed-address-pairs" => pub(crate) allowed_address_pairs: bool = true,
     }
 }
 

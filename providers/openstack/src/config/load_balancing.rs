@@ -8,6 +8,7 @@ use super::{
     Environment,
     keys::{CloudConf, LoadBalancer, LoadBalancerClass},
 };
+use crate::load_balancer::protocols::METHODS;
 
 /// Octavia providers that are known to work with this.
 const PROVIDERS: [&str; 5] = ["amphora", "octavia", "ovn", "f5", "amphorav2"];
@@ -54,6 +55,18 @@ impl LoadBalancing {
                 false,
                 format!("{provider:?} is not one of the known providers: {known}"),
             );
+        }
+        let method = section.lb_method.as_str();
+        if !METHODS.contains(&method) {
+            let what = format!(
+                "{method:?} is unknown to Octavia; write one of {}",
+                METHODS.join(", ")
+            );
+            complain("lb-method", false, what);
+        } else if provider == "ovn" && method != "SOURCE_IP_PORT" {
+            let what =
+                "the provider ovn takes only SOURCE_IP_PORT; write lb-method = SOURCE_IP_PORT".to_owned();
+            complain("lb-method", false, what);
         }
         let store = section.container_store.as_str();
         if !matches!(store, "barbican" | "external") {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::client::{Op, catalogue::Service, listing::Resource};
+use crate::client::listing::resources;
 
 /// A Nova server.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -165,28 +165,9 @@ pub(crate) struct Network {
     pub(crate) subnets: Vec<String>,
 }
 
-impl Resource for Port {
-    const ONE: &'static str = "port";
-    const MANY: &'static str = "ports";
-    const SERVICE: Service = Service::Network;
-    const PATH: &'static [&'static str] = &["ports"];
-    const LIST: Op = Op::PortList;
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-}
-
-impl Resource for Network {
-    const ONE: &'static str = "network";
-    const MANY: &'static str = "networks";
-    const SERVICE: Service = Service::Network;
-    const PATH: &'static [&'static str] = &["networks"];
-    const LIST: Op = Op::NetworkList;
-
-    fn id(&self) -> &str {
-        &self.id
-    }
+resources! {
+    Port: "port" "ports" of Network at ["ports"], PortList;
+    Network: "network" "networks" of Network at ["networks"], NetworkList;
 }
 
 /// The answer to a read of one server.

@@ -85,6 +85,20 @@ annotations! {
     NODE_SELECTOR = "loadbalancer.openstack.org/node-selector", "text, default `node-selector`";
 }
 
+/// The table of all of them.
+pub(crate) fn reference() -> String {
+    use std::fmt::Write as _;
+    let mut table = "A text that is present and empty takes the place of the config's value. A value without a meaning is taken for \
+                     the default, and a Warning event says so; one that Octavia would refuse is refused.\n\n\
+                     | Annotation | Value | Effect |\n|---|---|---|\n"
+        .to_owned();
+    for (name, kind, doc) in ALL {
+        // Writing to a text does not fail.
+        let _ = writeln!(table, "| `{name}` | {kind} | {} |", doc.trim());
+    }
+    table
+}
+
 /// A value that has no meaning and was taken for another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tolerated {

@@ -1,7 +1,7 @@
 //! The calls of the plan: reading how parts are, and making one change after the other.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::Arc,
     time::Duration,
@@ -13,16 +13,19 @@ use ccm_core::{
     plan::{Gathered, Member, Outcome, PartCloud, Standing, Vouch, Wait, vouch_by_nodes},
 };
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::{
     annotations as note,
     desired::{Inputs, server_of},
+    directory::{Directory, Entry},
     discover,
     fold::Reply,
     key::Key,
-    model::{Directory, Entry, Model},
+    model::Model,
     names,
     observe::{Branch, Observed, Sight, Tree, Twig},
+    pace::{self, Pace},
     reads::{Contents, Reads},
     records::{LoadBalancer, Provisioning},
     send::Sender,
@@ -31,12 +34,10 @@ use super::{
 };
 use crate::{config::LoadBalancing, error::is_busy, error::is_stale, view::Current};
 
-/// The first look after a change, and how the next ones follow.
-const POLL: Duration = Duration::from_secs(1);
-const POLL_MAX: Duration = Duration::from_secs(5);
-const POLL_GROWTH: f64 = 1.3;
 /// A security group is in use until its ports have let go of it.
 const IN_USE: Duration = Duration::from_secs(2);
+/// If many load balancers are waited for, a look at all of them is good for this long.
+const SHARED_LOOK: Duration = Duration::from_millis(500);
 
 /// The calls.
 pub(crate) struct Calls<C> {
@@ -45,8 +46,8 @@ pub(crate) struct Calls<C> {
     eyes: C,
     /// The last directory, so that one that says the same is the same.
     directory: Mutex<Arc<Directory>>,
-    /// How long the last wait of a part was.
-    waits: Mutex<HashMap<Key, Duration>>,
+    /// What Octavia is at work on.
+    pace: Mutex<Pace>,
     /// The cluster as the last pass saw it: whose mark is ours, and which ports there are to look at.
     cluster: Mutex<ClusterView>,
 }
@@ -65,18 +66,12 @@ impl<C: Cloud> Calls<C> {
             settings,
             eyes,
             directory: Mutex::default(),
-            waits: Mutex::default(),
+            pace: Mutex::default(),
             cluster: Mutex::default(),
         }
     }
 
-    fn wait(&self, key: &Key, first: bool) -> Wait {
-        let mut waits = self.waits.lock();
-        let poll = match waits.get(key) {
-            Some(last) if !first => last.mul_f64(POLL_GROWTH).min(POLL_MAX),
-            _ => POLL,
-        };
-        waits.insert(key.clone(), poll);
+    fn wait(&self, poll: Duration) -> Wait {
         Wait {
             poll,
             deadline: self.settings.patience,
@@ -106,9 +101,14 @@ impl<C: Cloud> Calls<C> {
                 ..Sight::default()
             });
         }
+        let (cluster, marks) = {
+            let known = self.cluster.lock();
+            (known.name.to_string(), known.marks.clone())
+        };
         let mut sight = Sight {
             external: self.external(reads, members, ask.priority).await?,
-            marks: self.cluster.lock().marks.clone(),
+            cluster,
+            marks,
             ..Sight::default()
         };
         let port = balancers.first().map(|balancer| balancer.vip_port_id.as_str());
@@ -175,7 +175,7 @@ impl<C: Cloud> Calls<C> {
             (Freshness::After(_), Priority::Background) => Contents::Exactly,
             _ => Contents::Which,
         };
-        let members = reads.members(&children.pools, contents, ask.priority).await?;
+        let members = reads.members(&children, contents, ask.priority).await?;
         let mut twigs: Vec<_> = children
             .pools
             .iter()
@@ -256,6 +256,13 @@ fn goes_with_all(balancer: &LoadBalancer, members: &[Member<Model>]) -> bool {
 impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
     async fn directory(&self, ask: Ask) -> Result<Arc<Directory>> {
         let (_, reads) = self.current.clients();
+        if let Some(why) = reads.missing().await? {
+            // Without it nobody can say what there is: nothing is made, and no finalizer goes.
+            let text = format!(
+                "there are no load balancers here: {why}; if this cloud has none, write enabled=false into [LoadBalancer]"
+            );
+            return Err(Error::new(ErrorKind::InvalidConfig, text));
+        }
         let (balancers, groups) =
             tokio::try_join!(reads.load_balancers(None, ask), reads.security_groups(None, ask))?;
         let there = balancers
@@ -276,7 +283,6 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
                 .filter(|group| group.name.starts_with("lb-sg-"))
                 .map(|group| group.name.clone())
                 .collect(),
-            marks: self.cluster.lock().marks.clone(),
         };
         let mut last = self.directory.lock();
         if **last != directory {
@@ -295,6 +301,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         let (_, reads) = self.current.clients();
         {
             let mut known = self.cluster.lock();
+            known.name.clone_from(&cluster.name);
             known.marks.clone_from(&cluster.marks);
             if *key == Key::NodePorts {
                 *known = cluster.clone();
@@ -335,7 +342,8 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
                     Reply::Balancer(made) => &Key::Balancer(made.id.clone()),
                     _ => key,
                 };
-                Ok(Outcome::Accepted(reply, self.wait(key, true)))
+                let poll = self.pace.lock().begins(key, pace::Kind::of(&step.change));
+                Ok(Outcome::Accepted(reply, self.wait(poll)))
             }
             Ok(Some(reply)) => Ok(Outcome::Done(reply)),
             Ok(None) => Ok(Outcome::Stale),
@@ -363,17 +371,45 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             (Key::Balancer(id), _) => id.as_str(),
             _ => return Ok(Outcome::Stale),
         };
-        let state = reads.state(id, priority).await?;
+        let looked = Instant::now();
+        let (since, waiting) = self.pace.lock().since(key);
+        // One look may serve many, if it is not older than the change.
+        let recent = looked.checked_sub(SHARED_LOOK).max(since);
+        let state = match recent {
+            Some(recent) if since.is_some() && reads.is_worth_listing(waiting) => {
+                reads.state_among_many(id, recent, priority).await?
+            }
+            _ => reads.state(id, priority).await?,
+        };
+        let ends = |done: bool| self.pace.lock().ends(key, done.then_some(looked));
         match state.map(|state| state.provisioning_status) {
-            None if deletes => Ok(Outcome::Done(Reply::Nothing)),
-            None => Ok(Outcome::Stale),
-            Some(Provisioning::Error) => Err(Error::new(
-                ErrorKind::Unexpected,
-                format!("Octavia could not do this, load balancer {id} is in ERROR: {step}"),
-            )),
-            Some(Provisioning::Active) if deletes => Ok(Outcome::Stale),
-            Some(Provisioning::Active) => Ok(Outcome::Done(Reply::Settled)),
-            Some(_) => Ok(Outcome::Accepted(Reply::Settled, self.wait(key, false))),
+            None if deletes => {
+                ends(true);
+                Ok(Outcome::Done(Reply::Nothing))
+            }
+            None => {
+                ends(false);
+                Ok(Outcome::Stale)
+            }
+            Some(Provisioning::Error) => {
+                ends(false);
+                Err(Error::new(
+                    ErrorKind::Unexpected,
+                    format!("Octavia could not do this, load balancer {id} is in ERROR: {step}"),
+                ))
+            }
+            Some(Provisioning::Active) => {
+                ends(!deletes);
+                Ok(if deletes {
+                    Outcome::Stale
+                } else {
+                    Outcome::Done(Reply::Settled)
+                })
+            }
+            Some(_) => {
+                let poll = self.pace.lock().not_yet(key, looked);
+                Ok(Outcome::Accepted(Reply::Settled, self.wait(poll)))
+            }
         }
     }
 
@@ -394,6 +430,7 @@ fn is_waited_for(change: &Change) -> bool {
             | Change::DeleteGroup
             | Change::CreateRule(_)
             | Change::DeleteRule(..)
+            | Change::DeletePortTag { .. }
             | Change::SetPortGroups { .. }
     )
 }

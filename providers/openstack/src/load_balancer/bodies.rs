@@ -284,12 +284,6 @@ pub(crate) struct NewRule {
     pub(crate) remote_ip_prefix: String,
 }
 
-/// The tags of a thing of Neutron, all of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Tags {
-    pub(crate) tags: Vec<String>,
-}
-
 /// A change of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct PortChange {

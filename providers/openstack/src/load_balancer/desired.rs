@@ -13,12 +13,13 @@ use super::{
     annotations as note,
     bodies::Timeouts,
     features::{Capabilities, Feature},
+    holders::Holders,
     key::Key,
     model::Model,
     names,
-    observe::Slot,
+    observe::{Slot, Tree},
     protocols::{self, Check},
-    records::FloatingIp,
+    records::{FloatingIp, LoadBalancer},
     selector::Selector,
     source_ranges::SourceRanges,
     wanted::{self, Pace, Wanted},
@@ -43,10 +44,14 @@ pub(crate) struct Found {
 /// What was found out.
 #[derive(Clone, Debug)]
 pub(crate) struct Inputs {
+    /// Who has the ports that several Services ask for.
+    pub(crate) holders: Holders,
     pub(crate) can: Capabilities,
     pub(crate) each: BTreeMap<ServiceId, Found>,
     /// Ids of the security groups of Services, by name.
     pub(crate) groups: BTreeMap<String, Vec<String>>,
+    /// The load balancer as the listings show it, for what is to be said of it.
+    pub(crate) balancer: Option<Arc<LoadBalancer>>,
 }
 
 /// How a part should be.
@@ -65,10 +70,14 @@ pub(crate) enum Desired {
 pub(crate) struct Wish {
     pub(crate) key: Key,
     pub(crate) marks: Marks,
+    /// The cluster's name.
+    pub(crate) cluster: String,
     pub(crate) can: Capabilities,
     pub(crate) provider: String,
     pub(crate) serial: bool,
     pub(crate) cascade: bool,
+    /// Whether one in ERROR may be given to Octavia to be made anew behind its address.
+    pub(crate) failover: bool,
     pub(crate) max_shared: i64,
     pub(crate) has_nodes: bool,
     pub(crate) joined: Vec<Joined>,
@@ -124,9 +133,18 @@ impl Who {
         self.tag == name || self.legacy == name
     }
 
+    /// Whether it speaks of this load balancer: by its id, and by the address that it has or had through it.
+    pub(crate) fn knows(&self, tree: &Tree) -> bool {
+        let balancer = &tree.balancer;
+        let names = |text: &str| !text.is_empty() && self.named.iter().any(|named| named == text);
+        let floating = tree.floating.as_ref();
+        names(&balancer.id)
+            && (names(&balancer.vip_address) || floating.is_some_and(|have| names(&have.floating_ip_address)))
+    }
+
     /// Whether this floating address was made for it.
     pub(crate) fn made(&self, floating: &FloatingIp) -> bool {
-        floating.description == self.floating_description
+        names::is_floating_ip_of(&floating.description, &self.service)
             && self.named.contains(&floating.floating_ip_address)
     }
 }
@@ -167,6 +185,7 @@ pub(crate) struct PortWish {
     /// `None`: this Octavia lets everybody in.
     pub(crate) ranges: Option<SourceRanges>,
     pub(crate) pool_protocol: &'static str,
+    /// How connections are spread; one that Octavia does not know is not applied to a pool that is there.
     pub(crate) method: String,
     pub(crate) sticky: bool,
     /// `None`: there are no nodes, it keeps those that it has.
@@ -271,10 +290,12 @@ fn wish(
     let mut wish = Wish {
         key: key.clone(),
         marks: cluster.marks.clone(),
+        cluster: cluster.name.to_string(),
         can: inputs.can,
         provider: conf.lb_provider.clone(),
         serial: conf.provider_requires_serial_api_calls,
         cascade: conf.cascade_delete,
+        failover: conf.failover_in_error,
         max_shared: conf.max_shared_lb,
         has_nodes: !cluster.nodes.keeps_members(),
         joined: Vec::new(),

@@ -11,6 +11,7 @@ use ccm_core::{
 use super::{
     desired::{Found, Inputs, server_of},
     features::Capabilities,
+    holders,
     key::Key,
     model::Model,
     names,
@@ -33,10 +34,16 @@ pub(super) async fn inputs(
     let version = reads.version(ask.priority).await?;
     let can = Capabilities::of(version, &settings.conf.lb_provider);
     let mut inputs = Inputs {
+        holders: holders::holders(reads, key, members, ask).await?,
         can,
         each: BTreeMap::new(),
         groups: BTreeMap::new(),
+        balancer: None,
     };
+    if let Key::Balancer(id) = key {
+        let listing = reads.load_balancers(None, ask).await?;
+        inputs.balancer = listing.by_id(id).cloned();
+    }
     let mut held = Vec::new();
     for member in members {
         let service = &member.service;
@@ -58,6 +65,7 @@ pub(super) async fn inputs(
                     cluster,
                     settings,
                     ask,
+                    known_subnet: known_subnet(reads, key, member, ask).await?,
                 };
                 let found = match key {
                     Key::Group(_) => found.for_group(service, &wanted, member).await,
@@ -78,6 +86,22 @@ struct Finder<'a> {
     cluster: &'a ClusterView,
     settings: &'a LoadBalancing,
     ask: Ask,
+    /// Where the virtual address is already; empty if there is none.
+    known_subnet: String,
+}
+
+/// Where the virtual address of the load balancer is that a part is about.
+async fn known_subnet(reads: &Reads, key: &Key, member: &Member<Model>, ask: Ask) -> Result<String> {
+    if let Key::Balancer(id) = key {
+        let listing = reads.load_balancers(None, ask).await?;
+        let balancer = listing.by_id(id);
+        return Ok(balancer.map_or_else(String::new, |found| found.vip_subnet_id.clone()));
+    }
+    let mut facts = member.facts.iter().map(|(_, facts)| &facts.vip_subnet);
+    Ok(facts
+        .find(|subnet| !subnet.is_empty())
+        .cloned()
+        .unwrap_or_default())
 }
 
 fn invalid(text: impl Into<String>) -> Error {
@@ -172,12 +196,25 @@ impl Finder<'_> {
             Some((server, node.address(wanted.family)?.to_string()))
         });
         let Some((server, address)) = node else {
+            // Without nodes nothing is made anew, and what is there stays where it is.
+            if !self.known_subnet.is_empty() {
+                return Ok(self.known_subnet.clone());
+            }
             return Err(invalid(
                 "the subnet of the load balancer is not known: no node has a provider ID and an address of the \
                  Service's IP family; name the subnet with subnet-id",
             ));
         };
-        let ports = self.reads.ports_of(&[&server], self.ask).await?;
+        // The ports of all are needed for their security groups, and one request tells of many.
+        let all = if self.settings.conf.manage_security_groups {
+            let nodes = self.cluster.nodes.eligible();
+            let servers = nodes.filter_map(|node| server_of(node.view.provider_id.as_deref()?));
+            servers.collect()
+        } else {
+            vec![server.clone()]
+        };
+        let all: Vec<_> = all.iter().map(String::as_str).collect();
+        let ports = self.reads.ports_of(&all, self.ask).await?;
         let ports = ports
             .get(&server)
             .map(|ports| ports.as_slice())

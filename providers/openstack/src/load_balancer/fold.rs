@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     bodies::{ListenerChange, NewListener, NewMonitor, NewPersistence, NewPool, Set},
     desired::MemberWish,
+    names,
     observe::{Branch, Observed, Sight, Slot, Tree, Twig},
     records::{
         FloatingIp, Listener, LoadBalancer, Member, Monitor, Persistence, Pool, Provisioning, Rule,
@@ -40,6 +41,11 @@ pub(crate) fn fold(step: &Step, reply: Option<&Reply>, observed: &mut Observed) 
         Observed::Balancers(sight) => balancers(step, reply, sight),
         Observed::Groups(groups) => group(step, reply, groups),
         Observed::Ports(ports) => {
+            if let Change::DeletePortTag { port, group } = &step.change
+                && let Some(have) = ports.get_mut(port)
+            {
+                have.tags.retain(|tag| group.id.known() != Some(tag));
+            }
             if let Change::SetPortGroups { port, add, remove } = &step.change
                 && let Some(have) = ports.get_mut(port)
             {
@@ -145,6 +151,12 @@ fn floating(step: &Step, reply: Option<&Reply>, tree: &mut Tree, known: &mut Vec
 
 fn below(step: &Step, reply: Option<&Reply>, tree: &mut Tree) {
     match &step.change {
+        Change::Failover => tree.balancer.provisioning_status = Provisioning::Active,
+        Change::Rename { from, to } => {
+            let balancer = &mut tree.balancer;
+            balancer.name = names::with_cluster(&balancer.name, from, to);
+            balancer.tags = names::tags_with_cluster(&balancer.tags, from, to);
+        }
         Change::Retag { add, remove } => {
             let tags = &mut tree.balancer.tags;
             tags.retain(|tag| !remove.contains(tag));
@@ -210,6 +222,7 @@ fn pool(change: &Change, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
     let Some(twig) = &mut branch.twig else { return };
     match change {
         Change::UpdatePool(_, change) => {
+            put(&mut twig.pool.name, &change.name);
             put(&mut twig.pool.lb_algorithm, &change.lb_algorithm);
             match &change.session_persistence {
                 Set::Keep => {}
@@ -252,6 +265,7 @@ fn pool(change: &Change, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
         Change::DeleteMonitor(_) => twig.monitor = None,
         Change::UpdateMonitor(_, change) => {
             if let Some(monitor) = &mut twig.monitor {
+                put(&mut monitor.name, &change.name);
                 put(&mut monitor.delay, &change.delay);
                 put(&mut monitor.timeout, &change.timeout);
                 put(&mut monitor.max_retries, &change.max_retries);

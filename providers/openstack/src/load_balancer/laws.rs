@@ -16,10 +16,11 @@ use ccm_core::{
 
 use super::{
     desired::{Desired, Found, Inputs},
+    directory::{Directory, Entry},
     features::{Capabilities, Version},
     fold::Reply,
     key::Key,
-    model::{Directory, Entry, Model},
+    model::Model,
     names,
     observe::{Observed, Sight, Tree},
     records::{FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, Provisioning, Rule, SecurityGroup},
@@ -110,6 +111,7 @@ impl Lawful for Model {
                     trees: trees.collect(),
                     floating: truth.floating.clone(),
                     external: true,
+                    cluster: "c".to_owned(),
                     marks: marks(),
                 })
             }
@@ -163,7 +165,6 @@ impl Lawful for Model {
         Directory {
             balancers: balancers.collect(),
             groups: truth.groups.iter().map(|group| group.name.clone()).collect(),
-            marks: marks(),
         }
     }
 
@@ -183,9 +184,11 @@ impl Lawful for Model {
             (name.clone(), vec![format!("id-{name}")])
         });
         Inputs {
+            holders: Default::default(),
             can: Capabilities::of(Version(27), "amphora"),
             each: each.collect(),
             groups: groups.collect(),
+            balancer: None,
         }
         .into()
     }

@@ -8,21 +8,23 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind,
-    load_balancer::{Claim, ClusterView, Effects, IpFamily, Marks, Note, ServiceId, ServiceView},
+    load_balancer::{Claim, ClusterView, Effects, IpFamily, Ownership, ServiceId, ServiceView, World},
     plan::{Fact, Member, PartModel, Parts, Plan, Review, Standing, Stray, Told},
 };
 
 use super::{
     annotations::{self as note, Reader},
     desired::{self, Desired, Inputs},
-    features::Feature,
+    directory::Directory,
     fold::{self, Reply},
+    holders,
     ingress::{self, HostnameRule},
     key::Key,
-    names,
+    names, notes,
     observe::{Observed, Sight, Slot, Tree},
     plan,
-    protocols::Proxy,
+    protocols::{METHODS, Proxy},
+    records::Provisioning,
     steps::Step,
     wanted::{self, Wanted},
 };
@@ -37,23 +39,6 @@ pub(crate) struct Model {
     pub(crate) settings: Arc<LoadBalancing>,
 }
 
-/// What the listings show.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Directory {
-    /// Load balancers that are there to stay, by id.
-    pub(crate) balancers: BTreeMap<String, Entry>,
-    /// Names of the security groups that were made for Services.
-    pub(crate) groups: BTreeSet<String>,
-    pub(crate) marks: Marks,
-}
-
-/// A load balancer in the [`Directory`].
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Entry {
-    pub(crate) name: String,
-    pub(crate) tags: Vec<String>,
-}
-
 /// What parts tell later ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Facts {
@@ -63,105 +48,7 @@ pub(crate) struct Facts {
     pub(crate) group: Option<Fact<String>>,
 }
 
-impl Directory {
-    fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a String> {
-        let all = self.balancers.iter();
-        all.filter(move |(_, entry)| entry.name == name).map(|(id, _)| id)
-    }
-
-    /// The only one with this name.
-    fn only(&self, name: &str) -> Option<Key> {
-        let mut ids = self.named(name);
-        let id = ids.next()?;
-        ids.next().is_none().then(|| Key::Balancer(id.clone()))
-    }
-}
-
 impl Model {
-    fn balancer_key(&self, service: &ServiceView, cluster: &ClusterView, directory: &Directory) -> Key {
-        let name = names::load_balancer(&cluster.name, &service.id);
-        let by_name = || {
-            if directory.named(&name).next().is_some() {
-                return directory.only(&name);
-            }
-            directory.only(&names::legacy_load_balancer(&service.id))
-        };
-        let given = service.annotation(note::LOAD_BALANCER_ID);
-        let Some(given) = given.filter(|given| !given.is_empty()) else {
-            return by_name().unwrap_or(Key::New(name));
-        };
-        if directory.balancers.contains_key(given) {
-            return Key::Balancer(given.to_owned());
-        }
-        // The id may be that of one in whose place we made another.
-        let replaced = service
-            .annotation(note::LOAD_BALANCER_ADDRESS)
-            .and_then(|_| by_name());
-        directory
-            .only(given)
-            .or(replaced)
-            .unwrap_or_else(|| Key::Balancer(given.to_owned()))
-    }
-
-    fn notes(&self, service: &ServiceView, wanted: &Wanted, inputs: &Inputs, notes: &mut Vec<Note>) {
-        let mut say = |reason, message: String| {
-            notes.push(Note {
-                service: service.id.clone(),
-                reason,
-                message,
-                warning: true,
-            });
-        };
-        if !wanted.tolerated.is_empty() {
-            let all: Vec<_> = wanted.tolerated.iter().map(ToString::to_string).collect();
-            say("LoadBalancerAnnotationIgnored", all.join("; "));
-        }
-        let can = inputs.can;
-        let grouped = can.ovn && self.settings.conf.manage_security_groups;
-        if wanted.ranges.given && !can.has(Feature::AllowedCidrs) && !grouped {
-            say(
-                "LoadBalancerSourceRangesIgnored",
-                "source ranges are ignored: this Octavia or its provider can not restrict clients".to_owned(),
-            );
-        }
-        if !wanted.zone.is_empty() && !can.has(Feature::AvailabilityZones) {
-            say(
-                "LoadBalancerAvailabilityZonesIgnored",
-                format!(
-                    "availability zone {} is ignored: this Octavia or its provider has none",
-                    wanted.zone
-                ),
-            );
-        }
-        if service.requires_dual_stack {
-            say(
-                "LoadBalancerSingleStack",
-                "the Service requires two IP families; its load balancer has an address of the first one only"
-                    .to_owned(),
-            );
-        }
-        if wanted.internal {
-            return;
-        }
-        if wanted.family == Some(IpFamily::V6) {
-            say(
-                "LoadBalancerFloatingIPSkipped",
-                "an IPv6 load balancer has no floating address; its own address is used".to_owned(),
-            );
-        } else if inputs
-            .each
-            .get(&service.id)
-            .is_some_and(|found| found.floating_network.is_none())
-        {
-            say(
-                "LoadBalancerExternalNetworkSearchFailed",
-                "no external network was found, so that the load balancer can have no new floating address; name \
-                 one with floating-network-id"
-                    .to_owned(),
-            );
-        }
-    }
-
     fn facts_of_balancer(&self, member: &Member<Self>, tree: &Tree, sight: &Sight) -> Option<Told<Facts>> {
         let service = &member.service;
         let balancer = &tree.balancer;
@@ -236,13 +123,21 @@ impl PartModel for Model {
         let group = names::security_group(&service.id);
         let tag = names::load_balancer(&cluster.name, &service.id);
         let legacy = names::legacy_load_balancer(&service.id);
-        let mut named = vec![self.balancer_key(service, cluster, directory)];
+        let mut named = vec![directory.balancer_of(service, cluster)];
         if self.settings.conf.manage_security_groups {
             named.extend([Key::Group(group.clone()), Key::NodePorts]);
         }
         let balancers = directory.balancers.iter();
         let mut marked: Vec<_> = balancers
-            .filter(|(_, entry)| entry.name == tag || entry.name == legacy || entry.tags.contains(&tag))
+            .filter(|(_, entry)| {
+                let former = || {
+                    let names = std::iter::once(&entry.name).chain(&entry.tags);
+                    let mut former = names.filter(|name| names::is_tag_of(name, &service.id));
+                    let tags = entry.tags.iter().map(String::as_str);
+                    former.next().is_some() && cluster.marks.judge(tags) == Ownership::Ours
+                };
+                entry.name == tag || entry.name == legacy || entry.tags.contains(&tag) || former()
+            })
             .map(|(id, _)| Key::Balancer(id.clone()))
             .collect();
         if directory.groups.contains(&group) {
@@ -251,26 +146,31 @@ impl PartModel for Model {
         Parts { named, marked }
     }
 
-    fn strays(&self, services: &[Arc<ServiceView>], directory: &Directory) -> Vec<Stray<Key>> {
+    fn strays(&self, world: &World, directory: &Directory) -> Vec<Stray<Key>> {
+        let services = &world.services;
         let known: BTreeSet<_> = services
             .iter()
             .filter_map(|service| service.annotation(note::LOAD_BALANCER_ID))
             .collect();
+        // The tags of all Services, by the cluster's name in them.
+        let mut known_tags: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
         let balancers = directory.balancers.iter().filter(|(id, entry)| {
             let mut tags = entry
                 .tags
                 .iter()
                 .filter(|tag| names::is_service_tag(tag))
                 .peekable();
-            let ours = directory.marks.judge(entry.tags.iter().map(String::as_str));
+            let ours = world.cluster.marks.judge(entry.tags.iter().map(String::as_str));
             tags.peek().is_some()
                 && ours.allows_sweeping()
                 && !known.contains(id.as_str())
                 && tags.all(|tag| {
                     let cluster = names::cluster_of(tag).unwrap_or_default();
-                    !services
-                        .iter()
-                        .any(|service| names::load_balancer(cluster, &service.id) == *tag)
+                    let of_cluster = || services.iter().map(|one| names::load_balancer(cluster, &one.id));
+                    let tags = known_tags
+                        .entry(cluster)
+                        .or_insert_with(|| of_cluster().collect());
+                    !tags.contains(tag)
                 })
         });
         balancers
@@ -282,7 +182,7 @@ impl PartModel for Model {
             .collect()
     }
 
-    fn check(&self, key: &Key, members: &[Member<Self>], _: &ClusterView, inputs: &Inputs) -> Review {
+    fn check(&self, key: &Key, members: &[Member<Self>], cluster: &ClusterView, inputs: &Inputs) -> Review {
         let mut review = Review::default();
         let balancer = matches!(key, Key::Balancer(_) | Key::New(_));
         let mut taken: BTreeMap<Slot, ServiceId> = BTreeMap::new();
@@ -291,6 +191,16 @@ impl PartModel for Model {
             .filter(|member| member.standing == Standing::Joined)
             .collect();
         joined.sort_by_key(|member| &member.service.id);
+        // Who has a port keeps it, whoever else asks for it, and even if something else is wrong with it.
+        for member in members
+            .iter()
+            .filter(|member| member.standing != Standing::Leaving)
+        {
+            let tag = names::load_balancer(&cluster.name, &member.service.id);
+            let held = holders::slots(&member.service).into_iter();
+            let held = held.filter(|slot| inputs.holders.get(slot) == Some(&tag));
+            taken.extend(held.map(|slot| (slot, member.service.id.clone())));
+        }
         for member in joined {
             let service = &member.service;
             let wanted = match Wanted::read(service, &self.settings, Some(inputs.can)) {
@@ -303,15 +213,16 @@ impl PartModel for Model {
             if !balancer {
                 continue;
             }
-            let slots: Vec<_> = service
-                .ports
-                .iter()
-                .map(|port| Slot {
-                    transport: port.protocol,
-                    port: port.port,
-                })
-                .collect();
-            let clash = slots.iter().find_map(|slot| Some((slot, taken.get(slot)?)));
+            if inputs.balancer.is_none() && !METHODS.contains(&wanted.method.as_str()) {
+                let text = format!("lb-method: {}", notes::unknown_method(&wanted.method));
+                review
+                    .refused
+                    .push((service.id.clone(), Error::new(ErrorKind::InvalidSpec, text)));
+                continue;
+            }
+            let slots = holders::slots(service);
+            let other = |slot| taken.get(slot).filter(|other| **other != service.id);
+            let clash = slots.iter().find_map(|slot| Some((slot, other(slot)?)));
             if let Some((slot, other)) = clash {
                 let text = format!("port {slot} of the load balancer is wanted by Service {other}, too");
                 review
@@ -320,7 +231,14 @@ impl PartModel for Model {
                 continue;
             }
             taken.extend(slots.into_iter().map(|slot| (slot, service.id.clone())));
-            self.notes(service, &wanted, inputs, &mut review.notes);
+            notes::about(
+                &self.settings,
+                service,
+                &wanted,
+                cluster,
+                inputs,
+                &mut review.notes,
+            );
         }
         review
     }
@@ -376,6 +294,25 @@ impl PartModel for Model {
         ))
     }
 
+    fn unwell(&self, _: &Key, members: &[Member<Self>], observed: &Observed) -> Option<Error> {
+        let Observed::Balancers(sight) = observed else {
+            return None;
+        };
+        let [tree] = sight.trees.as_slice() else {
+            return None;
+        };
+        let stays = members.iter().any(|member| member.standing != Standing::Leaving);
+        (stays && tree.balancer.provisioning_status == Provisioning::Error).then(|| {
+            let text = format!(
+                "load balancer {} is in ERROR, and Octavia changes nothing of it: somebody has to fail it over (openstack \
+                 loadbalancer failover {}), or write failover-in-error=true into [LoadBalancer]; it is not deleted, since it \
+                 may still serve",
+                tree.balancer.name, tree.balancer.id
+            );
+            Error::new(ErrorKind::Unavailable, text)
+        })
+    }
+
     fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<Step> {
         plan::plan(desired, observed)
     }
@@ -422,8 +359,10 @@ impl PartModel for Model {
                 };
                 let balancer = &tree.balancer;
                 let id = &member.service.id;
-                let tagged = balancer.tags.iter().any(|tag| is_tag_of(tag, id));
-                let owned = is_tag_of(&balancer.name, id) || balancer.name == names::legacy_load_balancer(id);
+                // One that bears a former name of the cluster may be another cluster's as well.
+                let own = names::load_balancer(&sight.cluster, id);
+                let tagged = balancer.tags.contains(&own);
+                let owned = balancer.name == own || balancer.name == names::legacy_load_balancer(id);
                 let tags = balancer.tags.iter().map(String::as_str);
                 let another = balancer.name.starts_with(names::SERVICE_PREFIX)
                     && !sight.marks.judge(tags).allows_changes();
@@ -451,10 +390,4 @@ impl PartModel for Model {
             Observed::Ports(_) => Some(nothing),
         }
     }
-}
-
-/// Whether this is the tag of the Service in whatever cluster's name.
-fn is_tag_of(tag: &str, id: &ServiceId) -> bool {
-    names::is_service_tag(tag)
-        && names::cluster_of(tag).is_some_and(|cluster| names::load_balancer(cluster, id) == tag)
 }

@@ -39,18 +39,18 @@ pub(crate) fn load_balancer_description(cluster: &str, service: &ServiceId) -> S
 }
 
 /// The name of the listener for the port with this index.
-pub(crate) fn listener(index: usize, balancer: &str) -> String {
-    cut(format!("listener_{index}_{balancer}"))
+pub(crate) fn listener(index: usize, tag: &str) -> String {
+    cut(format!("listener_{index}_{tag}"))
 }
 
 /// The name of the pool for the port with this index.
-pub(crate) fn pool(index: usize, balancer: &str) -> String {
-    cut(format!("pool_{index}_{balancer}"))
+pub(crate) fn pool(index: usize, tag: &str) -> String {
+    cut(format!("pool_{index}_{tag}"))
 }
 
 /// The name of the health monitor for the port with this index.
-pub(crate) fn monitor(index: usize, balancer: &str) -> String {
-    cut(format!("monitor_{index}_{balancer}"))
+pub(crate) fn monitor(index: usize, tag: &str) -> String {
+    cut(format!("monitor_{index}_{tag}"))
 }
 
 /// The name of a member that is made by itself. Where members are sent as a list they bear the name of their node.
@@ -61,6 +61,16 @@ pub(crate) fn serial_member(node: &str, address: &str, node_port: u16) -> String
 /// The description of a Service's floating address.
 pub(crate) fn floating_ip_description(cluster: &str, service: &ServiceId) -> String {
     cut(format!("{FLOATING_IP_MARK} {service} from cluster {cluster}"))
+}
+
+/// Whether this is the description of the Service's floating address, in whatever cluster's name.
+pub(crate) fn is_floating_ip_of(description: &str, service: &ServiceId) -> bool {
+    description.starts_with(&format!("{FLOATING_IP_MARK} {service} from cluster "))
+}
+
+/// Whether this is the name of the Service's load balancer, or its tag, in this or another cluster's name.
+pub(crate) fn is_tag_of(tag: &str, service: &ServiceId) -> bool {
+    is_service_tag(tag) && cluster_of(tag).is_some_and(|cluster| load_balancer(cluster, service) == tag)
 }
 
 /// The name of a Service's security group.
@@ -104,6 +114,23 @@ pub(crate) fn with_cluster(name: &str, old: &str, new: &str) -> String {
         Some((before, rest)) => cut(format!("{before}{SERVICE_PREFIX}{}", rest.replacen(old, new, 1))),
         None => name.to_owned(),
     }
+}
+
+/// Tags under another cluster's name, each once.
+pub(crate) fn tags_with_cluster(tags: &[String], old: &str, new: &str) -> Vec<String> {
+    let mut renamed: Vec<String> = Vec::with_capacity(tags.len());
+    for tag in tags {
+        let is_old = is_service_tag(tag) && cluster_of(tag) == Some(old);
+        let tag = if is_old {
+            with_cluster(tag, old, new)
+        } else {
+            tag.clone()
+        };
+        if !renamed.contains(&tag) {
+            renamed.push(tag);
+        }
+    }
+    renamed
 }
 
 #[cfg(test)]

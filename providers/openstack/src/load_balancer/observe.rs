@@ -28,6 +28,8 @@ pub(crate) struct Sight {
     pub(crate) floating: Vec<FloatingIp>,
     /// Whether floating addresses can be had without naming their network.
     pub(crate) external: bool,
+    /// The cluster's name.
+    pub(crate) cluster: String,
     /// By which marks it is judged whose they are.
     pub(crate) marks: Marks,
 }

@@ -4,17 +4,17 @@ mod bodies;
 mod floating;
 mod groups;
 mod listeners;
+mod loose;
+mod rename;
 
 pub(crate) use self::{bodies::member, groups::sentence};
-use std::collections::BTreeSet;
-
 use ccm_core::{
     load_balancer::{Blocked, Ownership, ServiceId},
     plan::Plan,
 };
 
 use super::{
-    desired::{Desired, Joined, Wish},
+    desired::{Desired, Joined, Who, Wish},
     features::Feature,
     key::Key,
     names,
@@ -103,10 +103,21 @@ fn absent(wish: &Wish, sight: &Sight) -> Plan<Step> {
     plan
 }
 
+/// Everybody who has to do with it.
+fn whos(wish: &Wish) -> impl Iterator<Item = &Who> {
+    let joined = wish.joined.iter().map(|joined| &joined.who);
+    let kept = wish.kept.iter().map(|kept| &kept.who);
+    joined
+        .chain(kept)
+        .chain(wish.leaving.iter().map(|leaver| &leaver.who))
+}
+
 /// The state of one load balancer, and who has to do with it.
 struct Site<'a> {
     wish: &'a Wish,
     tree: &'a Tree,
+    /// Under which cluster's name it was made, if that is not ours any more.
+    former: Option<&'a str>,
     /// It was made by a cluster for a Service.
     made: bool,
     ownership: Ownership,
@@ -122,19 +133,34 @@ impl Site<'_> {
         }
     }
 
+    /// Whether these are tags of the Service.
+    fn marked(&self, tags: &[String], who: &Who) -> bool {
+        let former = self
+            .former
+            .map(|former| names::load_balancer(former, &who.service));
+        tags.iter()
+            .any(|tag| *tag == who.tag || Some(tag) == former.as_ref())
+    }
+
+    /// Whether the load balancer was made for this Service.
+    fn owned_by(&self, who: &Who) -> bool {
+        let name = &self.tree.balancer.name;
+        let former = |former| names::load_balancer(former, &who.service) == *name;
+        who.owns(name) || self.former.is_some_and(former)
+    }
+
     /// Service tags of those that are not among the members.
     fn others(&self) -> usize {
         let wish = self.wish;
-        let known: BTreeSet<&str> = wish
-            .joined
-            .iter()
-            .map(|joined| joined.who.tag.as_str())
-            .chain(wish.kept.iter().map(|kept| kept.who.tag.as_str()))
-            .chain(wish.leaving.iter().map(|leaver| leaver.who.tag.as_str()))
-            .collect();
+        let known: Vec<_> = whos(wish).collect();
         let tags = self.tree.balancer.tags.iter();
-        tags.filter(|tag| names::is_service_tag(tag) && !known.contains(tag.as_str()))
-            .count()
+        let tags = tags.filter(|tag| names::is_service_tag(tag));
+        tags.filter(|tag| {
+            !known
+                .iter()
+                .any(|who| self.marked(std::slice::from_ref(tag), who))
+        })
+        .count()
     }
 
     /// Whether it goes with those that leave.
@@ -152,7 +178,7 @@ impl Site<'_> {
             *text == balancer.id || (!balancer.vip_address.is_empty() && *text == balancer.vip_address)
         };
         let wish = self.wish;
-        let owner = wish.joined.iter().any(|joined| joined.who.owns(&balancer.name));
+        let owner = wish.joined.iter().any(|joined| self.owned_by(&joined.who));
         let speaks = wish.joined.iter().flat_map(|joined| &joined.who.named).any(known)
             || wish.kept.iter().flat_map(|kept| &kept.who.named).any(known);
         owner
@@ -165,16 +191,16 @@ impl Site<'_> {
 
 fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Step> {
     let balancer = &tree.balancer;
-    let owners = wish.joined.iter().map(|joined| &joined.who);
-    let owners = owners.chain(wish.kept.iter().map(|kept| &kept.who));
-    let owners = owners.chain(wish.leaving.iter().map(|leaver| &leaver.who));
-    let made = balancer.name.starts_with(names::SERVICE_PREFIX)
-        || owners.into_iter().any(|who| who.owns(&balancer.name));
+    let made =
+        balancer.name.starts_with(names::SERVICE_PREFIX) || whos(wish).any(|who| who.owns(&balancer.name));
+    let ownership = wish.marks.judge(balancer.tags.iter().map(String::as_str));
+    let former = rename::former(wish, tree, &ownership);
     let site = Site {
         wish,
         tree,
+        former,
         made,
-        ownership: wish.marks.judge(balancer.tags.iter().map(String::as_str)),
+        ownership,
     };
     let field = format!("load balancer {}", balancer.name);
     if made && !site.ownership.allows_changes() {
@@ -195,6 +221,14 @@ fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Step> {
             step.why = "it went into ERROR before it ever worked, and is made anew".to_owned();
             return Plan {
                 steps: vec![step],
+                blocked: Vec::new(),
+            };
+        }
+        if wish.failover && made && !(wish.joined.is_empty() && wish.kept.is_empty()) {
+            let why = "it is in ERROR".to_owned();
+            let step = site.step(Change::Failover, None);
+            return Plan {
+                steps: vec![Step { why, ..step }],
                 blocked: Vec::new(),
             };
         }
@@ -223,26 +257,27 @@ fn delete(site: &Site<'_>) -> Plan<Step> {
                 .push(site.step(Change::DeleteLoosePool(pool.id.clone()), None));
         }
     }
-    plan.steps
-        .push(site.step(Change::DeleteBalancer { cascade, anew: false }, None));
+    plan.steps.push(Step {
+        why: "no Service wants it any more".to_owned(),
+        ..site.step(Change::DeleteBalancer { cascade, anew: false }, None)
+    });
     plan
 }
 
 /// Who of those that ask for it may use the load balancer.
 fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> Vec<&'a Joined> {
     let (wish, balancer) = (site.wish, &site.tree.balancer);
-    let leaving: BTreeSet<_> = wish
-        .leaving
-        .iter()
-        .map(|leaver| leaver.who.tag.as_str())
-        .collect();
+    let leaves = |tag: &String| {
+        let mut leaving = wish.leaving.iter();
+        leaving.any(|leaver| site.marked(std::slice::from_ref(tag), &leaver.who))
+    };
     let tags = balancer.tags.iter().filter(|tag| names::is_service_tag(tag));
-    let mut shared = tags.filter(|tag| !leaving.contains(tag.as_str())).count();
+    let mut shared = tags.filter(|tag| !leaves(tag)).count();
     let field = format!("load balancer {}", balancer.name);
     let mut admitted = Vec::new();
     for joined in &wish.joined {
-        let owner = joined.who.owns(&balancer.name);
-        let known = balancer.tags.contains(&joined.who.tag);
+        let owner = site.owned_by(&joined.who);
+        let known = site.marked(&balancer.tags, &joined.who);
         let mut refuse = |have: String, want: &str| {
             plan.blocked
                 .push(blocked(Some(&joined.who.service), &field, &have, want));
@@ -282,6 +317,7 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
     let balancer = &tree.balancer;
     let admitted = admitted(site, &mut plan);
     create_only(site, &admitted, &mut plan);
+    loose::sweep(site, &mut plan);
     for branch in &tree.branches {
         listeners::surplus(site, &admitted, branch, &mut plan);
     }
@@ -297,17 +333,22 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
     let tags = wish.can.has(Feature::Tags);
     let missing: Vec<_> = admitted
         .iter()
-        .map(|joined| &joined.who.tag)
-        .filter(|tag| tags && !balancer.tags.contains(tag))
-        .cloned()
+        .filter(|joined| tags && !site.marked(&balancer.tags, &joined.who))
+        .map(|joined| joined.who.tag.clone())
         .collect();
-    let surplus: Vec<_> = wish
-        .leaving
+    let surplus: Vec<_> = balancer
+        .tags
         .iter()
-        .map(|leaver| &leaver.who.tag)
-        .filter(|tag| balancer.tags.contains(tag))
+        .filter(|tag| {
+            let mut leaving = wish.leaving.iter();
+            leaving.any(|leaver| site.marked(std::slice::from_ref(tag), &leaver.who))
+        })
         .cloned()
         .collect();
+    if plan.steps.is_empty() && missing.is_empty() && surplus.is_empty() && !admitted.is_empty() {
+        // Last, so that whoever is killed before finds everything by the former names.
+        rename::steps(site, &mut plan);
+    }
     let due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
     let mark = wish.marks.for_update(&site.ownership, due && site.made && tags);
     let add: Vec<_> = missing.into_iter().chain(mark.map(ToString::to_string)).collect();
@@ -328,7 +369,7 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
 fn create_only(site: &Site<'_>, admitted: &[&Joined], plan: &mut Plan<Step>) {
     use super::annotations as note;
     let balancer = &site.tree.balancer;
-    for joined in admitted.iter().filter(|joined| joined.who.owns(&balancer.name)) {
+    for joined in admitted.iter().filter(|joined| site.owned_by(&joined.who)) {
         for (key, want) in &joined.given {
             let have = match *key {
                 note::SUBNET_ID => &balancer.vip_subnet_id,

@@ -54,6 +54,9 @@ pub(crate) fn pool(listener: &'static str, proxy: Proxy) -> &'static str {
     })
 }
 
+/// How pools may spread connections.
+pub(crate) const METHODS: [&str; 4] = ["ROUND_ROBIN", "LEAST_CONNECTIONS", "SOURCE_IP", "SOURCE_IP_PORT"];
+
 /// How members are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Check {

@@ -5,22 +5,24 @@
 //! | load balancers, listeners, pools, health monitors, floating addresses, security groups with rules | a page for 1,000 of the project's, for all Services | as the asker allows, corrected by our own writes |
 //! | members of a pool | none while its member ids are those that we know, else one | as long as the ids are the same |
 //! | members before a whole list is sent | one | not at all |
-//! | a load balancer's state while it is waited for | one, of three fields | not at all |
+//! | the states of load balancers while they are waited for | one of three fields for one or two, a page of states for 1,000 if there are more | not at all |
 //! | whether a load balancer that is in no listing exists | one | not at all |
-//! | ports of servers | one for 150 servers | as the asker allows |
+//! | ports of servers | one for 150 servers, for all Services | as the asker allows, corrected by our own writes |
 //! | networks, subnets | one each | 10 minutes; an empty answer 30 seconds |
 //! | secrets | one each | 10 minutes |
 //! | Octavia's version | one | for good |
 //!
 //! All of it belongs to one set of credentials and ends with it.
 
+mod balancers;
 mod discovery;
 mod members;
+mod ports;
 mod shelf;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
@@ -28,7 +30,10 @@ use ccm_core::{
     load_balancer::Ask,
 };
 use futures_util::future::try_join_all;
-use tokio::{sync::OnceCell, time::Instant};
+use tokio::{
+    sync::{Mutex, OnceCell},
+    time::Instant,
+};
 
 pub(crate) use self::{
     discovery::Discovery,
@@ -37,13 +42,11 @@ pub(crate) use self::{
 };
 use super::{
     features::Version,
-    records::{
-        FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, Provisioning, Rule, SecurityGroup, State,
-    },
+    records::{FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, SecurityGroup, State},
 };
 use crate::{
     client::{Api, Get, Op, catalogue::Service, listing::One},
-    instances::{ports::list_ports, records::Port},
+    instances::records::Port,
 };
 
 /// Query of a listing.
@@ -97,6 +100,8 @@ pub(crate) struct Children {
     pub(crate) listeners: Vec<Arc<Listener>>,
     pub(crate) pools: Vec<Arc<Pool>>,
     pub(crate) monitors: Vec<Arc<Monitor>>,
+    /// As of when pools have the member ids that they show; those that are not here: now.
+    as_of: HashMap<String, Instant>,
 }
 
 /// How well a pool's members have to be known.
@@ -114,6 +119,8 @@ pub(crate) struct Reads {
     api: Api,
     /// Load balancers. Touched by id.
     pub(crate) balancers: Shelf<LoadBalancer>,
+    /// Their states by id, while many are waited for.
+    states: Cache<(), HashMap<String, State>>,
     /// Listeners. Touched by load balancer.
     pub(crate) listeners: Shelf<Listener>,
     /// Pools. Touched by load balancer.
@@ -130,6 +137,8 @@ pub(crate) struct Reads {
     pub(crate) discovery: Discovery,
     /// Ports by their server.
     ports: Cache<String, Vec<Arc<Port>>>,
+    /// Held by whoever reads ports, so that many who need the same do not all read.
+    ports_being_read: Mutex<()>,
     version: OnceCell<Version>,
 }
 
@@ -137,11 +146,16 @@ impl Reads {
     /// Nothing was read yet.
     pub(crate) fn new(api: Api, metrics: &ClientMetrics) -> Self {
         let ports = CacheConfig {
-            max_age: Some(std::time::Duration::from_secs(600)),
+            max_age: Some(Duration::from_secs(600)),
             ..CacheConfig::new("openstack_node_ports")
+        };
+        let states = CacheConfig {
+            max_age: Some(Duration::from_secs(5)),
+            ..CacheConfig::new("openstack_load_balancer_states")
         };
         Self {
             balancers: Shelf::new("openstack_load_balancers", metrics),
+            states: Cache::new(states, metrics),
             listeners: Shelf::new("openstack_listeners", metrics),
             pools: Shelf::new("openstack_pools", metrics),
             monitors: Shelf::new("openstack_health_monitors", metrics),
@@ -150,6 +164,7 @@ impl Reads {
             members: Members::default(),
             discovery: Discovery::new(api.clone(), metrics),
             ports: Cache::new(ports, metrics),
+            ports_being_read: Mutex::default(),
             version: OnceCell::new(),
             api,
         }
@@ -188,90 +203,6 @@ impl Reads {
         self.version.get_or_try_init(probe).await.copied()
     }
 
-    /// The load balancers of the project. `id`: the one that matters to the asker.
-    ///
-    /// # Errors
-    /// If they can not be read.
-    pub(crate) async fn load_balancers(
-        &self,
-        id: Option<&str>,
-        ask: Ask,
-    ) -> Result<Arc<Listing<LoadBalancer>>> {
-        self.shared(&self.balancers, id, &[], ask).await
-    }
-
-    /// The load balancer with this id, wherever it is; `None` if there is none. A listing alone never says that.
-    ///
-    /// # Errors
-    /// If that can not be found out.
-    pub(crate) async fn load_balancer(&self, id: &str, ask: Ask) -> Result<Option<Arc<LoadBalancer>>> {
-        let listing = self.load_balancers(Some(id), ask).await?;
-        if let Some(found) = listing.by_id(id) {
-            return Ok(Some(Arc::clone(found)).filter(|found| found.provisioning_status.exists()));
-        }
-        self.load_balancer_uncached(id, ask.priority).await
-    }
-
-    /// As [`Self::load_balancer`], asked now.
-    ///
-    /// # Errors
-    /// If it can not be found out.
-    pub(crate) async fn load_balancer_uncached(
-        &self,
-        id: &str,
-        priority: Priority,
-    ) -> Result<Option<Arc<LoadBalancer>>> {
-        let path = ["lbaas", "loadbalancers", id];
-        let get = octavia(Op::LoadBalancerGet, &path, &[]);
-        match self.api.get::<One<LoadBalancer>>(&get, priority).await {
-            Ok(One(found)) if found.id != id => Err(another("load balancer", id, &found.id)),
-            Ok(One(found)) => Ok(found.provisioning_status.exists().then(|| Arc::new(found))),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The state of a load balancer now; `None` if it is gone. What it says is put into the listing, too.
-    ///
-    /// # Errors
-    /// If it can not be found out.
-    pub(crate) async fn state(&self, id: &str, priority: Priority) -> Result<Option<State>> {
-        const FIELDS: Query = &[
-            ("fields", "provisioning_status"),
-            ("fields", "operating_status"),
-            ("fields", "updated_at"),
-        ];
-        #[derive(serde::Deserialize)]
-        struct Document {
-            loadbalancer: State,
-        }
-        let path = ["lbaas", "loadbalancers", id];
-        let get = octavia(Op::LoadBalancerGet, &path, FIELDS);
-        match self.api.get::<Document>(&get, priority).await {
-            Ok(Document { loadbalancer: state }) if state.provisioning_status.exists() => {
-                self.balancers.amend(id, |balancer| {
-                    balancer.provisioning_status = state.provisioning_status.clone();
-                    balancer.operating_status.clone_from(&state.operating_status);
-                    balancer.updated_at.clone_from(&state.updated_at);
-                });
-                if state.provisioning_status == Provisioning::Error {
-                    // Something below it is not as it was to become.
-                    self.touch_children(id);
-                }
-                Ok(Some(state))
-            }
-            Ok(_) => {
-                self.balancers.forgotten(id);
-                Ok(None)
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.balancers.forgotten(id);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     /// What is below a load balancer: from the shared listings, or, if it is another project's, read for it alone.
     ///
     /// # Errors
@@ -288,7 +219,8 @@ impl Reads {
             self.shared(&self.listeners, id, &[], ask),
             self.shared(&self.pools, id, &[], ask)
         )?;
-        let pools: Vec<_> = pools.by_key(&balancer.id).cloned().collect();
+        let shelf = pools;
+        let pools: Vec<_> = shelf.by_key(&balancer.id).cloned().collect();
         let mut monitors = Vec::new();
         if pools.iter().any(|pool| !pool.healthmonitor_id.is_empty()) {
             let listing = self.shared(&self.monitors, id, &[], ask).await?;
@@ -298,6 +230,7 @@ impl Reads {
         }
         Ok(Children {
             listeners: listeners.by_key(&balancer.id).cloned().collect(),
+            as_of: pools_as_of(&pools, &shelf),
             pools,
             monitors,
         })
@@ -324,6 +257,7 @@ impl Reads {
             listeners: listeners.into_iter().map(Arc::new).collect(),
             pools: pools.into_iter().map(Arc::new).collect(),
             monitors,
+            as_of: HashMap::new(),
         })
     }
 
@@ -333,13 +267,14 @@ impl Reads {
     /// If those of one of them can not be read.
     pub(crate) async fn members(
         &self,
-        pools: &[Arc<Pool>],
+        children: &Children,
         contents: Contents,
         priority: Priority,
     ) -> Result<Vec<Arc<[Member]>>> {
-        let each = pools.iter().map(|pool| async move {
+        let each = children.pools.iter().map(|pool| async move {
+            let as_of = children.as_of.get(&pool.id).copied();
             let known = (contents == Contents::Which)
-                .then(|| self.members.of(pool))
+                .then(|| self.members.of(pool, as_of))
                 .flatten();
             match known {
                 Some(members) => Ok(members),
@@ -355,8 +290,9 @@ impl Reads {
     /// If they can not be read.
     pub(crate) async fn members_uncached(&self, pool: &str, priority: Priority) -> Result<Arc<[Member]>> {
         let path = ["lbaas", "pools", pool, "members"];
+        let began = Instant::now();
         let members: Vec<Member> = self.api.list_at(&path, &[], priority).await?;
-        Ok(self.members.read(pool, members))
+        Ok(self.members.read(pool, members, began))
     }
 
     /// The floating addresses of the project. `port`: the one that matters to the asker.
@@ -403,57 +339,9 @@ impl Reads {
     ///
     /// # Errors
     /// If they can not be read.
-    pub(crate) async fn rules(&self, group: &str, priority: Priority) -> Result<Vec<Rule>> {
+    #[cfg(test)]
+    pub(crate) async fn rules(&self, group: &str, priority: Priority) -> Result<Vec<super::records::Rule>> {
         self.api.list(&[("security_group_id", group)], priority).await
-    }
-
-    /// The ports of these servers, by server; those without ports have none.
-    ///
-    /// # Errors
-    /// If those of one of them can not be read.
-    pub(crate) async fn ports_of(
-        &self,
-        servers: &[&str],
-        ask: Ask,
-    ) -> Result<HashMap<String, Arc<Vec<Arc<Port>>>>> {
-        let mut found = HashMap::new();
-        let mut missing = Vec::new();
-        for server in servers {
-            match self.ports.peek(*server, ask.freshness) {
-                Some((ports, _)) => drop(found.insert((*server).to_owned(), ports)),
-                None => missing.push(*server),
-            }
-        }
-        missing.sort_unstable();
-        missing.dedup();
-        let began = Instant::now();
-        let read = list_ports(&self.api, ("device_id", &missing), &PORT_FIELDS, ask.priority).await?;
-        let mut by_server: HashMap<String, Vec<Arc<Port>>> =
-            missing.iter().map(|id| ((*id).to_owned(), Vec::new())).collect();
-        for port in read {
-            if let Some(ports) = by_server.get_mut(&port.device_id) {
-                ports.push(Arc::new(port));
-            }
-        }
-        for (server, ports) in by_server {
-            self.ports.insert(server.clone(), ports.clone(), began);
-            found.insert(server, Arc::new(ports));
-        }
-        Ok(found)
-    }
-
-    /// The ports with one of these security groups, read now. Port by port of another project, too, where we may see
-    /// them.
-    ///
-    /// # Errors
-    /// If they can not be read.
-    pub(crate) async fn ports_with(&self, groups: &[&str], priority: Priority) -> Result<Vec<Port>> {
-        list_ports(&self.api, ("security_groups", groups), &PORT_FIELDS, priority).await
-    }
-
-    /// Something happened to a port of this server: a write to it ended now.
-    pub(crate) fn ports_touched(&self, server: &str) {
-        self.ports.invalidate(server);
     }
 
     async fn shared<T: Shelved>(
@@ -489,20 +377,8 @@ fn octavia<'a>(op: Op, path: &'a [&'a str], query: &'a [(&'static str, &'a str)]
     }
 }
 
-fn another(kind: &str, asked: &str, got: &str) -> Error {
-    let text = format!("asked for {kind} {asked}, the answer is {kind} {got}");
-    Error::new(ErrorKind::Unexpected, text)
+fn pools_as_of(pools: &[Arc<Pool>], shelf: &Listing<Pool>) -> HashMap<String, Instant> {
+    let each = pools.iter();
+    each.map(|pool| (pool.id.clone(), shelf.as_of(&pool.id)))
+        .collect()
 }
-
-/// What is read of the ports of nodes.
-const PORT_FIELDS: [&str; 9] = [
-    "id",
-    "device_id",
-    "network_id",
-    "status",
-    "fixed_ips",
-    "security_groups",
-    "port_security_enabled",
-    "tags",
-    "revision_number",
-];

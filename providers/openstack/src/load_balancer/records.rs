@@ -5,10 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::{
-    client::{Op, catalogue::Service, listing::Resource},
-    instances::records::nullable,
-};
+use crate::{client::listing::resources, instances::records::nullable};
 
 /// A load balancer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -131,6 +128,14 @@ pub(crate) struct State {
     #[serde(deserialize_with = "nullable")]
     pub(crate) operating_status: String,
     pub(crate) updated_at: Option<String>,
+}
+
+/// The [`State`] of a load balancer in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) id: String,
+    #[serde(flatten)]
+    pub(crate) state: State,
 }
 
 /// A listener.
@@ -332,23 +337,8 @@ pub(crate) struct Subnet {
     pub(crate) tags: Vec<String>,
 }
 
-macro_rules! resources {
-    ($($record:ident: $one:literal $many:literal of $service:ident at $path:expr, $list:ident;)+) => {$(
-        impl Resource for $record {
-            const ONE: &'static str = $one;
-            const MANY: &'static str = $many;
-            const SERVICE: Service = Service::$service;
-            const PATH: &'static [&'static str] = &$path;
-            const LIST: Op = Op::$list;
-
-            fn id(&self) -> &str {
-                &self.id
-            }
-        }
-    )+};
-}
-
 resources! {
+    Status: "loadbalancer" "loadbalancers" of LoadBalancer at ["lbaas", "loadbalancers"], LoadBalancerList;
     LoadBalancer: "loadbalancer" "loadbalancers" of LoadBalancer at ["lbaas", "loadbalancers"], LoadBalancerList;
     Listener: "listener" "listeners" of LoadBalancer at ["lbaas", "listeners"], ListenerList;
     Pool: "pool" "pools" of LoadBalancer at ["lbaas", "pools"], PoolList;
@@ -367,6 +357,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::client::listing::Resource;
 
     fn tolerant<T: Resource + Default + PartialEq + std::fmt::Debug>(fields: &[&str]) {
         let bare: T = serde_json::from_value(json!({"id": "x"})).unwrap();

@@ -9,6 +9,7 @@ use super::{
     },
     desired::{FloatingWish, MemberWish, RuleTuple},
     fold::Reply,
+    names,
     observe::{Observed, Sight, Slot, Tree, Twig},
     plan::member,
     reads::Reads,
@@ -98,6 +99,11 @@ impl<'a> Sender<'a> {
                 }
             }
             Observed::Ports(ports) => match &step.change {
+                Change::DeletePortTag { port, group } => {
+                    let port = some!(ports.get(port));
+                    self.writes.delete_port_tag(port, group.id.get()?).await?;
+                    Ok(Some(Reply::Nothing))
+                }
                 Change::SetPortGroups { port, add, remove } => {
                     let port = some!(ports.get(port));
                     let mut groups = port.security_groups.clone();
@@ -192,6 +198,14 @@ impl<'a> Sender<'a> {
         match change {
             Change::DeleteBalancer { cascade, .. } => {
                 self.writes.delete_load_balancer(balancer, *cascade).await?;
+            }
+            Change::Failover => self.writes.failover(balancer).await?,
+            Change::Rename { from, to } => {
+                let body = LoadBalancerChange {
+                    name: Set::To(names::with_cluster(&tree.balancer.name, from, to)),
+                    tags: Set::To(names::tags_with_cluster(&tree.balancer.tags, from, to)),
+                };
+                self.writes.update_load_balancer(balancer, &body).await?;
             }
             Change::Retag { add, remove } => {
                 let mut tags = tree.balancer.tags.clone();

@@ -77,14 +77,6 @@ impl SourceRanges {
             .collect();
         others.is_some_and(|others| others == self.ranges)
     }
-
-    /// Whether they are all of one family; what Octavia refuses otherwise.
-    pub(crate) fn families(&self) -> BTreeSet<IpFamily> {
-        self.ranges
-            .iter()
-            .map(|range| IpFamily::of(range.addr()))
-            .collect()
-    }
 }
 
 #[cfg(test)]
@@ -122,8 +114,6 @@ mod tests {
             texts(&[], Some(" 10.1.2.3/8 ,fd00::1/64"), None),
             ["10.0.0.0/8", "fd00::/64"]
         );
-        let both = SourceRanges::of([], Some("10.0.0.0/8,fd00::/64"), None).unwrap();
-        assert_eq!(both.families().len(), 2);
     }
 
     #[test]

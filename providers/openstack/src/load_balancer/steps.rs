@@ -32,6 +32,13 @@ pub(crate) enum Change {
         /// It never worked, and is made anew.
         anew: bool,
     },
+    /// Its machines are made anew, behind the same addresses.
+    Failover,
+    /// Its name and tags get another cluster's name.
+    Rename {
+        from: String,
+        to: String,
+    },
     /// Tags to add and to take away.
     Retag {
         add: Vec<String>,
@@ -61,6 +68,11 @@ pub(crate) enum Change {
     CreateRule(RuleTuple),
     /// What it lets in or out, for people, and its id: some have no other identity.
     DeleteRule(String, String),
+    /// A tag that the Go cloud controller once gave to ports: the id of the group.
+    DeletePortTag {
+        port: String,
+        group: GroupRef,
+    },
     SetPortGroups {
         port: String,
         add: Vec<GroupRef>,
@@ -88,6 +100,11 @@ impl fmt::Display for Step {
                 write!(f, "delete load balancer {of} and everything below it")
             }
             Change::DeleteBalancer { cascade: false, .. } => write!(f, "delete load balancer {of}"),
+            Change::Failover => write!(f, "fail over load balancer {of}"),
+            Change::Rename { from, to } => write!(
+                f,
+                "rename load balancer {of} and change its tags: cluster {to} in place of {from}"
+            ),
             Change::Retag { add, remove } => {
                 let parts = [("add", add), ("remove", remove)];
                 let parts: Vec<_> = parts
@@ -174,6 +191,13 @@ impl fmt::Display for Step {
                 rule.protocol, rule.port, rule.range
             ),
             Change::DeleteRule(what, _) => write!(f, "delete rule in security group {of}: {what}"),
+            Change::DeletePortTag { group, .. } => {
+                write!(
+                    f,
+                    "remove the tag of security group {} from node port {of}",
+                    group.name
+                )
+            }
             Change::SetPortGroups { add, remove, .. } => {
                 let add: Vec<_> = add.iter().map(|group| format!("add {}", group.name)).collect();
                 let remove = remove.iter().map(|group| format!("remove {}", group.name));
@@ -201,7 +225,8 @@ impl CoreStep for Step {
         match self.change {
             Change::CreateBalancer(_) => "loadbalancer_create",
             Change::DeleteBalancer { .. } => "loadbalancer_delete",
-            Change::Retag { .. } => "loadbalancer_update",
+            Change::Failover => "loadbalancer_failover",
+            Change::Retag { .. } | Change::Rename { .. } => "loadbalancer_update",
             Change::CreateListener(..) => "listener_create",
             Change::UpdateListener(..) => "listener_update",
             Change::DeleteListener(_) => "listener_delete",
@@ -221,6 +246,7 @@ impl CoreStep for Step {
             Change::DeleteGroup => "security_group_delete",
             Change::CreateRule(_) => "security_group_rule_create",
             Change::DeleteRule(..) => "security_group_rule_delete",
+            Change::DeletePortTag { .. } => "port_tag_delete",
             Change::SetPortGroups { .. } => "port_update",
         }
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use ccm_core::{Outcome, Priority, Result};
 use serde::Serialize;
+use tokio::time::Instant;
 
 use self::graph::{Graph, NewChildren};
 use super::{
@@ -77,16 +78,17 @@ impl<'a> Writes<'a> {
                 pools,
                 monitors,
             }) => {
-                for listener in listeners {
-                    self.reads.listeners.learned(listener);
-                }
-                for (pool, members) in pools {
-                    self.reads.members.read(&pool.id, members);
-                    self.reads.pools.learned(pool);
-                }
-                for monitor in monitors {
-                    self.reads.monitors.learned(monitor);
-                }
+                let id = &balancer.id;
+                self.reads.listeners.made(id, listeners);
+                self.reads.monitors.made(id, monitors);
+                let pools: Vec<_> = pools
+                    .into_iter()
+                    .map(|(pool, members)| {
+                        self.reads.members.read(&pool.id, members, Instant::now());
+                        pool
+                    })
+                    .collect();
+                self.reads.pools.made(id, pools);
             }
             None => self.reads.touch_children(&balancer.id),
         }
@@ -201,24 +203,16 @@ impl<'a> Writes<'a> {
         let result = self
             .members_update(pool, members, &[("additive_only", "true")])
             .await;
-        match &result {
-            Ok(()) => self.reads.members.added(pool, members.iter().map(expected)),
-            Err(_) => self.reads.members.forget(pool),
-        }
-        self.members_changed(balancer, result)
+        let known = result.is_ok() && self.reads.members.added(pool, members.iter().map(expected));
+        self.members_changed((balancer, pool), known, result)
     }
 
     /// Gives a pool these members and no others.
     pub(crate) async fn set_members(&self, balancer: &str, pool: &str, members: &[MemberBody]) -> Result<()> {
         let result = self.members_update(pool, members, &[]).await;
-        match &result {
-            Ok(()) => self
-                .reads
-                .members
-                .replaced(pool, members.iter().map(expected).collect()),
-            Err(_) => self.reads.members.forget(pool),
-        }
-        self.members_changed(balancer, result)
+        let now = members.iter().map(expected).collect();
+        let known = result.is_ok() && self.reads.members.replaced(pool, now);
+        self.members_changed((balancer, pool), known, result)
     }
 
     /// Makes one member.
@@ -233,19 +227,15 @@ impl<'a> Writes<'a> {
             .send(Op::MemberCreate, Verb::Post, &path, Some(body), None)
             .await;
         // It is read once again, with its id.
-        self.reads.members.forget(pool);
-        self.members_changed(balancer, result)
+        self.members_changed((balancer, pool), false, result)
     }
 
     /// Deletes one member. That there is none is no error.
     pub(crate) async fn delete_member(&self, balancer: &str, pool: &str, id: &str) -> Result<()> {
         let path = ["lbaas", "pools", pool, "members", id];
         let result = self.delete(Op::MemberDelete, Service::LoadBalancer, &path).await;
-        match &result {
-            Ok(()) => self.reads.members.removed(pool, id),
-            Err(_) => self.reads.members.forget(pool),
-        }
-        self.members_changed(balancer, result)
+        let known = result.is_ok() && self.reads.members.removed(pool, id);
+        self.members_changed((balancer, pool), known, result)
     }
 
     /// Makes a health monitor for a pool, which its body names.
@@ -359,9 +349,17 @@ impl<'a> Writes<'a> {
         self.at_work(balancer, result)
     }
 
-    fn members_changed<T>(&self, balancer: &str, result: Result<T>) -> Result<T> {
-        // Which ids the members have now is in no answer.
-        self.reads.pools.touched(balancer);
+    /// `known`: which members the pool has now, though not which ids they have, for that is in no answer.
+    fn members_changed<T>(
+        &self,
+        (balancer, pool): (&str, &str),
+        known: bool,
+        result: Result<T>,
+    ) -> Result<T> {
+        if !known {
+            self.reads.members.forget(pool);
+            self.reads.pools.touched(balancer);
+        }
         self.at_work(balancer, result)
     }
 

@@ -9,7 +9,7 @@ use ccm_core::{
         ServiceId, ServiceNode, ServicePort, ServiceView, World,
     },
 };
-use ccm_sim::openstack::{BalancerState, Config, OpenStack, ServerSpec};
+use ccm_sim::openstack::{AppCredentialSpec, BalancerState, Config, OpenStack, ServerSpec, UserSpec};
 
 use crate::cloud::build;
 
@@ -23,7 +23,10 @@ pub(crate) struct Stage {
     pub(crate) cloud: Arc<dyn Cloud>,
     pub(crate) services: Vec<ServiceView>,
     pub(crate) nodes: Vec<ServiceNode>,
+    pub(crate) cluster: String,
     conf: String,
+    /// How old answers may be, and who waits.
+    pub(crate) ask: Ask,
     /// The last reports of the last time.
     pub(crate) reports: Vec<PartReport>,
 }
@@ -73,7 +76,12 @@ impl Stage {
             cloud,
             services: Vec::new(),
             nodes: Vec::new(),
+            cluster: "kubernetes".to_owned(),
             conf,
+            ask: Ask {
+                freshness: Freshness::AtMost(Duration::from_secs(3600)),
+                priority: Priority::User,
+            },
             reports: Vec::new(),
         };
         for _ in 0..nodes {
@@ -101,25 +109,74 @@ impl Stage {
         });
     }
 
+    /// The section of load balancers becomes this, for the next process.
+    pub(crate) fn configure(&mut self, more: &str) {
+        let before = self.conf.split_once("[LoadBalancer]").unwrap().0;
+        self.conf = format!("{before}[LoadBalancer]\n{more}\n");
+    }
+
+    /// The credentials become those of an administrator, for the next process.
+    pub(crate) fn become_admin(&mut self) {
+        let name = "admin-of-clouds".to_owned();
+        let user = UserSpec {
+            name: name.clone(),
+            admin: true,
+            ..UserSpec::default()
+        };
+        self.sim.create_user(&user).unwrap();
+        let credential = AppCredentialSpec {
+            name: name.clone(),
+            user: Some(name),
+            ..AppCredentialSpec::default()
+        };
+        let credential = self.sim.create_app_credential(&credential).unwrap();
+        let sections = self.conf.split_once("[LoadBalancer]").unwrap().1;
+        self.conf = format!(
+            "{}\n[LoadBalancer]{sections}",
+            self.sim.cloud_conf_for(&credential)
+        );
+    }
+
     /// A new process.
     pub(crate) async fn restart(&mut self) {
         self.cloud = build(&self.conf).await.unwrap();
+    }
+
+    /// A new process with other credentials.
+    pub(crate) async fn restart_as(&mut self, credentials: &str) {
+        let (_, settings) = self.conf.split_once("[LoadBalancer]").unwrap();
+        self.cloud = build(&format!("{credentials}\n[LoadBalancer]{settings}"))
+            .await
+            .unwrap();
     }
 
     fn request(&self) -> Request {
         let world = World {
             services: self.services.iter().cloned().map(Arc::new).collect(),
             cluster: ClusterView {
-                name: "kubernetes".into(),
+                name: self.cluster.as_str().into(),
                 marks: Marks::Known(ClusterMark::of("kube-system-uid")),
                 nodes: self.nodes.iter().cloned().collect::<NodeSet>(),
             },
         };
-        let ask = Ask {
-            freshness: Freshness::AtMost(Duration::from_secs(3600)),
-            priority: Priority::User,
-        };
-        Request::new(Arc::new(world), ask)
+        Request::new(Arc::new(world), self.ask)
+    }
+
+    /// Why it can not be found out which parts there are.
+    pub(crate) async fn survey_error(&self) -> String {
+        let balancers = self.cloud.load_balancers().unwrap();
+        balancers.survey(&self.request()).await.unwrap_err().report()
+    }
+
+    /// Runs every part once, whatever comes of it.
+    pub(crate) async fn pass_once(&mut self) {
+        let request = self.request();
+        let balancers = self.cloud.load_balancers().unwrap();
+        let survey = balancers.survey(&request).await.unwrap();
+        self.reports.clear();
+        for part in &survey.parts {
+            self.reports.push(balancers.run(part, &request).await);
+        }
     }
 
     /// Runs every part until nothing more happens, and writes what is said into the Services.

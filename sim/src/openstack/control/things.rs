@@ -154,6 +154,14 @@ impl Control {
             .unwrap_or_else(|| Err(Error::unknown("floating address", address.to_string())))
     }
 
+    /// All floating addresses of all regions and projects, each with the port to which it leads.
+    pub fn floating_addresses(&self) -> Vec<(IpAddr, Option<String>)> {
+        let regions = self.cloud.regions.read();
+        let all = regions.iter().flat_map(|region| region.network.floating.values());
+        all.map(|floating| (floating.address, floating.port_id.clone()))
+            .collect()
+    }
+
     /// Adds a port to the trunk of a parent port, making the trunk if need be, and returns its id.
     ///
     /// # Errors

@@ -64,6 +64,11 @@ impl Level {
         }
     }
 
+    /// The quota as it is configured.
+    pub(super) fn quota(&self) -> Quota {
+        self.quota
+    }
+
     /// Replaces the quota, but not what was learnt. A bucket that was full is full again.
     pub(super) fn set_quota(&mut self, quota: Quota, now: Instant) {
         self.refill(now);

@@ -4,14 +4,13 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     str::FromStr,
-    sync::Arc,
 };
 
 use super::{Balancer, CLASS, CLASS_ELSEWHERE, COLOUR, ID, WOOD};
 use crate::{
     Error, ErrorKind,
     load_balancer::{
-        Blocked, Claim, ClusterView, Effect, Effects, Ingress, Marks, Note, ServiceId, ServiceView,
+        Blocked, Claim, ClusterView, Effect, Effects, Ingress, Marks, Note, ServiceId, ServiceView, World,
     },
     plan::{Fact, Member, PartModel, Parts, Plan, Review, Standing, Step, Stray, Told},
 };
@@ -254,7 +253,8 @@ impl PartModel for Model {
         }
     }
 
-    fn strays(&self, services: &[Arc<ServiceView>], directory: &Directory) -> Vec<Stray<Key>> {
+    fn strays(&self, world: &World, directory: &Directory) -> Vec<Stray<Key>> {
+        let services = &world.services;
         let known: BTreeSet<_> = services.iter().map(|service| service.id.to_string()).collect();
         let strays = directory
             .balancers

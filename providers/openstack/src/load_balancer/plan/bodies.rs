@@ -9,7 +9,7 @@ use crate::load_balancer::{
     desired::{Joined, MemberWish, MonitorWish, PortWish, Wish},
     features::Feature,
     names,
-    protocols::{Check, HEALTHZ},
+    protocols::{Check, HEALTHZ, METHODS},
     source_ranges::SourceRanges,
 };
 
@@ -27,7 +27,7 @@ pub(super) fn new_balancer(wish: &Wish, joined: &Joined) -> NewLoadBalancer {
             healthmonitor: port.monitor.map(|monitor| new_monitor(monitor, port.index, name)),
             ..new_pool(port, name)
         }),
-        ..new_listener(wish, port, name, name)
+        ..new_listener(wish, port, name)
     });
     NewLoadBalancer {
         name: name.clone(),
@@ -52,9 +52,10 @@ pub(super) fn new_balancer(wish: &Wish, joined: &Joined) -> NewLoadBalancer {
     }
 }
 
-pub(super) fn new_listener(wish: &Wish, port: &PortWish, balancer: &str, tag: &str) -> NewListener {
+/// Listeners, pools and monitors are called after the Service that they are for, on another's load balancer too.
+pub(super) fn new_listener(wish: &Wish, port: &PortWish, tag: &str) -> NewListener {
     NewListener {
-        name: names::listener(port.index, balancer),
+        name: names::listener(port.index, tag),
         protocol: port.protocol,
         protocol_port: port.slot.port,
         connection_limit: port.connection_limit,
@@ -75,21 +76,26 @@ pub(super) fn new_listener(wish: &Wish, port: &PortWish, balancer: &str, tag: &s
     }
 }
 
-pub(super) fn new_pool(port: &PortWish, balancer: &str) -> NewPool {
+pub(super) fn new_pool(port: &PortWish, tag: &str) -> NewPool {
     NewPool {
-        name: names::pool(port.index, balancer),
+        name: names::pool(port.index, tag),
         protocol: port.pool_protocol,
-        lb_algorithm: port.method.clone(),
+        // Whoever asks for one that Octavia does not know gets what it makes by default.
+        lb_algorithm: if METHODS.contains(&port.method.as_str()) {
+            port.method.clone()
+        } else {
+            "ROUND_ROBIN".to_owned()
+        },
         session_persistence: port.sticky.then_some(NewPersistence::SOURCE_IP),
         ..NewPool::default()
     }
 }
 
-pub(super) fn new_monitor(monitor: MonitorWish, index: usize, balancer: &str) -> NewMonitor {
+pub(super) fn new_monitor(monitor: MonitorWish, index: usize, tag: &str) -> NewMonitor {
     let http = matches!(monitor.check, Check::Healthz(_)).then_some(HEALTHZ);
     let pace = monitor.pace;
     NewMonitor {
-        name: names::monitor(index, balancer),
+        name: names::monitor(index, tag),
         kind: monitor.check.kind(),
         delay: pace.delay,
         timeout: pace.timeout,

@@ -13,9 +13,7 @@ use crate::load_balancer::{
 /// What the owner wants of the floating address.
 pub(super) fn change(site: &Site<'_>, admitted: &[&Joined], sight: &Sight, plan: &mut Plan<Step>) {
     let tree = site.tree;
-    let owner = admitted
-        .iter()
-        .find(|joined| joined.who.owns(&tree.balancer.name));
+    let owner = admitted.iter().find(|joined| site.owned_by(&joined.who));
     let before = plan.steps.len();
     if let Some(owner) = owner {
         own(site, owner, sight, plan);
@@ -25,7 +23,7 @@ pub(super) fn change(site: &Site<'_>, admitted: &[&Joined], sight: &Sight, plan:
         return;
     }
     for joined in admitted {
-        if !joined.who.owns(&tree.balancer.name) && !joined.internal {
+        if !site.owned_by(&joined.who) && !joined.internal {
             let field = format!("address of load balancer {}", tree.balancer.name);
             plan.blocked.push(blocked(
                 Some(&joined.who.service),
@@ -60,14 +58,20 @@ fn own(site: &Site<'_>, owner: &Joined, sight: &Sight, plan: &mut Plan<Step>) {
         return;
     }
     let wish = &owner.floating;
-    let there = sight
-        .floating
-        .iter()
-        .find(|floating| !wish.address.is_empty() && floating.floating_ip_address == wish.address);
+    let there = sight.floating.iter().find(|floating| {
+        if wish.address.is_empty() {
+            // Somebody took it away; whoever wants it no more gets rid of it by other ways.
+            floating.port_id.is_empty() && owner.who.made(floating)
+        } else {
+            floating.floating_ip_address == wish.address
+        }
+    });
     match (there, &wish.network) {
-        (Some(there), _) if there.port_id.is_empty() => plan
-            .steps
-            .push(site.step(Change::AttachFloating(wish.address.clone()), service)),
+        (Some(there), _) if there.port_id.is_empty() => {
+            let address = there.floating_ip_address.clone();
+            plan.steps
+                .push(site.step(Change::AttachFloating(address), service));
+        }
         (Some(_), _) => plan.blocked.push(blocked(
             service,
             &format!("floating address {}", wish.address),
@@ -85,9 +89,7 @@ fn own(site: &Site<'_>, owner: &Joined, sight: &Sight, plan: &mut Plan<Step>) {
 /// What goes together with the load balancer.
 pub(super) fn release(site: &Site<'_>, plan: &mut Plan<Step>) {
     let leaving = &site.wish.leaving;
-    let owner = leaving
-        .iter()
-        .find(|leaver| leaver.who.owns(&site.tree.balancer.name));
+    let owner = leaving.iter().find(|leaver| site.owned_by(&leaver.who));
     // Without a Service nobody can say any more whether it was to be kept.
     let Some(decides) = owner.or(leaving.last()) else {
         return;

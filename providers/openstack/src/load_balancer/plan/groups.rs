@@ -99,6 +99,7 @@ struct Due {
     address: String,
     add: Vec<GroupRef>,
     remove: Vec<GroupRef>,
+    tags: Vec<GroupRef>,
 }
 
 /// The groups of all nodes' ports: one write for each port.
@@ -124,7 +125,9 @@ pub(super) fn ports(wish: &PortsWish, have: &BTreeMap<String, Port>) -> Plan<Ste
             })
             .cloned()
             .collect();
-        if !add.is_empty() || !remove.is_empty() {
+        let tagged = |gone: &&GroupRef| gone.id.known().is_some_and(|id| port.tags.contains(id));
+        let tags: Vec<_> = wish.unwanted.iter().filter(tagged).cloned().collect();
+        if !add.is_empty() || !remove.is_empty() || !tags.is_empty() {
             let address = port.fixed_ips.first().map(|fixed| fixed.ip_address.clone());
             due.insert(
                 id,
@@ -132,24 +135,31 @@ pub(super) fn ports(wish: &PortsWish, have: &BTreeMap<String, Port>) -> Plan<Ste
                     address: address.unwrap_or_else(|| id.clone()),
                     add,
                     remove,
+                    tags,
                 },
             );
         }
     }
-    Plan {
-        steps: due
-            .into_iter()
-            .map(|(id, due)| Step {
-                of: due.address,
-                change: Change::SetPortGroups {
-                    port: id.to_owned(),
-                    add: due.add,
-                    remove: due.remove,
-                },
+    let mut plan = Plan::default();
+    for (id, due) in due {
+        let mut push = |change| {
+            plan.steps.push(Step {
+                of: due.address.clone(),
+                change,
                 service: None,
                 why: String::new(),
-            })
-            .collect(),
-        blocked: Vec::new(),
+            });
+        };
+        let port = id.to_owned();
+        // The tags first: once a port has the group no more it is not found any more.
+        for group in due.tags {
+            let port = port.clone();
+            push(Change::DeletePortTag { port, group });
+        }
+        if !due.add.is_empty() || !due.remove.is_empty() {
+            let (add, remove) = (due.add, due.remove);
+            push(Change::SetPortGroups { port, add, remove });
+        }
     }
+    plan
 }

@@ -14,6 +14,7 @@ use crate::load_balancer::{
     features::Feature,
     names,
     observe::{Branch, Slot, Twig},
+    protocols::METHODS,
     records::{Listener, Member},
     steps::{Change, Step},
 };
@@ -21,10 +22,10 @@ use crate::load_balancer::{
 /// Whose a listener is.
 fn belongs(site: &Site<'_>, listener: &Listener, who: &Who) -> bool {
     if listener.tags.iter().any(|tag| names::is_service_tag(tag)) {
-        return listener.tags.contains(&who.tag);
+        return site.marked(&listener.tags, who);
     }
     // Made before there were tags; what has another name was made by a person.
-    who.owns(&site.tree.balancer.name) && listener.name.starts_with("listener_")
+    site.owned_by(who) && listener.name.starts_with("listener_")
 }
 
 /// Whether the listener may become what the Service wants there: its own, or one without tags on its own load balancer
@@ -32,7 +33,7 @@ fn belongs(site: &Site<'_>, listener: &Listener, who: &Who) -> bool {
 fn usable(site: &Site<'_>, listener: &Listener, joined: &Joined, want: Option<&PortWish>) -> bool {
     let untagged = !listener.tags.iter().any(|tag| names::is_service_tag(tag));
     let fits = want.is_some_and(|want| want.protocol == listener.protocol);
-    belongs(site, listener, &joined.who) || (untagged && fits && joined.who.owns(&site.tree.balancer.name))
+    belongs(site, listener, &joined.who) || (untagged && fits && site.owned_by(&joined.who))
 }
 
 /// Deletes a listener that its Service wants no more, or wants otherwise than it can be made.
@@ -57,10 +58,11 @@ pub(super) fn surplus(site: &Site<'_>, admitted: &[&Joined], branch: &Branch, pl
         return;
     }
     remove(site, branch, Some(&owner.who.service), plan);
-    if want.is_some()
-        && let Some(step) = plan.steps.last_mut()
-    {
-        step.why = format!("its protocol is {}", listener.protocol);
+    if let Some(step) = plan.steps.last_mut() {
+        step.why = match want {
+            Some(_) => format!("its protocol is {}", listener.protocol),
+            None => "its Service has no such port".to_owned(),
+        };
     }
 }
 
@@ -127,7 +129,7 @@ pub(super) fn port(
 }
 
 fn create(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Step>) {
-    let body = bodies::new_listener(site.wish, want, &site.tree.balancer.name, &joined.who.tag);
+    let body = bodies::new_listener(site.wish, want, &joined.who.tag);
     let service = Some(&joined.who.service);
     plan.steps
         .push(site.step(Change::CreateListener(want.slot, Box::new(body)), service));
@@ -136,7 +138,7 @@ fn create(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Ste
 
 fn create_pool(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Step>) {
     let service = Some(&joined.who.service);
-    let body = bodies::new_pool(want, &site.tree.balancer.name);
+    let body = bodies::new_pool(want, &joined.who.tag);
     plan.steps
         .push(site.step(Change::CreatePool(want.slot, Box::new(body)), service));
     members(
@@ -147,7 +149,7 @@ fn create_pool(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Pla
         service,
         plan,
     );
-    monitor(site, want, &Twig::default(), service, plan);
+    monitor(site, joined, want, &Twig::default(), plan);
 }
 
 fn update(site: &Site<'_>, joined: &Joined, want: &PortWish, branch: &Branch, plan: &mut Plan<Step>) {
@@ -175,7 +177,7 @@ fn update(site: &Site<'_>, joined: &Joined, want: &PortWish, branch: &Branch, pl
     let have = twig.pool.session_persistence.as_ref();
     let by_address = have.is_some_and(|have| have.kind == NewPersistence::SOURCE_IP.kind);
     let change = PoolChange {
-        lb_algorithm: if twig.pool.lb_algorithm == want.method {
+        lb_algorithm: if twig.pool.lb_algorithm == want.method || !METHODS.contains(&want.method.as_str()) {
             Set::Keep
         } else {
             Set::To(want.method.clone())
@@ -189,11 +191,22 @@ fn update(site: &Site<'_>, joined: &Joined, want: &PortWish, branch: &Branch, pl
         ..PoolChange::default()
     };
     if change != PoolChange::default() {
-        plan.steps
-            .push(site.step(Change::UpdatePool(want.slot, change), service));
+        let mut why = Vec::new();
+        if twig.pool.lb_algorithm != want.method {
+            why.push(format!("method {} -> {}", twig.pool.lb_algorithm, want.method));
+        }
+        match (want.sticky, by_address) {
+            (true, false) => why.push("sticky by address".to_owned()),
+            (false, true) => why.push("no longer sticky".to_owned()),
+            _ => {}
+        }
+        plan.steps.push(Step {
+            why: why.join(", "),
+            ..site.step(Change::UpdatePool(want.slot, change), service)
+        });
     }
     members(site, want.slot, want.members.as_deref(), twig, service, plan);
-    monitor(site, want, twig, service, plan);
+    monitor(site, joined, want, twig, plan);
 }
 
 fn listener_change(
@@ -204,7 +217,7 @@ fn listener_change(
 ) -> (ListenerChange, String) {
     let mut change = ListenerChange::default();
     let mut why = Vec::new();
-    if site.wish.can.has(Feature::Tags) && !have.tags.contains(&joined.who.tag) {
+    if site.wish.can.has(Feature::Tags) && !site.marked(&have.tags, &joined.who) {
         let mut tags = have.tags.clone();
         tags.push(joined.who.tag.clone());
         change.tags = Set::To(tags);
@@ -368,15 +381,9 @@ pub(super) fn follow(site: &Site<'_>, kept: &Kept, plan: &mut Plan<Step>) {
     }
 }
 
-fn monitor(
-    site: &Site<'_>,
-    want: &PortWish,
-    twig: &Twig,
-    service: Option<&ServiceId>,
-    plan: &mut Plan<Step>,
-) {
-    let slot = want.slot;
-    let create = |wish| bodies::new_monitor(wish, want.index, &site.tree.balancer.name);
+fn monitor(site: &Site<'_>, joined: &Joined, want: &PortWish, twig: &Twig, plan: &mut Plan<Step>) {
+    let (slot, service) = (want.slot, Some(&joined.who.service));
+    let create = |wish| bodies::new_monitor(wish, want.index, &joined.who.tag);
     match (&twig.monitor, want.monitor) {
         (None, None) => {}
         (None, Some(wish)) => plan
@@ -402,8 +409,24 @@ fn monitor(
                 ..MonitorChange::default()
             };
             if change != MonitorChange::default() {
-                plan.steps
-                    .push(site.step(Change::UpdateMonitor(slot, change), service));
+                let fields = [
+                    ("delay", have.delay, wish.pace.delay),
+                    ("timeout", have.timeout, wish.pace.timeout),
+                    ("max-retries", have.max_retries, wish.pace.max_retries),
+                    (
+                        "max-retries-down",
+                        have.max_retries_down,
+                        wish.pace.max_retries_down,
+                    ),
+                ];
+                let why = fields.iter().filter(|(_, have, want)| have != want);
+                let why: Vec<_> = why
+                    .map(|(field, have, want)| format!("{field} {have} -> {want}"))
+                    .collect();
+                plan.steps.push(Step {
+                    why: why.join(", "),
+                    ..site.step(Change::UpdateMonitor(slot, change), service)
+                });
             }
         }
     }

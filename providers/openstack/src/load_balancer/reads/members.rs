@@ -3,7 +3,8 @@
 //! A member's address and port never change, so a pool whose member ids are those that we know has the members that we
 //! know; only what users may change (weight, backup, monitor port) may have changed meanwhile, which is why it is read
 //! before a whole list is sent and in the slow check. What we add ourselves has ids that Octavia does not tell: as many
-//! ids that are new as we added members are taken for theirs.
+//! ids that are new as we added members are taken for theirs. A listing that is older than what we know of the pool
+//! says nothing about it.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,6 +12,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::load_balancer::records::{Member, Pool};
 
@@ -24,6 +26,8 @@ struct Known {
     members: Vec<Member>,
     /// The ids that belong to the members without one, once they were seen in a listing.
     unnamed: BTreeSet<String>,
+    /// As of when this is so: when the pool was read, or when we changed it.
+    since: Option<Instant>,
 }
 
 impl Known {
@@ -64,15 +68,22 @@ impl Known {
 }
 
 impl Members {
-    /// The members of a pool as it was listed, if they are known without asking.
-    pub(super) fn of(&self, pool: &Pool) -> Option<Arc<[Member]>> {
+    /// The members of a pool as it was listed, if they are known without asking. `as_of`: when the pool had the ids that
+    /// it shows; `None` for now.
+    pub(super) fn of(&self, pool: &Pool, as_of: Option<Instant>) -> Option<Arc<[Member]>> {
         let listed: BTreeSet<&str> = pool.members.iter().map(|member| member.id.as_str()).collect();
         let mut pools = self.0.lock();
         if listed.is_empty() && !pools.contains_key(&pool.id) {
+            let nothing = Known {
+                since: as_of,
+                ..Known::default()
+            };
+            pools.insert(pool.id.clone(), nothing);
             return Some(Arc::default());
         }
         let known = pools.get_mut(&pool.id)?;
-        if known.follow(&listed) {
+        let is_older = as_of.is_some_and(|as_of| known.since.is_some_and(|since| as_of < since));
+        if is_older || known.follow(&listed) {
             Some(known.members.as_slice().into())
         } else {
             pools.remove(&pool.id);
@@ -80,20 +91,21 @@ impl Members {
         }
     }
 
-    /// These are the members of the pool: they were just read.
-    pub(crate) fn read(&self, pool: &str, members: Vec<Member>) -> Arc<[Member]> {
+    /// These are the members of the pool: they were just read, by a request that began then.
+    pub(crate) fn read(&self, pool: &str, members: Vec<Member>, began: Instant) -> Arc<[Member]> {
         let shared: Arc<[Member]> = members.as_slice().into();
         let known = Known {
             members,
-            unnamed: BTreeSet::new(),
+            since: Some(began),
+            ..Known::default()
         };
         self.0.lock().insert(pool.to_owned(), known);
         shared
     }
 
     /// The pool now has these members, and no others: we made it, or sent the whole list. Those that were there before
-    /// keep their ids.
-    pub(crate) fn replaced(&self, pool: &str, members: Vec<Member>) {
+    /// keep their ids. False: they are not known apart.
+    pub(crate) fn replaced(&self, pool: &str, members: Vec<Member>) -> bool {
         let mut pools = self.0.lock();
         let before = pools.remove(pool).unwrap_or_default();
         let members: Vec<Member> = members
@@ -112,18 +124,23 @@ impl Members {
         // Which of the ids without a member are still there is not known: they are not taken for anybody's.
         let known = Known {
             members,
-            unnamed: BTreeSet::new(),
+            since: Some(Instant::now()),
+            ..Known::default()
         };
         let ambiguous = !before.unnamed.is_empty();
         if !ambiguous {
             pools.insert(pool.to_owned(), known);
         }
+        !ambiguous
     }
 
-    /// The pool has these members beside those that it had.
-    pub(crate) fn added(&self, pool: &str, members: impl IntoIterator<Item = Member>) {
+    /// The pool has these members beside those that it had. False: those are not known.
+    pub(crate) fn added(&self, pool: &str, members: impl IntoIterator<Item = Member>) -> bool {
         let mut pools = self.0.lock();
-        let Some(known) = pools.get_mut(pool) else { return };
+        let Some(known) = pools.get_mut(pool) else {
+            return false;
+        };
+        known.since = Some(Instant::now());
         for member in members {
             match known
                 .members
@@ -142,13 +159,24 @@ impl Members {
                 }),
             }
         }
+        true
     }
 
-    /// The pool no longer has the member with this id.
-    pub(crate) fn removed(&self, pool: &str, id: &str) {
-        if let Some(known) = self.0.lock().get_mut(pool) {
-            known.members.retain(|member| member.id != id);
+    /// The pool no longer has the member with this id. False: which others it has is not known.
+    pub(crate) fn removed(&self, pool: &str, id: &str) -> bool {
+        let mut pools = self.0.lock();
+        let Some(known) = pools.get_mut(pool) else {
+            return false;
+        };
+        let before = known.members.len();
+        known.members.retain(|member| member.id != id);
+        known.since = Some(Instant::now());
+        if known.members.len() == before && known.sent() > 0 {
+            // It may be one of those that are not known apart.
+            pools.remove(pool);
+            return false;
         }
+        true
     }
 
     /// Nothing is known of the pool's members any more: a write's answer was lost, or the pool is gone.
@@ -181,7 +209,7 @@ mod tests {
 
     /// `id@address` of what is known; `None` if it has to be read.
     fn known(members: &Members, ids: &[&str]) -> Option<Vec<String>> {
-        let known = members.of(&listed(ids))?;
+        let known = members.of(&listed(ids), None)?;
         Some(
             known
                 .iter()
@@ -192,7 +220,11 @@ mod tests {
 
     fn two() -> Members {
         let members = Members::default();
-        members.read("p", vec![member("a", "10.0.0.1"), member("b", "10.0.0.2")]);
+        members.read(
+            "p",
+            vec![member("a", "10.0.0.1"), member("b", "10.0.0.2")],
+            Instant::now(),
+        );
         members
     }
 
@@ -255,7 +287,7 @@ mod tests {
             ..member("", "10.0.0.2")
         };
         members.added("p", [heavier]);
-        let now = members.of(&listed(&["a", "b"])).unwrap();
+        let now = members.of(&listed(&["a", "b"]), None).unwrap();
         assert_eq!(now.len(), 2);
         assert_eq!(now.iter().map(|member| member.weight).max().unwrap(), Some(7));
     }
@@ -277,5 +309,20 @@ mod tests {
         assert_eq!(known(&members, &["b"]).unwrap(), ["b@10.0.0.2"]);
         members.forget("p");
         assert!(known(&members, &["b"]).is_none());
+    }
+
+    #[test]
+    fn a_listing_from_before_our_change_says_nothing_about_it() {
+        let members = two();
+        let before = Instant::now();
+        members.added("p", [member("", "10.0.0.3")]);
+        let old = members.of(&listed(&["a", "b"]), Some(before)).unwrap();
+        assert_eq!(old.len(), 3);
+        let later = Some(Instant::now() + std::time::Duration::from_secs(1));
+        assert!(members.of(&listed(&["a", "b"]), later).is_none());
+        let members = two();
+        members.removed("p", "a");
+        let old = members.of(&listed(&["a", "b"]), Some(before)).unwrap();
+        assert_eq!(old.len(), 1);
     }
 }

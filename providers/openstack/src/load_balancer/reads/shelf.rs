@@ -3,7 +3,7 @@
 //! A listing is read once and believed for as long as the asker allows. Our own writes do not make it worthless: what a
 //! write's answer says about a thing is put over the listing ([`Shelf::learned`], [`Shelf::forgotten`]), and of what it
 //! does not say only the things of one owner are read again ([`Shelf::touched`]). All of that is dropped as soon as a
-//! listing arrives that began after it.
+//! listing arrives that began after it. What we made ourselves and saw all of ([`Shelf::made`]) needs no listing at all.
 //!
 //! ```text
 //!     the listing, read at 10:00:00   a  b  c  d
@@ -38,6 +38,8 @@ pub(crate) struct Listing<T> {
     began: Instant,
     by_id: BTreeMap<String, Arc<T>>,
     by_key: HashMap<String, Vec<String>>,
+    /// What is put over the listing, and when that was learned.
+    corrected: HashMap<String, Instant>,
 }
 
 impl<T> Clone for Listing<T> {
@@ -46,6 +48,7 @@ impl<T> Clone for Listing<T> {
             began: self.began,
             by_id: self.by_id.clone(),
             by_key: self.by_key.clone(),
+            corrected: self.corrected.clone(),
         }
     }
 }
@@ -56,6 +59,7 @@ impl<T: Shelved> Listing<T> {
             began,
             by_id: BTreeMap::new(),
             by_key: HashMap::new(),
+            corrected: HashMap::new(),
         };
         for thing in things {
             listing.put(Arc::new(thing));
@@ -106,9 +110,9 @@ impl<T: Shelved> Listing<T> {
         self.by_id.len()
     }
 
-    /// When its reading began: what happened later may be missing in it.
-    pub(crate) fn began(&self) -> Instant {
-        self.began
+    /// As of when what it says about this thing is true.
+    pub(crate) fn as_of(&self, id: &str) -> Instant {
+        self.corrected.get(id).copied().unwrap_or(self.began)
     }
 }
 
@@ -118,6 +122,42 @@ struct Changes<T> {
     things: HashMap<String, (Instant, Option<Arc<T>>)>,
     /// By key: when something that we do not know happened to the things with it.
     touched: HashMap<String, Instant>,
+    /// By key: since when everything with it is among `things`, because we made it.
+    known: HashMap<String, Instant>,
+    /// The last listing, and the same with all of this put over it, until something changes.
+    merged: Option<Merged<T>>,
+}
+
+/// A listing, and the same with what is known better.
+type Merged<T> = (Arc<Listing<T>>, Arc<Listing<T>>);
+
+impl<T> Changes<T> {
+    fn is_empty(&self) -> bool {
+        self.things.is_empty() && self.touched.is_empty() && self.known.is_empty()
+    }
+}
+
+impl<T: Shelved> Changes<T> {
+    fn put(&mut self, id: String, thing: Option<Arc<T>>) {
+        self.merged = None;
+        self.things.insert(id, (Instant::now(), thing));
+    }
+
+    /// Puts what was learned since over a listing.
+    fn correct(&self, listing: &mut Listing<T>) {
+        let later = self
+            .things
+            .iter()
+            .filter(|(_, (learned, _))| *learned >= listing.began);
+        let later: Vec<_> = later.collect();
+        for (id, (learned, thing)) in later {
+            listing.corrected.insert(id.clone(), *learned);
+            match thing {
+                Some(thing) => listing.put(Arc::clone(thing)),
+                None => listing.remove(id),
+            }
+        }
+    }
 }
 
 /// The things of one kind; see the module.
@@ -140,6 +180,8 @@ impl<T: Shelved> Shelf<T> {
             changes: Mutex::new(Changes {
                 things: HashMap::new(),
                 touched: HashMap::new(),
+                known: HashMap::new(),
+                merged: None,
             }),
         }
     }
@@ -157,6 +199,9 @@ impl<T: Shelved> Shelf<T> {
         Fut: Future<Output = Result<Vec<T>>> + Send + 'static,
     {
         let freshness = self.tightened(key, freshness);
+        if let Some(known) = key.and_then(|key| self.own(key, freshness)) {
+            return Ok(known);
+        }
         let listing = self
             .listings
             .get((), freshness, || {
@@ -168,6 +213,14 @@ impl<T: Shelved> Shelf<T> {
             })
             .await?;
         Ok(self.corrected(listing))
+    }
+
+    /// How many things the last listing had; `None` if there was none.
+    pub(super) fn len(&self) -> Option<usize> {
+        let anything = Freshness::AtMost(std::time::Duration::MAX);
+        self.listings
+            .peek(&(), anything)
+            .map(|(listing, _)| listing.len())
     }
 
     /// Nothing from before the last change that we do not know.
@@ -185,8 +238,23 @@ impl<T: Shelved> Shelf<T> {
         }
     }
 
+    /// Everything with this key, if we made all of it and no listing is new enough.
+    fn own(&self, key: &str, freshness: Freshness) -> Option<Arc<Listing<T>>> {
+        let changes = self.changes.lock();
+        let since = *changes.known.get(key)?;
+        if !freshness.allows(since) || self.listings.peek(&(), freshness).is_some() {
+            return None;
+        }
+        let mut listing = Listing::new(since, Vec::new());
+        changes.correct(&mut listing);
+        Some(Arc::new(listing))
+    }
+
     fn corrected(&self, listing: Arc<Listing<T>>) -> Arc<Listing<T>> {
         let mut changes = self.changes.lock();
+        if changes.is_empty() {
+            return listing;
+        }
         // Only what the newest listing has for sure; this one may be older than one that somebody else got.
         if let Some((newest, began)) = self
             .listings
@@ -195,47 +263,54 @@ impl<T: Shelved> Shelf<T> {
             let began = began.max(newest.began);
             changes.things.retain(|_, (learned, _)| *learned >= began);
             changes.touched.retain(|_, touched| *touched >= began);
+            changes.known.retain(|_, known| *known >= began);
+        }
+        if let Some((base, merged)) = &changes.merged
+            && Arc::ptr_eq(base, &listing)
+        {
+            return Arc::clone(merged);
         }
         if changes
             .things
             .values()
             .all(|(learned, _)| *learned < listing.began)
         {
+            changes.merged = None;
             return listing;
         }
         let mut corrected = (*listing).clone();
-        for (id, (learned, thing)) in &changes.things {
-            if *learned >= listing.began {
-                match thing {
-                    Some(thing) => corrected.put(Arc::clone(thing)),
-                    None => corrected.remove(id),
-                }
-            }
+        changes.correct(&mut corrected);
+        let corrected = Arc::new(corrected);
+        changes.merged = Some((listing, Arc::clone(&corrected)));
+        corrected
+    }
+
+    /// We just made what this key stands for, and these are all the things that belong to it.
+    pub(crate) fn made(&self, key: &str, things: impl IntoIterator<Item = T>) {
+        let mut changes = self.changes.lock();
+        changes.known.insert(key.to_owned(), Instant::now());
+        for thing in things {
+            changes.put(thing.id().to_owned(), Some(Arc::new(thing)));
         }
-        Arc::new(corrected)
     }
 
     /// What became of a thing, or that it was made: the answer to a write or a read of it alone, which ended now.
     pub(crate) fn learned(&self, thing: T) {
         let id = thing.id().to_owned();
-        self.changes
-            .lock()
-            .things
-            .insert(id, (Instant::now(), Some(Arc::new(thing))));
+        self.changes.lock().put(id, Some(Arc::new(thing)));
     }
 
     /// A thing is gone: a delete of it ended now.
     pub(crate) fn forgotten(&self, id: &str) {
-        self.changes
-            .lock()
-            .things
-            .insert(id.to_owned(), (Instant::now(), None));
+        self.changes.lock().put(id.to_owned(), None);
     }
 
     /// Something happened to the things with this key: a write ended now that does not say what became of them, or whose
     /// answer was lost.
     pub(crate) fn touched(&self, key: &str) {
-        self.changes.lock().touched.insert(key.to_owned(), Instant::now());
+        let mut changes = self.changes.lock();
+        changes.known.remove(key);
+        changes.touched.insert(key.to_owned(), Instant::now());
     }
 
     /// A part of a thing is known anew, if the thing is known at all.
@@ -254,9 +329,7 @@ impl<T: Shelved> Shelf<T> {
         if let Some(known) = known {
             let mut thing = (*known).clone();
             change(&mut thing);
-            changes
-                .things
-                .insert(id.to_owned(), (Instant::now(), Some(Arc::new(thing))));
+            changes.put(id.to_owned(), Some(Arc::new(thing)));
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::{
         bodies::{
             FloatingIpChange, ListenerChange, LoadBalancerChange, MemberBody, MonitorChange, NewFloatingIp,
             NewListener, NewLoadBalancer, NewMonitor, NewPersistence, NewPool, NewRule, NewSecurityGroup,
-            PoolChange, PortChange, Set, Tags,
+            PoolChange, PortChange, Set,
         },
         features::{Capabilities, Feature},
         records::Provisioning,
@@ -133,7 +133,7 @@ impl World {
     async fn addresses(&self, children: &Children) -> Vec<String> {
         let members = self
             .reads
-            .members(&children.pools, Contents::Which, Priority::User)
+            .members(children, Contents::Which, Priority::User)
             .await
             .unwrap();
         let mut addresses: Vec<_> = members

@@ -11,7 +11,7 @@ use crate::{
     },
     instances::records::Port,
     load_balancer::{
-        bodies::{Envelope, FloatingIpChange, NewFloatingIp, NewRule, NewSecurityGroup, PortChange, Tags},
+        bodies::{Envelope, FloatingIpChange, NewFloatingIp, NewRule, NewSecurityGroup, PortChange},
         records::{FloatingIp, Rule, SecurityGroup},
     },
 };
@@ -64,17 +64,6 @@ impl Writes<'_> {
             )
             .await;
         self.note(&self.reads.security_groups, &body.name, result)
-    }
-
-    /// Gives a security group these tags and no others.
-    pub(crate) async fn set_security_group_tags(&self, id: &str, tags: &Tags) -> Result<()> {
-        let path = ["security-groups", id, "tags"];
-        let write = Write::new(Op::SecurityGroupTagsUpdate, Service::Network, Verb::Put, &path).json(tags);
-        self.api.execute(&write, self.priority).await?;
-        self.reads
-            .security_groups
-            .amend(id, |group| group.tags.clone_from(&tags.tags));
-        Ok(())
     }
 
     /// Deletes a security group. That there is none is no error; that a port has it is one.
@@ -132,10 +121,16 @@ impl Writes<'_> {
             revision: port.revision_number,
             ..Write::new(Op::PortUpdate, Service::Network, Verb::Put, &path)
         };
-        let result = self.api.write(&write.json(&envelope), self.priority).await;
-        self.reads.ports_touched(&port.device_id);
-        let One(port) = result?;
-        Ok(port)
+        match self.api.write(&write.json(&envelope), self.priority).await {
+            Ok(One::<Port>(now)) => {
+                self.reads.port_learned(&port.device_id, &now);
+                Ok(now)
+            }
+            Err(error) => {
+                self.reads.ports_touched(&port.device_id);
+                Err(error)
+            }
+        }
     }
 
     /// Takes a tag from a port. That it has no such tag is no error.

@@ -122,7 +122,7 @@ async fn listeners_pools_and_monitors_are_made_changed_and_deleted() {
     let kept = world.children(&made.id, lately()).await;
     let fresh = world.children(&made.id, now()).await;
     assert_eq!(kept.listeners, fresh.listeners);
-    assert_eq!(kept.pools, fresh.pools);
+    assert_eq!(fields(&kept.pools), fields(&fresh.pools));
     assert_eq!(kept.monitors, fresh.monitors);
     let seen = fresh
         .listeners
@@ -301,4 +301,13 @@ async fn a_quota_that_is_reached_is_told_from_a_right_that_is_missing() {
         matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::QuotaExceeded),
         "{error:?}"
     );
+}
+
+/// The pools without the ids of their members, which are in no answer to a write.
+pub(super) fn fields(pools: &[Arc<Pool>]) -> BTreeMap<String, Pool> {
+    let pools = pools.iter().map(|pool| Pool {
+        members: Vec::new(),
+        ..(**pool).clone()
+    });
+    pools.map(|pool| (pool.id.clone(), pool)).collect()
 }

@@ -234,23 +234,8 @@ async fn secrets_are_looked_up_in_barbican() {
 }
 
 #[tokio::test]
-async fn tags_of_groups_and_ports_are_changed() {
+async fn a_tag_that_a_port_does_not_have_is_removed_without_an_error() {
     let world = World::new().await;
-    let body = NewSecurityGroup {
-        name: "g".into(),
-        description: "d".into(),
-    };
-    let group = world.writes().create_security_group(&body).await.unwrap();
-    let tags = Tags {
-        tags: vec!["kube_cluster_id_1".into()],
-    };
-    world
-        .writes()
-        .set_security_group_tags(&group.id, &tags)
-        .await
-        .unwrap();
-    let listing = world.reads.security_groups(None, now()).await.unwrap();
-    assert_eq!(listing.by_id(&group.id).unwrap().tags, tags.tags);
     let server = world.sim.create_server(&ServerSpec::named("n")).unwrap();
     let ports = world.reads.ports_of(&[&server], now()).await.unwrap();
     world

@@ -1,0 +1,117 @@
+//! The last errors of the cloud, and whether it answers, for people who look at how things stand.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::SystemTime,
+};
+
+use parking_lot::Mutex;
+
+use crate::{Error, ErrorKind};
+
+/// So many are kept.
+const MOST: usize = 20;
+
+/// An attempt of a cloud call that failed, once or in the same way again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecentError {
+    /// When it was last seen.
+    pub at: SystemTime,
+    /// The operation.
+    pub operation: &'static str,
+    /// The kind of error.
+    pub kind: ErrorKind,
+    /// What went wrong.
+    pub message: String,
+    /// How often, since it was last not among the recent ones.
+    pub count: u64,
+}
+
+/// The latest first.
+#[derive(Debug, Default)]
+pub(super) struct RecentErrors {
+    errors: Mutex<VecDeque<RecentError>>,
+    /// By bucket: why its last call got no answer, or none for who we are.
+    silent: Mutex<BTreeMap<&'static str, String>>,
+}
+
+impl RecentErrors {
+    /// A call of this bucket was answered.
+    pub(super) fn answered(&self, bucket: &'static str) {
+        self.silent.lock().remove(bucket);
+    }
+
+    /// Why the cloud does not answer, if it does not.
+    pub(super) fn silent(&self) -> Option<String> {
+        let silent = self.silent.lock();
+        let (bucket, error) = silent.first_key_value()?;
+        Some(format!("{bucket}: {error}"))
+    }
+
+    pub(super) fn add(&self, operation: &'static str, bucket: &'static str, error: &Error) {
+        match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Unauthenticated => {
+                self.silent.lock().insert(bucket, error.report());
+            }
+            // It was not asked.
+            ErrorKind::NotLeader => {}
+            _ => self.answered(bucket),
+        }
+        // What is not there was only looked for, and what a replica may not do was never sent.
+        if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotLeader) {
+            return;
+        }
+        let mut recent = self.errors.lock();
+        let (kind, message) = (error.kind(), error.report());
+        let same = |other: &RecentError| {
+            (other.operation, other.kind, other.message.as_str()) == (operation, kind, message.as_str())
+        };
+        let known = recent.iter().position(same);
+        let before = known
+            .and_then(|place| recent.remove(place))
+            .map_or(0, |known| known.count);
+        recent.truncate(MOST - 1);
+        recent.push_front(RecentError {
+            at: SystemTime::now(),
+            operation,
+            kind,
+            message,
+            count: before + 1,
+        });
+    }
+
+    pub(super) fn list(&self) -> Vec<RecentError> {
+        self.errors.lock().iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_in_the_same_way_is_counted_and_the_latest_is_first() {
+        let recent = RecentErrors::default();
+        for number in 0..30 {
+            recent.add(
+                "list",
+                "a",
+                &Error::new(ErrorKind::Unavailable, format!("no {number}")),
+            );
+            recent.add("get", "b", &Error::new(ErrorKind::Timeout, "no answer"));
+            recent.add("get", "b", &Error::new(ErrorKind::NotFound, "it is not there"));
+        }
+        let seen: Vec<_> = recent
+            .list()
+            .into_iter()
+            .map(|error| (error.operation, error.count))
+            .collect();
+        assert_eq!(seen.len(), MOST);
+        assert_eq!(seen[..2], [("get", 30), ("list", 1)]);
+        let silent = recent.silent().unwrap_or_default();
+        assert!(silent.starts_with("a: ") && silent.contains("no 29"), "{silent}");
+        recent.answered("a");
+        assert_eq!(recent.silent(), None, "what is not there is an answer");
+    }
+}

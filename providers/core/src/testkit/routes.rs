@@ -1,0 +1,178 @@
+//! A route table in memory.
+
+use std::{collections::HashSet, net::IpAddr, sync::Arc};
+
+use async_trait::async_trait;
+use ipnet::IpNet;
+use parking_lot::Mutex;
+
+use crate::{
+    AddressType, Error, ErrorKind, Priority, Result,
+    routes::{Applied, Changes, CloudRoute, NextHop, Observed, RouteNode, Routes, WantedRoute},
+};
+
+/// What was asked of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteCall {
+    /// A read of the table.
+    Observe,
+    /// So many deletions, creations and completions.
+    Apply(usize, usize, usize),
+}
+
+/// A route table in memory. The next hop is the first internal address of the family. Clones share their state.
+#[derive(Clone, Debug, Default)]
+pub struct FakeRoutes(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    table: Vec<CloudRoute>,
+    limit: Option<usize>,
+    refused: HashSet<NextHop>,
+    /// What lacks something beside it.
+    unfinished: HashSet<IpNet>,
+    broken: Option<Error>,
+    missing: Option<String>,
+    calls: Vec<RouteCall>,
+}
+
+impl FakeRoutes {
+    /// The table, in the order in which routes came.
+    #[must_use]
+    pub fn table(&self) -> Vec<CloudRoute> {
+        self.0.lock().table.clone()
+    }
+
+    /// Adds a route, as somebody else would.
+    pub fn insert(&self, destination: IpNet, next_hop: &str) {
+        self.0
+            .lock()
+            .table
+            .push(route(destination, &NextHop::new(next_hop)));
+    }
+
+    /// Takes all routes to this destination away, as somebody else would.
+    pub fn remove(&self, destination: IpNet) {
+        self.0
+            .lock()
+            .table
+            .retain(|route| route.destination != destination);
+    }
+
+    /// How many routes fit.
+    pub fn set_limit(&self, limit: Option<usize>) {
+        self.0.lock().limit = limit;
+    }
+
+    /// Routes to this next hop are refused, or not any more.
+    pub fn refuse(&self, next_hop: &str, refused: bool) {
+        let next_hop = NextHop::new(next_hop);
+        let mut state = self.0.lock();
+        if refused {
+            state.refused.insert(next_hop);
+        } else {
+            state.refused.remove(&next_hop);
+        }
+    }
+
+    /// The route to this destination lacks something beside it.
+    pub fn unfinish(&self, destination: IpNet) {
+        self.0.lock().unfinished.insert(destination);
+    }
+
+    /// Makes every call fail until it is called with `None`.
+    pub fn break_down(&self, error: Option<Error>) {
+        self.0.lock().broken = error;
+    }
+
+    /// There are no routes in this cloud, for this reason.
+    pub fn set_missing(&self, why: Option<&str>) {
+        self.0.lock().missing = why.map(str::to_owned);
+    }
+
+    /// The calls so far.
+    #[must_use]
+    pub fn calls(&self) -> Vec<RouteCall> {
+        self.0.lock().calls.clone()
+    }
+}
+
+fn route(destination: IpNet, next_hop: &NextHop) -> CloudRoute {
+    CloudRoute {
+        destination,
+        next_hop: next_hop.clone(),
+        blackhole: false,
+        handle: format!("{destination} {next_hop}"),
+    }
+}
+
+#[async_trait]
+impl Routes for FakeRoutes {
+    async fn missing(&self, _: Priority) -> Result<Option<String>> {
+        let state = self.0.lock();
+        state.broken.clone().map_or(Ok(state.missing.clone()), Err)
+    }
+
+    fn next_hop(&self, node: &RouteNode, destination: IpNet) -> Result<NextHop> {
+        let address = node.addresses.iter().find_map(|address| {
+            let ip: IpAddr = address.address.parse().ok()?;
+            let fits = ip.is_ipv4() == matches!(destination, IpNet::V4(_));
+            (address.kind == AddressType::InternalIP && fits).then_some(ip)
+        });
+        address
+            .map(|ip| NextHop::new(ip.to_string()))
+            .ok_or_else(|| Error::new(ErrorKind::InvalidSpec, "the node has no address for it"))
+    }
+
+    async fn observe(&self, wanted: &[WantedRoute], _: Priority) -> Result<Observed> {
+        let mut state = self.0.lock();
+        state.calls.push(RouteCall::Observe);
+        if let Some(error) = &state.broken {
+            return Err(error.clone());
+        }
+        let lacks = |route: &WantedRoute| state.unfinished.contains(&route.destination);
+        let places = wanted.iter().enumerate().filter(|(_, route)| lacks(route));
+        Ok(Observed {
+            unfinished: places.map(|(i, _)| i).collect(),
+            routes: state.table.clone(),
+        })
+    }
+
+    async fn apply(&self, changes: &Changes, _: Priority) -> Applied {
+        let mut state = self.0.lock();
+        state.calls.push(RouteCall::Apply(
+            changes.delete.len(),
+            changes.create.len(),
+            changes.finish.len(),
+        ));
+        let broken = state.broken.clone().map_or(Ok(()), Err);
+        let mut applied = Applied::default();
+        for gone in &changes.delete {
+            if broken.is_ok() {
+                state.table.retain(|route| route.handle != gone.handle);
+            }
+            applied.deleted.push(broken.clone());
+        }
+        for new in &changes.create {
+            let full = state.limit.is_some_and(|limit| state.table.len() >= limit);
+            let result = if broken.is_err() {
+                broken.clone()
+            } else if state.refused.contains(&new.next_hop) {
+                Err(Error::new(ErrorKind::InvalidSpec, "no such next hop"))
+            } else if full {
+                Err(Error::new(ErrorKind::QuotaExceeded, "the table is full"))
+            } else {
+                state.table.push(route(new.destination, &new.next_hop));
+                Ok(())
+            };
+            applied.created.push(result);
+        }
+        for unfinished in &changes.finish {
+            if broken.is_ok() {
+                state.unfinished.remove(&unfinished.destination);
+            }
+            applied.finished.push(broken.clone());
+        }
+        applied
+    }
+}

@@ -1,0 +1,109 @@
+//! What people are told about a Service that is served, though not with all that it asks for.
+
+use ccm_core::load_balancer::{ClusterView, IpFamily, Note, ServiceView};
+
+use super::{
+    annotations as note, desired::Inputs, features::Feature, names, protocols::METHODS, wanted::Wanted,
+};
+use crate::config::LoadBalancing;
+
+/// Adds all there is to say.
+pub(super) fn about(
+    settings: &LoadBalancing,
+    service: &ServiceView,
+    wanted: &Wanted,
+    cluster: &ClusterView,
+    inputs: &Inputs,
+    notes: &mut Vec<Note>,
+) {
+    let mut say = |reason, message: String| {
+        notes.push(Note {
+            service: service.id.clone(),
+            reason,
+            message,
+            warning: true,
+        });
+    };
+    if !wanted.tolerated.is_empty() {
+        let all: Vec<_> = wanted.tolerated.iter().map(ToString::to_string).collect();
+        say("LoadBalancerAnnotationIgnored", all.join("; "));
+    }
+    if let Some(balancer) = &inputs.balancer
+        && let Some(former) = names::cluster_of(&balancer.name)
+        && former != &*cluster.name
+        && names::is_tag_of(&balancer.name, &service.id)
+    {
+        say(
+            "LoadBalancerRename",
+            format!(
+                "load balancer {} bears the cluster name {former}; it is renamed, since the cluster is called {} now",
+                balancer.name, cluster.name
+            ),
+        );
+    }
+    if !METHODS.contains(&wanted.method.as_str()) {
+        let text = format!("{}; pools stay as they are", unknown_method(&wanted.method));
+        say("LoadBalancerLbMethodUnknown", text);
+    }
+    let can = inputs.can;
+    let grouped = can.ovn && settings.conf.manage_security_groups;
+    if wanted.ranges.given && !can.has(Feature::AllowedCidrs) && !grouped {
+        say(
+            "LoadBalancerSourceRangesIgnored",
+            "source ranges are ignored: this Octavia or its provider can not restrict clients".to_owned(),
+        );
+    }
+    if !wanted.zone.is_empty() && !can.has(Feature::AvailabilityZones) {
+        say(
+            "LoadBalancerAvailabilityZonesIgnored",
+            format!(
+                "availability zone {} is ignored: this Octavia or its provider has none",
+                wanted.zone
+            ),
+        );
+    }
+    if service.requires_dual_stack {
+        say(
+            "LoadBalancerSingleStack",
+            "the Service requires two IP families; its load balancer has an address of the first one only"
+                .to_owned(),
+        );
+    }
+    if wanted.internal {
+        return;
+    }
+    if wanted.family == Some(IpFamily::V6) {
+        say(
+            "LoadBalancerFloatingIPSkipped",
+            "an IPv6 load balancer has no floating address; its own address is used".to_owned(),
+        );
+    } else if inputs
+        .each
+        .get(&service.id)
+        .is_some_and(|found| found.floating_network.is_none())
+    {
+        say(
+                "LoadBalancerExternalNetworkSearchFailed",
+                "no external network was found, so that the load balancer can have no new floating address; name \
+                 one with floating-network-id"
+                    .to_owned(),
+            );
+        let address = service.annotation(note::LOAD_BALANCER_ADDRESS);
+        let vip = inputs
+            .balancer
+            .as_ref()
+            .map(|balancer| balancer.vip_address.as_str());
+        if address.is_none() || address == vip {
+            let text =
+                "without an external network the load balancer is an internal one, at its virtual address";
+            say("LoadBalancerForcedInternal", text.to_owned());
+        }
+    }
+}
+
+pub(super) fn unknown_method(method: &str) -> String {
+    format!(
+        "Octavia knows no method {method:?}; write one of {}",
+        METHODS.join(", ")
+    )
+}

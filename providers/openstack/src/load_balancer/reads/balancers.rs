@@ -1,0 +1,146 @@
+//! Load balancers themselves, and their states while they are waited for.
+
+use std::{collections::HashMap, sync::Arc};
+
+use ccm_core::{Error, ErrorKind, Freshness, Priority, Result, load_balancer::Ask};
+use tokio::time::Instant;
+
+use super::{Listing, Reads, octavia};
+use crate::{
+    client::{Op, listing::One},
+    load_balancer::records::{LoadBalancer, Provisioning, State, Status},
+};
+
+/// What is read of a load balancer while it is waited for.
+const STATE_FIELDS: [(&str, &str); 3] = [
+    ("fields", "provisioning_status"),
+    ("fields", "operating_status"),
+    ("fields", "updated_at"),
+];
+/// So many states in a listing are no dearer than a request for one of them.
+const STATES_FOR_ONE_LOOK: usize = 50;
+
+impl Reads {
+    /// The load balancers of the project. `id`: the one that matters to the asker.
+    ///
+    /// # Errors
+    /// If they can not be read.
+    pub(crate) async fn load_balancers(
+        &self,
+        id: Option<&str>,
+        ask: Ask,
+    ) -> Result<Arc<Listing<LoadBalancer>>> {
+        self.shared(&self.balancers, id, &[], ask).await
+    }
+
+    /// The load balancer with this id, wherever it is; `None` if there is none. A listing alone never says that.
+    ///
+    /// # Errors
+    /// If that can not be found out.
+    pub(crate) async fn load_balancer(&self, id: &str, ask: Ask) -> Result<Option<Arc<LoadBalancer>>> {
+        let listing = self.load_balancers(Some(id), ask).await?;
+        if let Some(found) = listing.by_id(id) {
+            return Ok(Some(Arc::clone(found)).filter(|found| found.provisioning_status.exists()));
+        }
+        self.load_balancer_uncached(id, ask.priority).await
+    }
+
+    /// As [`Self::load_balancer`], asked now.
+    ///
+    /// # Errors
+    /// If it can not be found out.
+    pub(crate) async fn load_balancer_uncached(
+        &self,
+        id: &str,
+        priority: Priority,
+    ) -> Result<Option<Arc<LoadBalancer>>> {
+        let path = ["lbaas", "loadbalancers", id];
+        let get = octavia(Op::LoadBalancerGet, &path, &[]);
+        match self.api.get::<One<LoadBalancer>>(&get, priority).await {
+            Ok(One(found)) if found.id != id => Err(another("load balancer", id, &found.id)),
+            Ok(One(found)) => Ok(found.provisioning_status.exists().then(|| Arc::new(found))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a page of states costs less than one look at each of so many load balancers.
+    pub(crate) fn is_worth_listing(&self, waiting: usize) -> bool {
+        const FEW: usize = 2;
+        // As long as nobody has read the listing, it is not known how long it is.
+        let known = self.balancers.len().unwrap_or(usize::MAX);
+        waiting > FEW && waiting.saturating_mul(STATES_FOR_ONE_LOOK) >= known
+    }
+
+    /// The state of a load balancer as it was at this moment or later, from a look at all of them that others share.
+    ///
+    /// # Errors
+    /// If it can not be found out.
+    pub(crate) async fn state_among_many(
+        &self,
+        id: &str,
+        since: Instant,
+        priority: Priority,
+    ) -> Result<Option<State>> {
+        let api = self.api.clone();
+        let read = || async move {
+            let project = api.project().await?;
+            let mut query = vec![("fields", "id")];
+            query.extend(STATE_FIELDS);
+            query.extend(project.as_deref().map(|project| ("project_id", project)));
+            let states: Vec<Status> = api.list(&query, priority).await?;
+            let states = states.into_iter().map(|one| (one.id, one.state));
+            Ok(states.collect::<HashMap<_, _>>())
+        };
+        let states = self.states.get((), Freshness::After(since), read).await?;
+        match states.get(id) {
+            Some(state) => Ok(self.note_state(id, state.clone())),
+            // A listing alone never says that it is gone.
+            None => self.state(id, priority).await,
+        }
+    }
+
+    /// The state of a load balancer now; `None` if it is gone. What it says is put into the listing, too.
+    ///
+    /// # Errors
+    /// If it can not be found out.
+    pub(crate) async fn state(&self, id: &str, priority: Priority) -> Result<Option<State>> {
+        #[derive(serde::Deserialize)]
+        struct Document {
+            loadbalancer: State,
+        }
+        let path = ["lbaas", "loadbalancers", id];
+        let get = octavia(Op::LoadBalancerGet, &path, &STATE_FIELDS);
+        match self.api.get::<Document>(&get, priority).await {
+            Ok(Document { loadbalancer: state }) => Ok(self.note_state(id, state)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.balancers.forgotten(id);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Puts a state into the listing.
+    fn note_state(&self, id: &str, state: State) -> Option<State> {
+        if !state.provisioning_status.exists() {
+            self.balancers.forgotten(id);
+            return None;
+        }
+        self.balancers.amend(id, |balancer| {
+            balancer.provisioning_status = state.provisioning_status.clone();
+            balancer.operating_status.clone_from(&state.operating_status);
+            balancer.updated_at.clone_from(&state.updated_at);
+        });
+        if state.provisioning_status == Provisioning::Error {
+            // Something below it is not as it was to become.
+            self.touch_children(id);
+        }
+        Some(state)
+    }
+}
+
+fn another(kind: &str, asked: &str, got: &str) -> Error {
+    let text = format!("asked for {kind} {asked}, the answer is {kind} {got}");
+    Error::new(ErrorKind::Unexpected, text)
+}

@@ -1,0 +1,105 @@
+//! Ports of nodes.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use ccm_core::{Freshness, Priority, Result, load_balancer::Ask};
+use tokio::time::Instant;
+
+use super::Reads;
+use crate::instances::{ports::list_ports, records::Port};
+
+/// What is read of the ports of nodes.
+const PORT_FIELDS: [&str; 9] = [
+    "id",
+    "device_id",
+    "network_id",
+    "status",
+    "fixed_ips",
+    "security_groups",
+    "port_security_enabled",
+    "tags",
+    "revision_number",
+];
+
+impl Reads {
+    /// The ports of these servers, by server; those without ports have none.
+    ///
+    /// # Errors
+    /// If those of one of them can not be read.
+    pub(crate) async fn ports_of(
+        &self,
+        servers: &[&str],
+        ask: Ask,
+    ) -> Result<HashMap<String, Arc<Vec<Arc<Port>>>>> {
+        let mut found = HashMap::new();
+        let mut missing = self.known_ports(servers.iter().copied(), ask.freshness, &mut found);
+        if missing.is_empty() {
+            return Ok(found);
+        }
+        let _reading = self.ports_being_read.lock().await;
+        // Whoever read meanwhile may have read them, too.
+        missing = self.known_ports(missing, ask.freshness, &mut found);
+        missing.sort_unstable();
+        missing.dedup();
+        let began = Instant::now();
+        let read = list_ports(&self.api, ("device_id", &missing), &PORT_FIELDS, ask.priority).await?;
+        let mut by_server: HashMap<String, Vec<Arc<Port>>> =
+            missing.iter().map(|id| ((*id).to_owned(), Vec::new())).collect();
+        for port in read {
+            if let Some(ports) = by_server.get_mut(&port.device_id) {
+                ports.push(Arc::new(port));
+            }
+        }
+        for (server, ports) in by_server {
+            self.ports.insert(server.clone(), ports.clone(), began);
+            found.insert(server, Arc::new(ports));
+        }
+        Ok(found)
+    }
+
+    /// Puts what is known of the ports of these servers into `found`; returns those of which it is not.
+    fn known_ports<'s>(
+        &self,
+        servers: impl IntoIterator<Item = &'s str>,
+        freshness: Freshness,
+        found: &mut HashMap<String, Arc<Vec<Arc<Port>>>>,
+    ) -> Vec<&'s str> {
+        let mut missing = Vec::new();
+        for server in servers {
+            match self.ports.peek(server, freshness) {
+                Some((ports, _)) => drop(found.insert(server.to_owned(), ports)),
+                None => missing.push(server),
+            }
+        }
+        missing
+    }
+
+    /// The ports with one of these security groups, read now. Port by port of another project, too, where we may see
+    /// them.
+    ///
+    /// # Errors
+    /// If they can not be read.
+    pub(crate) async fn ports_with(&self, groups: &[&str], priority: Priority) -> Result<Vec<Port>> {
+        list_ports(&self.api, ("security_groups", groups), &PORT_FIELDS, priority).await
+    }
+
+    /// A port of this server is like this: the answer to a write, which ended now.
+    pub(crate) fn port_learned(&self, server: &str, port: &Port) {
+        let known = self
+            .ports
+            .peek(server, Freshness::AtMost(Duration::MAX))
+            .filter(|(ports, _)| matches!(ports.as_slice(), [only] if only.id == port.id));
+        // What was read before this, or is being read, is older.
+        self.ports.invalidate(server);
+        // Of the other ports of a server nothing new is known.
+        if known.is_some() && port.device_id == server {
+            let ports = vec![Arc::new(port.clone())];
+            self.ports.insert(server.to_owned(), ports, Instant::now());
+        }
+    }
+
+    /// Something happened to a port of this server: a write to it ended now, and it is not known what it did.
+    pub(crate) fn ports_touched(&self, server: &str) {
+        self.ports.invalidate(server);
+    }
+}

@@ -1,0 +1,312 @@
+//! Routes to the nodes' Pods: the extra routes of one router, and the address pairs of the nodes' ports.
+//!
+//! | Step of a pass | Requests |
+//! |---|---|
+//! | what Neutron can | one, once for each set of credentials |
+//! | observe | the router; one for 150 nodes whose address pairs were not looked at for half an hour |
+//! | delete | one for 150 ports, a PUT for each port that has a pair to lose, then one for all routes |
+//! | create | one for all routes, one for 150 ports, a PUT for each port that lacks a pair |
+//!
+//! Neutron judges the whole set that would result, so that one bad next hop, or one route too many, refuses a whole batch:
+//! it is then divided until the bad ones stand alone ([`bisect`]). What Neutron says it has afterwards is believed, not
+//! what it was asked for. Where there is only the older way, a whole list is written under the router's revision, read
+//! again when somebody else was faster ([`table`]).
+//!
+//! A port lets packets of Pods through only if it is told their network ([`pairs`]). The pair comes after the route and
+//! goes before it: a route is what tells a later process that there is something to do.
+
+mod bisect;
+mod pairs;
+mod records;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::{net::IpAddr, sync::Arc};
+
+use ccm_core::{
+    AddressType, Error, ErrorKind, Priority, Result, async_trait,
+    routes::{Applied, Changes, CloudRoute, NextHop, Observed, RouteNode, Routes, WantedRoute},
+};
+use ipnet::IpNet;
+use parking_lot::Mutex;
+use tracing::{debug, info};
+
+use self::{
+    pairs::Pairs,
+    records::{Extensions, RawRoute},
+    table::Table,
+};
+use crate::{
+    client::{Get, Op, catalogue::Service},
+    view::Current,
+};
+
+/// The section of the config file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RouteSettings {
+    /// Id of the router; `None`: no routes.
+    pub(crate) router: Option<String>,
+    /// Whether address pairs of ports are looked after, where Neutron has them.
+    pub(crate) address_pairs: bool,
+}
+
+/// What this Neutron can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Features {
+    /// Routes can be added and removed one by one.
+    atomic: bool,
+    /// The list of routes can be written.
+    classic: bool,
+    /// Ports have address pairs.
+    pairs: bool,
+}
+
+impl Features {
+    fn of(extensions: &Extensions) -> Self {
+        let has = |alias: &str| extensions.extensions.iter().any(|known| known.alias == alias);
+        Self {
+            atomic: has("extraroute-atomic"),
+            classic: has("extraroute"),
+            pairs: has("allowed-address-pairs"),
+        }
+    }
+}
+
+/// The routes of a router.
+#[derive(Debug)]
+pub(crate) struct RouterRoutes {
+    current: Arc<Current>,
+    router: String,
+    address_pairs: bool,
+    /// What was found out, and under which credentials.
+    features: Mutex<Option<(u64, Features)>>,
+    pairs: Pairs,
+}
+
+impl RouterRoutes {
+    /// `None` if the config names no router.
+    pub(crate) fn new(current: Arc<Current>, settings: &RouteSettings) -> Option<Self> {
+        Some(Self {
+            current,
+            router: settings.router.clone()?,
+            address_pairs: settings.address_pairs,
+            features: Mutex::default(),
+            pairs: Pairs::default(),
+        })
+    }
+
+    async fn features(&self, priority: Priority) -> Result<Features> {
+        let generation = self.current.generation();
+        if let Some((of, features)) = *self.features.lock()
+            && of == generation
+        {
+            return Ok(features);
+        }
+        let (api, _) = self.current.clients();
+        let get = Get {
+            op: Op::ExtensionList,
+            service: Service::Network,
+            path: &["extensions"],
+            query: &[("fields", "alias")],
+            microversion: None,
+        };
+        let features = Features::of(&api.get(&get, priority).await?);
+        // Told once for each set of credentials.
+        info!(
+            router = self.router,
+            one_by_one = features.atomic,
+            address_pairs = features.pairs && self.address_pairs,
+            "Routes are kept on this router"
+        );
+        self.pairs.forget();
+        *self.features.lock() = Some((generation, features));
+        Ok(features)
+    }
+
+    fn table<'a>(&'a self, api: &'a crate::client::Api, features: Features, priority: Priority) -> Table<'a> {
+        Table {
+            api,
+            router: &self.router,
+            atomic: features.atomic,
+            priority,
+        }
+    }
+
+    /// Those of the wanted routes that are in the table and whose address pairs are missing, or not known.
+    async fn unfinished(
+        &self,
+        wanted: &[WantedRoute],
+        routes: &[CloudRoute],
+        priority: Priority,
+    ) -> Vec<usize> {
+        let there: std::collections::HashSet<_> = routes
+            .iter()
+            .map(|route| (route.destination.trunc(), &route.next_hop))
+            .collect();
+        let unknown: Vec<usize> = (0..wanted.len())
+            .filter(|i| {
+                wanted.get(*i).is_some_and(|route| {
+                    there.contains(&(route.destination, &route.next_hop)) && !self.pairs.is_known(route)
+                })
+            })
+            .collect();
+        let look: Vec<_> = unknown.iter().filter_map(|i| wanted.get(*i)).collect();
+        let (api, _) = self.current.clients();
+        let lacking = match self.pairs.lacking(&api, &look, priority).await {
+            Ok(lacking) => lacking,
+            Err(error) => {
+                // The routes themselves are known. What comes of the pairs stands in the result of each.
+                debug!(error = %error.report(), "Could not look at the address pairs of the nodes' ports");
+                vec![true; look.len()]
+            }
+        };
+        let both = unknown.into_iter().zip(lacking);
+        both.filter(|(_, lacks)| *lacks).map(|(i, _)| i).collect()
+    }
+}
+
+#[async_trait]
+impl Routes for RouterRoutes {
+    async fn missing(&self, priority: Priority) -> Result<Option<String>> {
+        let features = self.features(priority).await?;
+        let none = !features.atomic && !features.classic;
+        Ok(none.then(|| "Neutron has neither the extension extraroute-atomic nor extraroute".to_owned()))
+    }
+
+    fn next_hop(&self, node: &RouteNode, destination: IpNet) -> Result<NextHop> {
+        internal_address(node, destination)
+    }
+
+    fn beside(&self) -> Option<&'static str> {
+        let known = *self.features.lock();
+        known
+            .filter(|(_, features)| features.pairs && self.address_pairs)
+            .map(|_| "an allowed address pair on the node's port")
+    }
+
+    async fn observe(&self, wanted: &[WantedRoute], priority: Priority) -> Result<Observed> {
+        let features = self.features(priority).await?;
+        let (api, _) = self.current.clients();
+        let router = self.table(&api, features, priority).read().await?;
+        let routes: Vec<_> = router.routes.iter().filter_map(RawRoute::parse).collect();
+        let unfinished = if features.pairs && self.address_pairs {
+            self.unfinished(wanted, &routes, priority).await
+        } else {
+            Vec::new()
+        };
+        Ok(Observed { routes, unfinished })
+    }
+
+    async fn apply(&self, changes: &Changes, priority: Priority) -> Applied {
+        let features = match self.features(priority).await {
+            Ok(features) => features,
+            Err(error) => return all_failed(changes, &error),
+        };
+        let (api, _) = self.current.clients();
+        let table = self.table(&api, features, priority);
+        let with_pairs = features.pairs && self.address_pairs;
+
+        // What is beside a route goes before it.
+        let before: Vec<Result<()>> = if with_pairs && !changes.delete.is_empty() {
+            self.pairs.remove(&api, &self.router, changes, priority).await
+        } else {
+            changes.delete.iter().map(|_| Ok(())).collect()
+        };
+        let mut deleted = before;
+        let gone: Vec<usize> = places(&deleted);
+        let raw: Vec<RawRoute> = gone
+            .iter()
+            .filter_map(|i| changes.delete.get(*i))
+            .map(RawRoute::of_handle)
+            .collect();
+        fill(&mut deleted, &gone, table.remove(&raw).await);
+
+        let mut created: Vec<Result<()>> = changes
+            .create
+            .iter()
+            .map(|route| held_back(route, changes, &deleted))
+            .collect();
+        let come: Vec<usize> = places(&created);
+        let raw: Vec<RawRoute> = come
+            .iter()
+            .filter_map(|i| changes.create.get(*i))
+            .map(RawRoute::of_wanted)
+            .collect();
+        fill(&mut created, &come, table.add(&raw).await);
+
+        let mut finished: Vec<Result<()>> = changes.finish.iter().map(|_| Ok(())).collect();
+        if with_pairs {
+            let there = places(&created);
+            let lacking: Vec<_> = there
+                .iter()
+                .filter_map(|i| changes.create.get(*i))
+                .chain(&changes.finish)
+                .collect();
+            let mut results = self.pairs.add(&api, &lacking, priority).await;
+            let of_finished = results.split_off(there.len().min(results.len()));
+            fill(&mut created, &there, results);
+            let all: Vec<usize> = (0..finished.len()).collect();
+            fill(&mut finished, &all, of_finished);
+        }
+        Applied {
+            deleted,
+            created,
+            finished,
+        }
+    }
+}
+
+/// The node's first internal address of the destination's family.
+fn internal_address(node: &RouteNode, destination: IpNet) -> Result<NextHop> {
+    let v4 = matches!(destination, IpNet::V4(_));
+    let internal = node
+        .addresses
+        .iter()
+        .filter(|address| address.kind == AddressType::InternalIP)
+        .find_map(|address| {
+            let ip: IpAddr = address.address.parse().ok()?;
+            (ip.is_ipv4() == v4).then_some(ip)
+        });
+    internal.map(|ip| NextHop::new(ip.to_string())).ok_or_else(|| {
+        let family = if v4 { "IPv4" } else { "IPv6" };
+        Error::new(
+            ErrorKind::InvalidSpec,
+            format!("the node has no internal {family} address for the route to lead to"),
+        )
+    })
+}
+
+/// The places of those that are well so far.
+fn places(results: &[Result<()>]) -> Vec<usize> {
+    let well = results.iter().enumerate().filter(|(_, result)| result.is_ok());
+    well.map(|(i, _)| i).collect()
+}
+
+/// Puts results where they belong.
+fn fill(all: &mut [Result<()>], places: &[usize], results: Vec<Result<()>>) {
+    for (place, result) in places.iter().zip(results) {
+        if let Some(slot) = all.get_mut(*place) {
+            *slot = result;
+        }
+    }
+}
+
+/// A second path to a destination whose old one could not be removed would get every other packet.
+fn held_back(route: &WantedRoute, changes: &Changes, deleted: &[Result<()>]) -> Result<()> {
+    let mut old = changes.delete.iter().zip(deleted);
+    let failed = old.find_map(|(old, result)| {
+        let same = old.destination.trunc() == route.destination;
+        result.as_ref().err().filter(|_| same)
+    });
+    failed.map_or(Ok(()), |error| Err(error.clone()))
+}
+
+fn all_failed(changes: &Changes, error: &Error) -> Applied {
+    let failed = |count: usize| vec![Err(error.clone()); count];
+    Applied {
+        deleted: failed(changes.delete.len()),
+        created: failed(changes.create.len()),
+        finished: failed(changes.finish.len()),
+    }
+}

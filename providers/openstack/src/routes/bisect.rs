@@ -1,0 +1,165 @@
+//! A batch that is refused as a whole is divided until what is bad stands alone.
+
+use std::ops::Range;
+
+use ccm_core::{Error, ErrorKind, Result};
+
+/// Refused requests of one batch. A bad route among `n` costs about `2 log2 n` of them; more than this means that hardly
+/// any is good, and the rest waits for the next pass.
+pub(super) const REFUSALS_MAX: usize = 64;
+
+/// Says what to send next, and keeps what became of it.
+///
+/// What is refused is sent again in halves, the first half first. A limit that is reached ends it: what comes later would
+/// not fit either. So does an error that is about none of the items.
+#[derive(Debug)]
+pub(super) struct Bisect {
+    results: Vec<Result<()>>,
+    refusals: usize,
+    /// Batches to send, the next one last.
+    batches: Vec<Range<usize>>,
+}
+
+impl Bisect {
+    /// Of so many items.
+    pub(super) fn new(items: usize) -> Self {
+        Self {
+            results: vec![Ok(()); items],
+            refusals: 0,
+            batches: (items > 0).then_some(0..items).into_iter().collect(),
+        }
+    }
+
+    /// The next batch to send. It stays the next one until it is answered.
+    pub(super) fn next(&self) -> Option<Range<usize>> {
+        self.batches.last().cloned()
+    }
+
+    /// What the cloud said to it: of each item, or of the batch as a whole.
+    pub(super) fn answer(&mut self, answer: Result<Vec<Result<()>>>) {
+        let Some(batch) = self.batches.pop() else { return };
+        let error = match answer {
+            Ok(each) => {
+                for (slot, result) in self.of(batch).zip(each) {
+                    *slot = result;
+                }
+                return;
+            }
+            Err(error) => error,
+        };
+        self.refusals += 1;
+        let about_items = matches!(error.kind(), ErrorKind::InvalidSpec | ErrorKind::QuotaExceeded);
+        if about_items && batch.len() > 1 && self.refusals < REFUSALS_MAX {
+            let middle = batch.start + batch.len() / 2;
+            self.batches.push(middle..batch.end);
+            self.batches.push(batch.start..middle);
+            return;
+        }
+        let ends = error.kind() != ErrorKind::InvalidSpec || self.refusals >= REFUSALS_MAX;
+        let rest = if ends {
+            std::mem::take(&mut self.batches)
+        } else {
+            Vec::new()
+        };
+        for failed in rest.into_iter().chain([batch]) {
+            self.fail(failed, &error);
+        }
+    }
+
+    /// What became of each item.
+    pub(super) fn into_results(self) -> Vec<Result<()>> {
+        self.results
+    }
+
+    fn of(&mut self, batch: Range<usize>) -> impl Iterator<Item = &mut Result<()>> {
+        self.results.iter_mut().skip(batch.start).take(batch.len())
+    }
+
+    fn fail(&mut self, batch: Range<usize>, error: &Error) {
+        for slot in self.of(batch) {
+            *slot = Err(error.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+
+    /// A cloud that has room for so many, refuses some, and says whether what it has is a prefix of what is good.
+    fn play(items: usize, bad: &[usize], room: usize) -> (Vec<usize>, Vec<Option<ErrorKind>>, usize) {
+        let mut bisect = Bisect::new(items);
+        let (mut table, mut calls) = (Vec::new(), 0);
+        while let Some(batch) = bisect.next() {
+            calls += 1;
+            let answer = if bad.iter().any(|bad| batch.contains(bad)) {
+                Err(Error::new(ErrorKind::InvalidSpec, "bad"))
+            } else if table.len() + batch.len() > room {
+                Err(Error::new(ErrorKind::QuotaExceeded, "full"))
+            } else {
+                table.extend(batch.clone());
+                Ok(vec![Ok(()); batch.len()])
+            };
+            bisect.answer(answer);
+        }
+        let kinds = bisect.into_results();
+        let kinds = kinds.iter().map(|result| result.as_ref().err().map(Error::kind));
+        (table, kinds.collect(), calls)
+    }
+
+    #[test]
+    fn what_is_good_is_one_request() {
+        let (table, kinds, calls) = play(500, &[], 500);
+        assert_eq!((table.len(), calls), (500, 1));
+        assert!(kinds.iter().all(Option::is_none));
+        assert_eq!(play(0, &[], 1).2, 0);
+    }
+
+    #[test]
+    fn bad_ones_stand_alone() {
+        let (table, kinds, calls) = play(100, &[3, 77], 1000);
+        assert_eq!(table.len(), 98);
+        for (i, kind) in kinds.iter().enumerate() {
+            assert_eq!(
+                *kind,
+                [3, 77].contains(&i).then_some(ErrorKind::InvalidSpec),
+                "{i}"
+            );
+        }
+        assert!(calls <= 30, "{calls}");
+    }
+
+    #[test]
+    fn a_limit_is_filled_from_the_beginning() {
+        for (items, bad, room) in [(31, &[][..], 30), (31, &[5], 29), (1, &[], 0), (1000, &[], 7)] {
+            let (table, kinds, calls) = play(items, bad, room);
+            assert_eq!(table.len(), room);
+            assert!(table.is_sorted(), "the first ones have it");
+            assert_eq!(kinds.iter().filter(|kind| kind.is_none()).count(), room);
+            assert_eq!(kinds.last().unwrap(), &Some(ErrorKind::QuotaExceeded));
+            assert!(calls <= 25, "{calls}");
+        }
+    }
+
+    #[test]
+    fn a_batch_of_which_hardly_any_is_good_is_given_up() {
+        let all: Vec<usize> = (0..1000).collect();
+        let (_, kinds, calls) = play(1000, &all, 1000);
+        assert_eq!(calls, REFUSALS_MAX);
+        assert!(kinds.iter().all(|kind| *kind == Some(ErrorKind::InvalidSpec)));
+    }
+
+    #[test]
+    fn what_is_about_no_item_is_about_all() {
+        let mut bisect = Bisect::new(4);
+        bisect.answer(Err(Error::new(ErrorKind::InvalidSpec, "bad")));
+        assert_eq!(bisect.next(), Some(0..2));
+        bisect.answer(Ok(vec![Ok(()), Ok(())]));
+        assert_eq!(bisect.next(), Some(2..4));
+        bisect.answer(Err(Error::new(ErrorKind::Unavailable, "down")));
+        assert_eq!(bisect.next(), None);
+        let failed: Vec<_> = bisect.into_results().iter().map(Result::is_err).collect();
+        assert_eq!(failed, [false, false, true, true]);
+    }
+}

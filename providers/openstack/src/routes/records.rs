@@ -1,0 +1,137 @@
+//! What is kept of Neutron's routers, ports and extensions.
+
+use std::net::IpAddr;
+
+use ccm_core::routes::{CloudRoute, NextHop, WantedRoute};
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{
+    client::listing::resources,
+    instances::records::{FixedIp, nullable},
+};
+
+/// `GET /v2.0/extensions`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Extensions {
+    pub(super) extensions: Vec<Extension>,
+}
+
+/// An extension.
+#[derive(Debug, Deserialize)]
+pub(super) struct Extension {
+    #[serde(default)]
+    pub(super) alias: String,
+}
+
+/// A router.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Router {
+    pub(super) id: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(super) routes: Vec<RawRoute>,
+    #[serde(default)]
+    pub(super) revision_number: Option<i64>,
+}
+
+/// A route as Neutron spells it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(super) struct RawRoute {
+    pub(super) destination: String,
+    pub(super) nexthop: String,
+}
+
+impl RawRoute {
+    /// What it means; `None` if it is not a route between networks and addresses.
+    pub(super) fn parse(&self) -> Option<CloudRoute> {
+        let destination: IpNet = self.destination.parse().ok()?;
+        let next_hop: IpAddr = self.nexthop.parse().ok()?;
+        Some(CloudRoute {
+            destination: destination.trunc(),
+            next_hop: NextHop::new(next_hop.to_string()),
+            blackhole: false,
+            handle: format!("{} {}", self.destination, self.nexthop),
+        })
+    }
+
+    /// As it stands on the router.
+    pub(super) fn of_handle(route: &CloudRoute) -> Self {
+        let spelled = route.handle.split_once(' ');
+        let (destination, nexthop) = match spelled {
+            Some((destination, nexthop)) => (destination.to_owned(), nexthop.to_owned()),
+            None => (route.destination.to_string(), route.next_hop.to_string()),
+        };
+        Self { destination, nexthop }
+    }
+
+    /// As it is to stand there.
+    pub(super) fn of_wanted(route: &WantedRoute) -> Self {
+        Self {
+            destination: route.destination.to_string(),
+            nexthop: route.next_hop.to_string(),
+        }
+    }
+
+    /// Whether it is the same route, whatever its spelling.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self == other
+            || matches!((self.parse(), other.parse()), (Some(a), Some(b))
+                if a.destination == b.destination && a.next_hop == b.next_hop)
+    }
+}
+
+/// A port, and what it lets through.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct PairPort {
+    pub(super) id: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(super) device_id: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(super) network_id: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(super) mac_address: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(super) fixed_ips: Vec<FixedIp>,
+    /// Missing where Neutron lets everything through anyway, or nothing can be said of it.
+    #[serde(default)]
+    pub(super) port_security_enabled: Option<bool>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(super) allowed_address_pairs: Vec<Pair>,
+    #[serde(default)]
+    pub(super) revision_number: Option<i64>,
+}
+
+/// An address pair. Fields that we do not know go back as they came.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Pair {
+    pub(super) ip_address: String,
+    #[serde(flatten)]
+    pub(super) further: Map<String, Value>,
+}
+
+impl Pair {
+    /// Whether it lets this network through.
+    pub(super) fn is_for(&self, network: &IpNet) -> bool {
+        let have = self.ip_address.parse::<IpNet>().map(|have| have.trunc());
+        let have = have.or_else(|_| self.ip_address.parse::<IpAddr>().map(IpNet::from));
+        have.is_ok_and(|have| have == *network)
+    }
+}
+
+/// The address pairs of a port.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PairsBody {
+    pub(super) allowed_address_pairs: Vec<Pair>,
+}
+
+/// The routes of a router, or some of them.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct RoutesBody<'a> {
+    pub(super) routes: &'a [RawRoute],
+}
+
+resources! {
+    Router: "router" "routers" of Network at ["routers"], RouterGet;
+    PairPort: "port" "ports" of Network at ["ports"], PortList;
+}

@@ -1,0 +1,170 @@
+//! The routes of a router: read, added, removed.
+
+use std::collections::HashSet;
+
+use ccm_core::{Error, ErrorKind, Outcome, Priority, Result};
+use tracing::debug;
+
+use super::{
+    bisect::Bisect,
+    records::{RawRoute, Router, RoutesBody},
+};
+use crate::{
+    client::{
+        Api, Get, Op, Verb, Write,
+        catalogue::Service,
+        listing::{One, Resource},
+    },
+    error::is_stale,
+    load_balancer::bodies::Envelope,
+};
+
+/// How often a whole list is written when somebody else is faster.
+const TRIES: usize = 8;
+
+/// Reads and writes one router.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Table<'a> {
+    pub(super) api: &'a Api,
+    pub(super) router: &'a str,
+    /// Whether single routes can be added and removed.
+    pub(super) atomic: bool,
+    pub(super) priority: Priority,
+}
+
+impl Table<'_> {
+    /// The router as it is now.
+    pub(super) async fn read(&self) -> Result<Router> {
+        let path = ["routers", self.router];
+        let query = ["id", "routes", "revision_number"].map(|field| ("fields", field));
+        let get = Get {
+            op: Op::RouterGet,
+            service: Service::Network,
+            path: &path,
+            query: &query,
+            microversion: None,
+        };
+        let One(router) = self.api.get(&get, self.priority).await.map_err(|error| {
+            if error.kind() == ErrorKind::NotFound {
+                let text = format!(
+                    "there is no router {}; [Route] router-id has to name one of this project",
+                    self.router
+                );
+                return Error::new(ErrorKind::NotFound, text).with_source(error);
+            }
+            error
+        })?;
+        Ok(router)
+    }
+
+    /// Takes routes away. One that is not there is gone.
+    pub(super) async fn remove(&self, routes: &[RawRoute]) -> Vec<Result<()>> {
+        let mut bisect = Bisect::new(routes.len());
+        while let Some(batch) = bisect.next() {
+            let batch = routes.get(batch).unwrap_or_default();
+            let answer = self.change(&[], batch).await.map(|after| {
+                let there: HashSet<_> = after.routes.iter().collect();
+                batch
+                    .iter()
+                    .map(|route| expected(!there.contains(route)))
+                    .collect()
+            });
+            bisect.answer(answer);
+        }
+        bisect.into_results()
+    }
+
+    /// Adds routes, the first ones if there is not room for all.
+    pub(super) async fn add(&self, routes: &[RawRoute]) -> Vec<Result<()>> {
+        let mut bisect = Bisect::new(routes.len());
+        while let Some(batch) = bisect.next() {
+            let batch = routes.get(batch).unwrap_or_default();
+            let answer = self.change(batch, &[]).await.map(|after| {
+                let there: HashSet<_> = after.routes.iter().collect();
+                // Hashed first: a long list against a long list. What is spelled otherwise is looked for.
+                let is_there = |route: &RawRoute| {
+                    there.contains(route) || after.routes.iter().any(|known| known.is(route))
+                };
+                batch.iter().map(|route| expected(is_there(route))).collect()
+            });
+            bisect.answer(answer.map_err(|error| self.explain(error)));
+        }
+        bisect.into_results()
+    }
+
+    /// What a limit means, in words that say what to do.
+    fn explain(&self, error: Error) -> Error {
+        if error.kind() != ErrorKind::QuotaExceeded {
+            return error;
+        }
+        let text = format!(
+            "router {} has as many routes as it may have; raise the quota router_route of its project",
+            self.router
+        );
+        Error::new(ErrorKind::QuotaExceeded, text).with_source(error)
+    }
+
+    /// Makes one request of it, and says what the router has then.
+    async fn change(&self, add: &[RawRoute], remove: &[RawRoute]) -> Result<Router> {
+        if !self.atomic {
+            return self.rewrite(add, remove).await;
+        }
+        let (op, what, routes) = if remove.is_empty() {
+            (Op::RouterAddRoutes, "add_extraroutes", add)
+        } else {
+            (Op::RouterRemoveRoutes, "remove_extraroutes", remove)
+        };
+        let path = ["routers", self.router, what];
+        self.put(op, &path, routes, None).await
+    }
+
+    async fn put(&self, op: Op, path: &[&str], routes: &[RawRoute], revision: Option<i64>) -> Result<Router> {
+        let body = Envelope(Router::ONE, RoutesBody { routes });
+        let write = Write {
+            revision,
+            ..Write::new(op, Service::Network, Verb::Put, path)
+        };
+        let One(router) = self.api.write(&write.json(&body), self.priority).await?;
+        Ok(router)
+    }
+
+    /// Writes the whole list, if the router is still as it was read. What nobody here knows stays as it is.
+    async fn rewrite(&self, add: &[RawRoute], remove: &[RawRoute]) -> Result<Router> {
+        let path = ["routers", self.router];
+        let mut last = None;
+        for _ in 0..TRIES {
+            let known = self.read().await?;
+            let mut routes: Vec<RawRoute> = known.routes.clone();
+            routes.retain(|route| !remove.contains(route));
+            for new in add {
+                if !routes.iter().any(|route| route.is(new)) {
+                    routes.push(new.clone());
+                }
+            }
+            if routes == known.routes {
+                return Ok(known);
+            }
+            match self
+                .put(Op::RouterUpdate, &path, &routes, known.revision_number)
+                .await
+            {
+                Ok(router) => return Ok(router),
+                // Not done, or nobody knows whether: the next read tells.
+                Err(error) if is_stale(&error) || error.outcome() == Outcome::Unknown => {
+                    debug!(router = self.router, error = %error.report(), "Reading the router again");
+                    last = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Conflict, "the router changes too often")))
+    }
+}
+
+fn expected(is_so: bool) -> Result<()> {
+    if is_so {
+        return Ok(());
+    }
+    let text = "Neutron took the change, but does not show it";
+    Err(Error::new(ErrorKind::Unexpected, text))
+}

@@ -1,0 +1,109 @@
+//! Load balancers that are broken, and clouds without any.
+
+use std::time::Duration;
+
+use ccm_core::load_balancer::PartState;
+
+use crate::stage::{Stage, service};
+
+fn failures(stage: &Stage) -> Vec<String> {
+    let reports = stage.reports.iter();
+    let failed = reports.filter_map(|report| match &report.state {
+        PartState::Failed(error) => Some(error.report()),
+        _ => None,
+    });
+    failed.collect()
+}
+
+#[tokio::test]
+async fn one_of_ours_that_never_became_active_is_made_again() {
+    let mut stage = Stage::new(2, "").await;
+    stage.sim.fail_next_changes(1);
+    stage.services.push(service("web", &[80, 443]));
+    stage.settle_in_trouble().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let balancers = stage.balancers();
+    assert_eq!(balancers.len(), 1);
+    assert_eq!(balancers[0].loadbalancer.provisioning_status, "ACTIVE");
+    assert_eq!((balancers[0].listeners.len(), balancers[0].members.len()), (2, 4));
+    let counts = stage.sim.call_counts();
+    assert_eq!(
+        (counts["loadbalancer_create"], counts["loadbalancer_delete"]),
+        (2, 1)
+    );
+    assert_ne!(stage.address("web"), "");
+}
+
+#[tokio::test]
+async fn one_in_error_fails_the_pass_until_somebody_mends_it() {
+    let mut stage = Stage::new(1, "").await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    let address = stage.address("web");
+    stage.sim.set_provisioning_status(&id, "ERROR").unwrap();
+    stage.restart().await;
+    stage.settle().await;
+    let failures = failures(&stage).join("\n");
+    assert!(
+        failures.contains("is in ERROR") && failures.contains("failover-in-error"),
+        "{failures}"
+    );
+    assert_eq!(stage.address("web"), address);
+    stage.sim.set_provisioning_status(&id, "ACTIVE").unwrap();
+    stage.restart().await;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert!(!stage.sim.call_counts().contains_key("loadbalancer_failover"));
+}
+
+#[tokio::test]
+async fn failover_is_asked_for_where_the_config_says_so() {
+    let mut stage = Stage::new(1, "failover-in-error = true").await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    let address = stage.address("web");
+    stage.sim.set_provisioning_status(&id, "ERROR").unwrap();
+    stage.restart().await;
+    stage.settle().await;
+    // Octavia allows it to administrators only.
+    let failures = failures(&stage).join("\n");
+    assert!(failures.contains("403"), "{failures}");
+    stage.become_admin();
+    stage.restart().await;
+    stage.sim.clear_calls();
+    stage.service("web").ports = service("web", &[80, 443]).ports;
+    stage.settle_in_trouble().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(stage.sim.call_counts()["loadbalancer_failover"], 1);
+    let balancer = stage.balancers().remove(0);
+    assert_eq!(balancer.loadbalancer.provisioning_status, "ACTIVE");
+    assert_eq!((balancer.loadbalancer.id, balancer.listeners.len()), (id, 2));
+    assert_eq!(stage.address("web"), address);
+}
+
+#[tokio::test]
+async fn a_cloud_without_octavia_says_what_to_do_and_drops_nothing() {
+    let mut stage = Stage::new(1, "").await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    stage
+        .sim
+        .configure(|settings| settings.load_balancing.enabled = false);
+    stage.service("web").deleting = true;
+    stage.restart().await;
+    let error = stage.survey_error().await;
+    assert!(
+        error.contains("load-balancer") && error.contains("enabled=false into [LoadBalancer]"),
+        "{error}"
+    );
+    stage
+        .sim
+        .configure(|settings| settings.load_balancing.enabled = true);
+    stage.sim.revoke_tokens();
+    stage.sim.advance_clock(Duration::from_secs(1));
+    stage.restart().await;
+    stage.settle().await;
+    assert!(stage.services.is_empty() && stage.balancers().is_empty());
+}

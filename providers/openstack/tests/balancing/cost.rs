@@ -1,0 +1,134 @@
+//! What Services cost in calls.
+
+use std::collections::BTreeMap;
+
+use ccm_core::{
+    Freshness, Priority,
+    load_balancer::{Ask, ServiceView},
+};
+
+use crate::stage::{Stage, service};
+
+const GROUPS: &str = "manage-security-groups = true\ncreate-monitor = true";
+
+/// As the controller asks when a Service has changed.
+fn changed() -> Ask {
+    Ask {
+        freshness: Freshness::now(),
+        priority: Priority::User,
+    }
+}
+
+/// As the controller asks in the slow check.
+fn drift() -> Ask {
+    Ask {
+        priority: Priority::Background,
+        ..changed()
+    }
+}
+
+fn services(count: u16) -> Vec<ServiceView> {
+    let names = (0..count).map(|number| format!("web-{number}"));
+    names.map(|name| service(&name, &[80, 443, 8080])).collect()
+}
+
+/// The calls since the last time, without authentication.
+fn calls(stage: &Stage) -> BTreeMap<&'static str, usize> {
+    let mut all = BTreeMap::new();
+    for call in stage.sim.calls() {
+        if call.service != "identity" {
+            *all.entry(call.op).or_default() += 1;
+        }
+    }
+    stage.sim.clear_calls();
+    all
+}
+
+/// One page of everything that Services have.
+fn pages() -> BTreeMap<&'static str, usize> {
+    BTreeMap::from([
+        ("loadbalancer_list", 1),
+        ("loadbalancer_listener_list", 1),
+        ("loadbalancer_pool_list", 1),
+        ("loadbalancer_healthmonitor_list", 1),
+        ("floating_ip_list", 1),
+        ("security_group_list", 1),
+        ("port_list", 1),
+    ])
+}
+
+#[tokio::test]
+async fn one_service_is_made_with_few_reads() {
+    let mut stage = Stage::new(6, GROUPS).await;
+    stage.services = services(1);
+    stage.ask = changed();
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let (writes, reads) = stage.cost();
+    assert_eq!(writes, 14);
+    // With one look at the load balancer at work; it may be looked at three times more.
+    assert_eq!(reads, 9, "{:?}", calls(&stage));
+}
+
+#[tokio::test]
+async fn a_node_that_joins_is_read_once_for_all_services() {
+    let mut stage = Stage::new(2, GROUPS).await;
+    stage.services = services(4);
+    stage.settle().await;
+    stage.join();
+    calls(&stage);
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let expected = BTreeMap::from([
+        ("loadbalancer_members_update", 12),
+        ("loadbalancer_get", 12),
+        ("port_list", 1),
+        ("port_update", 1),
+    ]);
+    assert_eq!(calls(&stage), expected);
+}
+
+#[tokio::test]
+async fn a_restart_reads_pages_and_each_pool_once() {
+    let mut stage = Stage::new(2, GROUPS).await;
+    stage.services = services(5);
+    stage.settle().await;
+    stage.restart().await;
+    stage.ask = changed();
+    calls(&stage);
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let mut expected = pages();
+    expected.extend([
+        ("loadbalancer_member_list", 15),
+        ("version_list", 1),
+        ("network_list", 1),
+        ("subnet_list", 1),
+        ("subnet_get", 1),
+    ]);
+    assert_eq!(calls(&stage), expected);
+}
+
+#[tokio::test]
+async fn members_are_read_pool_by_pool_in_the_slow_check_alone() {
+    let mut stage = Stage::new(2, GROUPS).await;
+    stage.services = services(3);
+    stage.settle().await;
+    calls(&stage);
+
+    // Somebody changed a Service: everything is looked at, but not what users set on members.
+    stage.ask = changed();
+    stage.settle().await;
+    assert_eq!(calls(&stage), pages());
+
+    stage.ask = drift();
+    stage.settle().await;
+    let mut expected = pages();
+    expected.insert("loadbalancer_member_list", 9);
+    assert_eq!(calls(&stage), expected);
+
+    // And nothing at all if nothing happened.
+    stage.ask.freshness = Freshness::AtMost(std::time::Duration::from_secs(3600));
+    stage.settle().await;
+    assert_eq!(calls(&stage), BTreeMap::new());
+}

@@ -1,0 +1,202 @@
+//! Where load balancers, their addresses and their members are; and security groups that come and go.
+
+use std::net::IpAddr;
+
+use ccm_core::{AddressType, NodeAddress, load_balancer::IpFamily};
+use ccm_sim::{
+    Action, Fault,
+    openstack::{NetworkSpec, PortPatch, SubnetSpec},
+};
+use serde_json::json;
+
+use crate::{
+    features::{cloud, note, notes, quiet, served, web},
+    stage::{Stage, annotate, service},
+};
+
+/// A network with one subnet each; the network's id and the subnets'.
+fn network(
+    stage: &Stage,
+    name: &str,
+    external: bool,
+    subnets: &[(&str, &str, &[&str])],
+) -> (String, Vec<String>) {
+    let network = NetworkSpec {
+        name: name.to_owned(),
+        external,
+        shared: external,
+        ..NetworkSpec::default()
+    };
+    let network = stage.sim.create_network(&network).unwrap();
+    let subnets = subnets.iter().map(|(name, range, tags)| {
+        let subnet = SubnetSpec {
+            name: (*name).to_owned(),
+            cidr: Some(range.parse().unwrap()),
+            tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            ..SubnetSpec::default()
+        };
+        stage.sim.create_subnet(&network, &subnet).unwrap()
+    });
+    let subnets = subnets.collect();
+    (network, subnets)
+}
+
+#[tokio::test]
+async fn virtual_addresses_and_members_by_annotation_class_and_config() {
+    let mut stage = cloud("", |_| {}).await;
+    let (net, subnets) = network(
+        &stage,
+        "apart",
+        false,
+        &[("a", "10.77.0.0/24", &[]), ("b", "10.78.0.0/24", &[])],
+    );
+    let conf = format!(
+        "flavor-id = none\nmember-subnet-id = {b}\n[LoadBalancerClass \"own\"]\nsubnet-id = {b}\nmember-subnet-id = {a}\n",
+        a = subnets[0],
+        b = subnets[1]
+    );
+    stage.configure(&conf);
+    stage.restart().await;
+    // The empty text takes the place of the config's flavor, which does not exist.
+    for (annotations, vip, members) in [
+        (vec![("subnet-id", subnets[0].as_str())], "10.77.", &subnets[1]),
+        (vec![("network-id", net.as_str())], "10.7", &subnets[1]),
+        (
+            vec![("class", "own"), ("member-subnet-id", subnets[1].as_str())],
+            "10.78.",
+            &subnets[1],
+        ),
+        (vec![("class", "own")], "10.78.", &subnets[0]),
+    ] {
+        let mut wanted = web(&[80], &annotations);
+        annotate(&mut wanted, &note("flavor-id"), Some(""));
+        let internal = "service.beta.kubernetes.io/openstack-internal-load-balancer";
+        annotate(&mut wanted, internal, Some("true"));
+        let balancer = served(&mut stage, wanted).await;
+        let address = balancer.loadbalancer.attributes["vip_address"].as_str().unwrap();
+        assert!(address.starts_with(vip), "{annotations:?}: {address}");
+        let subnet = &balancer.members[0].attributes["subnet_id"];
+        assert_eq!(*subnet, json!(members), "{annotations:?}");
+        assert_eq!(stage.address("web"), address);
+        // What can not be changed stays, and people are told.
+        annotate(stage.service("web"), &note("subnet-id"), Some("another"));
+        stage.settle().await;
+        assert!(
+            stage.complaints().join("").contains("subnet-id"),
+            "{:?}",
+            stage.complaints()
+        );
+        stage.service("web").deleting = true;
+        stage.settle().await;
+        assert!(stage.balancers().is_empty());
+    }
+    stage.services = vec![web(&[80], &[("class", "unknown")])];
+    stage.settle().await;
+    assert!(
+        stage
+            .complaints()
+            .join("")
+            .contains("[LoadBalancerClass \"unknown\"]")
+    );
+}
+
+#[tokio::test]
+async fn an_ipv6_service_has_an_address_of_its_family_and_no_floating_one() {
+    let mut stage = cloud("", |_| {}).await;
+    let (_, subnets) = network(&stage, "six", false, &[("six", "fd00:6::/64", &[])]);
+    for (index, node) in stage.nodes.iter_mut().enumerate() {
+        let address = format!("fd00:6::{}", index + 100);
+        node.addresses = [
+            node.addresses[0].clone(),
+            NodeAddress::new(AddressType::InternalIP, address),
+        ]
+        .into();
+    }
+    let mut wanted = web(&[80], &[("subnet-id", &subnets[0])]);
+    wanted.ip_families = vec![IpFamily::V6];
+    let balancer = served(&mut stage, wanted).await;
+    let vip: IpAddr = stage.address("web").parse().unwrap();
+    assert!(vip.is_ipv6());
+    assert!(notes(&stage).contains(&"LoadBalancerFloatingIPSkipped"));
+    assert!(!stage.sim.call_counts().contains_key("floating_ip_create"));
+    let addresses: Vec<_> = balancer
+        .members
+        .iter()
+        .map(|member| &member.attributes["address"])
+        .collect();
+    assert!(
+        addresses
+            .iter()
+            .all(|address| address.as_str().unwrap().contains("fd00:6::")),
+        "{addresses:?}"
+    );
+    assert_eq!(balancer.listeners[0].attributes["allowed_cidrs"], json!(["::/0"]));
+}
+
+#[tokio::test]
+async fn nodes_by_their_labels() {
+    let mut stage = cloud("node-selector = none", |_| {}).await;
+    let balancer = served(&mut stage, web(&[80], &[])).await;
+    assert!(balancer.members.is_empty());
+    annotate(stage.service("web"), &note("node-selector"), Some(""));
+    stage.settle().await;
+    assert_eq!(stage.balancers()[0].members.len(), 2);
+}
+
+#[tokio::test]
+async fn security_groups_go_when_they_are_managed_no_more() {
+    let mut stage = cloud("manage-security-groups = true", |_| {}).await;
+    stage.services.push(service("web", &[80]));
+    stage.services.push(service("api", &[81]));
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(stage.sim.call_counts()["security_group_create"], 2);
+    stage.configure("");
+    stage.restart().await;
+    stage.sim.clear_calls();
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let counts = stage.sim.call_counts();
+    assert_eq!(
+        (counts["security_group_delete"], counts["port_update"]),
+        (2, 2),
+        "{counts:?}"
+    );
+    assert_eq!(stage.balancers().len(), 2);
+    quiet(&mut stage).await;
+}
+
+#[tokio::test]
+async fn tags_of_old_releases_go_with_the_group() {
+    let mut stage = cloud("manage-security-groups = true", |_| {}).await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    // As long as ports keep the group; the question for them names it.
+    stage.sim.add_fault(Fault::on("port_update", Action::status(503)));
+    stage.service("web").deleting = true;
+    for _ in 0..3 {
+        stage.pass_once().await;
+    }
+    let calls = stage.sim.calls();
+    let mut queries = calls.iter().flat_map(|call| call.query.split('&'));
+    let group = queries
+        .find_map(|pair| pair.strip_prefix("security_groups="))
+        .unwrap()
+        .to_owned();
+    stage.sim.clear_faults();
+    let server = stage.nodes[0].view.provider_id.clone().unwrap();
+    let port = stage
+        .sim
+        .server_ports(server.trim_start_matches("openstack:///"))
+        .remove(0);
+    let patch = PortPatch {
+        tags: Some(vec!["mine".to_owned(), group]),
+        ..PortPatch::default()
+    };
+    stage.sim.update_port(&port, &patch).unwrap();
+    stage.restart().await;
+    stage.sim.clear_calls();
+    stage.settle().await;
+    assert!(stage.services.is_empty(), "{:?}", stage.complaints());
+    assert_eq!(stage.sim.call_counts()["tag_remove"], 1);
+}

@@ -1,0 +1,208 @@
+//! The cluster gets another name.
+
+use ccm_core::load_balancer::ClusterMark;
+use serde_json::json;
+
+use crate::stage::{ID, Stage, annotate, service};
+
+async fn served() -> Stage {
+    let mut stage = Stage::new(2, "manage-security-groups = true\ncreate-monitor = true").await;
+    stage.services.push(service("web", &[80, 443]));
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    stage
+}
+
+/// As the Go cloud controller leaves it: without our mark.
+fn unmark(stage: &Stage) {
+    for balancer in stage.balancers() {
+        let tags = balancer.loadbalancer.attributes["tags"]
+            .as_array()
+            .unwrap()
+            .clone();
+        let tags: Vec<_> = tags
+            .into_iter()
+            .filter(|tag| !tag.as_str().unwrap().starts_with(ClusterMark::PREFIX))
+            .collect();
+        let patch = json!({"tags": tags});
+        let id = &balancer.loadbalancer.id;
+        stage.sim.patch_object(id, patch.as_object().unwrap()).unwrap();
+    }
+}
+
+fn names(stage: &Stage) -> Vec<String> {
+    let balancers = stage.balancers();
+    let all = balancers.iter().flat_map(|balancer| {
+        let own = std::iter::once(&balancer.loadbalancer);
+        let all = own.chain(&balancer.listeners).chain(&balancer.pools);
+        all.chain(&balancer.healthmonitors).flat_map(|object| {
+            let tags = object.attributes.get("tags").and_then(|tags| tags.as_array());
+            let tags = tags.into_iter().flatten();
+            let tags = tags.map(|tag| tag.as_str().unwrap().to_owned());
+            tags.chain([object.name.clone()])
+        })
+    });
+    let mut all: Vec<_> = all
+        .filter(|name| !name.starts_with(ClusterMark::PREFIX))
+        .collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn notes(stage: &Stage) -> Vec<&'static str> {
+    let reports = stage.reports.iter();
+    reports
+        .flat_map(|report| &report.notes)
+        .map(|note| note.reason)
+        .collect()
+}
+
+#[tokio::test]
+async fn load_balancers_get_the_new_name_whoever_made_them() {
+    for unmarked in [false, true] {
+        let mut stage = served().await;
+        if unmarked {
+            unmark(&stage);
+        }
+        let (id, address) = (stage.balancers()[0].loadbalancer.id.clone(), stage.address("web"));
+        let before = names(&stage);
+        stage.cluster = "my_new".to_owned();
+        stage.restart().await;
+        stage.sim.clear_calls();
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0]);
+        assert_eq!(stage.balancers().len(), 1);
+        let balancer = stage.balancers().remove(0);
+        assert_eq!(
+            (&balancer.loadbalancer.id, stage.address("web")),
+            (&id, address.clone())
+        );
+        let expected: Vec<_> = before
+            .iter()
+            .map(|name| name.replace("_kubernetes_", "_my_new_"))
+            .collect();
+        assert_eq!(names(&stage), expected);
+        let mark = balancer.loadbalancer.attributes["tags"].to_string();
+        assert!(mark.contains(ClusterMark::PREFIX), "{mark}");
+        // A monitor, a pool and a listener for each port, and itself; nothing else is touched.
+        let (writes, _) = stage.cost();
+        assert_eq!(writes, 7 + usize::from(unmarked), "{:?}", stage.sim.call_counts());
+
+        stage.sim.clear_calls();
+        stage.restart().await;
+        stage.settle().await;
+        assert_eq!(stage.cost().0, 0, "{:?}", stage.sim.call_counts());
+        stage.service("web").deleting = true;
+        stage.settle().await;
+        assert!(stage.balancers().is_empty() && stage.services.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn people_are_told_of_the_new_name() {
+    let mut stage = served().await;
+    stage.cluster = "other".to_owned();
+    stage.restart().await;
+    let mut told = Vec::new();
+    // The first passes find the former name; what is said later is about the new one.
+    for _ in 0..2 {
+        stage.pass_once().await;
+        told.extend(notes(&stage));
+    }
+    assert!(told.contains(&"LoadBalancerRename"), "{told:?}");
+    stage.settle().await;
+    assert!(!notes(&stage).contains(&"LoadBalancerRename"));
+}
+
+#[tokio::test]
+async fn a_service_that_goes_with_the_rename_leaves_nothing() {
+    for unmarked in [false, true] {
+        let mut stage = served().await;
+        if unmarked {
+            unmark(&stage);
+        }
+        stage.cluster = "other".to_owned();
+        stage.restart().await;
+        stage.service("web").deleting = true;
+        stage.settle().await;
+        assert!(
+            stage.balancers().is_empty() && stage.services.is_empty(),
+            "{unmarked}"
+        );
+        assert!(stage.sim.call_counts().contains_key("floating_ip_delete"));
+    }
+}
+
+#[tokio::test]
+async fn changes_wait_for_nothing_and_a_service_without_annotations_finds_its_own() {
+    let mut stage = served().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    stage.cluster = "other".to_owned();
+    stage.restart().await;
+    let web = stage.service("web");
+    web.annotations = Default::default();
+    web.ingress.clear();
+    web.ports = service("web", &[443, 8080]).ports;
+    stage.join();
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let balancers = stage.balancers();
+    assert_eq!(balancers.len(), 1);
+    assert_eq!(balancers[0].loadbalancer.id, id);
+    assert_eq!((balancers[0].listeners.len(), balancers[0].members.len()), (2, 6));
+    assert!(
+        names(&stage).iter().all(|name| name.contains("_other_")),
+        "{:?}",
+        names(&stage)
+    );
+}
+
+#[tokio::test]
+async fn those_that_share_it_are_renamed_with_it() {
+    let mut stage = served().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    let mut api = service("api", &[81]);
+    annotate(&mut api, ID, Some(&id));
+    stage.services.push(api);
+    stage.settle().await;
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    stage.cluster = "other".to_owned();
+    stage.restart().await;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert!(
+        names(&stage).iter().all(|name| name.contains("_other_")),
+        "{:?}",
+        names(&stage)
+    );
+    stage.service("api").deleting = true;
+    stage.settle().await;
+    assert!(stage.balancers().is_empty() && stage.services.is_empty());
+}
+
+#[tokio::test]
+async fn another_clusters_load_balancer_is_neither_renamed_nor_deleted() {
+    let mut stage = served().await;
+    unmark(&stage);
+    let before = names(&stage);
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    // The same Service of another cluster, which names it, but was never served by it.
+    stage.services.clear();
+    let mut web = service("web", &[80]);
+    annotate(&mut web, ID, Some(&id));
+    stage.services.push(web);
+    stage.cluster = "other".to_owned();
+    stage.restart().await;
+    stage.settle().await;
+    assert!(
+        stage.complaints().join("\n").contains("another --cluster-name"),
+        "{:?}",
+        stage.complaints()
+    );
+    assert_eq!(names(&stage), before);
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert_eq!(names(&stage), before);
+}

@@ -1,0 +1,282 @@
+//! Several Services and one load balancer.
+
+use ccm_testbed::picture::Picture;
+use serde_json::json;
+
+use crate::{
+    hands::Hands,
+    stage::{ADDRESS, ID, KEEP, Stage, annotate, service},
+};
+
+const CONFIG: &str = "create-monitor = true";
+
+/// The ports of the listeners of a load balancer.
+fn listeners(stage: &Stage, id: &str) -> Vec<i64> {
+    let balancers = stage.balancers();
+    let balancer = balancers.iter().find(|one| one.loadbalancer.id == id).unwrap();
+    let ports = balancer.listeners.iter();
+    let mut ports: Vec<_> = ports
+        .map(|listener| listener.attributes["protocol_port"].as_i64().unwrap())
+        .collect();
+    ports.sort_unstable();
+    ports
+}
+
+fn tags(stage: &Stage, id: &str) -> Vec<String> {
+    let balancers = stage.balancers();
+    let balancer = balancers.iter().find(|one| one.loadbalancer.id == id).unwrap();
+    serde_json::from_value(balancer.loadbalancer.attributes["tags"].clone()).unwrap()
+}
+
+/// A Service that names its load balancer.
+fn push(stage: &mut Stage, name: &str, ports: &[u16], balancer: &str) {
+    let mut service = service(name, ports);
+    annotate(&mut service, ID, Some(balancer));
+    stage.services.push(service);
+}
+
+/// A cluster and a load balancer of a person, with a public address.
+async fn with_a_users() -> (Stage, String) {
+    let stage = Stage::new(2, CONFIG).await;
+    let id = Hands::of(&stage.sim).await.balancer("mine").await;
+    let balancer = stage.balancers().remove(0).loadbalancer;
+    let port = balancer.attributes["vip_port_id"].as_str().unwrap().to_owned();
+    stage
+        .sim
+        .add_floating(&port, "203.0.113.77".parse().unwrap())
+        .unwrap();
+    (stage, id)
+}
+
+#[tokio::test]
+async fn two_that_come_at_once_are_both_served_and_one_port_has_one_winner() {
+    let (mut stage, id) = with_a_users().await;
+    push(&mut stage, "one", &[80], &id);
+    push(&mut stage, "two", &[81], &id);
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(listeners(&stage, &id), [80, 81, 9999]);
+    assert_eq!(stage.address("one"), "203.0.113.77");
+    assert_eq!(stage.address("two"), "203.0.113.77");
+    for name in ["one", "two"] {
+        stage.service(name).deleting = true;
+    }
+    stage.settle().await;
+    assert!(stage.services.is_empty());
+    assert_eq!(tags(&stage, &id), ["mine"]);
+
+    push(&mut stage, "three", &[80], &id);
+    push(&mut stage, "four", &[80], &id);
+    stage.settle().await;
+    let complaints = stage.complaints().join("\n");
+    assert!(
+        complaints.contains("port TCP/80") || complaints.contains("80"),
+        "{complaints}"
+    );
+    assert_eq!(listeners(&stage, &id), [80, 9999]);
+    let served = |stage: &Stage| ["three", "four"].map(|name| !stage.address(name).is_empty());
+    let first = served(&stage);
+    assert_eq!(first.iter().filter(|served| **served).count(), 1, "{complaints}");
+    // The winner goes, and the other one comes into its place.
+    stage.service(if first[0] { "three" } else { "four" }).deleting = true;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(stage.services.len(), 1);
+    let left = stage.services[0].id.name.to_string();
+    assert_eq!(stage.address(&left), "203.0.113.77");
+    assert_eq!(listeners(&stage, &id), [80, 9999]);
+}
+
+#[tokio::test]
+async fn a_taken_port_is_refused_and_stays_with_its_service() {
+    let mut stage = Stage::new(2, CONFIG).await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    let before = Picture::of(&stage.sim, &[]);
+    push(&mut stage, "api", &[80], &id);
+    stage.settle().await;
+    let complaints = stage.complaints().join("\n");
+    assert!(
+        complaints.contains("shop/web") || complaints.contains("shop/api"),
+        "{complaints}"
+    );
+    assert_ne!(
+        stage.address("web"),
+        "",
+        "who was there first keeps it: {complaints}"
+    );
+    assert_eq!(stage.address("api"), "");
+    assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
+    // A restart knows no more than the cloud.
+    stage.restart().await;
+    stage.settle().await;
+    assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
+    stage.service("api").deleting = true;
+    stage.settle().await;
+    assert_eq!(stage.services.len(), 1);
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
+}
+
+#[tokio::test]
+async fn one_leaves_while_the_other_is_updated() {
+    let mut stage = Stage::new(2, CONFIG).await;
+    stage.services.push(service("web", &[80, 443]));
+    stage.settle().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    push(&mut stage, "api", &[81, 82], &id);
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(listeners(&stage, &id), [80, 81, 82, 443]);
+
+    // The port that the one leaves is the one that the other wants.
+    stage.service("api").deleting = true;
+    stage.service("web").ports = service("web", &[80, 81]).ports;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(stage.services.len(), 1);
+    assert_eq!(listeners(&stage, &id), [80, 81]);
+    let balancer = stage.balancers().remove(0);
+    assert_eq!((balancer.pools.len(), balancer.members.len()), (2, 4));
+    let own = ["kube_service_kubernetes_shop_web".to_owned()];
+    let services: Vec<_> = tags(&stage, &id)
+        .into_iter()
+        .filter(|tag| tag.starts_with("kube_service_"))
+        .collect();
+    assert_eq!(services, own);
+}
+
+#[tokio::test]
+async fn the_owner_leaves_first_and_the_last_one_decides_about_the_address() {
+    for keep in [false, true] {
+        let mut stage = Stage::new(1, CONFIG).await;
+        stage.services.push(service("web", &[80]));
+        stage.settle().await;
+        let id = stage.balancers()[0].loadbalancer.id.clone();
+        let address = stage.address("web");
+        push(&mut stage, "api", &[81], &id);
+        stage.settle().await;
+        stage.service("web").deleting = true;
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0]);
+        assert_eq!(listeners(&stage, &id), [81]);
+        assert_eq!(stage.address("api"), address);
+        stage.restart().await;
+        stage.sim.clear_calls();
+        stage.settle().await;
+        assert_eq!(stage.cost().0, 0, "{:?}", stage.sim.call_counts());
+        if keep {
+            annotate(stage.service("api"), KEEP, Some("true"));
+        }
+        stage.service("api").deleting = true;
+        stage.settle().await;
+        assert!(stage.balancers().is_empty() && stage.services.is_empty());
+        let left = stage.sim.floating_ips();
+        assert_eq!(left.len(), usize::from(keep), "{left:?}");
+        assert!(left.iter().all(|floating| floating.port_id.is_none()));
+    }
+}
+
+#[tokio::test]
+async fn a_service_moves_to_another_load_balancer_and_back() {
+    let (mut stage, mine) = with_a_users().await;
+    let foreign = Picture::of(&stage.sim, &[]);
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    let own = stage.service("web").annotation(ID).unwrap().to_owned();
+    assert_ne!(own, mine);
+    let address = stage.address("web");
+
+    annotate(stage.service("web"), ID, Some(&mine));
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let balancers = stage.balancers();
+    assert_eq!(balancers.len(), 1, "its own one is gone: {balancers:#?}");
+    assert_eq!(listeners(&stage, &mine), [80, 9999]);
+    assert_eq!(stage.address("web"), "203.0.113.77");
+    assert_eq!(stage.service("web").annotation(ADDRESS), Some("203.0.113.77"));
+    let floating = stage.sim.floating_ips();
+    assert!(
+        !floating.iter().any(|one| one.address.to_string() == address),
+        "its address goes with its load balancer: {floating:?}"
+    );
+
+    annotate(stage.service("web"), ID, None);
+    annotate(stage.service("web"), ADDRESS, None);
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let now = stage.service("web").annotation(ID).unwrap().to_owned();
+    assert_ne!(now, mine);
+    assert_eq!(listeners(&stage, &now), [80]);
+    assert_eq!(tags(&stage, &mine), ["mine"]);
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert_eq!(Picture::of(&stage.sim, &[]).differs(&foreign), None);
+}
+
+#[tokio::test]
+async fn the_same_load_balancer_named_by_id_and_by_name_is_one() {
+    let (mut stage, id) = with_a_users().await;
+    push(&mut stage, "by-id", &[80], &id);
+    push(&mut stage, "by-name", &[81], "mine");
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(listeners(&stage, &id), [80, 81, 9999]);
+    assert_eq!(stage.address("by-name"), stage.address("by-id"));
+    let parts = stage
+        .reports
+        .iter()
+        .filter(|report| report.part.as_str().starts_with("lb/"));
+    assert_eq!(parts.count(), 1);
+    stage.restart().await;
+    stage.sim.clear_calls();
+    stage.settle().await;
+    assert_eq!(stage.cost().0, 0, "{:?}", stage.sim.call_counts());
+    stage.service("by-id").deleting = true;
+    stage.settle().await;
+    assert_eq!(listeners(&stage, &id), [81, 9999]);
+    stage.service("by-name").deleting = true;
+    stage.settle().await;
+    assert_eq!(listeners(&stage, &id), [9999]);
+    assert_eq!(tags(&stage, &id), ["mine"]);
+}
+
+#[tokio::test]
+async fn what_a_person_made_on_their_load_balancer_survives_everything() {
+    let (mut stage, id) = with_a_users().await;
+    let foreign = Picture::of(&stage.sim, &[]);
+    push(&mut stage, "web", &[80, 443], &id);
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    // A port that is the person's is not the Service's.
+    stage.service("web").ports = service("web", &[443, 9999]).ports;
+    annotate(
+        stage.service("web"),
+        "loadbalancer.openstack.org/connection-limit",
+        Some("5"),
+    );
+    stage.settle().await;
+    let complaints = stage.complaints().join("\n");
+    assert!(complaints.contains("somebody else's"), "{complaints}");
+    stage.service("web").ports = service("web", &[443]).ports;
+    stage.join();
+    stage.settle().await;
+    stage.restart().await;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(listeners(&stage, &id), [443, 9999]);
+    // Gone from the cloud behind our back, and the Service moves away and comes back.
+    let ours = stage.balancers().remove(0).listeners;
+    let ours = ours
+        .iter()
+        .find(|listener| listener.attributes["protocol_port"] == json!(443));
+    stage.sim.delete_object(&ours.unwrap().id).unwrap();
+    stage.restart().await;
+    stage.settle().await;
+    assert_eq!(listeners(&stage, &id), [443, 9999]);
+    stage.service("web").is_load_balancer = false;
+    stage.settle().await;
+    assert_eq!(Picture::of(&stage.sim, &[]).differs(&foreign), None);
+    assert!(stage.service("web").finalizers.is_empty());
+}

@@ -1,0 +1,128 @@
+//! Address pairs of the nodes' ports.
+
+use ccm_core::ErrorKind;
+use ccm_sim::{Action, Fault};
+
+use crate::stage::{Stage, failed, net};
+
+#[tokio::test]
+async fn a_pair_that_went_missing_comes_back() {
+    let mut stage = Stage::new(3, "").await;
+    stage.settle().await;
+    // A process that was killed between route and pair, or a person.
+    let calls = stage.sim.calls();
+    assert!(calls.iter().any(|call| call.op == "port_update"));
+    strip(&stage, 1).await;
+    stage.restart().await;
+    let (_, plan) = stage.plan().await.unwrap();
+    assert_eq!(plan.changes.sentences().len(), 1);
+    assert!(plan.changes.sentences()[0].starts_with("finish route 10.244.2.0/24"));
+    stage.sim.clear_calls();
+    stage.settle().await;
+    assert_eq!(stage.count("port_update"), 1);
+    assert_eq!(stage.sim.address_pairs(&stage.port(1)), ["10.244.2.0/24"]);
+}
+
+/// Takes all pairs from a node's port by a plain request.
+async fn strip(stage: &Stage, i: usize) {
+    stage.sim.set_address_pairs(&stage.port(i), &[]).unwrap();
+}
+
+#[tokio::test]
+async fn pairs_of_others_stay() {
+    let mut stage = Stage::new(2, "").await;
+    stage
+        .sim
+        .set_address_pairs(&stage.port(0), &["192.168.9.9", "10.0.0.0/8"])
+        .unwrap();
+    stage
+        .sim
+        .set_address_pairs(&stage.port(1), &["192.168.9.9"])
+        .unwrap();
+    stage.settle().await;
+    assert_eq!(
+        stage.sim.address_pairs(&stage.port(0)),
+        ["192.168.9.9", "10.0.0.0/8"],
+        "a larger network lets the smaller one through"
+    );
+    assert_eq!(
+        stage.sim.address_pairs(&stage.port(1)),
+        ["192.168.9.9", "10.244.2.0/24"]
+    );
+    // The node gets other Pods: its old pair goes, those of others do not.
+    stage.change(1, |node| node.pod_cidrs = vec![net("10.244.99.0/24")]);
+    stage.settle().await;
+    assert_eq!(
+        stage.sim.address_pairs(&stage.port(1)),
+        ["192.168.9.9", "10.244.99.0/24"]
+    );
+}
+
+#[tokio::test]
+async fn a_port_that_changes_meanwhile_is_read_again() {
+    let stage = Stage::new(2, "").await;
+    let stale = Action::Status {
+        code: 412,
+        body: Some(
+            r#"{"NeutronError": {"type": "RevisionNumberConstraintFailed", "message": "Constrained to 1, but current revision is 2", "detail": ""}}"#
+                .to_owned(),
+        ),
+        headers: Default::default(),
+    };
+    let fault = Fault {
+        count: Some(3),
+        ..Fault::on("port_update", stale)
+    };
+    stage.sim.add_fault(fault);
+    stage.settle().await;
+    assert_eq!(stage.count("port_update"), 5);
+}
+
+#[tokio::test]
+async fn a_pair_that_is_refused_fails_its_route_alone() {
+    let stage = Stage::new(3, "").await;
+    stage.sim.add_fault(Fault {
+        path: Some(format!("*ports/{}", stage.port(1))),
+        ..Fault::on("port_update", Action::status(403))
+    });
+    let (_, applied) = stage.pass().await.unwrap();
+    assert_eq!(failed(&applied.created), [1]);
+    assert_eq!(
+        applied.created[1].as_ref().unwrap_err().kind(),
+        ErrorKind::PermissionDenied
+    );
+    assert_eq!(stage.table().len(), 3);
+    let (_, plan) = stage.plan().await.unwrap();
+    assert_eq!(plan.done, [true, false, true]);
+}
+
+#[tokio::test]
+async fn pairs_are_left_alone_where_they_are_switched_off_or_unknown() {
+    let off = Stage::new(2, "allowed-address-pairs=false").await;
+    off.settle().await;
+    let without = Stage::new(2, "").await;
+    let missing = vec!["allowed-address-pairs".to_owned()];
+    without
+        .sim
+        .configure(|settings| settings.missing_extensions = missing);
+    without.settle().await;
+    for stage in [off, without] {
+        assert_eq!(stage.table().len(), 2);
+        assert_eq!(stage.count("port_update") + stage.count("port_list"), 0);
+    }
+}
+
+#[tokio::test]
+async fn many_ports_are_listed_together() {
+    let mut stage = Stage::new(0, "").await;
+    stage.sim.configure(|settings| {
+        settings.resource_quotas.clear();
+    });
+    for _ in 0..200 {
+        stage.join("nodes", false);
+    }
+    stage.settle().await;
+    assert_eq!(stage.count("router_add_extraroutes"), 1);
+    assert_eq!(stage.count("port_update"), 200);
+    assert!(stage.count("port_list") <= 2, "{:?}", stage.sim.call_counts());
+}

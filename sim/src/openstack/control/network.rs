@@ -1,0 +1,144 @@
+//! Neutron's things around load balancers through the control API: what is there, and what somebody else does to it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::Control;
+use crate::error::{Error, Result};
+use crate::openstack::region::Region;
+
+/// A floating address as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FloatingState {
+    /// UUID.
+    pub id: String,
+    /// The address.
+    pub address: IpAddr,
+    /// The port to which it leads, if it leads anywhere.
+    pub port_id: Option<String>,
+    /// What its maker wrote about it.
+    pub description: String,
+}
+
+/// A security group as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupState {
+    /// UUID.
+    pub id: String,
+    /// Name, which need not be unique.
+    pub name: String,
+    /// What its maker wrote about it.
+    pub description: String,
+    /// Its tags.
+    pub tags: Vec<String>,
+    /// Its rules as lines, sorted: `ingress IPv4 tcp 80-80 from 10.0.0.0/12`.
+    pub rules: Vec<String>,
+    /// The ports that have it, by id.
+    pub ports: Vec<String>,
+}
+
+/// Floating addresses and security groups.
+impl Control {
+    /// All floating addresses of all regions and projects, by id.
+    pub fn floating_ips(&self) -> Vec<FloatingState> {
+        let regions = self.cloud.regions.read();
+        let all = regions.iter().flat_map(|region| region.network.floating.values());
+        all.map(|floating| FloatingState {
+            id: floating.id.clone(),
+            address: floating.address,
+            port_id: floating.port_id.clone(),
+            description: floating.description.clone(),
+        })
+        .collect()
+    }
+
+    /// All security groups of all regions and projects, by id, those that come with a project too.
+    pub fn security_groups(&self) -> Vec<GroupState> {
+        let regions = self.cloud.regions.read();
+        regions.iter().flat_map(groups).collect()
+    }
+
+    /// Takes a floating address from its port. It stays the project's.
+    ///
+    /// # Errors
+    /// If there is no such address.
+    pub fn detach_floating(&self, address: IpAddr) -> Result<()> {
+        let mut regions = self.cloud.regions.write();
+        for region in Arc::make_mut(&mut regions) {
+            let all = region.network.floating.values();
+            let found = all
+                .filter(|one| one.address == address)
+                .map(|one| one.id.clone())
+                .next();
+            if let Some(id) = found {
+                region.network.detach_floating(&id);
+                return Ok(());
+            }
+        }
+        Err(Error::unknown("floating address", address.to_string()))
+    }
+
+    /// Deletes a security group with its rules, and takes it from all ports, whatever Neutron would say to that.
+    ///
+    /// # Errors
+    /// If there is no such group.
+    pub fn delete_group(&self, id: &str) -> Result<()> {
+        let mut regions = self.cloud.regions.write();
+        for region in Arc::make_mut(&mut regions) {
+            if !region.network.groups.contains_key(id) {
+                continue;
+            }
+            let ports: Vec<_> = region.network.ports.keys().cloned().collect();
+            for port in ports {
+                region
+                    .network
+                    .change_port(&port, |port| port.security_groups.retain(|known| known != id));
+            }
+            region.network.remove_group(id);
+            return Ok(());
+        }
+        Err(Error::unknown("security group", id))
+    }
+}
+
+fn groups(region: &Region) -> Vec<GroupState> {
+    let network = &region.network;
+    let each = network.groups.values().map(|group| {
+        let mut rules: Vec<_> = group
+            .rules
+            .iter()
+            .filter_map(|id| network.rules.get(id))
+            .map(|rule| {
+                let port = |port: Option<i64>| port.map_or_else(|| "*".to_owned(), |port| port.to_string());
+                format!(
+                    "{} {} {} {}-{} from {}",
+                    rule.direction,
+                    rule.ethertype,
+                    rule.protocol.as_deref().unwrap_or("*"),
+                    port(rule.port_min),
+                    port(rule.port_max),
+                    rule.remote_prefix
+                        .as_deref()
+                        .or(rule.remote_group.as_deref())
+                        .unwrap_or("*"),
+                )
+            })
+            .collect();
+        rules.sort();
+        let with = network
+            .ports
+            .values()
+            .filter(|port| port.security_groups.contains(&group.id));
+        GroupState {
+            id: group.id.clone(),
+            name: group.name.clone(),
+            description: group.description.clone(),
+            tags: group.tags.clone(),
+            rules,
+            ports: with.map(|port| port.id.clone()).collect(),
+        }
+    });
+    each.collect()
+}

@@ -1,0 +1,106 @@
+//! Routers, their routes and the address pairs of ports, through the control API.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::Control;
+use crate::error::{Error, Result};
+use crate::openstack::region::Route;
+
+/// Routers.
+impl Control {
+    /// Ids of the routers with this name.
+    pub fn routers(&self, name: &str) -> Vec<String> {
+        let regions = self.cloud.regions.read();
+        let routers = regions.iter().flat_map(|region| region.network.routers.values());
+        routers
+            .filter(|router| router.name == name)
+            .map(|router| router.id.clone())
+            .collect()
+    }
+
+    /// The routes of a router, in the order in which they came. Empty if there is no such router.
+    pub fn router_routes(&self, id: &str) -> Vec<(IpNet, IpAddr)> {
+        let regions = self.cloud.regions.read();
+        let router = regions.iter().find_map(|region| region.network.routers.get(id));
+        let routes = router.map(|router| router.routes.iter());
+        routes
+            .into_iter()
+            .flatten()
+            .map(|route| (route.destination, route.nexthop))
+            .collect()
+    }
+
+    /// Gives a router these routes and no others, without a look at them, as if somebody else had done it.
+    ///
+    /// # Errors
+    /// If there is no such router.
+    pub fn set_router_routes(&self, id: &str, routes: &[(IpNet, IpAddr)]) -> Result<()> {
+        let mut regions = self.cloud.regions.write();
+        let region = Arc::make_mut(&mut regions)
+            .iter_mut()
+            .find(|region| region.network.routers.contains_key(id))
+            .ok_or_else(|| Error::unknown("router", id))?;
+        region.network.change_router(id, |router| {
+            router.routes = routes
+                .iter()
+                .map(|(destination, nexthop)| Route {
+                    destination: *destination,
+                    nexthop: *nexthop,
+                })
+                .collect();
+        });
+        Ok(())
+    }
+
+    /// Deletes a router with its interfaces and routes.
+    ///
+    /// # Errors
+    /// If there is no such router.
+    pub fn delete_router(&self, id: &str) -> Result<()> {
+        let mut regions = self.cloud.regions.write();
+        let region = Arc::make_mut(&mut regions)
+            .iter_mut()
+            .find(|region| region.network.routers.contains_key(id))
+            .ok_or_else(|| Error::unknown("router", id))?;
+        let interfaces: Vec<String> = region.network.ports_of(id).map(|port| port.id.clone()).collect();
+        for port in interfaces {
+            region.delete_port(&port)?;
+        }
+        region.network.routers.remove(id);
+        Ok(())
+    }
+
+    /// The networks of a port's address pairs. Empty if there is no such port.
+    pub fn address_pairs(&self, port: &str) -> Vec<String> {
+        let regions = self.cloud.regions.read();
+        let port = regions.iter().find_map(|region| region.network.ports.get(port));
+        let pairs = port.map(|port| port.address_pairs.iter());
+        pairs
+            .into_iter()
+            .flatten()
+            .map(|(address, _)| address.clone())
+            .collect()
+    }
+    /// Gives a port address pairs of these networks and no others, as if somebody else had done it.
+    ///
+    /// # Errors
+    /// If there is no such port.
+    pub fn set_address_pairs(&self, port: &str, networks: &[&str]) -> Result<()> {
+        let mut regions = self.cloud.regions.write();
+        let region = Arc::make_mut(&mut regions)
+            .iter_mut()
+            .find(|region| region.network.ports.contains_key(port))
+            .ok_or_else(|| Error::unknown("port", port))?;
+        region.network.change_port(port, |port| {
+            let mac = port.mac.clone();
+            port.address_pairs = networks
+                .iter()
+                .map(|network| ((*network).to_owned(), mac.clone()))
+                .collect();
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,342 @@
+//! Load balancers that answer on loopback and lead to their members.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use ccm_sim::openstack::{Config, Forward, ServerSpec};
+use reqwest::Method;
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use crate::client::Session;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A cloud whose networks are 127.N.0.0/17 and 127.N.128.0/24, so that tests that run at once do not meet.
+async fn on_loopback(number: u8) -> Session {
+    let mut config = Config {
+        private_subnet: format!("127.{number}.0.0/17").parse().unwrap(),
+        public_subnet: format!("127.{number}.128.0/24").parse().unwrap(),
+        ..Config::default()
+    };
+    config.settings.load_balancing.forward = true;
+    Session::with(config).await
+}
+
+/// Something that answers every connection with its name, until it is dropped.
+struct Member {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Member {
+    async fn start(address: [u8; 4], name: &'static str) -> Self {
+        let socket = TcpListener::bind((Ipv4Addr::from(address), 0)).await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let task = tokio::spawn(async move {
+            loop {
+                let (mut client, _) = socket.accept().await.unwrap();
+                // The other side may not want it.
+                let _sent = client.write_all(name.as_bytes()).await;
+            }
+        });
+        Self { address, task }
+    }
+
+    fn json(&self, weight: u64) -> Value {
+        json!({"address": self.address.ip(), "protocol_port": self.address.port(), "weight": weight})
+    }
+}
+
+/// A port on which nothing listens at an address of this machine.
+async fn free_port(address: [u8; 4]) -> u16 {
+    let socket = TcpListener::bind((Ipv4Addr::from(address), 0)).await.unwrap();
+    socket.local_addr().unwrap().port()
+}
+
+/// What is said at an address; nothing if nobody answers, or the connection is closed without a word.
+async fn said(address: SocketAddr) -> Option<String> {
+    let mut stream = TcpStream::connect(address).await.ok()?;
+    let mut text = String::new();
+    let _read = stream.read_to_string(&mut text).await;
+    (!text.is_empty()).then_some(text)
+}
+
+async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+    let wait = async {
+        loop {
+            if let Some(found) = check().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let found = tokio::time::timeout(LIMIT, wait).await;
+    found.unwrap_or_else(|_| panic!("not within {LIMIT:?}: {what}"))
+}
+
+async fn silent(address: SocketAddr) {
+    eventually("nobody answers", async || {
+        TcpStream::connect(address).await.is_err().then_some(())
+    })
+    .await;
+}
+
+/// A load balancer as it was made.
+struct Balancer {
+    id: String,
+    port_id: String,
+    listener: String,
+    pool: String,
+    front: SocketAddr,
+}
+
+impl Session {
+    /// One port that leads to these members.
+    async fn balancing(&self, listener: Value, members: &[Value]) -> Balancer {
+        let subnet = self.neutron("/subnets?name=private-0").await;
+        let mut listener = listener;
+        let protocol = listener["protocol"].as_str().unwrap_or("TCP").to_owned();
+        listener["protocol"] = json!(protocol);
+        listener["default_pool"] =
+            json!({"name": "p", "protocol": protocol, "lb_algorithm": "ROUND_ROBIN", "members": members});
+        let lb = json!({
+            "name": "web", "vip_subnet_id": subnet.at("/subnets/0/id"), "listeners": [listener],
+        });
+        let made = self
+            .lb(Method::POST, "/loadbalancers", json!({ "loadbalancer": lb }))
+            .await;
+        assert_eq!(made.status, 201, "{}", made.text);
+        let of = |name: &str| made.at(&format!("/loadbalancer/{name}")).to_owned();
+        let port = listener["protocol_port"].as_u64().unwrap();
+        let vip: IpAddr = of("vip_address").parse().unwrap();
+        Balancer {
+            id: of("id"),
+            port_id: of("vip_port_id"),
+            listener: of("listeners/0/id"),
+            pool: of("pools/0/id"),
+            front: SocketAddr::new(vip, u16::try_from(port).unwrap()),
+        }
+    }
+
+    /// Waits until the only forward is like this.
+    async fn forward(&self, what: &str, like: impl Fn(&Forward) -> bool) -> Forward {
+        eventually(what, async || match self.cloud.forwards().as_slice() {
+            [one] if like(one) => Some(one.clone()),
+            _ => None,
+        })
+        .await
+    }
+}
+
+#[tokio::test]
+async fn members_answer_in_turn_at_the_virtual_address_until_it_is_deleted() {
+    let session = on_loopback(101).await;
+    let (one, two) = (
+        Member::start([127, 101, 1, 1], "one").await,
+        Member::start([127, 101, 1, 2], "two").await,
+    );
+    let resting = Member::start([127, 101, 1, 3], "resting").await;
+    let port = free_port([127, 101, 0, 1]).await;
+    let members = [one.json(1), two.json(1), resting.json(0)];
+    let made = session
+        .balancing(json!({ "protocol_port": port }), &members)
+        .await;
+    let first = eventually("an answer", async || said(made.front).await).await;
+    let mut answers = vec![first];
+    for _ in 0..5 {
+        answers.push(said(made.front).await.unwrap());
+    }
+    answers.sort();
+    assert_eq!(answers, ["one", "one", "one", "two", "two", "two"]);
+
+    // One that does not answer is passed over.
+    drop(one);
+    eventually("the other one only", async || {
+        let answers = [said(made.front).await?, said(made.front).await?];
+        (answers == ["two", "two"]).then_some(())
+    })
+    .await;
+
+    // Who leaves and who joins.
+    let joined = Member::start([127, 101, 1, 4], "joined").await;
+    let path = format!("/pools/{}/members", made.pool);
+    let answer = session
+        .lb(Method::PUT, &path, json!({ "members": [joined.json(1)] }))
+        .await;
+    assert_eq!(answer.status, 202, "{}", answer.text);
+    eventually("the one that joined", async || {
+        said(made.front).await.filter(|name| name == "joined")
+    })
+    .await;
+    assert_eq!(said(made.front).await.as_deref(), Some("joined"));
+
+    let path = format!("/loadbalancers/{}?cascade=true", made.id);
+    let answer = session.lb(Method::DELETE, &path, Value::Null).await;
+    assert_eq!(answer.status, 204, "{}", answer.text);
+    silent(made.front).await;
+    assert_eq!(session.cloud.forwards(), []);
+}
+
+#[tokio::test]
+async fn floating_address_answers_while_it_leads_to_the_load_balancer() {
+    let session = on_loopback(102).await;
+    let member = Member::start([127, 102, 1, 1], "one").await;
+    let port = free_port([127, 102, 0, 1]).await;
+    let made = session
+        .balancing(json!({ "protocol_port": port }), &[member.json(1)])
+        .await;
+    let address: IpAddr = "127.102.128.9".parse().unwrap();
+    let floating = SocketAddr::new(address, port);
+    eventually("an answer", async || said(made.front).await).await;
+    silent(floating).await;
+    session.cloud.add_floating(&made.port_id, address).unwrap();
+    assert_eq!(
+        eventually("an answer", async || said(floating).await).await,
+        "one"
+    );
+    assert_eq!(
+        session.cloud.floating_addresses(),
+        [(address, Some(made.port_id.clone()))]
+    );
+    session.cloud.remove_floating(address).unwrap();
+    assert_eq!(session.cloud.floating_addresses(), []);
+    silent(floating).await;
+    assert_eq!(said(made.front).await.as_deref(), Some("one"));
+}
+
+#[tokio::test]
+async fn clients_outside_of_the_allowed_ranges_hear_nothing() {
+    let session = on_loopback(103).await;
+    let member = Member::start([127, 103, 1, 1], "one").await;
+    let port = free_port([127, 103, 0, 1]).await;
+    let listener = json!({"protocol_port": port, "allowed_cidrs": ["192.0.2.0/24"]});
+    let made = session.balancing(listener, &[member.json(1)]).await;
+    session
+        .forward("listening", |forward| forward.problem.is_none())
+        .await;
+    assert_eq!(said(made.front).await, None);
+    let change = json!({"listener": {"allowed_cidrs": ["192.0.2.0/24", "127.0.0.0/8"]}});
+    let path = format!("/listeners/{}", made.listener);
+    assert_eq!(session.lb(Method::PUT, &path, change).await.status, 200);
+    eventually("an answer", async || said(made.front).await).await;
+}
+
+#[tokio::test]
+async fn nothing_answers_unless_it_is_switched_on_and_the_load_balancer_works() {
+    let session = on_loopback(104).await;
+    session
+        .cloud
+        .configure(|settings| settings.load_balancing.forward = false);
+    let member = Member::start([127, 104, 1, 1], "one").await;
+    let port = free_port([127, 104, 0, 1]).await;
+    let made = session
+        .balancing(json!({ "protocol_port": port }), &[member.json(1)])
+        .await;
+    assert!(TcpStream::connect(made.front).await.is_err());
+    assert_eq!(session.cloud.forwards(), []);
+
+    let switch = |on: bool| json!({"load_balancing": {"forward": on}});
+    let answer = session.sim(Method::PATCH, "/settings", switch(true)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    eventually("an answer", async || said(made.front).await).await;
+    let shown = session
+        .sim(Method::GET, "/load_balancers/forwards", Value::Null)
+        .await;
+    assert_eq!(shown.at("/forwards/0/address"), made.front.to_string());
+    assert_eq!(shown.at("/forwards/0/listener_id"), made.listener);
+
+    session.cloud.set_provisioning_status(&made.id, "ERROR").unwrap();
+    silent(made.front).await;
+    session.cloud.set_provisioning_status(&made.id, "ACTIVE").unwrap();
+    eventually("an answer", async || said(made.front).await).await;
+    let off = Map::from_iter([("admin_state_up".to_owned(), json!(false))]);
+    session.cloud.patch_object(&made.listener, &off).unwrap();
+    silent(made.front).await;
+    let on = Map::from_iter([("admin_state_up".to_owned(), json!(true))]);
+    session.cloud.patch_object(&made.listener, &on).unwrap();
+    eventually("an answer", async || said(made.front).await).await;
+
+    session.sim(Method::PATCH, "/settings", switch(false)).await;
+    silent(made.front).await;
+}
+
+#[tokio::test]
+async fn a_place_that_cannot_be_had_is_named_and_taken_when_it_is_free() {
+    let session = on_loopback(105).await;
+    let member = Member::start([127, 105, 1, 1], "one").await;
+    // The first address that the subnet gives; somebody else is there already.
+    let taken = TcpListener::bind("127.105.0.2:0").await.unwrap();
+    let place = taken.local_addr().unwrap();
+    let made = session
+        .balancing(json!({ "protocol_port": place.port() }), &[member.json(1)])
+        .await;
+    assert_eq!(made.front, place);
+    let forward = session
+        .forward("a problem", |forward| forward.problem.is_some())
+        .await;
+    let problem = forward.problem.unwrap();
+    assert!(
+        problem.contains(&format!("cannot listen on {place}: ")),
+        "{problem}"
+    );
+    drop(taken);
+    eventually("an answer", async || said(place).await).await;
+    session
+        .forward("no problem", |forward| forward.problem.is_none())
+        .await;
+}
+
+#[tokio::test]
+async fn what_would_need_more_than_passing_bytes_on_is_named() {
+    let session = on_loopback(106).await;
+    let member = json!({"address": "127.106.1.1", "protocol_port": 30000});
+    session
+        .balancing(json!({"protocol_port": 5353, "protocol": "UDP"}), &[member])
+        .await;
+    let forward = session
+        .forward("a problem", |forward| forward.problem.is_some())
+        .await;
+    assert_eq!(
+        forward.problem.unwrap(),
+        "listeners of protocol UDP are not forwarded"
+    );
+}
+
+#[tokio::test]
+async fn addresses_outside_of_loopback_are_left_alone() {
+    let mut config = Config::default();
+    config.settings.load_balancing.forward = true;
+    let session = Session::with(config).await;
+    session.cloud.create_server(&ServerSpec::named("node-1")).unwrap();
+    let member = json!({"address": "10.0.0.2", "protocol_port": 30000});
+    let made = session.balancing(json!({"protocol_port": 8080}), &[member]).await;
+    assert!(!made.front.ip().is_loopback());
+    // A second one, on loopback, shows that the first was looked at.
+    let subnet = json!({"name": "loop", "cidr": "127.107.0.0/24"});
+    let answer = session
+        .sim(Method::POST, "/networks/private/subnets", subnet)
+        .await;
+    let port = free_port([127, 107, 0, 1]).await;
+    let lb = json!({
+        "vip_subnet_id": answer.at("/id"),
+        "listeners": [{"protocol": "TCP", "protocol_port": port}],
+    });
+    let made = session
+        .lb(Method::POST, "/loadbalancers", json!({ "loadbalancer": lb }))
+        .await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let forward = session.forward("the second one only", |_| true).await;
+    assert_eq!(
+        forward.address.ip().to_string(),
+        made.at("/loadbalancer/vip_address")
+    );
+}

@@ -1,0 +1,249 @@
+//! What came of each node's routes, and what its condition should say.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+use ccm_core::{
+    Error, ErrorKind,
+    routes::{Desired, Obstacle, RouteNode, RoutePlan, Want, WantedRoute},
+};
+
+use super::holds::Key;
+use crate::{
+    controllers::node_object::UNINITIALIZED_TAINT,
+    informers::node::{NetworkCondition, NodeObject},
+};
+
+/// What came of one podCIDR of one node.
+#[derive(Clone, Debug)]
+pub(super) enum Outcome {
+    /// Its route is there, and everything beside it.
+    Done,
+    /// It is not, or not all of it.
+    Failed(Error),
+    /// Nothing was tried yet.
+    Pending,
+}
+
+/// A podCIDR, and what came of it.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) node: Arc<RouteNode>,
+    pub(super) destination: String,
+    pub(super) outcome: Outcome,
+    /// Whether this is a failure of an attempt, and not something that was known beforehand.
+    pub(super) tried: bool,
+}
+
+/// What came of everything that is due. `results`: of what was tried; `waiting`: of what was not, and why.
+pub(super) fn items(
+    desired: &Desired,
+    plan: &RoutePlan,
+    results: &HashMap<Key, Result<(), Error>>,
+    waiting: &HashMap<Key, Error>,
+) -> Vec<Item> {
+    let of_route = |place: usize, route: &WantedRoute| {
+        if plan.done.get(place).copied().unwrap_or_default() {
+            return (Outcome::Done, false);
+        }
+        let key = Key::want(route);
+        match (results.get(&key), waiting.get(&key)) {
+            (Some(Ok(())), _) => (Outcome::Done, true),
+            (Some(Err(error)), _) => (Outcome::Failed(error.clone()), true),
+            (None, Some(error)) => (Outcome::Failed(error.clone()), false),
+            (None, None) => (Outcome::Pending, false),
+        }
+    };
+    let each = desired.due.iter().enumerate().map(|(i, due)| {
+        let (outcome, tried) = match &due.want {
+            Want::Route(place) => match desired.wanted.get(*place) {
+                Some(route) => of_route(*place, route),
+                None => (Outcome::Pending, false),
+            },
+            Want::Obstacle(obstacle) => (of_obstacle(obstacle, plan.there.get(i).copied()), false),
+        };
+        Item {
+            node: Arc::clone(&due.node),
+            destination: due.destination.to_string(),
+            outcome,
+            tried,
+        }
+    });
+    each.collect()
+}
+
+fn of_obstacle(obstacle: &Obstacle, there: Option<bool>) -> Outcome {
+    let failed = |text: String| Outcome::Failed(Error::new(ErrorKind::InvalidSpec, text));
+    match obstacle {
+        // Nothing runs on it yet, and it will be looked at when it has addresses.
+        Obstacle::Waiting => Outcome::Pending,
+        Obstacle::NoNextHop(error) => Outcome::Failed(error.clone()),
+        Obstacle::Taken(owner) => failed(format!("the older node {} has the same podCIDR", owner.view.name)),
+        Obstacle::Outside(_) if there == Some(true) => Outcome::Done,
+        Obstacle::Outside(_) => {
+            failed("it is outside --cluster-cidr, and only routes inside are made".to_owned())
+        }
+    }
+}
+
+/// What the condition of each node should say: whether all of its routes are there. Nodes for which that is not known
+/// are left out.
+pub(super) fn verdicts(items: &[Item]) -> Vec<(Arc<RouteNode>, bool)> {
+    let mut nodes: BTreeMap<&str, (&Arc<RouteNode>, Option<bool>)> = BTreeMap::new();
+    for item in items {
+        let verdict = match item.outcome {
+            Outcome::Done => Some(true),
+            Outcome::Failed(_) => Some(false),
+            Outcome::Pending => None,
+        };
+        nodes
+            .entry(item.node.view.uid.as_str())
+            .and_modify(|(_, all)| {
+                // One that is missing is enough; one that is unknown leaves all unknown.
+                *all = match (*all, verdict) {
+                    (Some(false), _) | (_, Some(false)) => Some(false),
+                    (None, _) | (_, None) => None,
+                    _ => Some(true),
+                };
+            })
+            .or_insert((&item.node, verdict));
+    }
+    let known = nodes.into_values();
+    known
+        .filter_map(|(node, verdict)| Some((Arc::clone(node), verdict?)))
+        .collect()
+}
+
+/// Whether a node's condition has to be written, so that it says whether all routes are there.
+pub(super) fn must_write(have: NetworkCondition, available: bool) -> bool {
+    match have {
+        NetworkCondition::RouteCreated => !available,
+        NetworkCondition::NoRouteCreated => available,
+        NetworkCondition::Absent | NetworkCondition::Other => true,
+    }
+}
+
+/// The node as routes see it; `None` if it has no podCIDRs.
+pub(super) fn view(node: &NodeObject) -> Option<RouteNode> {
+    if node.pod_cidrs.is_empty() {
+        return None;
+    }
+    Some(RouteNode {
+        view: Arc::clone(&node.view),
+        addresses: node.addresses.clone(),
+        pod_cidrs: node.pod_cidrs.to_vec(),
+        created: node
+            .meta
+            .creation_timestamp
+            .as_ref()
+            .map_or(0, |created| created.0.as_second()),
+        uninitialized: node.has_taint(UNINITIALIZED_TAINT),
+    })
+}
+
+/// What of a node matters here, as a number; `None` if there is nothing that a route could be made of.
+pub(super) fn fingerprint(node: &NodeObject, hasher: &RandomState) -> Option<u64> {
+    if node.pod_cidrs.is_empty() {
+        return None;
+    }
+    let new = node.has_taint(UNINITIALIZED_TAINT);
+    if new && node.addresses.is_empty() {
+        return None;
+    }
+    let view = &node.view;
+    Some(hasher.hash_one((&view.uid, &view.provider_id, &node.pod_cidrs, &node.addresses)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(change: impl FnOnce(&mut serde_json::Value)) -> NodeObject {
+        let mut node = json!({
+            "metadata": {"name": "n", "uid": "u", "creationTimestamp": "2026-01-02T03:04:05Z"},
+            "spec": {"providerID": "fake://n", "podCIDRs": ["10.244.1.0/24"]},
+            "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
+        });
+        change(&mut node);
+        serde_json::from_value(node).unwrap()
+    }
+
+    #[test]
+    fn only_what_routes_are_made_of_matters() {
+        let hasher = RandomState::new();
+        let print = |change: &dyn Fn(&mut serde_json::Value)| fingerprint(&node(change), &hasher);
+        let plain = print(&|_| {});
+        assert!(plain.is_some());
+        assert_eq!(
+            print(&|node| node["status"]["images"] = json!([{"names": ["x"]}])),
+            plain
+        );
+        assert_eq!(
+            print(&|node| node["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}])),
+            plain
+        );
+        for (path, value) in [
+            ("/status/addresses/0/address", json!("10.0.0.2")),
+            ("/spec/podCIDRs/0", json!("10.244.2.0/24")),
+            ("/spec/providerID", json!("fake://m")),
+            ("/metadata/uid", json!("v")),
+        ] {
+            let changed = print(&|node| *node.pointer_mut(path).unwrap() = value.clone());
+            assert!(changed.is_some() && changed != plain, "{path}");
+        }
+        assert_eq!(print(&|node| node["spec"]["podCIDRs"] = json!([])), None);
+        let new = |node: &mut serde_json::Value| {
+            node["spec"]["taints"] = json!([{"key": UNINITIALIZED_TAINT, "effect": "NoSchedule"}]);
+            node["status"]["addresses"] = json!([]);
+        };
+        assert_eq!(print(&new), None, "nothing can be done for it yet");
+    }
+
+    #[test]
+    fn the_condition_is_written_only_if_it_differs() {
+        use NetworkCondition::{Absent, NoRouteCreated, Other, RouteCreated};
+        for (have, available, write) in [
+            (Absent, true, true),
+            (Absent, false, true),
+            (RouteCreated, true, false),
+            (RouteCreated, false, true),
+            (NoRouteCreated, false, false),
+            (NoRouteCreated, true, true),
+            (Other, true, true),
+            (Other, false, true),
+        ] {
+            assert_eq!(must_write(have, available), write, "{have:?} {available}");
+        }
+    }
+
+    #[test]
+    fn a_node_has_its_routes_when_all_of_them_are_there() {
+        let failed = || Outcome::Failed(Error::new(ErrorKind::Unavailable, "no"));
+        for (outcomes, expected) in [
+            (vec![Outcome::Done], Some(true)),
+            (vec![Outcome::Done, Outcome::Done], Some(true)),
+            (vec![Outcome::Done, failed()], Some(false)),
+            (vec![Outcome::Pending, failed()], Some(false)),
+            (vec![Outcome::Pending, Outcome::Done], None),
+            (vec![Outcome::Done, Outcome::Pending], None),
+        ] {
+            let items: Vec<_> = outcomes
+                .iter()
+                .map(|outcome| Item {
+                    node: Arc::default(),
+                    destination: String::new(),
+                    outcome: outcome.clone(),
+                    tried: true,
+                })
+                .collect();
+            let verdicts: Vec<_> = verdicts(&items).into_iter().map(|(_, all)| all).collect();
+            assert_eq!(verdicts, expected.into_iter().collect::<Vec<_>>(), "{outcomes:?}");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! What is told to people: why a node has no route, and that the routes can not be read. Once per change.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use ccm_core::{Error, ErrorKind, routes::CloudRoute};
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::ObjectReference;
+use tracing::{debug, info, warn};
+
+use super::{
+    COMPONENT,
+    outcome::{Item, Outcome},
+};
+use crate::events::{EventType, Recorder};
+
+/// How many nodes of a pass get an event.
+const EVENTS: usize = 20;
+/// Upstream's reason.
+const FAILED: &str = "FailedToCreateRoute";
+
+/// Tells people.
+pub(super) struct Reports {
+    recorder: Recorder,
+    /// What was told of each node (by uid) and destination.
+    told: HashMap<(String, String), String>,
+    /// Why nothing can be read, as long as nothing can.
+    unreadable: Option<&'static str>,
+    /// Whether it was told that there is no room.
+    full: bool,
+    /// Kinds of failures to delete that were told and have not ended.
+    stuck: BTreeSet<&'static str>,
+    held: bool,
+    foreign_family: bool,
+}
+
+impl Reports {
+    pub(super) fn new(recorder: Recorder) -> Self {
+        Self {
+            recorder,
+            told: HashMap::new(),
+            unreadable: None,
+            full: false,
+            stuck: BTreeSet::new(),
+            held: false,
+            foreign_family: false,
+        }
+    }
+
+    /// The routes could not be read.
+    pub(super) fn unreadable(&mut self, error: &Error) {
+        let kind = error.kind().as_str();
+        let report = error.report();
+        if self.unreadable.replace(kind) == Some(kind) {
+            debug!(
+                controller = COMPONENT,
+                kind,
+                error = report,
+                "Still could not read the routes"
+            );
+        } else {
+            warn!(
+                controller = COMPONENT,
+                kind,
+                error = report,
+                "Could not read the routes; nothing is changed until they can be read"
+            );
+        }
+    }
+
+    /// They could be read.
+    pub(super) fn readable(&mut self) {
+        if self.unreadable.take().is_some() {
+            info!(controller = COMPONENT, "The routes can be read again");
+        }
+    }
+
+    /// What came of everything that is due. `took`: how long the attempt took.
+    pub(super) fn outcomes(&mut self, items: &[Item], took: Duration) {
+        let mut told = HashMap::new();
+        let (mut events, mut left_out) = (0_usize, 0_usize);
+        let is_quota = |error: &Error| error.kind() == ErrorKind::QuotaExceeded;
+        let failures = || {
+            items.iter().filter_map(|item| match &item.outcome {
+                Outcome::Failed(error) => Some((item, error)),
+                Outcome::Done | Outcome::Pending => None,
+            })
+        };
+        for (item, error) in failures().filter(|(_, error)| !is_quota(error)) {
+            let key = (item.node.view.uid.clone(), item.destination.clone());
+            let news = error.message().to_owned();
+            if self.told.get(&key) != Some(&news) {
+                if events < EVENTS {
+                    events += 1;
+                    self.publish(item, error, took, "");
+                } else {
+                    left_out += 1;
+                }
+            }
+            told.insert(key, news);
+        }
+        self.told = told;
+        if left_out > 0 {
+            info!(
+                controller = COMPONENT,
+                nodes = left_out,
+                "Further nodes have no route either and get no event"
+            );
+        }
+        // One for all, at the oldest one: each new node would say the same.
+        let mut without_room = failures().filter(|(_, error)| is_quota(error));
+        match without_room.next() {
+            Some((item, error)) if !self.full => {
+                self.full = true;
+                let others = without_room.count();
+                let more = match others {
+                    0 => String::new(),
+                    _ => format!(" ({others} more routes have no room either)"),
+                };
+                self.publish(item, error, took, &more);
+                warn!(
+                    controller = COMPONENT,
+                    node = item.node.view.name,
+                    routes = others + 1,
+                    error = error.report(),
+                    "There is no room for more routes; the oldest nodes have theirs"
+                );
+            }
+            Some(_) => {}
+            None => self.full = false,
+        }
+    }
+
+    fn publish(&self, item: &Item, error: &Error, took: Duration, more: &str) {
+        let view = &item.node.view;
+        let object = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(view.name.clone()),
+            uid: Some(view.uid.clone()),
+            ..ObjectReference::default()
+        };
+        let took = if item.tried { took } else { Duration::ZERO };
+        let message = message(item, error, took, more);
+        self.recorder
+            .publish(object, EventType::Warning, FAILED, &message);
+        debug!(
+            controller = COMPONENT,
+            node = view.name,
+            message,
+            "A node has no route"
+        );
+    }
+
+    /// What became of routes that were to go.
+    pub(super) fn deletions<'a>(
+        &mut self,
+        results: impl Iterator<Item = (&'a CloudRoute, &'a ccm_core::Result<()>)>,
+    ) {
+        for (route, result) in results {
+            match result {
+                Ok(()) => self.stuck.clear(),
+                Err(error) if self.stuck.insert(error.kind().as_str()) => warn!(
+                    controller = COMPONENT,
+                    route = %route,
+                    error = error.report(),
+                    "Could not delete a route, trying again"
+                ),
+                Err(error) => debug!(
+                    controller = COMPONENT,
+                    route = %route,
+                    error = error.report(),
+                    "Could not delete a route"
+                ),
+            }
+        }
+    }
+
+    /// So many routes stay because no node has a podCIDR.
+    pub(super) fn held(&mut self, routes: usize) {
+        let held = routes > 0;
+        if held && !self.held {
+            warn!(
+                controller = COMPONENT,
+                routes, "No node has a podCIDR: routes that nobody wants are not deleted"
+            );
+        }
+        self.held = held;
+    }
+
+    /// Whether a podCIDR has no cluster CIDR of its family.
+    pub(super) fn foreign_family(&mut self, example: Option<IpNet>) {
+        if let Some(example) = example
+            && !self.foreign_family
+        {
+            warn!(
+                controller = COMPONENT,
+                pod_cidr = %example,
+                "Nodes have podCIDRs of a family that --cluster-cidr does not name: no routes are made for them"
+            );
+        }
+        self.foreign_family = example.is_some();
+    }
+}
+
+/// In upstream's words.
+fn message(item: &Item, error: &Error, took: Duration, more: &str) -> String {
+    let view = &item.node.view;
+    // To the millisecond; what is finer says nothing.
+    let took = Duration::from_millis(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+    format!(
+        "Could not create route {} {} for node {} after {took:?}: {}{more}",
+        view.uid,
+        item.destination,
+        view.name,
+        error.report()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use std::sync::Arc;
+
+    use ccm_core::{NodeView, routes::RouteNode};
+
+    use super::*;
+
+    #[test]
+    fn messages_are_upstreams() {
+        let item = Item {
+            node: Arc::new(RouteNode {
+                view: Arc::new(NodeView {
+                    name: "n1".to_owned(),
+                    uid: "u1".to_owned(),
+                    ..NodeView::default()
+                }),
+                ..RouteNode::default()
+            }),
+            destination: "10.244.1.0/24".to_owned(),
+            outcome: Outcome::Pending,
+            tried: true,
+        };
+        let error = Error::new(ErrorKind::InvalidSpec, "no such next hop");
+        assert_eq!(
+            message(&item, &error, Duration::from_micros(1_234_567), ""),
+            "Could not create route u1 10.244.1.0/24 for node n1 after 1.234s: no such next hop"
+        );
+    }
+}

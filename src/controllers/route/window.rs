@@ -1,0 +1,70 @@
+//! When changes of nodes are looked at: soon, but a burst of them once.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long after a change the next one is waited for.
+const QUIET: Duration = Duration::from_millis(100);
+/// So many changes are a burst.
+const BURST: u32 = 5;
+/// How long after a change of a burst the next one is waited for.
+const BURST_QUIET: Duration = Duration::from_secs(1);
+/// Longest wait after the first change.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Changes that were not looked at yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Window {
+    /// The first change, the last one and how many.
+    open: Option<(Instant, Instant, u32)>,
+}
+
+impl Window {
+    /// One more.
+    pub(super) fn note(&mut self, now: Instant) {
+        self.open = Some(match self.open {
+            None => (now, now, 1),
+            Some((first, _, count)) => (first, now, count.saturating_add(1)),
+        });
+    }
+
+    /// When they are to be looked at, if there are any.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let (first, last, count) = self.open?;
+        let quiet = if count > BURST { BURST_QUIET } else { QUIET };
+        Some((last + quiet).min(first + LONGEST))
+    }
+
+    /// They are looked at now.
+    pub(super) fn close(&mut self) {
+        self.open = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_change_is_looked_at_soon_and_a_burst_when_it_is_over() {
+        let start = Instant::now();
+        let mut window = Window::default();
+        assert_eq!(window.due(), None);
+        window.note(start);
+        assert_eq!(window.due(), Some(start + QUIET));
+        for i in 1..100 {
+            window.note(start + Duration::from_millis(50 * i));
+        }
+        assert_eq!(
+            window.due(),
+            Some(start + Duration::from_millis(50 * 99) + BURST_QUIET)
+        );
+        for i in 1..1000 {
+            window.note(start + Duration::from_millis(50 * i));
+        }
+        assert_eq!(window.due(), Some(start + LONGEST), "but not for ever");
+        window.close();
+        assert_eq!(window.due(), None);
+    }
+}

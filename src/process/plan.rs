@@ -1,0 +1,114 @@
+//! `plan`: one look at cluster and cloud, printed.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use ccm_core::{
+    BuildContext, Freshness, Priority,
+    client::{ClientMetrics, Fence},
+    load_balancer::Ask,
+    plan::PlanMetrics,
+};
+use prometheus_client::registry::Registry;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::{StartProblems, api_client, requests::ApiRequests};
+use crate::{
+    options::{Output, PlanRequest},
+    review::{self, Cluster, Looker, Scope},
+};
+
+/// For the cloud to let us in. The provider has deadlines of its own.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// What would be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// To be printed.
+    pub text: String,
+    /// 0: nothing to do. 2: something to do. 3: nothing but differences that would be left as they are. 1: not everything
+    /// could be found out.
+    pub exit_code: u8,
+}
+
+/// Says what [`run`](crate::run) would do now. Writes nothing, neither to the cloud nor to the cluster.
+///
+/// # Errors
+/// If nothing could be found out: flags or config are wrong, API server or cloud can not be reached, or there is no such
+/// Service.
+pub async fn plan(request: &PlanRequest) -> anyhow::Result<Planned> {
+    // As for a process that runs; someone else may have chosen another one before.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let config = &request.config;
+    for warning in &config.warnings {
+        warn!(warning, "Command line");
+    }
+    // Never opened: whatever is tried, nothing is written.
+    let fence = Fence::standby();
+    let mut registry = Registry::default();
+    let context = BuildContext {
+        cloud_config: config.cloud_config.clone(),
+        cluster_name: config.cluster_name.clone(),
+        user_agent: config.user_agent.clone(),
+        metrics: ClientMetrics::register(&mut registry),
+        plan: PlanMetrics::register(&mut registry),
+        fence: fence.clone(),
+    };
+    let mut problems = Vec::new();
+    if let Err(error) = (config.provider.validate)(&context) {
+        problems.push(error.report());
+    }
+    let loaded = api_client::load(&config.api_server, &config.version).await;
+    let api_config = match loaded {
+        Ok(api_config) if problems.is_empty() => api_config,
+        Ok(_) => return Err(StartProblems(problems).into()),
+        Err(problem) => {
+            problems.push(problem);
+            return Err(StartProblems(problems).into());
+        }
+    };
+    let client = api_client::build(
+        api_config,
+        config.api_server.limit,
+        &fence,
+        &ApiRequests::default(),
+    )?;
+    let cloud = timeout(CONNECT_TIMEOUT, (config.provider.build)(context))
+        .await
+        .map_err(|_| anyhow!("no answer in time"))
+        .and_then(|built| built.map_err(|error| anyhow!(error.report())))
+        .with_context(|| format!("can not connect to the cloud ({})", config.provider.name))?;
+    info!(cloud = cloud.scope(), "Connected to the cloud");
+    let cluster = Cluster::read(&client, config, &*cloud).await?;
+    let marks = review::marks(&client, config, &*cloud).await?;
+    info!(
+        nodes = cluster.nodes.len(),
+        services = cluster.concerned(),
+        "Read the cluster, comparing it with the cloud"
+    );
+    let scope = match &request.service {
+        None => Scope::Everything,
+        Some((namespace, name)) => Scope::Service {
+            namespace: namespace.clone(),
+            name: name.clone(),
+        },
+    };
+    let looker = Looker {
+        cloud: &*cloud,
+        config,
+        marks: &marks,
+    };
+    let ask = Ask {
+        freshness: Freshness::now(),
+        priority: Priority::User,
+    };
+    let review = looker.look(&cluster, &scope, ask).await?;
+    Ok(Planned {
+        text: match request.output {
+            Output::Text => review::as_text(&review),
+            Output::Json => review::as_json(&review, config.provider.name)?,
+        },
+        exit_code: review.summary().verdict().exit_code(),
+    })
+}

@@ -1,0 +1,287 @@
+//! The API server is asked who a client is, and what it may do.
+
+use std::{
+    fmt::{self, Debug},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
+
+use ccm_core::error::report;
+use k8s_openapi::api::{
+    authentication::v1::{TokenReview, TokenReviewSpec},
+    authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
+};
+use kube::{Api, Client, Resource, api::PostParams};
+use prometheus_client::{
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::Registry,
+};
+use rand::Rng;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
+use tracing::{debug, info, warn};
+
+use super::{cache::Cache, user::User};
+use crate::options::AccessConfig;
+
+/// Questions that are under way at once. Those of a few scrapers; more than this are somebody's attack.
+const AT_ONCE: usize = 64;
+/// One question, all tries together: no scraper waits longer.
+pub(super) const LIMIT: Duration = Duration::from_secs(10);
+/// The same for whoever asks it, so that the failure is told before others give up waiting.
+const ANSWER_LIMIT: Duration = Duration::from_secs(9);
+/// How often a question is asked at most.
+const TRIES: u32 = 5;
+/// The pause before the second try; each further one is half as long again, a fifth more or less.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Whom to ask.
+#[derive(Clone)]
+pub(crate) struct Reviewers {
+    /// Who a client is.
+    pub(crate) authentication: Client,
+    /// What it may do.
+    pub(crate) authorization: Client,
+    /// Whether the cluster must tell which authorities vouch for clients: its refusal ends the program.
+    pub(crate) lookup_required: bool,
+}
+
+impl Debug for Reviewers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reviewers").finish_non_exhaustive()
+    }
+}
+
+/// What a client may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) allowed: bool,
+    /// Why, in the words of the API server.
+    pub(super) reason: String,
+}
+
+/// Asks, and remembers the answers.
+#[derive(Debug)]
+pub(super) struct Reviews {
+    token_ttl: Duration,
+    allowed_ttl: Duration,
+    denied_ttl: Duration,
+    tokens: Cache<Option<User>>,
+    rights: Cache<Verdict>,
+    under_way: Semaphore,
+    authentication: Asked,
+    authorization: Asked,
+}
+
+type CodeLabel = [(&'static str, String); 1];
+
+/// How one kind of question goes.
+#[derive(Debug)]
+struct Asked {
+    what: &'static str,
+    failing: AtomicBool,
+    total: Family<CodeLabel, Counter>,
+    duration: Family<CodeLabel, Histogram>,
+}
+
+impl Reviews {
+    pub(super) fn new(config: &AccessConfig, registry: &mut Registry) -> Self {
+        Self {
+            token_ttl: config.token_ttl,
+            allowed_ttl: config.allowed_ttl,
+            denied_ttl: config.denied_ttl,
+            tokens: Cache::default(),
+            rights: Cache::default(),
+            under_way: Semaphore::new(AT_ONCE),
+            authentication: Asked::new("who clients are", "authn", "TokenReview", registry),
+            authorization: Asked::new("what clients may do", "authz", "SubjectAccessReview", registry),
+        }
+    }
+
+    /// Whom the token stands for; `None` if it is not valid.
+    ///
+    /// # Errors
+    /// It could not be found out.
+    pub(super) async fn who(&self, client: &Client, token: &str) -> Result<Option<User>, String> {
+        let ask = async {
+            let review = TokenReview {
+                spec: TokenReviewSpec {
+                    token: Some(token.to_owned()),
+                    ..TokenReviewSpec::default()
+                },
+                ..TokenReview::default()
+            };
+            let status = self
+                .ask(&self.authentication, client, &review)
+                .await?
+                .status
+                .unwrap_or_default();
+            if let Some(error) = status.error.filter(|error| !error.is_empty()) {
+                debug!(error, "The API server does not accept a client's token");
+            }
+            let user = status.user.filter(|_| status.authenticated == Some(true));
+            Ok((user.map(User::of_review), self.token_ttl))
+        };
+        self.tokens.get(token.as_bytes(), ask).await
+    }
+
+    /// Whether the user may do this to the path.
+    ///
+    /// # Errors
+    /// It could not be found out.
+    pub(super) async fn may(
+        &self,
+        client: &Client,
+        user: &User,
+        verb: &str,
+        path: &str,
+    ) -> Result<Verdict, String> {
+        let ask = async {
+            let review = SubjectAccessReview {
+                spec: SubjectAccessReviewSpec {
+                    user: Some(user.name.clone()),
+                    uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
+                    groups: Some(user.groups.clone()),
+                    extra: Some(user.extra.clone()).filter(|extra| !extra.is_empty()),
+                    non_resource_attributes: Some(NonResourceAttributes {
+                        path: Some(path.to_owned()),
+                        verb: Some(verb.to_owned()),
+                    }),
+                    resource_attributes: None,
+                },
+                ..SubjectAccessReview::default()
+            };
+            let status = self
+                .ask(&self.authorization, client, &review)
+                .await?
+                .status
+                .unwrap_or_default();
+            let verdict = Verdict {
+                allowed: status.allowed && status.denied != Some(true),
+                reason: status.reason.unwrap_or_default(),
+            };
+            let ttl = match verdict.allowed {
+                true => self.allowed_ttl,
+                false => self.denied_ttl,
+            };
+            Ok((verdict, ttl))
+        };
+        let question = serde_json::to_vec(&(user, verb, path)).map_err(|error| error.to_string())?;
+        self.rights.get(&question, ask).await
+    }
+
+    async fn ask<K: Review>(&self, asked: &Asked, client: &Client, review: &K) -> Result<K, String> {
+        let answer = match timeout(ANSWER_LIMIT, self.try_to_ask(asked, client, review)).await {
+            Ok(answer) => answer,
+            Err(_) => Err("there was no answer in time".to_owned()),
+        };
+        asked.tell(answer.as_ref().err().map(String::as_str));
+        answer
+    }
+
+    async fn try_to_ask<K: Review>(&self, asked: &Asked, client: &Client, review: &K) -> Result<K, String> {
+        let _turn = self
+            .under_way
+            .acquire()
+            .await
+            .map_err(|error| error.to_string())?;
+        let api: Api<K> = Api::all(client.clone());
+        let mut pause = FIRST_PAUSE;
+        let mut tries = 1;
+        loop {
+            let began = Instant::now();
+            let answer = api.create(&PostParams::default(), review).await;
+            asked.count(&answer, began.elapsed());
+            let error = match answer {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            if tries == TRIES || !may_pass(&error) {
+                return Err(report(&error));
+            }
+            debug!(
+                error = report(&error),
+                what = asked.what,
+                "Asking the API server again"
+            );
+            sleep(jittered(pause)).await;
+            pause = pause.mul_f64(1.5);
+            tries += 1;
+        }
+    }
+}
+
+/// A question in the form of an object.
+trait Review: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned {}
+
+impl Review for TokenReview {}
+impl Review for SubjectAccessReview {}
+
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(rand::rng().random_range(0.8..=1.2))
+}
+
+/// Whether the next try may come to something else.
+fn may_pass(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        kube::Error::BuildRequest(_) | kube::Error::SerdeError(_) => false,
+        _ => true,
+    }
+}
+
+impl Asked {
+    fn new(what: &'static str, name: &str, kind: &str, registry: &mut Registry) -> Self {
+        let asked = Self {
+            what,
+            failing: AtomicBool::new(false),
+            total: Family::default(),
+            duration: Family::new_with_constructor(|| {
+                Histogram::new([0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0])
+            }),
+        };
+        registry.register(
+            format!("apiserver_delegated_{name}_request"),
+            format!("Requests of kind {kind} to the API server, by the code of the answer"),
+            asked.total.clone(),
+        );
+        registry.register(
+            format!("apiserver_delegated_{name}_request_duration_seconds"),
+            format!("Duration of requests of kind {kind}, by the code of the answer"),
+            asked.duration.clone(),
+        );
+        asked
+    }
+
+    fn count<K>(&self, answer: &kube::Result<K>, took: Duration) {
+        let code = match answer {
+            Ok(_) => "201".to_owned(),
+            Err(kube::Error::Api(status)) => status.code.to_string(),
+            Err(_) => "<error>".to_owned(),
+        };
+        let label = [("code", code)];
+        self.total.get_or_create(&label).inc();
+        self.duration.get_or_create(&label).observe(took.as_secs_f64());
+    }
+
+    /// Says once in the log that it does not work, and once that it does again.
+    fn tell(&self, failure: Option<&str>) {
+        let failed = self.failing.swap(failure.is_some(), Relaxed);
+        match failure {
+            Some(error) if !failed => warn!(
+                error,
+                what = self.what,
+                "The API server can not be asked about clients"
+            ),
+            None if failed => info!(what = self.what, "The API server answers about clients again"),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "reviews_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,280 @@
+//! What is served on which path.
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request};
+use prometheus_client::metrics::{counter::Counter, family::Family};
+use rustls::pki_types::CertificateDer;
+
+use super::{
+    Shown,
+    access::{Access, Asking, Reviewers},
+    health::{self, Endpoint},
+    metrics,
+    slis::Slis,
+};
+
+/// Every path that is served, for whoever looks around.
+pub(super) const PATHS: [&str; 8] = [
+    "/configz",
+    "/flagz",
+    "/healthz",
+    "/livez",
+    "/metrics",
+    "/metrics/slis",
+    "/readyz",
+    "/statusz",
+];
+
+const JSON: &str = "application/json";
+
+/// The other end of a connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// Whether it is on this machine.
+    pub(super) local: bool,
+    /// The certificates that it has shown; nobody has vouched for them yet.
+    pub(super) certificates: Vec<CertificateDer<'static>>,
+}
+
+type RequestLabels = [(&'static str, String); 2];
+
+/// Who answers which path.
+#[derive(Debug)]
+pub(super) struct Routes {
+    pub(super) access: Access,
+    shown: Shown,
+    slis: Slis,
+    requests: Family<RequestLabels, Counter>,
+}
+
+/// What a path stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route<'a> {
+    Health(Endpoint, Option<&'a str>),
+    Metrics,
+    Slis,
+    Configz,
+    Flagz,
+    Statusz,
+}
+
+impl<'a> Route<'a> {
+    fn of(path: &'a str) -> Option<Self> {
+        if let Some((endpoint, check)) = Endpoint::of_path(path) {
+            return Some(Self::Health(endpoint, check));
+        }
+        match path {
+            "/metrics" => Some(Self::Metrics),
+            "/metrics/slis" => Some(Self::Slis),
+            "/configz" => Some(Self::Configz),
+            "/flagz" => Some(Self::Flagz),
+            "/statusz" => Some(Self::Statusz),
+            _ => None,
+        }
+    }
+
+    fn allows(self, method: &Method) -> bool {
+        matches!(*method, Method::GET | Method::HEAD) || (self == Self::Slis && method == Method::DELETE)
+    }
+
+    /// The metric label.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Health(endpoint, _) => endpoint.name(),
+            Self::Metrics => "metrics",
+            Self::Slis => "slis",
+            Self::Configz => "configz",
+            Self::Flagz => "flagz",
+            Self::Statusz => "statusz",
+        }
+    }
+}
+
+impl Routes {
+    pub(super) fn new(access: Access, shown: Shown) -> Self {
+        let requests = Family::default();
+        shown.metrics.with(|registry| {
+            registry.register(
+                "ccm_https_requests",
+                "Requests to the HTTPS server, by what was asked for and the code of the answer",
+                requests.clone(),
+            );
+        });
+        Self {
+            access,
+            shown,
+            slis: Slis::default(),
+            requests,
+        }
+    }
+
+    pub(super) async fn answer(
+        &self,
+        peer: &Peer,
+        request: &request::Parts,
+        reviewers: &Reviewers,
+    ) -> Response<String> {
+        let route = Route::of(request.uri.path());
+        let response = match route {
+            // Everybody may know that there is nothing.
+            None => not_found(),
+            Some(route) if !route.allows(&request.method) => method_not_allowed(),
+            Some(route) => match self.admit(route, peer, request, reviewers).await {
+                Ok(()) => self.serve(route, peer, request),
+                Err(refused) => refused,
+            },
+        };
+        let label = route.map_or("none", Route::label);
+        let code = response.status().as_str().to_owned();
+        self.requests
+            .get_or_create(&[("page", label.to_owned()), ("code", code)])
+            .inc();
+        response
+    }
+
+    async fn admit(
+        &self,
+        route: Route<'_>,
+        peer: &Peer,
+        request: &request::Parts,
+        reviewers: &Reviewers,
+    ) -> Result<(), Response<String>> {
+        let path = request.uri.path();
+        let aggregate_is_open = || match route {
+            Route::Health(endpoint, _) => self.access.is_open(endpoint.name()),
+            _ => false,
+        };
+        if self.access.is_open(path) || aggregate_is_open() {
+            return Ok(());
+        }
+        let asking = Asking {
+            method: &request.method,
+            path,
+            headers: &request.headers,
+            certificates: &peer.certificates,
+        };
+        self.access
+            .check(&asking, reviewers)
+            .await
+            .map_err(|refusal| text(refusal.status, refusal.message))
+    }
+
+    fn serve(&self, route: Route<'_>, peer: &Peer, request: &request::Parts) -> Response<String> {
+        match route {
+            Route::Health(endpoint, check) => {
+                let answer = match check {
+                    None => Some(health::aggregate(
+                        &self.shown.checks,
+                        endpoint,
+                        request.uri.query(),
+                        &self.slis,
+                    )),
+                    Some(name) => health::single(&self.shown.checks, endpoint, name, peer.local),
+                };
+                answer.map_or_else(not_found, |(status, body)| text(status, body))
+            }
+            Route::Metrics => metrics_page(self.shown.metrics.render()),
+            Route::Slis if request.method == Method::DELETE => {
+                self.slis.reset();
+                text(StatusCode::OK, "metrics reset\n")
+            }
+            Route::Slis => metrics_page(self.slis.render()),
+            Route::Configz => page(JSON, self.shown.told.configz()),
+            Route::Flagz if wants_json(&request.headers, "text/plain") => {
+                page(JSON, self.shown.told.flagz_json())
+            }
+            Route::Flagz => text(StatusCode::OK, self.shown.told.flagz()),
+            Route::Statusz => self.statusz(request),
+        }
+    }
+}
+
+impl Routes {
+    fn statusz(&self, request: &request::Parts) -> Response<String> {
+        let Shown {
+            checks,
+            metrics,
+            status,
+            ..
+        } = &self.shown;
+        if wants_json(&request.headers, "text/html") {
+            return page(JSON, status.json(checks, metrics));
+        }
+        let mut response = page("text/html; charset=utf-8", status.html(checks, metrics));
+        // It fetches nothing and runs nothing, whatever a cloud or a user writes into what it shows.
+        response.headers_mut().insert(
+            header::CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"),
+        );
+        response
+    }
+}
+
+/// Whether JSON is asked for rather than what people read.
+pub(super) fn wants_json(headers: &HeaderMap, otherwise: &str) -> bool {
+    let mut json = 0.0;
+    let mut other = 0.0;
+    for value in headers.get_all(header::ACCEPT) {
+        for item in value.to_str().unwrap_or_default().split(',') {
+            let mut parts = item.split(';').map(str::trim);
+            let kind = parts.next().unwrap_or_default();
+            let weight = parts
+                .find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok())
+                .unwrap_or(1.0);
+            match kind {
+                _ if kind.eq_ignore_ascii_case("application/json") => json = weight.max(json),
+                _ if kind.eq_ignore_ascii_case(otherwise) => other = weight.max(other),
+                _ => {}
+            }
+        }
+    }
+    json > other
+}
+
+fn metrics_page(rendered: Result<String, std::fmt::Error>) -> Response<String> {
+    match rendered {
+        Ok(body) => page(metrics::CONTENT_TYPE, body),
+        Err(error) => text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("can not print the metrics: {error}\n"),
+        ),
+    }
+}
+
+fn page(content_type: &'static str, body: String) -> Response<String> {
+    let mut response = text(StatusCode::OK, body);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+fn text(status: StatusCode, body: impl Into<String>) -> Response<String> {
+    const HEADERS: [(HeaderName, &str); 3] = [
+        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CACHE_CONTROL, "no-cache, private"),
+    ];
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    for (name, value) in HEADERS {
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn not_found() -> Response<String> {
+    text(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+fn method_not_allowed() -> Response<String> {
+    let mut response = text(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "only GET and HEAD are served here\n",
+    );
+    response
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
+}

@@ -1,0 +1,364 @@
+//! `/statusz`: how things stand, as a page for people and as JSON for programs.
+//!
+//! Parts of the program say what they know when they come up; what has not come up yet is left out. Nothing here waits or
+//! asks anybody. Figures come from the metrics, so that page and dashboards never disagree.
+
+mod html;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
+
+use ccm_core::client::ClientMetrics;
+use k8s_openapi::jiff::Timestamp;
+use parking_lot::RwLock;
+use serde::Serialize;
+
+use super::{
+    health::Checks,
+    metrics::{Metrics, Sample},
+};
+
+/// Rows of one list. People look at what is wrong, which comes first.
+const MOST_ROWS: usize = 200;
+
+/// Where parts of the program say how things stand. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Status(Arc<RwLock<Sources>>);
+
+type Source<T> = Option<Arc<dyn Fn() -> T + Send + Sync>>;
+
+#[derive(Clone)]
+struct Sources {
+    began: SystemTime,
+    version: String,
+    provider: String,
+    cloud: ClientMetrics,
+    leadership: Source<Leadership>,
+    nodes: Source<Vec<NodeRow>>,
+    services: Source<Vec<ServiceRow>>,
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self {
+            began: SystemTime::now(),
+            version: String::new(),
+            provider: String::new(),
+            cloud: ClientMetrics::default(),
+            leadership: None,
+            nodes: None,
+            services: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Sources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sources").finish_non_exhaustive()
+    }
+}
+
+/// Whether this replica leads.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Leadership {
+    /// The Lease, `namespace/name`; none if there is no election.
+    pub(crate) lease: Option<String>,
+    pub(crate) leads: bool,
+    /// How long ago the lease was renewed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) renewed_seconds_ago: Option<u64>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct NodeRow {
+    pub(crate) name: String,
+    pub(crate) state: &'static str,
+    pub(crate) provider_id: String,
+}
+
+/// A Service with a load balancer, or that wants one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ServiceRow {
+    /// `namespace/name`.
+    pub(crate) name: String,
+    pub(crate) state: &'static str,
+    pub(crate) addresses: Vec<String>,
+    pub(crate) parts: Vec<PartRow>,
+    /// What is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+/// A part of a load balancer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PartRow {
+    pub(crate) name: String,
+    pub(crate) state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_plan: Option<Plan>,
+}
+
+/// What was to be done to a part, the last time that there was something.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Plan {
+    pub(crate) at: Timestamp,
+    /// The first of them.
+    pub(crate) steps: Vec<String>,
+    /// How many there were.
+    pub(crate) count: usize,
+}
+
+/// Everything that is shown. The first fields are those of the `Statusz` of Kubernetes' own components.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: Metadata,
+    start_time: Timestamp,
+    uptime_seconds: u64,
+    binary_version: String,
+    paths: Vec<&'static str>,
+    provider: String,
+    health: Vec<CheckRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leadership: Option<Leadership>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes: Option<List<NodeRow>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    services: Option<List<ServiceRow>>,
+    queues: Vec<Figure>,
+    brake: Vec<Figure>,
+    routes: Vec<Figure>,
+    budgets: Vec<Budget>,
+    cloud_errors: Vec<CloudError>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Metadata {
+    name: &'static str,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct CheckRow {
+    name: &'static str,
+    well: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// How many there are of each state, and those that are worth a look.
+#[derive(Clone, Debug, Serialize)]
+struct List<T> {
+    total: usize,
+    states: BTreeMap<&'static str, usize>,
+    shown: Vec<T>,
+}
+
+/// A number from the metrics.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Figure {
+    name: String,
+    value: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Budget {
+    provider: &'static str,
+    bucket: &'static str,
+    tokens: f64,
+    burst: u32,
+    rate: f64,
+    full_rate: f64,
+    in_flight: u32,
+    waiting: usize,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct CloudError {
+    at: Timestamp,
+    operation: &'static str,
+    kind: String,
+    message: String,
+    count: u64,
+}
+
+impl Status {
+    pub(crate) fn new(version: &str, provider: &str, cloud: ClientMetrics) -> Self {
+        Self(Arc::new(RwLock::new(Sources {
+            version: version.to_owned(),
+            provider: provider.to_owned(),
+            cloud,
+            ..Sources::default()
+        })))
+    }
+
+    /// From now on this says whether this replica leads.
+    pub(crate) fn set_leadership(&self, source: impl Fn() -> Leadership + Send + Sync + 'static) {
+        self.0.write().leadership = Some(Arc::new(source));
+    }
+
+    /// From now on this says how the nodes are.
+    pub(crate) fn set_nodes(&self, source: impl Fn() -> Vec<NodeRow> + Send + Sync + 'static) {
+        self.0.write().nodes = Some(Arc::new(source));
+    }
+
+    /// From now on this says how the Services are.
+    pub(crate) fn set_services(&self, source: impl Fn() -> Vec<ServiceRow> + Send + Sync + 'static) {
+        self.0.write().services = Some(Arc::new(source));
+    }
+
+    /// As JSON.
+    pub(super) fn json(&self, checks: &Checks, metrics: &Metrics) -> String {
+        let report = self.report(checks, metrics);
+        // It has no keys that are not text.
+        serde_json::to_string_pretty(&report).unwrap_or_default() + "\n"
+    }
+
+    /// As a page.
+    pub(super) fn html(&self, checks: &Checks, metrics: &Metrics) -> String {
+        html::page(&self.report(checks, metrics))
+    }
+
+    fn report(&self, checks: &Checks, metrics: &Metrics) -> Report {
+        // Sources take locks of their own.
+        let sources = self.0.read().clone();
+        let samples = metrics.samples();
+        let began = Timestamp::try_from(sources.began).unwrap_or_default();
+        Report {
+            kind: "Statusz",
+            api_version: "config.k8s.io/v1alpha1",
+            metadata: Metadata {
+                name: "cloud-controller-manager",
+            },
+            start_time: began,
+            uptime_seconds: sources.began.elapsed().unwrap_or_default().as_secs(),
+            binary_version: sources.version,
+            paths: super::routes::PATHS.to_vec(),
+            provider: sources.provider,
+            health: checks
+                .all()
+                .into_iter()
+                .map(|(name, _, state)| CheckRow {
+                    name,
+                    well: state.is_ok(),
+                    reason: state.err(),
+                })
+                .collect(),
+            leadership: sources.leadership.map(|source| source()),
+            nodes: sources
+                .nodes
+                .map(|source| list(source(), |node| (node.state, node.state != "ready"))),
+            services: sources.services.map(|source| {
+                list(source(), |service| {
+                    (
+                        service.state,
+                        service.error.is_some() || service.state == "pending",
+                    )
+                })
+            }),
+            queues: figures(
+                &samples,
+                &[
+                    "workqueue_depth",
+                    "ccm_nodes_uninitialized",
+                    "ccm_node_lifecycle_suspects",
+                    "ccm_service_queue",
+                    "ccm_service_parts_running",
+                    "ccm_plan_parked",
+                    "ccm_plan_failing",
+                ],
+            ),
+            brake: figures(&samples, &["ccm_nodes_deletion_held"]),
+            routes: routes(&samples),
+            budgets: sources.cloud.buckets().into_iter().map(budget).collect(),
+            cloud_errors: sources
+                .cloud
+                .recent_errors()
+                .into_iter()
+                .map(|error| CloudError {
+                    at: Timestamp::try_from(error.at).unwrap_or_default(),
+                    operation: error.operation,
+                    kind: error.kind.to_string(),
+                    message: error.message,
+                    count: error.count,
+                })
+                .collect(),
+        }
+    }
+}
+
+fn budget((provider, bucket, state): (&'static str, &'static str, ccm_core::client::BucketState)) -> Budget {
+    Budget {
+        provider,
+        bucket,
+        tokens: state.tokens,
+        burst: state.quota.burst,
+        rate: state.rate,
+        full_rate: state.quota.rate,
+        in_flight: state.in_flight,
+        waiting: state.waiting_user + state.waiting_background,
+    }
+}
+
+/// Counts by state, and puts what deserves a look first. `of`: the state, and whether it does.
+fn list<T>(mut all: Vec<T>, of: impl Fn(&T) -> (&'static str, bool)) -> List<T> {
+    let mut states = BTreeMap::new();
+    for item in &all {
+        *states.entry(of(item).0).or_default() += 1;
+    }
+    let total = all.len();
+    // Keeps the order of those that are alike.
+    all.sort_by_key(|item| !of(item).1);
+    all.truncate(MOST_ROWS);
+    List {
+        total,
+        states,
+        shown: all,
+    }
+}
+
+/// The samples of these metrics, in this order.
+fn figures(samples: &[Sample], names: &[&str]) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    for name in names {
+        figures.extend(
+            samples
+                .iter()
+                .filter(|sample| sample.name == *name)
+                .map(Figure::of),
+        );
+    }
+    figures
+}
+
+/// What is measured of routes, but for what only a dashboard can use.
+fn routes(samples: &[Sample]) -> Vec<Figure> {
+    let is_route = |name: &str| name.starts_with("ccm_route") || name.starts_with("route_controller_");
+    let is_bare = |name: &str| !["_sum", "_count"].iter().any(|end| name.ends_with(end));
+    samples
+        .iter()
+        .filter(|sample| is_route(&sample.name) && is_bare(&sample.name))
+        .map(Figure::of)
+        .collect()
+}
+
+impl Figure {
+    fn of(sample: &Sample) -> Self {
+        Self {
+            name: match sample.labels.as_str() {
+                "" => sample.name.clone(),
+                labels => format!("{} {labels}", sample.name),
+            },
+            value: sample.value,
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The load balancers of a simulated cloud, with all that belongs to them, as lines that two runs can be compared by.
+
+use std::collections::BTreeMap;
+
+use ccm_sim::openstack::{Control, ObjectState};
+
+/// Everything that Services can have in a cloud, with words in place of ids and of addresses that nobody chose.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Picture(Vec<String>);
+
+impl Picture {
+    /// How the cloud is. `words`: texts that differ between runs, and what stands in their place.
+    #[must_use]
+    pub fn of(cloud: &Control, words: &[(String, String)]) -> Self {
+        let balancers = cloud.load_balancers();
+        let mut roles: BTreeMap<String, String> = words.iter().cloned().collect();
+        let mut objects = Vec::new();
+        for one in &balancers {
+            let balancer = &one.loadbalancer;
+            for (attribute, role) in [("vip_address", "vip"), ("vip_port_id", "vip port")] {
+                if let Some(text) = balancer.attributes.get(attribute).and_then(|text| text.as_str()) {
+                    roles.insert(text.to_owned(), format!("{role} of {}", balancer.name));
+                }
+            }
+            let below = [&one.listeners, &one.pools, &one.members, &one.healthmonitors];
+            for object in std::iter::once(balancer).chain(below.into_iter().flatten()) {
+                roles.insert(object.id.clone(), format!("{} {}", object.kind, object.name));
+                objects.push(object);
+            }
+        }
+        for floating in cloud.floating_ips() {
+            roles.insert(floating.address.to_string(), "floating".to_owned());
+        }
+        for group in cloud.security_groups() {
+            // Octavia names groups of its own after load balancers.
+            let name = spoken(&group.name, &roles);
+            roles.insert(group.id, format!("group {name}"));
+        }
+        let mut lines: Vec<_> = objects.into_iter().map(line).collect();
+        lines.extend(cloud.floating_ips().into_iter().map(|floating| {
+            let port = floating.port_id.unwrap_or_default();
+            format!("floating {:?} at {port:?}", floating.description)
+        }));
+        // Those that a project comes with are nobody's.
+        let groups = cloud.security_groups().into_iter();
+        lines.extend(groups.filter(|group| group.name != "default").map(|group| {
+            let mut ports = group.ports;
+            ports.sort();
+            format!(
+                "group {} {:?} {:?}: {:?} at {ports:?}",
+                group.name, group.description, group.tags, group.rules
+            )
+        }));
+        for line in &mut lines {
+            *line = spoken(line, &roles);
+        }
+        lines.sort();
+        Self(lines)
+    }
+
+    /// Whether there is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The lines that only one of both has.
+    #[must_use]
+    pub fn differs(&self, wanted: &Self) -> Option<String> {
+        let (mut surplus, mut missing) = (self.0.clone(), Vec::new());
+        for line in &wanted.0 {
+            match surplus.iter().position(|have| have == line) {
+                Some(at) => drop(surplus.remove(at)),
+                None => missing.push(line.clone()),
+            }
+        }
+        (!surplus.is_empty() || !missing.is_empty())
+            .then(|| format!("in the cloud there is {surplus:#?} in place of {missing:#?}"))
+    }
+}
+
+/// The text with words in it.
+fn spoken(text: &str, roles: &BTreeMap<String, String>) -> String {
+    let roles = roles.iter().filter(|(id, _)| !id.is_empty());
+    roles.fold(text.to_owned(), |text, (id, role)| {
+        text.replace(id.as_str(), &format!("<{role}>"))
+    })
+}
+
+fn line(object: &ObjectState) -> String {
+    let attributes = serde_json::Value::Object(object.attributes.clone());
+    format!(
+        "{} {:?} of {:?} {}: {attributes}",
+        object.kind, object.name, object.parent_id, object.provisioning_status
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture(lines: &[&str]) -> Picture {
+        Picture(lines.iter().map(|line| (*line).to_owned()).collect())
+    }
+
+    #[test]
+    fn a_second_one_of_the_same_is_a_difference() {
+        let one = picture(&["group a", "pool b"]);
+        assert_eq!(one.differs(&one), None);
+        let two = picture(&["group a", "group a", "pool b"]);
+        assert!(two.differs(&one).is_some_and(|text| text.contains("group a")));
+        assert!(one.differs(&two).is_some());
+    }
+}

@@ -1,0 +1,452 @@
+//! A proxy between the program and a real OpenStack, with the same rules as the one before the API server.
+//!
+//! It stands for all services at once: whatever URL of a service an answer shows, Keystone's catalogue first of all,
+//! is replaced by one of the proxy's, so that a client that begins with the proxy's Keystone never leaves it.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use ccm_sim::Moment;
+use ccm_sim::wire::WireBody;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use http::request::Parts;
+use http::{Response, StatusCode, header};
+use hyper::body::Bytes;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::answer::ProxyBody;
+use super::front::{Front, accept, passed_on};
+use super::rules::Rules;
+use super::{Action, Request, Rule};
+use crate::sweep::Party;
+
+/// The service of which nothing is known yet but its URL.
+const IDENTITY: &str = "identity";
+
+/// A running proxy. Dropping it closes it and all its connections.
+#[derive(Debug)]
+pub struct CloudProxy {
+    shared: Arc<Shared>,
+    auth_url: String,
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    address: SocketAddr,
+    client: reqwest::Client,
+    /// Where the services really are by their types: scheme and authority, and the path.
+    services: Mutex<BTreeMap<String, (String, String)>>,
+    rules: Rules,
+    log: Mutex<Vec<Request>>,
+}
+
+impl Drop for CloudProxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl CloudProxy {
+    /// Starts a proxy before the cloud with this Keystone.
+    ///
+    /// # Errors
+    /// When the URL is none, or it cannot listen.
+    pub async fn start(auth_url: &str) -> Result<Self> {
+        // A default is needed when more than one cryptography library is compiled in; a second call changes nothing.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let (base, path) = split(auth_url).with_context(|| format!("{auth_url:?} is no URL"))?;
+        let shared = Arc::new(Shared {
+            address,
+            // The client decides how long it waits, and whether it asks again.
+            client: reqwest::Client::builder()
+                .redirect(reqwest::redirect::Policy::none())
+                .build()?,
+            services: Mutex::new(BTreeMap::from([(
+                IDENTITY.to_owned(),
+                (base.to_owned(), path.to_owned()),
+            )])),
+            rules: Rules::default(),
+            log: Mutex::default(),
+        });
+        let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        Ok(Self {
+            auth_url: format!("http://{address}/{IDENTITY}{path}"),
+            shared,
+            address,
+            task,
+        })
+    }
+
+    /// Keystone's URL at the proxy.
+    #[must_use]
+    pub fn auth_url(&self) -> &str {
+        &self.auth_url
+    }
+
+    /// A cloud.conf with the proxy in place of Keystone.
+    #[must_use]
+    pub fn cloud_conf(&self, direct: &str) -> String {
+        let lines = direct.lines().map(|line| match line.split_once('=') {
+            Some((key, _)) if key.trim() == "auth-url" => format!("auth-url={}", self.auth_url),
+            _ => line.to_owned(),
+        });
+        lines.collect::<Vec<_>>().join("\n") + "\n"
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Adds a rule and returns its number. A request's resource is the type of its service (`load-balancer`), its name
+    /// is the path there.
+    pub fn add(&self, rule: Rule) -> u64 {
+        self.shared.rules.add(rule)
+    }
+
+    /// Removes all rules; what they held goes on.
+    pub fn clear(&self) {
+        self.shared.rules.retain(|_| false);
+    }
+
+    /// How often the rules in force have fired.
+    #[must_use]
+    pub fn fired(&self) -> u64 {
+        self.shared.rules.fired()
+    }
+
+    /// The request that a rule holds ([`Action::Hold`]), as soon as there is one; none if the rule is removed before.
+    pub fn reached(&self, id: u64) -> impl Future<Output = Option<String>> + Send + use<> {
+        let shared = Arc::clone(&self.shared);
+        async move { shared.rules.reached(id).await }
+    }
+
+    /// All requests since the start or the last [`Self::forget`], in the order of their arrival.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.log.lock().clone()
+    }
+
+    /// Those of them that may change something; getting a token is no such thing.
+    #[must_use]
+    pub fn writes(&self) -> Vec<Request> {
+        let mut requests = self.requests();
+        requests.retain(changes);
+        requests
+    }
+
+    /// Forgets all requests so far.
+    pub fn forget(&self) {
+        self.shared.log.lock().clear();
+    }
+}
+
+/// Whether it may change something.
+fn changes(request: &Request) -> bool {
+    request.is_write() && request.resource != IDENTITY
+}
+
+impl Party for CloudProxy {
+    fn name(&self) -> &'static str {
+        "cloud"
+    }
+
+    fn forget(&self) {
+        Self::forget(self);
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.writes().iter().map(ToString::to_string).collect()
+    }
+
+    fn stop_at(&self, nth: u64, moment: Moment) -> BoxFuture<'static, Option<String>> {
+        let rule = self.add(Rule::when(changes, Action::Hold(moment)).at(nth));
+        self.reached(rule).boxed()
+    }
+
+    fn rage(&self, seed: u64) {
+        let mut rule = Rule::new(Action::Reset);
+        (rule.probability, rule.seed) = (Some(0.1), seed);
+        self.add(rule);
+    }
+
+    fn failures(&self) -> u64 {
+        self.fired()
+    }
+
+    fn calm(&self) {
+        self.clear();
+    }
+}
+
+/// Scheme and authority, and the path.
+fn split(url: &str) -> Option<(&str, &str)> {
+    let start = url.find("://")? + 3;
+    let end = url.get(start..)?.find('/').map_or(url.len(), |at| start + at);
+    Some(url.split_at(end))
+}
+
+/// The text with one URL in place of another, unless that is only the beginning of a longer port or name.
+fn replaced(text: &str, url: &str, by: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(url) {
+        out.push_str(before);
+        let ends = !after.starts_with(|next: char| next.is_ascii_alphanumeric() || matches!(next, '-' | '.'));
+        out.push_str(if ends { by } else { url });
+        rest = after;
+    }
+    out + rest
+}
+
+impl Shared {
+    fn url(&self, service: &str) -> String {
+        format!("http://{}/{service}", self.address)
+    }
+
+    /// Notes where the services of a catalogue are.
+    fn learn(&self, answer: &Value) {
+        let token = answer.get("token").unwrap_or(answer);
+        let entries = token.get("catalog").and_then(Value::as_array);
+        for entry in entries.into_iter().flatten() {
+            let kind = entry.get("type").and_then(Value::as_str);
+            let endpoints = entry.get("endpoints").and_then(Value::as_array);
+            let urls = endpoints.into_iter().flatten();
+            let mut urls = urls.filter_map(|endpoint| endpoint.get("url")?.as_str());
+            if let (Some(kind), Some((base, path))) = (kind, urls.find_map(split)) {
+                let place = (base.to_owned(), path.trim_end_matches('/').to_owned());
+                self.services.lock().insert(kind.to_owned(), place);
+            }
+        }
+    }
+
+    /// The text with the proxy's URLs in place of the services'.
+    fn rewritten(&self, text: &str) -> String {
+        let services = self.services.lock().clone();
+        let mut all: Vec<_> = services
+            .iter()
+            .flat_map(|(service, (base, path))| {
+                let url = self.url(service);
+                [
+                    (format!("{base}{path}"), format!("{url}{path}")),
+                    (base.clone(), url),
+                ]
+            })
+            .collect();
+        // One that begins another comes after it: services may share a host.
+        all.sort_by_key(|(url, _)| std::cmp::Reverse(url.len()));
+        all.iter()
+            .fold(text.to_owned(), |text, (url, ours)| replaced(&text, url, ours))
+    }
+}
+
+impl Front for Shared {
+    fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    fn read(&self, head: &Parts) -> Request {
+        let path = head.uri.path();
+        let (service, rest) = path.trim_start_matches('/').split_once('/').unwrap_or_default();
+        Request {
+            method: head.method.to_string(),
+            path: path.to_owned(),
+            query: head.uri.query().unwrap_or_default().to_owned(),
+            resource: service.to_owned(),
+            name: format!("/{rest}"),
+            ..Request::default()
+        }
+    }
+
+    fn update(&self, seq: u64, change: impl FnOnce(&mut Request)) {
+        if let Some(request) = self.log.lock().iter_mut().find(|request| request.seq == seq) {
+            change(request);
+        }
+    }
+
+    fn enter(&self, mut request: Request) -> Request {
+        let mut log = self.log.lock();
+        request.seq = log.last().map_or(1, |last| last.seq + 1);
+        log.push(request.clone());
+        request
+    }
+
+    fn refusal(&self, request: &Request, code: u16, retry_after: Option<u32>) -> Response<ProxyBody> {
+        refusal(&request.resource, code, retry_after)
+    }
+
+    async fn forward(
+        shared: &Arc<Self>,
+        head: &Parts,
+        body: Bytes,
+        request: &Request,
+    ) -> Result<Response<ProxyBody>, ()> {
+        forward(head, body, request, shared).await
+    }
+}
+
+/// Asks the service, and reads its answer whole, so that whoever gets it knows that all was done.
+async fn forward(
+    head: &http::request::Parts,
+    body: Bytes,
+    request: &Request,
+    shared: &Shared,
+) -> Result<Response<ProxyBody>, ()> {
+    let place = shared.services.lock().get(&request.resource).cloned();
+    let (base, _) = place.ok_or(())?;
+    let query = head.uri.query().map(|query| format!("?{query}"));
+    let url = format!("{base}{}{}", request.name, query.unwrap_or_default());
+    let asked = shared
+        .client
+        .request(head.method.clone(), url)
+        // What is compressed could not be rewritten.
+        .headers(passed_on(&head.headers, header::ACCEPT_ENCODING))
+        .body(body);
+    let answer = asked.send().await.map_err(drop)?;
+    let (status, headers) = (answer.status(), answer.headers().clone());
+    let bytes = answer.bytes().await.map_err(drop)?;
+    if request.resource == IDENTITY
+        && let Ok(known) = serde_json::from_slice(&bytes)
+    {
+        shared.learn(&known);
+    }
+    let body = match std::str::from_utf8(&bytes) {
+        Ok(text) => Bytes::from(shared.rewritten(text)),
+        Err(_) => bytes,
+    };
+    let mut response = Response::new(ProxyBody::Whole(WireBody::whole(body)));
+    *response.status_mut() = status;
+    *response.headers_mut() = passed_on(&headers, header::ACCEPT_ENCODING);
+    Ok(response)
+}
+
+/// A failure as the service of this type writes it.
+fn refusal(service: &str, code: u16, retry_after: Option<u32>) -> Response<ProxyBody> {
+    let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let text = "refused on purpose";
+    let body = match (service, code) {
+        ("load-balancer", 409) => json!({
+            "faultcode": "Client", "debuginfo": null,
+            "faultstring": "Load Balancer x is immutable and cannot be updated.",
+        }),
+        ("load-balancer", _) => json!({"faultcode": "Server", "faultstring": text, "debuginfo": null}),
+        ("network", _) => json!({"NeutronError": {"type": "Refused", "message": text, "detail": ""}}),
+        _ => json!({"error": {"code": code, "message": text, "title": "Refused"}}),
+    };
+    let body = body.to_string().into_bytes();
+    let mut response = Response::new(ProxyBody::Whole(WireBody::whole(body)));
+    *response.status_mut() = status;
+    let json = header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    if let Some(seconds) = retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use ccm_sim::openstack::{Config, OpenStack};
+
+    use super::*;
+
+    async fn login(cloud: &OpenStack, proxy: &CloudProxy) -> Value {
+        let config = Config::default();
+        let password = json!({"user": {
+            "name": config.user, "domain": {"name": "Default"}, "password": config.password,
+        }});
+        let body = json!({"auth": {
+            "identity": {"methods": ["password"], "password": password},
+            "scope": {"project": {"id": cloud.project_id()}},
+        }});
+        let url = format!("{}/auth/tokens", proxy.auth_url());
+        let answer = proxy.shared.client.post(url).json(&body).send().await.unwrap();
+        assert_eq!(answer.status(), 201);
+        let token = answer
+            .headers()
+            .get("X-Subject-Token")
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        let mut answer: Value = answer.json().await.unwrap();
+        answer["id"] = token.into();
+        answer
+    }
+
+    fn endpoint(token: &Value, service: &str) -> String {
+        let all = token["token"]["catalog"].as_array().unwrap();
+        let entry = all.iter().find(|entry| entry["type"] == service).unwrap();
+        entry["endpoints"][0]["url"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn only_whole_urls_are_replaced() {
+        let text = r#"{"a": "http://h:50/v3", "b": "http://h:501/x", "c": "http://h:50"}"#;
+        let want = r#"{"a": "P/v3", "b": "http://h:501/x", "c": "P"}"#;
+        assert_eq!(replaced(text, "http://h:50", "P"), want);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_begins_here_stays_here() {
+        let cloud = OpenStack::start(Config::default()).await.unwrap();
+        let proxy = CloudProxy::start(&cloud.auth_url()).await.unwrap();
+        let token = login(&cloud, &proxy).await;
+        for service in ["network", "load-balancer", "compute"] {
+            let url = endpoint(&token, service);
+            assert!(url.starts_with(&format!("http://{}/", proxy.address())), "{url}");
+        }
+        assert!(proxy.writes().is_empty(), "a token is no change");
+        assert!(
+            proxy
+                .cloud_conf(&cloud.cloud_conf())
+                .contains(&format!("auth-url={}\n", proxy.auth_url()))
+        );
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_lost_after_the_change_was_made() {
+        let cloud = OpenStack::start(Config::default()).await.unwrap();
+        let proxy = CloudProxy::start(&cloud.auth_url()).await.unwrap();
+        let token = login(&cloud, &proxy).await;
+        let url = endpoint(&token, "network");
+        let make = async |name: &str| {
+            let asked = proxy.shared.client.post(format!("{url}/v2.0/security-groups"));
+            let asked = asked.header("X-Auth-Token", token["id"].as_str().unwrap());
+            let body = json!({"security_group": {"name": name}});
+            asked
+                .json(&body)
+                .send()
+                .await
+                .map(|answer| answer.status().as_u16())
+        };
+        let there = |name: &str| cloud.security_groups().iter().any(|group| group.name == name);
+        proxy.add(Rule::when(changes, Action::CommitThenReset).at(1));
+        assert!(make("cut").await.is_err() && there("cut"));
+        let status = Action::Status {
+            code: 429,
+            retry_after: Some(1),
+        };
+        proxy.add(Rule::when(changes, status).at(1));
+        assert_eq!(make("refused").await.unwrap(), 429);
+        assert!(!there("refused"));
+        assert_eq!(make("made").await.unwrap(), 201);
+        let calls = proxy.calls();
+        let same =
+            |call: &String| call.starts_with("POST network ") && call.ends_with("/v2.0/security-groups");
+        assert!(calls.len() == 3 && calls.iter().all(same), "{calls:?}");
+    }
+}

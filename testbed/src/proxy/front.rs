@@ -1,0 +1,164 @@
+//! The side of a proxy that the program sees: connections, and what a rule makes of a request.
+
+use std::sync::Arc;
+
+use ccm_sim::Moment;
+use ccm_sim::wire::{Connection, Line};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Response, header};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::answer::{ProxyBody, collect, empty_json, truncate};
+use super::rules::Rules;
+use super::{Action, Request};
+
+/// What a proxy is before one kind of server.
+pub(super) trait Front: Send + Sync + 'static {
+    /// What to do with requests.
+    fn rules(&self) -> &Rules;
+
+    /// What is asked.
+    fn read(&self, head: &Parts) -> Request;
+
+    /// Writes a request into the log; it comes back with its number.
+    fn enter(&self, request: Request) -> Request;
+
+    /// Changes a request in the log.
+    fn update(&self, seq: u64, change: impl FnOnce(&mut Request));
+
+    /// A failure as the server writes it.
+    fn refusal(&self, request: &Request, code: u16, retry_after: Option<u32>) -> Response<ProxyBody>;
+
+    /// Asks the server.
+    fn forward(
+        shared: &Arc<Self>,
+        head: &Parts,
+        body: Bytes,
+        request: &Request,
+    ) -> impl Future<Output = Result<Response<ProxyBody>, ()>> + Send;
+}
+
+/// Serves all connections, for ever.
+pub(super) async fn accept<F: Front>(listener: TcpListener, shared: Arc<F>) {
+    let mut connections = JoinSet::new();
+    loop {
+        // Finished connections are reaped here, so that the set does not grow with time.
+        while connections.try_join_next().is_some() {}
+        let Ok((stream, _peer)) = listener.accept().await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        connections.spawn(connection(stream, Arc::clone(&shared)));
+    }
+}
+
+async fn connection<F: Front>(stream: TcpStream, shared: Arc<F>) {
+    let line = Arc::new(Line::default());
+    let io = TokioIo::new(Connection::new(stream, Arc::clone(&line)));
+    let service = service_fn(move |request| {
+        let (shared, line) = (Arc::clone(&shared), Arc::clone(&line));
+        async move { serve(request, &shared, &line).await }
+    });
+    // An error here is a client that went away or a fault that was carried out.
+    let _outcome = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .serve_connection(io, service)
+        .await;
+}
+
+/// Makes hyper close the connection instead of answering.
+#[derive(Debug)]
+struct Closed;
+
+impl std::fmt::Display for Closed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the connection is closed on purpose")
+    }
+}
+
+impl std::error::Error for Closed {}
+
+async fn serve<F: Front>(
+    request: http::Request<Incoming>,
+    shared: &Arc<F>,
+    line: &Arc<Line>,
+) -> Result<Response<ProxyBody>, Closed> {
+    let (head, body) = request.into_parts();
+    let body = collect(body).await.map_err(|_| Closed)?;
+    let request = shared.enter(shared.read(&head));
+    let verdict = shared.rules().judge(&request);
+    if let Some((_, action)) = &verdict.action {
+        shared.update(request.seq, |request| request.fault = Some(action.name()));
+    }
+    if !verdict.delay.is_zero() {
+        tokio::time::sleep(verdict.delay).await;
+    }
+    let reset = || {
+        line.reset();
+        Closed
+    };
+    let forward = async || {
+        let answer = F::forward(shared, &head, body.clone(), &request).await;
+        answer.map_err(|()| reset())
+    };
+    let response = match verdict.action {
+        None | Some((_, Action::Delay(_))) => forward().await?,
+        Some((id, Action::Hold(Moment::Before) | Action::Silence)) => {
+            shared.rules().hold(id, &request).await;
+            forward().await?
+        }
+        Some((id, Action::Hold(Moment::AfterCommit))) => {
+            let response = forward().await?;
+            shared.rules().hold(id, &request).await;
+            response
+        }
+        Some((id, Action::Hold(Moment::AfterReply))) => {
+            let (head, body) = forward().await?.into_parts();
+            let body = match body {
+                ProxyBody::Whole(body) => {
+                    let (body, sent) = body.told(line);
+                    let (shared, request) = (Arc::clone(shared), request.clone());
+                    tokio::spawn(async move {
+                        if sent.await {
+                            shared.rules().reach(id, &request);
+                        }
+                    });
+                    ProxyBody::Whole(body)
+                }
+                stream @ ProxyBody::Stream(_) => stream,
+            };
+            Response::from_parts(head, body)
+        }
+        Some((_, Action::Status { code, retry_after })) => shared.refusal(&request, code, retry_after),
+        Some((_, Action::EmptyJson)) => empty_json(),
+        Some((_, Action::Reset)) => return Err(reset()),
+        Some((_, Action::CommitThenReset)) => {
+            forward().await?;
+            return Err(reset());
+        }
+        Some((_, Action::Truncate)) => truncate(forward().await?, line).await,
+    };
+    shared.update(request.seq, |request| {
+        request.status = Some(response.status().as_u16());
+    });
+    Ok(response)
+}
+
+/// The headers that are not about one connection alone, without one more.
+pub(super) fn passed_on(headers: &HeaderMap, without: HeaderName) -> HeaderMap {
+    let mut headers = headers.clone();
+    for name in [
+        header::HOST,
+        header::CONNECTION,
+        header::CONTENT_LENGTH,
+        header::TRANSFER_ENCODING,
+        without,
+    ] {
+        headers.remove(name);
+    }
+    headers
+}

@@ -1,0 +1,352 @@
+//! A Service gets, changes and loses its load balancer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::site::{Site, names};
+use crate::binary::{Ccm, Launch};
+use crate::observe::eventually;
+use crate::picture::Picture;
+use crate::sweep::{Party, Scenario};
+
+/// Nothing that prepares a scenario takes this long unless it is broken.
+const LIMIT: Duration = Duration::from_secs(120);
+/// What makes the program manage everything that it can.
+const CONFIG: &str = "[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
+const NAME: &str = "web";
+const ID: &str = "loadbalancer.openstack.org/load-balancer-id";
+const ADDRESS: &str = "loadbalancer.openstack.org/load-balancer-address";
+const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// Creates that must never be committed more often than in a run that nothing disturbs: what comes twice would be
+/// found in the cloud only until it is swept.
+const CREATES: [&str; 3] = [
+    "loadbalancer_create",
+    "floating_ip_create",
+    "security_group_create",
+];
+/// Patches of the Service that a life of the program may need: its finalizer, and everything else at once.
+const MOST_PATCHES: usize = 2;
+
+/// What happens to the Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It comes.
+    Serve,
+    /// Ports, annotations and nodes change.
+    Reshape,
+    /// It goes.
+    Release,
+}
+
+/// A Service with three ports, a floating address and a security group on a few nodes. All that happens is there to be
+/// found when the program starts.
+#[derive(Debug)]
+pub struct Services {
+    site: Arc<Site>,
+    nodes: Vec<String>,
+    turn: Turn,
+    services: Api<Service>,
+    /// How the cloud is before, and after a run that nothing disturbed.
+    before: Mutex<Option<Picture>>,
+    after: Mutex<Option<Picture>>,
+    creates: Mutex<Option<Vec<usize>>>,
+}
+
+impl Services {
+    /// The scenario with this many nodes.
+    #[must_use]
+    pub fn new(site: Arc<Site>, nodes: usize, turn: Turn) -> Self {
+        Self {
+            services: Api::default_namespaced(site.nodes.clone().into_client()),
+            site,
+            nodes: names("served", nodes),
+            turn,
+            before: Mutex::default(),
+            after: Mutex::default(),
+            creates: Mutex::default(),
+        }
+    }
+
+    fn quiet(&self) -> Launch {
+        self.site.launch(&["--controllers=service"])
+    }
+
+    async fn service(&self) -> Result<Option<Service>> {
+        Ok(self.services.get_opt(NAME).await?)
+    }
+
+    /// The cloud now; names bear the Service's uid.
+    fn picture(&self, service: Option<&Service>) -> Picture {
+        let uid = service.and_then(|service| service.metadata.uid.clone());
+        let words: Vec<_> = uid.map(|uid| (uid, "uid".to_owned())).into_iter().collect();
+        Picture::of(&self.site.cloud, &words)
+    }
+
+    /// Nothing is left of the Service, here and in the cloud.
+    async fn wipe(&self) -> Result<()> {
+        if self.service().await?.is_some() {
+            self.merge(json!({"metadata": {"finalizers": null}})).await?;
+            let _gone = self.services.delete(NAME, &DeleteParams::default()).await;
+        }
+        let gone = async || matches!(self.service().await, Ok(None)).then_some(());
+        let gone = eventually(LIMIT, gone).await;
+        gone.context("the Service does not go")?;
+        let cloud = &self.site.cloud;
+        for balancer in cloud.load_balancers() {
+            cloud.delete_object(&balancer.loadbalancer.id)?;
+        }
+        for floating in cloud.floating_ips() {
+            cloud.remove_floating(floating.address)?;
+        }
+        for group in cloud.security_groups() {
+            if group.name != "default" {
+                cloud.delete_group(&group.id)?;
+            }
+        }
+        self.exclude(self.nodes.last(), &self.nodes).await?;
+        self.site.wipe_events().await
+    }
+
+    /// Only this one of the nodes is left out by load balancers.
+    async fn exclude(&self, excluded: Option<&String>, nodes: &[String]) -> Result<()> {
+        for name in nodes {
+            let value = (Some(name) == excluded).then_some("true");
+            let patch = Patch::Merge(json!({"metadata": {"labels": {EXCLUDED: value}}}));
+            let api: &Api<Node> = &self.site.nodes;
+            api.patch(name, &PatchParams::default(), &patch).await?;
+        }
+        Ok(())
+    }
+
+    async fn merge(&self, patch: Value) -> Result<()> {
+        let params = PatchParams::default();
+        self.services.patch(NAME, &params, &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    async fn create(&self) -> Result<()> {
+        let service = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": NAME},
+            "spec": {"type": "LoadBalancer", "selector": {"app": NAME}, "ports": ports([80, 443, 8080])},
+        }))?;
+        self.services.create(&PostParams::default(), &service).await?;
+        Ok(())
+    }
+
+    /// A Service that is served, by running the program until it is.
+    async fn serve(&self) -> Result<()> {
+        self.create().await?;
+        let mut ccm = Ccm::start(&self.quiet())?;
+        let ready = async || {
+            let service = self.service().await.ok()??;
+            (self.told("EnsuredLoadBalancer").await.ok()? && unserved(&service, &self.site.cloud).is_none())
+                .then_some(())
+        };
+        let done = eventually(LIMIT, ready).await;
+        ccm.kill()?;
+        if done.is_none() {
+            bail!("the Service is not served; {}", ccm.log()?);
+        }
+        self.site.wipe_events().await
+    }
+
+    /// Whether the program has said so of the Service.
+    async fn told(&self, reason: &str) -> Result<bool> {
+        let fields = format!("involvedObject.kind=Service,reason={reason}");
+        let found = self
+            .site
+            .events
+            .list(&ListParams::default().fields(&fields))
+            .await?;
+        Ok(!found.items.is_empty())
+    }
+
+    /// How often each kind of thing was made.
+    fn created(&self) -> Vec<usize> {
+        let calls = self.site.cloud.calls();
+        let count = |op: &str| {
+            let made = calls
+                .iter()
+                .filter(|call| call.op == op && call.status.is_some_and(|status| status < 300));
+            made.count()
+        };
+        CREATES.iter().map(|op| count(op)).collect()
+    }
+}
+
+fn ports(ports: [u16; 3]) -> Value {
+    let each = ports.into_iter().map(|port| {
+        // Node ports are chosen, so that all runs have the same.
+        json!({"name": format!("p{port}"), "port": port, "targetPort": port, "nodePort": 30000 + port % 2700})
+    });
+    each.collect()
+}
+
+/// Why the Service's status and annotations do not speak of the only load balancer, if they do not.
+fn unserved(service: &Service, cloud: &ccm_sim::openstack::Control) -> Option<String> {
+    let (balancers, floating) = (cloud.load_balancers(), cloud.floating_ips());
+    let ([balancer], [floating]) = (balancers.as_slice(), floating.as_slice()) else {
+        return Some(format!(
+            "{} load balancers with {} floating addresses",
+            balancers.len(),
+            floating.len()
+        ));
+    };
+    let balancer = &balancer.loadbalancer;
+    let vip = balancer.attributes.get("vip_port_id").and_then(Value::as_str);
+    if floating.port_id.as_deref() != vip {
+        return Some("the floating address leads elsewhere".to_owned());
+    }
+    let metadata = &service.metadata;
+    if !metadata
+        .finalizers
+        .iter()
+        .flatten()
+        .any(|finalizer| finalizer == FINALIZER)
+    {
+        return Some("no finalizer".to_owned());
+    }
+    let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key));
+    let address = floating.address.to_string();
+    if annotation(ID) != Some(&balancer.id) || annotation(ADDRESS) != Some(&address) {
+        return Some(format!("annotations {:?}", metadata.annotations));
+    }
+    let status = service
+        .status
+        .as_ref()
+        .and_then(|status| status.load_balancer.as_ref());
+    let ingress = status.and_then(|status| status.ingress.as_deref());
+    match ingress {
+        Some([only]) if only.ip.as_ref() == Some(&address) => None,
+        other => Some(format!("status {other:?} instead of {address}")),
+    }
+}
+
+#[async_trait(?Send)]
+impl Scenario for Services {
+    fn name(&self) -> String {
+        let what = match self.turn {
+            Turn::Serve => "comes",
+            Turn::Reshape => "changes",
+            Turn::Release => "goes",
+        };
+        format!("a Service on {} nodes {what}", self.nodes.len() - 1)
+    }
+
+    fn launch(&self) -> Launch {
+        self.quiet()
+    }
+
+    fn parties(&self) -> Vec<&dyn Party> {
+        self.site.parties()
+    }
+
+    async fn prepare(&self) -> Result<()> {
+        self.site.configure(CONFIG).await?;
+        self.site.settle(&self.nodes, &self.site.launch(&[])).await?;
+        self.wipe().await?;
+        if self.turn == Turn::Serve {
+            ensure!(self.picture(None).is_empty(), "the cloud cannot be emptied");
+            return self.create().await;
+        }
+        self.serve().await?;
+        let before = self.picture(self.service().await?.as_ref());
+        let problem = before.differs(self.before.lock().get_or_insert_with(|| before.clone()));
+        if let Some(problem) = problem {
+            bail!("it does not begin as the first run did: {problem}");
+        }
+        if self.turn == Turn::Release {
+            self.services.delete(NAME, &DeleteParams::default()).await?;
+            return Ok(());
+        }
+        let annotations = json!({
+            "loadbalancer.openstack.org/connection-limit": "1000",
+            "loadbalancer.openstack.org/timeout-client-data": "70000",
+            "loadbalancer.openstack.org/health-monitor-delay": "11",
+        });
+        let changed = json!({
+            "metadata": {"annotations": annotations},
+            "spec": {
+                "ports": ports([80, 8443, 8080]), "sessionAffinity": "ClientIP",
+                "loadBalancerSourceRanges": ["10.0.0.0/8", "192.0.2.0/24"],
+            },
+        });
+        self.merge(changed).await?;
+        // One node goes, another one comes.
+        self.exclude(self.nodes.first(), &self.nodes).await
+    }
+
+    async fn missing(&self) -> Result<Option<String>> {
+        let service = self.service().await?;
+        let picture = self.picture(service.as_ref());
+        if self.turn == Turn::Release {
+            return Ok(match service {
+                Some(_) => Some("the Service is still there".to_owned()),
+                None => picture.differs(&Picture::default()),
+            });
+        }
+        let Some(service) = service else {
+            bail!("the Service is gone")
+        };
+        if let Some(problem) = unserved(&service, &self.site.cloud) {
+            return Ok(Some(problem));
+        }
+        let known = self.after.lock().clone();
+        match known {
+            Some(after) => Ok(picture.differs(&after)),
+            None => Ok((!self.told("EnsuredLoadBalancer").await?).then(|| "not ensured yet".to_owned())),
+        }
+    }
+
+    async fn check(&self) -> Result<()> {
+        let service = self.service().await?;
+        let picture = self.picture(service.as_ref());
+        let created = self.created();
+        {
+            let mut creates = self.creates.lock();
+            let most = creates.get_or_insert_with(|| created.clone());
+            ensure!(
+                created.iter().zip(&*most).all(|(count, most)| count <= most),
+                "made {created:?} of {CREATES:?} instead of {most:?}"
+            );
+        }
+        if self.turn != Turn::Release {
+            let problem = picture.differs(self.after.lock().get_or_insert_with(|| picture.clone()));
+            if let Some(problem) = problem {
+                bail!("{problem}");
+            }
+        }
+        let writes = self.site.proxy.writes();
+        let deletes = writes.iter().find(|write| write.method == "DELETE");
+        if let Some(write) = deletes {
+            bail!("deleted without a reason: {write}");
+        }
+        let patches = writes
+            .iter()
+            .filter(|write| write.resource == "services" && write.status.is_some_and(|status| status < 300));
+        let count = patches.count();
+        ensure!(
+            count <= MOST_PATCHES * 2,
+            "the Service was patched {count} times: {writes:#?}"
+        );
+        self.site.check_events().await
+    }
+
+    async fn disturb(&self) -> Result<()> {
+        self.site.restart_api_server().await
+    }
+
+    fn secrets(&self) -> Vec<String> {
+        self.site.secrets()
+    }
+}

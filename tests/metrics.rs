@@ -1,0 +1,284 @@
+//! The reference of metrics, the dashboard and the alerts name metrics that there are.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use regex::Regex;
+use serde_json::Value;
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// What the reference says of a metric.
+#[derive(Debug)]
+struct Metric {
+    kind: String,
+    labels: BTreeSet<String>,
+}
+
+fn reference() -> BTreeMap<String, Metric> {
+    let row = Regex::new(r"(?m)^\| `([a-z_]+)` \| (counter|gauge|histogram) \| ([a-z_` ]*) \| \S").unwrap();
+    let text = read("src/server/metrics.md");
+    let rows = text.lines().filter(|line| line.starts_with("| `")).count();
+    let metrics: BTreeMap<_, _> = row
+        .captures_iter(&text)
+        .map(|row| {
+            let labels = row[3]
+                .split_whitespace()
+                .map(|label| label.trim_matches('`').to_owned());
+            let metric = Metric {
+                kind: row[2].to_owned(),
+                labels: labels.collect(),
+            };
+            (row[1].to_owned(), metric)
+        })
+        .collect();
+    assert_eq!(metrics.len(), rows, "every row is well formed and there once");
+    metrics
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The names under which metrics are registered in the sources, as they are there.
+fn registered() -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for folder in ["src", "providers/core/src", "providers/openstack/src"] {
+        sources(&root.join(folder), &mut files);
+    }
+    let call = Regex::new(
+        r#"(?:registry\.register|encode_descriptor|gauge|\bdescribe)\(\s*(?://[^\n]*\s*)?(?:format!\(\s*)?"([a-z_{}]+)""#,
+    )
+    .unwrap();
+    let mut names = BTreeSet::new();
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        names.extend(call.captures_iter(product).map(|found| found[1].to_owned()));
+    }
+    names
+}
+
+#[test]
+fn the_reference_has_every_metric_that_is_registered_and_no_other() {
+    let mut there = BTreeSet::new();
+    for name in registered() {
+        match name.as_str() {
+            // One for each kind of review.
+            name if name.contains("{name}") => {
+                there.extend(["authn", "authz"].map(|kind| name.replace("{name}", kind)));
+            }
+            _ => {
+                there.insert(name);
+            }
+        }
+    }
+    let metrics = reference();
+    let listed: BTreeSet<_> = metrics
+        .iter()
+        .map(|(name, metric)| match metric.kind.as_str() {
+            "counter" => name
+                .strip_suffix("_total")
+                .unwrap_or_else(|| panic!("{name} is a counter"))
+                .to_owned(),
+            // Info adds its suffix.
+            _ if name == "ccm_build_info" => "ccm_build".to_owned(),
+            _ => name.clone(),
+        })
+        .collect();
+    let missing: Vec<_> = there.difference(&listed).collect();
+    let gone: Vec<_> = listed.difference(&there).collect();
+    assert!(
+        missing.is_empty() && gone.is_empty(),
+        "src/server/metrics.md lacks {missing:?} and has {gone:?}, which nobody registers"
+    );
+}
+
+#[test]
+fn the_document_is_the_reference() {
+    let document = read("docs/reference/metrics.md");
+    assert!(
+        document.ends_with(&read("src/server/metrics.md")),
+        "not up to date: run `cargo xtask docs`"
+    );
+}
+
+/// What is wrong with the metrics and labels in an expression.
+fn problems(expression: &str, metrics: &BTreeMap<String, Metric>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (open, close) in [('(', ')'), ('{', '}'), ('[', ']')] {
+        if expression.matches(open).count() != expression.matches(close).count() {
+            problems.push(format!("{open} and {close} do not match"));
+        }
+    }
+    let strings = Regex::new(r#""[^"]*""#).unwrap();
+    let plain = strings.replace_all(expression, "\"\"");
+    let series = Regex::new(r"\b([a-z]+_[a-z_]+)\b(?:\{([^}]*)\})?").unwrap();
+    let label = Regex::new(r"([a-z_]+)\s*(?:=~|!~|!=|=)").unwrap();
+    let grouping = Regex::new(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)").unwrap();
+    // What Prometheus and the program that asks it add.
+    let scrape = ["job", "instance", "namespace", "pod", "le"];
+    let mut labels: BTreeSet<&str> = scrape.into();
+    let words: Vec<_> = grouping
+        .captures_iter(&plain)
+        .flat_map(|group| group.get(1).unwrap().as_str().split(','))
+        .map(str::trim)
+        .collect();
+    let bare = grouping.replace_all(&plain, "");
+    for found in series.captures_iter(&bare) {
+        let name = &found[1];
+        if [
+            "histogram_quantile",
+            "label_replace",
+            "label_values",
+            "sum_over_time",
+            "max_over_time",
+        ]
+        .contains(&name)
+        {
+            continue;
+        }
+        let histogram = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix))
+            .and_then(|base| metrics.get(base))
+            .filter(|metric| metric.kind == "histogram");
+        let simple = metrics.get(name).filter(|metric| metric.kind != "histogram");
+        let Some(metric) = histogram.or(simple) else {
+            // A label of a selector is looked at with its metric.
+            problems.push(format!("{name} is no series"));
+            continue;
+        };
+        labels.extend(metric.labels.iter().map(String::as_str));
+        let selector = found.get(2).map_or("", |selector| selector.as_str());
+        for used in label.captures_iter(selector) {
+            if !metric.labels.contains(&used[1]) && !scrape.contains(&&used[1]) {
+                problems.push(format!("{name} has no label {}", &used[1]));
+            }
+        }
+    }
+    for word in words {
+        if !word.is_empty() && !labels.contains(word) {
+            problems.push(format!("{word} is a label of none of the metrics"));
+        }
+    }
+    problems
+}
+
+#[test]
+fn a_wrong_expression_is_found() {
+    let metrics = reference();
+    let wrong = |expression: &str| problems(expression, &metrics);
+    let right = "sum by (op) (rate(ccm_cloud_calls_total{result=\"error\",job=~\"$job\"}[5m])) > 0";
+    assert_eq!(wrong(right), Vec::<String>::new());
+    assert_eq!(
+        wrong("histogram_quantile(0.9, sum by (le, op) (rate(ccm_cloud_call_duration_seconds_bucket[5m])))"),
+        Vec::<String>::new()
+    );
+    for (expression, problem) in [
+        ("ccm_cloud_calls", "ccm_cloud_calls is no series"),
+        ("ccm_cloud_calls_bucket", "ccm_cloud_calls_bucket is no series"),
+        (
+            "ccm_cloud_call_duration_seconds",
+            "ccm_cloud_call_duration_seconds is no series",
+        ),
+        ("ccm_services{reason=\"x\"}", "ccm_services has no label reason"),
+        (
+            "sum by (node) (ccm_services)",
+            "node is a label of none of the metrics",
+        ),
+        ("sum(ccm_services", "( and ) do not match"),
+    ] {
+        assert_eq!(wrong(expression), [problem], "{expression}");
+    }
+}
+
+fn strings<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value.as_str() {
+                    Some(text) if name == key => found.push(text),
+                    _ => strings(value, key, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| strings(item, key, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_dashboard_shows_metrics_that_there_are() {
+    let dashboard: Value = serde_json::from_str(&read("deploy/monitoring/dashboard.json")).unwrap();
+    let mut expressions = Vec::new();
+    strings(&dashboard, "expr", &mut expressions);
+    assert!(expressions.len() >= 20, "{}", expressions.len());
+    let metrics = reference();
+    for expression in expressions {
+        let problems = problems(expression, &metrics);
+        assert!(problems.is_empty(), "{expression}: {problems:?}");
+    }
+    let panels = dashboard["panels"].as_array().unwrap();
+    let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids.len(), panels.len(), "every panel has an id of its own");
+    for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        let place = &panel["gridPos"];
+        let right = place["x"].as_u64().unwrap() + place["w"].as_u64().unwrap();
+        assert!(right <= 24, "{}: too far to the right", panel["title"]);
+        assert!(
+            panel["description"].is_string(),
+            "{}: says what it shows",
+            panel["title"]
+        );
+    }
+}
+
+#[test]
+fn every_alert_is_on_metrics_that_there_are_and_has_a_runbook() {
+    let rules: Value = serde_saphyr::from_str(&read("deploy/monitoring/alerts.yaml")).unwrap();
+    let (metrics, runbook) = (reference(), read("docs/operations.md"));
+    let rules = rules["groups"].as_array().unwrap().iter();
+    let alerts: Vec<_> = rules
+        .flat_map(|group| group["rules"].as_array().unwrap())
+        .collect();
+    assert!(alerts.len() >= 8, "{}", alerts.len());
+    let mut names = BTreeSet::new();
+    for alert in alerts {
+        let name = alert["alert"].as_str().unwrap();
+        assert!(names.insert(name), "{name} is there twice");
+        let problems = problems(alert["expr"].as_str().unwrap(), &metrics);
+        assert!(problems.is_empty(), "{name}: {problems:?}");
+        assert!(
+            runbook.contains(&format!("| `{name}` |")),
+            "docs/operations.md does not say what to do about {name}"
+        );
+        assert!(alert["for"].is_string(), "{name}: no alert at the first sample");
+        assert!(
+            matches!(alert["labels"]["severity"].as_str(), Some("warning" | "critical")),
+            "{name}: a severity"
+        );
+        for text in ["summary", "description", "runbook"] {
+            assert!(alert["annotations"][text].is_string(), "{name}: {text}");
+        }
+    }
+    let row = Regex::new(r"(?m)^\| `(Ccm[A-Za-z]+)` \|").unwrap();
+    for row in row.captures_iter(&runbook) {
+        assert!(names.contains(&row[1]), "{} is no alert any more", &row[1]);
+    }
+}

@@ -1,0 +1,552 @@
+//! `plan` and `--dry-run`: what they say, and that they do nothing.
+
+use std::{collections::BTreeMap, path::PathBuf, process::Stdio, time::Duration};
+
+use ccm_sim::{Action, Fault, Latency, Scope, openstack::ServerSpec};
+use ccm_testbed::nodes::{self, NodeSpec};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Event, Service},
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::scene::{LIMIT, Scene, names, program};
+
+/// As whom a plan is made: somebody who may read and nothing else.
+const READER: &str = "system:serviceaccount:kube-system:reader";
+const FLAVOR: &str = "loadbalancer.openstack.org/flavor-id";
+
+pub(crate) struct Planned {
+    code: i32,
+    pub(crate) text: String,
+    log: String,
+}
+
+impl Planned {
+    #[track_caller]
+    pub(crate) fn assert_code(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{}\n{}", self.text, self.log);
+        self
+    }
+}
+
+/// A control plane, a cloud, and the right to read.
+pub(crate) struct Rehearsal {
+    pub(crate) scene: Scene,
+    pub(crate) reader: PathBuf,
+}
+
+impl Rehearsal {
+    pub(crate) async fn set() -> Self {
+        let scene = Scene::set().await;
+        let conf = format!(
+            "{}\n[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n",
+            scene.cloud.cloud_conf()
+        );
+        scene.stage.write_cloud_config(&conf).unwrap();
+        let role: ClusterRole = serde_json::from_value(json!({
+            "metadata": {"name": "reader"},
+            "rules": [
+                {"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["get", "list", "watch"]},
+                {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"]},
+            ],
+        }))
+        .unwrap();
+        let binding: ClusterRoleBinding = serde_json::from_value(json!({
+            "metadata": {"name": "reader"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},
+            "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "reader"}],
+        }))
+        .unwrap();
+        let params = PostParams::default();
+        Api::all(scene.client.clone())
+            .create(&params, &role)
+            .await
+            .unwrap();
+        Api::all(scene.client.clone())
+            .create(&params, &binding)
+            .await
+            .unwrap();
+        let plane = &scene.stage.control_plane;
+        let reader = plane
+            .service_account_kubeconfig("kube-system", "reader")
+            .await
+            .unwrap();
+        Self { scene, reader }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let launch = self.scene.stage.command("openstack", &self.reader, words);
+        let mut command = Command::new(program());
+        command
+            .args(launch.args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    }
+
+    pub(crate) async fn plan(&self, words: &[&str]) -> Planned {
+        let words: Vec<_> = ["plan"].iter().chain(words).copied().collect();
+        let output = self.command(&words).output().await.unwrap();
+        Planned {
+            code: output.status.code().unwrap(),
+            text: String::from_utf8(output.stdout).unwrap(),
+            log: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    fn services(&self) -> Api<Service> {
+        Api::namespaced(self.scene.client.clone(), "default")
+    }
+
+    async fn create(&self, name: &str, ports: &[(u16, u16)], annotations: Value) {
+        let ports: Vec<_> = ports
+            .iter()
+            .map(|(port, node_port)| json!({"name": format!("p{port}"), "port": port, "nodePort": node_port}))
+            .collect();
+        let service = json!({
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": ports},
+        });
+        let service: Service = serde_json::from_value(service).unwrap();
+        self.services()
+            .create(&PostParams::default(), &service)
+            .await
+            .unwrap();
+    }
+
+    async fn annotate(&self, name: &str, key: &str, value: Value) {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));
+        let params = PatchParams::default();
+        self.services().patch(name, &params, &patch).await.unwrap();
+    }
+
+    async fn served(&self, name: &str) {
+        let services = self.services();
+        let check = async || {
+            let status = services.get(name).await.ok()?.status?;
+            status
+                .load_balancer?
+                .ingress
+                .filter(|ingress| !ingress.is_empty())
+                .map(drop)
+        };
+        self.scene.eventually(&format!("{name} is served"), check).await;
+    }
+
+    /// The writes that the cloud saw, by operation.
+    fn writes(&self) -> BTreeMap<String, usize> {
+        let mut writes = BTreeMap::new();
+        for call in self.scene.cloud.calls() {
+            if call.method != "GET" && call.service != "identity" {
+                *writes.entry(call.op.to_owned()).or_default() += 1;
+            }
+        }
+        writes
+    }
+
+    /// Nothing was written anywhere by who may only read, and nothing was tried.
+    pub(crate) async fn assert_untouched(&self) {
+        assert_eq!(self.writes(), BTreeMap::new());
+        let log = self.scene.stage.control_plane.audit_log().unwrap();
+        let ours: Vec<_> = log.into_iter().filter(|entry| entry.user == READER).collect();
+        assert!(!ours.is_empty(), "it asked as somebody else");
+        for entry in ours {
+            let reads = matches!(entry.verb.as_str(), "get" | "list" | "watch");
+            assert!(
+                reads && entry.code != 403 && entry.resource != "leases",
+                "{entry:?}"
+            );
+        }
+        let leases: Api<Lease> = Api::namespaced(self.scene.client.clone(), "kube-system");
+        let lease = leases.get_opt("cloud-controller-manager").await.unwrap();
+        assert!(lease.is_none(), "{lease:?}");
+        let events: Api<Event> = Api::all(self.scene.client.clone());
+        let events = events.list(&ListParams::default()).await.unwrap().items;
+        let said = events.into_iter().filter_map(|event| event.source?.component);
+        assert_eq!(said.collect::<Vec<_>>(), Vec::<String>::new());
+    }
+}
+
+/// Ids are made up anew each time.
+pub(crate) fn redact(text: &str) -> String {
+    let is_id = |word: &str| {
+        word.len() == 36
+            && word.char_indices().all(|(i, c)| match i {
+                8 | 13 | 18 | 23 => c == '-',
+                _ => c.is_ascii_hexdigit(),
+            })
+    };
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        match rest.get(..36).filter(|word| is_id(word)) {
+            Some(_) => {
+                out.push_str("<id>");
+                rest = &rest[36..];
+            }
+            None => {
+                out.push(first);
+                rest = &rest[first.len_utf8()..];
+            }
+        }
+    }
+    out
+}
+
+/// What a step's operation is called in the cloud's log of calls.
+fn operation(step: &Value) -> Option<&'static str> {
+    let what = step["what"].as_str().unwrap();
+    let table = [
+        ("create load balancer", "loadbalancer_create"),
+        ("change tags of load balancer", "loadbalancer_update"),
+        ("create listener", "loadbalancer_listener_create"),
+        ("create pool", "loadbalancer_pool_create"),
+        ("add members", "loadbalancer_members_update"),
+        ("set the members", "loadbalancer_members_update"),
+        ("create health monitor", "loadbalancer_healthmonitor_create"),
+        ("create floating address", "floating_ip_create"),
+        ("create security group", "security_group_create"),
+        ("create rule in security group", "security_group_rule_create"),
+        ("delete rule in security group", "security_group_rule_delete"),
+        ("change security groups of node port", "port_update"),
+    ];
+    if step["kind"] != "cloud" {
+        return None;
+    }
+    let found = table.iter().find(|(begin, _)| what.starts_with(begin));
+    Some(found.unwrap_or_else(|| panic!("unknown: {what}")).1)
+}
+
+/// All changes of a plan.
+fn changes(plan: &Value) -> Vec<&Value> {
+    ["services", "parts", "nodes"]
+        .iter()
+        .flat_map(|list| plan[list].as_array().unwrap())
+        .flat_map(|subject| subject["changes"].as_array().unwrap())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_writes_nothing_and_is_what_is_done_then() {
+    let stage = Rehearsal::set().await;
+    let scene = &stage.scene;
+    let nodes = names("node", 2);
+    scene.servers(&nodes);
+    scene.register(&nodes).await;
+    let web = [(80, 30080), (443, 30443)];
+    stage.create("web", &web, json!({})).await;
+    stage
+        .create(
+            "hidden",
+            &[(25, 30025)],
+            json!({"service.beta.kubernetes.io/openstack-internal-load-balancer": "true"}),
+        )
+        .await;
+    scene.cloud.clear_calls();
+
+    let planned = stage.plan(&[]).await.assert_code(2);
+    insta::assert_snapshot!("plan_text", redact(&planned.text));
+    let json = stage.plan(&["-o", "json"]).await.assert_code(2);
+    insta::assert_snapshot!("plan_json", redact(&json.text));
+    assert_eq!(stage.plan(&["-o=json"]).await.text, json.text, "the same again");
+    let one = stage.plan(&["--service=default/hidden"]).await.assert_code(2);
+    insta::assert_snapshot!("plan_of_one_service", redact(&one.text));
+    for (service, message) in [
+        ("default/none", "there is no Service default/none"),
+        ("shop/web", "there is no Service shop/web; there is default/web"),
+        (
+            "default/kubernetes",
+            "default/kubernetes is not of type LoadBalancer",
+        ),
+    ] {
+        let refused = stage.plan(&["--service", service]).await.assert_code(1);
+        assert!(
+            refused.log.contains(message) && refused.text.is_empty(),
+            "{}",
+            refused.log
+        );
+    }
+
+    // In the middle of it.
+    scene.cloud.set_latency(
+        Scope::all(),
+        Some(Latency::Fixed {
+            time: Duration::from_secs(600),
+        }),
+    );
+    let mut killed = stage.command(&["plan"]).spawn().unwrap();
+    let before = scene.cloud.calls().len();
+    scene.cloud.wait_for_calls(|calls| calls.len() > before).await;
+    killed.kill().await.unwrap();
+    scene.cloud.set_latency(Scope::all(), None);
+    stage.assert_untouched().await;
+
+    scene.cloud.clear_calls();
+    // Nodes first, so that nothing depends on who is faster.
+    let mut ccm = scene.start(&["--controllers=cloud-node"]).await;
+    scene.all_initialized(2).await;
+    ccm.terminate().unwrap();
+    assert!(ccm.wait(LIMIT).await.unwrap().success());
+    let mut ccm = scene.start(&[]).await;
+    stage.served("web").await;
+    stage.served("hidden").await;
+    let again = stage.plan(&[]).await.assert_code(0);
+    assert_eq!(
+        again.text,
+        "Nothing to do: 2 Services and 2 nodes are as they should be.\n"
+    );
+    ccm.terminate().unwrap();
+    assert!(ccm.wait(LIMIT).await.unwrap().success());
+    let plan: Value = serde_json::from_str(&json.text).unwrap();
+    let mut planned: BTreeMap<String, usize> = BTreeMap::new();
+    for operation in changes(&plan).into_iter().filter_map(operation) {
+        *planned.entry(operation.to_owned()).or_default() += 1;
+    }
+    let mut writes = stage.writes();
+    // A plan sees both Services at once; done, the ports may have to be changed when either of them comes to it.
+    let (once, done) = (planned.remove("port_update"), writes.remove("port_update"));
+    assert!(once == Some(2) && (2..=4).contains(&done.unwrap()), "{done:?}");
+    assert_eq!(writes, planned);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_blocked_or_can_not_be_found_out_has_its_own_exit_code() {
+    let stage = Rehearsal::set().await;
+    let scene = &stage.scene;
+    let nodes = names("node", 1);
+    scene.servers(&nodes);
+    scene.register(&nodes).await;
+    for name in ["web", "other"] {
+        let port = if name == "web" { 30080 } else { 30081 };
+        stage.create(name, &[(80, port)], json!({})).await;
+    }
+    let mut ccm = scene.start(&[]).await;
+    for name in ["web", "other"] {
+        stage.served(name).await;
+    }
+    ccm.terminate().unwrap();
+    assert!(ccm.wait(LIMIT).await.unwrap().success());
+    stage.plan(&[]).await.assert_code(0);
+
+    let flavor = scene.cloud.create_balancer_flavor("fast", true).unwrap();
+    stage.annotate("web", FLAVOR, json!(flavor)).await;
+    let blocked = stage.plan(&[]).await.assert_code(3);
+    insta::assert_snapshot!("plan_blocked", redact(&blocked.text));
+    let other = stage.plan(&["--service=default/other"]).await.assert_code(0);
+    assert!(
+        !other.text.contains("flavor"),
+        "what is another's: {}",
+        other.text
+    );
+    let document: Value = serde_json::from_str(&stage.plan(&["-ojson"]).await.text).unwrap();
+    assert_eq!(document["verdict"], "blocked");
+    assert_eq!(document["services"][0]["blocked"][0]["want"], json!(flavor));
+
+    // Listeners of all load balancers at once.
+    let broken = scene
+        .cloud
+        .add_fault(Fault::on("loadbalancer_listener_list", Action::status(403)));
+    let incomplete = stage.plan(&[]).await.assert_code(1);
+    assert!(
+        incomplete.text.contains("Could not be found out\n  ? "),
+        "{}",
+        incomplete.text
+    );
+    assert!(
+        incomplete.text.contains("Plan (not complete): "),
+        "{}",
+        incomplete.text
+    );
+    scene.cloud.remove_fault(broken);
+
+    // One that goes while nobody looks leaves something; it is ours, and so it goes.
+    let kept = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    let params = PatchParams::default();
+    stage.services().patch("other", &params, &kept).await.unwrap();
+    stage
+        .services()
+        .delete("other", &DeleteParams::default())
+        .await
+        .unwrap();
+    let left = stage.plan(&[]).await.assert_code(2);
+    insta::assert_snapshot!("plan_of_leftovers", redact(&left.text));
+
+    // Everything wrong with the config at once, before anybody is asked.
+    let conf = "[Global]\nauth-url = nonsense\nregion = \n[LoadBalancer]\nmax-shared-lb = many\n";
+    scene.stage.write_cloud_config(conf).unwrap();
+    let refused = stage.plan(&["--kubeconfig=/does/not/exist"]).await.assert_code(1);
+    for text in ["max-shared-lb", "auth-url", "/does/not/exist"] {
+        assert!(refused.log.contains(text), "{text}: {}", refused.log);
+    }
+    assert_eq!(refused.text, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_says_what_would_become_of_nodes() {
+    let stage = Rehearsal::set().await;
+    let scene = &stage.scene;
+    let nodes = names("node", 9);
+    let ids: Vec<_> = nodes
+        .iter()
+        .map(|name| scene.cloud.create_server(&ServerSpec::named(name)).unwrap())
+        .collect();
+    for (name, id) in nodes.iter().zip(&ids) {
+        let spec = NodeSpec {
+            provider_id: Some(format!("openstack:///{id}")),
+            ..NodeSpec::new(name)
+        };
+        scene.register_one(spec).await;
+    }
+    let mut ccm = scene.start(&["--controllers=cloud-node"]).await;
+    scene.all_initialized(nodes.len()).await;
+    ccm.terminate().unwrap();
+    assert!(ccm.wait(LIMIT).await.unwrap().success());
+
+    scene.cloud.delete_server(&ids[0]).unwrap();
+    scene.cloud.set_status(&ids[1], "SHUTOFF").unwrap();
+    for name in &nodes[..2] {
+        nodes::set_ready(&scene.client, name, false).await.unwrap();
+    }
+    let params = PatchParams::default();
+    let wrong = json!({"metadata": {"labels": {"node.kubernetes.io/instance-type": "old"}}});
+    scene
+        .nodes
+        .patch(&nodes[2], &params, &Patch::Merge(wrong))
+        .await
+        .unwrap();
+    let wrong = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}]}});
+    scene
+        .nodes
+        .patch_status(&nodes[3], &params, &Patch::Merge(wrong))
+        .await
+        .unwrap();
+    let zone = "elsewhere";
+    let moved = json!({"metadata": {"labels": {
+        "topology.kubernetes.io/zone": zone, "failure-domain.beta.kubernetes.io/zone": zone,
+    }}});
+    scene
+        .nodes
+        .patch(&nodes[4], &params, &Patch::Merge(moved))
+        .await
+        .unwrap();
+    let shutdown = "node.cloudprovider.kubernetes.io/shutdown";
+    let tainted = json!({"spec": {"taints": [{"key": shutdown, "effect": "NoSchedule"}]}});
+    scene
+        .nodes
+        .patch(&nodes[5], &params, &Patch::Merge(tainted))
+        .await
+        .unwrap();
+    scene.cloud.create_server(&ServerSpec::named("new")).unwrap();
+    scene.register(&["new".to_owned(), "nowhere".to_owned()]).await;
+    scene
+        .register_one(NodeSpec {
+            provider_id: Some("aws:///eu/i-1".to_owned()),
+            ..NodeSpec::new("foreign")
+        })
+        .await;
+    scene.cloud.clear_calls();
+
+    let grace = "--node-deletion-grace=0s";
+    let planned = stage.plan(&[grace]).await.assert_code(2);
+    insta::assert_snapshot!("plan_of_nodes", redact(&planned.text));
+    let young = stage.plan(&[]).await.assert_code(2);
+    assert!(
+        young.text.contains("once it is older than 120s"),
+        "{}",
+        young.text
+    );
+    // Only one controller.
+    let few = stage
+        .plan(&["--controllers=cloud-node-lifecycle", grace])
+        .await
+        .assert_code(2);
+    assert!(
+        !few.text.contains("initialise") && few.text.contains("Nodes to delete: 1"),
+        "{}",
+        few.text
+    );
+
+    // The credentials of another project: nobody is found.
+    for id in &ids[1..] {
+        scene.cloud.delete_server(id).unwrap();
+    }
+    let held = stage.plan(&["--controllers=cloud-node-lifecycle", grace]).await;
+    assert!(
+        held.text.contains("no other machine of this cluster was found"),
+        "{}",
+        held.text
+    );
+    assert!(!held.text.contains("Nodes to delete"), "{}", held.text);
+    assert_eq!(stage.writes(), BTreeMap::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_says_what_it_would_do_whenever_that_changes_and_does_nothing() {
+    let stage = Rehearsal::set().await;
+    let scene = &stage.scene;
+    let nodes = names("node", 1);
+    scene.servers(&nodes);
+    scene.register(&nodes).await;
+    let flags = [
+        "--dry-run",
+        "--node-status-update-frequency=10s",
+        "--authentication-skip-lookup",
+    ];
+    let mut ccm = scene.stage.launch_as("openstack", &stage.reader, &flags).unwrap();
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+    let log = scene
+        .logged("summary=0 to create, 1 to change, 0 to delete")
+        .await;
+    assert!(
+        log.contains("Would do about=\"node node-1\" what=\"provider ID openstack:///"),
+        "{log}"
+    );
+
+    stage.create("web", &[(80, 30080)], json!({})).await;
+    scene
+        .logged("Would do about=\"Service default/web\" what=\"create load balancer")
+        .await;
+    let metrics = ccm.get("/metrics").await.unwrap().1;
+    assert!(
+        metrics.contains("ccm_dry_run_changes{effect=\"create\"} "),
+        "{metrics}"
+    );
+    assert!(metrics.contains("ccm_dry_run_problems 0"), "{metrics}");
+
+    stage
+        .services()
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    scene
+        .logged("No longer so about=\"Service default/web\" what=\"create load balancer")
+        .await;
+
+    // The config is taken over while it runs, too; and no Event tells of it.
+    let conf = std::fs::read_to_string(scene.stage.cloud_config()).unwrap();
+    scene
+        .stage
+        .write_cloud_config(&conf.replace("correct-horse", "wrong"))
+        .unwrap();
+    scene.logged("can not be taken over").await;
+    assert_eq!(ccm.get("/readyz").await.unwrap().0, 200);
+    ccm.terminate().unwrap();
+    assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
+    let said: Vec<_> = scene
+        .log()
+        .lines()
+        .filter(|line| line.contains("Would do about=\"node node-1\""))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(said.len(), 1, "once: {said:?}");
+    stage.assert_untouched().await;
+}

@@ -1,0 +1,425 @@
+//! Routes to the nodes' Pods.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use ccm_sim::{
+    Action, Fault,
+    openstack::{NetworkSpec, PortPatch, PortSpec, RouterSpec, ServerSpec},
+};
+use ccm_testbed::{
+    nodes::NodeSpec,
+    observe::{addresses, provider_id},
+    scenarios::Kind,
+    sweep::{Storm, Sweep},
+};
+use cloud_controller_manager::options::Config;
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::json;
+
+use crate::{
+    lifecycle::{Inside, run},
+    scene::{LIMIT, Scene, names, program},
+};
+
+const CIDR: &str = "10.244.0.0/16";
+
+/// A control plane, a cloud and a router for the Pods.
+struct Ground {
+    scene: Scene,
+    router: String,
+}
+
+/// The condition NetworkUnavailable as status and reason.
+fn network(node: &Node) -> Option<(String, String)> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let condition = conditions
+        .iter()
+        .find(|known| known.type_ == "NetworkUnavailable")?;
+    Some((
+        condition.status.clone(),
+        condition.reason.clone().unwrap_or_default(),
+    ))
+}
+
+pub(crate) fn is_available(node: &Node) -> bool {
+    network(node).is_some_and(|(status, reason)| status == "False" && reason == "RouteCreated")
+}
+
+pub(crate) fn is_unavailable(node: &Node) -> bool {
+    network(node).is_some_and(|(status, reason)| status == "True" && reason == "NoRouteCreated")
+}
+
+impl Ground {
+    async fn lay() -> Self {
+        let scene = Scene::set().await;
+        let spec = RouterSpec {
+            name: "pods".to_owned(),
+            networks: vec!["private".to_owned()],
+            ..RouterSpec::default()
+        };
+        let router = scene.cloud.create_router(&spec).unwrap();
+        let config = format!("{}\n[Route]\nrouter-id={router}\n", scene.cloud.cloud_conf());
+        scene.stage.write_cloud_config(&config).unwrap();
+        Self { scene, router }
+    }
+
+    fn run(&self) -> Inside {
+        self.run_with(|_| {})
+    }
+
+    fn run_with(&self, change: impl FnOnce(&mut Config)) -> Inside {
+        run(&self.scene.stage, |config| {
+            config.route.cluster_cidr = CIDR.to_owned();
+            config.controllers.disabled.insert("service-lb-controller");
+            change(config);
+        })
+    }
+
+    /// A server and its node; the node gets the podCIDR `10.244.<i>.0/24`.
+    async fn join(&self, name: &str, i: usize) {
+        self.server(name, "private");
+        self.register(name, &[&format!("10.244.{i}.0/24")]).await;
+    }
+
+    fn server(&self, name: &str, network: &str) {
+        let spec = ServerSpec {
+            ports: Some(vec![PortSpec::on(network)]),
+            ..ServerSpec::named(name)
+        };
+        self.scene.cloud.create_server(&spec).unwrap();
+    }
+
+    async fn register(&self, name: &str, pod_cidrs: &[&str]) {
+        let spec = NodeSpec {
+            pod_cidrs: pod_cidrs.iter().map(|cidr| (*cidr).to_owned()).collect(),
+            ..NodeSpec::new(name)
+        };
+        self.scene.register_one(spec).await;
+    }
+
+    fn destinations(&self) -> BTreeSet<String> {
+        let routes = self.scene.cloud.router_routes(&self.router);
+        routes
+            .iter()
+            .map(|(destination, _)| destination.to_string())
+            .collect()
+    }
+
+    fn next_hop(&self, destination: &str) -> Option<IpAddr> {
+        let routes = self.scene.cloud.router_routes(&self.router);
+        let found = routes.iter().find(|(to, _)| to.to_string() == destination);
+        found.map(|(_, next_hop)| *next_hop)
+    }
+
+    async fn available(&self, name: &str) -> Node {
+        self.scene.node(name, "network available", is_available).await
+    }
+
+    async fn unavailable(&self, name: &str) -> Node {
+        self.scene.node(name, "network unavailable", is_unavailable).await
+    }
+
+    async fn failures(&self) -> Vec<Event> {
+        let params = ListParams::default().fields("reason=FailedToCreateRoute");
+        self.scene.events.list(&params).await.unwrap().items
+    }
+
+    fn count(&self, op: &str) -> u64 {
+        self.scene.cloud.call_counts().get(op).copied().unwrap_or(0)
+    }
+
+    /// Waits until so many more passes have read the router.
+    async fn passes(&self, more: u64) {
+        let wanted = self.count("router_get") + more;
+        self.scene
+            .eventually("further passes", async || {
+                (self.count("router_get") >= wanted).then_some(())
+            })
+            .await;
+    }
+
+    fn writes(&self) -> u64 {
+        [
+            "router_add_extraroutes",
+            "router_remove_extraroutes",
+            "router_update",
+            "port_update",
+        ]
+        .map(|op| self.count(op))
+        .iter()
+        .sum()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_are_routed_from_a_nodes_first_to_its_last_hour() {
+    let ground = Ground::lay().await;
+    let (scene, nodes) = (&ground.scene, names("node", 5));
+    for (i, name) in nodes.iter().enumerate() {
+        ground.join(name, i + 1).await;
+    }
+    let ccm = ground.run();
+    for (i, name) in nodes.iter().enumerate() {
+        let node = ground.available(name).await;
+        let id = provider_id(&node).trim_start_matches("openstack:///").to_owned();
+        let port = &scene.cloud.server_ports(&id)[0];
+        let cidr = format!("10.244.{}.0/24", i + 1);
+        assert_eq!(scene.cloud.address_pairs(port), std::slice::from_ref(&cidr));
+        let hop = ground.next_hop(&cidr).unwrap().to_string();
+        assert!(addresses(&node).contains(&("InternalIP", hop.as_str())));
+    }
+    // The server gets another address.
+    let moved = ground.available("node-2").await;
+    let id = provider_id(&moved).trim_start_matches("openstack:///").to_owned();
+    let patch = PortPatch {
+        addresses: Some(vec!["10.9.9.9".parse().unwrap()]),
+        ..PortPatch::default()
+    };
+    let port = scene.cloud.server_ports(&id).remove(0);
+    scene.cloud.update_port(&port, &patch).unwrap();
+    let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}});
+    scene
+        .nodes
+        .patch_status("node-2", &PatchParams::default(), &Patch::Merge(status))
+        .await
+        .unwrap();
+    scene
+        .eventually("the route follows", async || {
+            (ground.next_hop("10.244.2.0/24") == "10.9.9.9".parse().ok()).then_some(())
+        })
+        .await;
+    assert_eq!(ground.destinations().len(), 5, "and the old one is gone");
+    // A node goes while a new one comes.
+    scene.nodes.delete("node-3", &Default::default()).await.unwrap();
+    ground.join("node-6", 6).await;
+    ground.available("node-6").await;
+    scene
+        .eventually("the route of the node that went is gone", async || {
+            (ground.next_hop("10.244.3.0/24").is_none()).then_some(())
+        })
+        .await;
+    assert_eq!(ground.destinations().len(), 5);
+    assert!(ground.failures().await.is_empty());
+
+    // Another process finds nothing to do.
+    drop(ccm);
+    let before = ground.writes();
+    let flags = [
+        "--controllers=route",
+        "--cluster-cidr=10.244.0.0/16",
+        "--route-reconciliation-period=200ms",
+        "--leader-elect=false",
+    ];
+    let _ccm = scene.start(&flags).await;
+    ground.passes(4).await;
+    assert_eq!(ground.writes(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_beyond_the_quota_wait_for_room_and_one_event_says_so() {
+    let ground = Ground::lay().await;
+    let scene = &ground.scene;
+    let quota = |routes| {
+        scene.cloud.configure(|settings| {
+            settings.resource_quotas.insert("router_route".to_owned(), routes);
+        });
+    };
+    quota(3);
+    let _ccm = ground.run();
+    for i in 1..=3 {
+        ground.join(&format!("old-{i}"), i).await;
+    }
+    for i in 1..=3 {
+        ground.available(&format!("old-{i}")).await;
+    }
+    for i in 4..=6 {
+        ground.join(&format!("new-{i}"), i).await;
+    }
+    for i in 4..=6 {
+        ground.unavailable(&format!("new-{i}")).await;
+    }
+    assert_eq!(ground.destinations().len(), 3);
+    let events = scene
+        .eventually("an event", async || {
+            Some(ground.failures().await).filter(|events| !events.is_empty())
+        })
+        .await;
+    assert_eq!(events.len(), 1, "{events:?}");
+    let message = events[0].message.clone().unwrap();
+    assert!(
+        message.starts_with("Could not create route ") && message.contains("quota router_route"),
+        "{message}"
+    );
+    assert_eq!(
+        events[0].source.as_ref().unwrap().component.as_deref(),
+        Some("route_controller")
+    );
+    // A route that goes makes room at once.
+    scene.nodes.delete("old-1", &Default::default()).await.unwrap();
+    let available = async || {
+        let nodes = scene.nodes.list(&ListParams::default()).await.ok()?.items;
+        (nodes.iter().filter(|node| is_available(node)).count() == 3).then_some(())
+    };
+    scene.eventually("three nodes have their routes", available).await;
+    assert_eq!(ground.destinations().len(), 3);
+    assert!(!ground.destinations().contains("10.244.1.0/24"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_cannot_be_routed_to_does_not_hold_up_others() {
+    let ground = Ground::lay().await;
+    let scene = &ground.scene;
+    scene
+        .cloud
+        .create_network(&NetworkSpec {
+            name: "elsewhere".to_owned(),
+            subnets: vec!["172.20.0.0/24".parse().unwrap()],
+            ..Default::default()
+        })
+        .unwrap();
+    ground.server("elsewhere", "elsewhere");
+    ground.register("elsewhere", &["10.244.100.0/24"]).await;
+    for i in 1..=4 {
+        ground.join(&format!("node-{i}"), i).await;
+    }
+    // The same podCIDR as an older node, and none of the cluster's.
+    ground.join("twin", 4).await;
+    ground.server("outside", "private");
+    ground.register("outside", &["10.99.1.0/24"]).await;
+    // No podCIDR: its condition is somebody else's, here as anywhere.
+    ground.server("overlay", "private");
+    ground.register("overlay", &[]).await;
+    for name in ["overlay", "node-1"] {
+        let calico = json!({"status": {"conditions": [{
+            "type": "NetworkUnavailable", "status": "False", "reason": "CalicoIsUp", "message": "up",
+            "lastHeartbeatTime": "2026-01-02T03:04:05Z", "lastTransitionTime": "2026-01-02T03:04:05Z",
+        }]}});
+        let patch = Patch::Strategic(calico);
+        let params = PatchParams::default();
+        scene.nodes.patch_status(name, &params, &patch).await.unwrap();
+    }
+    let _ccm = ground.run();
+    for i in 1..=4 {
+        ground.available(&format!("node-{i}")).await;
+    }
+    for (name, why) in [
+        ("elsewhere", "not connected with router"),
+        ("twin", "the older node node-4 has the same podCIDR"),
+        ("outside", "outside --cluster-cidr"),
+    ] {
+        ground.unavailable(name).await;
+        let event = scene.event(name, "FailedToCreateRoute").await;
+        let message = event.message.unwrap();
+        assert!(message.contains(why), "{name}: {message}");
+    }
+    let overlay = scene.initialized("overlay").await;
+    assert_eq!(network(&overlay).unwrap().1, "CalicoIsUp");
+    assert_eq!(ground.destinations().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_costs_no_route_and_no_condition() {
+    let ground = Ground::lay().await;
+    let scene = &ground.scene;
+    for i in 1..=3 {
+        ground.join(&format!("node-{i}"), i).await;
+    }
+    let _ccm = ground.run_with(|config| config.route.period = Some(std::time::Duration::from_millis(200)));
+    for i in 1..=3 {
+        ground.available(&format!("node-{i}")).await;
+    }
+    let before = ground.writes();
+    for lie in [Action::EmptyJson, Action::status(404), Action::status(403)] {
+        let fault = scene.cloud.add_fault(Fault::on("router_get", lie.clone()));
+        ground.passes(2).await;
+        for i in 1..=3 {
+            assert!(
+                is_available(&scene.nodes.get(&format!("node-{i}")).await.unwrap()),
+                "{lie:?}"
+            );
+        }
+        assert!(scene.cloud.remove_fault(fault));
+        // It waits longer after each failure; a good pass ends that.
+        ground.passes(2).await;
+    }
+    assert_eq!(ground.writes(), before);
+    assert_eq!(ground.destinations().len(), 3);
+
+    // The router is deleted: nobody says any more than before of nodes that had routes; a new one is known to have none.
+    scene.cloud.delete_router(&ground.router).unwrap();
+    ground.join("late", 9).await;
+    ground.unavailable("late").await;
+    for i in 1..=3 {
+        assert!(is_available(
+            &scene.nodes.get(&format!("node-{i}")).await.unwrap()
+        ));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_usable_cluster_cidr_the_other_controllers_work() {
+    for (flag, said) in [
+        ("--cluster-cidr=", "--cluster-cidr is empty"),
+        ("--cluster-cidr=10.0.0.0/8,11.0.0.0/8", "same family"),
+    ] {
+        let ground = Ground::lay().await;
+        let mut ccm = ground.scene.start(&[flag]).await;
+        ground.join("node-1", 1).await;
+        ground.scene.initialized("node-1").await;
+        ground.scene.logged(said).await;
+        assert!(ground.scene.log().contains("Controller not started"));
+        assert!(ground.destinations().is_empty());
+        let metrics = ccm.get("/metrics").await.unwrap().1;
+        assert!(metrics.contains("ccm_route_controller_running 0"), "{metrics}");
+        assert!(ccm.exit_status().unwrap().is_none());
+        ccm.terminate().unwrap();
+        assert!(ccm.wait(LIMIT).await.unwrap().success());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_of_nodes_costs_a_call() {
+    let ground = Ground::lay().await;
+    ground
+        .scene
+        .cloud
+        .configure(|settings| settings.resource_quotas.clear());
+    let _ccm = ground.run();
+    let nodes = names("burst", 60);
+    for (i, name) in nodes.iter().enumerate() {
+        ground.join(name, i + 1).await;
+    }
+    for name in &nodes {
+        ground.available(name).await;
+    }
+    assert_eq!(ground.destinations().len(), 60);
+    assert!(
+        ground.count("router_add_extraroutes") <= 6,
+        "{:?}",
+        ground.scene.cloud.call_counts()
+    );
+    let metrics = ground.count("router_remove_extraroutes") + ground.count("router_update");
+    assert_eq!(metrics, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_any_call_while_routes_change_it_finishes_after_its_restart() {
+    let scenario = Kind::Routes.set(&program(), 4).await.unwrap().unwrap();
+    let report = Sweep::default().run(&*scenario, |_| {}).await.unwrap();
+    ccm_testbed::cache::say(report.to_string());
+    report.verdict().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_change_in_a_storm() {
+    let scenario = Kind::Routes.set(&program(), 6).await.unwrap().unwrap();
+    let calm = Sweep::default().rehearse(&*scenario).await.unwrap();
+    let storm = Storm {
+        longest: std::time::Duration::from_secs(6),
+        ..Storm::new(11)
+    };
+    let report = storm.run(&*scenario, &calm).await.unwrap();
+    ccm_testbed::cache::say(report.to_string());
+    report.verdict().unwrap();
+}

@@ -1,0 +1,322 @@
+//! A Service on a real OpenStack, and a program that dies after a change was made there and before it learns of it.
+
+use std::{collections::BTreeMap, env, process, time::Duration};
+
+use ccm_sim::Moment;
+use ccm_testbed::{
+    binary::Ccm,
+    cache::say,
+    nodes::NodeSpec,
+    observe::{eventually, is_initialized},
+    openstack_real::OpenStack,
+    proxy::CloudProxy,
+    stage::Stage,
+    sweep::Party,
+};
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::scene::{program, read};
+
+/// Tests on the same cloud keep apart by names.
+const CLUSTER: &str = "cut";
+/// On a busy machine everything takes its time there.
+const PATIENCE: Duration = Duration::from_secs(400);
+const FLAGS: [&str; 2] = ["--leader-elect=false", "--cluster-name=cut"];
+const CONFIG: &str = "\n[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
+/// How many deaths of each kind are played unless all are asked for.
+const SOME: usize = 4;
+
+/// The Service and, with a number, its servers; another run's may be left behind.
+fn name() -> String {
+    format!("cut-{}", process::id())
+}
+
+/// Looks at the cloud past program and proxy.
+struct Eyes {
+    http: reqwest::Client,
+    token: String,
+    endpoints: BTreeMap<String, String>,
+}
+
+impl Eyes {
+    async fn open(cloud: &OpenStack) -> Self {
+        let conf = read(&cloud.cloud_conf());
+        let key = |wanted: &str| {
+            let mut lines = conf.lines().filter_map(|line| line.split_once('='));
+            let found = lines.find(|(key, _)| key.trim() == wanted);
+            found.unwrap().1.trim().trim_matches('"').to_owned()
+        };
+        let credential = json!({
+            "id": key("application-credential-id"), "secret": key("application-credential-secret"),
+        });
+        let identity = json!({
+            "methods": ["application_credential"], "application_credential": credential,
+        });
+        let http = reqwest::Client::new();
+        let url = format!("{}/auth/tokens", cloud.auth_url());
+        let body = json!({"auth": {"identity": identity}});
+        let answer = http.post(url).json(&body).send().await.unwrap();
+        let token = answer
+            .headers()
+            .get("X-Subject-Token")
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        let answer: Value = answer.json().await.unwrap();
+        let entries = answer["token"]["catalog"].as_array().unwrap();
+        let endpoints = entries.iter().map(|entry| {
+            let all = entry["endpoints"].as_array().unwrap();
+            let public = all.iter().find(|one| one["interface"] == "public").unwrap();
+            let url = public["url"].as_str().unwrap();
+            let url = url
+                .trim_end_matches('/')
+                .trim_end_matches("/v2.0")
+                .trim_end_matches("/v2");
+            (entry["type"].as_str().unwrap().to_owned(), url.to_owned())
+        });
+        Self {
+            endpoints: endpoints.collect(),
+            token,
+            http,
+        }
+    }
+
+    async fn get(&self, service: &str, path: &str) -> Value {
+        let url = format!("{}/{path}", self.endpoints[service]);
+        let asked = self.http.get(url).header("X-Auth-Token", &self.token);
+        asked.send().await.unwrap().json().await.unwrap()
+    }
+
+    async fn list(&self, service: &str, path: &str, key: &str, ours: impl Fn(&Value) -> bool) -> Vec<Value> {
+        let mut found = self.get(service, path).await[key].as_array().unwrap().clone();
+        found.retain(ours);
+        found
+    }
+
+    /// All that Services of this test have in the cloud, without ids.
+    async fn picture(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let prefix = format!("kube_service_{CLUSTER}_");
+        let name = name();
+        let ours = |one: &Value| one["name"].as_str().unwrap() == format!("{prefix}default_{name}");
+        let path = "v2/lbaas/loadbalancers";
+        for balancer in self.list("load-balancer", path, "loadbalancers", ours).await {
+            let id = balancer["id"].as_str().unwrap();
+            let mut tree = self.get("load-balancer", &format!("{path}/{id}/status")).await;
+            plain(&mut tree);
+            lines.push(format!(
+                "{} {} {} {tree}",
+                balancer["name"], balancer["description"], balancer["tags"]
+            ));
+        }
+        let ours = |one: &Value| one["description"].as_str().unwrap().contains(&name);
+        for floating in self
+            .list("network", "v2.0/floatingips", "floatingips", ours)
+            .await
+        {
+            let attached = floating["port_id"].is_string();
+            lines.push(format!("floating {} {attached}", floating["description"]));
+        }
+        let ours = |one: &Value| {
+            let group = one["name"].as_str().unwrap();
+            group.starts_with("lb-sg-") && group.ends_with(&format!("-default-{name}"))
+        };
+        for group in self
+            .list("network", "v2.0/security-groups", "security_groups", ours)
+            .await
+        {
+            let rules = group["security_group_rules"].as_array().unwrap().iter();
+            let mut rules: Vec<_> = rules
+                .map(|rule| {
+                    let what = [
+                        "direction",
+                        "ethertype",
+                        "protocol",
+                        "port_range_min",
+                        "remote_ip_prefix",
+                    ];
+                    what.map(|key| rule[key].to_string()).join(" ")
+                })
+                .collect();
+            rules.sort();
+            let has = |port: &Value| port["security_groups"].as_array().unwrap().contains(&group["id"]);
+            let ports = self.list("network", "v2.0/ports", "ports", has).await.len();
+            lines.push(format!("group of {ports} ports: {rules:?}"));
+        }
+        lines.sort();
+        lines
+    }
+}
+
+/// Without ids, and without what monitors have found out.
+fn plain(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("id");
+            fields.remove("operating_status");
+            fields.values_mut().for_each(plain);
+        }
+        Value::Array(items) => {
+            items.iter_mut().for_each(plain);
+            items.sort_by_key(ToString::to_string);
+        }
+        _ => {}
+    }
+}
+
+struct Act {
+    eyes: Eyes,
+    proxy: CloudProxy,
+    stage: Stage,
+    services: Api<Service>,
+    /// The cloud when the Service is served.
+    served: Option<Vec<String>>,
+}
+
+impl Act {
+    fn start(&self) -> Ccm {
+        self.stage.launch("openstack", &FLAGS).unwrap()
+    }
+
+    async fn create(&self) {
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name()},
+            "spec": {"type": "LoadBalancer", "selector": {"app": "cut"}, "ports": [
+                {"name": "a", "port": 80, "nodePort": 30080}, {"name": "b", "port": 443, "nodePort": 30443},
+                {"name": "c", "port": 8080, "nodePort": 30880},
+            ]},
+        });
+        let service = serde_json::from_value(service).unwrap();
+        self.services
+            .create(&PostParams::default(), &service)
+            .await
+            .unwrap();
+    }
+
+    async fn delete(&self) {
+        self.services
+            .delete(&name(), &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+
+    async fn is_served(&self) -> bool {
+        let Ok(service) = self.services.get(&name()).await else {
+            return false;
+        };
+        let status = service.status.and_then(|status| status.load_balancer);
+        if status.and_then(|status| status.ingress).is_none() {
+            return false;
+        }
+        match &self.served {
+            Some(served) => self.eyes.picture().await == *served,
+            None => true,
+        }
+    }
+
+    async fn is_gone(&self) -> bool {
+        matches!(self.services.get_opt(&name()).await, Ok(None)) && self.eyes.picture().await.is_empty()
+    }
+
+    async fn wait(&self, coming: bool) -> Option<()> {
+        let done = async || {
+            let done = if coming {
+                self.is_served().await
+            } else {
+                self.is_gone().await
+            };
+            done.then_some(())
+        };
+        eventually(PATIENCE, done).await
+    }
+
+    /// Lets the Service come or go and kills the program at this write, if there is one. Returns how many there were.
+    async fn play(&self, ccm: &mut Ccm, coming: bool, kill_at: Option<u64>) -> usize {
+        self.proxy.forget();
+        let reached = kill_at.map(|nth| self.proxy.stop_at(nth, Moment::AfterCommit));
+        if coming {
+            self.create().await;
+        } else {
+            self.delete().await;
+        }
+        let mut place = "nowhere".to_owned();
+        if let Some(reached) = reached {
+            tokio::select! {
+                Some(call) = reached => place = call,
+                _ = self.wait(coming) => {}
+            }
+            ccm.kill().unwrap();
+            self.proxy.clear();
+            *ccm = self.start();
+        }
+        if self.wait(coming).await.is_none() {
+            panic!(
+                "killed at write {kill_at:?} ({place}), it did not finish: {:#?} instead of {:#?}; {}",
+                self.eyes.picture().await,
+                self.served,
+                read(&self.stage.log())
+            );
+        }
+        self.proxy.writes().len()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_after_a_change_and_before_its_answer_it_finishes_on_a_real_cloud() {
+    if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
+        say("left out, since CCM_TEST_OPENSTACK_REAL is not set: deaths on a real OpenStack");
+        return;
+    }
+    let cloud = OpenStack::start(1).await.unwrap();
+    let servers = [1, 2].map(|number| format!("{}-{number}", name()));
+    let servers = servers.each_ref().map(String::as_str);
+    cloud.create_servers(&servers).await.unwrap();
+    let proxy = CloudProxy::start(cloud.auth_url()).await.unwrap();
+    let stage = Stage::set(program(), false).await.unwrap();
+    let conf = format!("{}{CONFIG}", proxy.cloud_conf(&read(&cloud.cloud_conf())));
+    stage.write_cloud_config(&conf).unwrap();
+    let client = stage.control_plane.client().await.unwrap();
+    let specs: Vec<_> = servers.into_iter().map(NodeSpec::new).collect();
+    ccm_testbed::nodes::register(&client, &specs).await.unwrap();
+    let nodes: Api<Node> = Api::all(client.clone());
+    let mut act = Act {
+        eyes: Eyes::open(&cloud).await,
+        services: Api::default_namespaced(client),
+        proxy,
+        stage,
+        served: None,
+    };
+    assert_eq!(act.eyes.picture().await, [""; 0], "of another run");
+
+    let mut ccm = act.start();
+    let initialized = async || {
+        let nodes = nodes.list(&ListParams::default()).await.ok()?.items;
+        nodes.iter().all(is_initialized).then_some(())
+    };
+    eventually(PATIENCE, initialized)
+        .await
+        .expect("initialized nodes");
+    let comes = act.play(&mut ccm, true, None).await;
+    act.served = Some(act.eyes.picture().await);
+    let goes = act.play(&mut ccm, false, None).await;
+    assert!(comes >= 9 && goes >= 5, "{comes} and {goes} writes");
+    // A death while the Service comes, and one while it goes, in each turn.
+    let turns = comes.max(goes);
+    let all = env::var_os("CCM_TEST_FULL").is_some();
+    let step = if all { 1 } else { turns.div_ceil(SOME) };
+    for turn in (1..=turns).step_by(step) {
+        let at = |most: usize| (turn <= most).then_some(turn as u64);
+        act.play(&mut ccm, true, at(comes)).await;
+        act.play(&mut ccm, false, at(goes)).await;
+    }
+    say(format!(
+        "{comes} writes while a Service comes and {goes} while it goes on a real OpenStack; every {step}. death was played"
+    ));
+    cloud.delete_servers(&servers).await.unwrap();
+}

@@ -1,0 +1,399 @@
+//! What the upstream program would write if it came back: its rules for a load balancer that is there already, over the
+//! state that is found. It has no memory of its own; what it compares on every pass is all there is.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::{
+    play::CLUSTER,
+    rest::{items, text},
+};
+
+const PREFIX: &str = "loadbalancer.openstack.org/";
+const INTERNAL: &str = "service.beta.kubernetes.io/openstack-internal-load-balancer";
+
+/// A node as upstream sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) labels: std::collections::BTreeMap<String, String>,
+    pub(crate) excluded: bool,
+}
+
+/// What the program was told in its config.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) monitors: bool,
+    pub(crate) groups: bool,
+}
+
+struct Asked<'a> {
+    name: String,
+    service: &'a Value,
+}
+
+impl Asked<'_> {
+    fn note(&self, key: &str) -> Option<&str> {
+        self.service["metadata"]["annotations"][format!("{PREFIX}{key}")].as_str()
+    }
+
+    fn number(&self, key: &str, otherwise: i64) -> i64 {
+        self.note(key)
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(otherwise)
+    }
+
+    fn truth(&self, key: &str, otherwise: bool) -> bool {
+        match self.note(key) {
+            Some("true") => true,
+            Some("false") => false,
+            _ => otherwise,
+        }
+    }
+
+    fn tag(&self) -> String {
+        format!("kube_service_{CLUSTER}_default_{}", self.name)
+    }
+
+    fn proxy(&self) -> Option<&'static str> {
+        match self.note("proxy-protocol") {
+            Some("true" | "v1") => Some("PROXY"),
+            Some("v2") => Some("PROXYV2"),
+            _ => None,
+        }
+    }
+
+    fn local(&self) -> bool {
+        self.service["spec"]["externalTrafficPolicy"] == "Local"
+    }
+
+    /// The port of health checks, by the name that recordings give it.
+    fn health(&self) -> Value {
+        if self.local() {
+            self.service["spec"]["healthCheckNodePort"].clone()
+        } else {
+            Value::Null
+        }
+    }
+}
+
+/// The writes, each in a few words; none if it leaves everything as it is. `got` is what [`crate::play::Play::look`]
+/// saw.
+pub(crate) fn writes(got: &Value, hosts: &[Host], told: Told) -> Vec<String> {
+    let mut all = Vec::new();
+    let Some(specs) = got["specs"].as_object() else {
+        return vec!["no Services were recorded".to_owned()];
+    };
+    for (name, service) in specs {
+        if service["spec"]["type"] != "LoadBalancer" || !service["metadata"]["deletionTimestamp"].is_null() {
+            continue;
+        }
+        let asked = Asked {
+            name: name.clone(),
+            service,
+        };
+        let hosts: Vec<&Host> = hosts
+            .iter()
+            .filter(|host| !host.excluded)
+            .filter(|host| {
+                asked.note("node-selector").is_none_or(|selector| {
+                    selector.split(',').all(|term| match term.trim().split_once('=') {
+                        Some((key, value)) => host.labels.get(key).is_some_and(|has| has == value),
+                        None => host.labels.contains_key(term.trim()),
+                    })
+                })
+            })
+            .collect();
+        let found = balancer(got, &asked, &hosts, told);
+        all.extend(found.into_iter().map(|write| format!("{name}: {write}")));
+    }
+    all
+}
+
+fn balancer(got: &Value, asked: &Asked<'_>, hosts: &[&Host], told: Told) -> Vec<String> {
+    let mut writes = Vec::new();
+    if asked.proxy().is_some() && asked.truth("x-forwarded-for", false) {
+        // Refused before anything is looked at.
+        return writes;
+    }
+    let tag = asked.tag();
+    let by_id = asked.note("load-balancer-id");
+    let all = items(&got["cloud"]["loadbalancers"]);
+    let Some(lb) = all.iter().find(|lb| match by_id {
+        Some(id) if all.len() > 1 => id == format!("<lb:{}>", text(&lb["name"])),
+        _ => true,
+    }) else {
+        return vec!["create load balancer".to_owned()];
+    };
+    let lb_name = text(&lb["name"]);
+    let owner = lb_name == tag;
+    if lb_name.starts_with("kube_service_") && !lb_name.starts_with(&format!("kube_service_{CLUSTER}_")) {
+        writes.push("rename everything".to_owned());
+    }
+    if lb["provisioning_status"] != "ACTIVE" {
+        writes.push("nothing, but it fails: the load balancer is not ACTIVE".to_owned());
+    }
+    if !has(&lb["tags"], &tag) {
+        writes.push("tag the load balancer".to_owned());
+    }
+    let mut wanted = BTreeSet::new();
+    for (index, port) in items(&asked.service["spec"]["ports"]).iter().enumerate() {
+        let protocol = if asked.truth("x-forwarded-for", false) {
+            "HTTP".to_owned()
+        } else {
+            port["protocol"].as_str().unwrap_or("TCP").to_owned()
+        };
+        let slot = format!("{protocol}/{}", port["port"]);
+        wanted.insert(slot.clone());
+        let listener = items(&lb["listeners"])
+            .iter()
+            .find(|one| one["protocol"] == *protocol && one["protocol_port"] == port["port"]);
+        let Some(listener) = listener else {
+            writes.push(format!("create listener {slot}"));
+            continue;
+        };
+        writes.extend(listener_writes(asked, &slot, listener));
+        let pool = items(&lb["pools"])
+            .iter()
+            .find(|pool| items(&pool["listeners"]).iter().any(|one| one == slot.as_str()));
+        let Some(pool) = pool else {
+            writes.push(format!("create pool of {slot}"));
+            continue;
+        };
+        let pool_protocol = asked.proxy().map_or(protocol, str::to_owned);
+        writes.extend(pool_writes(
+            asked,
+            &slot,
+            pool,
+            &pool_protocol,
+            (index, port),
+            hosts,
+            told,
+        ));
+    }
+    for listener in items(&lb["listeners"]) {
+        let slot = format!("{}/{}", text(&listener["protocol"]), listener["protocol_port"]);
+        let ours = has(&listener["tags"], &tag) || (owner && items(&listener["tags"]).is_empty());
+        if ours && !wanted.contains(&slot) {
+            writes.push(format!("delete listener {slot}"));
+        }
+    }
+    let internal = asked.service["metadata"]["annotations"][INTERNAL] == "true";
+    let floating = items(&got["cloud"]["floatingips"])
+        .iter()
+        .any(|floating| floating["port_id"] == lb["vip_port_id"]);
+    match (internal && owner, floating) {
+        (true, true) => writes.push("take the floating address away".to_owned()),
+        (false, false) => writes.push("give it a floating address".to_owned()),
+        _ => {}
+    }
+    writes.extend(group_writes(got, asked, hosts, told));
+    let address = if floating { "<fip>" } else { "<vip>" };
+    writes.extend(service_writes(got, asked, lb, address, all.len() > 1));
+    writes
+}
+
+fn has(tags: &Value, tag: &str) -> bool {
+    items(tags).iter().any(|one| one == tag)
+}
+
+fn listener_writes(asked: &Asked<'_>, slot: &str, listener: &Value) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if !has(&listener["tags"], &asked.tag()) {
+        wrong.push("tags");
+    }
+    let numbers = [
+        ("connection_limit", asked.number("connection-limit", -1)),
+        ("timeout_client_data", asked.number("timeout-client-data", 50_000)),
+        (
+            "timeout_member_connect",
+            asked.number("timeout-member-connect", 5_000),
+        ),
+        ("timeout_member_data", asked.number("timeout-member-data", 50_000)),
+        ("timeout_tcp_inspect", asked.number("timeout-tcp-inspect", 0)),
+    ];
+    wrong.extend(
+        numbers
+            .iter()
+            .filter(|(key, want)| listener[*key] != *want)
+            .map(|(key, _)| *key),
+    );
+    let forwarded = listener["insert_headers"]["X-Forwarded-For"] == "true";
+    if forwarded != asked.truth("x-forwarded-for", false) {
+        wrong.push("insert_headers");
+    }
+    let ranges: BTreeSet<String> = match items(&asked.service["spec"]["loadBalancerSourceRanges"]) {
+        [] => BTreeSet::from(["0.0.0.0/0".to_owned()]),
+        ranges => ranges.iter().map(text).collect(),
+    };
+    if items(&listener["allowed_cidrs"])
+        .iter()
+        .map(text)
+        .collect::<BTreeSet<_>>()
+        != ranges
+    {
+        wrong.push("allowed_cidrs");
+    }
+    wrong
+        .into_iter()
+        .map(|field| format!("change {field} of listener {slot}"))
+        .collect()
+}
+
+fn pool_writes(
+    asked: &Asked<'_>,
+    slot: &str,
+    pool: &Value,
+    protocol: &str,
+    (index, port): (usize, &Value),
+    hosts: &[&Host],
+    told: Told,
+) -> Vec<String> {
+    if pool["protocol"] != protocol {
+        return vec![format!("make the pool of {slot} anew")];
+    }
+    let mut writes = Vec::new();
+    if pool["lb_algorithm"] != asked.note("lb-method").unwrap_or("ROUND_ROBIN") {
+        writes.push(format!("change the method of {slot}"));
+    }
+    let monitored = asked.truth("enable-health-monitor", told.monitors);
+    let check = if monitored { asked.health() } else { Value::Null };
+    let key = |name: &str, address: &str, at: &Value, check: &Value| format!("{name} {address} {at} {check}");
+    let want: BTreeSet<String> = hosts
+        .iter()
+        .map(|host| key(&host.name, &format!("<{}>", host.name), &port["nodePort"], &check))
+        .collect();
+    let have: BTreeSet<String> = items(&pool["members"])
+        .iter()
+        .map(|member| {
+            let (name, address) = (text(&member["name"]), text(&member["address"]));
+            key(&name, &address, &member["protocol_port"], &member["monitor_port"])
+        })
+        .collect();
+    if want != have {
+        writes.push(format!("set the members of {slot}"));
+    }
+    let monitor = &pool["health_monitor"];
+    match (monitored, monitor.is_null()) {
+        (false, true) => {}
+        (false, false) => writes.push(format!("delete the monitor of {slot}")),
+        (true, true) => writes.push(format!("create the monitor of {slot}")),
+        (true, false) => {
+            let kind = match port["protocol"].as_str() {
+                _ if !asked.health().is_null() => "HTTP",
+                Some("UDP") => "UDP-CONNECT",
+                Some("SCTP") => "SCTP",
+                _ => "TCP",
+            };
+            let name = format!("monitor_{index}_{}", asked.tag());
+            if monitor["type"] != kind {
+                writes.push(format!("make the monitor of {slot} anew"));
+            } else if monitor["name"] != *name {
+                writes.push(format!("rename the monitor of {slot}"));
+            }
+            for (field, note, otherwise) in [
+                ("delay", "health-monitor-delay", 5),
+                ("timeout", "health-monitor-timeout", 3),
+                ("max_retries", "health-monitor-max-retries", 1),
+                ("max_retries_down", "health-monitor-max-retries-down", 3),
+            ] {
+                if monitor[field] != asked.number(note, otherwise) {
+                    writes.push(format!("change {field} of the monitor of {slot}"));
+                }
+            }
+        }
+    }
+    writes
+}
+
+fn group_writes(got: &Value, asked: &Asked<'_>, hosts: &[&Host], told: Told) -> Vec<String> {
+    let name = format!("lb-sg-<uid:{}>-default-{}", asked.name, asked.name);
+    let group = items(&got["cloud"]["security_groups"])
+        .iter()
+        .find(|group| group["name"] == *name);
+    let Some(group) = group else {
+        return if told.groups {
+            vec!["create the security group".to_owned()]
+        } else {
+            Vec::new()
+        };
+    };
+    if !told.groups {
+        return vec!["delete the security group".to_owned()];
+    }
+    let mut writes = Vec::new();
+    let rule =
+        |protocol: &str, port: &Value| format!("ingress IPv4 {protocol} {port} {port} \"10.0.0.0/24\"");
+    let mut want: BTreeSet<String> = items(&asked.service["spec"]["ports"])
+        .iter()
+        .map(|port| {
+            rule(
+                &port["protocol"].as_str().unwrap_or("TCP").to_lowercase(),
+                &port["nodePort"],
+            )
+        })
+        .collect();
+    if !asked.health().is_null() {
+        want.insert(rule("tcp", &asked.health()));
+    }
+    let have: BTreeSet<String> = items(&group["rules"])
+        .iter()
+        .map(|rule| {
+            format!(
+                "{} {} {} {} {} {}",
+                text(&rule["direction"]),
+                text(&rule["ether_type"]),
+                text(&rule["protocol"]).to_lowercase(),
+                rule["port_range_min"],
+                rule["port_range_max"],
+                rule["remote_ip_prefix"]
+            )
+        })
+        .collect();
+    writes.extend(want.difference(&have).map(|rule| format!("create rule {rule}")));
+    writes.extend(have.difference(&want).map(|rule| format!("delete rule {rule}")));
+    for host in hosts {
+        // All groups of Services have one name in a recording.
+        if !has(&got["cloud"]["node_ports"][&host.name]["security_groups"], "<sg>") {
+            writes.push(format!("add the group to the port of {}", host.name));
+        }
+    }
+    writes
+}
+
+fn service_writes(got: &Value, asked: &Asked<'_>, lb: &Value, address: &str, many: bool) -> Vec<String> {
+    let live = &got["services"][&asked.name];
+    let mut writes = Vec::new();
+    let id = if many {
+        format!("<lb:{}>", text(&lb["name"]))
+    } else {
+        "<lb>".to_owned()
+    };
+    for (note, want) in [
+        ("load-balancer-id", id.as_str()),
+        ("load-balancer-address", address),
+    ] {
+        if asked.note(note) != Some(want) {
+            writes.push(format!("set annotation {note}"));
+        }
+    }
+    let ingress = &live["status"]["loadBalancer"]["ingress"][0];
+    let right = match asked.note("hostname") {
+        Some(hostname) => ingress["hostname"] == hostname && ingress["ip"].is_null(),
+        None => {
+            let mode = if asked.proxy().is_some() { "Proxy" } else { "VIP" };
+            ingress["ip"] == address && ingress["ipMode"] == mode && ingress["hostname"].is_null()
+        }
+    };
+    if !right || items(&live["status"]["loadBalancer"]["ingress"]).len() != 1 {
+        writes.push("change the status".to_owned());
+    }
+    if !has(&live["finalizers"], "service.kubernetes.io/load-balancer-cleanup") {
+        writes.push("add the finalizer".to_owned());
+    }
+    writes
+}
+
+#[cfg(test)]
+mod tests;

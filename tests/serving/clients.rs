@@ -1,0 +1,163 @@
+//! Clients of every kind, and what they may see.
+
+use std::time::Duration;
+
+use ccm_testbed::binary::Ccm;
+use serde_json::Value;
+
+use crate::stage::{LIMIT, Stage, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_read_metrics_is_served_and_nobody_else() {
+    let stage = Stage::set().await;
+    let account = stage.account(true).await;
+    let (scraper, stranger) = (stage.scraper().await, stage.token("stranger").await);
+    let mut ccm = stage.launch(&account, &[]);
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+
+    let metrics = until(200, || ccm.get_as(&scraper, "/metrics")).await;
+    assert!(
+        metrics.contains("apiserver_delegated_authz_request_total"),
+        "{metrics}"
+    );
+    for (path, code) in [
+        ("/metrics/slis", 403),
+        ("/configz", 403),
+        ("/statusz", 403),
+        ("/healthz", 200),
+    ] {
+        assert_eq!(ccm.get_as(&scraper, path).await.unwrap().0, code, "{path}");
+    }
+    let (code, body) = ccm.get_as(&stranger, "/metrics").await.unwrap();
+    assert_eq!(
+        (code, body.as_str()),
+        (
+            403,
+            "forbidden: User \"system:serviceaccount:default:stranger\" cannot get path \"/metrics\"\n"
+        )
+    );
+    let (code, body) = ccm.get("/metrics").await.unwrap();
+    assert_eq!(code, 403, "{body}");
+    assert!(body.contains("system:anonymous"), "{body}");
+    let (code, body) = ccm.get_as("nonsense", "/metrics").await.unwrap();
+    assert_eq!(code, 401, "{body}");
+    // Whoever shows nonsense may still see what everybody may.
+    assert_eq!(ccm.get_as("nonsense", "/livez").await.unwrap().0, 200);
+
+    // The program itself was refused nothing.
+    let user = "system:serviceaccount:kube-system:cloud-controller-manager";
+    let denied: Vec<_> = stage
+        .control_plane
+        .audit_log()
+        .unwrap()
+        .into_iter()
+        .filter(|entry| entry.user == user && entry.code == 403)
+        .filter(|entry| entry.resource != "namespaces")
+        .collect();
+    assert!(denied.is_empty(), "{denied:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_are_remembered_and_a_token_that_is_no_more_is_noticed() {
+    let stage = Stage::set().await;
+    let account = stage.account(true).await;
+    let scraper = stage.scraper().await;
+    let mut ccm = stage.launch(&account, &["--authentication-token-webhook-cache-ttl=2s"]);
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+    until(200, || ccm.get_as(&scraper, "/metrics")).await;
+    let asked = |resource: &str| {
+        let log = stage.control_plane.audit_log().unwrap();
+        log.into_iter().filter(|entry| entry.resource == resource).count()
+    };
+    for _ in 0..50 {
+        assert_eq!(ccm.get_as(&scraper, "/metrics").await.unwrap().0, 200);
+        assert_eq!(ccm.get("/metrics").await.unwrap().0, 403);
+    }
+    // Fifty scrapes take a moment, and nothing is remembered for ever.
+    let (reviews, rights) = (asked("tokenreviews"), asked("subjectaccessreviews"));
+    assert!(reviews < 15 && rights < 15, "{reviews} {rights}");
+
+    let accounts: kube::Api<k8s_openapi::api::core::v1::ServiceAccount> =
+        kube::Api::namespaced(stage.client.clone(), "default");
+    accounts
+        .delete("scraper", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+    until(401, || ccm.get_as(&scraper, "/metrics")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clusters_authorities_vouch_for_certificates() {
+    let stage = Stage::set().await;
+    let account = stage.account(true).await;
+    let mut ccm = stage.launch(&account, &[]);
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+    let admin = admin(&stage);
+    let (code, metrics) = get(&ccm, &admin, "/metrics").await;
+    assert_eq!(code, 200, "{metrics}");
+    // Masters are not asked about.
+    let log = stage.control_plane.audit_log().unwrap();
+    assert!(log.iter().all(|entry| entry.resource != "subjectaccessreviews"));
+
+    let mut without = stage.launch(&account, &["--authentication-skip-lookup"]);
+    without.wait_healthy("/readyz", LIMIT).await.unwrap();
+    assert_eq!(get(&without, &admin, "/metrics").await.0, 403);
+}
+
+/// The certificate and key of the administrator's kubeconfig, PEM.
+fn admin(stage: &Stage) -> Vec<u8> {
+    let config = std::fs::read(stage.control_plane.kubeconfig()).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    let user = &config["users"][0]["user"];
+    ["client-certificate", "client-key"]
+        .iter()
+        .flat_map(|key| match user[format!("{key}-data")].as_str() {
+            Some(data) => {
+                let bytes: k8s_openapi::ByteString = serde_json::from_value(data.into()).unwrap();
+                bytes.0
+            }
+            None => std::fs::read(user[*key].as_str().unwrap()).unwrap(),
+        })
+        .collect()
+}
+
+async fn get(ccm: &Ccm, identity: &[u8], path: &str) -> (u16, String) {
+    let client = client(identity);
+    let url = format!("https://127.0.0.1:{}{path}", ccm.port());
+    let response = client.get(url).send().await.unwrap();
+    (response.status().as_u16(), response.text().await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clusters_proxy_speaks_for_its_clients() {
+    let stage = Stage::set().await;
+    let account = stage.account(true).await;
+    stage.scraper().await;
+    let mut ccm = stage.launch(&account, &[]);
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+    let pki = stage.control_plane.dir().join("pki");
+    let mut proxy = std::fs::read(pki.join("front-proxy-client.crt")).unwrap();
+    proxy.extend(std::fs::read(pki.join("front-proxy-client.key")).unwrap());
+    let client = client(&proxy);
+    let ask = async |user: &str| {
+        let url = format!("https://127.0.0.1:{}/metrics", ccm.port());
+        let request = client.get(url).header("x-remote-user", user);
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    };
+    assert_eq!(ask("system:serviceaccount:default:scraper").await.0, 200);
+    let (code, body) = ask("jane").await;
+    assert_eq!(code, 403);
+    assert!(body.contains("User \"jane\""), "{body}");
+}
+
+/// A client with this certificate and key, PEM.
+fn client(identity: &[u8]) -> reqwest::Client {
+    reqwest::Client::builder()
+        .danger_accept_invalid_certs(true)
+        .no_proxy()
+        .identity(reqwest::Identity::from_pem(identity).unwrap())
+        .timeout(Duration::from_secs(10))
+        .build()
+        .unwrap()
+}

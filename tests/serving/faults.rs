@@ -1,0 +1,232 @@
+//! What can go wrong around the server.
+
+use std::{fs, net::TcpListener};
+
+use ccm_testbed::proxy::{Action, Proxy, Rule};
+
+use crate::stage::{LIMIT, Stage, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_api_server_can_not_be_asked_nobody_is_served_but_probes() {
+    let stage = Stage::set().await;
+    let account = stage.account(true).await;
+    let scraper = stage.scraper().await;
+    let upstream = ccm_testbed::controlplane::client(&account).await.unwrap();
+    let proxy = Proxy::start(upstream, stage.folder.path()).await.unwrap();
+    let through = proxy.kubeconfig().display();
+    let mut ccm = stage.launch(
+        &account,
+        &[
+            &format!("--authentication-kubeconfig={through}"),
+            &format!("--authorization-kubeconfig={through}"),
+            "--authentication-token-webhook-cache-ttl=0s",
+            "--authorization-webhook-cache-authorized-ttl=0s",
+        ],
+    );
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+    until(200, || ccm.get_as(&scraper, "/metrics")).await;
+    for (round, (resource, what)) in [
+        ("tokenreviews", "who clients are"),
+        ("subjectaccessreviews", "what clients may do"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let fault = Action::Status {
+            code: 403,
+            retry_after: None,
+        };
+        let rule = proxy.add(Rule::when(move |request| request.resource == resource, fault));
+        for _ in 0..3 {
+            let (code, body) = ccm.get_as(&scraper, "/metrics").await.unwrap();
+            assert_eq!(code, 503, "{body}");
+            assert!(!body.contains("refused on purpose"), "{body}");
+        }
+        for path in ["/healthz", "/livez", "/readyz"] {
+            assert_eq!(ccm.get_as(&scraper, path).await.unwrap().0, 200, "{path}");
+        }
+        assert_eq!(
+            stage.lines("The API server can not be asked about clients"),
+            round + 1
+        );
+        assert_eq!(stage.lines(&format!("what=\"{what}\"")).min(1), 1);
+        proxy.remove(rule);
+        until(200, || ccm.get_as(&scraper, "/metrics")).await;
+        assert_eq!(
+            stage.lines("The API server answers about clients again"),
+            round + 1
+        );
+    }
+    // What passes is asked again, so that a scraper need not notice.
+    let once = Action::Status {
+        code: 500,
+        retry_after: None,
+    };
+    proxy.add(Rule::when(|request| request.resource == "tokenreviews", once).at(1));
+    assert_eq!(ccm.get_as(&scraper, "/metrics").await.unwrap().0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_does_not_say_who_vouches_for_clients_ends_the_program_unless_tolerated() {
+    let stage = Stage::set().await;
+    let account = stage.account(false).await;
+    let named = format!("--authentication-kubeconfig={}", account.display());
+    let mut ccm = stage.launch(&account, &[&named]);
+    let status = ccm.wait(LIMIT).await.unwrap();
+    let log = fs::read_to_string(stage.log()).unwrap();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(
+        log.contains("can not read the ConfigMap kube-system/extension-apiserver-authentication")
+            && log.contains("Role extension-apiserver-authentication-reader"),
+        "{log}"
+    );
+    for flags in [
+        &[named.as_str(), "--authentication-tolerate-lookup-failure"][..],
+        &[named.as_str(), "--authentication-skip-lookup"],
+        // Nobody has said that this account is the one to ask with.
+        &[],
+    ] {
+        let mut ccm = stage.launch(&account, flags);
+        ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+        // It may not ask either.
+        let (code, body) = ccm.get_as("nonsense", "/metrics").await.unwrap();
+        assert_eq!(code, 503, "{body}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_that_keeps_the_server_from_starting_is_named_at_once() {
+    let stage = Stage::set().await;
+    let account = stage.account(true).await;
+    let (certificate, key) = (
+        stage.folder.path().join("tls.crt"),
+        stage.folder.path().join("tls.key"),
+    );
+    let pair = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    fs::write(&certificate, pair().cert.pem()).unwrap();
+    fs::write(&key, pair().signing_key.serialize_pem()).unwrap();
+    let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let mut ccm = stage.launch(
+        &account,
+        &[
+            &format!("--secure-port={}", taken.local_addr().unwrap().port()),
+            &format!("--tls-cert-file={}", certificate.display()),
+            &format!("--tls-private-key-file={}", key.display()),
+            "--client-ca-file=/missing/clients.pem",
+            "--authentication-kubeconfig=/missing/kubeconfig",
+        ],
+    );
+    assert_eq!(ccm.wait(LIMIT).await.unwrap().code(), Some(1));
+    for part in [
+        "tls.key can not be used together",
+        "can not listen on 127.0.0.1:",
+        "--client-ca-file: can not read /missing/clients.pem",
+        "--authentication-kubeconfig: can not read /missing/kubeconfig",
+    ] {
+        assert_eq!(
+            stage.lines(part),
+            1,
+            "{part}\n{}",
+            fs::read_to_string(stage.log()).unwrap()
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ipv6_address_will_do_in_brackets_or_without() {
+    let stage = Stage::set().await;
+    let account = stage.account(true).await;
+    let http = reqwest::Client::builder()
+        .danger_accept_invalid_certs(true)
+        .no_proxy()
+        .build()
+        .unwrap();
+    for address in ["::1", "[::1]", "::"] {
+        let ccm = stage.launch(&account, &[&format!("--bind-address={address}")]);
+        let url = format!("https://[::1]:{}/livez", ccm.port());
+        until(200, async || {
+            let response = http.get(&url).send().await?;
+            Ok((response.status().as_u16(), response.text().await?))
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_are_replaced_by_good_ones_while_it_runs() {
+    let stage = Stage::set().await;
+    let account = stage.account(true).await;
+    let (certificate, key) = (
+        stage.folder.path().join("tls.crt"),
+        stage.folder.path().join("tls.key"),
+    );
+    let pair = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (old, new) = (pair(), pair());
+    fs::write(&certificate, old.cert.pem()).unwrap();
+    fs::write(&key, old.signing_key.serialize_pem()).unwrap();
+    let mut ccm = stage.launch(
+        &account,
+        &[
+            &format!("--tls-cert-file={}", certificate.display()),
+            &format!("--tls-private-key-file={}", key.display()),
+        ],
+    );
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+    let shown = async || {
+        let http = reqwest::Client::builder()
+            .danger_accept_invalid_certs(true)
+            .no_proxy()
+            .tls_info(true)
+            .build()
+            .unwrap();
+        let url = format!("https://127.0.0.1:{}/livez", ccm.port());
+        let response = http.get(url).send().await.unwrap();
+        let info = response.extensions().get::<reqwest::tls::TlsInfo>().unwrap();
+        info.peer_certificate().unwrap().to_vec()
+    };
+    assert_eq!(shown().await, old.cert.der().to_vec());
+    fs::write(&certificate, new.cert.pem()).unwrap();
+    assert_eq!(shown().await, old.cert.der().to_vec());
+    assert_eq!(shown().await, old.cert.der().to_vec());
+    assert_eq!(stage.lines("Keeping the serving certificate in use"), 1);
+    fs::write(&key, new.signing_key.serialize_pem()).unwrap();
+    assert_eq!(shown().await, new.cert.der().to_vec());
+    fs::remove_file(&key).unwrap();
+    assert_eq!(shown().await, new.cert.der().to_vec());
+    assert_eq!(stage.lines("Loaded the changed serving certificate"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_review_that_hangs_is_given_up_and_holds_up_nobody_else() {
+    let stage = Stage::set().await;
+    let account = stage.account(true).await;
+    let upstream = ccm_testbed::controlplane::client(&account).await.unwrap();
+    let proxy = Proxy::start(upstream, stage.folder.path()).await.unwrap();
+    let through = proxy.kubeconfig().display();
+    let mut ccm = stage.launch(&account, &[&format!("--authentication-kubeconfig={through}")]);
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+    let rule = proxy.add(Rule::when(
+        |request| request.resource == "tokenreviews",
+        Action::Silence,
+    ));
+    let url = format!("https://127.0.0.1:{}/metrics", ccm.port());
+    let http = reqwest::Client::builder()
+        .danger_accept_invalid_certs(true)
+        .no_proxy()
+        .timeout(LIMIT)
+        .build()
+        .unwrap();
+    let hanging: Vec<_> = (0..20)
+        .map(|number| tokio::spawn(http.get(&url).bearer_auth(format!("token-{number}")).send()))
+        .collect();
+    assert!(proxy.reached(rule).await.is_some());
+    for _ in 0..10 {
+        assert_eq!(ccm.get("/livez").await.unwrap().0, 200);
+        assert_eq!(ccm.get("/metrics").await.unwrap().0, 403);
+    }
+    for answer in hanging {
+        assert_eq!(answer.await.unwrap().unwrap().status().as_u16(), 503);
+    }
+    proxy.clear();
+    until(401, || ccm.get_as("token", "/metrics")).await;
+}

@@ -1,0 +1,159 @@
+//! A control plane, the program under an account with few rights, and accounts of clients.
+
+use std::{fs, path::Path, time::Duration};
+
+use ccm_testbed::{
+    binary::{Ccm, Launch},
+    controlplane::{ControlPlane, Options},
+};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding};
+use kube::{Api, Client, api::PostParams};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::binaries;
+
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+/// The account of the program.
+const ACCOUNT: &str = "cloud-controller-manager";
+
+pub(crate) struct Stage {
+    pub(crate) control_plane: ControlPlane,
+    pub(crate) client: Client,
+    pub(crate) folder: TempDir,
+}
+
+impl Stage {
+    pub(crate) async fn set() -> Self {
+        let control_plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+        let client = control_plane.client().await.unwrap();
+        Self {
+            control_plane,
+            client,
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// The kubeconfig of the program's account, which may do all that the node controllers need, and, if wanted, ask
+    /// about clients.
+    pub(crate) async fn account(&self, may_ask: bool) -> std::path::PathBuf {
+        let kubeconfig = self
+            .control_plane
+            .service_account_kubeconfig("kube-system", ACCOUNT)
+            .await
+            .unwrap();
+        self.cluster_role(
+            "ccm-least",
+            json!([{"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["list", "watch"]}]),
+        )
+        .await;
+        self.bind_cluster("ccm-least", "kube-system", ACCOUNT, "ccm-least")
+            .await;
+        if may_ask {
+            self.bind_cluster("ccm-delegator", "kube-system", ACCOUNT, "system:auth-delegator")
+                .await;
+            let binding: RoleBinding = serde_json::from_value(json!({
+                "metadata": {"name": "ccm-authentication-reader"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role",
+                            "name": "extension-apiserver-authentication-reader"},
+                "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": ACCOUNT}],
+            }))
+            .unwrap();
+            Api::namespaced(self.client.clone(), "kube-system")
+                .create(&PostParams::default(), &binding)
+                .await
+                .unwrap();
+        }
+        kubeconfig
+    }
+
+    pub(crate) async fn cluster_role(&self, name: &str, rules: Value) {
+        let role: ClusterRole =
+            serde_json::from_value(json!({"metadata": {"name": name}, "rules": rules})).unwrap();
+        Api::all(self.client.clone())
+            .create(&PostParams::default(), &role)
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn bind_cluster(&self, binding: &str, namespace: &str, account: &str, role: &str) {
+        let binding: ClusterRoleBinding = serde_json::from_value(json!({
+            "metadata": {"name": binding},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": account}],
+        }))
+        .unwrap();
+        Api::all(self.client.clone())
+            .create(&PostParams::default(), &binding)
+            .await
+            .unwrap();
+    }
+
+    /// The token of an account of a client.
+    pub(crate) async fn token(&self, account: &str) -> String {
+        let file = self
+            .control_plane
+            .service_account_kubeconfig("default", account)
+            .await
+            .unwrap();
+        let config: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        config["users"][0]["user"]["token"].as_str().unwrap().to_owned()
+    }
+
+    /// The token of an account that may read metrics and nothing else.
+    pub(crate) async fn scraper(&self) -> String {
+        let token = self.token("scraper").await;
+        self.cluster_role(
+            "metrics-reader",
+            json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]),
+        )
+        .await;
+        self.bind_cluster("scraper", "default", "scraper", "metrics-reader")
+            .await;
+        token
+    }
+
+    /// The program, with the paths open that are elsewhere.
+    pub(crate) fn launch(&self, kubeconfig: &Path, flags: &[&str]) -> Ccm {
+        let program = binaries::out_of_tree();
+        let mut args = vec![
+            "--cloud-provider=acme".to_owned(),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--leader-elect=false".to_owned(),
+            "-v=4".to_owned(),
+        ];
+        if !flags
+            .iter()
+            .any(|flag| flag.starts_with("--authorization-always"))
+        {
+            args.push("--authorization-always-allow-paths=/healthz,/readyz,/livez".to_owned());
+        }
+        args.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        Ccm::start(&Launch {
+            program: program.get_program().into(),
+            args,
+            envs: Vec::new(),
+            log: self.log(),
+        })
+        .unwrap()
+    }
+
+    pub(crate) fn log(&self) -> std::path::PathBuf {
+        self.folder.path().join("log")
+    }
+
+    pub(crate) fn lines(&self, text: &str) -> usize {
+        let log = fs::read_to_string(self.log()).unwrap();
+        log.lines().filter(|line| line.contains(text)).count()
+    }
+}
+
+/// Waits until asking comes to this status, and says the body.
+pub(crate) async fn until(expected: u16, ask: impl AsyncFn() -> anyhow::Result<(u16, String)>) -> String {
+    ccm_testbed::observe::eventually(LIMIT, async || {
+        let (status, body) = ask().await.ok()?;
+        (status == expected).then_some(body)
+    })
+    .await
+    .expect("the answer has the status")
+}

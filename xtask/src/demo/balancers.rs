@@ -1,0 +1,153 @@
+//! What the cloud has made of the Services, seen in the cloud itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, bail};
+use ccm_testbed::openstack_real::OpenStack as Real;
+use serde_json::{Value, json};
+
+use super::http;
+use crate::cloud::Cloud;
+
+/// The pools of load balancers with the names of their members.
+pub(super) type Pools = BTreeMap<String, BTreeSet<String>>;
+
+/// Load balancers whose names begin with a prefix, and their pools.
+#[derive(Debug, Default)]
+pub(super) struct Balancers {
+    pub(super) names: BTreeSet<String>,
+    pub(super) pools: Pools,
+    /// Whether a change of any of them is still under way, or has failed.
+    pub(super) unfinished: bool,
+}
+
+/// Reads them.
+pub(super) async fn read(cloud: &Cloud, prefix: &str) -> Result<Balancers> {
+    match cloud {
+        Cloud::Simulated(cloud) => {
+            let mut found = Balancers::default();
+            for balancer in cloud.load_balancers() {
+                if !balancer.loadbalancer.name.starts_with(prefix) {
+                    continue;
+                }
+                found.unfinished |= balancer.loadbalancer.provisioning_status != "ACTIVE";
+                found.names.insert(balancer.loadbalancer.name);
+                for pool in balancer.pools {
+                    let members = balancer
+                        .members
+                        .iter()
+                        .filter(|member| member.parent_id == pool.id);
+                    let members = members.map(|member| member.name.clone()).collect();
+                    found.pools.insert(pool.name, members);
+                }
+            }
+            Ok(found)
+        }
+        Cloud::Real(cloud, _) => Octavia::log_in(cloud).await?.balancers(prefix).await,
+    }
+}
+
+/// A session with a real Octavia.
+struct Octavia {
+    endpoint: String,
+    token: String,
+}
+
+impl Octavia {
+    async fn log_in(cloud: &Real) -> Result<Self> {
+        let path = cloud.cloud_conf();
+        let config =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let key = |name: &str| {
+            let value = config.lines().find_map(|line| {
+                let (key, value) = line.split_once('=')?;
+                (key.trim() == name).then(|| value.trim().trim_matches('"'))
+            });
+            value.with_context(|| format!("no {name} in {}", path.display()))
+        };
+        let credential = json!({
+            "id": key("application-credential-id")?,
+            "secret": key("application-credential-secret")?,
+        });
+        let body = json!({"auth": {"identity": {
+            "methods": ["application_credential"], "application_credential": credential,
+        }}});
+        let url = format!("{}/auth/tokens", cloud.auth_url());
+        let headers = [("Content-Type", "application/json")];
+        let answer = http::request("POST", &url, &headers, &body.to_string()).await?;
+        let token = answer
+            .header("X-Subject-Token")
+            .context("Keystone gives no token")?;
+        let catalogue: Value = serde_json::from_str(&answer.body)?;
+        let services = catalogue.pointer("/token/catalog").and_then(Value::as_array);
+        let mut services = services.into_iter().flatten();
+        let service = services.find(|service| service.get("type") == Some(&json!("load-balancer")));
+        let endpoints = service
+            .and_then(|service| service.get("endpoints"))
+            .and_then(Value::as_array);
+        let mut endpoints = endpoints.into_iter().flatten();
+        let endpoint = endpoints.find(|endpoint| endpoint.get("interface") == Some(&json!("public")));
+        let url = endpoint
+            .and_then(|endpoint| endpoint.get("url"))
+            .and_then(Value::as_str);
+        Ok(Self {
+            endpoint: url
+                .context("Keystone knows no Octavia")?
+                .trim_end_matches('/')
+                .to_owned(),
+            token: token.to_owned(),
+        })
+    }
+
+    /// The objects of a list.
+    async fn list(&self, path: &str, what: &str) -> Result<Vec<Object>> {
+        let url = format!("{}/v2.0/lbaas/{path}", self.endpoint);
+        let answer = http::request("GET", &url, &[("X-Auth-Token", &self.token)], "").await?;
+        if answer.status != 200 {
+            bail!("{url}: {} {}", answer.status, answer.body);
+        }
+        let body: Value = serde_json::from_str(&answer.body)?;
+        let objects = body
+            .get(what)
+            .and_then(Value::as_array)
+            .with_context(|| format!("{url} answered without {what}"))?;
+        let text = |object: &Value, name: &str| {
+            let value = object.get(name).and_then(Value::as_str);
+            value.unwrap_or_default().to_owned()
+        };
+        let objects = objects.iter().map(|object| Object {
+            id: text(object, "id"),
+            name: text(object, "name"),
+            status: text(object, "provisioning_status"),
+        });
+        Ok(objects.collect())
+    }
+
+    async fn balancers(&self, prefix: &str) -> Result<Balancers> {
+        let mut found = Balancers::default();
+        for balancer in self.list("loadbalancers", "loadbalancers").await? {
+            if !balancer.name.starts_with(prefix) {
+                continue;
+            }
+            found.unfinished |= balancer.status != "ACTIVE";
+            found.names.insert(balancer.name);
+            let pools = format!("pools?loadbalancer_id={}", balancer.id);
+            for pool in self.list(&pools, "pools").await? {
+                let members = self.list(&format!("pools/{}/members", pool.id), "members").await;
+                // A pool may go between two questions.
+                let members = members.unwrap_or_default().into_iter();
+                found
+                    .pools
+                    .insert(pool.name, members.map(|member| member.name).collect());
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// An object of Octavia.
+struct Object {
+    id: String,
+    name: String,
+    status: String,
+}

@@ -1,0 +1,482 @@
+//! The second act: two Services get their load balancers, nodes come and go, and the load balancers follow.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use ccm_testbed::{
+    binary::Ccm,
+    nodes::{self, NodeSpec},
+    observe,
+};
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::json;
+
+use super::{
+    balancers::{self, Balancers, Pools},
+    http::{self, Pods},
+    tables::{self, Deed, row},
+};
+use crate::{cloud::Cloud, print, say};
+
+/// Under this name the program makes what it makes, so that nothing else in a cloud is taken for it.
+pub(super) const CLUSTER: &str = "demo";
+const PREFIX: &str = "kube_service_demo_default_";
+const INTERNAL: &str = "service.beta.kubernetes.io/openstack-internal-load-balancer";
+/// The public Service and the internal one.
+const SERVICES: [(&str, bool); 2] = [("web", false), ("intranet", true)];
+/// A real load balancer on two busy cores takes its time.
+const LIMIT: Duration = Duration::from_secs(180);
+/// On so many nodes somebody answers. Each takes a file descriptor for each Service, of which a process has often 1024.
+const ANSWERING: usize = 200;
+/// After so long without a call the program has asked all that it wanted to.
+const QUIET: Duration = Duration::from_millis(1500);
+
+/// What plays.
+pub(super) struct Act<'a> {
+    pub(super) cloud: &'a Cloud,
+    pub(super) ccm: &'a mut Ccm,
+    pub(super) client: Client,
+    /// The port of the Services.
+    pub(super) port: u16,
+    /// Nodes that are there.
+    pub(super) nodes: BTreeSet<String>,
+    pods: Pods,
+    moments: Vec<(String, Pools)>,
+    deeds: Vec<Deed>,
+}
+
+/// A Service as it is seen.
+struct Seen {
+    name: &'static str,
+    address: Option<IpAddr>,
+    cluster_ip: String,
+    node_port: u16,
+}
+
+impl<'a> Act<'a> {
+    pub(super) fn new(
+        cloud: &'a Cloud,
+        ccm: &'a mut Ccm,
+        client: Client,
+        port: u16,
+        nodes: &[String],
+    ) -> Self {
+        Self {
+            cloud,
+            ccm,
+            client,
+            port,
+            nodes: nodes.iter().cloned().collect(),
+            pods: Pods::default(),
+            moments: Vec::new(),
+            deeds: Vec::new(),
+        }
+    }
+
+    /// Whether connections reach anything: the hypervisor and the network of a real cloud are fakes here.
+    fn flows(&self) -> bool {
+        matches!(self.cloud, Cloud::Simulated(_))
+    }
+
+    /// Two Services, more nodes, fewer nodes. Fails where anything is not as it should be.
+    pub(super) async fn play(&mut self, joining: &[String]) -> Result<()> {
+        let began = self.begin()?;
+        say("");
+        say(&format!(
+            "creating two Services of type LoadBalancer: web, and intranet, which the annotation {INTERNAL} keeps inside"
+        ));
+        self.create().await?;
+        let seen = self.addressed(began.at).await?;
+        self.reached().await?;
+        self.done("two Services created", &began).await?;
+        self.moment("AT FIRST").await?;
+        print("");
+        print(show(&seen, self.port).trim_end());
+        self.ask(&seen, 4).await?;
+
+        let began = self.begin()?;
+        say("");
+        say(&format!(
+            "{} more nodes join, and get into every pool with one request for each",
+            joining.len()
+        ));
+        self.join(joining, &seen).await?;
+        self.reached().await?;
+        self.done(&format!("{} nodes joined", joining.len()), &began)
+            .await?;
+        self.moment(&format!("+{} NODES", joining.len())).await?;
+
+        let leaving = joining.first().context("nobody joins")?.clone();
+        let began = self.begin()?;
+        say(&format!(
+            "{leaving} is taken out of the cluster, and of every pool; all else in them stays as it is"
+        ));
+        self.leave(&leaving).await?;
+        self.reached().await?;
+        self.done("1 node left", &began).await?;
+        self.moment("-1 NODE").await?;
+        print("");
+        print(tables::members(&self.moments).trim_end());
+        self.ask(&seen, 1).await
+    }
+
+    /// Deletes the Services, and waits until nothing is left of them.
+    pub(super) async fn clean(&mut self) -> Result<()> {
+        let began = self.begin()?;
+        say("");
+        say("deleting the Services: they stay until their load balancers are gone");
+        let services = self.services();
+        for (name, _) in SERVICES {
+            if services.get_opt(name).await?.is_some() {
+                services.delete(name, &DeleteParams::default()).await?;
+            }
+        }
+        self.until("the Services and their load balancers are gone", async |act| {
+            for (name, _) in SERVICES {
+                if act.services().get_opt(name).await?.is_some() {
+                    return Ok(None);
+                }
+            }
+            let left = act.balancers().await?;
+            Ok(left.names.is_empty().then_some(()))
+        })
+        .await?;
+        if let Cloud::Simulated(cloud) = self.cloud {
+            self.until("nothing listens for the load balancers", async |_| {
+                Ok(cloud.forwards().is_empty().then_some(()))
+            })
+            .await?;
+            let left = cloud.floating_addresses();
+            if !left.is_empty() {
+                bail!("the Services are gone, and of their floating addresses there are still {left:?}");
+            }
+        }
+        self.done("both Services deleted", &began).await
+    }
+
+    /// What every step took.
+    pub(super) fn summary(&self) -> String {
+        let mut all: BTreeMap<String, u64> = BTreeMap::new();
+        for (kind, count) in self.deeds.iter().flat_map(|deed| &deed.calls) {
+            *all.entry(kind.clone()).or_default() += count;
+        }
+        let kinds: Vec<_> = all
+            .iter()
+            .map(|(kind, count)| format!("{kind} {count}"))
+            .collect();
+        format!(
+            "{}\nthese calls by kind: {}",
+            tables::deeds(&self.deeds),
+            kinds.join(", ")
+        )
+    }
+
+    fn services(&self) -> Api<Service> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    async fn balancers(&self) -> Result<Balancers> {
+        balancers::read(self.cloud, PREFIX).await
+    }
+
+    fn begin(&self) -> Result<Began> {
+        Ok(Began {
+            at: Instant::now(),
+            calls: self.cloud.calls()?,
+        })
+    }
+
+    /// Notes that something is done, with the calls that the program makes to see that for itself.
+    async fn done(&mut self, title: &str, began: &Began) -> Result<()> {
+        let seconds = began.at.elapsed().as_secs_f64();
+        let (mut calls, mut last) = (self.cloud.calls()?, Instant::now());
+        while last.elapsed() < QUIET && began.at.elapsed() < LIMIT {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let now = self.cloud.calls()?;
+            if now != calls {
+                (calls, last) = (now, Instant::now());
+            }
+        }
+        let deed = Deed {
+            title: title.to_owned(),
+            seconds,
+            calls: tables::since(&began.calls, &calls),
+        };
+        say(&format!(
+            "{title}: {:.1} s, {} cloud calls, {} of them writes",
+            deed.seconds,
+            deed.total(),
+            deed.writes()
+        ));
+        self.deeds.push(deed);
+        Ok(())
+    }
+
+    async fn moment(&mut self, title: &str) -> Result<()> {
+        let pools = self.balancers().await?.pools;
+        self.moments.push((title.to_owned(), pools));
+        Ok(())
+    }
+
+    /// Looks again and again until there is an answer.
+    async fn until<T>(&mut self, what: &str, check: impl AsyncFn(&Self) -> Result<Option<T>>) -> Result<T> {
+        let began = Instant::now();
+        let pause = Duration::from_millis(if self.flows() { 100 } else { 1000 });
+        loop {
+            if let Some(status) = self.ccm.exit_status()? {
+                bail!("the program ended ({status}); its log:\n{}", self.ccm.log()?);
+            }
+            if let Some(found) = check(self).await? {
+                return Ok(found);
+            }
+            if began.elapsed() > LIMIT {
+                bail!(
+                    "not within {LIMIT:?}: {what}; the program's log:\n{}",
+                    self.ccm.log()?
+                );
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn create(&self) -> Result<()> {
+        for (name, internal) in SERVICES {
+            let mut service = json!({
+                "metadata": {"name": name},
+                "spec": {
+                    "type": "LoadBalancer",
+                    "selector": {"app": name},
+                    "ports": [{"name": "http", "port": self.port, "protocol": "TCP"}],
+                },
+            });
+            if internal && let Some(metadata) = service.get_mut("metadata") {
+                metadata["annotations"] = json!({ INTERNAL: "true" });
+            }
+            let service = serde_json::from_value(service)?;
+            let made = self.services().create(&PostParams::default(), &service).await;
+            made.with_context(|| format!("cannot create Service {name}"))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until both have an address, and says when each gets its own.
+    async fn addressed(&mut self, began: Instant) -> Result<Vec<Seen>> {
+        let mut all = Vec::new();
+        for (name, internal) in SERVICES {
+            let what = format!("Service {name} has an EXTERNAL-IP");
+            let seen = self
+                .until(&what, async |act| {
+                    let service = act.services().get(name).await?;
+                    Ok(Some(Seen::of(name, &service)).filter(|seen| seen.address.is_some()))
+                })
+                .await?;
+            let address = seen.address.context("it has one")?;
+            let kind = if internal {
+                "the load balancer's own address, in the network of the nodes"
+            } else {
+                "a floating address"
+            };
+            say(&format!(
+                "{name}: EXTERNAL-IP {address} after {:.1} s, {kind}",
+                began.elapsed().as_secs_f64()
+            ));
+            all.push(seen);
+        }
+        if self.flows() {
+            for node in self.nodes.clone() {
+                self.answer_on(&node, &all).await?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Waits until every pool has every node and no other.
+    async fn reached(&mut self) -> Result<()> {
+        let wanted = self.nodes.clone();
+        let what = format!("both pools have the {} nodes as their members", wanted.len());
+        self.until(&what, async |act| {
+            let Balancers {
+                pools, unfinished, ..
+            } = act.balancers().await?;
+            let complete = pools.len() == SERVICES.len() && pools.values().all(|members| *members == wanted);
+            Ok((complete && !unfinished).then_some(()))
+        })
+        .await
+    }
+
+    async fn join(&mut self, names: &[String], seen: &[Seen]) -> Result<()> {
+        let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
+        nodes::register(&self.client, &specs).await?;
+        for name in names {
+            self.nodes.insert(name.clone());
+            let what = format!("node {name} is initialised");
+            self.until(&what, async |act| {
+                let node = act.kube_nodes().get(name).await?;
+                Ok(observe::is_initialized(&node).then_some(()))
+            })
+            .await?;
+            if self.flows() {
+                self.answer_on(name, seen).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn leave(&mut self, name: &str) -> Result<()> {
+        // As a cluster autoscaler does: the Node, then its machine.
+        let node = self.kube_nodes().get(name).await?;
+        self.kube_nodes().delete(name, &DeleteParams::default()).await?;
+        let (_, id) = observe::provider_id(&node)
+            .rsplit_once('/')
+            .with_context(|| format!("node {name} has no provider ID"))?;
+        self.cloud.delete_server(id)?;
+        self.pods.stop(name);
+        self.nodes.remove(name);
+        Ok(())
+    }
+
+    fn kube_nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    /// Starts what stands in for a node's Pods.
+    async fn answer_on(&mut self, name: &str, seen: &[Seen]) -> Result<()> {
+        if self.pods.nodes().count() >= ANSWERING {
+            return Ok(());
+        }
+        let node = self.kube_nodes().get(name).await?;
+        let address = observe::addresses(&node)
+            .into_iter()
+            .find(|(kind, _)| *kind == "InternalIP")
+            .with_context(|| format!("node {name} has no address"))?
+            .1
+            .parse()?;
+        for service in seen {
+            self.pods
+                .start(service.name, name, address, service.node_port)
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Asks both Services, and looks who answers: as the members take turns, everybody. Shows some of the answers.
+    async fn ask(&mut self, seen: &[Seen], shown: usize) -> Result<()> {
+        print("");
+        if !self.flows() {
+            say(
+                "not asked: the hypervisor behind a real OpenStack here is Nova's fake one, no packet reaches these addresses",
+            );
+            return Ok(());
+        }
+        for service in seen {
+            let address = service.address.context("it has an address")?;
+            let url = format!("http://{address}:{}/", self.port);
+            self.listening(address).await?;
+            let mut nodes = BTreeSet::new();
+            let everybody = self.nodes.len() <= ANSWERING;
+            let rounds = if everybody { self.nodes.len() } else { shown };
+            for round in 0..rounds {
+                let answer = http::get(&url).await?;
+                let text = answer.body.trim_end();
+                if round < shown {
+                    print(&format!("$ curl {url}\n{text}"));
+                }
+                let node = text.strip_prefix(&format!("{} on ", service.name));
+                let node = node.with_context(|| {
+                    format!(
+                        "{url} answered {text:?}, which is not what Service {} says",
+                        service.name
+                    )
+                })?;
+                nodes.insert(node.to_owned());
+            }
+            if everybody && nodes != self.nodes {
+                let missing: Vec<_> = self.nodes.symmetric_difference(&nodes).collect();
+                bail!("{rounds} requests to {url} should reach every node once; not so: {missing:?}");
+            }
+            print(&format!(
+                "... {rounds} requests, answered by {} of the {} nodes",
+                nodes.len(),
+                self.nodes.len()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Waits until the simulator listens at an address.
+    async fn listening(&mut self, address: IpAddr) -> Result<()> {
+        let Cloud::Simulated(cloud) = self.cloud else {
+            return Ok(());
+        };
+        let what = format!("the simulated load balancer answers at {address}");
+        self.until(&what, async |_| {
+            let forwards = cloud.forwards();
+            let Some(forward) = forwards.iter().find(|one| one.address.ip() == address) else {
+                return Ok(None);
+            };
+            match &forward.problem {
+                Some(problem) => bail!("nothing answers at {}: {problem}", forward.address),
+                None => Ok(Some(())),
+            }
+        })
+        .await
+    }
+}
+
+/// When something began, and what had been asked of the cloud before.
+struct Began {
+    at: Instant,
+    calls: BTreeMap<String, u64>,
+}
+
+impl Seen {
+    fn of(name: &'static str, service: &Service) -> Self {
+        let spec = service.spec.as_ref();
+        let ingress = service
+            .status
+            .as_ref()
+            .and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref()?.first());
+        let ports = spec.and_then(|spec| spec.ports.as_deref()).unwrap_or_default();
+        let node_port = ports.first().and_then(|port| port.node_port).unwrap_or_default();
+        Self {
+            name,
+            address: ingress.and_then(|ingress| ingress.ip.as_deref()?.parse().ok()),
+            cluster_ip: spec.and_then(|spec| spec.cluster_ip.clone()).unwrap_or_default(),
+            node_port: u16::try_from(node_port).unwrap_or_default(),
+        }
+    }
+}
+
+/// As `kubectl get services` would.
+fn show(seen: &[Seen], port: u16) -> String {
+    let mut rows = vec![row(&[
+        "SERVICE",
+        "TYPE",
+        "CLUSTER-IP",
+        "EXTERNAL-IP",
+        "PORT(S)",
+        "LOAD BALANCER",
+    ])];
+    for service in seen {
+        rows.push(row(&[
+            service.name,
+            "LoadBalancer",
+            &service.cluster_ip,
+            &service
+                .address
+                .map(|address| address.to_string())
+                .unwrap_or_default(),
+            &format!("{port}:{}/TCP", service.node_port),
+            &format!("{PREFIX}{}", service.name),
+        ]));
+    }
+    tables::table(&rows)
+}

@@ -1,0 +1,157 @@
+//! What the demo shows of Services.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use super::balancers::Pools;
+
+/// A table with a heading, its columns as wide as need be.
+pub(super) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(String::len).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(line, "{cell:<width$}  ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+pub(super) fn row(cells: &[&str]) -> Vec<String> {
+    cells.iter().map(|cell| (*cell).to_owned()).collect()
+}
+
+/// How many members every pool had at each moment.
+pub(super) fn members(moments: &[(String, Pools)]) -> String {
+    let mut heading = row(&["POOL"]);
+    let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (title, pools) in moments {
+        heading.push(title.clone());
+        for (pool, members) in pools {
+            let line = lines
+                .entry(pool)
+                .or_insert_with(|| vec![String::new(); heading.len() - 2]);
+            line.push(members.len().to_string());
+        }
+    }
+    let mut rows = vec![heading];
+    for (pool, counts) in lines {
+        let mut line = row(&[pool]);
+        line.extend(counts);
+        rows.push(line);
+    }
+    table(&rows)
+}
+
+/// Something that was asked of the program, and what it took.
+pub(super) struct Deed {
+    pub(super) title: String,
+    pub(super) seconds: f64,
+    /// Calls by kind.
+    pub(super) calls: BTreeMap<String, u64>,
+}
+
+impl Deed {
+    pub(super) fn total(&self) -> u64 {
+        self.calls.values().sum()
+    }
+
+    pub(super) fn writes(&self) -> u64 {
+        let writes = self.calls.iter().filter(|(kind, _)| writes(kind));
+        writes.map(|(_, count)| count).sum()
+    }
+}
+
+/// Whether calls of a kind change something: `floating_ip_create` of the simulator, `POST neutron` of a real cloud.
+fn writes(kind: &str) -> bool {
+    if kind.ends_with(" keystone") || kind.starts_with("token_") {
+        return false;
+    }
+    ["POST ", "PUT ", "DELETE ", "PATCH "]
+        .iter()
+        .any(|method| kind.starts_with(method))
+        || ["_create", "_update", "_delete", "_add", "_remove", "_replace"]
+            .iter()
+            .any(|verb| kind.ends_with(verb))
+}
+
+/// What the calls between two moments were.
+pub(super) fn since(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let more = now.iter().map(|(kind, count)| {
+        let known = before.get(kind).copied().unwrap_or_default();
+        (kind.clone(), count.saturating_sub(known))
+    });
+    more.filter(|(_, count)| *count > 0).collect()
+}
+
+/// What everything took.
+pub(super) fn deeds(deeds: &[Deed]) -> String {
+    let mut rows = vec![row(&["STEP", "SECONDS", "CLOUD CALLS", "WRITES"])];
+    for deed in deeds {
+        rows.push(vec![
+            deed.title.clone(),
+            format!("{:.1}", deed.seconds),
+            deed.total().to_string(),
+            deed.writes().to_string(),
+        ]);
+    }
+    table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {
+        pairs
+            .iter()
+            .map(|(kind, count)| ((*kind).to_owned(), *count))
+            .collect()
+    }
+
+    #[test]
+    fn calls_of_a_step_are_those_that_came_in_it_and_logins_change_nothing() {
+        let before = counts(&[("server_list", 2), ("token_create", 1)]);
+        let now = counts(&[
+            ("server_list", 2),
+            ("token_create", 2),
+            ("port_list", 1),
+            ("loadbalancer_members_update", 3),
+            ("POST octavia", 1),
+            ("POST keystone", 1),
+        ]);
+        let deed = Deed {
+            title: String::new(),
+            seconds: 0.0,
+            calls: since(&before, &now),
+        };
+        assert_eq!(deed.calls.get("server_list"), None);
+        assert_eq!((deed.total(), deed.writes()), (7, 4));
+    }
+
+    #[test]
+    fn members_stand_below_the_moment_at_which_they_were_counted() {
+        let pool = |name: &str, members: &[&str]| {
+            let members = members.iter().map(|member| (*member).to_owned()).collect();
+            (name.to_owned(), members)
+        };
+        let moments = [
+            ("BEFORE".to_owned(), Pools::from([pool("a", &["n1"])])),
+            (
+                "AFTER".to_owned(),
+                Pools::from([pool("a", &["n1", "n2"]), pool("b", &["n1"])]),
+            ),
+        ];
+        assert_eq!(
+            members(&moments),
+            "POOL  BEFORE  AFTER\na     1       2\nb             1\n"
+        );
+    }
+}
