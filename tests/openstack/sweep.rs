@@ -49,7 +49,7 @@ async fn killed_somewhere_while_a_service_comes_it_finishes_after_its_restart() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_somewhere_while_a_service_changes_it_finishes_after_its_restart() {
-    sweep(Kind::Reshape, 2, Selection::Every(10)).await;
+    sweep(Kind::Reshape, 2, Selection::Every(30)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

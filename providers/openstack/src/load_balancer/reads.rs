@@ -94,7 +94,7 @@ impl Shelved for SecurityGroup {
     }
 }
 
-/// What is below a load balancer.
+/// What is below a load balancer, each kind by id: listings come in any order, passes are to be the same.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Children {
     pub(crate) listeners: Vec<Arc<Listener>>,
@@ -102,6 +102,15 @@ pub(crate) struct Children {
     pub(crate) monitors: Vec<Arc<Monitor>>,
     /// As of when pools have the member ids that they show; those that are not here: now.
     as_of: HashMap<String, Instant>,
+}
+
+impl Children {
+    fn sorted(mut self) -> Self {
+        self.listeners.sort_by(|a, b| a.id.cmp(&b.id));
+        self.pools.sort_by(|a, b| a.id.cmp(&b.id));
+        self.monitors.sort_by(|a, b| a.id.cmp(&b.id));
+        self
+    }
 }
 
 /// How well a pool's members have to be known.
@@ -233,7 +242,8 @@ impl Reads {
             as_of: pools_as_of(&pools, &shelf),
             pools,
             monitors,
-        })
+        }
+        .sorted())
     }
 
     async fn foreign_children(&self, balancer: &str, priority: Priority) -> Result<Children> {
@@ -258,7 +268,8 @@ impl Reads {
             pools: pools.into_iter().map(Arc::new).collect(),
             monitors,
             as_of: HashMap::new(),
-        })
+        }
+        .sorted())
     }
 
     /// The members of pools as they were listed, in their order.
