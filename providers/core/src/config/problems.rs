@@ -100,6 +100,17 @@ impl<'a> KeyPath<'a> {
     }
 }
 
+/// As messages name it: `[Section] key`, `[Section "subsection"] key`.
+impl fmt::Display for KeyPath<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.header())?;
+        match self.key {
+            Some(key) => write!(f, " {key}"),
+            None => Ok(()),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct NormalPath {
     section: String,
@@ -130,7 +141,9 @@ impl Locations {
     }
 
     /// Where to look for the key: its place, or that of its section if it is missing.
-    fn nearest(&self, path: KeyPath<'_>) -> Option<Position> {
+    #[must_use]
+    pub fn nearest<'a>(&self, path: impl Into<KeyPath<'a>>) -> Option<Position> {
+        let path = path.into();
         self.get(path).or_else(|| self.get(path.section_only()))
     }
 }
@@ -145,6 +158,12 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// The file, as the user gave it.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
     /// The line in the file, from 1, if the problem has one.
     #[must_use]
     pub fn line(&self) -> Option<usize> {
@@ -239,14 +258,10 @@ impl Problems {
     }
 
     fn about(&self, path: KeyPath<'_>, message: &dyn fmt::Display) -> Problem {
-        let place = match path.key {
-            Some(key) => path.with_key(key),
-            None => path.header(),
-        };
         self.problem(
             self.locations.nearest(path),
             Some(path),
-            format!("{place}: {message}"),
+            format!("{path}: {message}"),
         )
     }
 
