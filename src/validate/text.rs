@@ -57,7 +57,7 @@ fn write_finding(found: &Found, out: &mut String) -> fmt::Result {
     if let Some(service) = &found.service {
         write!(out, "Service {service}: ")?;
     }
-    // A key of the config stands in the message of those who read it.
+    // Where the reader of the config names no key, file and line say enough.
     if !finding.about.is_empty() && finding.about != "config" {
         write!(out, "{}: ", finding.about)?;
     }

@@ -363,7 +363,8 @@ async fn services_are_held_against_config_and_cloud_with_the_lines_of_their_anno
     bench.write("bad.yaml", BAD);
     bench.write("good.yaml", GOOD);
     let words = ["--services=good.yaml", "--services=bad.yaml"];
-    let wrong = bench.validate(&bench.conf(""), &words, None).await.assert_code(2);
+    let classes = bench.conf("[LoadBalancerClass \"tin\"]\n[LoadBalancerClass \"lead\"]\n");
+    let wrong = bench.validate(&classes, &words, None).await.assert_code(2);
     insta::assert_snapshot!("validate_services", bench.redact(&wrong.text));
     let words = ["--services=bad.yaml", "--output=json"];
     let wrong = bench.validate(&bench.conf(""), &words, None).await.assert_code(2);

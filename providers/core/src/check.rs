@@ -124,7 +124,8 @@ impl Finding {
             file: problem.file().to_owned(),
             position: problem.position(),
         };
-        Self::new(severity, "config", problem.message()).at(place)
+        let (key, message) = problem.split();
+        Self::new(severity, key.unwrap_or("config"), message).at(place)
     }
 
     /// Says where to mend it.
@@ -250,7 +251,37 @@ pub trait Checker: Send + Sync {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::config::Problems;
+
+    #[test]
+    fn a_problem_of_the_config_is_about_its_key() {
+        let mut problems = Problems::new("cloud.conf", Locations::default());
+        problems.error(("Global", "region"), "missing: write one");
+        problems.error(("LoadBalancerClass", "gold", "subnet-id"), "odd");
+        let errors = problems.finish().unwrap_err();
+        let found: Vec<_> = errors
+            .problems()
+            .iter()
+            .map(|problem| Finding::of_problem(Severity::Error, problem))
+            .collect();
+        let said: Vec<_> = found
+            .iter()
+            .map(|finding| (finding.about.as_str(), finding.message.as_str()))
+            .collect();
+        assert_eq!(
+            said,
+            [
+                ("[Global] region", "missing: write one"),
+                ("[LoadBalancerClass \"gold\"] subnet-id", "odd")
+            ]
+        );
+        assert_eq!(
+            found.first().unwrap().place.as_ref().unwrap().to_string(),
+            "cloud.conf"
+        );
+    }
 
     #[test]
     fn errors_that_may_pass_are_no_verdict() {

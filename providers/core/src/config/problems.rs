@@ -154,6 +154,8 @@ pub struct Problem {
     file: Arc<str>,
     position: Option<Position>,
     path: Option<NormalPath>,
+    /// The path as messages name it, if the message begins with it.
+    named: Option<String>,
     message: String,
 }
 
@@ -174,6 +176,17 @@ impl Problem {
     #[must_use]
     pub fn position(&self) -> Option<Position> {
         self.position
+    }
+
+    /// The section and key that it is about, such as `[Global] region`, if it is about one; and what is wrong, without them.
+    #[must_use]
+    pub fn split(&self) -> (Option<&str>, &str) {
+        let named = self.named.as_deref();
+        let rest = named.and_then(|named| self.message.strip_prefix(named)?.strip_prefix(": "));
+        match rest {
+            Some(rest) => (named, rest),
+            None => (None, &self.message),
+        }
     }
 
     /// What is wrong: with section and key, without the place in the file. Never holds a secret.
@@ -258,11 +271,15 @@ impl Problems {
     }
 
     fn about(&self, path: KeyPath<'_>, message: &dyn fmt::Display) -> Problem {
-        self.problem(
+        let problem = self.problem(
             self.locations.nearest(path),
             Some(path),
             format!("{path}: {message}"),
-        )
+        );
+        Problem {
+            named: Some(path.to_string()),
+            ..problem
+        }
     }
 
     fn problem(&self, position: Option<Position>, path: Option<KeyPath<'_>>, mut message: String) -> Problem {
@@ -276,6 +293,7 @@ impl Problems {
             file: Arc::clone(&self.file),
             position,
             path: path.map(|path| path.normal()),
+            named: None,
             message,
         }
     }

@@ -43,7 +43,10 @@ pub(super) fn findings(
         }];
     }
     let (wanted, refused) = Wanted::examine(service, settings, Some(can));
-    let mut all: Vec<_> = refused.into_iter().map(of_refused).collect();
+    let mut all: Vec<_> = refused
+        .into_iter()
+        .map(|refused| of_refused(settings, refused))
+        .collect();
     all.extend(wanted.tolerated.iter().map(of_tolerated));
     all.extend(later(settings, service, &wanted));
     all.extend(unknown(service));
@@ -51,13 +54,19 @@ pub(super) fn findings(
     all
 }
 
-fn of_refused(refused: Refused) -> ServiceFinding {
+fn of_refused(settings: &LoadBalancing, refused: Refused) -> ServiceFinding {
     let Refused { field, what } = refused;
+    let classes: Vec<_> = settings.classes.keys().map(String::as_str).collect();
+    let fix = if field == note::field(note::CLASS) && !classes.is_empty() {
+        format!("write one of: {}", classes.join(", "))
+    } else {
+        takes(&field)
+    };
     let named = [format!("annotation {field}: "), format!("{field}: ")];
     let bare = named.iter().find_map(|name| what.strip_prefix(name.as_str()));
     ServiceFinding {
         severity: Severity::Error,
-        fix: takes(&field),
+        fix,
         message: bare.unwrap_or(&what).to_owned(),
         field,
     }
