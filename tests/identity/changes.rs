@@ -12,7 +12,7 @@ async fn a_token_that_is_not_accepted_is_told_and_the_next_one_is_taken_over() {
     let (head, _) = stage.token.rsplit_once('.').unwrap();
     let stale = format!("{head}.c3RhbGU");
     stage.write("token", &stale);
-    stage.kubeconfig(trusted, json!({"tokenFile": "token"}));
+    stage.kubeconfig(&trusted, &json!({"tokenFile": "token"}));
     let mut ccm = stage.launch(&[]);
     stage
         .logged("The API server does not accept the credentials (401)")
@@ -37,8 +37,8 @@ async fn a_plugin_is_asked_again_when_its_token_is_not_accepted() {
     stage.write("credential", &credential("nobodys"));
     let args = json!([stage.path("credential")]);
     stage.kubeconfig(
-        trusted,
-        json!({"exec": {"apiVersion": "x", "command": "cat", "args": args}}),
+        &trusted,
+        &json!({"exec": {"apiVersion": "x", "command": "cat", "args": args}}),
     );
     let mut ccm = stage.launch(&[]);
     stage
@@ -55,7 +55,7 @@ async fn new_authorities_of_the_cluster_are_taken_over() {
     let trusted = stage.trusted();
     let other = rcgen::generate_simple_self_signed(["kubernetes".to_owned()]).unwrap();
     stage.write("ca.crt", &other.cert.pem());
-    stage.kubeconfig(trusted, json!({"token": stage.token}));
+    stage.kubeconfig(&trusted, &json!({"token": stage.token}));
     let mut ccm = stage.launch(&[]);
     stage.logged("UnknownIssuer").await;
     assert_ne!(ccm.get("/readyz").await.unwrap().0, 200);
@@ -71,7 +71,7 @@ async fn a_client_certificate_written_anew_is_taken_over() {
     stage.write("client.crt", &other.cert.pem());
     stage.write("client.key", &other.signing_key.serialize_pem());
     let user = json!({"client-certificate": "client.crt", "client-key": "client.key"});
-    stage.kubeconfig(trusted, user);
+    stage.kubeconfig(&trusted, &user);
     let mut ccm = stage.launch(&[]);
     stage
         .logged("The API server does not accept the credentials (401)")

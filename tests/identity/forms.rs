@@ -51,15 +51,15 @@ async fn every_form_of_credentials_gets_in_and_none_is_logged() {
         ),
     ];
     for (form, cluster, user) in forms {
-        stage.kubeconfig(cluster, user);
+        stage.kubeconfig(&cluster, &user);
         let mut ccm = stage.launch(&[]);
         let ready = ccm.wait_healthy("/readyz", LIMIT).await;
         assert!(ready.is_ok(), "{form}: {ready:?}");
     }
     // In place of the kubeconfig's, where nobody listens.
     stage.kubeconfig(
-        json!({"server": "https://127.0.0.1:1", "certificate-authority": "ca.crt"}),
-        json!({"token": stage.token}),
+        &json!({"server": "https://127.0.0.1:1", "certificate-authority": "ca.crt"}),
+        &json!({"token": stage.token}),
     );
     let mut ccm = stage.launch(&[&format!("--master={}", stage.control_plane.server())]);
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
@@ -85,10 +85,12 @@ async fn what_can_not_be_used_ends_the_start_with_what_to_do_and_no_secret() {
             "can not use",
         ),
     ] {
-        stage.kubeconfig(trusted.clone(), user.clone());
+        stage.kubeconfig(&trusted, &user);
+        stage.forget_log();
         let mut ccm = stage.launch(&[]);
         assert_eq!(ccm.wait(LIMIT).await.unwrap().code(), Some(1), "{user}");
         assert!(stage.log().contains(words), "{user}: {}", stage.log());
+        stage.keeps_secrets(&[secret]);
     }
     stage.write(
         "kubeconfig",
@@ -98,5 +100,4 @@ async fn what_can_not_be_used_ends_the_start_with_what_to_do_and_no_secret() {
     assert_eq!(ccm.wait(LIMIT).await.unwrap().code(), Some(1));
     let words = "correct current-context (there is here)";
     assert!(stage.log().contains(words), "{}", stage.log());
-    stage.keeps_secrets(&[secret]);
 }

@@ -16,7 +16,7 @@ async fn held_back(ccm: &Ccm) -> Option<f64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_keep_to_the_rate_that_is_given_and_to_none_otherwise() {
     let stage = Stage::set().await;
-    stage.kubeconfig(stage.trusted(), json!({"token": stage.token}));
+    stage.kubeconfig(&stage.trusted(), &json!({"token": stage.token}));
     // What clients of the HTTPS server need has a rate of its own.
     let without = "--authentication-skip-lookup";
     let mut free = stage.launch(&[without]);

@@ -76,7 +76,7 @@ impl Stage {
     }
 
     /// A kubeconfig for this control plane. Files that it names are relative to it.
-    pub(crate) fn kubeconfig(&self, cluster: Value, user: Value) {
+    pub(crate) fn kubeconfig(&self, cluster: &Value, user: &Value) {
         let mut of_cluster = json!({"server": self.control_plane.server()});
         of_cluster
             .as_object_mut()
@@ -113,6 +113,11 @@ impl Stage {
             log: self.path("log"),
         })
         .unwrap()
+    }
+
+    /// What was logged so far counts no more.
+    pub(crate) fn forget_log(&self) {
+        let _ = fs::remove_file(self.path("log"));
     }
 
     pub(crate) fn log(&self) -> String {
