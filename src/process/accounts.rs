@@ -58,12 +58,12 @@ impl Accounts {
     /// The client of this name, acting as the account of this name. Nothing is asked for before its first request.
     pub(super) fn client(&self, name: &'static str) -> anyhow::Result<Client> {
         let account = Account::new(name, self.client.clone());
-        self.work.through(Some(name), &AccountLayer(Arc::new(account)))
+        self.work.through(Some(name), &AccountLayer(account))
     }
 }
 
-/// One account and its token.
-#[derive(Debug)]
+/// One account and its token. A clone is the same.
+#[derive(Clone, Debug)]
 struct Account(Arc<Inner>);
 
 struct Inner {
@@ -348,7 +348,7 @@ impl Failure {
 }
 
 /// Lets requests act as an account.
-struct AccountLayer(Arc<Account>);
+struct AccountLayer(Account);
 
 impl Layer<Through> for AccountLayer {
     type Service = Acting;
@@ -356,14 +356,14 @@ impl Layer<Through> for AccountLayer {
     fn layer(&self, inner: Through) -> Acting {
         Acting {
             inner,
-            account: Arc::clone(&self.0),
+            account: self.0.clone(),
         }
     }
 }
 
 pub(super) struct Acting {
     inner: Through,
-    account: Arc<Account>,
+    account: Account,
 }
 
 impl Service<Request<Body>> for Acting {
@@ -377,7 +377,7 @@ impl Service<Request<Body>> for Acting {
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         // Always ready, and a clone is the same.
-        let (mut inner, account) = (self.inner.clone(), Arc::clone(&self.account));
+        let (mut inner, account) = (self.inner.clone(), self.account.clone());
         Box::pin(async move {
             let token = account.token().await?;
             request.headers_mut().insert(header::AUTHORIZATION, token.clone());

@@ -87,7 +87,7 @@ fn stage() -> (Client, Arc<Mutex<Server>>) {
     };
     let root = ClientBuilder::new(tower::service_fn(answer), "default").build();
     let account = Account::new("node-controller", root.clone());
-    let through = AccountLayer(Arc::new(account)).layer(Through::from(root));
+    let through = AccountLayer(account).layer(Through::from(root));
     (ClientBuilder::new(through, "default").build(), server)
 }
 

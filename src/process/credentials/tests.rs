@@ -30,12 +30,12 @@ impl Folder {
     }
 
     /// Names of files are relative to the kubeconfig.
-    fn kubeconfig(&self, cluster: Value, user: Value) -> Source {
+    fn kubeconfig(&self, cluster: Value, user: &Value) -> Source {
         self.write_kubeconfig(cluster, user);
         self.source(None)
     }
 
-    fn write_kubeconfig(&self, mut cluster: Value, user: Value) {
+    fn write_kubeconfig(&self, mut cluster: Value, user: &Value) {
         if cluster.get("server").is_none() {
             cluster["server"] = json!("https://10.0.0.1:6443");
         }
@@ -147,7 +147,7 @@ async fn no_secret_stands_in_what_is_wrong() {
         format!("users: {SECRET}"),
         format!("users:\n- name: u\n  user:\n    token: [{SECRET}]\n"),
         format!("users:\n- name: u\n  user:\n    token: {SECRET}: {SECRET}\n"),
-        format!("{SECRET}"),
+        SECRET.to_owned(),
     ] {
         folder.write("kubeconfig", &text);
         let error = problem(folder.source(None)).await;
@@ -195,17 +195,17 @@ async fn no_secret_stands_in_what_is_wrong() {
             "there is nobody to ask",
         ),
     ] {
-        let error = problem(folder.kubeconfig(json!({}), user.clone())).await;
+        let error = problem(folder.kubeconfig(json!({}), &user)).await;
         assert!(error.contains(words), "{user}: {error}");
     }
-    let error = problem(folder.kubeconfig(json!({"certificate-authority": "missing"}), json!({}))).await;
+    let error = problem(folder.kubeconfig(json!({"certificate-authority": "missing"}), &json!({}))).await;
     assert!(error.contains("failed to load certificate authority"), "{error}");
 }
 
 #[tokio::test]
 async fn the_master_replaces_the_server_of_the_kubeconfig() {
     let folder = Folder::new();
-    let credentials = load(folder.kubeconfig(json!({}), json!({"token": "t"}))).await;
+    let credentials = load(folder.kubeconfig(json!({}), &json!({"token": "t"}))).await;
     assert_eq!(credentials.server(), "https://10.0.0.1:6443/");
     let credentials = load(folder.source(Some("https://10.0.0.2:6443"))).await;
     assert_eq!(credentials.server(), "https://10.0.0.2:6443/");
@@ -233,7 +233,7 @@ async fn a_token_file_counts_before_a_token_and_is_followed() {
     let folder = Folder::new();
     folder.write("token", "first\n");
     let user = json!({"token": "stale", "tokenFile": "token"});
-    let credentials = load(folder.kubeconfig(json!({}), user)).await;
+    let credentials = load(folder.kubeconfig(json!({}), &user)).await;
     assert_eq!(token(&credentials).unwrap(), "first");
     change(&credentials, || folder.write("token", "second")).await;
     assert_eq!(token(&credentials).unwrap(), "second");
@@ -254,7 +254,7 @@ async fn a_certificate_is_taken_with_its_key_and_not_before() {
         folder.write(&format!("client.{kind}"), &folder.read(&format!("a.{kind}")));
     }
     let user = json!({"client-certificate": "client.crt", "client-key": "client.key"});
-    let credentials = load(folder.kubeconfig(json!({}), user)).await;
+    let credentials = load(folder.kubeconfig(json!({}), &user)).await;
     let mut changes = credentials.subscribe();
     folder.write("client.crt", &folder.read("b.crt"));
     sleep(LOOK * 2).await;
@@ -272,7 +272,7 @@ async fn authorities_are_followed_and_rubbish_is_not_taken() {
     folder.pair("old");
     folder.pair("new");
     folder.write("ca.crt", &folder.read("old.crt"));
-    let credentials = load(folder.kubeconfig(json!({"certificate-authority": "ca.crt"}), json!({}))).await;
+    let credentials = load(folder.kubeconfig(json!({"certificate-authority": "ca.crt"}), &json!({}))).await;
     let roots = || credentials.subscribe().borrow().config.root_cert.clone().unwrap();
     let old = roots();
     folder.write(
@@ -288,11 +288,11 @@ async fn authorities_are_followed_and_rubbish_is_not_taken() {
 #[tokio::test(start_paused = true)]
 async fn a_kubeconfig_written_anew_is_taken_over_unless_its_server_is_another() {
     let folder = Folder::new();
-    let credentials = load(folder.kubeconfig(json!({}), json!({"token": "first"}))).await;
+    let credentials = load(folder.kubeconfig(json!({}), &json!({"token": "first"}))).await;
     let server = credentials.server();
     folder.write_kubeconfig(
         json!({"server": "https://10.9.9.9"}),
-        json!({"token": "elsewhere"}),
+        &json!({"token": "elsewhere"}),
     );
     sleep(LOOK * 2).await;
     assert_eq!(
@@ -303,7 +303,7 @@ async fn a_kubeconfig_written_anew_is_taken_over_unless_its_server_is_another() 
     sleep(LOOK * 2).await;
     assert_eq!(token(&credentials).unwrap(), "first");
     change(&credentials, || {
-        folder.write_kubeconfig(json!({}), json!({"token": "second"}))
+        folder.write_kubeconfig(json!({}), &json!({"token": "second"}));
     })
     .await;
     assert_eq!(token(&credentials).unwrap(), "second");
@@ -331,7 +331,7 @@ async fn a_plugin_is_asked_once_and_again_before_the_end_and_after_401() {
     let soon = Timestamp::now() + Duration::from_secs(2);
     folder.write("answer", &answer("first", Some(soon)));
     // A child process has a clock of its own, so that this one can not be stopped.
-    let source = folder.kubeconfig(json!({}), plugin(&folder));
+    let source = folder.kubeconfig(json!({}), &plugin(&folder));
     let credentials = Credentials::load_at(source, Duration::from_millis(50))
         .await
         .unwrap();
@@ -369,7 +369,7 @@ fn credentials_are_renewed_a_minute_before_their_end_or_when_a_fifth_is_left() {
 #[tokio::test(start_paused = true)]
 async fn what_has_not_changed_is_not_taken_over_because_of_401() {
     let folder = Folder::new();
-    let credentials = load(folder.kubeconfig(json!({}), json!({"token": "t"}))).await;
+    let credentials = load(folder.kubeconfig(json!({}), &json!({"token": "t"}))).await;
     let mut changes = credentials.subscribe();
     changes.borrow_and_update();
     credentials.rejected(1);
