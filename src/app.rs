@@ -25,10 +25,38 @@ use crate::{
     server::{Checks, Kind, Metrics, Status, watched},
 };
 
+/// The name of the client that fills the stores.
+pub(crate) const CLIENT: &str = "shared-informers";
+
+/// The API server for the controllers. They write only while this process leads.
+#[derive(Clone)]
+pub(crate) struct Clients {
+    /// For both controllers of nodes.
+    nodes: kube::Client,
+    services: kube::Client,
+    routes: kube::Client,
+}
+
+impl Clients {
+    /// Makes them, each from its name, which is also that of the account that it may act as.
+    ///
+    /// # Errors
+    /// That of `make`.
+    pub(crate) fn make(make: impl Fn(&'static str) -> anyhow::Result<kube::Client>) -> anyhow::Result<Self> {
+        Ok(Self {
+            nodes: make("node-controller")?,
+            services: make("service-controller")?,
+            routes: make("route-controller")?,
+        })
+    }
+}
+
 /// What the controllers are given.
 pub(crate) struct AppContext {
-    /// The API server. Writes only while this process leads.
+    /// The API server, for the stores and whatever is no controller's own.
     pub(crate) client: kube::Client,
+    /// The API server, for the controllers.
+    pub(crate) clients: Clients,
     /// The API server, for what a replica that does not lead may write: events about itself.
     pub(crate) replica_client: kube::Client,
     /// The cloud.
@@ -121,7 +149,7 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
         () = leads => {}
     }
 
-    let events = events::Writer::new(context.client.clone(), &context.event_metrics);
+    let events = Events::new(&context.clients, &context.event_metrics);
     let mut controllers = start_controllers(context, &nodes, with_services.then_some(&services), &events);
     let events = tokio::spawn(events.run());
 
@@ -141,6 +169,29 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     // Every recorder is gone with its controller, so that the writer ends when its queue is empty.
     events.await?;
     outcome
+}
+
+/// The events of the controllers, each written through the controller's client.
+struct Events {
+    nodes: events::Writer,
+    services: events::Writer,
+    routes: events::Writer,
+}
+
+impl Events {
+    fn new(clients: &Clients, metrics: &EventMetrics) -> Self {
+        let writer = |client: &kube::Client| events::Writer::new(client.clone(), metrics);
+        Self {
+            nodes: writer(&clients.nodes),
+            services: writer(&clients.services),
+            routes: writer(&clients.routes),
+        }
+    }
+
+    /// Writes until every recorder is gone.
+    async fn run(self) {
+        tokio::join!(self.nodes.run(), self.services.run(), self.routes.run());
+    }
 }
 
 /// Says what would be done, again and again.
@@ -222,10 +273,11 @@ fn start_controllers(
     context: AppContext,
     nodes: &Arc<Informer<NodeObject>>,
     services: Option<&Arc<Informer<ServiceObject>>>,
-    events: &events::Writer,
+    events: &Events,
 ) -> JoinSet<()> {
     let AppContext {
         client,
+        clients,
         cloud,
         cloud_metrics,
         config,
@@ -251,10 +303,10 @@ fn start_controllers(
     if starts(node::COMPONENT) {
         let controller = metrics.with(|registry| {
             NodeController::new(
-                client.clone(),
+                clients.nodes.clone(),
                 Arc::clone(nodes),
                 Arc::clone(&cloud),
-                events.recorder(node::COMPONENT),
+                events.nodes.recorder(node::COMPONENT),
                 config.node.clone(),
                 (&cloud_metrics, metrics.queues()),
                 registry,
@@ -267,10 +319,10 @@ fn start_controllers(
     if starts(lifecycle::COMPONENT) {
         let controller = metrics.with(|registry| {
             LifecycleController::new(
-                client.clone(),
+                clients.nodes.clone(),
                 Arc::clone(nodes),
                 Arc::clone(&cloud),
-                events.recorder(lifecycle::COMPONENT),
+                events.nodes.recorder(lifecycle::COMPONENT),
                 config.lifecycle.clone(),
                 metrics.queues(),
                 registry,
@@ -283,10 +335,10 @@ fn start_controllers(
     }
     if wants_routes(&*cloud, &config) {
         let parts = route::Parts {
-            client: client.clone(),
+            client: clients.routes,
             nodes: Arc::clone(nodes),
             cloud: Arc::clone(&cloud),
-            recorder: events.recorder(route::COMPONENT),
+            recorder: events.routes.recorder(route::COMPONENT),
             config: config.route.clone(),
             shutdown: shutdown.clone(),
         };
@@ -297,12 +349,13 @@ fn start_controllers(
     }
     if let Some(services) = services {
         let parts = service::Parts {
-            client: client.clone(),
+            client: clients.services,
+            cluster: client,
             services: Arc::clone(services),
             nodes: Arc::clone(nodes),
             recorders: (
-                events.recorder(service::COMPONENT),
-                events.recorder(cloud.event_component()),
+                events.services.recorder(service::COMPONENT),
+                events.services.recorder(cloud.event_component()),
             ),
             cloud: Arc::clone(&cloud),
             config: config.service.clone(),

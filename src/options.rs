@@ -357,6 +357,7 @@ impl Options {
         let controllers = self.generic.controllers(&mut reader);
         let election = self.election.complete(&mut reader);
         let limit = self.generic.client_limit(&mut reader);
+        let service_accounts = self.generic.service_accounts(&mut reader);
         let api_server = self.misc.api_server(limit, &mut reader);
         let node = self.nodes.complete(&self.misc, &mut reader);
         let lifecycle = self.lifecycle.complete(&mut reader);
@@ -376,6 +377,7 @@ impl Options {
                 cluster_name: self.generic.cluster_name,
                 user_agent,
                 api_server,
+                service_accounts,
                 controllers,
                 node,
                 lifecycle,

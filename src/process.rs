@@ -7,11 +7,14 @@
 //! The end: work in progress is finished, for a while; then writes are refused, the lease is given up, and the server
 //! ends. Who has lost the lease skips the first.
 
+mod accounts;
 mod api_client;
 mod backoff;
 mod cloud;
+mod credentials;
 mod fence;
 mod plan;
+mod renewing;
 pub(crate) mod requests;
 mod reviewers;
 mod validate;
@@ -33,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::{
-    app::{self, AppContext},
+    app::{self, AppContext, Clients},
     election::{self, Election},
     events::EventMetrics,
     logging,
@@ -44,6 +47,9 @@ use crate::{
 
 pub use plan::{Planned, plan};
 pub use validate::{Validated, validate};
+
+use accounts::Accounts;
+use api_client::{ApiServer, Work};
 
 /// The work is waiting, not computing; more threads only cost memory.
 const MAX_WORKERS: usize = 4;
@@ -221,14 +227,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     if let Err(error) = (config.provider.validate)(&context) {
         problems.push(error.report());
     }
-    let version = &config.version;
-    let api_config = keep(api_client::load(&config.api_server, version).await, &mut problems);
+    let requests = metrics.api_requests();
+    let api_server = ApiServer::load(&config.api_server, &config.version, requests).await;
+    let api_server = keep(api_server, &mut problems);
     let server = match &config.serving {
         Some(serving) => {
-            let reviewers = match &api_config {
-                Some(config) => {
-                    let loaded =
-                        reviewers::load(&serving.access, config, version, metrics.api_requests()).await;
+            let reviewers = match &api_server {
+                Some(api_server) => {
+                    let loaded = reviewers::load(&serving.access, api_server).await;
                     loaded.map_err(|more| problems.extend(more)).ok()
                 }
                 None => None,
@@ -246,7 +252,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         }
         None => None,
     };
-    let Some(api_config) = api_config.filter(|_| problems.is_empty()) else {
+    let Some(api_server) = api_server.filter(|_| problems.is_empty()) else {
         return Err(StartProblems(problems).into());
     };
 
@@ -260,13 +266,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         None => tokio::spawn(until(stop_server.clone())),
     };
     let cloud_metrics = context.metrics.clone();
-    let requests = metrics.api_requests();
-    let client = api_client::build(api_config.clone(), config.api_server.limit, &fence, requests)?;
+    let work = api_server.for_work(config.api_server.limit, &fence)?;
+    let client = work.client(Some(app::CLIENT))?;
+    let clients = clients(&config, &api_server, &work, &fence)?;
     let event_metrics = metrics.with(EventMetrics::register);
     let (replica_client, (election, candidacy)) = match &election {
         Some(settings) => {
-            let client =
-                api_client::build_for_election(api_config, election::request_timeout(settings), requests)?;
+            let client = api_server.for_election(election::request_timeout(settings))?;
             let election =
                 Election::start(settings, client.clone(), fence, &metrics, &event_metrics, &checks);
             (client, election)
@@ -294,6 +300,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             };
             app::run(AppContext {
                 client,
+                clients,
                 replica_client,
                 cloud,
                 cloud_metrics,
@@ -319,6 +326,16 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     .supervise()
     .await
+}
+
+/// The clients of the controllers: each has its name in its user agent, and acts as its own account if that is wanted.
+fn clients(config: &Config, api_server: &ApiServer, work: &Work, fence: &Fence) -> anyhow::Result<Clients> {
+    if !config.service_accounts {
+        return Clients::make(|name| work.client(Some(name)));
+    }
+    let others = api_server.for_others(config.api_server.limit, fence)?;
+    let accounts = Accounts::new(others, work.client(None)?);
+    Clients::make(|name| accounts.client(name))
 }
 
 /// The parts of the running process.

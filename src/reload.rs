@@ -29,7 +29,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::{files::Contents, watcher::Watcher};
+pub(crate) use self::files::Contents;
+
+use self::watcher::Watcher;
 use crate::{
     events::{EventType, Recorder},
     options::ElectionConfig,

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use ccm_testbed::{
     controlplane::{ControlPlane, Options},
-    manifests::{ACCOUNT, account, apply, read, shipped},
+    manifests::{ACCOUNT, account, add_component, apply, read, shipped},
 };
 use cloud_controller_manager::options::{self, Request};
 use serde_json::{Value, json};
@@ -53,7 +53,10 @@ async fn the_api_server_takes_every_object_and_the_pod() {
     assert!(!clouds().is_empty());
     for cloud in clouds() {
         let objects = objects(&cloud);
-        for object in &objects {
+        let mut with_accounts = objects.clone();
+        add_component(&mut with_accounts, "service-accounts").unwrap();
+        assert!(with_accounts.len() > objects.len());
+        for object in objects.iter().chain(&with_accounts) {
             apply(&client, object, true).await.unwrap();
         }
     }
@@ -92,7 +95,8 @@ async fn a_misspelt_field_is_not_taken() {
 fn the_flags_of_each_daemon_set_are_taken_without_a_warning() {
     let providers = cloud_controller_manager::providers::registered().unwrap();
     for cloud in clouds() {
-        let objects = objects(&cloud);
+        let mut objects = objects(&cloud);
+        add_component(&mut objects, "service-accounts").unwrap();
         let container = only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0].clone();
         let environment: BTreeMap<_, _> = container["env"]
             .as_array()
@@ -118,6 +122,7 @@ fn the_flags_of_each_daemon_set_are_taken_without_a_warning() {
         };
         assert_eq!(config.warnings, [""; 0]);
         assert_eq!(config.provider.name, cloud);
+        assert!(config.service_accounts);
         for probe in ["livenessProbe", "readinessProbe"] {
             assert_eq!(container[probe]["httpGet"]["port"], 10258);
             assert_eq!(container[probe]["httpGet"]["scheme"], "HTTPS");

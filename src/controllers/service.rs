@@ -87,6 +87,7 @@ const OBJECT_WRITERS: usize = 8;
 /// The controller. [`ServiceController::run`] is its life.
 pub(crate) struct ServiceController {
     client: Client,
+    cluster: Client,
     services: Arc<Informer<ServiceObject>>,
     nodes: Arc<Informer<NodeObject>>,
     cloud: Arc<dyn Cloud>,
@@ -105,6 +106,8 @@ pub(crate) struct ServiceController {
 /// What the controller is given.
 pub(crate) struct Parts {
     pub(crate) client: Client,
+    /// As whom the cluster's mark is read: the process's own account, whatever that of the controller may do.
+    pub(crate) cluster: Client,
     pub(crate) services: Arc<Informer<ServiceObject>>,
     pub(crate) nodes: Arc<Informer<NodeObject>>,
     pub(crate) cloud: Arc<dyn Cloud>,
@@ -119,6 +122,7 @@ impl ServiceController {
     pub(crate) fn new(parts: Parts, registry: &mut Registry) -> Arc<Self> {
         let Parts {
             client,
+            cluster,
             services,
             nodes,
             cloud,
@@ -129,6 +133,7 @@ impl ServiceController {
         } = parts;
         Arc::new(Self {
             client,
+            cluster,
             services,
             nodes,
             cloud,
@@ -154,7 +159,7 @@ impl ServiceController {
         let ready = async {
             self.services.synced().await;
             self.nodes.synced().await;
-            marks::find(self.client.clone()).await
+            marks::find(self.cluster.clone()).await
         };
         let marks = tokio::select! {
             () = shutdown.cancelled() => return,

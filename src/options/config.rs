@@ -24,6 +24,8 @@ pub struct Config {
     pub user_agent: String,
     /// How to reach the API server.
     pub api_server: ApiServerConfig,
+    /// Whether each controller acts as a service account of its own.
+    pub service_accounts: bool,
     /// Which controllers run.
     pub controllers: Controllers,
     /// The node controller.

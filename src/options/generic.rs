@@ -58,6 +58,19 @@ pub(super) struct GenericOptions {
     #[arg(long, value_name = "NUMBER", default_value = "30")]
     kube_api_burst: String,
 
+    /// Let controllers act as service accounts of their own, kube-system/node-controller, service-controller and
+    /// route-controller, which every cluster has roles for. They are made if missing; the account of this process needs the
+    /// rights of deploy/service-accounts. Without it all act as the account of this process.
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "false",
+        default_missing_value = "true"
+    )]
+    use_service_account_credentials: String,
+
     /// A word to put before this program's own in the User-Agent of requests to the cloud. May be repeated.
     #[arg(long, value_name = "TEXT", action = clap::ArgAction::Append)]
     user_agent: Vec<String>,
@@ -94,6 +107,13 @@ impl GenericOptions {
     pub(super) fn controllers(&self, reader: &mut Reader) -> Controllers {
         let items = reader.list("controllers", &self.controllers);
         selection::complete(&items, reader)
+    }
+
+    pub(super) fn service_accounts(&self, reader: &mut Reader) -> bool {
+        reader.boolean(
+            "use-service-account-credentials",
+            &self.use_service_account_credentials,
+        )
     }
 
     pub(super) fn gates(&self, reader: &mut Reader) -> Gates {

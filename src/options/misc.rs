@@ -12,8 +12,9 @@ use super::{
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Misc")]
 pub(super) struct MiscOptions {
-    /// The kubeconfig file with the API server and the credentials for it. With neither this nor --master: the service
-    /// account of the pod. The environment variable KUBECONFIG is not read.
+    /// The kubeconfig file with the API server and the credentials for it, which are taken over while running when they
+    /// change. With neither this nor --master: the service account of the pod. The environment variable KUBECONFIG is not
+    /// read.
     #[arg(long, value_name = "FILE", default_value = "", hide_default_value = true)]
     kubeconfig: String,
 

@@ -354,7 +354,7 @@ fn everything_wrong_is_reported_at_once() {
         "--feature-gates=Unknown=true",
         "--kube-api-content-type=text/xml",
         "--leader-elect-lease-duration=5s",
-        "--use-service-account-credentials",
+        "--use-service-account-credentials=maybe",
         "--node-monitor-period=0",
         "--node-deletion-share=50",
         "--http2-max-streams-per-connection=-1",

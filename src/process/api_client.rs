@@ -1,7 +1,9 @@
-//! The client for the API server.
+//! The clients for the API server.
+//!
+//! Those for work share one connection each for the process's own account and for the accounts of controllers; each has
+//! a name, which stands in its user agent, and a rate of its own.
 
 use std::{
-    path::Path,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -10,26 +12,24 @@ use std::{
 use ccm_core::client::Fence;
 use http::{HeaderValue, Request, Response, header};
 use kube::{
-    Client, Config,
+    Client,
     client::{Body, ClientBuilder},
-    config::{KubeConfigOptions, Kubeconfig},
 };
 use tokio::time::{Instant, Sleep, sleep_until};
-use tower::{BoxError, Layer, Service, timeout::TimeoutLayer};
+use tower::{BoxError, Layer, Service, timeout::TimeoutLayer, util::MapRequestLayer};
 use tracing::info;
 
 use super::{
+    credentials::{Credentials, Source},
     fence::FenceLayer,
+    renewing::{Connection, Renewing},
     requests::{ApiRequests, MeasureLayer},
 };
 use crate::options::{ApiServerConfig, ClientLimit};
 
-/// Longer than the API server lets a watch live (it is asked for less than five minutes), so that only a connection on
-/// which truly nothing comes is given up.
-const READ_TIMEOUT: Duration = Duration::from_secs(330);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the head of the answer, also of a watch. The API server itself gives a request a minute. Without it a server
-/// that vanished without a word would hold a request for as long as `READ_TIMEOUT`.
+/// that vanished without a word would hold a request until its connection is given up.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
 /// Whoever asks the HTTPS server for things may not make it overrun the API server.
 const REVIEW_LIMIT: ClientLimit = ClientLimit {
@@ -37,103 +37,203 @@ const REVIEW_LIMIT: ClientLimit = ClientLimit {
     burst: 400,
 };
 
-/// Reads files and environment; the API server is not asked for anything yet.
-///
-/// # Errors
-/// What is wrong, in words for the user.
-pub(super) async fn load(config: &ApiServerConfig, version: &str) -> Result<Config, String> {
-    let mut client = match (&config.kubeconfig, &config.master) {
-        (Some(file), _) => from_file("--kubeconfig", file).await?,
-        (None, Some(master)) => Config::new(master.clone()),
-        (None, None) => {
-            let config = Config::incluster_env().map_err(|error| {
-                format!(
-                    "neither --kubeconfig nor --master is given, and this is not a pod with a service account: {}",
-                    ccm_core::error::report(&error)
-                )
-            })?;
-            info!("Using the service account of the pod, as neither --kubeconfig nor --master is given");
-            config
-        }
-    };
-    if let Some(master) = &config.master {
-        client.cluster_url = master.clone();
+/// An API server and as whom it is asked.
+#[derive(Clone)]
+pub(super) struct ApiServer {
+    pub(super) credentials: Credentials,
+    agent: String,
+    requests: ApiRequests,
+}
+
+impl ApiServer {
+    /// What the flags say. Reads files and environment and asks credential plugins; the API server is not asked for
+    /// anything yet.
+    ///
+    /// # Errors
+    /// What is wrong, in words for the user.
+    pub(super) async fn load(
+        config: &ApiServerConfig,
+        version: &str,
+        requests: &ApiRequests,
+    ) -> Result<Self, String> {
+        let source = match (&config.kubeconfig, &config.master) {
+            (Some(file), master) => Source::File {
+                flag: "--kubeconfig",
+                path: file.clone(),
+                server: master.clone(),
+            },
+            (None, Some(master)) => Source::Server(master.clone()),
+            (None, None) => {
+                let pod = Source::pod().map_err(|error| {
+                    format!(
+                        "neither --kubeconfig nor --master is given, and this is not a pod with a service account: {error}"
+                    )
+                })?;
+                info!("Using the service account of the pod, as neither --kubeconfig nor --master is given");
+                pod
+            }
+        };
+        let agent = format!("cloud-controller-manager/{version}");
+        HeaderValue::from_str(&agent).map_err(|error| format!("--version: {error}"))?;
+        Ok(Self {
+            credentials: Credentials::load(source).await?,
+            agent,
+            requests: requests.clone(),
+        })
     }
-    set_up(&mut client, version)?;
-    Ok(client)
+
+    /// The same with other credentials.
+    pub(super) fn with(&self, credentials: Credentials) -> Self {
+        Self {
+            credentials,
+            ..self.clone()
+        }
+    }
+
+    /// For all work; still without asking the API server. Writes pass the fence.
+    pub(super) fn for_work(&self, limit: Option<ClientLimit>, fence: &Fence) -> kube::Result<Work> {
+        self.work(limit, fence, false)
+    }
+
+    /// The same for requests that bring their own credentials.
+    pub(super) fn for_others(&self, limit: Option<ClientLimit>, fence: &Fence) -> kube::Result<Work> {
+        self.work(limit, fence, true)
+    }
+
+    fn work(&self, limit: Option<ClientLimit>, fence: &Fence, anonymous: bool) -> kube::Result<Work> {
+        let connection = Connection {
+            connect_timeout: CONNECT_TIMEOUT,
+            retries: true,
+            anonymous,
+        };
+        let measure = self.measure();
+        // Innermost, since what the fence refuses is no request.
+        let transport = self
+            .connect(connection, &measure)?
+            .with_layer(&FenceLayer(fence.clone()))
+            .build();
+        Ok(Work {
+            transport,
+            measure,
+            limit,
+            agent: self.agent.clone(),
+        })
+    }
+
+    /// For leader election alone: it writes without being the leader, has no limit and does not wait long.
+    pub(super) fn for_election(&self, timeout: Duration) -> anyhow::Result<Client> {
+        let connection = Connection {
+            connect_timeout: timeout,
+            // The next try is never far.
+            retries: false,
+            anonymous: false,
+        };
+        Ok(self
+            .connect(connection, &self.measure())?
+            .with_layer(&agent_layer(&self.agent, Some("leader-election"))?)
+            .with_layer(&TimeoutLayer::new(timeout))
+            .build())
+    }
+
+    /// For questions about clients of the HTTPS server: every replica asks them, leader or not. Whoever asks has its own
+    /// rule for tries.
+    pub(super) fn for_reviews(&self) -> anyhow::Result<Client> {
+        let connection = Connection {
+            connect_timeout: CONNECT_TIMEOUT,
+            retries: false,
+            anonymous: false,
+        };
+        let measure = self.measure();
+        let builder = self
+            .connect(connection, &measure)?
+            .with_layer(&agent_layer(&self.agent, None)?);
+        Ok(with_limits(builder, Some(REVIEW_LIMIT), Some(measure)))
+    }
+
+    fn connect(
+        &self,
+        connection: Connection,
+        measure: &MeasureLayer,
+    ) -> kube::Result<ClientBuilder<<MeasureLayer as Layer<Renewing>>::Service>> {
+        let renewing = Renewing::new(connection, &self.credentials)?;
+        Ok(ClientBuilder::new(renewing, self.credentials.default_namespace()).with_layer(measure))
+    }
+
+    fn measure(&self) -> MeasureLayer {
+        MeasureLayer::new(&self.requests, &self.credentials.server())
+    }
 }
 
-/// What a kubeconfig file says; the flag that names it is for the message.
-pub(super) async fn from_file(flag: &str, file: &Path) -> Result<Config, String> {
-    let failed = |error: &dyn std::error::Error| {
-        format!(
-            "{flag}: can not use {}: {}",
-            file.display(),
-            ccm_core::error::report(error)
-        )
-    };
-    // Its own words for this are less clear.
-    std::fs::File::open(file).map_err(|error| format!("{flag}: can not read {}: {error}", file.display()))?;
-    let kubeconfig = Kubeconfig::read_from(file).map_err(|error| failed(&error))?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .map_err(|error| failed(&error))
-}
-
-/// What all clients have in common.
-pub(super) fn set_up(client: &mut Config, version: &str) -> Result<(), String> {
-    let agent = format!("cloud-controller-manager/{version}");
-    let agent = HeaderValue::from_str(&agent).map_err(|error| format!("--version: {error}"))?;
-    client.headers.push((header::USER_AGENT, agent));
-    client.connect_timeout = Some(CONNECT_TIMEOUT);
-    client.read_timeout = Some(READ_TIMEOUT);
-    client.reset_reader_on_write = true;
-    Ok(())
-}
-
-/// The client for all work; still without asking the API server. Its writes pass the fence.
-pub(super) fn build(
-    config: Config,
+/// Makes the clients that share one way to the API server.
+pub(super) struct Work {
+    transport: Client,
+    measure: MeasureLayer,
     limit: Option<ClientLimit>,
-    fence: &Fence,
-    requests: &ApiRequests,
-) -> anyhow::Result<Client> {
-    let measure = MeasureLayer::new(requests, &config.cluster_url);
-    // Innermost, since what the fence refuses is no request.
-    let builder = ClientBuilder::try_from(config)?
-        .with_layer(&measure)
-        .with_layer(&FenceLayer(fence.clone()));
-    Ok(with_limits(builder, limit, Some(measure)))
+    agent: String,
 }
 
-/// The client for leader election alone: it writes without being the leader, has no limit and does not wait long.
-pub(super) fn build_for_election(
-    mut config: Config,
-    timeout: Duration,
-    requests: &ApiRequests,
-) -> anyhow::Result<Client> {
-    for (name, value) in &mut config.headers {
-        if *name == header::USER_AGENT {
-            *value = HeaderValue::from_str(&format!("{}/leader-election", value.to_str()?))?;
-        }
+impl Work {
+    /// The client of this name. Without a name it is the program's own.
+    pub(super) fn client(&self, name: Option<&str>) -> anyhow::Result<Client> {
+        self.through(name, &tower::layer::util::Identity::new())
     }
-    config.connect_timeout = Some(timeout);
-    // The next try is never far.
-    config.default_retry = false;
-    let measure = MeasureLayer::new(requests, &config.cluster_url);
-    Ok(ClientBuilder::try_from(config)?
-        .with_layer(&measure)
-        .with_layer(&TimeoutLayer::new(timeout))
-        .build())
+
+    /// The same, through something more.
+    pub(super) fn through<L, B>(&self, name: Option<&str>, layer: &L) -> anyhow::Result<Client>
+    where
+        L: Layer<Through>,
+        L::Service: Service<Request<Body>, Response = Response<B>> + Send + 'static,
+        <L::Service as Service<Request<Body>>>::Future: Send + 'static,
+        <L::Service as Service<Request<Body>>>::Error: Into<BoxError>,
+        B: hyper::body::Body<Data = hyper::body::Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let through = Through::from(self.transport.clone());
+        let builder = ClientBuilder::new(through, self.transport.default_namespace())
+            .with_layer(layer)
+            .with_layer(&agent_layer(&self.agent, name)?);
+        Ok(with_limits(builder, self.limit, Some(self.measure.clone())))
+    }
 }
 
-/// The client for questions about clients of the HTTPS server: every replica asks them, leader or not. Whoever asks has
-/// its own rule for tries.
-pub(super) fn build_for_reviews(mut config: Config, requests: &ApiRequests) -> anyhow::Result<Client> {
-    config.default_retry = false;
-    let measure = MeasureLayer::new(requests, &config.cluster_url);
-    let builder = ClientBuilder::try_from(config)?.with_layer(&measure);
-    Ok(with_limits(builder, Some(REVIEW_LIMIT), Some(measure)))
+/// A client as a service.
+#[derive(Clone)]
+pub(super) struct Through(Client);
+
+impl From<Client> for Through {
+    fn from(client: Client) -> Self {
+        Self(client)
+    }
+}
+
+impl Service<Request<Body>> for Through {
+    type Response = Response<Body>;
+    type Error = kube::Error;
+    type Future = Pin<Box<dyn Future<Output = kube::Result<Response<Body>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let client = self.0.clone();
+        Box::pin(async move { client.send(request).await })
+    }
+}
+
+/// Says who asks.
+fn agent_layer(
+    agent: &str,
+    name: Option<&str>,
+) -> anyhow::Result<MapRequestLayer<impl Fn(Request<Body>) -> Request<Body> + Clone + use<>>> {
+    let agent = match name {
+        Some(name) => HeaderValue::from_str(&format!("{agent}/{name}"))?,
+        None => HeaderValue::from_str(agent)?,
+    };
+    Ok(MapRequestLayer::new(move |mut request: Request<Body>| {
+        request.headers_mut().insert(header::USER_AGENT, agent.clone());
+        request
+    }))
 }
 
 fn with_limits<S, B>(
@@ -303,60 +403,5 @@ mod tests {
         let began = Instant::now();
         let error = client.request_text(request()).await.unwrap_err();
         assert_eq!(began.elapsed().as_secs(), HEAD_TIMEOUT.as_secs(), "{error}");
-    }
-
-    async fn problem(config: ApiServerConfig) -> String {
-        load(&config, "1.2.3").await.unwrap_err()
-    }
-
-    #[tokio::test]
-    async fn a_kubeconfig_that_can_not_be_used_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let missing = folder.path().join("missing.conf");
-        let error = problem(ApiServerConfig {
-            kubeconfig: Some(missing),
-            ..Default::default()
-        })
-        .await;
-        assert!(
-            error.starts_with("--kubeconfig: can not read ") && error.contains("missing.conf: "),
-            "{error}"
-        );
-        let broken = folder.path().join("broken.conf");
-        std::fs::write(&broken, "apiVersion: v1\nkind: Config\n").unwrap();
-        let error = problem(ApiServerConfig {
-            kubeconfig: Some(broken),
-            ..Default::default()
-        })
-        .await;
-        assert!(error.contains("broken.conf"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn the_master_replaces_the_server_of_the_kubeconfig() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("admin.conf");
-        let text = "{apiVersion: v1, kind: Config, current-context: c, \
-                    clusters: [{name: k, cluster: {server: 'https://10.0.0.1:6443'}}], \
-                    contexts: [{name: c, context: {cluster: k, user: u}}], users: [{name: u, user: {token: t}}]}";
-        std::fs::write(&file, text).unwrap();
-        let mut config = ApiServerConfig {
-            kubeconfig: Some(file),
-            ..Default::default()
-        };
-        assert_eq!(
-            load(&config, "1.2.3").await.unwrap().cluster_url,
-            "https://10.0.0.1:6443/"
-        );
-        config.master = Some("https://10.0.0.2:6443".parse().unwrap());
-        let loaded = load(&config, "1.2.3").await.unwrap();
-        assert_eq!(loaded.cluster_url, "https://10.0.0.2:6443/");
-        assert!(
-            loaded
-                .headers
-                .iter()
-                .any(|(_, value)| value == "cloud-controller-manager/1.2.3")
-        );
-        assert!(loaded.auth_info.token.is_some());
     }
 }

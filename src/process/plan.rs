@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::{StartProblems, api_client, requests::ApiRequests};
+use super::{StartProblems, api_client::ApiServer, requests::ApiRequests};
 use crate::{
     options::{Output, PlanRequest},
     review::{self, Cluster, Looker, Scope},
@@ -59,21 +59,18 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Planned> {
     if let Err(error) = (config.provider.validate)(&context) {
         problems.push(error.report());
     }
-    let loaded = api_client::load(&config.api_server, &config.version).await;
-    let api_config = match loaded {
-        Ok(api_config) if problems.is_empty() => api_config,
+    let loaded = ApiServer::load(&config.api_server, &config.version, &ApiRequests::default()).await;
+    let api_server = match loaded {
+        Ok(api_server) if problems.is_empty() => api_server,
         Ok(_) => return Err(StartProblems(problems).into()),
         Err(problem) => {
             problems.push(problem);
             return Err(StartProblems(problems).into());
         }
     };
-    let client = api_client::build(
-        api_config,
-        config.api_server.limit,
-        &fence,
-        &ApiRequests::default(),
-    )?;
+    let client = api_server
+        .for_work(config.api_server.limit, &fence)?
+        .client(None)?;
     let cloud = timeout(CONNECT_TIMEOUT, (config.provider.build)(context))
         .await
         .map_err(|_| anyhow!("no answer in time"))

@@ -2,36 +2,30 @@
 
 use std::path::Path;
 
-use kube::{Client, Config};
+use kube::Client;
 
-use super::{api_client, requests::ApiRequests};
+use super::{
+    api_client::ApiServer,
+    credentials::{Credentials, Source},
+};
 use crate::{options::AccessConfig, server::Reviewers};
 
 /// Reads files; the API server is not asked for anything yet. `main` is how everything else reaches the API server.
 ///
 /// # Errors
 /// What is wrong with the files, in words for the user.
-pub(super) async fn load(
-    config: &AccessConfig,
-    main: &Config,
-    version: &str,
-    requests: &ApiRequests,
-) -> Result<Reviewers, Vec<String>> {
+pub(super) async fn load(config: &AccessConfig, main: &ApiServer) -> Result<Reviewers, Vec<String>> {
     let (authentication, authorization) = (
         client(
             "--authentication-kubeconfig",
             config.authentication_kubeconfig.as_deref(),
             main,
-            version,
-            requests,
         )
         .await,
         client(
             "--authorization-kubeconfig",
             config.authorization_kubeconfig.as_deref(),
             main,
-            version,
-            requests,
         )
         .await,
     );
@@ -49,24 +43,33 @@ pub(super) async fn load(
 }
 
 /// With it, whether somebody has said that this one is to be used: a file, or being a pod.
-async fn client(
-    flag: &str,
-    file: Option<&Path>,
-    main: &Config,
-    version: &str,
-    requests: &ApiRequests,
-) -> Result<(Client, bool), String> {
-    let (mut config, chosen) = match file {
-        Some(file) => (api_client::from_file(flag, file).await?, true),
-        None => match Config::incluster_env() {
-            Ok(config) => (config, true),
-            Err(_) => (main.clone(), false),
+async fn client(flag: &'static str, file: Option<&Path>, main: &ApiServer) -> Result<(Client, bool), String> {
+    let (credentials, chosen) = match file {
+        Some(file) => {
+            let source = Source::File {
+                flag,
+                path: file.to_owned(),
+                server: None,
+            };
+            (Credentials::load(source).await?, true)
+        }
+        None => match pod(main).await {
+            Some(credentials) => (credentials, true),
+            None => (main.credentials.clone(), false),
         },
     };
-    // What it has from `main` is set anew.
-    config.headers.clear();
-    api_client::set_up(&mut config, version)?;
-    let client = api_client::build_for_reviews(config, requests)
+    let client = main
+        .with(credentials)
+        .for_reviews()
         .map_err(|error| format!("{flag}: can not be used: {error:#}"))?;
     Ok((client, chosen))
+}
+
+/// The service account of the pod, if there is one.
+async fn pod(main: &ApiServer) -> Option<Credentials> {
+    let source = Source::pod().ok()?;
+    if *main.credentials.source() == source {
+        return Some(main.credentials.clone());
+    }
+    Credentials::load(source).await.ok()
 }

@@ -16,7 +16,7 @@ const MOST_LINKS: usize = 40;
 
 /// What some files hold, without keeping it: they hold secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Contents(BTreeMap<PathBuf, Content>);
+pub(crate) struct Contents(BTreeMap<PathBuf, Content>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Content {
@@ -26,7 +26,7 @@ enum Content {
 
 impl Contents {
     /// Reads them. Blocks.
-    pub(super) fn read(files: &[PathBuf], hasher: &RandomState) -> Self {
+    pub(crate) fn read(files: &[PathBuf], hasher: &RandomState) -> Self {
         let content = |path: &Path| {
             let mut bytes = Vec::new();
             match File::open(path).and_then(|file| file.take(MOST_READ).read_to_end(&mut bytes)) {

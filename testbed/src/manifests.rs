@@ -45,6 +45,33 @@ fn parse(text: &str) -> Result<Vec<Value>> {
     Ok(objects)
 }
 
+/// Adds a component of `deploy/` to objects, as kustomize would: its own objects, and its patches to the others.
+///
+/// # Errors
+/// When it can not be read, or a patch does not fit.
+pub fn add_component(objects: &mut Vec<Value>, component: &str) -> Result<()> {
+    let kustomization = read(&shipped(&format!("{component}/kustomization.yaml")))?;
+    let kustomization = kustomization.first().context("an empty kustomization")?;
+    let list = |key: &str| kustomization[key].as_array().cloned().unwrap_or_default();
+    for patch in list("patches") {
+        let target = &patch["target"];
+        let steps = parse(patch["patch"].as_str().unwrap_or_default())?;
+        let steps: json_patch::Patch = serde_json::from_value(steps.into_iter().next().unwrap_or_default())?;
+        let fits = |wanted: &Value, found: &Value| wanted.is_null() || wanted == found;
+        for object in objects.iter_mut() {
+            if fits(&target["kind"], &object["kind"]) && fits(&target["name"], &object["metadata"]["name"]) {
+                json_patch::patch(object, &steps)
+                    .with_context(|| format!("a patch of {component} does not fit {target}"))?;
+            }
+        }
+    }
+    for resource in list("resources") {
+        let file = resource.as_str().unwrap_or_default();
+        objects.extend(read(&shipped(&format!("{component}/{file}")))?);
+    }
+    Ok(())
+}
+
 /// Applies an object, or only asks whether it could be applied: unknown and misspelt fields are errors in both cases.
 ///
 /// # Errors

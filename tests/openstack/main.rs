@@ -2,6 +2,7 @@
 //! against OpenStack itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod accounts;
 mod burst;
 mod faults;
 mod lifecycle;

@@ -39,16 +39,6 @@ const ONE_STREAM: &str = "every line goes to standard error at once";
 pub(super) const ROWS: &[Row] = &[
     row(
         GENERIC,
-        "use-service-account-credentials",
-        Bool,
-        "false",
-        "Let each controller act as a service account of its own",
-        NotYet(
-            "all controllers act as the one account that this process runs as, which needs the rights of all of them",
-        ),
-    ),
-    row(
-        GENERIC,
         "min-resync-period",
         Duration,
         "12h",

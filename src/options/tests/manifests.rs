@@ -95,10 +95,6 @@ fn flags_of_routes_do_what_they_do_elsewhere() {
 #[test]
 fn what_would_endanger_is_refused() {
     for (word, part) in [
-        (
-            "--use-service-account-credentials",
-            "write --use-service-account-credentials=false",
-        ),
         ("--enable-leader-migration=true", "Stop the other one"),
         ("--contention-profiling", "no profiles are served"),
         ("--log-text-split-stream=true", "standard error"),
@@ -188,7 +184,6 @@ fn deprecated_flags_are_accepted_with_a_warning() {
 #[test]
 fn values_of_flags_without_effect_must_be_well_formed() {
     let words = [
-        "--use-service-account-credentials=maybe",
         "--min-resync-period=1",
         "--concurrent-node-lifecycle-syncs=many",
         "--route-reconciliation-period=0s",

@@ -1,0 +1,277 @@
+//! As whom the API server is asked, kept up with what files and plugins say.
+//!
+//! Tokens, certificates and authorities are replaced while the program runs: by the kubelet, by an administrator, by a
+//! plugin. They are read again when a file has changed (its content, not its time), shortly before they end if they say
+//! when, and when the API server answers 401. What can not be read or used leaves in force what was there before.
+//!
+//! The server itself stays: what this process knows is known of one cluster, and another one would take it for granted.
+
+mod plugin;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    hash::RandomState,
+    path::PathBuf,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::Uri;
+use k8s_openapi::jiff::Timestamp;
+use kube::Config;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep_until},
+};
+use tracing::{debug, info, warn};
+
+pub(super) use source::Source;
+
+use crate::reload::Contents;
+use source::Loaded;
+
+/// How often files are compared, and a plugin that fails is tried again. Not less between two looks because of answers
+/// 401: a plugin may cost its user something.
+const LOOK: Duration = Duration::from_secs(10);
+/// How long before their end credentials are asked for anew; less if they live less than five times as long.
+const LEAD: Duration = Duration::from_secs(60);
+
+/// What is in force.
+pub(super) struct Current {
+    /// Complete: no file and no plugin is needed for it.
+    pub(super) config: Config,
+    /// Counts up.
+    pub(super) generation: u64,
+}
+
+/// The credentials of one source. A clone is the same.
+#[derive(Clone)]
+pub(super) struct Credentials(Arc<Shared>);
+
+struct Shared {
+    source: Source,
+    current: watch::Sender<Arc<Current>>,
+    rejected: Arc<Rejected>,
+}
+
+/// The newest generation that the API server has answered 401 to.
+#[derive(Default)]
+struct Rejected {
+    generation: AtomicU64,
+    told: Notify,
+}
+
+impl Credentials {
+    /// Reads the source. Its changes are followed until the last clone is gone.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words for the user.
+    pub(super) async fn load(source: Source) -> Result<Self, String> {
+        Self::load_at(source, LOOK).await
+    }
+
+    /// The same at another pace.
+    async fn load_at(source: Source, pace: Duration) -> Result<Self, String> {
+        // Before it is loaded, so that no change after it is missed.
+        let mut watch = Watch::new(&source, pace);
+        let loaded = source.load().await?;
+        let current = Current {
+            config: loaded.config,
+            generation: 1,
+        };
+        let shared = Arc::new(Shared {
+            source,
+            current: watch::Sender::new(Arc::new(current)),
+            rejected: Arc::default(),
+        });
+        watch.loaded(loaded.expires, loaded.from_plugin);
+        tokio::spawn(watch.follow(Arc::downgrade(&shared), Arc::clone(&shared.rejected)));
+        Ok(Self(shared))
+    }
+
+    pub(super) fn source(&self) -> &Source {
+        &self.0.source
+    }
+
+    /// The server. It never changes.
+    pub(super) fn server(&self) -> Uri {
+        self.0.current.borrow().config.cluster_url.clone()
+    }
+
+    /// The namespace of requests that name none.
+    pub(super) fn default_namespace(&self) -> String {
+        self.0.current.borrow().config.default_namespace.clone()
+    }
+
+    /// What is in force now, and later.
+    pub(super) fn subscribe(&self) -> watch::Receiver<Arc<Current>> {
+        self.0.current.subscribe()
+    }
+
+    /// The API server has answered 401 to this generation.
+    pub(super) fn rejected(&self, generation: u64) {
+        let rejected = &self.0.rejected;
+        if generation < self.0.current.borrow().generation {
+            return;
+        }
+        if rejected.generation.fetch_max(generation, Ordering::Relaxed) < generation {
+            rejected.told.notify_one();
+        }
+    }
+}
+
+/// What is remembered between two looks at a source.
+struct Watch {
+    pace: Duration,
+    hasher: RandomState,
+    files: Vec<PathBuf>,
+    /// What they held when they were last looked at, whether that could be used or not.
+    seen: Contents,
+    /// When to ask again whatever the files say.
+    due: Option<Instant>,
+    from_plugin: bool,
+    /// The last thing that was wrong, told once.
+    problem: Option<String>,
+    /// It was told that the credentials in force are not accepted.
+    told_rejection: bool,
+}
+
+impl Watch {
+    fn new(source: &Source, pace: Duration) -> Self {
+        let hasher = RandomState::new();
+        let files = source.files();
+        Self {
+            pace,
+            seen: Contents::read(&files, &hasher),
+            files,
+            hasher,
+            due: None,
+            from_plugin: false,
+            problem: None,
+            told_rejection: false,
+        }
+    }
+
+    fn loaded(&mut self, expires: Option<Timestamp>, from_plugin: bool) {
+        // A plugin that gives what has ended is not asked without a pause.
+        self.due = expires.map(|end| Instant::now() + until_renewal(end).max(self.pace));
+        self.from_plugin = from_plugin;
+        self.problem = None;
+    }
+
+    async fn follow(mut self, shared: Weak<Shared>, rejected: Arc<Rejected>) {
+        let mut handled = 0;
+        let mut last_rejection: Option<Instant> = None;
+        loop {
+            let next = Instant::now() + self.pace;
+            tokio::select! {
+                () = sleep_until(self.due.map_or(next, |due| due.min(next))) => {}
+                () = rejected.told.notified() => {}
+            }
+            let newest = rejected.generation.load(Ordering::Relaxed);
+            let is_rejected = newest > handled;
+            if is_rejected {
+                if let Some(last) = last_rejection {
+                    sleep_until(last + self.pace).await;
+                }
+                last_rejection = Some(Instant::now());
+                handled = newest;
+            }
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            self.look(&shared, is_rejected).await;
+        }
+    }
+
+    async fn look(&mut self, shared: &Shared, is_rejected: bool) {
+        let source = &shared.source;
+        let has_changed = Contents::read(&self.files, &self.hasher) != self.seen;
+        let is_due = self.due.is_some_and(|due| due <= Instant::now());
+        let asks_again = is_due || (is_rejected && self.from_plugin);
+        if !has_changed && !asks_again {
+            if is_rejected {
+                self.tell_rejection(source);
+            }
+            return;
+        }
+        if has_changed {
+            // Before the rest is read, so that no change after it is missed.
+            self.files = source.files();
+            self.seen = Contents::read(&self.files, &self.hasher);
+        }
+        let before = Arc::clone(&shared.current.borrow());
+        match source
+            .load()
+            .await
+            .and_then(|loaded| same_server(&before, loaded))
+        {
+            Ok(loaded) => {
+                self.loaded(loaded.expires, loaded.from_plugin);
+                if is_rejected && same_user(&before.config, &loaded.config) {
+                    self.tell_rejection(source);
+                } else {
+                    self.told_rejection = false;
+                    info!(%source, "Took over changed credentials for the API server");
+                }
+                shared.current.send_replace(Arc::new(Current {
+                    config: loaded.config,
+                    generation: before.generation + 1,
+                }));
+            }
+            Err(error) => {
+                if asks_again {
+                    self.due = Some(Instant::now() + self.pace);
+                }
+                if self.problem.as_ref() == Some(&error) {
+                    debug!(
+                        error,
+                        "The changed credentials for the API server still can not be used"
+                    );
+                } else {
+                    warn!(
+                        error,
+                        "Keeping the credentials for the API server in use, the changed ones are not usable"
+                    );
+                }
+                self.problem = Some(error);
+            }
+        }
+    }
+
+    fn tell_rejection(&mut self, source: &Source) {
+        if !self.told_rejection {
+            warn!(
+                %source,
+                "The API server does not accept the credentials (401); they are taken over when they change"
+            );
+        }
+        self.told_rejection = true;
+    }
+}
+
+fn same_user(old: &Config, new: &Config) -> bool {
+    let secrets = |config: &Config| serde_json::to_value(&config.auth_info).ok();
+    secrets(old) == secrets(new)
+}
+
+fn same_server(before: &Current, loaded: Loaded) -> Result<Loaded, String> {
+    let (old, new) = (&before.config.cluster_url, &loaded.config.cluster_url);
+    match old == new {
+        true => Ok(loaded),
+        false => Err(format!(
+            "the server is {new} now, it was {old}; to go over to another API server the program must be started again"
+        )),
+    }
+}
+
+/// How long credentials with this end are used.
+fn until_renewal(end: Timestamp) -> Duration {
+    let left = Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or_default();
+    left.saturating_sub(LEAD.min(left / 5))
+}

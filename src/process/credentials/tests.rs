@@ -1,0 +1,427 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::{fs, os::unix::fs::symlink, path::PathBuf};
+
+use secrecy::ExposeSecret as _;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::{sleep, timeout};
+
+use super::{source::pod_server, *};
+
+/// Stands in for every secret.
+const SECRET: &str = "open-sesame-7";
+
+/// A kubeconfig and the files that it names.
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Names of files are relative to the kubeconfig.
+    fn kubeconfig(&self, cluster: Value, user: &Value) -> Source {
+        self.write_kubeconfig(cluster, user);
+        self.source(None)
+    }
+
+    fn write_kubeconfig(&self, mut cluster: Value, user: &Value) {
+        if cluster.get("server").is_none() {
+            cluster["server"] = json!("https://10.0.0.1:6443");
+        }
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": cluster}],
+            "users": [{"name": "u", "user": user}],
+        });
+        self.write("kubeconfig", &config.to_string());
+    }
+
+    fn source(&self, server: Option<&str>) -> Source {
+        Source::File {
+            flag: "--kubeconfig",
+            path: self.path("kubeconfig"),
+            server: server.map(|server| server.parse().unwrap()),
+        }
+    }
+
+    /// A certificate and its key.
+    fn pair(&self, name: &str) {
+        let pair = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        self.write(&format!("{name}.crt"), &pair.cert.pem());
+        self.write(&format!("{name}.key"), &pair.signing_key.serialize_pem());
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+}
+
+async fn load(source: Source) -> Credentials {
+    Credentials::load(source).await.unwrap()
+}
+
+async fn problem(source: Source) -> String {
+    let error = Credentials::load(source).await.err().unwrap();
+    assert!(!error.contains(SECRET), "{error}");
+    error
+}
+
+fn token(credentials: &Credentials) -> Option<String> {
+    let current = credentials.subscribe().borrow().clone();
+    let token = current.config.auth_info.token.as_ref()?;
+    Some(token.expose_secret().to_owned())
+}
+
+/// Waits until other credentials are in force.
+async fn change(credentials: &Credentials, then: impl FnOnce()) {
+    let mut changes = credentials.subscribe();
+    changes.borrow_and_update();
+    then();
+    changes.changed().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_kubeconfig_lacks_is_said_with_what_is_there() {
+    let folder = Folder::new();
+    let error = problem(folder.source(None)).await;
+    assert!(
+        error.starts_with("--kubeconfig: can not read ") && error.contains("kubeconfig: No such file"),
+        "{error}"
+    );
+    let context = json!([{"name": "here", "context": {"cluster": "k", "user": "u"}}]);
+    let cluster = json!([{"name": "k", "cluster": {"server": "https://10.0.0.1"}}]);
+    let user = json!([{"name": "u", "user": {"token": SECRET}}]);
+    for (config, words) in [
+        (
+            json!({}),
+            "does not say which context to use; set current-context (there is none)",
+        ),
+        (
+            json!({"contexts": context}),
+            "set current-context (there is here)",
+        ),
+        (
+            json!({"current-context": "there", "contexts": context}),
+            "there is no context \"there\"; correct current-context (there is here)",
+        ),
+        (
+            json!({"current-context": "here", "contexts": context, "users": user}),
+            "the cluster \"k\" of context \"here\" is not there; correct the context (there is none)",
+        ),
+        (
+            json!({"current-context": "here", "contexts": context, "clusters": cluster}),
+            "the user \"u\" of context \"here\" is not there",
+        ),
+        (
+            json!({"current-context": "here", "contexts": context, "users": user, "clusters": [{"name": "k", "cluster": {}}]}),
+            "its cluster has no server",
+        ),
+        (
+            json!({"current-context": "here", "contexts": context, "users": user,
+                   "clusters": [{"name": "k", "cluster": {"server": "::"}}]}),
+            "its server is no URL; write one such as https://10.0.0.1:6443",
+        ),
+    ] {
+        folder.write("kubeconfig", &config.to_string());
+        let error = problem(folder.source(None)).await;
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn no_secret_stands_in_what_is_wrong() {
+    let folder = Folder::new();
+    for text in [
+        format!("users: {SECRET}"),
+        format!("users:\n- name: u\n  user:\n    token: [{SECRET}]\n"),
+        format!("users:\n- name: u\n  user:\n    token: {SECRET}: {SECRET}\n"),
+        SECRET.to_owned(),
+    ] {
+        folder.write("kubeconfig", &text);
+        let error = problem(folder.source(None)).await;
+        assert!(error.contains("it is no kubeconfig"), "{error}");
+    }
+    folder.write("empty", " \n");
+    folder.write("two", &format!("{SECRET}\n{SECRET}\n"));
+    folder.write("noise", SECRET);
+    folder.pair("a");
+    folder.pair("b");
+    let script = |text: &str| json!({"command": "sh", "args": ["-c", text], "apiVersion": "x"});
+    for (user, words) in [
+        (json!({"tokenFile": "missing"}), "can not read "),
+        (json!({"tokenFile": "empty"}), "there is no token in "),
+        (json!({"tokenFile": "two"}), "its token is none"),
+        (json!({"token": format!("{SECRET}\n")}), "its token is none"),
+        (
+            json!({"client-certificate": "missing", "client-key": "a.key"}),
+            "can not read ",
+        ),
+        (json!({"client-certificate": "a.crt"}), "no client key"),
+        (json!({"client-key": "a.key"}), "no client certificate"),
+        (
+            json!({"client-certificate": "a.crt", "client-key": "b.key"}),
+            "can not use ",
+        ),
+        (
+            json!({"client-certificate": "noise", "client-key": "noise"}),
+            "can not use ",
+        ),
+        (
+            json!({"client-certificate-data": SECRET, "client-key-data": SECRET}),
+            "can not use ",
+        ),
+        (
+            json!({"exec": script(&format!("echo {SECRET}; exit 1"))}),
+            "failed (exit status: 1)",
+        ),
+        (
+            json!({"exec": script(&format!("echo {SECRET}"))}),
+            "printed no ExecCredential",
+        ),
+        (
+            json!({"exec": {"command": "sh", "apiVersion": "x", "interactiveMode": "Always"}}),
+            "there is nobody to ask",
+        ),
+    ] {
+        let error = problem(folder.kubeconfig(json!({}), &user)).await;
+        assert!(error.contains(words), "{user}: {error}");
+    }
+    let error = problem(folder.kubeconfig(json!({"certificate-authority": "missing"}), &json!({}))).await;
+    assert!(error.contains("failed to load certificate authority"), "{error}");
+}
+
+#[tokio::test]
+async fn the_master_replaces_the_server_of_the_kubeconfig() {
+    let folder = Folder::new();
+    let credentials = load(folder.kubeconfig(json!({}), &json!({"token": "t"}))).await;
+    assert_eq!(credentials.server(), "https://10.0.0.1:6443/");
+    let credentials = load(folder.source(Some("https://10.0.0.2:6443"))).await;
+    assert_eq!(credentials.server(), "https://10.0.0.2:6443/");
+    assert_eq!(token(&credentials).unwrap(), "t");
+    let credentials = load(Source::Server("http://[::1]:8080".parse().unwrap())).await;
+    assert_eq!(
+        (credentials.server().port_u16(), token(&credentials)),
+        (Some(8080), None)
+    );
+}
+
+#[tokio::test]
+async fn a_user_may_be_left_out() {
+    let folder = Folder::new();
+    let config = json!({
+        "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k", "user": ""}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://10.0.0.1"}}],
+    });
+    folder.write("kubeconfig", &config.to_string());
+    assert_eq!(token(&load(folder.source(None)).await), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_file_counts_before_a_token_and_is_followed() {
+    let folder = Folder::new();
+    folder.write("token", "first\n");
+    let user = json!({"token": "stale", "tokenFile": "token"});
+    let credentials = load(folder.kubeconfig(json!({}), &user)).await;
+    assert_eq!(token(&credentials).unwrap(), "first");
+    change(&credentials, || folder.write("token", "second")).await;
+    assert_eq!(token(&credentials).unwrap(), "second");
+    // Some take it away once it was read.
+    fs::remove_file(folder.path("token")).unwrap();
+    sleep(LOOK * 3).await;
+    assert_eq!(token(&credentials).unwrap(), "second");
+    change(&credentials, || folder.write("token", "third")).await;
+    assert_eq!(token(&credentials).unwrap(), "third");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_is_taken_with_its_key_and_not_before() {
+    let folder = Folder::new();
+    folder.pair("a");
+    folder.pair("b");
+    for kind in ["crt", "key"] {
+        folder.write(&format!("client.{kind}"), &folder.read(&format!("a.{kind}")));
+    }
+    let user = json!({"client-certificate": "client.crt", "client-key": "client.key"});
+    let credentials = load(folder.kubeconfig(json!({}), &user)).await;
+    let mut changes = credentials.subscribe();
+    folder.write("client.crt", &folder.read("b.crt"));
+    sleep(LOOK * 2).await;
+    assert!(!changes.has_changed().unwrap());
+    change(&credentials, || folder.write("client.key", &folder.read("b.key"))).await;
+    let user = changes.borrow_and_update().config.auth_info.clone();
+    let certificate: k8s_openapi::ByteString =
+        serde_json::from_value(user.client_certificate_data.unwrap().into()).unwrap();
+    assert_eq!(String::from_utf8(certificate.0).unwrap(), folder.read("b.crt"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn authorities_are_followed_and_rubbish_is_not_taken() {
+    let folder = Folder::new();
+    folder.pair("old");
+    folder.pair("new");
+    folder.write("ca.crt", &folder.read("old.crt"));
+    let credentials = load(folder.kubeconfig(json!({"certificate-authority": "ca.crt"}), &json!({}))).await;
+    let roots = || credentials.subscribe().borrow().config.root_cert.clone().unwrap();
+    let old = roots();
+    folder.write(
+        "ca.crt",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    );
+    sleep(LOOK * 2).await;
+    assert_eq!(roots(), old);
+    change(&credentials, || folder.write("ca.crt", &folder.read("new.crt"))).await;
+    assert_ne!(roots(), old);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubeconfig_written_anew_is_taken_over_unless_its_server_is_another() {
+    let folder = Folder::new();
+    let credentials = load(folder.kubeconfig(json!({}), &json!({"token": "first"}))).await;
+    let server = credentials.server();
+    folder.write_kubeconfig(
+        json!({"server": "https://10.9.9.9"}),
+        &json!({"token": "elsewhere"}),
+    );
+    sleep(LOOK * 2).await;
+    assert_eq!(
+        (token(&credentials).unwrap(), credentials.server()),
+        ("first".to_owned(), server)
+    );
+    folder.write("kubeconfig", "half of i");
+    sleep(LOOK * 2).await;
+    assert_eq!(token(&credentials).unwrap(), "first");
+    change(&credentials, || {
+        folder.write_kubeconfig(json!({}), &json!({"token": "second"}));
+    })
+    .await;
+    assert_eq!(token(&credentials).unwrap(), "second");
+}
+
+/// A plugin that prints what stands in a file and leaves a line for each time.
+fn plugin(folder: &Folder) -> Value {
+    let script = format!(
+        "echo >> {runs}; cat {answer}",
+        runs = folder.path("runs").display(),
+        answer = folder.path("answer").display()
+    );
+    json!({"exec": {"command": "sh", "args": ["-c", script], "apiVersion": "client.authentication.k8s.io/v1"}})
+}
+
+fn answer(token: &str, expires: Option<Timestamp>) -> String {
+    let expires = expires.map(|end| end.to_string());
+    json!({"status": {"token": token, "expirationTimestamp": expires}}).to_string()
+}
+
+#[tokio::test]
+async fn a_plugin_is_asked_once_and_again_before_the_end_and_after_401() {
+    let folder = Folder::new();
+    let runs = || folder.read("runs").lines().count();
+    let soon = Timestamp::now() + Duration::from_secs(2);
+    folder.write("answer", &answer("first", Some(soon)));
+    // A child process has a clock of its own, so that this one can not be stopped.
+    let source = folder.kubeconfig(json!({}), &plugin(&folder));
+    let credentials = Credentials::load_at(source, Duration::from_millis(50))
+        .await
+        .unwrap();
+    assert_eq!((token(&credentials).unwrap(), runs()), ("first".to_owned(), 1));
+    folder.write("answer", &answer("second", None));
+    change(&credentials, || {}).await;
+    assert_eq!((token(&credentials).unwrap(), runs()), ("second".to_owned(), 2));
+
+    // It has no end now, and nobody asks until it is not accepted. What was in force before counts no more.
+    credentials.rejected(1);
+    assert_eq!(credentials.0.rejected.generation.load(Ordering::Relaxed), 0);
+    folder.write("answer", &answer("third", None));
+    change(&credentials, || credentials.rejected(2)).await;
+    assert_eq!((token(&credentials).unwrap(), runs()), ("third".to_owned(), 3));
+
+    // One that fails is asked again until it does not.
+    folder.write("answer", "");
+    credentials.rejected(3);
+    while runs() < 6 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(token(&credentials).unwrap(), "third");
+    change(&credentials, || folder.write("answer", &answer("fourth", None))).await;
+    assert_eq!(token(&credentials).unwrap(), "fourth");
+}
+
+#[test]
+fn credentials_are_renewed_a_minute_before_their_end_or_when_a_fifth_is_left() {
+    let renewal = |seconds| until_renewal(Timestamp::now() + Duration::from_secs(seconds)).as_secs();
+    assert!((3538..=3540).contains(&renewal(3600)));
+    assert!((78..=80).contains(&renewal(100)));
+    assert_eq!(until_renewal(Timestamp::UNIX_EPOCH), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_not_changed_is_not_taken_over_because_of_401() {
+    let folder = Folder::new();
+    let credentials = load(folder.kubeconfig(json!({}), &json!({"token": "t"}))).await;
+    let mut changes = credentials.subscribe();
+    changes.borrow_and_update();
+    credentials.rejected(1);
+    timeout(LOOK * 10, changes.changed()).await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pods_token_and_authorities_are_followed_as_the_kubelet_replaces_them() {
+    let folder = Folder::new();
+    folder.pair("old");
+    folder.pair("new");
+    // As a projected volume is laid out.
+    let lay = |name: &str, token: &str, authority: &str| {
+        fs::create_dir(folder.path(name)).unwrap();
+        folder.write(&format!("{name}/token"), token);
+        folder.write(&format!("{name}/ca.crt"), &folder.read(authority));
+        symlink(name, folder.path("..new")).unwrap();
+        fs::rename(folder.path("..new"), folder.path("..data")).unwrap();
+    };
+    lay("..1", "first", "old.crt");
+    for name in ["token", "ca.crt"] {
+        symlink(format!("..data/{name}"), folder.path(name)).unwrap();
+    }
+    let credentials = load(Source::Pod {
+        server: pod_server("fd00::1", "443").unwrap(),
+        folder: folder.path(""),
+    })
+    .await;
+    assert_eq!(credentials.server(), "https://[fd00::1]:443/");
+    let roots = || credentials.subscribe().borrow().config.root_cert.clone().unwrap();
+    let (before, old) = (token(&credentials).unwrap(), roots());
+    assert_eq!(before, "first");
+    change(&credentials, || lay("..2", "second", "new.crt")).await;
+    assert_eq!(token(&credentials).unwrap(), "second");
+    assert_ne!(roots(), old);
+}
+
+#[tokio::test]
+async fn what_a_pod_lacks_is_named() {
+    let folder = Folder::new();
+    let pod = || Source::Pod {
+        server: pod_server("kubernetes.default", "443").unwrap(),
+        folder: folder.path(""),
+    };
+    assert!(problem(pod()).await.contains("token: No such file"));
+    folder.write("token", "t");
+    assert!(problem(pod()).await.contains("ca.crt: No such file"));
+    folder.write("ca.crt", "nothing");
+    assert!(
+        problem(pod())
+            .await
+            .contains("ca.crt holds no certificate in PEM form")
+    );
+    assert!(pod_server("a b", "443").is_err());
+}

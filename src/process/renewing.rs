@@ -1,0 +1,112 @@
+//! A connection to the API server that is made anew when credentials change.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Request, Response, StatusCode};
+use kube::{Client, client::Body, config::AuthInfo};
+use tokio::sync::watch;
+use tower::Service;
+use tracing::warn;
+
+use super::credentials::{Credentials, Current};
+
+/// Longer than the API server lets a watch live (it is asked for less than five minutes), so that only a connection on
+/// which truly nothing comes is given up.
+const READ_TIMEOUT: Duration = Duration::from_secs(330);
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    pub(super) connect_timeout: Duration,
+    /// Whether what passes (429, 503, 504) is tried again.
+    pub(super) retries: bool,
+    /// Whether to show no credentials: requests bring their own.
+    pub(super) anonymous: bool,
+}
+
+impl Connection {
+    fn open(&self, current: &Current) -> kube::Result<Client> {
+        let mut config = current.config.clone();
+        config.connect_timeout = Some(self.connect_timeout);
+        config.read_timeout = Some(READ_TIMEOUT);
+        config.reset_reader_on_write = true;
+        config.default_retry = self.retries;
+        if self.anonymous {
+            config.auth_info = AuthInfo::default();
+        }
+        Client::try_from(config)
+    }
+}
+
+/// Sends requests with the credentials in force. What is under way when they change ends on its old connection.
+pub(super) struct Renewing {
+    connection: Connection,
+    credentials: Credentials,
+    changes: watch::Receiver<Arc<Current>>,
+    generation: u64,
+    client: Client,
+}
+
+impl Renewing {
+    /// Connects to nothing yet.
+    pub(super) fn new(connection: Connection, credentials: &Credentials) -> kube::Result<Self> {
+        let mut changes = credentials.subscribe();
+        let current = Arc::clone(&changes.borrow_and_update());
+        Ok(Self {
+            client: connection.open(&current)?,
+            connection,
+            credentials: credentials.clone(),
+            changes,
+            generation: current.generation,
+        })
+    }
+
+    fn keep_up(&mut self) {
+        if !self.changes.has_changed().unwrap_or(false) {
+            return;
+        }
+        let current = Arc::clone(&self.changes.borrow_and_update());
+        match self.connection.open(&current) {
+            Ok(client) => {
+                self.client = client;
+                self.generation = current.generation;
+            }
+            // What can be wrong was found when they were loaded.
+            Err(error) => warn!(
+                error = ccm_core::error::report(&error),
+                "Keeping the connection to the API server, there is none with the changed credentials"
+            ),
+        }
+    }
+}
+
+impl Service<Request<Body>> for Renewing {
+    type Response = Response<Body>;
+    type Error = kube::Error;
+    type Future = Pin<Box<dyn Future<Output = kube::Result<Response<Body>>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        self.keep_up();
+        let (client, generation) = (self.client.clone(), self.generation);
+        // Who brings a token of its own also asks for another one.
+        let credentials = (!self.connection.anonymous).then(|| self.credentials.clone());
+        Box::pin(async move {
+            let answer = client.send(request).await?;
+            if let Some(credentials) = credentials
+                && answer.status() == StatusCode::UNAUTHORIZED
+            {
+                credentials.rejected(generation);
+            }
+            Ok(answer)
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! A control plane, and the program with a kubeconfig of the test's.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use ccm_testbed::{
+    binary::{Ccm, Launch},
+    controlplane::{ControlPlane, Options},
+    observe,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::binaries;
+
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) struct Stage {
+    pub(crate) control_plane: ControlPlane,
+    folder: TempDir,
+    /// Certificate authority, client certificate and key of the administrator, PEM.
+    pub(crate) authority: String,
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+    /// The token of an account that may do everything.
+    pub(crate) token: String,
+}
+
+impl Stage {
+    pub(crate) async fn set() -> Self {
+        let control_plane = ControlPlane::start(Options { audit: true }).await.unwrap();
+        let file = fs::read(control_plane.kubeconfig()).unwrap();
+        let admin: Value = serde_json::from_slice(&file).unwrap();
+        let text = |value: &Value, key: &str| match value[format!("{key}-data")].as_str() {
+            Some(data) => {
+                let bytes: k8s_openapi::ByteString = serde_json::from_value(data.into()).unwrap();
+                String::from_utf8(bytes.0).unwrap()
+            }
+            None => fs::read_to_string(value[key].as_str().unwrap()).unwrap(),
+        };
+        let (cluster, user) = (&admin["clusters"][0]["cluster"], &admin["users"][0]["user"]);
+        let file = control_plane
+            .service_account_kubeconfig("kube-system", "ccm")
+            .await
+            .unwrap();
+        let account: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        let token = account["users"][0]["user"]["token"].as_str().unwrap().to_owned();
+        let binding = serde_json::from_value(json!({
+            "metadata": {"name": "ccm"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "ccm"}],
+        }));
+        let binding: k8s_openapi::api::rbac::v1::ClusterRoleBinding = binding.unwrap();
+        kube::Api::all(control_plane.client().await.unwrap())
+            .create(&kube::api::PostParams::default(), &binding)
+            .await
+            .unwrap();
+        Self {
+            authority: text(cluster, "certificate-authority"),
+            certificate: text(user, "client-certificate"),
+            key: text(user, "client-key"),
+            control_plane,
+            token,
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        // As a whole: the program may read at any moment.
+        let unfinished = self.path("unfinished");
+        fs::write(&unfinished, text).unwrap();
+        fs::rename(unfinished, self.path(name)).unwrap();
+    }
+
+    /// A kubeconfig for this control plane. Files that it names are relative to it.
+    pub(crate) fn kubeconfig(&self, cluster: &Value, user: &Value) {
+        let mut of_cluster = json!({"server": self.control_plane.server()});
+        of_cluster
+            .as_object_mut()
+            .unwrap()
+            .extend(cluster.as_object().unwrap().clone());
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": of_cluster}],
+            "users": [{"name": "u", "user": user}],
+        });
+        self.write("kubeconfig", &config.to_string());
+    }
+
+    /// The authorities of the cluster in a file.
+    pub(crate) fn trusted(&self) -> Value {
+        self.write("ca.crt", &self.authority);
+        json!({"certificate-authority": "ca.crt"})
+    }
+
+    /// The program, which logs as much as it can.
+    pub(crate) fn launch(&self, flags: &[&str]) -> Ccm {
+        let mut args = vec![
+            "--cloud-provider=acme".to_owned(),
+            format!("--kubeconfig={}", self.path("kubeconfig").display()),
+            "--leader-elect=false".to_owned(),
+            "-v=10".to_owned(),
+        ];
+        args.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        Ccm::start(&Launch {
+            program: binaries::out_of_tree().get_program().into(),
+            args,
+            envs: Vec::new(),
+            log: self.path("log"),
+        })
+        .unwrap()
+    }
+
+    /// What was logged so far counts no more.
+    pub(crate) fn forget_log(&self) {
+        let _ = fs::remove_file(self.path("log"));
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// Waits until the log holds the text.
+    pub(crate) async fn logged(&self, text: &str) {
+        let there = observe::eventually(LIMIT, async || self.log().contains(text).then_some(())).await;
+        assert!(there.is_some(), "{text:?} is not in the log:\n{}", self.log());
+    }
+
+    /// Tokens and keys are in no line of the log.
+    pub(crate) fn keeps_secrets(&self, more: &[&str]) {
+        let log = self.log();
+        let key = self.key.lines().nth(1).unwrap();
+        for secret in [self.token.as_str(), key].iter().chain(more) {
+            assert!(!log.contains(secret), "{secret} is in the log:\n{log}");
+        }
+    }
+}

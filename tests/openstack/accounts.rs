@@ -1,0 +1,217 @@
+//! Controllers under service accounts of their own.
+
+use std::collections::BTreeSet;
+
+use ccm_sim::openstack::{PortSpec, RouterSpec, ServerSpec};
+use ccm_testbed::{
+    controlplane::AuditEntry,
+    manifests::{self, USER},
+    nodes::{self, NodeSpec},
+};
+use k8s_openapi::api::core::v1::{Service, ServiceAccount};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::json;
+
+use crate::{
+    routes::is_available,
+    scene::{LIMIT, Scene},
+};
+
+const FLAGS: [&str; 5] = [
+    "--use-service-account-credentials",
+    "--cluster-cidr=10.244.0.0/16",
+    "--node-monitor-period=1s",
+    "--node-deletion-grace=0s",
+    "--node-deletion-confirm=1s",
+];
+
+/// The rights of `deploy/` with the component for accounts, and a cloud with a router.
+async fn set() -> Scene {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rbac.yaml");
+    let mut objects = manifests::read(&manifests::shipped("base/rbac.yaml")).unwrap();
+    manifests::add_component(&mut objects, "service-accounts").unwrap();
+    let text: Vec<_> = objects.iter().map(ToString::to_string).collect();
+    std::fs::write(&file, text.join("\n---\n")).unwrap();
+    let scene = Scene::set_for(&file).await;
+    let spec = RouterSpec {
+        networks: vec!["private".to_owned()],
+        ..RouterSpec::default()
+    };
+    let router = scene.cloud.create_router(&spec).unwrap();
+    let config = format!("{}\n[Route]\nrouter-id={router}\n", scene.cloud.cloud_conf());
+    scene.stage.write_cloud_config(&config).unwrap();
+    scene
+}
+
+async fn join(scene: &Scene, name: &str, number: usize) {
+    let spec = ServerSpec {
+        ports: Some(vec![PortSpec::on("private")]),
+        ..ServerSpec::named(name)
+    };
+    scene.cloud.create_server(&spec).unwrap();
+    scene
+        .register_one(NodeSpec {
+            pod_cidrs: vec![format!("10.244.{number}.0/24")],
+            ..NodeSpec::new(name)
+        })
+        .await;
+}
+
+/// What they were asked for, each kind once, with the user's last word.
+fn writes(log: &[AuditEntry]) -> BTreeSet<String> {
+    let read = ["get", "list", "watch"];
+    log.iter()
+        .filter(|entry| !read.contains(&entry.verb.as_str()) && entry.code < 300)
+        .map(|entry| {
+            let user = entry.user.rsplit(':').next().unwrap_or_default();
+            let subresource = match entry.subresource.as_str() {
+                "" => String::new(),
+                subresource => format!("/{subresource}"),
+            };
+            format!("{user}: {} {}{subresource}", entry.verb, entry.resource)
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_controller_writes_as_its_own_account_with_the_role_that_every_cluster_has() {
+    let scene = set().await;
+    let mut ccm = scene.start(&FLAGS).await;
+    for (number, name) in ["n-1", "n-2"].into_iter().enumerate() {
+        join(&scene, name, number + 1).await;
+    }
+    for name in ["n-1", "n-2"] {
+        scene.initialized(name).await;
+        scene.node(name, "has routes", is_available).await;
+    }
+    scene.event("n-1", "Synced").await;
+
+    let services: Api<Service> = Api::default_namespaced(scene.client.clone());
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]},
+    });
+    let params = PostParams::default();
+    services
+        .create(&params, &serde_json::from_value(service).unwrap())
+        .await
+        .unwrap();
+    scene
+        .eventually("the Service has an address", async || {
+            let ingress = services.get("web").await.ok()?.status?.load_balancer?.ingress?;
+            ingress.first()?.ip.clone()
+        })
+        .await;
+
+    let server = scene.nodes.get("n-2").await.unwrap().spec.unwrap();
+    let id = server.provider_id.unwrap();
+    scene.cloud.delete_server(id.rsplit('/').next().unwrap()).unwrap();
+    nodes::set_ready(&scene.client, "n-2", false).await.unwrap();
+    scene
+        .eventually("the node is gone", async || {
+            scene.nodes.get_opt("n-2").await.ok()?.is_none().then_some(())
+        })
+        .await;
+    ccm.terminate().unwrap();
+    assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
+
+    let log = scene.stage.control_plane.audit_log().unwrap();
+    let ours: Vec<_> = log
+        .into_iter()
+        .filter(|entry| entry.user_agent.starts_with("cloud-controller-manager/"))
+        .collect();
+    let denied: Vec<_> = ours.iter().filter(|entry| entry.code == 403).collect();
+    assert!(denied.is_empty(), "{denied:?}");
+    let expected: BTreeSet<_> = [
+        // The lease, the clients of the HTTPS server, and what the accounts need.
+        "cloud-controller-manager: create events",
+        "cloud-controller-manager: create leases",
+        "cloud-controller-manager: create serviceaccounts",
+        "cloud-controller-manager: create serviceaccounts/token",
+        "cloud-controller-manager: update leases",
+        "node-controller: create events",
+        "node-controller: delete nodes",
+        "node-controller: patch nodes",
+        "node-controller: patch nodes/status",
+        "route-controller: patch nodes/status",
+        "service-controller: create events",
+        "service-controller: patch services/status",
+    ]
+    .into_iter()
+    .collect();
+    let found = writes(&ours);
+    let found: BTreeSet<_> = found.iter().map(String::as_str).collect();
+    assert_eq!(found, expected);
+    // Who reads is the program itself, and a name never comes with another account.
+    for entry in &ours {
+        let name = entry.user_agent.rsplit('/').next().unwrap();
+        let own = format!("system:serviceaccount:kube-system:{name}");
+        let expected = match name.ends_with("-controller") {
+            true => own.as_str(),
+            false => USER,
+        };
+        assert_eq!(entry.user, expected, "{entry:?}");
+    }
+    let lists: BTreeSet<_> = ours
+        .iter()
+        .filter(|entry| entry.verb == "list" && entry.resource == "nodes")
+        .map(|entry| entry.user_agent.rsplit('/').next().unwrap())
+        .collect();
+    assert_eq!(lists, BTreeSet::from(["shared-informers"]));
+    assert!(!scene.log().contains("Bearer "), "{}", scene.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_that_is_deleted_is_made_anew_and_its_controller_goes_on() {
+    let scene = set().await;
+    let mut ccm = scene.start(&FLAGS).await;
+    join(&scene, "n-1", 1).await;
+    scene.initialized("n-1").await;
+    let accounts: Api<ServiceAccount> = Api::namespaced(scene.client.clone(), "kube-system");
+    let uid = async || accounts.get("node-controller").await.unwrap().metadata.uid;
+    let before = uid().await;
+    accounts
+        .delete("node-controller", &DeleteParams::default())
+        .await
+        .unwrap();
+    // For a while the API server still takes the token: until it does not, nodes come and are initialised.
+    let mut number = 1;
+    let refused = async |scene: &Scene| {
+        let log = scene.stage.control_plane.audit_log().unwrap();
+        log.iter()
+            .any(|entry| entry.code == 401 && entry.user_agent.ends_with("/node-controller"))
+    };
+    while !refused(&scene).await {
+        number += 1;
+        let name = format!("n-{number}");
+        join(&scene, &name, number).await;
+        scene.initialized(&name).await;
+        assert!(
+            number < 250,
+            "the token of an account that is gone is still accepted"
+        );
+    }
+    join(&scene, "last", 251).await;
+    scene.initialized("last").await;
+    assert_ne!(uid().await, before);
+    assert!(ccm.exit_status().unwrap().is_none(), "{}", scene.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_rights_for_it_the_log_says_which() {
+    let scene = Scene::set().await;
+    let _ccm = scene.start(&["--use-service-account-credentials"]).await;
+    scene.servers(&["n-1".to_owned()]);
+    scene.register(&["n-1".to_owned()]).await;
+    let log = scene
+        .logged("There is no token for the service account of a controller")
+        .await;
+    assert!(
+        log.contains("grant the account of this program create serviceaccounts/token in kube-system"),
+        "{log}"
+    );
+}
