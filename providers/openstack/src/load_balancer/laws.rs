@@ -92,7 +92,7 @@ impl Lawful for Model {
     type Truth = Truth;
     type Shape = Vec<String>;
 
-    fn view(&self, truth: &Truth, key: &Key, _: &[Joiner<Self>]) -> Observed {
+    fn view(&self, truth: &Truth, key: &Key, _: &[Joiner<Self>], cluster: &ClusterView) -> Observed {
         match key {
             Key::Balancer(_) | Key::New(_) => {
                 let trees = truth
@@ -111,8 +111,8 @@ impl Lawful for Model {
                     trees: trees.collect(),
                     floating: truth.floating.clone(),
                     external: true,
-                    cluster: "c".to_owned(),
-                    marks: marks(),
+                    cluster: cluster.name.to_string(),
+                    marks: cluster.marks.clone(),
                 })
             }
             Key::Group(name) => {
@@ -162,10 +162,7 @@ impl Lawful for Model {
             };
             (tree.balancer.id.clone(), entry)
         });
-        Directory {
-            balancers: balancers.collect(),
-            groups: truth.groups.iter().map(|group| group.name.clone()).collect(),
-        }
+        Directory::new(balancers, truth.groups.iter().map(|group| group.name.clone()))
     }
 
     fn inputs(&self, _: &Key, members: &[Joiner<Self>], _: &ClusterView) -> Gathered<Inputs> {
