@@ -100,7 +100,7 @@ impl Directory {
     }
 
     /// Those with this name.
-    fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a String> {
+    fn named(&self, name: &str) -> impl Iterator<Item = &String> {
         let all = self.index.with_text(name);
         all.filter(move |id| self.balancers.get(*id).is_some_and(|entry| entry.name == name))
     }
@@ -115,9 +115,10 @@ impl Directory {
                 texts.any(|text| names::is_tag_of(text, service)) && is_ours(entry, &cluster.marks)
             })
         };
-        let own = self.index.with_text(&tag).chain(self.named(&legacy));
-        own.chain(self.index.about(service).into_iter().filter(former))
-            .collect()
+        let mut found: BTreeSet<_> = self.index.with_text(&tag).collect();
+        found.extend(self.named(&legacy));
+        found.extend(self.index.about(service).into_iter().filter(former));
+        found
     }
 
     /// The only one that bears our mark and was made for the Service when the cluster had another name.
