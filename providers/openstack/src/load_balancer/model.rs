@@ -15,7 +15,7 @@ use ccm_core::{
 use super::{
     annotations::{self as note, Reader},
     desired::{self, Desired, Inputs},
-    directory::Directory,
+    directory::{Directory, Entry},
     fold::{self, Reply},
     holders,
     ingress::{self, HostnameRule},
@@ -160,11 +160,16 @@ impl PartModel for Model {
                     !tags.contains(tag)
                 })
         });
+        // Another cluster may use what we made; it tags it with its own name.
+        let used_by_us_alone = |entry: &Entry| {
+            let mut tags = entry.tags.iter().filter(|tag| names::is_service_tag(tag));
+            tags.all(|tag| names::cluster_of(tag) == Some(&*world.cluster.name))
+        };
         balancers
             .map(|(id, entry)| Stray {
                 key: Key::Balancer(id.clone()),
                 what: format!("load balancer {}", entry.name),
-                ours: entry.name.starts_with(names::SERVICE_PREFIX),
+                ours: entry.name.starts_with(names::SERVICE_PREFIX) && used_by_us_alone(entry),
             })
             .collect()
     }
