@@ -166,10 +166,13 @@ impl Directory {
     }
 }
 
+/// What a directory is made of.
+type Listings = (Arc<Listing<LoadBalancer>>, Arc<Listing<SecurityGroup>>);
+
 /// The last directory, so that one that says the same is the same, and none is made of the same listings twice.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
-    of: Option<(Arc<Listing<LoadBalancer>>, Arc<Listing<SecurityGroup>>)>,
+    of: Option<Listings>,
     last: Arc<Directory>,
 }
 
