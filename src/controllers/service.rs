@@ -23,6 +23,8 @@
 //!
 //! Of what happens in the cloud without us, a slow comparison of everything tells, in the background.
 
+#[cfg(test)]
+mod book;
 mod conclude;
 mod desk;
 mod job;
@@ -37,6 +39,7 @@ mod records;
 mod review;
 mod show;
 mod strays;
+mod surveys;
 mod tell;
 
 use std::{sync::Arc, time::Duration};

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use ccm_sim::{Action, Fault, openstack::AppCredentialSpec};
+use ccm_sim::{
+    Action, Fault,
+    openstack::{AppCredentialSpec, BalancerState},
+};
 use ccm_testbed::{binary::Ccm, nodes, picture::Picture};
 use k8s_openapi::api::core::v1::Service;
 use kube::{
@@ -211,6 +214,51 @@ async fn members_stay_while_no_node_is_ready_or_eligible() {
         "{:?}",
         play.picture().differs(&before)
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_label_alone_makes_a_node_a_member_of_the_services_that_ask_for_it() {
+    let play = Play::begin().await;
+    let selector = json!({"loadbalancer.openstack.org/node-selector": "pool=edge"});
+    play.create("edge", 80, |service| {
+        service["metadata"]["annotations"] = selector
+    })
+    .await;
+    play.create("all", 81, |_| {}).await;
+    for name in ["edge", "all"] {
+        play.served(name).await;
+    }
+    let members = |service: &str| -> Vec<String> {
+        let balancers = play.scene.cloud.load_balancers();
+        let own = |one: &&BalancerState| one.loadbalancer.name.ends_with(&format!("_{service}"));
+        let found = balancers.iter().find(own).unwrap();
+        let mut names: Vec<_> = found.members.iter().map(|member| member.name.clone()).collect();
+        names.sort();
+        names
+    };
+    let nodes = names("n", 3);
+    assert_eq!((members("edge"), members("all")), (Vec::new(), nodes.clone()));
+    play.scene.cloud.clear_calls();
+    for (value, expected) in [
+        (json!("edge"), &nodes[1..2]),
+        (json!("core"), &nodes[..0]),
+        (json!("edge"), &nodes[1..2]),
+        (Value::Null, &nodes[..0]),
+    ] {
+        let patch = Patch::Merge(json!({"metadata": {"labels": {"pool": value}}}));
+        let params = PatchParams::default();
+        play.scene.nodes.patch(&nodes[1], &params, &patch).await.unwrap();
+        let follows = async || (members("edge") == expected).then_some(());
+        play.scene
+            .eventually(&format!("members follow the label {value}"), follows)
+            .await;
+    }
+    assert_eq!(members("all"), nodes);
+    let counts = play.scene.cloud.call_counts();
+    let members = counts
+        .iter()
+        .filter(|(op, _)| op.starts_with("loadbalancer_member") && !op.ends_with("_list"));
+    assert_eq!(members.map(|(_, times)| times).sum::<u64>(), 4, "{counts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

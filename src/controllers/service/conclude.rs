@@ -320,3 +320,7 @@ fn tell_notes(
         told.blocked = blocked;
     }
 }
+
+#[cfg(test)]
+#[path = "conclude_tests.rs"]
+mod tests;

@@ -58,6 +58,7 @@ fn only_what_load_balancers_see_is_news() {
     let ready = |status: &'static str| {
         move |node: &mut Value| node["status"]["conditions"][0]["status"] = json!(status)
     };
+    let zone = |node: &mut Value| node["metadata"]["labels"]["zone"] = json!("b");
     let id = |node: &mut Value| node["spec"]["providerID"] = json!("fake://other");
     let address = |node: &mut Value| node["status"]["addresses"][0]["address"] = json!("10.0.0.2");
     for (what, before, after, news) in [
@@ -88,6 +89,17 @@ fn only_what_load_balancers_see_is_news() {
             node(|_| {}),
             node(taint(AUTOSCALER_TAINT)),
             NodeNews::Loss,
+        ),
+        // Services may choose nodes by their labels.
+        ("another label", node(|_| {}), node(zone), NodeNews::Members),
+        (
+            "a label of one that is excluded",
+            node(label("true")),
+            node(|node| {
+                label("true")(node);
+                zone(node);
+            }),
+            NodeNews::Beside,
         ),
         ("another provider ID", node(|_| {}), node(id), NodeNews::Members),
         ("another address", node(|_| {}), node(address), NodeNews::Members),

@@ -83,8 +83,7 @@ pub(crate) async fn review(
         for stray in survey.strays.iter().filter(|stray| !stray.ours) {
             let shared = review.shared.entry(stray.what.clone()).or_default();
             shared.subject.warn(
-                "belongs to a Service that does not exist, bears no mark of this cluster and is left alone"
-                    .to_owned(),
+                "belongs to a Service that does not exist; it may serve others and is left alone".to_owned(),
             );
         }
     }

@@ -37,7 +37,7 @@ impl Strays {
                 let fate = if ours {
                     "it is deleted soon"
                 } else {
-                    "it bears no mark of this cluster and is left alone"
+                    "it may serve others and is left alone"
                 };
                 warn!(controller = COMPONENT, %part, what, fate, "Belongs to a Service that does not exist");
             }

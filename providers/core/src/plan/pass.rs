@@ -187,7 +187,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
     }
 
-    /// Who the members are and what is known about what they ask. `None`: nobody has to do with the part.
+    /// Who the members are and what is known about what they ask. `None`: nobody has to do with the part, or it is nobody's
+    /// turn.
     pub(super) async fn gather(&mut self) -> Result<Option<M::Inputs>> {
         let (engine, ask) = (self.engine, self.request.ask);
         let survey = engine.typed(&self.request.world, ask, self.memory).await?;
@@ -207,7 +208,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         let stray = survey.strays.iter().find(|stray| stray.key == self.key);
         let sweeps = stray.is_some_and(|stray| stray.ours);
         self.survey = Some(survey);
-        if !known || (self.members.is_empty() && !sweeps) {
+        if !known || (self.members.is_empty() && !sweeps) || self.is_nobodys_turn() {
             return Ok(None);
         }
         let cluster = &self.request.world.cluster;
@@ -226,6 +227,15 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
         self.notes = review.notes;
         Ok(Some(gathered.inputs))
+    }
+
+    /// Whether everybody only waits to leave: then there is nothing to do here, and nothing has to be read for it. The part
+    /// that they leave before this one says when it is their turn.
+    fn is_nobodys_turn(&self) -> bool {
+        let waits = |member: &Member<M>| {
+            matches!(member.standing, Standing::Kept(_)) && !member.service.wants_load_balancer()
+        };
+        !self.members.is_empty() && self.members.iter().all(waits)
     }
 
     /// From now on this member keeps what it has. One that leaves, leaves all the same.

@@ -49,8 +49,14 @@ pub trait Lawful: PartModel + Clone {
     /// The truth without what differs from run to run (ids, revisions). Holds things that exist twice twice.
     type Shape: PartialEq + Debug;
 
-    /// What observing a part finds.
-    fn view(&self, truth: &Self::Truth, key: &Self::Key, members: &[Member<Self>]) -> Self::Observed;
+    /// What observing a part finds, for this cluster.
+    fn view(
+        &self,
+        truth: &Self::Truth,
+        key: &Self::Key,
+        members: &[Member<Self>],
+        cluster: &ClusterView,
+    ) -> Self::Observed;
 
     /// Puts back what [`view`](Self::view) of this part found, after a step was folded into it. Where the cloud lets
     /// two things have one name, so must this.

@@ -282,6 +282,36 @@ async fn who_moves_joins_the_new_part_before_leaving_the_old_one() {
 }
 
 #[tokio::test]
+async fn what_is_left_is_read_when_it_is_its_turn_and_not_before() {
+    let truth = Truth {
+        shelves: vec![own_shelf(0)],
+        ..Truth::default()
+    };
+    let mut stage = stage(truth, vec![service(0, &[80], &[])]);
+    for part in ["shelf/#10", "board"] {
+        stage.run(part).await;
+    }
+    let mut gone = service(0, &[80], &[]);
+    gone.deleting = true;
+    stage.world = Arc::new(world(vec![gone], nodes([("n0", true)])));
+    stage.cloud.script.lock().observed.clear();
+    let early = stage.run("shelf/#10").await;
+    assert!(matches!(early.state, PartState::Done), "{early:?}");
+    assert!(
+        matches!(&early.members[0].state, MemberState::Kept(why) if why.contains("board")),
+        "{:?}",
+        early.members
+    );
+    let observed = stage.cloud.script.lock().observed.clone();
+    assert!(observed.is_empty(), "{observed:?}");
+    let board = stage.run("board").await;
+    assert_eq!(board.next, [PartKey::new("shelf/#10")]);
+    let shelf = stage.run("shelf/#10").await;
+    assert_eq!(sentences(&shelf), ["delete shelf shelf_n_s0"]);
+    assert!(shelf.members[0].finished);
+}
+
+#[tokio::test]
 async fn a_difference_that_can_not_be_changed_stands_in_the_way_of_nothing_else() {
     let truth = Truth {
         shelves: vec![own_shelf(0)],

@@ -42,7 +42,7 @@ impl Lawful for Toy {
     type Truth = Truth;
     type Shape = Vec<String>;
 
-    fn view(&self, truth: &Truth, key: &Key, _: &[Member<Self>]) -> Observed {
+    fn view(&self, truth: &Truth, key: &Key, _: &[Member<Self>], _: &ClusterView) -> Observed {
         let shelves = truth.shelves.iter();
         match key {
             Key::Board => Observed::Board(truth.board.clone()),

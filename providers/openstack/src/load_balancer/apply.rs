@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::{
     annotations as note,
     desired::{Inputs, server_of},
-    directory::{Directory, Entry},
+    directory::{Catalogue, Directory},
     discover,
     fold::Reply,
     key::Key,
@@ -44,8 +44,8 @@ pub(crate) struct Calls<C> {
     current: Arc<Current>,
     settings: Arc<LoadBalancing>,
     eyes: C,
-    /// The last directory, so that one that says the same is the same.
-    directory: Mutex<Arc<Directory>>,
+    /// The last directory.
+    catalogue: Mutex<Catalogue>,
     /// What Octavia is at work on.
     pace: Mutex<Pace>,
     /// The cluster as the last pass saw it: whose mark is ours, and which ports there are to look at.
@@ -65,7 +65,7 @@ impl<C: Cloud> Calls<C> {
             current,
             settings,
             eyes,
-            directory: Mutex::default(),
+            catalogue: Mutex::default(),
             pace: Mutex::default(),
             cluster: Mutex::default(),
         }
@@ -265,30 +265,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         }
         let (balancers, groups) =
             tokio::try_join!(reads.load_balancers(None, ask), reads.security_groups(None, ask))?;
-        let there = balancers
-            .all()
-            .filter(|balancer| balancer.provisioning_status.is_there());
-        let directory = Directory {
-            balancers: there
-                .map(|balancer| {
-                    let entry = Entry {
-                        name: balancer.name.clone(),
-                        tags: balancer.tags.clone(),
-                    };
-                    (balancer.id.clone(), entry)
-                })
-                .collect(),
-            groups: groups
-                .all()
-                .filter(|group| group.name.starts_with("lb-sg-"))
-                .map(|group| group.name.clone())
-                .collect(),
-        };
-        let mut last = self.directory.lock();
-        if **last != directory {
-            *last = Arc::new(directory);
-        }
-        Ok(Arc::clone(&last))
+        Ok(self.catalogue.lock().directory(&balancers, &groups))
     }
 
     async fn inputs(

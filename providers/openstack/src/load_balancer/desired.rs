@@ -1,30 +1,30 @@
 //! How the parts should be, as values: from Services, nodes and what was found out for them.
 
+mod balancer;
 mod groups;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
-    load_balancer::{ClusterView, Marks, ServiceId, ServiceView, SessionAffinity},
-    plan::{Fact, Member, Standing},
+    load_balancer::{ClusterView, Marks, ServiceId, ServiceView},
+    plan::{Fact, Member},
 };
 
 use super::{
     annotations as note,
     bodies::Timeouts,
-    features::{Capabilities, Feature},
+    features::Capabilities,
     holders::Holders,
     key::Key,
     model::Model,
     names,
     observe::{Slot, Tree},
-    protocols::{self, Check},
+    protocols::Check,
     records::{FloatingIp, LoadBalancer},
-    selector::Selector,
     source_ranges::SourceRanges,
-    wanted::{self, Pace, Wanted},
+    wanted::Pace,
 };
-use crate::{config::LoadBalancing, instances::provider_id};
+use crate::instances::provider_id;
 
 /// What was found out for one Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -272,240 +272,12 @@ pub(crate) fn desired(
 ) -> Desired {
     match key {
         Key::Balancer(_) | Key::New(_) => {
-            Desired::Balancer(Box::new(wish(&model.settings, key, members, cluster, inputs)))
+            let wish = balancer::wish(&model.settings, key, members, cluster, inputs);
+            Desired::Balancer(Box::new(wish))
         }
         Key::Group(name) => Desired::Group(groups::group(model, name, members, cluster, inputs)),
         Key::NodePorts => Desired::Ports(groups::ports(model, members, cluster, inputs)),
     }
-}
-
-fn wish(
-    settings: &LoadBalancing,
-    key: &Key,
-    members: &[Member<Model>],
-    cluster: &ClusterView,
-    inputs: &Inputs,
-) -> Wish {
-    let conf = &settings.conf;
-    let mut wish = Wish {
-        key: key.clone(),
-        marks: cluster.marks.clone(),
-        cluster: cluster.name.to_string(),
-        can: inputs.can,
-        provider: conf.lb_provider.clone(),
-        serial: conf.provider_requires_serial_api_calls,
-        cascade: conf.cascade_delete,
-        failover: conf.failover_in_error,
-        max_shared: conf.max_shared_lb,
-        has_nodes: !cluster.nodes.keeps_members(),
-        joined: Vec::new(),
-        kept: Vec::new(),
-        leaving: Vec::new(),
-    };
-    for member in members {
-        let service = &member.service;
-        let who = Who::of(service, cluster);
-        let read = (member.standing == Standing::Joined)
-            .then(|| Wanted::read(service, settings, Some(inputs.can)).ok())
-            .flatten()
-            .zip(inputs.each.get(&service.id));
-        match (&member.standing, read) {
-            (Standing::Leaving, _) => wish.leaving.push(Leaver {
-                who,
-                keep_floating_ip: wanted::keeps_floating_ip(service),
-            }),
-            (Standing::Joined, Some((wanted, found))) => {
-                wish.joined.push(joined(
-                    settings, key, service, who, &wanted, found, inputs.can, cluster,
-                ));
-            }
-            _ => {
-                let follows = member.follows_nodes() && wish.has_nodes;
-                wish.kept.push(Kept {
-                    who,
-                    follows: if follows {
-                        follow(settings, service, cluster)
-                    } else {
-                        Vec::new()
-                    },
-                });
-            }
-        }
-    }
-    wish
-}
-
-#[expect(
-    clippy::too_many_arguments,
-    reason = "everything that decides about a Service"
-)]
-fn joined(
-    settings: &LoadBalancing,
-    key: &Key,
-    service: &Arc<ServiceView>,
-    who: Who,
-    wanted: &Wanted,
-    found: &Found,
-    can: Capabilities,
-    cluster: &ClusterView,
-) -> Joined {
-    let v6 = wanted.family == Some(ccm_core::load_balancer::IpFamily::V6);
-    let id = service.annotation(note::LOAD_BALANCER_ID);
-    let address = service.annotation(note::LOAD_BALANCER_ADDRESS);
-    let had_one = matches!(key, Key::Balancer(key) if id == Some(key)) && address.is_some();
-    let only = |feature, value: &str| {
-        if can.has(feature) {
-            value.to_owned()
-        } else {
-            String::new()
-        }
-    };
-    let fields = NewFields {
-        description: names::load_balancer_description(&cluster.name, &service.id),
-        flavor: only(Feature::Flavors, &wanted.flavor),
-        zone: only(Feature::AvailabilityZones, &wanted.zone),
-        vip_port: wanted.vip_port.clone(),
-        vip_subnet: if wanted.vip_port.is_empty() {
-            found.vip_subnet.clone()
-        } else {
-            String::new()
-        },
-        vip_network: if wanted.vip_port.is_empty() {
-            wanted.vip_network.clone()
-        } else {
-            String::new()
-        },
-        vip_address: if wanted.internal || v6 {
-            service.load_balancer_ip.to_string()
-        } else {
-            String::new()
-        },
-    };
-    let create_only = [
-        note::SUBNET_ID,
-        note::NETWORK_ID,
-        note::PORT_ID,
-        note::FLAVOR_ID,
-        note::AVAILABILITY_ZONE,
-    ];
-    let given = create_only
-        .into_iter()
-        .filter_map(|key| Some((key, service.annotation(key)?.to_owned())))
-        .filter(|(key, value)| {
-            let has = match *key {
-                note::FLAVOR_ID => can.has(Feature::Flavors),
-                note::AVAILABILITY_ZONE => can.has(Feature::AvailabilityZones),
-                _ => true,
-            };
-            has && !value.is_empty()
-        })
-        .collect();
-    Joined {
-        internal: wanted.internal,
-        keep_floating_ip: wanted.keep_floating_ip,
-        had_one,
-        fields,
-        given,
-        floating: FloatingWish {
-            network: found.floating_network.clone(),
-            subnets: found.floating_subnets.clone(),
-            address: service.load_balancer_ip.to_string(),
-            description: who.floating_description.clone(),
-        },
-        ports: port_wishes(settings, service, wanted, found, can, cluster),
-        who,
-    }
-}
-
-fn port_wishes(
-    settings: &LoadBalancing,
-    service: &ServiceView,
-    wanted: &Wanted,
-    found: &Found,
-    can: Capabilities,
-    cluster: &ClusterView,
-) -> Vec<PortWish> {
-    let serial = settings.conf.provider_requires_serial_api_calls;
-    let health = wanted.monitor.and(service.health_check_port());
-    let each = service.ports.iter().enumerate().map(|(index, port)| {
-        let protocol = protocols::listener(port.protocol, !wanted.tls.is_empty(), wanted.forwarded_for);
-        let check = Check::of(port.protocol, health, can);
-        let members = Nodes {
-            cluster,
-            selector: &wanted.selector,
-            family: wanted.family,
-        };
-        let members = members.at(port.node_port).map(|member| MemberWish {
-            subnet: found.member_subnet.clone(),
-            monitor_port: if serial { None } else { check.monitor_port() },
-            ..member
-        });
-        PortWish {
-            slot: Slot {
-                transport: port.protocol,
-                port: port.port,
-            },
-            index,
-            protocol,
-            connection_limit: wanted.connection_limit,
-            timeouts: can.has(Feature::Timeouts).then_some(wanted.timeouts),
-            forwarded_for: wanted.forwarded_for,
-            tls: wanted.tls.clone(),
-            ranges: can.has(Feature::AllowedCidrs).then(|| wanted.ranges.clone()),
-            pool_protocol: protocols::pool(protocol, wanted.proxy),
-            method: wanted.method.clone(),
-            sticky: service.session_affinity != SessionAffinity::None,
-            members: (!cluster.nodes.keeps_members()).then(|| members.collect()),
-            monitor: wanted.monitor.map(|pace| MonitorWish { check, pace }),
-        }
-    });
-    each.collect()
-}
-
-/// The nodes that a Service takes.
-struct Nodes<'a> {
-    cluster: &'a ClusterView,
-    selector: &'a Selector,
-    family: Option<ccm_core::load_balancer::IpFamily>,
-}
-
-impl Nodes<'_> {
-    fn at(&self, node_port: u16) -> impl Iterator<Item = MemberWish> {
-        let nodes = self.cluster.nodes.eligible();
-        let taken = nodes.filter(move |node| node_port > 0 && self.selector.matches(&node.view.labels));
-        taken.filter_map(move |node| {
-            Some(MemberWish {
-                name: node.view.name.clone(),
-                address: node.address(self.family)?.to_string(),
-                port: node_port,
-                ..MemberWish::default()
-            })
-        })
-    }
-}
-
-/// The members that a Service would have wherever it has a listener, whatever else is wrong with it.
-fn follow(
-    settings: &LoadBalancing,
-    service: &ServiceView,
-    cluster: &ClusterView,
-) -> Vec<(Slot, Vec<MemberWish>)> {
-    let selector = wanted::selector(service, settings);
-    let nodes = Nodes {
-        cluster,
-        selector: &selector,
-        family: service.ip_families.first().copied(),
-    };
-    let ports = service.ports.iter().filter(|port| port.node_port > 0);
-    ports
-        .map(|port| {
-            let slot = Slot {
-                transport: port.protocol,
-                port: port.port,
-            };
-            (slot, nodes.at(port.node_port).collect())
-        })
-        .collect()
 }
 
 /// The id of the server behind a node.

@@ -1,18 +1,26 @@
 //! What there is, by name: which load balancer is whose.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use ccm_core::load_balancer::{ClusterView, Marks, Ownership, ServiceId, ServiceView};
 
-use super::{annotations as note, key::Key, names};
+use super::{
+    annotations as note,
+    key::Key,
+    names,
+    reads::Listing,
+    records::{LoadBalancer, SecurityGroup},
+};
 
 /// What the listings show.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Directory {
-    /// Load balancers that are there to stay, by id.
-    pub(crate) balancers: BTreeMap<String, Entry>,
-    /// Names of the security groups that were made for Services.
-    pub(crate) groups: BTreeSet<String>,
+    balancers: BTreeMap<String, Entry>,
+    groups: BTreeSet<String>,
+    index: Index,
 }
 
 /// A load balancer in the [`Directory`].
@@ -22,19 +30,105 @@ pub(crate) struct Entry {
     pub(crate) tags: Vec<String>,
 }
 
+impl Entry {
+    /// What may say whose it is.
+    fn texts(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.name).chain(&self.tags)
+    }
+}
+
+/// Where to look for a Service's load balancers, so that nobody has to look at those of all.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Index {
+    /// Ids by what stands on them as it is: names and tags.
+    by_text: HashMap<String, BTreeSet<String>>,
+    /// Ids by the [subject](names::subject) of names and tags: Services, in whatever cluster's name.
+    by_service: HashMap<String, BTreeSet<String>>,
+}
+
+impl Index {
+    fn of(balancers: &BTreeMap<String, Entry>) -> Self {
+        let mut index = Self::default();
+        for (id, entry) in balancers {
+            for text in entry.texts() {
+                let ids = index.by_text.entry(text.clone()).or_default();
+                ids.insert(id.clone());
+                if let Some(subject) = names::subject(text) {
+                    let ids = index.by_service.entry(subject.to_owned()).or_default();
+                    ids.insert(id.clone());
+                }
+            }
+        }
+        index
+    }
+
+    fn with_text(&self, text: &str) -> impl Iterator<Item = &String> {
+        self.by_text.get(text).into_iter().flatten()
+    }
+
+    /// Those that may speak of the Service, by id.
+    fn about(&self, service: &ServiceId) -> BTreeSet<&String> {
+        let keys = names::subjects(service);
+        let ids = keys.iter().filter_map(|key| self.by_service.get(key));
+        ids.flatten().collect()
+    }
+}
+
 impl Directory {
-    fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a String> {
-        let all = self.balancers.iter();
-        all.filter(move |(_, entry)| entry.name == name).map(|(id, _)| id)
+    /// `balancers`: those that are there to stay, by id. `groups`: names of the security groups that were made for
+    /// Services.
+    pub(crate) fn new(
+        balancers: impl IntoIterator<Item = (String, Entry)>,
+        groups: impl IntoIterator<Item = String>,
+    ) -> Self {
+        let balancers: BTreeMap<_, _> = balancers.into_iter().collect();
+        Self {
+            index: Index::of(&balancers),
+            balancers,
+            groups: groups.into_iter().collect(),
+        }
+    }
+
+    /// All load balancers, by id.
+    pub(super) fn balancers(&self) -> impl Iterator<Item = (&String, &Entry)> {
+        self.balancers.iter()
+    }
+
+    /// Whether there is a security group with this name.
+    pub(super) fn has_group(&self, name: &str) -> bool {
+        self.groups.contains(name)
+    }
+
+    /// Those with this name.
+    fn named(&self, name: &str) -> impl Iterator<Item = &String> {
+        let all = self.index.with_text(name);
+        all.filter(move |id| self.balancers.get(*id).is_some_and(|entry| entry.name == name))
+    }
+
+    /// The load balancers on which the Service's name stands, in their name or as a tag, by id.
+    pub(super) fn marked_by(&self, service: &ServiceId, cluster: &ClusterView) -> BTreeSet<&String> {
+        let tag = names::load_balancer(&cluster.name, service);
+        let legacy = names::legacy_load_balancer(service);
+        let former = |id: &&String| {
+            self.balancers.get(*id).is_some_and(|entry| {
+                let mut texts = entry.texts();
+                texts.any(|text| names::is_tag_of(text, service)) && is_ours(entry, &cluster.marks)
+            })
+        };
+        let mut found: BTreeSet<_> = self.index.with_text(&tag).collect();
+        found.extend(self.named(&legacy));
+        found.extend(self.index.about(service).into_iter().filter(former));
+        found
     }
 
     /// The only one that bears our mark and was made for the Service when the cluster had another name.
     fn former(&self, service: &ServiceId, marks: &Marks) -> Option<Key> {
-        let mut all = self.balancers.iter().filter(|(_, entry)| {
-            let tags = entry.tags.iter().map(String::as_str);
-            names::is_tag_of(&entry.name, service) && marks.judge(tags) == Ownership::Ours
-        });
-        let (id, _) = all.next()?;
+        let bears = |id: &&String| {
+            let entry = self.balancers.get(*id);
+            entry.is_some_and(|entry| names::is_tag_of(&entry.name, service) && is_ours(entry, marks))
+        };
+        let mut all = self.index.about(service).into_iter().filter(bears);
+        let id = all.next()?;
         all.next().is_none().then(|| Key::Balancer(id.clone()))
     }
 
@@ -69,5 +163,159 @@ impl Directory {
         self.only(given)
             .or(replaced)
             .unwrap_or_else(|| Key::Balancer(given.to_owned()))
+    }
+}
+
+/// What a directory is made of.
+type Listings = (Arc<Listing<LoadBalancer>>, Arc<Listing<SecurityGroup>>);
+
+/// The last directory, so that one that says the same is the same, and none is made of the same listings twice.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue {
+    of: Option<Listings>,
+    last: Arc<Directory>,
+}
+
+impl Catalogue {
+    /// What these listings show.
+    pub(crate) fn directory(
+        &mut self,
+        balancers: &Arc<Listing<LoadBalancer>>,
+        groups: &Arc<Listing<SecurityGroup>>,
+    ) -> Arc<Directory> {
+        let known = self.of.as_ref().is_some_and(|(known_balancers, known_groups)| {
+            Arc::ptr_eq(known_balancers, balancers) && Arc::ptr_eq(known_groups, groups)
+        });
+        if !known {
+            let there = balancers
+                .all()
+                .filter(|balancer| balancer.provisioning_status.is_there());
+            let entries = there.map(|balancer| {
+                let entry = Entry {
+                    name: balancer.name.clone(),
+                    tags: balancer.tags.clone(),
+                };
+                (balancer.id.clone(), entry)
+            });
+            let groups_of_services = groups
+                .all()
+                .filter(|group| group.name.starts_with("lb-sg-"))
+                .map(|group| group.name.clone());
+            let directory = Directory::new(entries, groups_of_services);
+            if *self.last != directory {
+                self.last = Arc::new(directory);
+            }
+            self.of = Some((Arc::clone(balancers), Arc::clone(groups)));
+        }
+        Arc::clone(&self.last)
+    }
+}
+
+fn is_ours(entry: &Entry, marks: &Marks) -> bool {
+    marks.judge(entry.tags.iter().map(String::as_str)) == Ownership::Ours
+}
+
+#[cfg(test)]
+mod tests {
+    use ccm_core::load_balancer::ClusterMark;
+
+    use super::*;
+
+    fn web() -> ServiceId {
+        ServiceId::new("shop", "web", "8e9b-12-34")
+    }
+
+    fn cluster(name: &str) -> ClusterView {
+        ClusterView {
+            name: name.into(),
+            marks: Marks::Known(ClusterMark::of("me")),
+            ..ClusterView::default()
+        }
+    }
+
+    fn directory(all: &[(&str, &str, &[&str])]) -> Directory {
+        let entries = all.iter().map(|(id, name, tags)| {
+            let entry = Entry {
+                name: (*name).to_owned(),
+                tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            };
+            ((*id).to_owned(), entry)
+        });
+        Directory::new(entries, [])
+    }
+
+    #[test]
+    fn whatever_bears_the_name_of_a_service_is_found() {
+        let mark = ClusterMark::of("me").to_string();
+        let directory = directory(&[
+            ("named", "kube_service_c_shop_web", &[]),
+            ("tagged", "mine", &["kept", "kube_service_c_shop_web"]),
+            ("legacy", "a8e9b1234", &[]),
+            ("former", "kube_service_old_c_shop_web", &[&mark]),
+            (
+                "used under the former name",
+                "mine",
+                &["kube_service_old_shop_web", &mark],
+            ),
+            ("another cluster's", "kube_service_d_shop_web", &[]),
+            ("another Service's", "kube_service_c_shop_web2", &[&mark]),
+            ("another namespace's", "kube_service_c_store_web", &[&mark]),
+            // Tags say nothing like that.
+            ("person's", "mine", &["a8e9b1234"]),
+        ]);
+        let found: Vec<_> = directory.marked_by(&web(), &cluster("c")).into_iter().collect();
+        assert_eq!(
+            found,
+            [
+                "former",
+                "legacy",
+                "named",
+                "tagged",
+                "used under the former name"
+            ]
+        );
+    }
+
+    #[test]
+    fn names_that_are_too_long_are_found_as_well() {
+        let mark = ClusterMark::of("me").to_string();
+        for length in 225..260 {
+            let (old, new) = ("x".repeat(length), "y".repeat(length));
+            let name = names::load_balancer(&old, &web());
+            let directory = directory(&[("a", &name, &[&mark]), ("b", "mine", &[])]);
+            let found = directory.marked_by(&web(), &cluster(&new));
+            // If nothing is left of the namespace, or if the cut is right between it and the name, nobody can tell.
+            let known = length < 241 && length != 236;
+            assert_eq!(names::is_tag_of(&name, &web()), known, "{length}: {name}");
+            assert_eq!(!found.is_empty(), known, "{length}: {name}");
+            let view = ServiceView {
+                id: web(),
+                ..ServiceView::default()
+            };
+            let key = directory.balancer_of(&view, &cluster(&new));
+            assert_eq!(matches!(key, Key::Balancer(_)), known, "{length}: {key:?}");
+            assert_eq!(directory.marked_by(&web(), &cluster(&old)).len(), 1, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_several_have_is_nobodys() {
+        let directory = directory(&[
+            ("a", "kube_service_c_shop_web", &[]),
+            ("b", "kube_service_c_shop_web", &[]),
+        ]);
+        let mut view = ServiceView {
+            id: web(),
+            ..ServiceView::default()
+        };
+        let key = directory.balancer_of(&view, &cluster("c"));
+        assert_eq!(key, Key::New("kube_service_c_shop_web".to_owned()));
+        // An id says which one.
+        view.annotations = [(note::LOAD_BALANCER_ID, "b")].into_iter().collect();
+        assert_eq!(
+            directory.balancer_of(&view, &cluster("c")),
+            Key::Balancer("b".to_owned())
+        );
+        assert_eq!(directory.marked_by(&web(), &cluster("c")).len(), 2);
     }
 }

@@ -15,14 +15,14 @@ use ccm_core::{
 };
 
 use super::{
-    desired::{Desired, Found, Inputs},
+    desired::{Desired, Found, Inputs, PortWish},
     directory::{Directory, Entry},
     features::{Capabilities, Version},
     fold::Reply,
     key::Key,
     model::Model,
     names,
-    observe::{Observed, Sight, Tree},
+    observe::{Branch, Observed, Sight, Tree, Twig},
     records::{FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, Provisioning, Rule, SecurityGroup},
     steps::{Change, Step},
 };
@@ -69,18 +69,21 @@ fn tree_text(tree: &Tree) -> String {
                 let monitor = twig
                     .monitor
                     .as_ref()
-                    .map(|monitor| (&monitor.kind, monitor.delay));
+                    .map(|monitor| (&monitor.name, &monitor.kind, monitor.delay));
                 format!(
-                    "{} {} {members:?} {monitor:?}",
-                    twig.pool.protocol, twig.pool.lb_algorithm
+                    "{} {} {} {members:?} {monitor:?}",
+                    twig.pool.name, twig.pool.protocol, twig.pool.lb_algorithm
                 )
             });
             format!(
-                "{} {} {:?} {:?} {twig:?}",
+                "{} {} {} {:?} {:?} {:?} {:?} {twig:?}",
                 branch.slot(),
+                listener.name,
                 listener.protocol,
                 listener.tags,
-                listener.connection_limit
+                listener.connection_limit,
+                listener.insert_headers,
+                listener.default_tls_container_ref,
             )
         })
         .collect();
@@ -88,11 +91,36 @@ fn tree_text(tree: &Tree) -> String {
     format!("{} {tags:?} {branches:?}", tree.balancer.name)
 }
 
+/// Whether the listener there is what the Service with this tag wants.
+fn right(branch: &Branch, port: &PortWish, tag: &String) -> bool {
+    let listener = &branch.listener;
+    let members = |twig: &Twig| {
+        let have: BTreeSet<_> = twig.members.iter().map(Member::identity).collect();
+        let want = port.members.as_ref().map(|members| {
+            let each = members.iter();
+            each.map(|member| (member.address.as_str(), member.port))
+                .collect::<BTreeSet<_>>()
+        });
+        want.is_none_or(|want| want == have)
+    };
+    let monitor = |twig: &Twig| {
+        let have = twig.monitor.as_ref().map(|monitor| monitor.kind.as_str());
+        have == port.monitor.map(|monitor| monitor.check.kind())
+    };
+    let pool = |twig: &Twig| twig.pool.protocol == port.pool_protocol && members(twig) && monitor(twig);
+    branch.twig.as_ref().is_some_and(pool)
+        && listener.protocol == port.protocol
+        && listener.tags.contains(tag)
+        && listener.connection_limit == Some(port.connection_limit)
+        && listener.default_tls_container_ref == port.tls
+        && listener.insert_headers.contains_key("X-Forwarded-For") == port.forwarded_for
+}
+
 impl Lawful for Model {
     type Truth = Truth;
     type Shape = Vec<String>;
 
-    fn view(&self, truth: &Truth, key: &Key, _: &[Joiner<Self>]) -> Observed {
+    fn view(&self, truth: &Truth, key: &Key, _: &[Joiner<Self>], cluster: &ClusterView) -> Observed {
         match key {
             Key::Balancer(_) | Key::New(_) => {
                 let trees = truth
@@ -111,8 +139,8 @@ impl Lawful for Model {
                     trees: trees.collect(),
                     floating: truth.floating.clone(),
                     external: true,
-                    cluster: "c".to_owned(),
-                    marks: marks(),
+                    cluster: cluster.name.to_string(),
+                    marks: cluster.marks.clone(),
                 })
             }
             Key::Group(name) => {
@@ -162,10 +190,7 @@ impl Lawful for Model {
             };
             (tree.balancer.id.clone(), entry)
         });
-        Directory {
-            balancers: balancers.collect(),
-            groups: truth.groups.iter().map(|group| group.name.clone()).collect(),
-        }
+        Directory::new(balancers, truth.groups.iter().map(|group| group.name.clone()))
     }
 
     fn inputs(&self, _: &Key, members: &[Joiner<Self>], _: &ClusterView) -> Gathered<Inputs> {
@@ -365,22 +390,8 @@ impl Lawful for Model {
                         found.push(format!("address of load balancer {name}"));
                     }
                     for port in &joined.ports {
-                        let right = tree.branch(port.slot).is_some_and(|branch| {
-                            let listener = &branch.listener;
-                            branch.twig.as_ref().is_some_and(|twig| {
-                                let have: BTreeSet<_> = twig.members.iter().map(Member::identity).collect();
-                                let want = port.members.as_ref().map(|members| {
-                                    let each = members.iter();
-                                    each.map(|member| (member.address.as_str(), member.port))
-                                        .collect::<BTreeSet<_>>()
-                                });
-                                twig.pool.protocol == port.pool_protocol
-                                    && want.is_none_or(|want| want == have)
-                                    && twig.monitor.is_some() == port.monitor.is_some()
-                            }) && listener.protocol == port.protocol
-                                && listener.tags.contains(&joined.who.tag)
-                                && listener.connection_limit == Some(port.connection_limit)
-                        });
+                        let is_right = |branch: &Branch| right(branch, port, &joined.who.tag);
+                        let right = tree.branch(port.slot).is_some_and(is_right);
                         if !right {
                             found.push(format!("listener {} of load balancer {name}", port.slot));
                         }

@@ -8,14 +8,14 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind,
-    load_balancer::{Claim, ClusterView, Effects, IpFamily, Ownership, ServiceId, ServiceView, World},
+    load_balancer::{Claim, ClusterView, Effects, IpFamily, ServiceId, ServiceView, World},
     plan::{Fact, Member, PartModel, Parts, Plan, Review, Standing, Stray, Told},
 };
 
 use super::{
     annotations::{self as note, Reader},
     desired::{self, Desired, Inputs},
-    directory::Directory,
+    directory::{Directory, Entry},
     fold::{self, Reply},
     holders,
     ingress::{self, HostnameRule},
@@ -121,26 +121,13 @@ impl PartModel for Model {
 
     fn parts(&self, service: &ServiceView, cluster: &ClusterView, directory: &Directory) -> Parts<Key> {
         let group = names::security_group(&service.id);
-        let tag = names::load_balancer(&cluster.name, &service.id);
-        let legacy = names::legacy_load_balancer(&service.id);
         let mut named = vec![directory.balancer_of(service, cluster)];
         if self.settings.conf.manage_security_groups {
             named.extend([Key::Group(group.clone()), Key::NodePorts]);
         }
-        let balancers = directory.balancers.iter();
-        let mut marked: Vec<_> = balancers
-            .filter(|(_, entry)| {
-                let former = || {
-                    let names = std::iter::once(&entry.name).chain(&entry.tags);
-                    let mut former = names.filter(|name| names::is_tag_of(name, &service.id));
-                    let tags = entry.tags.iter().map(String::as_str);
-                    former.next().is_some() && cluster.marks.judge(tags) == Ownership::Ours
-                };
-                entry.name == tag || entry.name == legacy || entry.tags.contains(&tag) || former()
-            })
-            .map(|(id, _)| Key::Balancer(id.clone()))
-            .collect();
-        if directory.groups.contains(&group) {
+        let balancers = directory.marked_by(&service.id, cluster).into_iter();
+        let mut marked: Vec<_> = balancers.map(|id| Key::Balancer(id.clone())).collect();
+        if directory.has_group(&group) {
             marked.extend([Key::Group(group), Key::NodePorts]);
         }
         Parts { named, marked }
@@ -154,7 +141,7 @@ impl PartModel for Model {
             .collect();
         // The tags of all Services, by the cluster's name in them.
         let mut known_tags: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-        let balancers = directory.balancers.iter().filter(|(id, entry)| {
+        let balancers = directory.balancers().filter(|(id, entry)| {
             let mut tags = entry
                 .tags
                 .iter()
@@ -173,11 +160,16 @@ impl PartModel for Model {
                     !tags.contains(tag)
                 })
         });
+        // Another cluster may use what we made; it tags it with its own name.
+        let used_by_us_alone = |entry: &Entry| {
+            let mut tags = entry.tags.iter().filter(|tag| names::is_service_tag(tag));
+            tags.all(|tag| names::cluster_of(tag) == Some(&*world.cluster.name))
+        };
         balancers
             .map(|(id, entry)| Stray {
                 key: Key::Balancer(id.clone()),
                 what: format!("load balancer {}", entry.name),
-                ours: entry.name.starts_with(names::SERVICE_PREFIX),
+                ours: entry.name.starts_with(names::SERVICE_PREFIX) && used_by_us_alone(entry),
             })
             .collect()
     }

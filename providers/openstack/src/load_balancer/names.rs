@@ -73,6 +73,24 @@ pub(crate) fn is_tag_of(tag: &str, service: &ServiceId) -> bool {
     is_service_tag(tag) && cluster_of(tag).is_some_and(|cluster| load_balancer(cluster, service) == tag)
 }
 
+/// Of which Service a name or tag speaks, whatever the cluster is called: what stands behind the cluster's name. An empty
+/// text if it may have been cut, so that it may be any Service's; `None` if it speaks of none.
+pub(crate) fn subject(tag: &str) -> Option<&str> {
+    /// Of what is cut no more bytes are missing at [`MAX`].
+    const CUT: usize = MAX - 3;
+    let rest = tag.strip_prefix(SERVICE_PREFIX)?;
+    let cluster = cluster_of(tag)?;
+    if tag.len() >= CUT {
+        return Some("");
+    }
+    rest.get(cluster.len()..)
+}
+
+/// The [subjects](subject) of all names and tags that may speak of this Service.
+pub(crate) fn subjects(service: &ServiceId) -> [String; 2] {
+    [format!("_{}_{}", service.namespace, service.name), String::new()]
+}
+
 /// The name of a Service's security group.
 pub(crate) fn security_group(service: &ServiceId) -> String {
     let ServiceId { namespace, name, uid } = service;

@@ -10,8 +10,8 @@ use ccm_core::{
     Result, async_trait,
     client::ProviderMetrics,
     load_balancer::{
-        Claim, LoadBalancers, MemberState, PartKey, PartPlan, PartReport, PartState, PartStatus, Request,
-        ServiceId, ServiceView, Survey,
+        Claim, LoadBalancers, MemberReport, MemberState, PartKey, PartPlan, PartReport, PartState,
+        PartStatus, Request, ServiceId, ServiceView, Survey,
     },
 };
 use parking_lot::Mutex;
@@ -99,7 +99,8 @@ impl ProviderMetrics for ReconcileMetrics {
 #[derive(Clone, Copy, Debug)]
 struct Work {
     since: Instant,
-    operation: &'static str,
+    /// `None`: nothing of it is done yet.
+    operation: Option<&'static str>,
 }
 
 /// Counts what is done to load balancers.
@@ -127,13 +128,13 @@ impl<L> Counted<L> {
         let part = report.renamed.as_ref().unwrap_or(&report.part);
         let mut all = self.under_way.lock();
         let before = all.remove(asked).or_else(|| all.remove(part));
-        let now = operation(report);
+        let known = before.and_then(|before| before.operation);
         let work = Work {
             since: before.map_or(began, |before| before.since),
-            // What was more than following nodes stays so.
-            operation: match before {
-                Some(before) if now == UPDATE => before.operation,
-                _ => now,
+            operation: match operation(report) {
+                // What was more than following nodes stays so.
+                Some(UPDATE) => known.or(Some(UPDATE)),
+                now => now.or(known),
             },
         };
         let (worked, ok) = match &report.state {
@@ -142,31 +143,36 @@ impl<L> Counted<L> {
                 return;
             }
             PartState::Done => {
-                let held = |state: &MemberState| matches!(state, MemberState::Held(_));
-                (true, !report.members.iter().any(|member| held(&member.state)))
+                let mut states = report.members.iter().map(|member| &member.state);
+                let waits = states.clone().all(|state| matches!(state, MemberState::Kept(_)));
+                let held = states.any(|state| matches!(state, MemberState::Held(_)));
+                // Who only waits for other parts costs nothing here yet.
+                (!waits || !report.steps.is_empty(), !held)
             }
             PartState::Blocked(_) | PartState::Failed(_) => (true, false),
         };
         drop(all);
         if worked {
-            self.metrics.ended(work.operation, work.since.elapsed(), ok);
+            // Nothing was to be done: it was looked whether all is as it should be.
+            let operation = work.operation.unwrap_or(ENSURE);
+            self.metrics.ended(operation, work.since.elapsed(), ok);
         }
     }
 }
 
-/// What the pass was for, by what it did.
-fn operation(report: &PartReport) -> &'static str {
-    let gone = |state: &MemberState| matches!(state, MemberState::Left);
-    let deletes = |sentence: &str| sentence.starts_with("delete load balancer");
-    let steps = || report.steps.iter();
-    if steps().any(|step| deletes(&step.text.sentence))
-        || (!report.members.is_empty() && report.members.iter().all(|member| gone(&member.state)))
-    {
-        DELETE
-    } else if steps().next().is_some() && steps().all(|step| step.text.sentence.contains("member")) {
-        UPDATE
+/// What the pass was for, by what it did; `None` if it did nothing.
+fn operation(report: &PartReport) -> Option<&'static str> {
+    let sentences = || report.steps.iter().map(|step| step.text.sentence.as_str());
+    let left = |member: &MemberReport| matches!(member.state, MemberState::Left);
+    let gone = !report.members.is_empty() && report.members.iter().all(left);
+    if gone || sentences().any(|sentence| sentence.starts_with("delete load balancer")) {
+        Some(DELETE)
+    } else if sentences().next().is_none() {
+        None
+    } else if sentences().all(|sentence| sentence.contains("member")) {
+        Some(UPDATE)
     } else {
-        ENSURE
+        Some(ENSURE)
     }
 }
 

@@ -71,6 +71,39 @@ async fn one_service_is_made_with_few_reads() {
 }
 
 #[tokio::test]
+async fn a_service_that_goes_costs_a_page_of_each_kind_that_decides_and_no_look_at_what_goes_with_it() {
+    let mut stage = Stage::new(6, GROUPS).await;
+    stage.services = services(1);
+    stage.settle().await;
+    stage.restart().await;
+    stage.settle().await;
+    stage.service("web-0").deleting = true;
+    stage.ask = changed();
+    calls(&stage);
+    stage.run_through().await;
+    let counted = calls(&stage);
+    let expected = BTreeMap::from([
+        // Whether other Services or clusters use it.
+        ("loadbalancer_list", 1),
+        // Whether its floating address is ours.
+        ("floating_ip_list", 1),
+        ("security_group_list", 1),
+        // Which ports have the group.
+        ("port_list", 1),
+        // Whether it is gone.
+        ("loadbalancer_get", 1),
+        ("floating_ip_delete", 1),
+        ("loadbalancer_delete", 1),
+        ("security_group_delete", 1),
+        ("port_update", 6),
+    ]);
+    assert_eq!(counted, expected);
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert!(stage.services.is_empty() && stage.balancers().is_empty());
+}
+
+#[tokio::test]
 async fn a_node_that_joins_is_read_once_for_all_services() {
     let mut stage = Stage::new(2, GROUPS).await;
     stage.services = services(4);

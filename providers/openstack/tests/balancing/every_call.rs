@@ -7,8 +7,9 @@ use ccm_testbed::picture::Picture;
 
 use crate::stage::{Stage, annotate, service};
 
-/// With so little patience that an answer that never comes is soon given up.
-const CONFIG: &str =
+const CONFIG: &str = "manage-security-groups = true\ncreate-monitor = true";
+/// With so little patience that an answer that never comes is soon given up. On a busy machine others are late, too.
+const IMPATIENT: &str =
     "manage-security-groups = true\ncreate-monitor = true\n[Metadata]\nrequest-timeout = 400ms";
 
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +19,8 @@ enum Turn {
     Goes,
 }
 
-async fn before(turn: Turn) -> Stage {
-    let mut stage = Stage::new(2, CONFIG).await;
+async fn before(turn: Turn, config: &str) -> Stage {
+    let mut stage = Stage::new(2, config).await;
     stage.services.push(service("web", &[80, 443, 8080]));
     if !matches!(turn, Turn::Comes) {
         stage.settle().await;
@@ -61,14 +62,18 @@ fn throttled() -> Action {
 
 /// Lets each call fail once, if it is one that can fail so, and compares the end with the end without a failure.
 async fn each(turn: Turn, action: Action, applies: fn(&str, &str) -> bool) {
-    let mut calm = before(turn).await;
+    let config = match action {
+        Action::CommitThenHang => IMPATIENT,
+        _ => CONFIG,
+    };
+    let mut calm = before(turn, config).await;
     calm.settle().await;
     assert_eq!(calm.complaints(), [""; 0]);
     let expected = Picture::of(&calm.sim, &[]);
     let calls = calm.sim.calls();
     let mut played = 0;
     for nth in 1..=calls.len() {
-        let mut stage = before(turn).await;
+        let mut stage = before(turn, config).await;
         // Another cloud has other ids; of what the calls are about only the number is the same.
         let call = &calls[nth - 1];
         if !applies(call.service, &call.method) {

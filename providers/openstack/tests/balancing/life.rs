@@ -1,5 +1,7 @@
 //! A load balancer comes, changes and goes.
 
+use ccm_testbed::picture::Picture;
+
 use crate::stage::{ADDRESS, ID, INTERNAL, KEEP, Stage, annotate, service};
 
 const GROUPS: &str = "manage-security-groups = true\ncreate-monitor = true";
@@ -171,4 +173,27 @@ async fn a_shared_load_balancer_outlives_its_owner() {
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
     assert!(stage.balancers().is_empty() && stage.services.is_empty());
+}
+
+#[tokio::test]
+async fn a_service_deleted_while_nobody_ran_leaves_nothing() {
+    for conf in [
+        GROUPS,
+        "",
+        "manage-security-groups = true\ncascade-delete = false",
+    ] {
+        let mut stage = Stage::new(2, conf).await;
+        stage.services.push(service("stays", &[81]));
+        stage.settle().await;
+        let before = Picture::of(&stage.sim, &[]);
+        stage.services.push(service("web", &[80, 443]));
+        stage.settle().await;
+        assert_eq!(stage.balancers().len(), 2, "{conf}");
+        stage.service("web").deleting = true;
+        stage.restart().await;
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0], "{conf}");
+        assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None, "{conf}");
+        assert_eq!(stage.services.len(), 1, "{conf}");
+    }
 }

@@ -5,8 +5,10 @@ mod broken;
 #[path = "../cloud/mod.rs"]
 mod cloud;
 mod cost;
+mod counts;
 mod every_call;
 mod features;
+mod floating;
 mod hands;
 mod life;
 mod naming;

@@ -1,6 +1,6 @@
 //! Where load balancers, their addresses and their members are; and security groups that come and go.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use ccm_core::{AddressType, NodeAddress, load_balancer::IpFamily};
 use ccm_sim::{
@@ -141,6 +141,34 @@ async fn nodes_by_their_labels() {
     annotate(stage.service("web"), &note("node-selector"), Some(""));
     stage.settle().await;
     assert_eq!(stage.balancers()[0].members.len(), 2);
+
+    // A label comes, changes and goes: members follow, without a look at the cloud.
+    annotate(
+        stage.service("web"),
+        &note("node-selector"),
+        Some("pool=edge, fast"),
+    );
+    stage.settle().await;
+    assert!(stage.balancers()[0].members.is_empty());
+    for (labels, members) in [
+        (&[("pool", "edge"), ("fast", "")][..], 1),
+        (&[("pool", "edge")], 0),
+        (&[("pool", "edge"), ("fast", "yes"), ("more", "x")], 1),
+        (&[("pool", "core"), ("fast", "yes")], 0),
+    ] {
+        let node = &mut stage.nodes[1];
+        let mut view = (*node.view).clone();
+        view.labels = labels.iter().copied().collect();
+        node.view = Arc::new(view);
+        stage.sim.clear_calls();
+        stage.settle().await;
+        let found = stage.balancers().remove(0).members;
+        assert_eq!(found.len(), members, "{labels:?}");
+        assert!(found.iter().all(|member| member.name == "node-1"), "{found:?}");
+        let (writes, reads) = stage.cost();
+        // Reads: until the load balancer is ready again, and the list that is replaced.
+        assert!(writes == 1 && reads <= 2, "{:?}", stage.sim.call_counts());
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Several Services and one load balancer.
 
+use ccm_core::Freshness;
 use ccm_testbed::picture::Picture;
 use serde_json::json;
 
@@ -279,4 +280,41 @@ async fn what_a_person_made_on_their_load_balancer_survives_everything() {
     stage.settle().await;
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&foreign), None);
     assert!(stage.service("web").finalizers.is_empty());
+}
+
+#[tokio::test]
+async fn a_load_balancer_that_another_cluster_uses_outlives_our_last_service() {
+    let mut stage = Stage::new(1, "manage-security-groups = true").await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    let balancer = stage.balancers().remove(0).loadbalancer;
+    let other = "kube_service_elsewhere_shop_api";
+    // Added while our listing is young, and so is the question whether the load balancer may go.
+    let mut all = tags(&stage, &balancer.id);
+    all.push(other.to_owned());
+    let patch = json!({"tags": all});
+    stage
+        .sim
+        .patch_object(&balancer.id, patch.as_object().unwrap())
+        .unwrap();
+    let body = json!({
+        "loadbalancer_id": balancer.id, "name": format!("listener_0_{other}"), "protocol": "TCP",
+        "protocol_port": 8443, "tags": [other],
+    });
+    Hands::of(&stage.sim)
+        .await
+        .make("listeners", "listener", body)
+        .await;
+    stage.ask.freshness = Freshness::now();
+    stage.service("web").deleting = true;
+    stage.run_through().await;
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert!(stage.services.is_empty());
+    assert_eq!(listeners(&stage, &balancer.id), [8443]);
+    let left = tags(&stage, &balancer.id);
+    assert!(
+        left.contains(&other.to_owned()) && !left.contains(&balancer.name),
+        "{left:?}"
+    );
 }

@@ -1,17 +1,23 @@
 //! A cluster on the simulated cloud, and what the service controller does with it.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use ccm_core::{
     AddressType, Cloud, Freshness, Labels, NodeAddress, NodeView, Priority,
+    client::ClientMetrics,
     load_balancer::{
-        Ask, ClusterMark, ClusterView, Marks, MemberState, NodeSet, PartReport, PartState, Protocol, Request,
-        ServiceId, ServiceNode, ServicePort, ServiceView, World,
+        Ask, ClusterMark, ClusterView, Marks, MemberState, NodeSet, PartKey, PartReport, PartState, Protocol,
+        Request, ServiceId, ServiceNode, ServicePort, ServiceView, World,
     },
 };
 use ccm_sim::openstack::{AppCredentialSpec, BalancerState, Config, OpenStack, ServerSpec, UserSpec};
+use prometheus_client::registry::Registry;
 
-use crate::cloud::build;
+use crate::cloud::{build, context, provider};
 
 pub(crate) const ID: &str = "loadbalancer.openstack.org/load-balancer-id";
 pub(crate) const ADDRESS: &str = "loadbalancer.openstack.org/load-balancer-address";
@@ -142,6 +148,15 @@ impl Stage {
         self.cloud = build(&self.conf).await.unwrap();
     }
 
+    /// A new process whose metrics are in this registry.
+    pub(crate) async fn watched(&mut self) -> Registry {
+        let mut registry = Registry::default();
+        let (_directory, mut context) = context(&self.conf);
+        context.metrics = ClientMetrics::register(&mut registry);
+        self.cloud = (provider().build)(context).await.unwrap();
+        registry
+    }
+
     /// A new process with other credentials.
     pub(crate) async fn restart_as(&mut self, credentials: &str) {
         let (_, settings) = self.conf.split_once("[LoadBalancer]").unwrap();
@@ -179,8 +194,24 @@ impl Stage {
         }
     }
 
+    /// Runs every part, the last one first, and then what they say comes next: as the controller does, for which all
+    /// parts of a Service that goes are due at once.
+    pub(crate) async fn run_through(&mut self) {
+        let request = self.request();
+        let balancers = self.cloud.load_balancers().unwrap();
+        let survey = balancers.survey(&request).await.unwrap();
+        let mut due: VecDeque<_> = survey.parts.into_iter().rev().collect();
+        self.reports.clear();
+        while let Some(part) = due.pop_front() {
+            let report = run(&*self.cloud, &part, &request).await;
+            due.extend(report.next.iter().cloned());
+            self.reports.push(report);
+        }
+    }
+
     /// Runs every part until nothing more happens, and writes what is said into the Services.
     pub(crate) async fn settle(&mut self) {
+        let mut failures = 0;
         for _ in 0..60 {
             let request = self.request();
             let balancers = self.cloud.load_balancers().unwrap();
@@ -188,14 +219,12 @@ impl Stage {
             let mut moved = false;
             self.reports.clear();
             for part in &survey.parts {
-                let mut report = balancers.run(part, &request).await;
-                while let PartState::Parked { until, .. } = report.state {
-                    moved = true;
-                    pass(until.saturating_duration_since(tokio::time::Instant::now())).await;
-                    let part = report.renamed.as_ref().unwrap_or(part);
-                    report = balancers.run(part, &request).await;
-                }
-                moved |= report.pass_steps > 0 || !report.next.is_empty() || report.renamed.is_some();
+                let report = run(&*self.cloud, part, &request).await;
+                failures += u32::from(matches!(report.state, PartState::Failed(_)));
+                // What fails again and again goes nowhere.
+                moved |= (report.pass_steps > 0 && failures < 10)
+                    || !report.next.is_empty()
+                    || report.renamed.is_some();
                 self.reports.push(report);
             }
             let mut gone = Vec::new();
@@ -289,4 +318,18 @@ pub(crate) async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();
+}
+
+/// Runs a part until it does not wait for the cloud any more.
+async fn run(cloud: &dyn Cloud, part: &PartKey, request: &Request) -> PartReport {
+    let balancers = cloud.load_balancers().unwrap();
+    let mut part = part.clone();
+    loop {
+        let report = balancers.run(&part, request).await;
+        let PartState::Parked { until, .. } = report.state else {
+            return report;
+        };
+        pass(until.saturating_duration_since(tokio::time::Instant::now())).await;
+        part = report.renamed.unwrap_or(part);
+    }
 }

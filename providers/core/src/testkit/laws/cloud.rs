@@ -86,6 +86,8 @@ struct State<L: Lawful> {
     polls: HashMap<String, (u8, L::Reply)>,
     /// Whom a part last concerned: leftovers are found by the members' names.
     members: HashMap<L::Key, Vec<Member<L>>>,
+    /// The cluster for which it was last asked.
+    cluster: ClusterView,
     dead: bool,
     rude: Option<String>,
     destroyed: Option<String>,
@@ -107,6 +109,7 @@ impl<L: Lawful> MemoryCloud<L> {
                 done: Vec::new(),
                 polls: HashMap::new(),
                 members: HashMap::new(),
+                cluster: ClusterView::default(),
                 dead: false,
                 rude: None,
                 destroyed: None,
@@ -188,7 +191,7 @@ impl<L: Lawful> MemoryCloud<L> {
                 .destroyed
                 .get_or_insert_with(|| format!("{key}: `{step}` was sent although members stay"));
         }
-        let mut view = self.model.view(&state.truth, key, members);
+        let mut view = self.model.view(&state.truth, key, members, &state.cluster);
         self.model.fold(key, step, Some(&reply), &mut view);
         self.model.store(&mut state.truth, key, view);
         let after = self.model.foreign(&state.truth);
@@ -252,13 +255,17 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
     ) -> Result<Gathered<L::Inputs>> {
         self.live().await;
         // Asked in every pass, also in one that goes on with what it saw before.
-        self.state.lock().members.insert(key.clone(), members.to_vec());
+        let mut state = self.state.lock();
+        state.members.insert(key.clone(), members.to_vec());
+        state.cluster.clone_from(cluster);
+        drop(state);
         Ok(self.model.inputs(key, members, cluster))
     }
 
     async fn observe(&self, key: &L::Key, members: &[Member<L>], _: Ask) -> Result<L::Observed> {
         self.live().await;
-        Ok(self.model.view(&self.state.lock().truth, key, members))
+        let state = self.state.lock();
+        Ok(self.model.view(&state.truth, key, members, &state.cluster))
     }
 
     async fn send(

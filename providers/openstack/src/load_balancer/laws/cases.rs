@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use ccm_core::{
     AddressType, Labels, NodeAddress, NodeView,
     load_balancer::{
-        ClusterMark, ClusterView, NodeSet, ServiceId, ServiceNode, ServicePort, ServiceView, World,
+        ClusterMark, ClusterView, NodeSet, Protocol, ServiceId, ServiceNode, ServicePort, ServiceView, World,
     },
     testkit::laws::{Case, weather},
 };
@@ -25,14 +25,52 @@ use crate::{
 
 const SERVICES: usize = 3;
 const NODES: usize = 2;
-const PORTS: [u16; 2] = [80, 443];
+/// What Services may ask for. TCP and UDP may have the same number.
+const PORTS: [(Protocol, u16); 4] = [
+    (Protocol::Tcp, 80),
+    (Protocol::Tcp, 443),
+    (Protocol::Udp, 443),
+    (Protocol::Sctp, 80),
+];
+/// The cluster's name at first, and the one that it may get.
+const CLUSTERS: [&str; 2] = ["c", "new_c"];
+/// Containers of certificates.
+const CERTIFICATES: [&str; 2] = ["containers/one", "containers/two"];
 
 fn id(index: usize) -> ServiceId {
     ServiceId::new("n", format!("s{index}"), format!("u{index}"))
 }
 
+/// The tag of a Service under the cluster's first name, as everything that is there bears it, but for some.
 fn tag(index: usize) -> String {
-    names::load_balancer("c", &id(index))
+    tag_in(CLUSTERS[0], index)
+}
+
+fn tag_in(cluster: &str, index: usize) -> String {
+    names::load_balancer(cluster, &id(index))
+}
+
+fn node_port(protocol: Protocol, port: u16) -> u16 {
+    let base = match protocol {
+        Protocol::Tcp => 30000,
+        Protocol::Udp => 31000,
+        Protocol::Sctp => 32000,
+    };
+    base + port
+}
+
+/// What is to be done with connections beside passing them on. Some of it Octavia can not do for every protocol.
+fn manner() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
+    prop_oneof![
+        8 => Just(vec![]),
+        2 => Just(vec![(note::X_FORWARDED_FOR, "true")]),
+        2 => proptest::sample::select(CERTIFICATES.to_vec())
+            .prop_map(|secret| vec![(note::TLS_CONTAINER_REF, secret)]),
+        1 => Just(vec![(note::X_FORWARDED_FOR, "true"), (note::TLS_CONTAINER_REF, CERTIFICATES[0])]),
+        1 => Just(vec![(note::PROXY_PROTOCOL, "true")]),
+        1 => Just(vec![(note::PROXY_PROTOCOL, "v2")]),
+        1 => Just(vec![(note::PROXY_PROTOCOL, "v2"), (note::TLS_CONTAINER_REF, CERTIFICATES[0])]),
+    ]
 }
 
 fn service(index: usize) -> impl Strategy<Value = Option<ServiceView>> {
@@ -46,17 +84,19 @@ fn service(index: usize) -> impl Strategy<Value = Option<ServiceView>> {
         proptest::bool::weighted(0.3),
         proptest::bool::weighted(0.3),
         proptest::bool::weighted(0.2),
-        proptest::bool::weighted(0.2),
     );
-    let some = (subsequence(PORTS.to_vec(), 1..=2), balancer, flags, life).prop_map(
-        move |(ports, balancer, (internal, keep, forwarded, broken), life)| {
+    let some = (
+        subsequence(PORTS.to_vec(), 1..=2),
+        balancer,
+        flags,
+        manner(),
+        life,
+    )
+        .prop_map(move |(ports, balancer, (internal, keep, broken), manner, life)| {
             let mut annotations = BTreeMap::new();
             annotations.extend(balancer.map(|id| (note::LOAD_BALANCER_ID, id)));
-            for (on, key) in [
-                (internal, note::INTERNAL),
-                (keep, note::KEEP_FLOATING_IP),
-                (forwarded, note::X_FORWARDED_FOR),
-            ] {
+            annotations.extend(manner.into_iter().map(|(key, value)| (key, value.to_owned())));
+            for (on, key) in [(internal, note::INTERNAL), (keep, note::KEEP_FLOATING_IP)] {
                 if on {
                     annotations.insert(key, "true".to_owned());
                 }
@@ -75,16 +115,16 @@ fn service(index: usize) -> impl Strategy<Value = Option<ServiceView>> {
                 deleting: life == 1,
                 ports: ports
                     .iter()
-                    .map(|port| ServicePort {
+                    .map(|(protocol, port)| ServicePort {
+                        protocol: *protocol,
                         port: *port,
-                        node_port: 30000 + port,
+                        node_port: node_port(*protocol, *port),
                         ..ServicePort::default()
                     })
                     .collect(),
                 ..ServiceView::default()
             }
-        },
-    );
+        });
     prop_oneof![1 => Just(None), 5 => some.prop_map(Some)]
 }
 
@@ -95,7 +135,8 @@ fn address(node: usize) -> String {
 fn world() -> impl Strategy<Value = World> {
     let services = (0..SERVICES).map(service).collect::<Vec<_>>();
     let nodes = vec(option::weighted(0.9, proptest::bool::weighted(0.9)), NODES);
-    (services, nodes).prop_map(|(services, nodes)| {
+    let cluster = prop_oneof![3 => Just(CLUSTERS[0]), 1 => Just(CLUSTERS[1])];
+    (services, nodes, cluster).prop_map(|(services, nodes, cluster)| {
         let nodes = nodes.into_iter().enumerate().filter_map(|(index, eligible)| {
             Some(ServiceNode {
                 view: Arc::new(NodeView {
@@ -110,7 +151,7 @@ fn world() -> impl Strategy<Value = World> {
         World {
             services: services.into_iter().flatten().map(Arc::new).collect(),
             cluster: ClusterView {
-                name: "c".into(),
+                name: cluster.into(),
                 marks: marks(),
                 nodes: nodes.collect::<NodeSet>(),
             },
@@ -118,32 +159,63 @@ fn world() -> impl Strategy<Value = World> {
     })
 }
 
+/// Protocols of listeners, each with those of its pools, the right one first.
+const PROTOCOLS: [(&str, &[&str]); 5] = [
+    ("TCP", &["TCP", "PROXY", "PROXYV2"]),
+    ("HTTP", &["HTTP", "PROXY"]),
+    ("TERMINATED_HTTPS", &["HTTP", "PROXYV2"]),
+    ("UDP", &["UDP"]),
+    ("SCTP", &["SCTP"]),
+];
+
+fn transport(protocol: &str) -> Protocol {
+    match protocol {
+        "UDP" => Protocol::Udp,
+        "SCTP" => Protocol::Sctp,
+        _ => Protocol::Tcp,
+    }
+}
+
 fn branch() -> impl Strategy<Value = Branch> {
     let owner = prop_oneof![4 => (0..SERVICES).prop_map(Some), 1 => Just(None)];
     let members = subsequence((0..NODES + 1).collect::<Vec<_>>(), 0..=NODES);
-    (
+    let pool = (members, option::weighted(0.5, "TCP|UDP-CONNECT|SCTP"), 0..6_usize);
+    let listener = (
         proptest::sample::select(vec![80_u16, 443, 9000]),
-        owner,
-        proptest::bool::weighted(0.8),
-        option::weighted(0.8, (members, proptest::bool::ANY, proptest::bool::weighted(0.8))),
+        prop_oneof![5 => Just(0), 2 => 1..PROTOCOLS.len()],
         prop_oneof![3 => Just(-1_i64), 1 => Just(5)],
-    )
-        .prop_map(|(port, owner, tcp, pool, limit)| {
-            let protocol = if tcp { "TCP" } else { "HTTP" };
+        option::weighted(0.8, proptest::sample::select(CERTIFICATES.to_vec())),
+        proptest::bool::weighted(0.3),
+    );
+    (listener, owner, option::weighted(0.8, pool)).prop_map(
+        |((port, protocol, limit, certificate, forwards), owner, pool)| {
+            let (protocol, pools) = PROTOCOLS[protocol];
+            let transport = transport(protocol);
+            let place = format!("{}-{port}", transport.as_str().to_lowercase());
+            let header = ("X-Forwarded-For".to_owned(), "true".to_owned());
             Branch {
                 listener: Listener {
-                    id: format!("listener-{port}"),
-                    name: if owner.is_some() { "listener_0_x" } else { "mine" }.to_owned(),
+                    id: format!("listener-{place}"),
+                    name: match owner {
+                        Some(owner) => names::listener(0, &tag(owner)),
+                        None => "mine".to_owned(),
+                    },
                     protocol: protocol.to_owned(),
                     protocol_port: port,
                     connection_limit: Some(limit),
                     tags: owner.map(tag).into_iter().collect(),
+                    insert_headers: forwards.then_some(header).into_iter().collect(),
+                    default_tls_container_ref: certificate
+                        .filter(|_| protocol == "TERMINATED_HTTPS")
+                        .unwrap_or_default()
+                        .to_owned(),
                     ..Listener::default()
                 },
-                twig: pool.map(|(members, monitored, same)| Twig {
+                twig: pool.map(|(members, monitor, kind)| Twig {
                     pool: Pool {
-                        id: format!("pool-{port}"),
-                        protocol: if same { protocol } else { "PROXY" }.to_owned(),
+                        id: format!("pool-{place}"),
+                        name: owner.map(|owner| names::pool(0, &tag(owner))).unwrap_or_default(),
+                        protocol: pools.get(kind).unwrap_or(&pools[0]).to_string(),
                         lb_algorithm: "ROUND_ROBIN".to_owned(),
                         ..Pool::default()
                     },
@@ -153,14 +225,17 @@ fn branch() -> impl Strategy<Value = Branch> {
                             id: format!("member-{node}"),
                             name: format!("node{node}"),
                             address: address(node),
-                            protocol_port: 30000 + port,
+                            protocol_port: node_port(transport, port),
                             weight: Some(1),
                             ..Member::default()
                         })
                         .collect(),
-                    monitor: monitored.then(|| Monitor {
-                        id: format!("monitor-{port}"),
-                        kind: "TCP".to_owned(),
+                    monitor: monitor.map(|kind| Monitor {
+                        id: format!("monitor-{place}"),
+                        name: owner
+                            .map(|owner| names::monitor(0, &tag(owner)))
+                            .unwrap_or_default(),
+                        kind,
                         delay: 7,
                         timeout: 3,
                         max_retries: 1,
@@ -169,14 +244,15 @@ fn branch() -> impl Strategy<Value = Branch> {
                     }),
                 }),
             }
-        })
+        },
+    )
 }
 
 fn branches() -> impl Strategy<Value = Vec<Branch>> {
     vec(branch(), 0..3).prop_map(|branches| {
         let by_port: BTreeMap<_, _> = branches
             .into_iter()
-            .map(|branch| (branch.listener.protocol_port, branch))
+            .map(|branch| (branch.slot(), branch))
             .collect();
         by_port.into_values().collect()
     })
@@ -242,7 +318,7 @@ fn floating() -> impl Strategy<Value = Vec<FloatingIp>> {
                 floating_ip_address: format!("192.0.2.{index}"),
                 port_id: at.map(|at| format!("vip-{at}")).unwrap_or_default(),
                 description: if ours && at != Some("users") {
-                    names::floating_ip_description("c", &id(index))
+                    names::floating_ip_description(CLUSTERS[0], &id(index))
                 } else {
                     "somebody's".to_owned()
                 },

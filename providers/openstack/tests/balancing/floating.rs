@@ -1,0 +1,303 @@
+//! Where floating addresses come from.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ccm_core::load_balancer::ServiceView;
+use ccm_sim::{
+    Action, Fault,
+    openstack::{NetworkSpec, RouterSpec, SubnetSpec},
+};
+
+use crate::{
+    features::{cloud, note, notes, quiet},
+    stage::{ADDRESS, Stage, annotate, service},
+};
+
+/// Subnets of the external network `public`, whose own one is 203.0.113.0/24: name, range, tags.
+const SUBNETS: [(&str, &str, &[&str]); 4] = [
+    ("red-1", "198.51.100.0/26", &["dmz"]),
+    ("red-2", "198.51.100.64/26", &["dmz", "fast"]),
+    ("blue", "198.51.100.128/26", &["fast"]),
+    // Room for one address beside the gateway's.
+    ("tiny-1", "198.51.100.192/30", &[]),
+];
+const FAILED: &str = "LoadBalancerExternalNetworkSearchFailed";
+const FORCED: &str = "LoadBalancerForcedInternal";
+
+fn subnet(stage: &Stage, network: &str, (name, range, tags): (&str, &str, &[&str])) -> String {
+    let subnet = SubnetSpec {
+        name: name.to_owned(),
+        cidr: Some(range.parse().unwrap()),
+        tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+        ..SubnetSpec::default()
+    };
+    stage.sim.create_subnet(network, &subnet).unwrap()
+}
+
+/// A cloud with these subnets; their ids by name.
+async fn stage() -> (Stage, BTreeMap<&'static str, String>) {
+    let stage = cloud("", |_| {}).await;
+    let ids = SUBNETS.map(|one| (one.0, subnet(&stage, "public", one)));
+    (stage, ids.into())
+}
+
+/// Another external network that the nodes' one is connected to; its id and its subnet's.
+fn other_network(stage: &Stage) -> (String, String) {
+    let network = NetworkSpec {
+        name: "elsewhere".to_owned(),
+        external: true,
+        ..NetworkSpec::default()
+    };
+    let network = stage.sim.create_network(&network).unwrap();
+    let subnet = subnet(stage, &network, ("elsewhere", "192.0.2.0/24", &[]));
+    let router = RouterSpec {
+        name: "second".to_owned(),
+        gateway: Some("elsewhere".to_owned()),
+        networks: vec!["private".to_owned()],
+        without_ports: true,
+        ..RouterSpec::default()
+    };
+    stage.sim.create_router(&router).unwrap();
+    (network, subnet)
+}
+
+/// In which of the subnets an address is.
+fn place(address: &str) -> &'static str {
+    let address: IpAddr = address.parse().unwrap();
+    let within = |range: &str| range.parse::<ipnet::IpNet>().unwrap().contains(&address);
+    let found = SUBNETS.iter().find(|(_, range, _)| within(range));
+    found.map_or_else(
+        || {
+            if within("203.0.113.0/24") {
+                "public"
+            } else {
+                "nowhere"
+            }
+        },
+        |(name, ..)| name,
+    )
+}
+
+/// Makes a Service with these annotations, and says where its address is from. It is gone afterwards.
+async fn serve(stage: &mut Stage, annotations: &[(&str, &str)]) -> &'static str {
+    stage.services = vec![asking(annotations)];
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0], "{annotations:?}");
+    let place = place(&stage.address("web"));
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert!(stage.services.is_empty(), "{:?}", stage.complaints());
+    place
+}
+
+fn asking(annotations: &[(&str, &str)]) -> ServiceView {
+    let mut web = service("web", &[80]);
+    for (name, value) in annotations {
+        annotate(&mut web, &note(name), Some(value));
+    }
+    web
+}
+
+#[tokio::test]
+async fn subnets_by_id_name_and_tags() {
+    let (mut stage, ids) = stage().await;
+    for (annotations, expected) in [
+        (vec![("floating-subnet-id", ids["blue"].as_str())], "blue"),
+        (vec![("floating-subnet", "blu*")], "blue"),
+        (vec![("floating-subnet", "red-[2-9]")], "red-2"),
+        (
+            vec![
+                ("floating-subnet", "~red-[0-9]+"),
+                ("floating-subnet-tags", "fast"),
+            ],
+            "red-2",
+        ),
+        (vec![("floating-subnet", "!~(red|tiny|public).*")], "blue"),
+        (vec![("floating-subnet-tags", "&dmz,fast")], "red-2"),
+        (
+            vec![("floating-subnet", "!red-*"), ("floating-subnet-tags", "fast")],
+            "blue",
+        ),
+        (
+            vec![
+                ("floating-subnet-tags", "!&dmz,fast"),
+                ("floating-subnet", "red-*"),
+            ],
+            "red-1",
+        ),
+        // An id says more than a name.
+        (
+            vec![
+                ("floating-subnet", "red-1"),
+                ("floating-subnet-id", ids["blue"].as_str()),
+            ],
+            "blue",
+        ),
+    ] {
+        assert_eq!(serve(&mut stage, &annotations).await, expected, "{annotations:?}");
+    }
+}
+
+#[tokio::test]
+async fn class_annotations_and_config_name_subnets_in_this_order() {
+    let (mut stage, ids) = stage().await;
+    let conf = format!(
+        "floating-subnet = red-1\n\
+         [LoadBalancerClass \"tagged\"]\nfloating-subnet-tags = &dmz,fast\n\
+         [LoadBalancerClass \"blue\"]\nfloating-subnet-id = {}\n\
+         [LoadBalancerClass \"plain\"]\n",
+        ids["blue"]
+    );
+    stage.configure(&conf);
+    stage.restart().await;
+    let wish = ("floating-subnet", "red-2");
+    for (annotations, expected) in [
+        (vec![], "red-1"),
+        (vec![wish], "red-2"),
+        (vec![("class", "plain")], "red-1"),
+        (vec![("class", "plain"), wish], "red-2"),
+        (vec![("class", "tagged")], "red-2"),
+        (vec![("class", "blue"), wish], "blue"),
+    ] {
+        assert_eq!(serve(&mut stage, &annotations).await, expected, "{annotations:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_network_by_annotation_or_class_whose_subnet_it_has_to_be() {
+    let (mut stage, ids) = stage().await;
+    let (network, subnet) = other_network(&stage);
+    stage.configure(&format!(
+        "[LoadBalancerClass \"elsewhere\"]\nfloating-network-id = {network}\nfloating-subnet = else*\n"
+    ));
+    stage.restart().await;
+    let by_network = ("floating-network-id", network.as_str());
+    for annotations in [
+        vec![by_network],
+        vec![by_network, ("floating-subnet-id", subnet.as_str())],
+        vec![("class", "elsewhere")],
+    ] {
+        stage.services = vec![asking(&annotations)];
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0], "{annotations:?}");
+        assert!(
+            stage.address("web").starts_with("192.0.2."),
+            "{}",
+            stage.address("web")
+        );
+        // What is attached stays, whatever is asked for later.
+        let address = stage.address("web");
+        annotate(stage.service("web"), &note("floating-network-id"), None);
+        annotate(stage.service("web"), &note("floating-subnet-id"), None);
+        stage.settle().await;
+        assert_eq!(stage.address("web"), address);
+        quiet(&mut stage).await;
+        stage.service("web").deleting = true;
+        stage.settle().await;
+    }
+    stage.services = vec![asking(&[by_network, ("floating-subnet-id", &ids["blue"])])];
+    stage.settle().await;
+    let complaints = stage.complaints().join("\n");
+    assert!(complaints.contains("is a subnet of network"), "{complaints}");
+    assert!(stage.balancers().is_empty());
+}
+
+#[tokio::test]
+async fn the_first_subnet_that_has_an_address_left_is_taken() {
+    let (mut stage, _) = stage().await;
+    subnet(&stage, "public", ("tiny-2", "198.51.100.196/30", &[]));
+    for (name, port) in [("web", 80), ("api", 81), ("late", 82)] {
+        let mut wanted = service(name, &[port]);
+        annotate(&mut wanted, &note("floating-subnet"), Some("tiny-*"));
+        stage.services.push(wanted);
+        stage.settle().await;
+    }
+    let mut addresses = ["web", "api"].map(|name| stage.address(name));
+    addresses.sort();
+    assert_eq!(addresses, ["198.51.100.194", "198.51.100.198"]);
+    // All are full: the cause is said, and nothing else is tried.
+    let complaints = stage.complaints().join("\n");
+    assert!(complaints.contains("No more IP addresses"), "{complaints}");
+    assert_eq!(stage.address("late"), "");
+}
+
+#[tokio::test]
+async fn a_name_or_tags_that_fit_nothing_or_can_not_be_read_are_refused() {
+    let (mut stage, _) = stage().await;
+    for (key, value, expected) in [
+        ("floating-subnet", "green*", "no subnet of external network"),
+        (
+            "floating-subnet-tags",
+            "&dmz,slow",
+            "no subnet of external network",
+        ),
+        ("floating-subnet", "~red(", "is no pattern"),
+        (
+            "floating-subnet-id",
+            "6b0a5a2e-0000-4000-8000-000000000000",
+            "6b0a5a2e",
+        ),
+    ] {
+        stage.services = vec![asking(&[(key, value)])];
+        stage.settle().await;
+        let complaints = stage.complaints().join("\n");
+        assert!(complaints.contains(expected), "{key}={value}: {complaints}");
+        assert!(!stage.sim.call_counts().contains_key("floating_ip_create") || key.ends_with("id"));
+        assert!(stage.sim.floating_ips().is_empty(), "{key}={value}");
+        stage.service("web").deleting = true;
+        stage.settle().await;
+        assert!(stage.services.is_empty(), "{:?}", stage.complaints());
+    }
+}
+
+/// Neutron shows no network to take floating addresses from.
+fn hide_networks(stage: &Stage) {
+    let nothing = Action::Status {
+        code: 200,
+        body: Some(r#"{"networks": []}"#.to_owned()),
+        headers: BTreeMap::new(),
+    };
+    stage.sim.add_fault(Fault::on("network_list", nothing));
+}
+
+#[tokio::test]
+async fn without_an_external_network_a_service_is_internal_until_there_is_one() {
+    let mut stage = cloud("", |_| {}).await;
+    hide_networks(&stage);
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(notes(&stage), [FAILED, FORCED]);
+    let private = stage.address("web");
+    let balancer = stage.balancers().remove(0).loadbalancer;
+    assert_eq!(balancer.attributes["vip_address"], private.as_str());
+    assert!(stage.sim.floating_ips().is_empty());
+    quiet(&mut stage).await;
+
+    stage.sim.clear_faults();
+    stage.restart().await;
+    stage.settle().await;
+    assert_eq!(notes(&stage), [""; 0]);
+    assert_eq!(place(&stage.address("web")), "public");
+}
+
+#[tokio::test]
+async fn an_address_outlives_the_sight_of_its_network() {
+    let mut stage = cloud("", |_| {}).await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    let address = stage.address("web");
+    hide_networks(&stage);
+    quiet(&mut stage).await;
+    assert_eq!(notes(&stage), [FAILED], "it is not made an internal one");
+    assert_eq!(stage.address("web"), address);
+    assert_eq!(stage.service("web").annotation(ADDRESS), Some(address.as_str()));
+    // Whoever asks for no floating address does not miss a network.
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    let mut inside = service("inside", &[80]);
+    annotate(&mut inside, crate::stage::INTERNAL, Some("true"));
+    stage.services.push(inside);
+    stage.settle().await;
+    assert_eq!(notes(&stage), [""; 0]);
+}

@@ -1,0 +1,200 @@
+//! Finding out which parts all Services have: when that is to be done, and what follows from it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use ccm_core::{
+    Error, Priority,
+    load_balancer::{NodeSet, PartKey, ServiceParts, ServiceView, Survey, World},
+};
+use tokio::time::Instant;
+
+use super::{
+    job::{self, Cause, Job},
+    ledger::Ledger,
+    records::{Order, Part, Record, name},
+    tell::Failure,
+};
+
+/// Under this name it is kept that parts could not be found out.
+const SURVEY: &str = "";
+
+/// A Service that is not served is looked at so often with what is remembered of the cloud.
+const LOST_IN_MEMORY: u32 = 2;
+
+impl Ledger {
+    /// Parts must be found out anew.
+    pub(super) fn want_survey(&mut self, job: Job) {
+        job::add(&mut self.survey, job);
+    }
+
+    /// If parts must be found out anew: with which answers.
+    pub(super) fn survey_wanted(&mut self, at: Instant) -> Option<Job> {
+        let job = Job {
+            cause: Cause::Service,
+            after: None,
+            priority: Priority::User,
+        };
+        for record in self.records.values_mut() {
+            if record.again.take_if(|again| *again <= at).is_some() {
+                let job = Job {
+                    // What is remembered does not help, it seems.
+                    after: (record.lost > LOST_IN_MEMORY).then_some(at),
+                    ..job
+                };
+                job::add(&mut record.dirty, job);
+                job::add(&mut self.survey, job);
+            }
+        }
+        if self.strays_due().is_some_and(|due| due <= at) {
+            job::add(&mut self.survey, job);
+        }
+        self.survey
+    }
+
+    /// A survey begins: what comes to be wanted from now on is for the next one.
+    pub(super) fn begin_survey(&mut self) -> Arc<World> {
+        self.survey = None;
+        self.world()
+    }
+
+    /// The parts of all Services are found out, for this world.
+    pub(super) fn surveyed(&mut self, survey: Survey, world: &World, at: Instant) -> Vec<Order> {
+        let mut due: HashMap<PartKey, Job> = HashMap::new();
+        let mut orders = Vec::new();
+        let views = world.services.iter();
+        for (view, parts) in views.zip(survey.services) {
+            let name = name(&parts.service);
+            let Some(record) = self.records.get_mut(&name) else {
+                continue;
+            };
+            if record.view.id != parts.service {
+                continue;
+            }
+            if let Some(done) = take_parts(record, view, parts, &mut due) {
+                orders.push(done);
+            }
+        }
+        for (part, job) in std::mem::take(&mut self.orphans) {
+            due.entry(part)
+                .and_modify(|due| *due = due.and(job))
+                .or_insert(job);
+        }
+        let waiting = !self.all_included();
+        let sweep = self.strays.listed(survey.strays, waiting, at);
+        for part in sweep {
+            let job = Job {
+                cause: Cause::Drift,
+                after: Some(at),
+                priority: Priority::Background,
+            };
+            due.entry(part).or_insert(job);
+        }
+        self.index();
+        if !std::mem::replace(&mut self.started, true) {
+            // Every part is run now, and follows the nodes as they are then.
+            self.nodes.forget_changes();
+        }
+        // In the survey's order: few of them are then run twice.
+        let mut ordered: Vec<_> = survey
+            .parts
+            .iter()
+            .filter_map(|part| due.remove_entry(part))
+            .collect();
+        ordered.extend(due);
+        for (part, job) in ordered {
+            orders.extend(self.dirty(&part, job));
+        }
+        orders
+    }
+
+    /// The parts could not be found out: whom to tell.
+    pub(super) fn survey_failed(&mut self, error: &Error) -> Vec<Order> {
+        let failure = Failure::Error(error);
+        let part = PartKey::new(SURVEY);
+        let nodes = NodeSet::default();
+        self.kinds.insert(failure.label());
+        self.records
+            .values_mut()
+            .filter(|record| {
+                record.included && record.is_ours() && record.dirty.is_some() && !record.is_settled()
+            })
+            .filter_map(|record| failure.tell(record, &part, Cause::Service, &nodes))
+            .map(Order::Tell)
+            .collect()
+    }
+
+    /// Who has to do with which part.
+    fn index(&mut self) {
+        self.members.clear();
+        for (name, record) in &self.records {
+            for part in record.parts() {
+                self.members
+                    .entry(part.clone())
+                    .or_default()
+                    .push(Arc::clone(name));
+            }
+        }
+        let members = &self.members;
+        self.parts
+            .retain(|key, part| part.job.is_some() || members.contains_key(key));
+        for key in self.members.keys() {
+            if !self.parts.contains_key(key) {
+                self.parts.insert(key.clone(), Part::default());
+            }
+        }
+    }
+
+    pub(super) fn strays_due(&self) -> Option<Instant> {
+        // As long as passes do not know of every Service, nothing is swept.
+        self.strays.due().filter(|_| self.all_included())
+    }
+
+    fn all_included(&self) -> bool {
+        self.records.values().all(|record| record.included)
+    }
+}
+
+/// Takes over which parts a Service has. Returns an order if that is all there is to do.
+fn take_parts(
+    record: &mut Record,
+    view: &Arc<ServiceView>,
+    parts: ServiceParts,
+    due: &mut HashMap<PartKey, Job>,
+) -> Option<Order> {
+    let known: HashSet<_> = record.parts().cloned().collect();
+    (record.joins, record.leaves) = (parts.joins, parts.leaves);
+    record
+        .told
+        .retain(|part, _| record.joins.contains(part) || record.leaves.contains(part));
+    // If it has changed meanwhile, the next survey is for it.
+    let job = if record.view.asks_the_same(view) {
+        record.dirty.take()
+    } else {
+        None
+    };
+    let moved = Job {
+        cause: Cause::Service,
+        after: None,
+        priority: Priority::User,
+    };
+    for part in record.joins.iter().chain(&record.leaves) {
+        // A part may be new without any change of the Service: somebody made or deleted something.
+        let job = job.or((!known.contains(part)).then_some(moved));
+        if let Some(job) = job {
+            due.entry(part.clone())
+                .and_modify(|due| *due = due.and(job))
+                .or_insert(job);
+        }
+    }
+    let nothing = record.joins.is_empty() && record.leaves.is_empty();
+    if nothing && record.is_ours() && !view.wants_load_balancer() && !record.is_settled() {
+        // It wants nothing, and there is nothing.
+        record.served = Some(Arc::clone(view));
+        record.effects.get_or_insert_default();
+        return Some(Order::Object(name(&parts.service)));
+    }
+    None
+}
