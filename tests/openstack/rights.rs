@@ -124,6 +124,8 @@ async fn life(scene: &Scene, kubeconfig: &Path, scraped: u16) -> Vec<AuditEntry>
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
     assert!(scene.log().contains("Gave up the lease"), "{}", scene.log());
+    // Nothing was under way any more, so that there was nothing to wait for.
+    assert!(!scene.log().contains("Cutting off"), "{}", scene.log());
     let log = scene.stage.control_plane.audit_log().unwrap();
     let requests: Vec<_> = log.into_iter().filter(|entry| entry.user == USER).collect();
     assert!(!requests.is_empty());
