@@ -145,8 +145,9 @@ fn services(page: &mut String, list: Option<&List<ServiceRow>>) -> fmt::Result {
             };
             write!(
                 page,
-                "<details><summary>{head}, {} steps at {}</summary><ol>",
+                "<details><summary>{head}, {} {} at {}</summary><ol>",
                 plan.count,
+                if plan.count == 1 { "step" } else { "steps" },
                 time(plan.at)
             )?;
             for step in &plan.steps {

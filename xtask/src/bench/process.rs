@@ -8,6 +8,10 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use ccm_sim::{
+    Latency, Scope,
+    openstack::{Config, OpenStack},
+};
 use ccm_testbed::{
     binary::Ccm,
     nodes::{self, NodeSpec},
@@ -28,6 +32,8 @@ const FEW: usize = 6;
 const TIMES: usize = 5;
 /// For a process to come to rest after its last work.
 const REST: Duration = Duration::from_secs(20);
+/// How often all nodes were looked at; the first time at the start, if there are any that are initialised.
+const REFRESHES: &str = "ccm_node_refresh_duration_seconds_count";
 /// Nothing takes this long unless it is broken.
 const LIMIT: Duration = Duration::from_secs(1800);
 
@@ -108,6 +114,7 @@ async fn small(program: &Path, cloud: &Cloud) -> Result<(Vec<Life>, Memory)> {
     }
     let mut ccm = stage.launch("openstack", &[])?;
     ccm.wait_healthy("/readyz", LIMIT).await?;
+    wait_for(&ccm, REFRESHES, 1).await?;
     let memory = at_rest(&ccm).await?;
     ccm.kill()?;
     Ok((lives, memory))
@@ -125,7 +132,7 @@ async fn life(stage: &Stage) -> Result<Life> {
     )
     .context("no metric says how long authentication took")?;
     // All controllers run when the first refresh is done.
-    wait_for(&ccm, "ccm_node_refresh_duration_seconds_count", 1).await?;
+    wait_for(&ccm, REFRESHES, 1).await?;
     let began = Instant::now();
     ccm.terminate()?;
     ccm.wait(LIMIT).await?;
@@ -142,10 +149,15 @@ async fn large(program: &Path, options: &ProcessOptions) -> Result<Memory> {
         "{} nodes, {} Services: preparing",
         options.nodes, options.services
     ));
-    let cloud = Cloud::simulated(LATENCY).await?;
-    if let Cloud::Simulated(cloud) = &cloud {
-        cloud.configure(|settings| settings.resource_quotas.clear());
-    }
+    // Room for a floating address for each Service.
+    let config = Config {
+        public_subnet: "198.18.0.0/15".parse()?,
+        ..Config::default()
+    };
+    let cloud = OpenStack::start(config).await?;
+    cloud.configure(|settings| settings.resource_quotas.clear());
+    cloud.set_latency(Scope::all(), Some(Latency::Fixed { time: LATENCY }));
+    let cloud = Cloud::Simulated(cloud);
     let names = cloud.servers(options.nodes).await?;
     let stage = Stage::set(program, false).await?;
     // What is measured is memory, so nothing has to wait for its turn.
@@ -170,9 +182,8 @@ async fn large(program: &Path, options: &ProcessOptions) -> Result<Memory> {
     Ok(memory)
 }
 
-/// What it takes after its first refresh of all nodes, when nothing happens any more.
+/// What it takes when nothing happens any more.
 async fn at_rest(ccm: &Ccm) -> Result<Memory> {
-    wait_for(ccm, "ccm_node_refresh_duration_seconds_count", 1).await?;
     tokio::time::sleep(REST).await;
     memory(ccm)
 }
