@@ -7,6 +7,7 @@ use super::*;
 mod manifests;
 mod plan;
 mod upstream;
+mod validate;
 
 const ACME: Provider = Provider {
     name: "acme",
@@ -21,6 +22,7 @@ const ACME: Provider = Provider {
         })
     },
     config_reference: ccm_core::registry::no_reference,
+    checker: None,
 };
 
 fn parse_words(words: &[&str]) -> Result<Request, Vec<OptionError>> {
