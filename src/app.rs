@@ -363,8 +363,9 @@ fn start_controllers(
             queues: metrics.queues().clone(),
         };
         let controller = metrics.with(|registry| ServiceController::new(parts, registry));
-        let shown = Arc::clone(&controller);
-        status.set_services(move || shown.rows());
+        // The page outlives the controller, with whose recorders the writer of Events ends.
+        let shown = Arc::downgrade(&controller);
+        status.set_services(move || shown.upgrade().map(|shown| shown.rows()).unwrap_or_default());
         let run = controller.run(services.subscribe(), nodes.subscribe(), shutdown.clone());
         let run = metrics.running("service", run);
         controllers.spawn(watched(checks, service::NAME, run));

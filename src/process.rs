@@ -282,11 +282,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     {
         let (candidacy, lease) = (candidacy.clone(), config.election.as_ref());
         let lease = lease.map(|lease| format!("{}/{}", lease.namespace, lease.name));
+        let dry_run = config.dry_run;
         status.set_leadership(move || Leadership {
             lease: lease.clone(),
-            leads: candidacy.renewed().is_some(),
+            leads: !dry_run && candidacy.renewed().is_some(),
+            dry_run,
             renewed_seconds_ago: lease
                 .as_ref()
+                .filter(|_| !dry_run)
                 .and_then(|_| Some(candidacy.renewed()?.elapsed().as_secs())),
         });
     }

@@ -24,6 +24,16 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 /// somewhere; tests hold it to what is registered and to what a running program shows.
 pub(crate) const REFERENCE: &str = include_str!("metrics.md");
 
+/// What the reference says of a metric, in Markdown.
+pub(super) fn meaning(name: &str) -> Option<&'static str> {
+    let row = REFERENCE.lines().find_map(|line| {
+        let row = line.strip_prefix("| `")?.strip_prefix(name)?;
+        row.strip_prefix("` |")
+    })?;
+    let columns = row.trim_end().strip_suffix('|')?;
+    columns.rsplit('|').next().map(str::trim)
+}
+
 /// The metrics of the whole program. Clones share them.
 ///
 /// The server is up before most of the program exists, so that metrics may be added at any time.
@@ -341,6 +351,16 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn the_reference_says_what_a_metric_means() {
+        assert_eq!(meaning("workqueue_depth"), Some("keys that wait for a worker"));
+        assert_eq!(
+            meaning("ccm_routes"),
+            Some("routes that are due: `done`, `failed`, `pending`")
+        );
+        assert_eq!(meaning("ccm_rout"), None);
     }
 
     #[cfg(target_os = "linux")]

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::{
     health::Checks,
-    metrics::{Metrics, Sample},
+    metrics::{Metrics, Sample, meaning},
 };
 
 /// Rows of one list. People look at what is wrong, which comes first.
@@ -66,6 +66,8 @@ pub(crate) struct Leadership {
     /// The Lease, `namespace/name`; none if there is no election.
     pub(crate) lease: Option<String>,
     pub(crate) leads: bool,
+    /// It only says what it would do, and leaves it to others to lead.
+    pub(crate) dry_run: bool,
     /// How long ago the lease was renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) renewed_seconds_ago: Option<u64>,
@@ -165,8 +167,12 @@ struct List<T> {
 /// A number from the metrics.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Figure {
+    /// The metric with its labels.
     name: String,
     value: f64,
+    /// What it counts.
+    #[serde(skip)]
+    meaning: &'static str,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -352,6 +358,11 @@ fn routes(samples: &[Sample]) -> Vec<Figure> {
 }
 
 impl Figure {
+    /// The values of its labels.
+    fn labels(&self) -> Vec<&str> {
+        self.name.split('"').skip(1).step_by(2).collect()
+    }
+
     fn of(sample: &Sample) -> Self {
         Self {
             name: match sample.labels.as_str() {
@@ -359,6 +370,7 @@ impl Figure {
                 labels => format!("{} {labels}", sample.name),
             },
             value: sample.value,
+            meaning: meaning(&sample.name).unwrap_or_default(),
         }
     }
 }

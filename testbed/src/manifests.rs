@@ -200,7 +200,8 @@ pub fn rights(objects: &[Value]) -> BTreeSet<Right> {
 }
 
 /// What is needed of the roles that every cluster has and these objects bind.
-fn borrowed(objects: &[Value]) -> Vec<Right> {
+#[must_use]
+pub fn borrowed(objects: &[Value]) -> Vec<Right> {
     let right = |verb: &str, group: &str, resource: &str, name: &str, namespace: &str| Right {
         verb: verb.to_owned(),
         group: group.to_owned(),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ccm_sim::{Action, Fault};
 use regex::Regex;
 use serde_json::Value;
 
@@ -82,6 +83,8 @@ async fn a_call_can_be_followed_to_the_request_ids_of_the_cloud() {
     let nodes = names("n", 1);
     scene.servers(&nodes);
     scene.register(&nodes).await;
+    let busy = Fault::on("server_list", Action::status(503)).once();
+    scene.cloud.add_fault(busy);
     let ccm = scene.start(&["--logging-format=json", "-v=6"]).await;
     scene.all_initialized(1).await;
     let log = ccm.log().unwrap();
@@ -91,11 +94,24 @@ async fn a_call_can_be_followed_to_the_request_ids_of_the_cloud() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
         .collect();
-    let asked: Vec<_> = lines
-        .iter()
-        .filter(|line| line["message"] == "Asked the cloud")
-        .collect();
+    let with = |message: &'static str| lines.iter().filter(move |line| line["message"] == message);
+    let asked: Vec<_> = with("Asked the cloud").collect();
     assert!(!asked.is_empty(), "{log}");
+    // A refusal names the cloud's id of the request, and its call is the one that is sent again.
+    let refused = with("Will retry a cloud call")
+        .next()
+        .unwrap_or_else(|| panic!("{log}"));
+    let same: Vec<_> = asked
+        .iter()
+        .filter(|line| line["span"]["call"] == refused["span"]["call"])
+        .collect();
+    let [first, again] = same[..] else {
+        panic!("{same:?}")
+    };
+    let id = first["request_id"].as_str().unwrap();
+    assert!(refused["error"].as_str().unwrap().contains(id), "{refused}");
+    assert_eq!((&first["status"], &again["status"]), (&503.into(), &200.into()));
+    assert_ne!(again["request_id"], id);
     for line in asked {
         assert!(
             line["span"]["call"].as_u64().is_some_and(|call| call > 0),

@@ -53,7 +53,7 @@ impl Rehearsal {
         let role: ClusterRole = serde_json::from_value(json!({
             "metadata": {"name": "reader"},
             "rules": [
-                {"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["get", "list", "watch"]},
+                {"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["list", "watch"]},
                 {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"]},
             ],
         }))

@@ -17,16 +17,18 @@ use kube::{
     Api,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
-    routes::is_unavailable,
-    scene::{LIMIT, Scene, names},
+    routes::{is_available, is_unavailable},
+    scene::{LIMIT, Scene, names, read},
 };
 
-/// A life of the program with all that it does: a node joins, one leaves, a Service comes and goes. Every
-/// first patch of a node meets a change by somebody else, so that the node is read. Returns the program's requests.
-async fn life(scene: &Scene, kubeconfig: &Path) -> Vec<AuditEntry> {
+/// A life of the program with all that it does: nodes join and get routes, one leaves, a Service comes and goes, somebody
+/// reads the metrics and is answered with this status. Every first patch of a node meets a change by somebody else, so that
+/// the node is read. Returns the program's requests.
+async fn life(scene: &Scene, kubeconfig: &Path, scraped: u16) -> Vec<AuditEntry> {
+    let router = router(scene);
     // The proxy asks as the account, whatever the program says.
     let upstream = controlplane::client(kubeconfig).await.unwrap();
     let proxy = Proxy::start(upstream, scene.stage.folder()).await.unwrap();
@@ -48,6 +50,8 @@ async fn life(scene: &Scene, kubeconfig: &Path) -> Vec<AuditEntry> {
         "--node-deletion-grace=0s",
         "--node-deletion-confirm=1s",
         "--node-status-update-frequency=1s",
+        "--cluster-cidr=10.244.0.0/16",
+        "--authorization-always-allow-paths=/healthz,/readyz,/livez",
     ];
     let mut ccm = scene
         .stage
@@ -56,9 +60,26 @@ async fn life(scene: &Scene, kubeconfig: &Path) -> Vec<AuditEntry> {
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
     let nodes = names("n", 3);
     scene.servers(&nodes);
-    scene.register(&nodes).await;
+    for (i, name) in nodes.iter().enumerate() {
+        scene
+            .register_one(NodeSpec {
+                pod_cidrs: vec![format!("10.244.{i}.0/24")],
+                ..NodeSpec::new(name)
+            })
+            .await;
+    }
     scene.all_initialized(nodes.len()).await;
     scene.event("n-1", "Synced").await;
+    for name in &nodes {
+        scene.node(name, "network available", is_available).await;
+    }
+    let token = scraper(scene).await;
+    scene
+        .eventually("the scraper is answered", async || {
+            let (status, _) = ccm.get_as(&token, "/metrics").await.ok()?;
+            (status == scraped).then_some(())
+        })
+        .await;
 
     let services: Api<Service> = Api::default_namespaced(scene.client.clone());
     let service = json!({
@@ -94,14 +115,64 @@ async fn life(scene: &Scene, kubeconfig: &Path) -> Vec<AuditEntry> {
             scene.nodes.get_opt("n-3").await.ok()?.is_none().then_some(())
         })
         .await;
+    scene
+        .eventually("its route is gone", async || {
+            (scene.cloud.router_routes(&router).len() == 2).then_some(())
+        })
+        .await;
 
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
     assert!(scene.log().contains("Gave up the lease"), "{}", scene.log());
+    // Nothing was under way any more, so that there was nothing to wait for.
+    assert!(!scene.log().contains("Cutting off"), "{}", scene.log());
     let log = scene.stage.control_plane.audit_log().unwrap();
     let requests: Vec<_> = log.into_iter().filter(|entry| entry.user == USER).collect();
     assert!(!requests.is_empty());
     requests
+}
+
+/// A router for the routes of Pods, which the config names.
+fn router(scene: &Scene) -> String {
+    let spec = RouterSpec {
+        networks: vec!["private".to_owned()],
+        ..RouterSpec::default()
+    };
+    let router = scene.cloud.create_router(&spec).unwrap();
+    let config = format!("{}\n[Route]\nrouter-id={router}\n", scene.cloud.cloud_conf());
+    scene.stage.write_cloud_config(&config).unwrap();
+    router
+}
+
+/// The token of an account that may read the metrics and nothing else.
+async fn scraper(scene: &Scene) -> String {
+    let role: ClusterRole = serde_json::from_value(json!({
+        "metadata": {"name": "metrics-reader"},
+        "rules": [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}],
+    }))
+    .unwrap();
+    let roles = Api::all(scene.client.clone());
+    roles.create(&PostParams::default(), &role).await.unwrap();
+    bind(scene, "metrics-reader", "default", "scraper").await;
+    let plane = &scene.stage.control_plane;
+    let file = plane
+        .service_account_kubeconfig("default", "scraper")
+        .await
+        .unwrap();
+    let config: Value = serde_json::from_str(&read(&file)).unwrap();
+    config["users"][0]["user"]["token"].as_str().unwrap().to_owned()
+}
+
+/// Gives an account a ClusterRole.
+async fn bind(scene: &Scene, role: &str, namespace: &str, account: &str) {
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": format!("{account}-{}", role.replace(':', "-"))},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": account}],
+    }))
+    .unwrap();
+    let bindings = Api::all(scene.client.clone());
+    bindings.create(&PostParams::default(), &binding).await.unwrap();
 }
 
 /// Every kind of request that was denied.
@@ -118,10 +189,13 @@ fn denied(requests: &[AuditEntry]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn all_rights_of_the_manifest_are_needed_and_no_other_is() {
     let scene = Scene::set().await;
-    let requests = life(&scene, &scene.account).await;
+    let requests = life(&scene, &scene.account, 200).await;
     assert_eq!(denied(&requests), [""; 0], "{}", scene.log());
-    let granted = manifests::rights(&manifests::read(&manifests::shipped("base/rbac.yaml")).unwrap());
+    let manifest = manifests::read(&manifests::shipped("base/rbac.yaml")).unwrap();
+    let (mut granted, borrowed) = (manifests::rights(&manifest), manifests::borrowed(&manifest));
     assert!(!granted.is_empty());
+    // What is borrowed is the cluster's to define; each of the roles has to be of use, not every right in it.
+    granted.extend(borrowed.into_iter().filter(|right| right.verb == "create"));
     let unused: Vec<_> = granted
         .iter()
         .filter(|right| !requests.iter().any(|request| right.covers(request)))
@@ -133,9 +207,12 @@ async fn all_rights_of_the_manifest_are_needed_and_no_other_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_role_of_the_program_before_is_enough_to_change_the_image_alone() {
     let scene = Scene::set_for(&upstream()).await;
-    let requests = life(&scene, &scene.account).await;
-    // Without it nothing is marked in the cloud as this cluster's, as before.
-    assert_eq!(denied(&requests), ["get namespaces kube-system"]);
+    let requests = life(&scene, &scene.account, 503).await;
+    // As before, nothing is marked in the cloud as this cluster's, and nobody may read the metrics.
+    assert_eq!(
+        denied(&requests),
+        ["create tokenreviews ", "get namespaces kube-system"]
+    );
 }
 
 /// The role that the manifests of the Go program bring.
@@ -146,13 +223,7 @@ fn upstream() -> PathBuf {
 #[tokio::test(flavor = "multi_thread")]
 async fn routes_need_the_right_to_patch_the_status_of_nodes_and_none_to_change_nodes() {
     let scene = Scene::set().await;
-    let spec = RouterSpec {
-        networks: vec!["private".to_owned()],
-        ..RouterSpec::default()
-    };
-    let router = scene.cloud.create_router(&spec).unwrap();
-    let config = format!("{}\n[Route]\nrouter-id={router}\n", scene.cloud.cloud_conf());
-    scene.stage.write_cloud_config(&config).unwrap();
+    let router = router(&scene);
     let params = PostParams::default();
     let role: ClusterRole = serde_json::from_value(json!({
         "metadata": {"name": "routes"},
@@ -167,14 +238,7 @@ async fn routes_need_the_right_to_patch_the_status_of_nodes_and_none_to_change_n
     roles.create(&params, &role).await.unwrap();
     // The second role is only for the HTTPS server.
     for role in ["routes", "system:auth-delegator"] {
-        let binding: ClusterRoleBinding = serde_json::from_value(json!({
-            "metadata": {"name": format!("routes-{}", role.replace(':', "-"))},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "router"}],
-        }))
-        .unwrap();
-        let bindings = Api::all(scene.client.clone());
-        bindings.create(&params, &binding).await.unwrap();
+        bind(&scene, role, "kube-system", "router").await;
     }
     let plane = &scene.stage.control_plane;
     let kubeconfig = plane

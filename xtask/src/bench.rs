@@ -4,6 +4,7 @@ mod document;
 mod lifecycle;
 mod measure;
 mod nodes;
+mod process;
 mod routes;
 mod services;
 
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-use crate::cargo::program;
+use crate::cargo::{Build, program};
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchOptions {
@@ -33,15 +34,18 @@ enum What {
     Services(services::ServicesOptions),
     /// Routes to the nodes' Pods: all made, one node replaced, nothing to do, a restart.
     Routes(routes::RoutesOptions),
+    /// The process: start, end, memory, size of the binary.
+    Process(process::ProcessOptions),
 }
 
 pub(crate) fn run(options: &BenchOptions) -> Result<()> {
-    let program = program(options.program.as_ref())?;
+    let program = program(options.program.as_ref(), Build::Release)?;
     let runtime = tokio::runtime::Runtime::new()?;
     match &options.what {
         What::Nodes(options) => runtime.block_on(nodes::run(options, &program)),
         What::Lifecycle(options) => runtime.block_on(lifecycle::run(options, &program)),
         What::Services(options) => runtime.block_on(services::run(options, &program)),
         What::Routes(options) => runtime.block_on(routes::run(options, &program)),
+        What::Process(options) => runtime.block_on(process::run(options, &program)),
     }
 }

@@ -58,19 +58,31 @@ fn shown(command: &Command) -> String {
         .join(" ")
 }
 
-/// The binary to show or to measure: the given one, else a release build.
-pub(crate) fn program(given: Option<&PathBuf>) -> Result<PathBuf> {
-    match given {
-        Some(program) => Ok(program.clone()),
-        None => {
-            say("building the program with --features openstack (release; minutes the first time)");
-            build_binary("openstack", true)
-        }
+/// How the program is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// Soon ready, to be shown.
+    Dev,
+    /// As it is shipped, to be measured.
+    Release,
+}
+
+/// The given binary, else a build with OpenStack.
+pub(crate) fn program(given: Option<&PathBuf>, build: Build) -> Result<PathBuf> {
+    if let Some(program) = given {
+        return Ok(program.clone());
     }
+    say(match build {
+        Build::Dev => "building the program with --features openstack (minutes the first time)",
+        Build::Release => {
+            "building the program with --features openstack, as a release (ten minutes the first time)"
+        }
+    });
+    build_binary("openstack", build)
 }
 
 /// Builds the binary with these features and returns its path.
-pub(crate) fn build_binary(features: &str, release: bool) -> Result<PathBuf> {
+pub(crate) fn build_binary(features: &str, build: Build) -> Result<PathBuf> {
     let mut args = vec![
         "build",
         "--bin",
@@ -78,7 +90,7 @@ pub(crate) fn build_binary(features: &str, release: bool) -> Result<PathBuf> {
         "--features",
         features,
     ];
-    if release {
+    if build == Build::Release {
         args.push("--release");
     }
     args.push("--message-format=json-render-diagnostics");

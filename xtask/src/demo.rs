@@ -26,7 +26,7 @@ use ipnet::IpNet;
 
 use self::services::Act;
 use crate::{
-    cargo::program,
+    cargo::{Build, program},
     cloud::Cloud,
     print,
     progress::{Nodes, Row, Watch},
@@ -71,7 +71,7 @@ pub(crate) enum DemoCloud {
 
 pub(crate) fn run(options: &DemoOptions) -> Result<()> {
     let DemoCloud::Openstack = options.cloud;
-    let program = program(options.program.as_ref())?;
+    let program = program(options.program.as_ref(), Build::Dev)?;
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
         tokio::select! {

@@ -11,7 +11,7 @@ use std::{fs, path::PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::cargo::{build_binary, output, root};
+use crate::cargo::{Build, build_binary, output, root};
 
 #[derive(Args, Debug)]
 pub(crate) struct DocsOptions {
@@ -48,7 +48,7 @@ pub(crate) fn run(options: &DocsOptions) -> Result<()> {
 
 /// Path and text of every generated document.
 fn documents() -> Result<Vec<(PathBuf, String)>> {
-    let binary = build_binary("all-providers", false)?;
+    let binary = build_binary("all-providers", Build::Dev)?;
     let ask = |args: &[&str]| output(std::process::Command::new(&binary).args(args));
     let folder = root().join("docs/reference");
     let help = ask(&["--help"])?;

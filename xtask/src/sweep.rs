@@ -12,7 +12,10 @@ use ccm_testbed::{
 };
 use clap::Args;
 
-use crate::{cargo::build_binary, print, say};
+use crate::{
+    cargo::{Build, build_binary},
+    print, say,
+};
 
 /// Time between two lines about how far it is.
 const TELL: Duration = Duration::from_secs(10);
@@ -62,7 +65,7 @@ impl SweepOptions {
 pub(crate) fn run(options: &SweepOptions) -> Result<()> {
     let program = match &options.program {
         Some(program) => program.clone(),
-        None => build_binary("openstack", false)?,
+        None => build_binary("openstack", Build::Dev)?,
     };
     let kinds = if options.scenario.is_empty() {
         &Kind::ALL[..]

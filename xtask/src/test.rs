@@ -7,7 +7,7 @@ use ccm_testbed::openstack_real::OpenStack;
 use clap::Args;
 
 use crate::{
-    cargo::{build_binary, cargo, run as execute},
+    cargo::{Build, build_binary, cargo, run as execute},
     demo::{self, DemoOptions},
     docs, say,
 };
@@ -70,7 +70,7 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     })?;
     step("tests", || tests(options))?;
     step("demo", || {
-        let program = build_binary("all-providers", false)?;
+        let program = build_binary("all-providers", Build::Dev)?;
         demo::run(&DemoOptions {
             nodes: Some(50),
             once: true,

@@ -20,11 +20,13 @@ ul.chips li{border:1px solid var(--line);border-radius:1rem;padding:.1rem .7rem}
 table{border-collapse:collapse;width:100%}td,th{text-align:left;vertical-align:top;padding:.3rem .5rem .3rem 0;\
 border-bottom:1px solid var(--line)}th{font-weight:600}td.n{text-align:right;font-variant-numeric:tabular-nums}\
 ol{margin:.2rem 0;padding-left:1.3rem}details summary{cursor:pointer}\
-.bar{background:var(--line);border-radius:.3rem;height:.7rem;min-width:6rem;overflow:hidden}\
+.figures td.n{font-weight:600;width:3.5rem;padding-right:.8rem}\
+.bar{background:var(--line);border-radius:.3rem;height:.7rem;margin-top:.35rem;min-width:6rem;overflow:hidden}\
 .bar i{display:block;height:100%;background:var(--good)}.bar.low i{background:var(--bad)}\
 @media(max-width:40rem){thead{display:none}tr{display:block;border-bottom:1px solid var(--line);padding:.3rem 0}\
 td{display:block;border:0;padding:.1rem 0}td:empty{display:none}td.n{text-align:left}td[data-l]:before{content:attr(data-l) \": \";\
-color:var(--dim)}}";
+color:var(--dim)}.figures tr{display:table-row}.figures td{display:table-cell;padding:.3rem 0}.figures td.n{text-align:right;\
+padding-right:.8rem}}";
 
 pub(super) fn page(report: &Report) -> String {
     let mut page = String::new();
@@ -64,6 +66,9 @@ fn leadership(page: &mut String, report: &Report) -> fmt::Result {
     let Some(leadership) = &report.leadership else {
         return page.write_str("<p class=\"dim\">Starting.</p>\n");
     };
+    if leadership.dry_run {
+        return page.write_str("<p><b>Dry run</b>: changes nothing, the log says what it would do.</p>\n");
+    }
     match (&leadership.lease, leadership.leads) {
         (None, _) => page.write_str("<p><b class=\"good\">Works alone</b>, without an election.</p>\n"),
         (Some(lease), true) => {
@@ -140,8 +145,9 @@ fn services(page: &mut String, list: Option<&List<ServiceRow>>) -> fmt::Result {
             };
             write!(
                 page,
-                "<details><summary>{head}, {} steps at {}</summary><ol>",
+                "<details><summary>{head}, {} {} at {}</summary><ol>",
                 plan.count,
+                if plan.count == 1 { "step" } else { "steps" },
                 time(plan.at)
             )?;
             for step in &plan.steps {
@@ -161,12 +167,16 @@ fn nodes(page: &mut String, report: &Report) -> fmt::Result {
         return page.write_str("<p class=\"dim\">Not known yet.</p>\n");
     };
     states(page, list)?;
-    for held in report.brake.iter().filter(|held| held.value > 0.0) {
+    let mut held = report.brake.iter().filter(|held| held.value > 0.0).peekable();
+    if held.peek().is_none() {
+        page.push_str("<p class=\"dim\">The brake holds back no deletion.</p>\n");
+    }
+    for held in held {
         writeln!(
             page,
             "<p class=\"bad\">The brake holds back the deletion of {} nodes: {}</p>",
             held.value,
-            Text(held.name.rsplit_once(' ').map_or("", |(_, labels)| labels))
+            Text(&held.labels().join(", "))
         )?;
     }
     let shown: Vec<&NodeRow> = list.shown.iter().take(NODES).collect();
@@ -182,7 +192,7 @@ fn nodes(page: &mut String, report: &Report) -> fmt::Result {
             ""
         }
     )?;
-    page.push_str("each of them</summary>\n<table><thead><tr><th>Node</th><th>State</th><th>Provider ID</th></tr></thead>\n");
+    page.push_str("Nodes, those to look at first</summary>\n<table><thead><tr><th>Node</th><th>State</th><th>Provider ID</th></tr></thead>\n");
     for node in &shown {
         let class = if node.state == "ready" { "" } else { "bad" };
         writeln!(
@@ -209,13 +219,21 @@ fn figures(page: &mut String, title: &str, figures: &[Figure]) -> fmt::Result {
     if figures.is_empty() {
         return Ok(());
     }
-    writeln!(page, "<h2>{title}</h2>\n<table>")?;
+    writeln!(page, "<h2>{title}</h2>\n<table class=\"figures\">")?;
     for figure in figures {
+        write!(
+            page,
+            "<tr><td class=\"n\">{}</td><td>{}",
+            figure.value,
+            Text(&figure.meaning.replace('`', "")),
+        )?;
+        if let labels @ [_, ..] = figure.labels().as_slice() {
+            write!(page, ": <b>{}</b>", Text(&labels.join(", ")))?;
+        }
         writeln!(
             page,
-            "<tr><td>{}</td><td class=\"n\">{}</td></tr>",
-            Text(&figure.name),
-            figure.value
+            " <span class=\"dim\">{}</span></td></tr>",
+            Text(&figure.name)
         )?;
     }
     page.write_str("</table>\n")

@@ -50,6 +50,7 @@ async fn sample() -> (Status, Checks, Metrics, Gate) {
     status.set_leadership(|| Leadership {
         lease: Some("kube-system/cloud-controller-manager".to_owned()),
         leads: true,
+        dry_run: false,
         renewed_seconds_ago: Some(2),
     });
     let node = |name: &str, state| NodeRow {
@@ -154,6 +155,21 @@ async fn json_says_the_same() {
     assert_eq!(report["budgets"][0]["burst"], 20);
     assert_eq!(report["cloudErrors"][0]["operation"], "list_servers");
     assert_eq!(report["health"][2]["reason"], "waiting");
+}
+
+#[test]
+fn a_dry_run_does_not_lead() {
+    let status = Status::default();
+    status.set_leadership(|| Leadership {
+        lease: Some("kube-system/cloud-controller-manager".to_owned()),
+        dry_run: true,
+        ..Leadership::default()
+    });
+    let page = status.html(&Checks::default(), &Metrics::default());
+    assert!(
+        page.contains("Dry run") && !page.contains("holds the lease"),
+        "{page}"
+    );
 }
 
 #[test]

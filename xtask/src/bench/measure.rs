@@ -1,12 +1,26 @@
 //! What benchmarks read off a running program.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    str::FromStr,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ccm_testbed::{binary::Ccm, stage::Stage};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::Service;
+use kube::{
+    Api,
+    api::{ListParams, PostParams},
+};
+use serde_json::json;
 
 /// Every call of the simulated cloud takes this long.
 pub(super) const LATENCY: Duration = Duration::from_millis(50);
+
+/// Requests to the API server at once.
+pub(super) const PARALLEL: usize = 32;
 
 /// The program's requests to the API server that change something.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +61,7 @@ pub(super) fn writes(stage: &Stage) -> Result<Writes> {
 pub(super) async fn wait_for(ccm: &Ccm, name: &str, value: u64) -> Result<u64> {
     let wait = async {
         loop {
-            let now = metric(&ccm.get("/metrics").await?.1, name);
+            let now = metric(&ccm.get("/metrics").await?.1, name).unwrap_or(0);
             if now >= value {
                 return Ok(now);
             }
@@ -59,12 +73,57 @@ pub(super) async fn wait_for(ccm: &Ccm, name: &str, value: u64) -> Result<u64> {
         .with_context(|| format!("{name} did not reach {value}"))?
 }
 
-/// The value of a metric, named with its labels.
-fn metric(text: &str, name: &str) -> u64 {
+/// Makes Services of type LoadBalancer with so many ports each.
+pub(super) async fn create_services(api: &Api<Service>, names: &[String], ports: u16) -> Result<()> {
+    let made = stream::iter(names).map(|name| async move {
+        let ports: Vec<_> = (0..ports)
+            .map(|port| json!({"name": format!("p{port}"), "port": 8000 + port}))
+            .collect();
+        let service: Service = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name},
+            "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": ports},
+        }))?;
+        api.create(&PostParams::default(), &service).await?;
+        Ok(())
+    });
+    made.buffer_unordered(PARALLEL).try_collect().await
+}
+
+/// Waits until so many Services have an address, and no others are there.
+pub(super) async fn served(api: &Api<Service>, count: usize, limit: Duration) -> Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < limit {
+        let all = api.list(&ListParams::default()).await?.items;
+        let ours = all.iter().filter(|service| {
+            service
+                .spec
+                .iter()
+                .any(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
+        });
+        let (mut served, mut there) = (0, 0);
+        for service in ours {
+            there += 1;
+            let status = service
+                .status
+                .as_ref()
+                .and_then(|status| status.load_balancer.as_ref());
+            served += usize::from(status.is_some_and(|status| status.ingress.is_some()));
+        }
+        if served == count && there == count {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    bail!("not all of {count} Services are served")
+}
+
+/// The value of a metric, named with its labels; none if there is no such sample.
+pub(super) fn metric<T: FromStr>(text: &str, name: &str) -> Option<T> {
     let value = text
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+    value?.trim().parse().ok()
 }
 
 /// The calls that came after `before`, by what they do.

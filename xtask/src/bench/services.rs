@@ -20,15 +20,11 @@ use ccm_testbed::{
 use clap::Args;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Service;
-use kube::{
-    Api,
-    api::{DeleteParams, ListParams, PostParams},
-};
-use serde_json::json;
+use kube::{Api, api::DeleteParams};
 
 use super::{
     document::write_section,
-    measure::{LATENCY, kinds},
+    measure::{LATENCY, PARALLEL, create_services, kinds, served},
 };
 use crate::{print, say};
 
@@ -42,8 +38,6 @@ const PORTS: u16 = 3;
 const QUIET: Duration = Duration::from_secs(6);
 /// How often everything is compared with the cloud, where that is measured.
 const DRIFT: Duration = Duration::from_secs(20);
-/// Requests to the API server at once.
-const PARALLEL: usize = 32;
 /// Nothing takes this long unless it is broken.
 const LIMIT: Duration = Duration::from_secs(900);
 /// Flags of every run: nodes are initialised already, and nobody else leads.
@@ -227,19 +221,7 @@ impl Cluster {
     }
 
     async fn create(&self, names: &[String]) -> Result<()> {
-        let made = stream::iter(names).map(|name| async move {
-            let ports: Vec<_> = (0..PORTS)
-                .map(|port| json!({"name": format!("p{port}"), "port": 8000 + port}))
-                .collect();
-            let service: Service = serde_json::from_value(json!({
-                "apiVersion": "v1", "kind": "Service",
-                "metadata": {"name": name},
-                "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": ports},
-            }))?;
-            self.services.create(&PostParams::default(), &service).await?;
-            Ok(())
-        });
-        made.buffer_unordered(PARALLEL).try_collect().await
+        create_services(&self.services, names, PORTS).await
     }
 
     async fn delete(&self, names: &[String]) -> Result<()> {
@@ -252,30 +234,7 @@ impl Cluster {
 
     /// Waits until so many Services have an address, and no others are there.
     async fn served(&self, count: usize) -> Result<()> {
-        let began = Instant::now();
-        while began.elapsed() < LIMIT {
-            let all = self.services.list(&ListParams::default()).await?.items;
-            let ours = all.iter().filter(|service| {
-                service
-                    .spec
-                    .iter()
-                    .any(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
-            });
-            let (mut served, mut there) = (0, 0);
-            for service in ours {
-                there += 1;
-                let status = service
-                    .status
-                    .as_ref()
-                    .and_then(|status| status.load_balancer.as_ref());
-                served += usize::from(status.is_some_and(|status| status.ingress.is_some()));
-            }
-            if served == count && there == count {
-                return Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        bail!("not all of {count} Services are served")
+        served(&self.services, count, LIMIT).await
     }
 
     fn check_members(&self, services: usize, nodes: usize) -> Result<()> {

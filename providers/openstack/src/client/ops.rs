@@ -83,7 +83,7 @@ ops! {
     /// How many things of each kind the project may have.
     NetworkQuotaGet = "quota_get", NETWORK, Read;
     /// The list of what this Neutron can.
-    ExtensionList = "extension_list", NETWORK, Read;
+    ExtensionList = "network_extension_list", NETWORK, Read;
     /// A router with its routes.
     RouterGet = "router_get", NETWORK, Read;
     /// All routes of a router, under its revision.
@@ -191,6 +191,23 @@ mod tests {
                     "{name}: the second one is refused"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn every_request_that_dashboards_of_the_go_cloud_controller_know_has_its_name() {
+        let names = "flavor_get floating_ip_create floating_ip_delete floating_ip_list floating_ip_update \
+            loadbalancer_create loadbalancer_delete loadbalancer_get loadbalancer_list loadbalancer_update \
+            loadbalancer_healthmonitor_create loadbalancer_healthmonitor_delete loadbalancer_healthmonitor_get \
+            loadbalancer_healthmonitor_update loadbalancer_listener_create loadbalancer_listener_delete \
+            loadbalancer_listener_list loadbalancer_listener_update loadbalancer_member_list \
+            loadbalancer_members_update loadbalancer_pool_create loadbalancer_pool_delete loadbalancer_pool_list \
+            loadbalancer_pool_update network_extension_list network_list port_list port_update port_tag_delete \
+            router_get router_update security_group_create security_group_delete security_group_rule_create \
+            security_group_rule_delete security_group_rule_list server_get server_list subnet_get subnet_list \
+            version_list";
+        for name in names.split_whitespace() {
+            assert!(ALL.iter().any(|op| op.name() == name), "{name}");
         }
     }
 
