@@ -80,6 +80,8 @@ ops! {
     FloatingIpList = "floating_ip_list", NETWORK, Read;
     /// The list of what this Neutron can.
     ExtensionList = "extension_list", NETWORK, Read;
+    /// How many of each kind a project may have.
+    QuotaGet = "quota_get", NETWORK, Read;
     /// A router with its routes.
     RouterGet = "router_get", NETWORK, Read;
     /// All routes of a router, under its revision.
