@@ -30,7 +30,8 @@
 //!
 //! # How the clouds sit on it
 //!
-//! **OpenStack.** One router's extra routes. The next hop is the node's first internal address of the family. `apply` is
+//! **OpenStack.** One router's extra routes, or several routers that all have the same; what some of them lack is
+//! *unfinished*. The next hop is the node's first internal address of the family. `apply` is
 //! one `remove_extraroutes`, one `add_extraroutes`, and a PUT for each port whose address pairs differ; a batch that is
 //! refused is divided until the bad routes stand alone.
 //!

@@ -208,9 +208,13 @@ async fn a_stale_path_that_stays_holds_back_its_successor() {
 /// The nodes change so that routes and pairs come, go and change, and the process dies at each of its calls.
 #[tokio::test]
 async fn whenever_it_dies_the_next_process_finishes() {
-    for atomic in [true, false] {
+    for (atomic, several) in [(true, false), (false, false), (true, true)] {
         for nth in 1.. {
             let mut stage = Stage::new(4, "").await;
+            let second = match several {
+                true => Some(stage.second_router().await),
+                false => None,
+            };
             if !atomic {
                 let missing = vec!["extraroute-atomic".to_owned()];
                 stage
@@ -248,6 +252,9 @@ async fn whenever_it_dies_the_next_process_finishes() {
             stage.settle().await;
             let table = stage.table();
             assert_eq!(table.len(), 4, "dead at call {nth}: {table:?}");
+            if let Some(second) = second {
+                assert_eq!(stage.table_of(&second), table, "dead at call {nth}");
+            }
             assert_eq!(
                 stage.sim.address_pairs(&stage.port(0)),
                 ["10.244.50.0/24"],
