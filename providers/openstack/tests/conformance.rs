@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 struct Simulated {
     connected: Connected,
     servers: Mutex<Vec<(String, String)>>,
-    /// What the config file says of routes.
+    /// What the config file says of routes and of calls.
     section: String,
     router: String,
     /// Machines of a crowd.
@@ -30,7 +30,9 @@ impl Simulated {
     /// With further lines of the section of routes.
     async fn new(crowd: usize, more: &str) -> Self {
         let id = "3d1c7a52-8f0b-4c55-a9d2-6e2f7b1c9a10";
-        let section = format!("\n[Route]\nrouter-id={id}\n{more}\n");
+        // Nobody shares this cloud.
+        let quota = "[Quota]\nnetwork-requests-per-second=1000\nnetwork-burst=1000";
+        let section = format!("\n[Route]\nrouter-id={id}\n{more}\n{quota}\n");
         let connected = Connected::with(Config::default(), &section).await;
         connected
             .sim
