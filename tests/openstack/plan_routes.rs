@@ -242,3 +242,34 @@ async fn routes_that_can_not_be_planned_are_a_problem_and_those_that_are_not_wan
         held.text
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_knows_how_many_routes_there_is_room_for() {
+    let roads = Roads::set().await;
+    let (stage, scene) = (&roads.stage, &roads.stage.scene);
+    for i in 1..=3 {
+        roads
+            .join(&format!("node-{i}"), 10 + i, &format!("10.244.{i}.0/24"), false)
+            .await;
+    }
+    // Somebody else's.
+    roads.write_table(&[("192.168.7.0/24", "10.0.0.99")]);
+    scene.cloud.configure(|settings| {
+        settings.resource_quotas.insert("router_route".to_owned(), 3);
+    });
+    let planned = stage.plan(&[CIDR]).await.assert_code(2).text;
+    for line in [
+        "+ create route 10.244.1.0/24 via 10.0.0.11",
+        "+ create route 10.244.2.0/24 via 10.0.0.12",
+        "! route 10.244.3.0/24 (node node-3): no route is made: there is room for 3 routes in all; raise the quota \
+         router_route of the router's project",
+        "~ node-3: set condition NetworkUnavailable to True",
+    ] {
+        assert!(planned.contains(line), "{line}: {planned}");
+    }
+    // Who may not look does not know it, and plans all.
+    let secret = scene.cloud.add_fault(Fault::on("quota_get", Action::status(403)));
+    let planned = stage.plan(&[CIDR]).await.assert_code(2).text;
+    assert!(planned.contains("+ create route 10.244.3.0/24"), "{planned}");
+    assert!(scene.cloud.remove_fault(secret));
+}

@@ -1,5 +1,7 @@
 //! Routes to the nodes' Pods.
 
+mod trouble;
+
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ccm_sim::{
@@ -52,10 +54,19 @@ pub(crate) fn is_unavailable(node: &Node) -> bool {
 
 impl Ground {
     async fn lay() -> Self {
+        Self::lay_with(&[]).await
+    }
+
+    /// With further networks that the router connects.
+    async fn lay_with(networks: &[NetworkSpec]) -> Self {
         let scene = Scene::set().await;
+        let mut connected = vec!["private".to_owned()];
+        for network in networks {
+            connected.push(scene.cloud.create_network(network).unwrap());
+        }
         let spec = RouterSpec {
             name: "pods".to_owned(),
-            networks: vec!["private".to_owned()],
+            networks: connected,
             ..RouterSpec::default()
         };
         let router = scene.cloud.create_router(&spec).unwrap();
@@ -82,12 +93,13 @@ impl Ground {
         self.register(name, &[&format!("10.244.{i}.0/24")]).await;
     }
 
-    fn server(&self, name: &str, network: &str) {
+    /// Returns its id.
+    fn server(&self, name: &str, network: &str) -> String {
         let spec = ServerSpec {
             ports: Some(vec![PortSpec::on(network)]),
             ..ServerSpec::named(name)
         };
-        self.scene.cloud.create_server(&spec).unwrap();
+        self.scene.cloud.create_server(&spec).unwrap()
     }
 
     async fn register(&self, name: &str, pod_cidrs: &[&str]) {

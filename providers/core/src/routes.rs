@@ -30,7 +30,8 @@
 //!
 //! # How the clouds sit on it
 //!
-//! **OpenStack.** One router's extra routes. The next hop is the node's first internal address of the family. `apply` is
+//! **OpenStack.** One router's extra routes, or several routers that all have the same; what some of them lack is
+//! *unfinished*. The next hop is the node's first internal address of the family. `apply` is
 //! one `remove_extraroutes`, one `add_extraroutes`, and a PUT for each port whose address pairs differ; a batch that is
 //! refused is divided until the bad routes stand alone.
 //!
@@ -60,7 +61,7 @@ use crate::{NodeAddress, NodeView, Priority, Result};
 
 pub use cidrs::ClusterCidrs;
 pub use desired::{Desired, Due, Obstacle, Want};
-pub use planner::{RoutePlan, imagine, plan};
+pub use planner::{Beyond, RoutePlan, imagine, plan};
 
 /// The routes of one cloud.
 #[async_trait]
@@ -88,6 +89,16 @@ pub trait Routes: Send + Sync {
     /// # Errors
     /// If anything of it can not be read. All or nothing: half a table is no table.
     async fn observe(&self, wanted: &[WantedRoute], priority: Priority) -> Result<Observed>;
+
+    /// How many routes there is room for in all, read now; `None` if nobody says so. Only who looks ahead asks this: what
+    /// is too much is refused anyway.
+    ///
+    /// # Errors
+    /// If that can not be found out now.
+    async fn limit(&self, priority: Priority) -> Result<Option<RouteLimit>> {
+        let _ = priority;
+        Ok(None)
+    }
 
     /// Makes the changes, in as few calls as the cloud allows, and says of each what became of it.
     ///
@@ -184,6 +195,15 @@ pub struct Observed {
     pub routes: Vec<CloudRoute>,
     /// Which of the wanted ones (by their place) are among them, but lack something beside them.
     pub unfinished: Vec<usize>,
+}
+
+/// How many routes there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteLimit {
+    /// So many in all.
+    pub routes: usize,
+    /// What one raises for more, in words that follow "raise".
+    pub raised_by: &'static str,
 }
 
 /// What there is to do.

@@ -198,11 +198,22 @@ fn settle(
         quotas,
         load_balancing,
         routes: RouteSettings {
-            router: text(conf.route.router_id.trim()),
+            routers: router_ids(&conf.route.router_id),
             address_pairs: conf.route.allowed_address_pairs,
         },
     };
     Some((settings, given))
+}
+
+/// The ids of a list, none twice.
+fn router_ids(list: &str) -> Vec<String> {
+    let mut ids: Vec<String> = Vec::new();
+    for id in list.split(',').map(str::trim).filter(|id| !id.is_empty()) {
+        if !ids.iter().any(|known| known == id) {
+            ids.push(id.to_owned());
+        }
+    }
+    ids
 }
 
 /// Reads and checks the TLS material.

@@ -10,8 +10,10 @@ use serde_json::Value;
 /// The header with the cloud's own name of a request, as its logs have it.
 pub(crate) const REQUEST_ID: &str = "x-openstack-request-id";
 
-/// Longest part of a service's own words that is repeated.
-const MESSAGE_MAX: usize = 500;
+/// How much of a service's own words is repeated: from the beginning, and from the end, where Neutron says what is wrong
+/// with a long list that it repeats before.
+const MESSAGE_BEGIN: usize = 300;
+const MESSAGE_END: usize = 200;
 /// A small change of a load balancer takes Octavia about so long.
 const BUSY: Duration = Duration::from_secs(1);
 
@@ -309,7 +311,7 @@ impl Fault {
     }
 }
 
-/// One line without control characters, not too long.
+/// One line without control characters; without its middle if it is too long.
 pub(crate) fn clean(text: &str) -> String {
     let mut line = String::new();
     for word in text
@@ -320,11 +322,13 @@ pub(crate) fn clean(text: &str) -> String {
             line.push(' ');
         }
         line.push_str(word);
-        if let Some((cut, _)) = line.char_indices().nth(MESSAGE_MAX) {
-            line.truncate(cut);
-            line.push_str("...");
-            break;
-        }
+    }
+    let begin = line.char_indices().nth(MESSAGE_BEGIN);
+    let end = line.char_indices().nth_back(MESSAGE_END - 1);
+    if let (Some((begin, _)), Some((end, _))) = (begin, end)
+        && begin < end
+    {
+        line.replace_range(begin..end, " .. ");
     }
     line
 }

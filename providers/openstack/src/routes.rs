@@ -1,4 +1,4 @@
-//! Routes to the nodes' Pods: the extra routes of one router, and the address pairs of the nodes' ports.
+//! Routes to the nodes' Pods: the extra routes of a router, and the address pairs of the nodes' ports.
 //!
 //! | Step of a pass | Requests |
 //! |---|---|
@@ -12,6 +12,9 @@
 //! what it was asked for. Where there is only the older way, a whole list is written under the router's revision, read
 //! again when somebody else was faster ([`table`]).
 //!
+//! Where the config names several routers, each has all routes ([`tables`]): a route that one of them lacks is there and has
+//! to be completed, as one whose pair is missing.
+//!
 //! A port lets packets of Pods through only if it is told their network ([`pairs`]). The pair comes after the route and
 //! goes before it: a route is what tells a later process that there is something to do.
 
@@ -19,14 +22,15 @@ mod bisect;
 mod pairs;
 mod records;
 mod table;
+mod tables;
 #[cfg(test)]
 mod tests;
 
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use ccm_core::{
-    AddressType, Error, ErrorKind, Priority, Result, async_trait,
-    routes::{Applied, Changes, CloudRoute, NextHop, Observed, RouteNode, Routes, WantedRoute},
+    AddressType, Error, ErrorKind, Outcome, Priority, Result, async_trait,
+    routes::{Applied, Changes, CloudRoute, NextHop, Observed, RouteLimit, RouteNode, Routes, WantedRoute},
 };
 use ipnet::IpNet;
 use parking_lot::Mutex;
@@ -35,7 +39,8 @@ use tracing::{debug, info};
 use self::{
     pairs::Pairs,
     records::{Extensions, RawRoute},
-    table::Table,
+    table::{QUOTA, Table},
+    tables::Tables,
 };
 use crate::{
     client::{Get, Op, catalogue::Service},
@@ -45,8 +50,8 @@ use crate::{
 /// The section of the config file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RouteSettings {
-    /// Id of the router; `None`: no routes.
-    pub(crate) router: Option<String>,
+    /// Ids of the routers; none: no routes.
+    pub(crate) routers: Vec<String>,
     /// Whether address pairs of ports are looked after, where Neutron has them.
     pub(crate) address_pairs: bool,
 }
@@ -73,11 +78,11 @@ impl Features {
     }
 }
 
-/// The routes of a router.
+/// The routes of a router, or of several.
 #[derive(Debug)]
 pub(crate) struct RouterRoutes {
     current: Arc<Current>,
-    router: String,
+    routers: Vec<String>,
     address_pairs: bool,
     /// What was found out, and under which credentials.
     features: Mutex<Option<(u64, Features)>>,
@@ -87,9 +92,9 @@ pub(crate) struct RouterRoutes {
 impl RouterRoutes {
     /// `None` if the config names no router.
     pub(crate) fn new(current: Arc<Current>, settings: &RouteSettings) -> Option<Self> {
-        Some(Self {
+        (!settings.routers.is_empty()).then(|| Self {
             current,
-            router: settings.router.clone()?,
+            routers: settings.routers.clone(),
             address_pairs: settings.address_pairs,
             features: Mutex::default(),
             pairs: Pairs::default(),
@@ -114,7 +119,7 @@ impl RouterRoutes {
         let features = Features::of(&api.get(&get, priority).await?);
         // Told once for each set of credentials.
         info!(
-            router = self.router,
+            router = self.routers.join(","),
             one_by_one = features.atomic,
             address_pairs = features.pairs && self.address_pairs,
             "Routes are kept on this router"
@@ -124,13 +129,19 @@ impl RouterRoutes {
         Ok(features)
     }
 
-    fn table<'a>(&'a self, api: &'a crate::client::Api, features: Features, priority: Priority) -> Table<'a> {
-        Table {
+    fn tables<'a>(
+        &'a self,
+        api: &'a crate::client::Api,
+        features: Features,
+        priority: Priority,
+    ) -> Tables<'a> {
+        let table = |router: &'a String| Table {
             api,
-            router: &self.router,
+            router,
             atomic: features.atomic,
             priority,
-        }
+        };
+        Tables(self.routers.iter().map(table).collect())
     }
 
     /// Those of the wanted routes that are in the table and whose address pairs are missing, or not known.
@@ -140,14 +151,16 @@ impl RouterRoutes {
         routes: &[CloudRoute],
         priority: Priority,
     ) -> Vec<usize> {
-        let there: std::collections::HashSet<_> = routes
+        let there: HashSet<_> = routes
             .iter()
-            .map(|route| (route.destination.trunc(), &route.next_hop))
+            .map(|route| (route.destination.trunc(), route.next_hop.as_str()))
             .collect();
+        self.pairs.keep(&there);
         let unknown: Vec<usize> = (0..wanted.len())
             .filter(|i| {
                 wanted.get(*i).is_some_and(|route| {
-                    there.contains(&(route.destination, &route.next_hop)) && !self.pairs.is_known(route)
+                    there.contains(&(route.destination, route.next_hop.as_str()))
+                        && !self.pairs.is_known(route)
                 })
             })
             .collect();
@@ -180,22 +193,39 @@ impl Routes for RouterRoutes {
 
     fn beside(&self) -> Option<&'static str> {
         let known = *self.features.lock();
-        known
-            .filter(|(_, features)| features.pairs && self.address_pairs)
-            .map(|_| "an allowed address pair on the node's port")
+        let pairs = known.is_some_and(|(_, features)| features.pairs && self.address_pairs);
+        match (self.routers.len() > 1, pairs) {
+            (false, false) => None,
+            (false, true) => Some("an allowed address pair on the node's port"),
+            (true, false) => Some("its like on each router"),
+            (true, true) => Some("its like on each router and an allowed address pair on the node's port"),
+        }
     }
 
     async fn observe(&self, wanted: &[WantedRoute], priority: Priority) -> Result<Observed> {
         let features = self.features(priority).await?;
         let (api, _) = self.current.clients();
-        let router = self.table(&api, features, priority).read().await?;
-        let routes: Vec<_> = router.routes.iter().filter_map(RawRoute::parse).collect();
-        let unfinished = if features.pairs && self.address_pairs {
-            self.unfinished(wanted, &routes, priority).await
-        } else {
-            Vec::new()
-        };
-        Ok(Observed { routes, unfinished })
+        let seen = self.tables(&api, features, priority).read().await?;
+        let mut unfinished = seen.incomplete(wanted);
+        if features.pairs && self.address_pairs {
+            unfinished.extend(self.unfinished(wanted, &seen.routes, priority).await);
+            unfinished.sort_unstable();
+            unfinished.dedup();
+        }
+        Ok(Observed {
+            routes: seen.routes,
+            unfinished,
+        })
+    }
+
+    async fn limit(&self, priority: Priority) -> Result<Option<RouteLimit>> {
+        let features = self.features(priority).await?;
+        let (api, _) = self.current.clients();
+        let limit = self.tables(&api, features, priority).limit().await?;
+        Ok(limit.map(|routes| RouteLimit {
+            routes,
+            raised_by: QUOTA,
+        }))
     }
 
     async fn apply(&self, changes: &Changes, priority: Priority) -> Applied {
@@ -204,12 +234,12 @@ impl Routes for RouterRoutes {
             Err(error) => return all_failed(changes, &error),
         };
         let (api, _) = self.current.clients();
-        let table = self.table(&api, features, priority);
+        let tables = self.tables(&api, features, priority);
         let with_pairs = features.pairs && self.address_pairs;
 
         // What is beside a route goes before it.
         let before: Vec<Result<()>> = if with_pairs && !changes.delete.is_empty() {
-            self.pairs.remove(&api, &self.router, changes, priority).await
+            self.pairs.remove(&api, &self.routers, changes, priority).await
         } else {
             changes.delete.iter().map(|_| Ok(())).collect()
         };
@@ -220,7 +250,7 @@ impl Routes for RouterRoutes {
             .filter_map(|i| changes.delete.get(*i))
             .map(RawRoute::of_handle)
             .collect();
-        fill(&mut deleted, &gone, table.remove(&raw).await);
+        fill(&mut deleted, &gone, tables.remove(&raw).await);
 
         let mut created: Vec<Result<()>> = changes
             .create
@@ -233,21 +263,26 @@ impl Routes for RouterRoutes {
             .filter_map(|i| changes.create.get(*i))
             .map(RawRoute::of_wanted)
             .collect();
-        fill(&mut created, &come, table.add(&raw).await);
+        fill(&mut created, &come, tables.add(&raw).await);
 
-        let mut finished: Vec<Result<()>> = changes.finish.iter().map(|_| Ok(())).collect();
+        let mut finished: Vec<Result<()>> = if self.routers.len() > 1 {
+            // Which router lacks it is not said; the others take it again.
+            let raw: Vec<_> = changes.finish.iter().map(RawRoute::of_wanted).collect();
+            tables.add(&raw).await
+        } else {
+            changes.finish.iter().map(|_| Ok(())).collect()
+        };
         if with_pairs {
-            let there = places(&created);
-            let lacking: Vec<_> = there
+            let (come, complete) = (places(&created), places(&finished));
+            let lacking: Vec<_> = come
                 .iter()
                 .filter_map(|i| changes.create.get(*i))
-                .chain(&changes.finish)
+                .chain(complete.iter().filter_map(|i| changes.finish.get(*i)))
                 .collect();
             let mut results = self.pairs.add(&api, &lacking, priority).await;
-            let of_finished = results.split_off(there.len().min(results.len()));
-            fill(&mut created, &there, results);
-            let all: Vec<usize> = (0..finished.len()).collect();
-            fill(&mut finished, &all, of_finished);
+            let of_finished = results.split_off(come.len().min(results.len()));
+            fill(&mut created, &come, results);
+            fill(&mut finished, &complete, of_finished);
         }
         Applied {
             deleted,
@@ -275,6 +310,19 @@ fn internal_address(node: &RouteNode, destination: IpNet) -> Result<NextHop> {
             format!("the node has no internal {family} address for the route to lead to"),
         )
     })
+}
+
+/// Whether trying again may help.
+fn is_passing(error: &Error) -> bool {
+    !matches!(
+        error.kind(),
+        ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::InvalidSpec | ErrorKind::Unsupported
+    )
+}
+
+/// Whether nothing was done because somebody else was at work on it: at its revision (412), or in the database (409).
+fn is_overtaken(error: &Error) -> bool {
+    error.kind() == ErrorKind::Conflict && error.outcome() == Outcome::NotDone
 }
 
 /// The places of those that are well so far.

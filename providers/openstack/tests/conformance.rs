@@ -6,17 +6,51 @@ mod cloud;
 use std::{env, sync::Arc};
 
 use ccm_core::{
-    Cloud, async_trait,
-    testkit::conformance::{self, BoxError, Subject},
+    AddressType, Cloud, NodeAddress, async_trait,
+    routes::RouteNode,
+    testkit::conformance::{self, BoxError, RouteSubject, Subject},
 };
-use ccm_sim::openstack::ServerSpec;
+use ccm_sim::openstack::{Config, RouterSpec, ServerSpec};
 use ccm_testbed::{cache::say, openstack_real::OpenStack as RealOpenStack};
 use cloud::Connected;
+use ipnet::IpNet;
 use parking_lot::Mutex;
 
 struct Simulated {
     connected: Connected,
     servers: Mutex<Vec<(String, String)>>,
+    /// What the config file says of routes and of calls.
+    section: String,
+    router: String,
+    /// Machines of a crowd.
+    crowd: usize,
+}
+
+impl Simulated {
+    /// With further lines of the section of routes.
+    async fn new(crowd: usize, more: &str) -> Self {
+        let id = "3d1c7a52-8f0b-4c55-a9d2-6e2f7b1c9a10";
+        // Nobody shares this cloud.
+        let quota = "[Quota]\nnetwork-requests-per-second=1000\nnetwork-burst=1000";
+        let section = format!("\n[Route]\nrouter-id={id}\n{more}\n{quota}\n");
+        let connected = Connected::with(Config::default(), &section).await;
+        connected
+            .sim
+            .configure(|settings| settings.resource_quotas.clear());
+        let spec = RouterSpec {
+            id: Some(id.to_owned()),
+            name: "pods".to_owned(),
+            networks: vec!["private".to_owned()],
+            ..RouterSpec::default()
+        };
+        Self {
+            router: connected.sim.create_router(&spec).unwrap(),
+            connected,
+            section,
+            servers: Mutex::default(),
+            crowd,
+        }
+    }
 }
 
 impl Simulated {
@@ -64,22 +98,90 @@ impl Subject for Simulated {
     }
 
     fn crowd(&self) -> usize {
-        300
+        self.crowd
+    }
+}
+
+#[async_trait]
+impl RouteSubject for Simulated {
+    async fn restarted(&self) -> Result<Arc<dyn Cloud>, BoxError> {
+        let conf = format!("{}{}", self.connected.sim.cloud_conf(), self.section);
+        Ok(cloud::build(&conf).await?)
+    }
+
+    async fn table(&self) -> Result<Option<Vec<(IpNet, String)>>, BoxError> {
+        let table = self.connected.sim.router_routes(&self.router);
+        Ok(Some(
+            table.into_iter().map(|(to, via)| (to, via.to_string())).collect(),
+        ))
+    }
+
+    fn unroutable(&self) -> Option<RouteNode> {
+        Some(stranger())
+    }
+
+    async fn set_limit(&self, limit: Option<usize>) -> Result<bool, BoxError> {
+        let limit = limit.map(u64::try_from).transpose()?;
+        self.connected.sim.configure(|settings| {
+            settings.resource_quotas.clear();
+            let quota = limit.map(|limit| ("router_route".to_owned(), limit));
+            settings.resource_quotas.extend(quota);
+        });
+        Ok(true)
+    }
+}
+
+/// Its address is in none of the router's subnets.
+fn stranger() -> RouteNode {
+    RouteNode {
+        addresses: vec![NodeAddress::new(AddressType::InternalIP, "192.0.2.77")],
+        ..RouteNode::default()
     }
 }
 
 #[tokio::test]
 async fn the_provider_keeps_the_contract_on_the_simulator() {
-    let subject = Simulated {
-        connected: Connected::new().await,
-        servers: Mutex::default(),
-    };
-    conformance::instances(&subject).await;
+    conformance::instances(&Simulated::new(300, "").await).await;
+}
+
+#[tokio::test]
+async fn the_provider_keeps_the_contract_of_routes_on_the_simulator() {
+    for atomic in [true, false] {
+        for more in ["", "allowed-address-pairs=false"] {
+            let subject = Simulated::new(10, more).await;
+            let missing = (!atomic).then(|| "extraroute-atomic".to_owned());
+            subject
+                .connected
+                .sim
+                .configure(|settings| settings.missing_extensions.extend(missing));
+            conformance::routes(&subject).await;
+            assert!(subject.connected.sim.router_routes(&subject.router).is_empty());
+        }
+    }
 }
 
 struct Real {
     openstack: &'static RealOpenStack,
+    conf: String,
     cloud: Arc<dyn Cloud>,
+}
+
+impl Real {
+    /// `None` where there is none.
+    async fn start() -> Option<Self> {
+        if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
+            say("left out, since CCM_TEST_OPENSTACK_REAL is not set: the suite on a real OpenStack");
+            return None;
+        }
+        let openstack = RealOpenStack::shared(1).await.unwrap();
+        let conf = std::fs::read_to_string(openstack.cloud_conf()).unwrap();
+        let cloud = cloud::build(&conf).await.unwrap();
+        Some(Self {
+            openstack,
+            conf,
+            cloud,
+        })
+    }
 }
 
 #[async_trait]
@@ -117,14 +219,27 @@ impl Subject for Real {
     }
 }
 
+#[async_trait]
+impl RouteSubject for Real {
+    async fn restarted(&self) -> Result<Arc<dyn Cloud>, BoxError> {
+        Ok(cloud::build(&self.conf).await?)
+    }
+
+    fn unroutable(&self) -> Option<RouteNode> {
+        Some(stranger())
+    }
+}
+
 #[tokio::test]
 async fn the_provider_keeps_the_contract_on_the_real_openstack() {
-    if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
-        say("left out, since CCM_TEST_OPENSTACK_REAL is not set: the suite on a real OpenStack");
-        return;
+    if let Some(subject) = Real::start().await {
+        conformance::instances(&subject).await;
     }
-    let openstack = RealOpenStack::shared(1).await.unwrap();
-    let conf = std::fs::read_to_string(openstack.cloud_conf()).unwrap();
-    let cloud = cloud::build(&conf).await.unwrap();
-    conformance::instances(&Real { openstack, cloud }).await;
+}
+
+#[tokio::test]
+async fn the_provider_keeps_the_contract_of_routes_on_the_real_openstack() {
+    if let Some(subject) = Real::start().await {
+        conformance::routes(&subject).await;
+    }
 }

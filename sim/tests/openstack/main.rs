@@ -12,4 +12,5 @@ mod forward;
 mod identity;
 mod listing;
 mod network;
+mod routers;
 mod scale;

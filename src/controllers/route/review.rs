@@ -1,5 +1,5 @@
 //! What this controller would do, by the same decisions, if every change was accepted. How many routes there is room for
-//! is not known beforehand, nor whether the cloud takes a next hop.
+//! is known where the cloud says so; whether it takes a next hop is not known beforehand.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -7,7 +7,7 @@ use std::{
 };
 
 use ccm_core::{
-    Cloud, Priority,
+    Cloud, Error, ErrorKind, Priority,
     routes::{CloudRoute, Desired, RoutePlan, WantedRoute, imagine},
 };
 
@@ -77,10 +77,20 @@ fn tell(
         review.route(example, None).warn(what.to_owned());
     }
 
-    // As if all of it had been done.
+    // As if all of it had been done, and what has no room waited for some.
     let changed = plan.changes.create.iter().chain(&plan.changes.finish);
     let results: HashMap<_, _> = changed.map(|route| (Key::want(route), Ok(()))).collect();
-    let items = outcome::items(desired, plan, &results, &HashMap::new());
+    let mut waiting = HashMap::new();
+    if let Some(beyond) = &plan.beyond {
+        let limit = beyond.limit;
+        let text = format!(
+            "there is room for {} routes in all; raise {}",
+            limit.routes, limit.raised_by
+        );
+        let full = Error::new(ErrorKind::QuotaExceeded, text);
+        waiting.extend(beyond.routes.iter().map(|route| (Key::want(route), full.clone())));
+    }
+    let items = outcome::items(desired, plan, &results, &waiting);
     for (item, due) in items.iter().zip(&desired.due) {
         if let Outcome::Failed(error) = &item.outcome {
             let what = format!("no route is made: {}", error.report());

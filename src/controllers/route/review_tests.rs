@@ -155,3 +155,27 @@ async fn without_a_pod_cidr_nothing_goes() {
     );
     assert_eq!(told.summary().verdict().exit_code(), 3);
 }
+
+#[tokio::test]
+async fn what_has_no_room_is_blocked_and_the_oldest_nodes_have_theirs() {
+    // One goes, one that is nobody's business stays, and so there is room for one of three.
+    let routes = table(&[("10.244.9.0/24", "10.0.0.9"), ("192.168.0.0/24", "10.0.0.7")]);
+    routes.set_limit(Some(2));
+    let young = node(1, |node| {
+        node["metadata"]["creationTimestamp"] = json!("2026-02-02T03:04:05Z");
+    });
+    let (_, text) = said("10.244.0.0/16", &[young, usual(2), usual(3)], &routes).await;
+    insta::assert_snapshot!(text, @r"
+    Nodes with another condition NetworkUnavailable: 2
+      ~ n1: set condition NetworkUnavailable to True (NoRouteCreated) (it lacks a route)
+      ~ n3: set condition NetworkUnavailable to True (NoRouteCreated) (it lacks a route)
+
+    Routes: 4
+      ! route 10.244.1.0/24 (node n1): no route is made: there is room for 2 routes in all; raise the limit of the fake
+      + create route 10.244.2.0/24 via 10.0.0.2 (node n2)
+      ! route 10.244.3.0/24 (node n3): no route is made: there is room for 2 routes in all; raise the limit of the fake
+      - delete route 10.244.9.0/24 via 10.0.0.9 (no node has this podCIDR)
+
+    Plan: 1 to create, 2 to change, 1 to delete; 2 blocked. Looked at 0 Services and 2 nodes.
+    ");
+}

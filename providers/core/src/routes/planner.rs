@@ -3,7 +3,8 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    Changes, CloudRoute, ClusterCidrs, Desired, NextHop, Observed, Obstacle, RouteNode, Routes, Want,
+    Changes, CloudRoute, ClusterCidrs, Desired, NextHop, Observed, Obstacle, RouteLimit, RouteNode, Routes,
+    Want, WantedRoute,
 };
 use crate::{Cloud, Error, ErrorKind, Priority, Result};
 
@@ -20,6 +21,28 @@ pub struct RoutePlan {
     pub held: Vec<CloudRoute>,
     /// Routes outside the cluster's CIDRs, which are nobody's business here.
     pub foreign: usize,
+    /// What there is no room for, if somebody looked ahead.
+    pub beyond: Option<Beyond>,
+}
+
+/// Wanted routes for which there is no room.
+#[derive(Clone, Debug)]
+pub struct Beyond {
+    /// What bounds them.
+    pub limit: RouteLimit,
+    /// The routes. They are not among the changes.
+    pub routes: Vec<WantedRoute>,
+}
+
+impl RoutePlan {
+    /// Keeps to a limit, `stay` of which is taken: the first routes come.
+    fn bound(&mut self, limit: RouteLimit, stay: usize) {
+        let room = limit.routes.saturating_sub(stay);
+        if room < self.changes.create.len() {
+            let routes = self.changes.create.split_off(room);
+            self.beyond = Some(Beyond { limit, routes });
+        }
+    }
 }
 
 /// The difference, in an order that is safe: see the [module](super).
@@ -68,7 +91,7 @@ pub fn plan(desired: &Desired, observed: &Observed, cidrs: &ClusterCidrs) -> Rou
     plan
 }
 
-/// What would be done, by reads alone.
+/// What would be done, by reads alone, as far as there is room for it.
 ///
 /// # Errors
 /// If the cloud has no routes, or they can not be read.
@@ -85,6 +108,12 @@ pub async fn imagine(
     let next_hop = |node: &RouteNode, destination| routes.next_hop(node, destination);
     let desired = Desired::of(nodes, cidrs, |id| cloud.owns(id), next_hop);
     let observed = routes.observe(&desired.wanted, priority).await?;
-    let plan = plan(&desired, &observed, cidrs);
+    let mut plan = plan(&desired, &observed, cidrs);
+    if !plan.changes.create.is_empty()
+        && let Some(limit) = routes.limit(priority).await?
+    {
+        let stay = observed.routes.len().saturating_sub(plan.changes.delete.len());
+        plan.bound(limit, stay);
+    }
     Ok((desired, plan))
 }

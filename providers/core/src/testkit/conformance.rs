@@ -1,7 +1,8 @@
 //! One suite for every provider: what the framework relies on, asked from the outside.
 //!
 //! A provider's tests implement [`Subject`] over its simulator, its emulator or the real cloud and call
-//! [`instances`]. Scenarios run one after another; all that fail are reported together.
+//! [`instances`]; and [`RouteSubject`] and [`routes()`], if it has routes. Scenarios run one after another; all that fail
+//! are reported together.
 
 use std::{error::Error as StdError, sync::Arc, time::Duration};
 
@@ -56,6 +57,10 @@ macro_rules! ensure {
         }
     };
 }
+
+mod routes;
+
+pub use routes::{CLUSTER_CIDR, RouteSubject, routes};
 
 /// Runs every scenario of the instances part.
 ///

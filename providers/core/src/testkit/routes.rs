@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::{
     AddressType, Error, ErrorKind, Priority, Result,
-    routes::{Applied, Changes, CloudRoute, NextHop, Observed, RouteNode, Routes, WantedRoute},
+    routes::{Applied, Changes, CloudRoute, NextHop, Observed, RouteLimit, RouteNode, Routes, WantedRoute},
 };
 
 /// What was asked of it.
@@ -138,6 +138,14 @@ impl Routes for FakeRoutes {
         })
     }
 
+    async fn limit(&self, _: Priority) -> Result<Option<RouteLimit>> {
+        let limit = self.0.lock().limit;
+        Ok(limit.map(|routes| RouteLimit {
+            routes,
+            raised_by: "the limit of the fake",
+        }))
+    }
+
     async fn apply(&self, changes: &Changes, _: Priority) -> Applied {
         let mut state = self.0.lock();
         state.calls.push(RouteCall::Apply(
@@ -155,14 +163,17 @@ impl Routes for FakeRoutes {
         }
         for new in &changes.create {
             let full = state.limit.is_some_and(|limit| state.table.len() >= limit);
+            let new_route = route(new.destination, &new.next_hop);
             let result = if broken.is_err() {
                 broken.clone()
+            } else if state.table.contains(&new_route) {
+                Ok(())
             } else if state.refused.contains(&new.next_hop) {
                 Err(Error::new(ErrorKind::InvalidSpec, "no such next hop"))
             } else if full {
                 Err(Error::new(ErrorKind::QuotaExceeded, "the table is full"))
             } else {
-                state.table.push(route(new.destination, &new.next_hop));
+                state.table.push(new_route);
                 Ok(())
             };
             applied.created.push(result);

@@ -183,7 +183,7 @@ config_section! {
 config_section! {
     /// Routes to the nodes' Pods, for Pod networks without an overlay.
     pub(crate) struct Route {
-        /// Id of the router that gets the routes. Empty: no routes.
+        /// Id of the router that gets the routes, or several with commas between, of which each gets all of them. Empty: no routes. The Go cloud controller knows one.
         "router-id" => pub(crate) router_id: String,
         /// Whether the nodes' ports are told the network of the node's Pods (`allowed_address_pairs`), without which a port with port security drops what Pods send. Has no effect where Neutron lacks the extension. The Go cloud controller does not know this key.
         "allowed-address-pairs" => pub(crate) allowed_address_pairs: bool = true,

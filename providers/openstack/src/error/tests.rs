@@ -134,9 +134,12 @@ fn answers_that_are_no_answers_may_be_asked_for_again() {
 }
 
 #[test]
-fn a_long_message_is_cut_at_a_character() {
-    let text = clean(&"ü".repeat(2 * MESSAGE_MAX));
-    assert!(text.ends_with("ü...") && text.chars().count() == MESSAGE_MAX + 3);
+fn a_long_message_loses_its_middle() {
+    let whole = "ü".repeat(MESSAGE_BEGIN + MESSAGE_END);
+    assert_eq!(clean(&whole), whole);
+    let text = clean(&format!("first{}last", "ü".repeat(2 * MESSAGE_BEGIN)));
+    assert!(text.starts_with("first") && text.ends_with("last"), "{text}");
+    assert_eq!(text.chars().count(), MESSAGE_BEGIN + 4 + MESSAGE_END);
 }
 
 #[tokio::test]

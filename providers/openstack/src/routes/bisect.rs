@@ -55,14 +55,17 @@ impl Bisect {
             self.batches.push(batch.start..middle);
             return;
         }
-        let ends = error.kind() != ErrorKind::InvalidSpec || self.refusals >= REFUSALS_MAX;
-        let rest = if ends {
-            std::mem::take(&mut self.batches)
-        } else {
-            Vec::new()
-        };
-        for failed in rest.into_iter().chain([batch]) {
-            self.fail(failed, &error);
+        if error.kind() == ErrorKind::InvalidSpec && self.refusals >= REFUSALS_MAX {
+            // What was said is about other items.
+            let text = "not tried, since too many others were refused at the same time";
+            let untried = Error::new(ErrorKind::InvalidSpec, text);
+            let said = if batch.len() == 1 { &error } else { &untried };
+            self.fail(batch, said);
+            return self.fail_rest(&untried);
+        }
+        self.fail(batch, &error);
+        if error.kind() != ErrorKind::InvalidSpec {
+            self.fail_rest(&error);
         }
     }
 
@@ -73,6 +76,13 @@ impl Bisect {
 
     fn of(&mut self, batch: Range<usize>) -> impl Iterator<Item = &mut Result<()>> {
         self.results.iter_mut().skip(batch.start).take(batch.len())
+    }
+
+    /// Nothing more is sent.
+    fn fail_rest(&mut self, error: &Error) {
+        for batch in std::mem::take(&mut self.batches) {
+            self.fail(batch, error);
+        }
     }
 
     fn fail(&mut self, batch: Range<usize>, error: &Error) {
@@ -148,6 +158,17 @@ mod tests {
         let (_, kinds, calls) = play(1000, &all, 1000);
         assert_eq!(calls, REFUSALS_MAX);
         assert!(kinds.iter().all(|kind| *kind == Some(ErrorKind::InvalidSpec)));
+        let mut bisect = Bisect::new(1000);
+        while bisect.next().is_some() {
+            bisect.answer(Err(Error::new(ErrorKind::InvalidSpec, "bad")));
+        }
+        let results = bisect.into_results();
+        let said: Vec<_> = results
+            .iter()
+            .map(|result| result.as_ref().unwrap_err().message())
+            .collect();
+        assert_eq!(said[0], "bad");
+        assert!(said[999].starts_with("not tried"), "{}", said[999]);
     }
 
     #[test]

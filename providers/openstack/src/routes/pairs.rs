@@ -3,7 +3,7 @@
 //! Each PUT is guarded by the port's revision, since security groups of the same port may change at the same time.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     net::IpAddr,
     time::Duration,
 };
@@ -18,14 +18,16 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::records::{Pair, PairPort, PairsBody};
+use super::{
+    is_overtaken, is_passing,
+    records::{Pair, PairPort, PairsBody},
+};
 use crate::{
     client::{
         Api, Op, Verb, Write,
         catalogue::Service,
         listing::{One, Resource},
     },
-    error::is_stale,
     instances::provider_id::{self, ProviderId},
     load_balancer::bodies::Envelope,
 };
@@ -55,7 +57,7 @@ const FIELDS: [&str; 8] = [
 pub(super) struct Pairs {
     /// Routes, by destination and next hop, whose pair is there.
     known: Mutex<HashMap<(IpNet, String), Instant>>,
-    /// The networks that the router is in.
+    /// The networks that the routers are in.
     networks: Mutex<Option<(Vec<String>, Instant)>>,
 }
 
@@ -74,6 +76,12 @@ impl Pairs {
     pub(super) fn forget(&self) {
         self.known.lock().clear();
         *self.networks.lock() = None;
+    }
+
+    /// Forgets the pairs of routes that are not there: who took a route away took its pair first.
+    pub(super) fn keep(&self, there: &HashSet<(IpNet, &str)>) {
+        let mut known = self.known.lock();
+        known.retain(|(destination, hop), _| there.contains(&(*destination, hop.as_str())));
     }
 
     /// Whether this route's pair was there not long ago.
@@ -146,17 +154,17 @@ impl Pairs {
         results
     }
 
-    /// Takes the pairs of the routes that go from ports in the router's networks, unless a route that comes leads to the
+    /// Takes the pairs of the routes that go from ports in the routers' networks, unless a route that comes leads to the
     /// same port. What can not be taken away for good does not keep its route.
     pub(super) async fn remove(
         &self,
         api: &Api,
-        router: &str,
+        routers: &[String],
         changes: &Changes,
         priority: Priority,
     ) -> Vec<Result<()>> {
         let all_failed = |error: Error| vec![Err(error); changes.delete.len()];
-        let networks = match self.networks_of(api, router, priority).await {
+        let networks = match self.networks_of(api, routers, priority).await {
             Ok(networks) => networks,
             Err(error) if is_passing(&error) => return all_failed(error),
             Err(error) => {
@@ -211,15 +219,19 @@ impl Pairs {
         results
     }
 
-    /// The networks in which the router has ports that we see.
-    async fn networks_of(&self, api: &Api, router: &str, priority: Priority) -> Result<Vec<String>> {
+    /// The networks in which the routers have ports that we see.
+    async fn networks_of(&self, api: &Api, routers: &[String], priority: Priority) -> Result<Vec<String>> {
         if let Some((networks, read)) = self.networks.lock().as_ref()
             && read.elapsed() < NETWORKS_KEPT
         {
             return Ok(networks.clone());
         }
         let began = Instant::now();
-        let query = [("device_id", router), ("fields", "id"), ("fields", "network_id")];
+        let mut query: Vec<_> = routers
+            .iter()
+            .map(|router| ("device_id", router.as_str()))
+            .collect();
+        query.extend([("fields", "id"), ("fields", "network_id")]);
         let ports: Vec<PairPort> = api.list(&query, priority).await?;
         let mut networks: Vec<_> = ports.into_iter().map(|port| port.network_id).collect();
         networks.sort_unstable();
@@ -233,14 +245,6 @@ impl Pairs {
 
 fn key(route: &WantedRoute) -> (IpNet, String) {
     (route.destination, route.next_hop.as_str().to_owned())
-}
-
-/// Whether trying again may help.
-fn is_passing(error: &Error) -> bool {
-    !matches!(
-        error.kind(),
-        ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::InvalidSpec | ErrorKind::Unsupported
-    )
 }
 
 /// The ports with any of these addresses.
@@ -370,7 +374,7 @@ async fn write(api: &Api, port: &PairPort, priority: Priority, edit: impl Fn(&mu
         let written: Result<One<PairPort>> = api.write(&put.json(&body), priority).await;
         match written {
             Ok(_) => return Ok(()),
-            Err(error) if is_stale(&error) => last = Some(error),
+            Err(error) if is_overtaken(&error) => last = Some(error),
             Err(error) => return Err(error.with_context("port", port.id.as_str())),
         }
         let mut query = vec![("id", port.id.as_str())];

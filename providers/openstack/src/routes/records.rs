@@ -25,10 +25,26 @@ pub(super) struct Extension {
     pub(super) alias: String,
 }
 
+/// `GET /v2.0/quotas/{project}`.
+#[derive(Debug, Deserialize)]
+pub(super) struct Quotas {
+    pub(super) quota: Quota,
+}
+
+/// How many of each kind there may be; negative for any number.
+#[derive(Debug, Deserialize)]
+pub(super) struct Quota {
+    /// On one router. Missing in older releases, whose config file has the number.
+    #[serde(default)]
+    pub(super) router_route: Option<i64>,
+}
+
 /// A router.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Router {
     pub(super) id: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(super) project_id: String,
     #[serde(default, deserialize_with = "nullable")]
     pub(super) routes: Vec<RawRoute>,
     #[serde(default)]

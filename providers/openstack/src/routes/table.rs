@@ -7,7 +7,8 @@ use tracing::debug;
 
 use super::{
     bisect::Bisect,
-    records::{RawRoute, Router, RoutesBody},
+    is_overtaken, is_passing,
+    records::{Quotas, RawRoute, Router, RoutesBody},
 };
 use crate::{
     client::{
@@ -15,12 +16,14 @@ use crate::{
         catalogue::Service,
         listing::{One, Resource},
     },
-    error::is_stale,
     load_balancer::bodies::Envelope,
 };
 
 /// How often a whole list is written when somebody else is faster.
 const TRIES: usize = 8;
+
+/// What bounds the routes of a router.
+pub(super) const QUOTA: &str = "the quota router_route of the router's project";
 
 /// Reads and writes one router.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +39,7 @@ impl Table<'_> {
     /// The router as it is now.
     pub(super) async fn read(&self) -> Result<Router> {
         let path = ["routers", self.router];
-        let query = ["id", "routes", "revision_number"].map(|field| ("fields", field));
+        let query = ["id", "project_id", "routes", "revision_number"].map(|field| ("fields", field));
         let get = Get {
             op: Op::RouterGet,
             service: Service::Network,
@@ -55,6 +58,26 @@ impl Table<'_> {
             error
         })?;
         Ok(router)
+    }
+
+    /// How many routes the router may have; `None` if its project's quota does not say so, or not to us.
+    pub(super) async fn limit(&self) -> Result<Option<usize>> {
+        let router = self.read().await?;
+        let get = Get {
+            op: Op::NetworkQuotaGet,
+            service: Service::Network,
+            path: &["quotas", router.project_id.as_str()],
+            query: &[],
+            microversion: None,
+        };
+        match self.api.get::<Quotas>(&get, self.priority).await {
+            Ok(Quotas { quota }) => Ok(quota.router_route.and_then(|limit| usize::try_from(limit).ok())),
+            Err(error) if is_passing(&error) => Err(error),
+            Err(error) => {
+                debug!(error = %error.report(), "How many routes there is room for is not known");
+                Ok(None)
+            }
+        }
     }
 
     /// Takes routes away. One that is not there is gone.
@@ -87,21 +110,27 @@ impl Table<'_> {
                 };
                 batch.iter().map(|route| expected(is_there(route))).collect()
             });
-            bisect.answer(answer.map_err(|error| self.explain(error)));
+            bisect.answer(answer.map_err(|error| self.explain(error, batch)));
         }
         bisect.into_results()
     }
 
-    /// What a limit means, in words that say what to do.
-    fn explain(&self, error: Error) -> Error {
-        if error.kind() != ErrorKind::QuotaExceeded {
-            return error;
-        }
-        let text = format!(
-            "router {} has as many routes as it may have; raise the quota router_route of its project",
-            self.router
-        );
-        Error::new(ErrorKind::QuotaExceeded, text).with_source(error)
+    /// What was refused, in words that say what to do, and are the same whatever else is on the router.
+    fn explain(&self, error: Error, batch: &[RawRoute]) -> Error {
+        let text = match (error.kind(), batch) {
+            (ErrorKind::QuotaExceeded, _) => format!(
+                "router {} has as many routes as it may have; raise {QUOTA}",
+                self.router
+            ),
+            (ErrorKind::InvalidSpec, [route]) => format!(
+                "router {} does not take the next hop {}: {}",
+                self.router,
+                route.nexthop,
+                reason(error.message())
+            ),
+            _ => return error,
+        };
+        Error::new(error.kind(), text).with_source(error)
     }
 
     /// Makes one request of it, and says what the router has then.
@@ -150,7 +179,7 @@ impl Table<'_> {
             {
                 Ok(router) => return Ok(router),
                 // Not done, or nobody knows whether: the next read tells.
-                Err(error) if is_stale(&error) || error.outcome() == Outcome::Unknown => {
+                Err(error) if is_overtaken(&error) || error.outcome() == Outcome::Unknown => {
                     debug!(router = self.router, error = %error.report(), "Reading the router again");
                     last = Some(error);
                 }
@@ -159,6 +188,11 @@ impl Table<'_> {
         }
         Err(last.unwrap_or_else(|| Error::new(ErrorKind::Conflict, "the router changes too often")))
     }
+}
+
+/// What Neutron says after the list of all routes, which it repeats.
+fn reason(message: &str) -> &str {
+    message.rsplit_once("], ").map_or(message, |(_, reason)| reason)
 }
 
 fn expected(is_so: bool) -> Result<()> {

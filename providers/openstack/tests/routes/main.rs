@@ -5,5 +5,6 @@
 mod cloud;
 mod life;
 mod pairs;
+mod several;
 mod stage;
 mod trouble;

@@ -3,7 +3,10 @@
 use ccm_core::ErrorKind;
 use ccm_sim::{Action, Fault};
 
-use crate::stage::{Stage, failed, net};
+use crate::{
+    stage::{Stage, failed, net},
+    trouble::conflict,
+};
 
 #[tokio::test]
 async fn a_pair_that_went_missing_comes_back() {
@@ -59,23 +62,32 @@ async fn pairs_of_others_stay() {
 }
 
 #[tokio::test]
-async fn a_port_that_changes_meanwhile_is_read_again() {
+async fn a_port_that_changes_meanwhile_is_written_again() {
+    for code in [412, 409] {
+        let stage = Stage::new(2, "").await;
+        let fault = Fault {
+            count: Some(3),
+            ..Fault::on("port_update", conflict(code))
+        };
+        stage.sim.add_fault(fault);
+        stage.settle().await;
+        assert_eq!(stage.count("port_update"), 5, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_known_of_a_pair_goes_with_its_route() {
     let stage = Stage::new(2, "").await;
-    let stale = Action::Status {
-        code: 412,
-        body: Some(
-            r#"{"NeutronError": {"type": "RevisionNumberConstraintFailed", "message": "Constrained to 1, but current revision is 2", "detail": ""}}"#
-                .to_owned(),
-        ),
-        headers: Default::default(),
-    };
-    let fault = Fault {
-        count: Some(3),
-        ..Fault::on("port_update", stale)
-    };
-    stage.sim.add_fault(fault);
     stage.settle().await;
-    assert_eq!(stage.count("port_update"), 5);
+    // Another process takes a route away and its pair, and brings back the route alone.
+    let table = stage.sim.router_routes(&stage.router);
+    stage.sim.set_address_pairs(&stage.port(1), &[]).unwrap();
+    stage.sim.set_router_routes(&stage.router, &table[..1]).unwrap();
+    let (_, plan) = stage.plan().await.unwrap();
+    assert_eq!(plan.changes.create.len(), 1);
+    stage.sim.set_router_routes(&stage.router, &table).unwrap();
+    stage.settle().await;
+    assert_eq!(stage.sim.address_pairs(&stage.port(1)), ["10.244.2.0/24"]);
 }
 
 #[tokio::test]

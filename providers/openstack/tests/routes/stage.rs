@@ -58,6 +58,30 @@ impl Stage {
         stage
     }
 
+    /// One more router for the routes, in the same network; and a process that knows both.
+    pub(crate) async fn second_router(&mut self) -> String {
+        let second = self
+            .sim
+            .create_router(&RouterSpec {
+                name: "pods-2".to_owned(),
+                networks: vec!["nodes".to_owned()],
+                // The gateway's address has the first one.
+                without_ports: true,
+                ..RouterSpec::default()
+            })
+            .unwrap();
+        let first = self.router.clone();
+        self.name_routers(&[&first, &second]).await;
+        second
+    }
+
+    /// A new process whose config names these routers.
+    pub(crate) async fn name_routers(&mut self, routers: &[&str]) {
+        let section = format!("\n[Route]\nrouter-id={}\n", routers.join(", "));
+        self.conf = format!("{}{section}", self.sim.cloud_conf());
+        self.restart().await;
+    }
+
     /// One more node on this network; `dual`: with a podCIDR of each family.
     pub(crate) fn join(&mut self, network: &str, dual: bool) {
         let i = self.nodes.len() + 1;
@@ -162,7 +186,12 @@ impl Stage {
 
     /// The router's routes as sorted texts.
     pub(crate) fn table(&self) -> Vec<String> {
-        let routes = self.sim.router_routes(&self.router);
+        self.table_of(&self.router)
+    }
+
+    /// Those of another router.
+    pub(crate) fn table_of(&self, router: &str) -> Vec<String> {
+        let routes = self.sim.router_routes(router);
         let mut table: Vec<_> = routes
             .iter()
             .map(|(destination, nexthop)| format!("{destination} {nexthop}"))

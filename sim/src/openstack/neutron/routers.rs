@@ -35,7 +35,17 @@ pub(super) enum Change {
 
 /// `PUT /v2.0/routers/{id}` and below it `add_extraroutes` and `remove_extraroutes`.
 pub(super) fn update(edit: &mut Edit<'_>, id: &str, change: Change) -> Result<(), Fault> {
+    let is_missing = |alias: &str| {
+        let missing = &edit.cloud.settings.read().missing_extensions;
+        missing.iter().any(|known| known == alias)
+    };
+    if change != Change::Replace && is_missing("extraroute-atomic") {
+        return Err(Fault::no_resource());
+    }
     let fields = body::resource(edit.request, "router", ATTRIBUTES, false)?;
+    if fields.contains_key("routes") && is_missing("extraroute") {
+        return Err(Fault::http_bad_request("Unrecognized attribute(s) 'routes'"));
+    }
     let known = edit.find::<Router>(id)?;
     edit.check_revision(known.revision)?;
     let routes = match fields.get("routes") {

@@ -1,5 +1,6 @@
 //! Network, subnet and port records and the indices behind Neutron's listings.
 
+mod addresses;
 mod floating;
 mod groups;
 mod routers;
@@ -17,7 +18,7 @@ pub(crate) use routers::{Route, Router};
 
 use super::Birth;
 use crate::error::{Error, Result};
-use crate::openstack::ids::{Ids, address_at};
+use crate::openstack::ids::Ids;
 use crate::openstack::spec::{NetworkSpec, PortPatch, PortSpec, SubnetSpec};
 
 /// A network.
@@ -274,118 +275,6 @@ impl NetworkState {
             .or_default()
             .insert(port.id.clone());
         self.ports.insert(port.id.clone(), Arc::new(port));
-    }
-
-    /// Finds the subnets that given addresses belong to.
-    fn place(&mut self, network: &Network, addresses: &[IpAddr], port_id: &str) -> Result<Vec<FixedIp>> {
-        let mut placed = Vec::new();
-        for &address in addresses {
-            let subnets = network.subnets.iter().filter_map(|id| self.subnets.get(id));
-            let Some(subnet) = subnets.into_iter().find(|subnet| subnet.cidr.contains(&address)) else {
-                return Err(Error::Invalid(format!(
-                    "{address} is in no subnet of network {:?}",
-                    network.name
-                )));
-            };
-            let key = (subnet.id.clone(), address);
-            if self.by_address.get(&key).is_some_and(|user| user != port_id) {
-                return Err(Error::Invalid(format!("{address} is in use")));
-            }
-            placed.push(FixedIp {
-                subnet_id: subnet.id.clone(),
-                address,
-            });
-        }
-        self.claim(&placed, port_id);
-        Ok(placed)
-    }
-
-    /// Takes the next free address of every subnet.
-    fn allocate(&mut self, network: &Network, port_id: &str) -> Result<Vec<FixedIp>> {
-        let mut allocated = Vec::new();
-        for id in &network.subnets {
-            allocated.extend(self.next_free(id)?);
-        }
-        self.claim(&allocated, port_id);
-        Ok(allocated)
-    }
-
-    /// The next free address of a subnet, which is not claimed by this.
-    fn next_free(&mut self, id: &str) -> Result<Option<FixedIp>> {
-        let Some(subnet) = self.subnets.get_mut(id) else {
-            return Ok(None);
-        };
-        let subnet = Arc::make_mut(subnet);
-        loop {
-            // The last address of an IPv4 network is its broadcast address.
-            let usable = |address: &IpAddr| match subnet.cidr {
-                IpNet::V4(net) => *address != IpAddr::V4(net.broadcast()),
-                IpNet::V6(_) => true,
-            };
-            let Some(address) = address_at(&subnet.cidr, subnet.next).filter(usable) else {
-                return Err(Error::Invalid(format!(
-                    "subnet {} has no free address",
-                    subnet.cidr
-                )));
-            };
-            subnet.next += 1;
-            if !self.by_address.contains_key(&(id.to_owned(), address)) {
-                return Ok(Some(FixedIp {
-                    subnet_id: id.to_owned(),
-                    address,
-                }));
-            }
-        }
-    }
-
-    /// Claims an address of a subnet for a port or floating address: the one that is wished for, or the next.
-    pub(crate) fn claim_in(&mut self, subnet: &str, wish: Option<IpAddr>, user: &str) -> Result<FixedIp> {
-        let fixed = match wish {
-            Some(address) => {
-                let known = self
-                    .subnets
-                    .get(subnet)
-                    .ok_or_else(|| Error::unknown("subnet", subnet))?;
-                if !known.cidr.contains(&address) {
-                    return Err(Error::Invalid(format!("{address} is not in {}", known.cidr)));
-                }
-                if self.by_address.contains_key(&(subnet.to_owned(), address)) {
-                    return Err(Error::Invalid(format!("{address} is in use")));
-                }
-                FixedIp {
-                    subnet_id: subnet.to_owned(),
-                    address,
-                }
-            }
-            None => self
-                .next_free(subnet)?
-                .ok_or_else(|| Error::unknown("subnet", subnet))?,
-        };
-        self.claim(std::slice::from_ref(&fixed), user);
-        Ok(fixed)
-    }
-
-    /// Whether an address of a subnet is taken.
-    pub(crate) fn is_taken(&self, subnet: &str, address: IpAddr) -> bool {
-        self.by_address.contains_key(&(subnet.to_owned(), address))
-    }
-
-    /// Gives up an address that was claimed.
-    pub(crate) fn unclaim(&mut self, fixed: &FixedIp) {
-        self.by_address.remove(&(fixed.subnet_id.clone(), fixed.address));
-    }
-
-    fn claim(&mut self, fixed_ips: &[FixedIp], port_id: &str) {
-        for ip in fixed_ips {
-            self.by_address
-                .insert((ip.subnet_id.clone(), ip.address), port_id.to_owned());
-        }
-    }
-
-    fn release(&mut self, port: &Port) {
-        for ip in &port.fixed_ips {
-            self.by_address.remove(&(ip.subnet_id.clone(), ip.address));
-        }
     }
 
     pub(crate) fn update_port(&mut self, id: &str, patch: &PortPatch, at: Timestamp) -> Result<()> {
