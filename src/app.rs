@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use ccm_core::{Cloud, client::ClientMetrics};
 use kube::Api;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -16,7 +16,7 @@ use crate::{
         route::{self, Idle, RouteController},
         service::{self, ServiceController},
     },
-    election::Candidacy,
+    election::{Candidacy, Purpose},
     events::{self, EventMetrics},
     informers::{Informer, node::NodeObject, service::ServiceObject},
     options::Config,
@@ -25,10 +25,20 @@ use crate::{
     server::{Checks, Kind, Metrics, Status, watched},
 };
 
+/// A lease and what may be done under it.
+pub(crate) struct Term {
+    /// Says when its controllers may start.
+    pub(crate) candidacy: Candidacy,
+    /// The API server. Writes only while this process holds the lease.
+    pub(crate) client: kube::Client,
+}
+
 /// What the controllers are given.
 pub(crate) struct AppContext {
-    /// The API server. Writes only while this process leads.
-    pub(crate) client: kube::Client,
+    /// The lease of the process.
+    pub(crate) main: Term,
+    /// The lease of the controllers that are handed over between managers.
+    pub(crate) migration: Option<Term>,
     /// The API server, for what a replica that does not lead may write: events about itself.
     pub(crate) replica_client: kube::Client,
     /// The cloud.
@@ -45,8 +55,6 @@ pub(crate) struct AppContext {
     pub(crate) checks: Checks,
     /// What people are shown.
     pub(crate) status: Status,
-    /// Says when the controllers may start.
-    pub(crate) candidacy: Candidacy,
     /// When it is time to end.
     pub(crate) shutdown: CancellationToken,
 }
@@ -59,16 +67,19 @@ pub(crate) struct AppContext {
 ///
 /// If a part ends before it was told to.
 pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
-    let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(context.client.clone()));
-    let services: Arc<Informer<ServiceObject>> = Informer::new(Api::all(context.client.clone()));
+    let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(context.main.client.clone()));
+    let services: Arc<Informer<ServiceObject>> = Informer::new(Api::all(context.main.client.clone()));
     let with_services = wants_services(&context);
     for controller in &context.config.controllers.disabled {
         info!(controller, "The controller is switched off");
     }
+    for (controller, component) in &context.config.controllers.elsewhere {
+        info!(controller, component, "Another component runs the controller");
+    }
     let shown = Arc::clone(&nodes);
     context.status.set_nodes(move || shown.rows());
     let shutdown = context.shutdown.clone();
-    let mut candidacy = context.candidacy.clone();
+    let mut candidacy = context.main.candidacy.clone();
 
     // What runs without being the leader; it outlives the controllers. The events outlive both.
     let stop_standing = CancellationToken::new();
@@ -121,15 +132,42 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
         () = leads => {}
     }
 
-    let events = events::Writer::new(context.client.clone(), &context.event_metrics);
-    let mut controllers = start_controllers(context, &nodes, with_services.then_some(&services), &events);
-    let events = tokio::spawn(events.run());
-
-    let outcome = tokio::select! {
-        biased;
-        () = shutdown.cancelled() => Ok(()),
-        ended = ended(&mut controllers) => ended,
-        ended = ended(&mut standing) => ended,
+    let stores = Stores {
+        nodes,
+        services: with_services.then_some(services),
+    };
+    let mut controllers = JoinSet::new();
+    let mut events = vec![start_controllers(
+        &context,
+        Purpose::Main,
+        &context.main,
+        &stores,
+        &mut controllers,
+    )];
+    let outcome = loop {
+        let next = context.migration.as_ref().filter(|_| events.len() == 1);
+        let leads_next = async {
+            match next {
+                Some(term) => {
+                    term.candidacy.clone().lead().await;
+                    term
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break Ok(()),
+            ended = ended(&mut controllers) => break ended,
+            ended = ended(&mut standing) => break ended,
+            term = leads_next => events.push(start_controllers(
+                &context,
+                Purpose::Migration,
+                term,
+                &stores,
+                &mut controllers,
+            )),
+        }
     };
     // When a part has failed, the others end in order too.
     shutdown.cancel();
@@ -138,8 +176,10 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     }
     stop_standing.cancel();
     drop(standing);
-    // Every recorder is gone with its controller, so that the writer ends when its queue is empty.
-    events.await?;
+    // Every recorder is gone with its controller, so that the writers end when their queues are empty.
+    for writer in events {
+        writer.await?;
+    }
     outcome
 }
 
@@ -152,7 +192,7 @@ fn dry_run(
     let check = context.checks.register("dry-run", Kind::Ready);
     check.set_failing("waiting for the first look");
     review::stand(review::Standing {
-        client: context.client.clone(),
+        client: context.main.client.clone(),
         cloud: Arc::clone(&context.cloud),
         config: Arc::clone(&context.config),
         nodes,
@@ -204,7 +244,7 @@ fn wants_services(context: &AppContext) -> bool {
 fn wants_routes(cloud: &dyn Cloud, config: &Config) -> bool {
     match route::idle(cloud, config) {
         None => true,
-        // All of these are named at the start.
+        // Whatever is switched off is named at the start.
         Some(Idle::SwitchedOff) => false,
         Some(why) => {
             info!(
@@ -217,15 +257,23 @@ fn wants_routes(cloud: &dyn Cloud, config: &Config) -> bool {
     }
 }
 
-/// Starts the controllers that are wanted and that this cloud has something to do for.
+/// What is known of the cluster.
+struct Stores {
+    nodes: Arc<Informer<NodeObject>>,
+    /// `None` if nobody looks at Services.
+    services: Option<Arc<Informer<ServiceObject>>>,
+}
+
+/// Starts the controllers that are wanted under this lease and that this cloud has something to do for. Returns what
+/// writes their events.
 fn start_controllers(
-    context: AppContext,
-    nodes: &Arc<Informer<NodeObject>>,
-    services: Option<&Arc<Informer<ServiceObject>>>,
-    events: &events::Writer,
-) -> JoinSet<()> {
+    context: &AppContext,
+    purpose: Purpose,
+    term: &Term,
+    stores: &Stores,
+    controllers: &mut JoinSet<()>,
+) -> JoinHandle<()> {
     let AppContext {
-        client,
         cloud,
         cloud_metrics,
         config,
@@ -235,9 +283,14 @@ fn start_controllers(
         shutdown,
         ..
     } = context;
-    let mut controllers = JoinSet::new();
+    let (client, nodes) = (&term.client, &stores.nodes);
+    let events = events::Writer::new(client.clone(), &context.event_metrics);
+    let belongs = |name| {
+        let migrated = context.migration.is_some() && config.controllers.migrated.contains(name);
+        config.controllers.is_enabled(name) && migrated == (purpose == Purpose::Migration)
+    };
     let starts = |name| {
-        if !config.controllers.is_enabled(name) {
+        if !belongs(name) {
             return false;
         }
         if cloud.instances().is_none() {
@@ -253,10 +306,10 @@ fn start_controllers(
             NodeController::new(
                 client.clone(),
                 Arc::clone(nodes),
-                Arc::clone(&cloud),
+                Arc::clone(cloud),
                 events.recorder(node::COMPONENT),
                 config.node.clone(),
-                (&cloud_metrics, metrics.queues()),
+                (cloud_metrics, metrics.queues()),
                 registry,
             )
         });
@@ -269,7 +322,7 @@ fn start_controllers(
             LifecycleController::new(
                 client.clone(),
                 Arc::clone(nodes),
-                Arc::clone(&cloud),
+                Arc::clone(cloud),
                 events.recorder(lifecycle::COMPONENT),
                 config.lifecycle.clone(),
                 metrics.queues(),
@@ -281,11 +334,11 @@ fn start_controllers(
         let run = metrics.running("cloud-node-lifecycle", run);
         controllers.spawn(watched(checks.clone(), lifecycle::COMPONENT, run));
     }
-    if wants_routes(&*cloud, &config) {
+    if belongs(route::NAME) && wants_routes(&**cloud, config) {
         let parts = route::Parts {
             client: client.clone(),
             nodes: Arc::clone(nodes),
-            cloud: Arc::clone(&cloud),
+            cloud: Arc::clone(cloud),
             recorder: events.recorder(route::COMPONENT),
             config: config.route.clone(),
             shutdown: shutdown.clone(),
@@ -295,7 +348,7 @@ fn start_controllers(
         let run = metrics.running("route", run);
         controllers.spawn(watched(checks.clone(), route::NAME, run));
     }
-    if let Some(services) = services {
+    if let Some(services) = stores.services.as_ref().filter(|_| belongs(service::NAME)) {
         let parts = service::Parts {
             client: client.clone(),
             services: Arc::clone(services),
@@ -304,7 +357,7 @@ fn start_controllers(
                 events.recorder(service::COMPONENT),
                 events.recorder(cloud.event_component()),
             ),
-            cloud: Arc::clone(&cloud),
+            cloud: Arc::clone(cloud),
             config: config.service.clone(),
             cluster_name: config.cluster_name.clone(),
             queues: metrics.queues().clone(),
@@ -314,9 +367,9 @@ fn start_controllers(
         status.set_services(move || shown.rows());
         let run = controller.run(services.subscribe(), nodes.subscribe(), shutdown.clone());
         let run = metrics.running("service", run);
-        controllers.spawn(watched(checks, service::NAME, run));
+        controllers.spawn(watched(checks.clone(), service::NAME, run));
     }
-    controllers
+    tokio::spawn(events.run())
 }
 
 /// The first of these that ends. None of them should.

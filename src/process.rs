@@ -11,6 +11,7 @@ mod api_client;
 mod backoff;
 mod cloud;
 mod fence;
+mod leases;
 mod plan;
 pub(crate) mod requests;
 mod reviewers;
@@ -18,11 +19,7 @@ mod reviewers;
 use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use anyhow::{Context, anyhow};
-use ccm_core::{
-    BuildContext,
-    client::{ClientMetrics, Fence},
-    plan::PlanMetrics,
-};
+use ccm_core::{BuildContext, client::ClientMetrics, plan::PlanMetrics};
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::{JoinError, JoinHandle},
@@ -33,13 +30,14 @@ use tracing::{debug, error, info, warn};
 
 use crate::{
     app::{self, AppContext},
-    election::{self, Election},
+    election::Elections,
     events::EventMetrics,
     logging,
     options::{self, Config, PlanRequest, Request},
     providers,
-    server::{CheckHandle, Checks, Kind, Metrics, Server, Shown, Status, Told, status::Leadership},
+    server::{CheckHandle, Checks, Kind, Metrics, Server, Shown, Status, Told},
 };
+use leases::{Elected, Leases, Observed};
 
 pub use plan::{Planned, plan};
 
@@ -182,19 +180,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let shutdown_check = checks.register("shutdown", Kind::Ready);
     shutdown_check.set_ok();
 
-    // A dry run reads and leaves it to others to lead.
-    let election = config.election.clone().filter(|_| !config.dry_run);
-    let fence = match (&election, config.dry_run) {
-        (None, false) => Fence::default(),
-        _ => Fence::standby(),
-    };
+    let leases = Leases::new(&config);
     let context = BuildContext {
         cloud_config: config.cloud_config.clone(),
         cluster_name: config.cluster_name.clone(),
         user_agent: config.user_agent.clone(),
         metrics: metrics.with(ClientMetrics::register),
         plan: metrics.with(PlanMetrics::register),
-        fence: fence.clone(),
+        fences: leases.fences(),
     };
 
     let cloud_calls = context.metrics.clone();
@@ -245,30 +238,20 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         None => tokio::spawn(until(stop_server.clone())),
     };
     let cloud_metrics = context.metrics.clone();
-    let requests = metrics.api_requests();
-    let client = api_client::build(api_config.clone(), config.api_server.limit, &fence, requests)?;
     let event_metrics = metrics.with(EventMetrics::register);
-    let (replica_client, (election, candidacy)) = match &election {
-        Some(settings) => {
-            let client =
-                api_client::build_for_election(api_config, election::request_timeout(settings), requests)?;
-            let election =
-                Election::start(settings, client.clone(), fence, &metrics, &event_metrics, &checks);
-            (client, election)
-        }
-        None => (client.clone(), Election::none(fence)),
+    let observed = Observed {
+        requests: metrics.api_requests(),
+        metrics: &metrics,
+        event_metrics: &event_metrics,
+        checks: &checks,
+        status: &status,
     };
-    {
-        let (candidacy, lease) = (candidacy.clone(), config.election.as_ref());
-        let lease = lease.map(|lease| format!("{}/{}", lease.namespace, lease.name));
-        status.set_leadership(move || Leadership {
-            lease: lease.clone(),
-            leads: candidacy.renewed().is_some(),
-            renewed_seconds_ago: lease
-                .as_ref()
-                .and_then(|_| Some(candidacy.renewed()?.elapsed().as_secs())),
-        });
-    }
+    let Elected {
+        elections,
+        main,
+        migration,
+        replica_client,
+    } = leases.contend(&api_config, &config.api_server, &observed)?;
     let drain = config.shutdown_drain;
     let work = {
         let shutdown = shutdown.clone();
@@ -278,7 +261,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
                 () = shutdown.cancelled() => return Ok(()),
             };
             app::run(AppContext {
-                client,
+                main,
+                migration,
                 replica_client,
                 cloud,
                 cloud_metrics,
@@ -287,7 +271,6 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
                 event_metrics,
                 checks,
                 status,
-                candidacy,
                 shutdown,
             })
             .await
@@ -295,7 +278,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     };
     Process {
         work,
-        election,
+        elections,
         server,
         shutdown,
         shutdown_check,
@@ -309,7 +292,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 /// The parts of the running process.
 struct Process {
     work: JoinHandle<anyhow::Result<()>>,
-    election: Election,
+    elections: Elections,
     server: JoinHandle<anyhow::Result<()>>,
     shutdown: CancellationToken,
     shutdown_check: CheckHandle,
@@ -331,7 +314,7 @@ impl Process {
                 last_writes = Instant::now() + self.drain;
                 tokio::select! {
                     biased;
-                    error = self.election.lost() => {
+                    error = self.elections.lost() => {
                         lost = true;
                         Err(error)
                     }
@@ -344,7 +327,7 @@ impl Process {
                     }
                 }
             }
-            error = self.election.lost() => {
+            error = self.elections.lost() => {
                 lost = true;
                 Err(error)
             }
@@ -358,7 +341,9 @@ impl Process {
                 .and_then(|()| Err(anyhow!("the HTTPS server ended without being told to"))),
         };
         self.work.abort();
-        self.election.end(last_writes.max(Instant::now() + CUT_OFF)).await;
+        self.elections
+            .end(last_writes.max(Instant::now() + CUT_OFF))
+            .await;
         // The server is the last to go, so that the drain can be watched.
         self.stop_server.cancel();
         if !self.server.is_finished() {

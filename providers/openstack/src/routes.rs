@@ -26,6 +26,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use ccm_core::{
     AddressType, Error, ErrorKind, Priority, Result, async_trait,
+    client::Fence,
     routes::{Applied, Changes, CloudRoute, NextHop, Observed, RouteNode, Routes, WantedRoute},
 };
 use ipnet::IpNet;
@@ -38,7 +39,7 @@ use self::{
     table::Table,
 };
 use crate::{
-    client::{Get, Op, catalogue::Service},
+    client::{Api, Get, Op, catalogue::Service},
     view::Current,
 };
 
@@ -77,6 +78,8 @@ impl Features {
 #[derive(Debug)]
 pub(crate) struct RouterRoutes {
     current: Arc<Current>,
+    /// Whether routes may be written.
+    fence: Fence,
     router: String,
     address_pairs: bool,
     /// What was found out, and under which credentials.
@@ -86,14 +89,20 @@ pub(crate) struct RouterRoutes {
 
 impl RouterRoutes {
     /// `None` if the config names no router.
-    pub(crate) fn new(current: Arc<Current>, settings: &RouteSettings) -> Option<Self> {
+    pub(crate) fn new(current: Arc<Current>, settings: &RouteSettings, fence: &Fence) -> Option<Self> {
         Some(Self {
             current,
+            fence: fence.clone(),
             router: settings.router.clone()?,
             address_pairs: settings.address_pairs,
             features: Mutex::default(),
             pairs: Pairs::default(),
         })
+    }
+
+    fn api(&self) -> Api {
+        let (api, _) = self.current.clients();
+        api.fenced_by(&self.fence)
     }
 
     async fn features(&self, priority: Priority) -> Result<Features> {
@@ -103,7 +112,7 @@ impl RouterRoutes {
         {
             return Ok(features);
         }
-        let (api, _) = self.current.clients();
+        let api = self.api();
         let get = Get {
             op: Op::ExtensionList,
             service: Service::Network,
@@ -124,7 +133,7 @@ impl RouterRoutes {
         Ok(features)
     }
 
-    fn table<'a>(&'a self, api: &'a crate::client::Api, features: Features, priority: Priority) -> Table<'a> {
+    fn table<'a>(&'a self, api: &'a Api, features: Features, priority: Priority) -> Table<'a> {
         Table {
             api,
             router: &self.router,
@@ -152,7 +161,7 @@ impl RouterRoutes {
             })
             .collect();
         let look: Vec<_> = unknown.iter().filter_map(|i| wanted.get(*i)).collect();
-        let (api, _) = self.current.clients();
+        let api = self.api();
         let lacking = match self.pairs.lacking(&api, &look, priority).await {
             Ok(lacking) => lacking,
             Err(error) => {
@@ -187,7 +196,7 @@ impl Routes for RouterRoutes {
 
     async fn observe(&self, wanted: &[WantedRoute], priority: Priority) -> Result<Observed> {
         let features = self.features(priority).await?;
-        let (api, _) = self.current.clients();
+        let api = self.api();
         let router = self.table(&api, features, priority).read().await?;
         let routes: Vec<_> = router.routes.iter().filter_map(RawRoute::parse).collect();
         let unfinished = if features.pairs && self.address_pairs {
@@ -203,7 +212,7 @@ impl Routes for RouterRoutes {
             Ok(features) => features,
             Err(error) => return all_failed(changes, &error),
         };
-        let (api, _) = self.current.clients();
+        let api = self.api();
         let table = self.table(&api, features, priority);
         let with_pairs = features.pairs && self.address_pairs;
 

@@ -51,6 +51,7 @@ async fn sample() -> (Status, Checks, Metrics, Gate) {
         lease: Some("kube-system/cloud-controller-manager".to_owned()),
         leads: true,
         renewed_seconds_ago: Some(2),
+        migration: None,
     });
     let node = |name: &str, state| NodeRow {
         name: name.to_owned(),

@@ -1,0 +1,165 @@
+//! The leases of the process, and what is fenced by which.
+
+use ccm_core::client::{Fence, Fences};
+use kube::Client;
+
+use super::{api_client, requests::ApiRequests};
+use crate::{
+    app::Term,
+    controllers::{route, service},
+    election::{self, Candidacy, Contest, Election, Elections, Purpose},
+    events::EventMetrics,
+    options::{ApiServerConfig, Config, Controllers, ElectionConfig},
+    server::{Checks, Metrics, Status, status::Leadership},
+};
+
+/// Which leases there are, before anybody contends for them.
+pub(super) struct Leases<'a> {
+    config: Option<&'a ElectionConfig>,
+    /// What all work passes that nothing else is said of.
+    main: Fence,
+    migration: Option<Migration<'a>>,
+}
+
+/// The lease of the controllers that are handed over between managers.
+struct Migration<'a> {
+    lease: &'a str,
+    fence: Fence,
+    controllers: &'a Controllers,
+}
+
+/// Where metrics, events and checks of elections go.
+pub(super) struct Observed<'a> {
+    pub(super) requests: &'a ApiRequests,
+    pub(super) metrics: &'a Metrics,
+    pub(super) event_metrics: &'a EventMetrics,
+    pub(super) checks: &'a Checks,
+    pub(super) status: &'a Status,
+}
+
+/// The process as a candidate.
+pub(super) struct Elected {
+    pub(super) elections: Elections,
+    pub(super) main: Term,
+    pub(super) migration: Option<Term>,
+    /// The API server, for what a replica that does not lead may write.
+    pub(super) replica_client: Client,
+}
+
+impl<'a> Leases<'a> {
+    /// A dry run reads and leaves it to others to lead. Who runs none of the controllers that are handed over leaves their
+    /// lease to those who do.
+    pub(super) fn new(config: &'a Config) -> Self {
+        let election = config.election.as_ref().filter(|_| !config.dry_run);
+        let controllers = &config.controllers;
+        let migration = election
+            .and_then(|election| election.migration.as_ref())
+            .filter(|_| !controllers.migrated.is_empty());
+        Self {
+            main: match (election, config.dry_run) {
+                (None, false) => Fence::default(),
+                _ => Fence::standby(),
+            },
+            migration: migration.map(|migration| Migration {
+                lease: &migration.lease,
+                fence: Fence::standby(),
+                controllers,
+            }),
+            config: election,
+        }
+    }
+
+    /// The fences of what is written to the cloud.
+    pub(super) fn fences(&self) -> Fences {
+        let of = |controller| match &self.migration {
+            Some(migration) if migration.controllers.migrated.contains(controller) => &migration.fence,
+            _ => &self.main,
+        };
+        Fences {
+            load_balancers: of(service::NAME).clone(),
+            routes: of(route::NAME).clone(),
+            others: self.main.clone(),
+        }
+    }
+
+    /// Makes the clients, and the elections, which begin when somebody wants to lead.
+    pub(super) fn contend(
+        self,
+        api_config: &kube::Config,
+        api_server: &ApiServerConfig,
+        observed: &Observed<'_>,
+    ) -> anyhow::Result<Elected> {
+        let build =
+            |fence: &Fence| api_client::build(api_config.clone(), api_server.limit, fence, observed.requests);
+        let client = build(&self.main)?;
+        let Some(config) = self.config else {
+            let (main, candidacy) = Election::none(self.main);
+            show(observed.status, None, &candidacy, None);
+            return Ok(Elected {
+                elections: Elections {
+                    main,
+                    migration: None,
+                },
+                replica_client: client.clone(),
+                main: Term { candidacy, client },
+                migration: None,
+            });
+        };
+        let timeout = election::request_timeout(config);
+        let replica_client = api_client::build_for_election(api_config.clone(), timeout, observed.requests)?;
+        let contest = Contest::new(
+            config,
+            replica_client.clone(),
+            observed.metrics,
+            observed.event_metrics,
+            observed.checks,
+        );
+        let (main, candidacy) = Election::start(&contest, Purpose::Main, &config.name, self.main);
+        let migration = match self.migration {
+            None => None,
+            Some(Migration { lease, fence, .. }) => {
+                let client = build(&fence)?;
+                let (election, candidacy) = Election::start(&contest, Purpose::Migration, lease, fence);
+                Some((lease, election, Term { candidacy, client }))
+            }
+        };
+        let second = migration
+            .as_ref()
+            .map(|(lease, _, term)| (*lease, &term.candidacy));
+        show(observed.status, Some(config), &candidacy, second);
+        let (second, migration) = migration.map(|(_, election, term)| (election, term)).unzip();
+        Ok(Elected {
+            elections: Elections {
+                main,
+                migration: second,
+            },
+            main: Term { candidacy, client },
+            migration,
+            replica_client,
+        })
+    }
+}
+
+/// Lets people see which leases are held.
+fn show(
+    status: &Status,
+    config: Option<&ElectionConfig>,
+    main: &Candidacy,
+    migration: Option<(&str, &Candidacy)>,
+) {
+    let named = |name: &str| config.map(|config| format!("{}/{name}", config.namespace));
+    let main = (config.and_then(|config| named(&config.name)), main.clone());
+    let migration = migration.map(|(lease, candidacy)| (named(lease), candidacy.clone()));
+    let leadership = |(lease, candidacy): &(Option<String>, Candidacy)| Leadership {
+        lease: lease.clone(),
+        leads: candidacy.renewed().is_some(),
+        renewed_seconds_ago: lease
+            .as_ref()
+            .and_then(|_| Some(candidacy.renewed()?.elapsed().as_secs())),
+        migration: None,
+    };
+    status.set_leadership(move || Leadership {
+        migration: migration.as_ref().map(|migration| leadership(migration).into()),
+        ..leadership(&main)
+    });
+}
