@@ -94,7 +94,7 @@ impl<'a> Leases<'a> {
         let client = build(&self.main)?;
         let Some(config) = self.config else {
             let (main, candidacy) = Election::none(self.main);
-            show(observed.status, None, &candidacy, None);
+            show(observed.status, (None, &candidacy), None);
             return Ok(Elected {
                 elections: Elections {
                     main,
@@ -123,10 +123,11 @@ impl<'a> Leases<'a> {
                 Some((lease, election, Term { candidacy, client }))
             }
         };
+        let full = |name: &str| Some(format!("{}/{name}", config.namespace));
         let second = migration
             .as_ref()
-            .map(|(lease, _, term)| (*lease, &term.candidacy));
-        show(observed.status, Some(config), &candidacy, second);
+            .map(|(lease, _, term)| (full(lease), &term.candidacy));
+        show(observed.status, (full(&config.name), &candidacy), second);
         let (second, migration) = migration.map(|(_, election, term)| (election, term)).unzip();
         Ok(Elected {
             elections: Elections {
@@ -140,26 +141,25 @@ impl<'a> Leases<'a> {
     }
 }
 
+/// A Lease, if there is an election, and our part in it.
+type Shown<'a> = (Option<String>, &'a Candidacy);
+
 /// Lets people see which leases are held.
-fn show(
-    status: &Status,
-    config: Option<&ElectionConfig>,
-    main: &Candidacy,
-    migration: Option<(&str, &Candidacy)>,
-) {
-    let named = |name: &str| config.map(|config| format!("{}/{name}", config.namespace));
-    let main = (config.and_then(|config| named(&config.name)), main.clone());
-    let migration = migration.map(|(lease, candidacy)| (named(lease), candidacy.clone()));
-    let leadership = |(lease, candidacy): &(Option<String>, Candidacy)| Leadership {
-        lease: lease.clone(),
-        leads: candidacy.renewed().is_some(),
-        renewed_seconds_ago: lease
-            .as_ref()
-            .and_then(|_| Some(candidacy.renewed()?.elapsed().as_secs())),
-        migration: None,
+fn show(status: &Status, main: Shown<'_>, migration: Option<Shown<'_>>) {
+    let source = |(lease, candidacy): Shown<'_>| {
+        let candidacy = candidacy.clone();
+        move || Leadership {
+            lease: lease.clone(),
+            leads: candidacy.renewed().is_some(),
+            renewed_seconds_ago: lease
+                .as_ref()
+                .and_then(|_| Some(candidacy.renewed()?.elapsed().as_secs())),
+            migration: None,
+        }
     };
+    let (main, migration) = (source(main), migration.map(source));
     status.set_leadership(move || Leadership {
-        migration: migration.as_ref().map(|migration| leadership(migration).into()),
-        ..leadership(&main)
+        migration: migration.as_ref().map(|migration| migration().into()),
+        ..main()
     });
 }
