@@ -58,11 +58,14 @@ fn successions(stage: &Stage) -> (Vec<String>, Vec<String>) {
     )
 }
 
-/// Waits until one of upstream's has seen that somebody else leads.
-async fn sees_another(stage: &Stage, name: &str) {
+/// Waits until one of upstream's has seen that somebody else holds this lease.
+async fn sees_another(stage: &Stage, name: &str, lease: &str) {
+    let lock = format!("lock=\"kube-system/{lease}\"");
     stage
-        .eventually(&format!("{name} waits"), async || {
-            stage.log(name).contains("lock is held by").then_some(())
+        .eventually(&format!("{name} waits for {lease}"), async || {
+            let log = stage.log(name);
+            let waits = |line: &str| line.contains(&lock) && line.contains("Lease is held by");
+            log.lines().any(waits).then_some(())
         })
         .await;
 }
@@ -107,7 +110,7 @@ async fn ours_follows_a_manager_on_upstreams_library_and_is_followed_by_it() {
     runs_all(&stage, "ours-1", "ours-1").await;
 
     let mut go = stage.manager("go-2", &contest, theirs).await;
-    sees_another(&stage, "go-2").await;
+    sees_another(&stage, "go-2", &contest.name).await;
     runs_all(&stage, "ours-1", "ours-1").await;
     ends_well(&stage, "ours-1", &mut ours).await;
     runs_all(&stage, &format!("go-2/{NODES}"), "go-2").await;
@@ -118,7 +121,7 @@ async fn ours_follows_a_manager_on_upstreams_library_and_is_followed_by_it() {
     runs_all(&stage, "ours-2", "ours-2").await;
 
     let _go = stage.manager("go-3", &contest, theirs).await;
-    sees_another(&stage, "go-3").await;
+    sees_another(&stage, "go-3", &contest.name).await;
     ours.kill().unwrap();
     runs_all(&stage, &format!("go-3/{NODES}"), "go-3").await;
 
@@ -175,7 +178,7 @@ async fn only_what_is_handed_over_waits_for_a_manager_of_another_kind() {
     stage.writes(&routes("ours")).await;
     assert_eq!(metric(&ours, LEASE).await, "1");
     let mut go = stage.manager("go-2", &other, &theirs).await;
-    sees_another(&stage, "go-2").await;
+    sees_another(&stage, "go-2", LEASE).await;
     ends_well(&stage, "ours", &mut ours).await;
     stage.writes(&routes("go-2")).await;
     // And once more without a word of farewell, in both directions.
@@ -185,7 +188,7 @@ async fn only_what_is_handed_over_waits_for_a_manager_of_another_kind() {
     go.wait(LIMIT).await.unwrap();
     stage.writes(&routes("again")).await;
     let _go = stage.manager("go-3", &other, &theirs).await;
-    sees_another(&stage, "go-3").await;
+    sees_another(&stage, "go-3", LEASE).await;
     ours.kill().unwrap();
     stage.writes(&routes("go-3")).await;
     assert_eq!(
@@ -215,7 +218,7 @@ async fn what_another_component_runs_is_left_to_it_with_its_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_loss_of_either_lease_ends_the_process_and_gives_up_the_other() {
+async fn the_loss_of_either_lease_ends_the_process() {
     for (stolen, other, words_of_the_end) in [
         (LEASE, short().name, "migration leaderelection lost: "),
         (short().name.as_str(), LEASE.to_owned(), "leaderelection lost: "),
@@ -230,7 +233,9 @@ async fn the_loss_of_either_lease_ends_the_process_and_gives_up_the_other() {
         assert_eq!(status.code(), Some(1), "{stolen}: {log}");
         assert!(log.contains(words_of_the_end), "{stolen}: {log}");
         assert_eq!(stage.holder(stolen).await, THIEF);
-        assert_eq!(stage.holder(&other).await, "", "{stolen}: {log}");
+        // Unless its last write was cut off, which may still arrive.
+        let kept = log.contains("Not giving up the lease before it runs out");
+        assert!(kept || stage.holder(&other).await.is_empty(), "{stolen}: {log}");
     }
 }
 
@@ -245,9 +250,11 @@ async fn a_write_that_is_cut_off_keeps_only_its_own_lease() {
     stage.ledger.delay_of(&routes("ours"), Duration::from_secs(25));
     stage
         .eventually("a slow write is under way", async || {
-            let entries = stage.ledger.entries();
-            let last = entries.iter().rfind(|entry| entry.writer == routes("ours"))?;
-            last.returned.is_none().then_some(())
+            let mut entries = stage.ledger.entries();
+            entries.retain(|entry| entry.writer == routes("ours"));
+            let before = entries.iter().rev().nth(1)?.returned?;
+            let slow = before.elapsed().ok()? > Duration::from_millis(300);
+            (slow && entries.last()?.returned.is_none()).then_some(())
         })
         .await;
     ours.terminate().unwrap();
