@@ -306,6 +306,12 @@ fn routers() -> Vec<Step> {
         put("/routers/<router>", &json!({"router": {"nothing": 1}})),
         get("/routers/<router>?fields=routes"),
         put("/routers/<router>", &routes(Vec::new())),
-        get("/ports?device_id=<router>&fields=network_id&fields=device_owner&fields=fixed_ips"),
+        // One owner at a time: ports come in the order of their ids, which is another in each cloud.
+        get(
+            "/ports?device_id=<router>&device_owner=network:router_gateway&fields=network_id&fields=fixed_ips",
+        ),
+        get(
+            "/ports?device_id=<router>&device_owner=network:router_interface&fields=network_id&fields=fixed_ips",
+        ),
     ]
 }
