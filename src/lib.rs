@@ -16,6 +16,7 @@
 //! | `election` | one leader among replicas |
 //! | `app` | what the controllers stand on, and their start and end |
 //! | `review` | what would be done: `plan` and `--dry-run` |
+//! | `validate` | what is wrong with config, cloud and manifests, without a cluster |
 //! | `reload` | the cloud's config files: taken over when they change |
 //! | `informers`, `queue`, `events` | stores of watched objects, work queues, Events |
 //! | `controllers` | one folder for each controller |
@@ -37,5 +38,6 @@ mod queue;
 mod reload;
 mod review;
 mod server;
+mod validate;
 
-pub use process::{Planned, main, plan, run};
+pub use process::{Planned, Validated, main, plan, run, validate};

@@ -25,6 +25,7 @@ mod services;
 mod serving;
 mod table;
 mod tls;
+mod validate;
 mod value;
 mod webhooks;
 
@@ -40,8 +41,12 @@ pub use config::{
     TlsConfig,
 };
 pub use plan::{Output, PlanRequest};
+pub use validate::ValidateRequest;
+
+pub use crate::validate::Manifests;
 
 use crate::providers;
+use arguments::Word;
 use gates::Gates;
 use table::Given;
 use value::Reader;
@@ -71,6 +76,8 @@ pub enum Request {
     Run(Box<Config>),
     /// To say what would be done.
     Plan(Box<PlanRequest>),
+    /// To say what is wrong with config, cloud and manifests.
+    Validate(Box<ValidateRequest>),
     /// To print this on standard output and end.
     Print(String),
 }
@@ -91,6 +98,7 @@ struct Options {
     authorization: access::AuthorizationOptions,
     webhooks: webhooks::WebhookOptions,
     plan: plan::PlanOptions,
+    validate: validate::ValidateOptions,
     logging: logging::LoggingOptions,
     global: global::GlobalOptions,
     /// Those that stand on the command line.
@@ -104,6 +112,7 @@ type Section = (&'static str, fn(clap::Command) -> clap::Command);
 
 const SECTIONS: &[Section] = &[
     ("Plan", plan::PlanOptions::augment_args),
+    ("Validate", validate::ValidateOptions::augment_args),
     ("Generic", generic::GenericOptions::augment_args),
     ("Leader election", election::ElectionOptions::augment_args),
     ("Leader migration", migration::MigrationOptions::augment_args),
@@ -128,7 +137,8 @@ const SECTIONS: &[Section] = &[
     about = "Connects a Kubernetes cluster to its cloud: gives new nodes their cloud addresses, provider ID, zone, region \
              and type, and keeps them up to date; gives Services of type LoadBalancer their load balancers.",
     override_usage = "cloud-controller-manager --cloud-provider <NAME> [--cloud-config <FILE>] [FLAGS]\n       \
-                      cloud-controller-manager plan [--service <NAMESPACE/NAME>] [-o text|json] [FLAGS]",
+                      cloud-controller-manager plan [--service <NAMESPACE/NAME>] [-o text|json] [FLAGS]\n       \
+                      cloud-controller-manager validate [--services <FILE>|-] [--strict] [-o text|json] [FLAGS]",
     after_help = AFTER_HELP,
     // Our own forms of these, as Go has them.
     disable_version_flag = true,
@@ -170,6 +180,15 @@ Seeing what it would do:
   the namespace kube-system). Exit codes of plan: 0 nothing to do, 2 something to do, 3 only
   differences that would be left as they are, 1 any error.
 
+Seeing whether it would work, without a cluster:
+  The word validate, with --cloud-provider and --cloud-config, reads the config, lets itself in,
+  and looks whether the credentials may read what they have to, whether what the config names is
+  there, and how much of quotas is left. With --services it also looks at the annotations and
+  fields of Services of type LoadBalancer, in manifests before they are applied. Everything that is
+  wrong is said with file, line and what would be right. It writes nothing, so that rights to write
+  are not tried. Exit codes of validate: 0 nothing is wrong, or only warnings, 2 errors (with
+  --strict also warnings), 1 something could not be found out, or any other error.
+
 Examples:
   In a pod of the cluster:
     cloud-controller-manager --cloud-provider=openstack --cloud-config=/etc/config/cloud.conf
@@ -178,6 +197,11 @@ Examples:
   What would it do in the place of the program that runs now:
     cloud-controller-manager plan --cloud-provider=openstack --cloud-config=cloud.conf \\
       --kubeconfig=admin.conf
+  Is this config right, and are these manifests:
+    cloud-controller-manager validate --cloud-provider=openstack --cloud-config=cloud.conf \\
+      --services=services.yaml
+    helm template shop | cloud-controller-manager validate --cloud-provider=openstack \\
+      --cloud-config=cloud.conf --services=-
   Which keys may stand in the config file:
     cloud-controller-manager --cloud-provider=openstack --help-cloud-config
 ";
@@ -223,18 +247,26 @@ pub fn parse(
     {
         return answer.map(Request::Print).map_err(|error| vec![error]);
     }
-    let plan = options.plan.clone();
+    let word = arguments.word;
     let mut reader = Reader::default();
-    let wanted = plan.request(arguments.plan, &mut reader);
+    let output = options.plan.output(word, &mut reader);
+    let service = options.plan.service(word, &mut reader);
+    let (manifests, strict) = options.validate.wanted(word, &mut reader);
     errors.extend(reader.errors);
     match options.complete(providers) {
-        Ok(config) if errors.is_empty() => Ok(match wanted {
-            Some((service, output)) => Request::Plan(Box::new(PlanRequest {
+        Ok(config) if errors.is_empty() => Ok(match word {
+            None => Request::Run(Box::new(config)),
+            Some(Word::Plan) => Request::Plan(Box::new(PlanRequest {
                 config,
                 service,
                 output,
             })),
-            None => Request::Run(Box::new(config)),
+            Some(Word::Validate) => Request::Validate(Box::new(ValidateRequest {
+                config,
+                manifests,
+                strict,
+                output,
+            })),
         }),
         Ok(_) => Err(errors),
         Err(more) => {
@@ -300,6 +332,7 @@ impl Options {
             authorization: FromArgMatches::from_arg_matches(matches)?,
             webhooks: FromArgMatches::from_arg_matches(matches)?,
             plan: FromArgMatches::from_arg_matches(matches)?,
+            validate: FromArgMatches::from_arg_matches(matches)?,
             logging: FromArgMatches::from_arg_matches(matches)?,
             global: FromArgMatches::from_arg_matches(matches)?,
             given: Given::new(&command(), matches),

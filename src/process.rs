@@ -15,6 +15,7 @@ mod leases;
 mod plan;
 pub(crate) mod requests;
 mod reviewers;
+mod validate;
 
 use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time::Duration};
 
@@ -33,13 +34,14 @@ use crate::{
     election::Elections,
     events::EventMetrics,
     logging,
-    options::{self, Config, PlanRequest, Request},
+    options::{self, Config, PlanRequest, Request, ValidateRequest},
     providers,
     server::{CheckHandle, Checks, Kind, Metrics, Server, Shown, Status, Told},
 };
 use leases::{Elected, Leases, Observed};
 
 pub use plan::{Planned, plan};
+pub use validate::{Validated, validate};
 
 /// The work is waiting, not computing; more threads only cost memory.
 const MAX_WORKERS: usize = 4;
@@ -56,7 +58,7 @@ const LAST_THREADS: Duration = Duration::from_secs(1);
 /// needs no more than to call this.
 ///
 /// Exit code 0 after a signal to stop and after `--help` and the like, 1 after any error; for those of `plan` see
-/// [`Planned`].
+/// [`Planned`], for those of `validate` [`Validated`].
 #[must_use]
 pub fn main() -> ExitCode {
     let registered = match providers::registered() {
@@ -70,6 +72,7 @@ pub fn main() -> ExitCode {
         Ok(Request::Print(text)) => print(&text),
         Ok(Request::Run(config)) => start(*config),
         Ok(Request::Plan(request)) => start_plan(&request),
+        Ok(Request::Validate(request)) => start_validate(&request),
         Err(errors) => {
             complain(errors.iter().map(ToString::to_string));
             complain_plain("Run with --help for all flags.");
@@ -85,13 +88,25 @@ fn start(config: Config) -> ExitCode {
 
 fn start_plan(request: &PlanRequest) -> ExitCode {
     logging::start(&request.config.logging);
-    let Some(planned) = in_runtime(plan(request)) else {
-        return ExitCode::FAILURE;
-    };
-    match std::io::stdout().lock().write_all(planned.text.as_bytes()) {
-        Ok(()) => ExitCode::from(planned.exit_code),
+    match in_runtime(plan(request)) {
+        Some(planned) => print_result(&planned.text, planned.exit_code),
+        None => ExitCode::FAILURE,
+    }
+}
+
+fn start_validate(request: &ValidateRequest) -> ExitCode {
+    logging::start(&request.config.logging);
+    match in_runtime(validate(request)) {
+        Some(validated) => print_result(&validated.text, validated.exit_code),
+        None => ExitCode::FAILURE,
+    }
+}
+
+fn print_result(text: &str, exit_code: u8) -> ExitCode {
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Ok(()) => ExitCode::from(exit_code),
         Err(error) => {
-            error!(%error, "Could not print the plan");
+            error!(%error, "Could not print the result");
             ExitCode::FAILURE
         }
     }

@@ -96,6 +96,7 @@ mod tests {
             validate: registry::nothing_to_validate,
             build: |_| Box::pin(async { Err(ccm_core::Error::new(ccm_core::ErrorKind::Unsupported, "no")) }),
             config_reference: registry::no_reference,
+            checker: None,
         }))
     }
 

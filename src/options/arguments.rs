@@ -12,8 +12,24 @@ use clap::{Arg, Command};
 
 use super::OptionError;
 
-/// The one word that is no flag. It may stand anywhere, so that it can be added to the arguments of a manifest.
-const PLAN: &str = "plan";
+/// The words that are no flags. One of them may stand anywhere, so that it can be added to the arguments of a manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// `plan`: say what would be done.
+    Plan,
+    /// `validate`: say what is wrong.
+    Validate,
+}
+
+impl Word {
+    fn parse(word: &str) -> Option<Self> {
+        match word {
+            "plan" => Some(Self::Plan),
+            "validate" => Some(Self::Validate),
+            _ => None,
+        }
+    }
+}
 
 /// What `normalise` makes of the command line.
 #[derive(Debug, Default)]
@@ -22,8 +38,8 @@ pub(super) struct Arguments {
     pub(super) flags: Vec<String>,
     /// Whether help is asked for.
     pub(super) help: bool,
-    /// Whether the word `plan` stands among the flags.
-    pub(super) plan: bool,
+    /// The word that stands among the flags.
+    pub(super) word: Option<Word>,
     /// Everything that is wrong with the others.
     pub(super) errors: Vec<OptionError>,
 }
@@ -52,10 +68,9 @@ pub(super) fn normalise(command: &Command, words: impl IntoIterator<Item = OsStr
         let Some(flag) = read_flag(&word) else {
             // The word after an unknown flag may well be its value; to complain of it too would mislead.
             if !after_unknown {
-                if word == PLAN && !found.plan {
-                    found.plan = true;
-                } else {
-                    positional.push(word);
+                match Word::parse(&word) {
+                    Some(known) if found.word.is_none() => found.word = Some(known),
+                    _ => positional.push(word),
                 }
             }
             after_unknown = false;

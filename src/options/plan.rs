@@ -3,6 +3,7 @@
 use clap::Args;
 
 use super::{
+    arguments::Word,
     config::Config,
     value::{Reader, non_empty},
 };
@@ -33,13 +34,13 @@ pub(super) struct PlanOptions {
     )]
     service: String,
 
-    /// With plan: text, for people, or json, for programs (docs/reference/plan.md). It goes to standard output, and the log
-    /// to standard error.
+    /// With plan and validate: text, for people, or json, for programs (docs/reference/plan.md, docs/reference/validate.md).
+    /// It goes to standard output, and the log to standard error.
     #[arg(short, long, value_name = "FORM", default_value = "text")]
     output: String,
 }
 
-/// In which form a plan is printed.
+/// In which form something is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// For people.
@@ -64,44 +65,40 @@ impl PlanOptions {
         reader.boolean("dry-run", &self.dry_run)
     }
 
-    /// What is to be planned, if that is `wanted`.
-    pub(super) fn request(
-        &self,
-        wanted: bool,
-        reader: &mut Reader,
-    ) -> Option<(Option<(String, String)>, Output)> {
-        if !wanted {
-            for (flag, given) in [
-                ("service", !self.service.is_empty()),
-                ("output", self.output != "text"),
-            ] {
-                if given {
-                    reader.refuse(format!(
-                        "--{flag} is for the word plan: write cloud-controller-manager plan --{flag} ..."
-                    ));
-                }
-            }
+    /// The only Service that is to be planned.
+    pub(super) fn service(&self, word: Option<Word>, reader: &mut Reader) -> Option<(String, String)> {
+        let text = non_empty(&self.service)?;
+        if word != Some(Word::Plan) {
+            reader
+                .refuse("--service is for the word plan: write cloud-controller-manager plan --service ...");
             return None;
         }
-        let service = non_empty(&self.service).and_then(|text| {
-            let parts: Vec<_> = text.split('/').collect();
-            if let [namespace, name] = parts.as_slice()
-                && !namespace.is_empty()
-                && !name.is_empty()
-            {
-                return Some(((*namespace).to_owned(), (*name).to_owned()));
-            }
-            reader.invalid("service", text, "write namespace/name, such as default/web");
-            None
-        });
-        let output = match self.output.as_str() {
+        let parts: Vec<_> = text.split('/').collect();
+        if let [namespace, name] = parts.as_slice()
+            && !namespace.is_empty()
+            && !name.is_empty()
+        {
+            return Some(((*namespace).to_owned(), (*name).to_owned()));
+        }
+        reader.invalid("service", text, "write namespace/name, such as default/web");
+        None
+    }
+
+    /// In which form to print.
+    pub(super) fn output(&self, word: Option<Word>, reader: &mut Reader) -> Output {
+        if word.is_none() && self.output != "text" {
+            reader.refuse(
+                "--output is for the words plan and validate: write cloud-controller-manager plan --output ...",
+            );
+            return Output::Text;
+        }
+        match self.output.as_str() {
             "text" => Output::Text,
             "json" => Output::Json,
             other => {
                 reader.invalid("output", other, "write text or json");
                 Output::Text
             }
-        };
-        Some((service, output))
+        }
     }
 }

@@ -8,6 +8,7 @@ mod manifests;
 mod migration;
 mod plan;
 mod upstream;
+mod validate;
 
 const ACME: Provider = Provider {
     name: "acme",
@@ -22,6 +23,7 @@ const ACME: Provider = Provider {
         })
     },
     config_reference: ccm_core::registry::no_reference,
+    checker: None,
 };
 
 fn parse_words(words: &[&str]) -> Result<Request, Vec<OptionError>> {

@@ -107,6 +107,7 @@ mod tests {
             validate: registry::nothing_to_validate,
             build: heals_at_the_fifth_attempt,
             config_reference: registry::no_reference,
+            checker: None,
         };
         let context = BuildContext {
             cloud_config: None,

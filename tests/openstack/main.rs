@@ -20,3 +20,4 @@ mod services;
 mod services_real;
 mod start;
 mod sweep;
+mod validate;

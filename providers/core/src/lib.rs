@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`cloud`], [`instances`], [`load_balancer`], [`routes`] | the contract between the framework and a provider |
 //! | [`plan`] | the engine that carries out a provider's model of its load balancers, and says beforehand what it will do |
+//! | [`check`] | what is found wrong with a config, its cloud and Services without running |
 //! | [`registry`] | how a provider makes itself known ([`register_provider!`]) |
 //! | [`error`] | the one error type that crosses crate boundaries |
 //! | [`client`] | the kit every cloud call goes through: quota gate, retry, cache, batcher, pagination, metrics |
@@ -14,6 +15,7 @@
 //! item, so that the cost of a cluster in cloud calls grows with its changes and not with its nodes.
 //! Dependencies point one way: the binary depends on providers, providers depend on this crate.
 
+pub mod check;
 pub mod client;
 pub mod cloud;
 pub mod config;

@@ -7,12 +7,16 @@ use std::{path::PathBuf, pin::Pin, sync::Arc};
 
 use crate::{
     Cloud, Result,
+    check::{Checker, Finding},
     client::{ClientMetrics, Fences},
     plan::PlanMetrics,
 };
 
 /// What `build` returns.
 pub type BuildFuture = Pin<Box<dyn Future<Output = Result<Arc<dyn Cloud>>> + Send>>;
+
+/// What `checker` returns: what looks the config, the cloud and Services over, or what keeps the config from being read.
+pub type CheckerResult = Result<Box<dyn Checker>, Vec<Finding>>;
 
 /// A provider that is linked into this binary.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +33,9 @@ pub struct Provider {
     pub build: fn(BuildContext) -> BuildFuture,
     /// The reference of the provider's config file as Markdown, generated from the fields' documentation.
     pub config_reference: fn() -> String,
+    /// Reads the configuration for `validate`, which looks it over together with cloud and Services. `None`: `validate` only
+    /// reads the configuration and connects, by the two functions above.
+    pub checker: Option<fn(&BuildContext) -> CheckerResult>,
 }
 
 inventory::collect!(Provider);
@@ -78,12 +85,12 @@ pub fn all() -> Vec<&'static Provider> {
 /// # fn main() { assert_eq!(ccm_core::registry::all()[0].name, "acme"); }
 /// ```
 ///
-/// `validate: path` (a `fn(&BuildContext) -> Result<()>`) and `config_reference: path` (a `fn() -> String`) may
-/// follow `build`, in this order.
+/// `validate: path` (a `fn(&BuildContext) -> Result<()>`), `config_reference: path` (a `fn() -> String`) and
+/// `checker: path` (a `fn(&BuildContext) -> CheckerResult`) may follow `build`, in this order.
 #[macro_export]
 macro_rules! register_provider {
     (name: $name:expr, summary: $summary:expr, build: $build:expr
-     $(, validate: $validate:expr)? $(, config_reference: $reference:expr)? $(,)?) => {
+     $(, validate: $validate:expr)? $(, config_reference: $reference:expr)? $(, checker: $checker:expr)? $(,)?) => {
         $crate::private::inventory::submit! {
             $crate::Provider {
                 name: $name,
@@ -91,11 +98,14 @@ macro_rules! register_provider {
                 validate: $crate::register_provider!(@or $crate::registry::nothing_to_validate $(, $validate)?),
                 build: |context| ::std::boxed::Box::pin($build(context)),
                 config_reference: $crate::register_provider!(@or $crate::registry::no_reference $(, $reference)?),
+                checker: $crate::register_provider!(@some $($checker)?),
             }
         }
     };
     (@or $default:path) => { $default };
     (@or $default:path, $own:expr) => { $own };
+    (@some) => { ::core::option::Option::None };
+    (@some $own:expr) => { ::core::option::Option::Some($own) };
 }
 
 #[doc(hidden)]

@@ -138,6 +138,24 @@ impl Api {
         user_agent: &str,
         generation: &Generation,
     ) -> Result<Self> {
+        let api = Self::authenticate(connection, gates, user_agent, generation).await?;
+        for service in [Service::Compute, Service::Network] {
+            api.endpoint(service).await?;
+        }
+        Ok(api)
+    }
+
+    /// Authenticates; which services there are is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// If Keystone can not be reached or refuses.
+    pub(crate) async fn authenticate(
+        connection: Connection,
+        gates: &Gates,
+        user_agent: &str,
+        generation: &Generation,
+    ) -> Result<Self> {
         let Connection {
             credentials,
             tls,
@@ -162,18 +180,14 @@ impl Api {
         let mut filters = EndpointFilters::default().with_interfaces(interface.sdk());
         filters.region.clone_from(&region);
         let session = session.with_endpoint_filters(filters);
-        let api = Self {
+        Ok(Self {
             session,
             keystone,
             gate: gates.calls.clone(),
             requests: gates.requests.clone(),
             region,
             interface,
-        };
-        for service in [Service::Compute, Service::Network] {
-            api.endpoint(service).await?;
-        }
-        Ok(api)
+        })
     }
 
     /// The same, but writes pass this fence.
@@ -202,7 +216,7 @@ impl Api {
         Ok(self.keystone.token().await?.project())
     }
 
-    /// Why a service that one can do without is not there; `None` if it is.
+    /// Why a service is not there; `None` if it is.
     ///
     /// # Errors
     ///

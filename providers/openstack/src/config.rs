@@ -18,7 +18,7 @@ use std::{path::Path, time::Duration};
 
 use ccm_core::{
     Error, ErrorKind, Result,
-    config::{self, Problem, Problems},
+    config::{self, ConfigErrors, Locations, Problem, Problems},
 };
 use secrecy::{ExposeSecret, SecretString};
 
@@ -58,10 +58,30 @@ pub(crate) struct Loaded {
     pub(crate) settings: Settings,
     /// What is suspicious.
     pub(crate) warnings: Vec<Problem>,
+    /// Where the keys stand.
+    pub(crate) locations: Locations,
     /// What the file gives, to compare with a later one.
     conf: CloudConf,
     /// What file and `clouds.yaml` give together.
     given: Given,
+}
+
+/// Why there is no config.
+#[derive(Debug)]
+pub(crate) enum Unusable {
+    /// There is no file, or it can not be read.
+    File(Error),
+    /// What stands in it.
+    Content(ConfigErrors),
+}
+
+impl From<Unusable> for Error {
+    fn from(unusable: Unusable) -> Self {
+        match unusable {
+            Unusable::File(error) => error,
+            Unusable::Content(errors) => errors.into(),
+        }
+    }
 }
 
 /// Reads and checks the config file and what it names, and notes in `files` what it looked at, also if it fails. Talks
@@ -71,33 +91,44 @@ pub(crate) struct Loaded {
 ///
 /// Everything that is wrong, with line numbers.
 pub(crate) fn load(path: Option<&Path>, env: &Environment, files: &mut Files) -> Result<Loaded> {
+    read(path, env, files).map_err(Error::from)
+}
+
+/// As [`load`], with the errors one by one.
+///
+/// # Errors
+///
+/// Everything that is wrong, with line numbers.
+pub(crate) fn read(path: Option<&Path>, env: &Environment, files: &mut Files) -> Result<Loaded, Unusable> {
     let path = path.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
         let text = "no OpenStack cloud provider config file given; name it with --cloud-config";
-        Error::new(ErrorKind::InvalidConfig, text)
+        Unusable::File(Error::new(ErrorKind::InvalidConfig, text))
     })?;
     files.note(path);
     let text = std::fs::read(path).map_err(|error| {
-        Error::new(
+        Unusable::File(Error::new(
             ErrorKind::InvalidConfig,
             format!("could not read {}: {error}", path.display()),
-        )
+        ))
     })?;
     let mut settings = None;
     let parsed = config::parse_with::<CloudConf>(text, path, |conf, problems| {
         settings = settle(conf, env, files, problems);
-    })?;
+    })
+    .map_err(Unusable::Content)?;
     match settings {
         Some((settings, given)) => Ok(Loaded {
             settings,
             warnings: parsed.warnings,
+            locations: parsed.locations,
             conf: parsed.value,
             given,
         }),
         // What is wrong was said as an error, and then we are not here.
-        None => Err(Error::new(
+        None => Err(Unusable::File(Error::new(
             ErrorKind::Unexpected,
             "the config gave neither settings nor errors",
-        )),
+        ))),
     }
 }
 

@@ -27,7 +27,10 @@ use ccm_core::{
     async_trait, client::ClientMetrics,
 };
 
-pub(crate) use self::addresses::{Networking, parse_sort_order};
+pub(crate) use self::{
+    addresses::{Networking, parse_sort_order},
+    servers::FLAVOR_INLINE,
+};
 use self::{
     flavors::Flavors,
     ports::{Attached, Ports},

@@ -1,6 +1,7 @@
 //! The OpenStack provider.
 #![doc = include_str!("docs.md")]
 
+mod check;
 mod client;
 mod config;
 mod error;
@@ -40,6 +41,7 @@ register_provider! {
     build: build,
     validate: validate,
     config_reference: config_reference,
+    checker: check::checker,
 }
 
 /// One OpenStack region, with one set of credentials.

@@ -47,8 +47,8 @@ fn its_flags_are_checked_with_all_others() {
     assert_eq!(
         errors(&["--cloud-provider=acme", "--service=a/b", "-ojson"]),
         [
+            "--output is for the words plan and validate: write cloud-controller-manager plan --output ...",
             "--service is for the word plan: write cloud-controller-manager plan --service ...",
-            "--output is for the word plan: write cloud-controller-manager plan --output ...",
         ]
     );
     assert_eq!(errors(&["plan", "plan", "--cloud-provider=acme"]).len(), 1);

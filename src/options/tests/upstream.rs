@@ -117,7 +117,9 @@ const OWN: &[&str] = &[
     "refresh-topology-labels",
     "service",
     "service-drift-period",
+    "services",
     "shutdown-drain",
+    "strict",
     "user-agent",
 ];
 

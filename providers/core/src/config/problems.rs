@@ -100,6 +100,17 @@ impl<'a> KeyPath<'a> {
     }
 }
 
+/// As messages name it: `[Section] key`, `[Section "subsection"] key`.
+impl fmt::Display for KeyPath<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.header())?;
+        match self.key {
+            Some(key) => write!(f, " {key}"),
+            None => Ok(()),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct NormalPath {
     section: String,
@@ -130,7 +141,9 @@ impl Locations {
     }
 
     /// Where to look for the key: its place, or that of its section if it is missing.
-    fn nearest(&self, path: KeyPath<'_>) -> Option<Position> {
+    #[must_use]
+    pub fn nearest<'a>(&self, path: impl Into<KeyPath<'a>>) -> Option<Position> {
+        let path = path.into();
         self.get(path).or_else(|| self.get(path.section_only()))
     }
 }
@@ -141,10 +154,18 @@ pub struct Problem {
     file: Arc<str>,
     position: Option<Position>,
     path: Option<NormalPath>,
+    /// The path as messages name it, if the message begins with it.
+    named: Option<String>,
     message: String,
 }
 
 impl Problem {
+    /// The file, as the user gave it.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
     /// The line in the file, from 1, if the problem has one.
     #[must_use]
     pub fn line(&self) -> Option<usize> {
@@ -155,6 +176,17 @@ impl Problem {
     #[must_use]
     pub fn position(&self) -> Option<Position> {
         self.position
+    }
+
+    /// The section and key that it is about, such as `[Global] region`, if it is about one; and what is wrong, without them.
+    #[must_use]
+    pub fn split(&self) -> (Option<&str>, &str) {
+        let named = self.named.as_deref();
+        let rest = named.and_then(|named| self.message.strip_prefix(named)?.strip_prefix(": "));
+        match rest {
+            Some(rest) => (named, rest),
+            None => (None, &self.message),
+        }
     }
 
     /// What is wrong: with section and key, without the place in the file. Never holds a secret.
@@ -239,15 +271,15 @@ impl Problems {
     }
 
     fn about(&self, path: KeyPath<'_>, message: &dyn fmt::Display) -> Problem {
-        let place = match path.key {
-            Some(key) => path.with_key(key),
-            None => path.header(),
-        };
-        self.problem(
+        let problem = self.problem(
             self.locations.nearest(path),
             Some(path),
-            format!("{place}: {message}"),
-        )
+            format!("{path}: {message}"),
+        );
+        Problem {
+            named: Some(path.to_string()),
+            ..problem
+        }
     }
 
     fn problem(&self, position: Option<Position>, path: Option<KeyPath<'_>>, mut message: String) -> Problem {
@@ -261,6 +293,7 @@ impl Problems {
             file: Arc::clone(&self.file),
             position,
             path: path.map(|path| path.normal()),
+            named: None,
             message,
         }
     }

@@ -70,6 +70,8 @@ ops! {
     PortUpdate = "port_update", NETWORK, Write;
     /// One tag of a port less.
     PortTagDelete = "port_tag_delete", NETWORK, IdempotentWrite;
+    /// One network.
+    NetworkGet = "network_get", NETWORK, Read;
     /// A page of networks.
     NetworkList = "network_list", NETWORK, Read;
     /// A page of subnets.
@@ -78,6 +80,8 @@ ops! {
     SubnetGet = "subnet_get", NETWORK, Read;
     /// A page of floating addresses.
     FloatingIpList = "floating_ip_list", NETWORK, Read;
+    /// How many things of each kind the project may have.
+    NetworkQuotaGet = "quota_get", NETWORK, Read;
     /// The list of what this Neutron can.
     ExtensionList = "extension_list", NETWORK, Read;
     /// A router with its routes.
@@ -109,6 +113,14 @@ ops! {
 
     /// Octavia's list of versions.
     LoadBalancerVersions = "version_list", LOAD_BALANCER, Read;
+    /// Octavia's providers.
+    LoadBalancerProviders = "loadbalancer_provider_list", LOAD_BALANCER, Read;
+    /// One of Octavia's flavors.
+    LoadBalancerFlavorGet = "loadbalancer_flavor_get", LOAD_BALANCER, Read;
+    /// One of Octavia's availability zones.
+    LoadBalancerZoneGet = "loadbalancer_availabilityzone_get", LOAD_BALANCER, Read;
+    /// How many things of each kind the project may have.
+    LoadBalancerQuotaGet = "loadbalancer_quota_get", LOAD_BALANCER, Read;
     /// A page of load balancers.
     LoadBalancerList = "loadbalancer_list", LOAD_BALANCER, Read;
     /// One load balancer, or its state.

@@ -29,7 +29,7 @@ use super::{
 use crate::client::{Api, Get, Op, catalogue::Service};
 
 /// From here on a server record names its flavor.
-const FLAVOR_INLINE: &str = "2.47";
+pub(crate) const FLAVOR_INLINE: &str = "2.47";
 /// Nova's own default for the longest page. A cloud that allows less gives less.
 const PAGE: &str = "1000";
 /// Listings are freed after this: nobody accepts older ones, and an idle cluster should not pay for them in memory.

@@ -5,7 +5,7 @@
 
 use std::{fmt, ops::RangeInclusive};
 
-use ccm_core::{Error, ErrorKind, Labels, Result};
+use ccm_core::{Error, ErrorKind, Labels, check::Field};
 
 use super::protocols::Proxy;
 
@@ -120,12 +120,32 @@ impl fmt::Display for Tolerated {
     }
 }
 
+/// Something that keeps a Service from what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// What of the Service it is about.
+    pub(crate) field: Field,
+    /// What is wrong, in words that name it.
+    pub(crate) what: String,
+}
+
+/// The one error of all that was refused.
+pub(crate) fn refusal(refused: &[Refused]) -> Error {
+    let all: Vec<_> = refused.iter().map(|refused| refused.what.as_str()).collect();
+    Error::new(ErrorKind::InvalidSpec, format!("annotations: {}", all.join("; ")))
+}
+
+/// The field that is this annotation.
+pub(crate) fn field(key: &str) -> Field {
+    Field::Annotation(key.to_owned())
+}
+
 /// Reads the annotations of one Service and notes what is wrong with them.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     annotations: &'a Labels,
     tolerated: Vec<Tolerated>,
-    refused: Vec<String>,
+    refused: Vec<Refused>,
 }
 
 impl<'a> Reader<'a> {
@@ -185,8 +205,10 @@ impl<'a> Reader<'a> {
         };
         if !allowed.contains(&number) {
             let (least, most) = allowed.into_inner();
-            self.refused
-                .push(format!("{key}: {number} is not between {least} and {most}"));
+            self.refuse(
+                field(key),
+                format!("{key}: {number} is not between {least} and {most}"),
+            );
             return default;
         }
         number
@@ -203,9 +225,9 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// What is wrong beyond single values.
-    pub(crate) fn refuse(&mut self, what: String) {
-        self.refused.push(what);
+    /// Notes what is refused.
+    pub(crate) fn refuse(&mut self, field: Field, what: String) {
+        self.refused.push(Refused { field, what });
     }
 
     fn tolerate(&mut self, key: &'static str, value: &str, used: String) {
@@ -213,16 +235,9 @@ impl<'a> Reader<'a> {
         self.tolerated.push(Tolerated { key, value, used });
     }
 
-    /// What was tolerated.
-    ///
-    /// # Errors
-    /// If something was refused; all of it at once.
-    pub(crate) fn finish(self) -> Result<Vec<Tolerated>> {
-        if self.refused.is_empty() {
-            return Ok(self.tolerated);
-        }
-        let text = format!("annotations: {}", self.refused.join("; "));
-        Err(Error::new(ErrorKind::InvalidSpec, text))
+    /// What was tolerated and what was refused.
+    pub(crate) fn finish(self) -> (Vec<Tolerated>, Vec<Refused>) {
+        (self.tolerated, self.refused)
     }
 }
 
@@ -242,7 +257,6 @@ pub(crate) mod allowed {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
@@ -286,9 +300,9 @@ mod tests {
             "takes the place of the config's"
         );
         assert_eq!(reader.text(SUBNET_ID, "sub"), "sub");
-        let noted: Vec<_> = reader
-            .finish()
-            .unwrap()
+        let (tolerated, refused) = reader.finish();
+        assert_eq!(refused, []);
+        let noted: Vec<_> = tolerated
             .iter()
             .map(|tolerated| (tolerated.key, tolerated.used.clone()))
             .collect();
@@ -308,8 +322,8 @@ mod tests {
         let mut reader = Reader::new(&labels);
         reader.number(HEALTH_MONITOR_MAX_RETRIES, 1, allowed::RETRIES);
         reader.number(TIMEOUT_CLIENT_DATA, 50_000, allowed::TIMEOUT);
-        reader.refuse("x and y cannot be used together".to_owned());
-        let error = reader.finish().unwrap_err();
+        reader.refuse(Field::Whole, "x and y cannot be used together".to_owned());
+        let error = refusal(&reader.finish().1);
         assert_eq!(error.kind(), ErrorKind::InvalidSpec);
         let text = error.to_string();
         for part in [

@@ -8,7 +8,7 @@ use super::{
 use crate::config::LoadBalancing;
 
 /// Adds all there is to say.
-pub(super) fn about(
+pub(crate) fn about(
     settings: &LoadBalancing,
     service: &ServiceView,
     wanted: &Wanted,
@@ -101,7 +101,8 @@ pub(super) fn about(
     }
 }
 
-pub(super) fn unknown_method(method: &str) -> String {
+/// What is wrong with a method that Octavia does not know.
+pub(crate) fn unknown_method(method: &str) -> String {
     format!(
         "Octavia knows no method {method:?}; write one of {}",
         METHODS.join(", ")

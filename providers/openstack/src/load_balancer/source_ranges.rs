@@ -42,14 +42,7 @@ impl SourceRanges {
         }
         let text = annotation.unwrap_or_default().trim();
         if text.is_empty() {
-            let everybody = match family {
-                Some(IpFamily::V6) => IpNet::V6(ipnet::Ipv6Net::default()),
-                _ => IpNet::V4(ipnet::Ipv4Net::default()),
-            };
-            return Ok(Self {
-                ranges: [everybody].into(),
-                given: false,
-            });
+            return Ok(Self::everybody(family));
         }
         for item in text.split(',') {
             match item.trim().parse::<IpNet>() {
@@ -62,6 +55,18 @@ impl SourceRanges {
             };
         }
         Ok(Self { ranges, given: true })
+    }
+
+    /// Everybody of a family, as if the Service said nothing.
+    pub(crate) fn everybody(family: Option<IpFamily>) -> Self {
+        let everybody = match family {
+            Some(IpFamily::V6) => IpNet::V6(ipnet::Ipv6Net::default()),
+            _ => IpNet::V4(ipnet::Ipv4Net::default()),
+        };
+        Self {
+            ranges: [everybody].into(),
+            given: false,
+        }
     }
 
     /// As Octavia takes them, each once.

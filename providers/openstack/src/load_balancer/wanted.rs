@@ -2,12 +2,13 @@
 
 use ccm_core::{
     Result,
+    check::Field,
     load_balancer::{IpFamily, ServiceView},
 };
 
 use super::{
     annotations as note,
-    annotations::{Reader, Tolerated, allowed},
+    annotations::{Reader, Refused, Tolerated, allowed, field},
     bodies::Timeouts,
     features::{Capabilities, Feature},
     protocols::Proxy,
@@ -103,19 +104,33 @@ impl Wanted {
         settings: &LoadBalancing,
         can: Option<Capabilities>,
     ) -> Result<Self> {
+        let (wanted, refused) = Self::examine(service, settings, can);
+        if refused.is_empty() {
+            Ok(wanted)
+        } else {
+            Err(note::refusal(&refused))
+        }
+    }
+
+    /// As [`Self::read`], with what is refused one by one. In its place stands the default.
+    pub(crate) fn examine(
+        service: &ServiceView,
+        settings: &LoadBalancing,
+        can: Option<Capabilities>,
+    ) -> (Self, Vec<Refused>) {
         let conf = &settings.conf;
         let class = class(service, settings);
         let mut read = Reader::new(&service.annotations);
         if service.ports.is_empty() {
-            read.refuse("the Service has no ports".to_owned());
+            read.refuse(Field::Spec("ports"), "the Service has no ports".to_owned());
         }
         if let Some(name) = read.given(note::CLASS).filter(|name| !name.is_empty())
             && class.is_none()
         {
-            read.refuse(format!(
-                "{}: the config has no [LoadBalancerClass {name:?}]",
-                note::CLASS
-            ));
+            read.refuse(
+                field(note::CLASS),
+                format!("{}: the config has no [LoadBalancerClass {name:?}]", note::CLASS),
+            );
         }
         let internal = read.flag(note::INTERNAL, conf.internal_lb) || conf.internal_lb;
         let proxy = read.proxy();
@@ -124,11 +139,14 @@ impl Wanted {
             .text(note::TLS_CONTAINER_REF, &conf.default_tls_container_ref)
             .to_owned();
         if proxy != Proxy::Off && forwarded_for {
-            read.refuse(format!(
-                "{} and {} cannot be used together",
-                note::PROXY_PROTOCOL,
-                note::X_FORWARDED_FOR
-            ));
+            read.refuse(
+                field(note::X_FORWARDED_FOR),
+                format!(
+                    "{} and {} cannot be used together",
+                    note::PROXY_PROTOCOL,
+                    note::X_FORWARDED_FOR
+                ),
+            );
         }
         if let Some(can) = can {
             refuse_unsupported(&mut read, service, can, proxy, forwarded_for, !tls.is_empty());
@@ -166,15 +184,18 @@ impl Wanted {
             .unwrap_or_default()
             .to_owned();
         let family = service.ip_families.first().copied();
-        let field = service.source_ranges.iter().flatten().map(|range| &**range);
-        let ranges = SourceRanges::of(field, read.given(note::SOURCE_RANGES), family);
-        let ranges = match ranges {
-            Ok(ranges) => ranges,
-            Err(error) => {
-                read.refuse(error.to_string());
-                SourceRanges::of([], None, family)?
-            }
-        };
+        let listed = service.source_ranges.iter().flatten().map(|range| &**range);
+        let from_spec = listed.clone().next().is_some();
+        let ranges = SourceRanges::of(listed, read.given(note::SOURCE_RANGES), family);
+        let ranges = ranges.unwrap_or_else(|error| {
+            let about = if from_spec {
+                Field::Spec("loadBalancerSourceRanges")
+            } else {
+                field(note::SOURCE_RANGES)
+            };
+            read.refuse(about, error.to_string());
+            SourceRanges::everybody(family)
+        });
         let timeouts = Timeouts {
             timeout_client_data: read.number(note::TIMEOUT_CLIENT_DATA, 50_000, allowed::TIMEOUT),
             timeout_member_connect: read.number(note::TIMEOUT_MEMBER_CONNECT, 5_000, allowed::TIMEOUT),
@@ -231,10 +252,8 @@ impl Wanted {
             ranges,
             tolerated: Vec::new(),
         };
-        Ok(Self {
-            tolerated: read.finish()?,
-            ..wanted
-        })
+        let (tolerated, refused) = read.finish();
+        (Self { tolerated, ..wanted }, refused)
     }
 }
 
@@ -294,23 +313,33 @@ fn refuse_unsupported(
             (tls, note::TLS_CONTAINER_REF),
         ] {
             if asked {
-                read.refuse(format!(
-                    "{key}: Octavia's provider ovn only passes packets on, it does not have that"
-                ));
+                read.refuse(
+                    field(key),
+                    format!("{key}: Octavia's provider ovn only passes packets on, it does not have that"),
+                );
             }
         }
     } else if proxy == Proxy::V2 && !can.has(Feature::ProxyV2) {
-        read.refuse(format!(
-            "{}: v2 needs version 2.22 of Octavia's API; v1 would do",
-            note::PROXY_PROTOCOL
-        ));
+        read.refuse(
+            field(note::PROXY_PROTOCOL),
+            format!(
+                "{}: v2 needs version 2.22 of Octavia's API; v1 would do",
+                note::PROXY_PROTOCOL
+            ),
+        );
     }
     let has = |protocol| service.ports.iter().any(|port| port.protocol == protocol);
     if has(Protocol::Sctp) && !can.has(Feature::Sctp) {
-        read.refuse("SCTP needs version 2.23 of Octavia's API".to_owned());
+        read.refuse(
+            Field::Spec("ports"),
+            "SCTP needs version 2.23 of Octavia's API".to_owned(),
+        );
     }
     if proxy != Proxy::Off && has(Protocol::Udp) {
-        read.refuse(format!("{}: not for UDP", note::PROXY_PROTOCOL));
+        read.refuse(
+            field(note::PROXY_PROTOCOL),
+            format!("{}: not for UDP", note::PROXY_PROTOCOL),
+        );
     }
     if (forwarded_for || tls) && (has(Protocol::Udp) || has(Protocol::Sctp)) {
         let key = if tls {
@@ -318,6 +347,6 @@ fn refuse_unsupported(
         } else {
             note::X_FORWARDED_FOR
         };
-        read.refuse(format!("{key}: only for TCP"));
+        read.refuse(field(key), format!("{key}: only for TCP"));
     }
 }

@@ -1,0 +1,309 @@
+//! What is wrong with a config, its cloud and Services, found without running: `validate`.
+//!
+//! A provider gives a [`Checker`] ([`Provider::checker`](crate::Provider::checker)); the framework reads manifests, asks it
+//! about each Service, and puts what it says together. A provider without one is still asked to read its config and to
+//! connect.
+//!
+//! Nothing here writes: the cloud is only read, so that what needs a write to be known (above all the rights to write)
+//! belongs in [`CloudReport::left_out`].
+
+use std::fmt;
+
+use async_trait::async_trait;
+
+use crate::{
+    Error, ErrorKind,
+    config::{KeyPath, Locations, Position, Problem},
+    load_balancer::{Claim, ServiceView},
+};
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Severity {
+    /// It will not work like this.
+    Error,
+    /// It will work, though hardly as meant.
+    Warning,
+    /// It could not be found out: the cloud can not be reached, or failed.
+    Unknown,
+}
+
+impl Severity {
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// What an error of the cloud means for what was asked: whether it would come again, or nobody knows.
+    #[must_use]
+    pub fn of(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::RateLimited
+            | ErrorKind::Unavailable
+            | ErrorKind::Timeout
+            | ErrorKind::Conflict
+            | ErrorKind::Unexpected => Self::Unknown,
+            _ => Self::Error,
+        }
+    }
+}
+
+/// Where something stands.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The file, as the user gave it.
+    pub file: String,
+    /// Where in it, if it is about one line.
+    pub position: Option<Position>,
+}
+
+impl Place {
+    /// Where a key of a config file stands, or would have to stand.
+    #[must_use]
+    pub fn of_key<'a>(file: &str, locations: &Locations, path: impl Into<KeyPath<'a>>) -> Self {
+        Self {
+            file: file.to_owned(),
+            position: locations.nearest(path),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        match self.position {
+            Some(position) => write!(f, ":{position}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Something that is wrong with the config or the cloud. Never holds a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where to mend it, if that is in a file.
+    pub place: Option<Place>,
+    /// What it is about, such as `[LoadBalancer] subnet-id` or `quota of load balancers`.
+    pub about: String,
+    /// What is wrong. One line, lower case, no full stop.
+    pub message: String,
+    /// What to do; empty if the message says it.
+    pub fix: String,
+}
+
+impl Finding {
+    /// A finding without a place and a fix.
+    #[must_use]
+    pub fn new(severity: Severity, about: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            severity,
+            place: None,
+            about: about.into(),
+            message: message.into(),
+            fix: String::new(),
+        }
+    }
+
+    /// Something of which an error tells that it does not work, or could not be found out.
+    #[must_use]
+    pub fn of_error(about: impl Into<String>, error: &Error) -> Self {
+        Self::new(Severity::of(error.kind()), about, error.report())
+    }
+
+    /// What the reader of a config file says. Its message names the key and what would be right.
+    #[must_use]
+    pub fn of_problem(severity: Severity, problem: &Problem) -> Self {
+        let place = Place {
+            file: problem.file().to_owned(),
+            position: problem.position(),
+        };
+        let (key, message) = problem.split();
+        Self::new(severity, key.unwrap_or("config"), message).at(place)
+    }
+
+    /// Says where to mend it.
+    #[must_use]
+    pub fn at(mut self, place: Place) -> Self {
+        self.place = Some(place);
+        self
+    }
+
+    /// Says what to do.
+    #[must_use]
+    pub fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = fix.into();
+        self
+    }
+}
+
+/// A part of a Service that something is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Field {
+    /// The Service as a whole.
+    Whole,
+    /// The annotation of this name.
+    Annotation(String),
+    /// This field of the `spec`.
+    Spec(&'static str),
+}
+
+impl Field {
+    /// The names that lead to it in a manifest.
+    #[must_use]
+    pub fn path(&self) -> Vec<&str> {
+        match self {
+            Self::Whole => Vec::new(),
+            Self::Annotation(key) => vec!["metadata", "annotations", key],
+            Self::Spec(name) => vec!["spec", name],
+        }
+    }
+}
+
+/// As people name it: an annotation by its name alone. Nothing for a Service as a whole.
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => Ok(()),
+            Self::Annotation(key) => f.write_str(key),
+            Self::Spec(name) => write!(f, "spec.{name}"),
+        }
+    }
+}
+
+/// Something that is wrong with a Service. The framework knows where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceFinding {
+    /// How bad it is: [`Severity::Error`] for what keeps the Service from its load balancer.
+    pub severity: Severity,
+    /// What it is about.
+    pub field: Field,
+    /// What is wrong. One line, lower case, no full stop; the field is not repeated.
+    pub message: String,
+    /// What to do; empty if the message says it.
+    pub fix: String,
+}
+
+/// Something that was looked at and is well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// What it is about.
+    pub about: String,
+    /// What was seen.
+    pub what: String,
+}
+
+/// What a look at the cloud came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CloudReport {
+    /// Where and as whom the cloud was asked, as [`Cloud::scope`](crate::Cloud::scope) says it; `None` if it let nobody in.
+    pub scope: Option<String>,
+    /// What is wrong, in the order in which it was looked at.
+    pub findings: Vec<Finding>,
+    /// What is well.
+    pub passed: Vec<Passed>,
+    /// What was not looked at, in whole sentences.
+    pub left_out: Vec<String>,
+}
+
+impl CloudReport {
+    /// Notes that something is well.
+    pub fn pass(&mut self, about: impl Into<String>, what: impl Into<String>) {
+        self.passed.push(Passed {
+            about: about.into(),
+            what: what.into(),
+        });
+    }
+}
+
+/// Looks over what a provider is to run with. Made from a config that can be read.
+#[async_trait]
+pub trait Checker: Send + Sync {
+    /// What is suspicious about the config itself. Asks nobody.
+    fn config(&self) -> Vec<Finding>;
+
+    /// Asks the cloud whether the credentials are good, what they may read, whether what the config names is there, and
+    /// how much is left of quotas. Called once, before any [`service`](Self::service).
+    ///
+    /// Writes nothing. Every failure is a finding; those that only follow from another one are left out.
+    async fn cloud(&self) -> CloudReport;
+
+    /// Whose work this Service is, as [`LoadBalancers::claims`](crate::LoadBalancers::claims) says it.
+    fn claims(&self, service: &ServiceView) -> Claim {
+        match service.class {
+            None => Claim::Ours,
+            Some(_) => Claim::NotOurs,
+        }
+    }
+
+    /// What is wrong with a Service of type LoadBalancer that is ours, by the config and by what the cloud was seen to be
+    /// able to. Asks nobody. `None`: this provider does not look at Services.
+    fn service(&self, _service: &ServiceView) -> Option<Vec<ServiceFinding>> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::config::Problems;
+
+    #[test]
+    fn a_problem_of_the_config_is_about_its_key() {
+        let mut problems = Problems::new("cloud.conf", Locations::default());
+        problems.error(("Global", "region"), "missing: write one");
+        problems.error(("LoadBalancerClass", "gold", "subnet-id"), "odd");
+        let errors = problems.finish().unwrap_err();
+        let found: Vec<_> = errors
+            .problems()
+            .iter()
+            .map(|problem| Finding::of_problem(Severity::Error, problem))
+            .collect();
+        let said: Vec<_> = found
+            .iter()
+            .map(|finding| (finding.about.as_str(), finding.message.as_str()))
+            .collect();
+        assert_eq!(
+            said,
+            [
+                ("[Global] region", "missing: write one"),
+                ("[LoadBalancerClass \"gold\"] subnet-id", "odd")
+            ]
+        );
+        assert_eq!(
+            found.first().unwrap().place.as_ref().unwrap().to_string(),
+            "cloud.conf"
+        );
+    }
+
+    #[test]
+    fn errors_that_may_pass_are_no_verdict() {
+        for (kind, severity) in [
+            (ErrorKind::PermissionDenied, Severity::Error),
+            (ErrorKind::Unauthenticated, Severity::Error),
+            (ErrorKind::NotFound, Severity::Error),
+            (ErrorKind::Unavailable, Severity::Unknown),
+            (ErrorKind::Timeout, Severity::Unknown),
+            (ErrorKind::RateLimited, Severity::Unknown),
+        ] {
+            assert_eq!(Severity::of(kind), severity, "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_field_is_found_by_its_path_and_named_as_people_do() {
+        let note = Field::Annotation("example.com/x".to_owned());
+        assert_eq!(note.path(), ["metadata", "annotations", "example.com/x"]);
+        assert_eq!(note.to_string(), "example.com/x");
+        assert_eq!(Field::Spec("ports").path(), ["spec", "ports"]);
+        assert_eq!(Field::Spec("ports").to_string(), "spec.ports");
+        assert!(Field::Whole.path().is_empty() && Field::Whole.to_string().is_empty());
+    }
+}

@@ -1,0 +1,134 @@
+//! What is wrong with config, cloud and Services, found without running: the provider's part of `validate`.
+//!
+//! | Room | Asks |
+//! |---|---|
+//! | [`look`] | what one look at the cloud is made of |
+//! | [`rights`] | are the credentials good, which services are there, what may be read |
+//! | [`places`] | is there what the config names: networks, subnets, router, flavor, zone, provider, certificate |
+//! | [`quotas`] | how much is left of what load balancers are made of |
+//! | [`service`] | nobody: what a Service asks for, by the rules that the load balancers themselves go by |
+//!
+//! All requests are reads, each of them one that the program makes too, or of one small thing.
+
+mod look;
+mod places;
+mod quotas;
+mod rights;
+mod service;
+
+use std::sync::OnceLock;
+
+use ccm_core::{
+    BuildContext, async_trait,
+    check::{Checker, CloudReport, Finding, ServiceFinding, Severity},
+    load_balancer::ServiceView,
+    registry::CheckerResult,
+};
+
+use self::look::{Keys, Look, patiently};
+use crate::{
+    client::{Api, Gates},
+    config::{self, Environment, Files, Loaded, Unusable},
+    load_balancer::features::{Capabilities, Version},
+    view::Generation,
+};
+
+/// Reads the config, to look over what it leads to.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
+    let loaded = config::read(
+        context.cloud_config.as_deref(),
+        &Environment::of_process(),
+        &mut Files::default(),
+    );
+    match loaded {
+        Ok(loaded) => Ok(Box::new(Inspector {
+            context: context.clone(),
+            loaded,
+            can: OnceLock::new(),
+        })),
+        Err(Unusable::File(error)) => Err(vec![Finding::of_error("--cloud-config", &error)]),
+        Err(Unusable::Content(errors)) => Err(errors
+            .problems()
+            .iter()
+            .map(|problem| Finding::of_problem(Severity::Error, problem))
+            .collect()),
+    }
+}
+
+/// Looks over one config and what it leads to.
+struct Inspector {
+    context: BuildContext,
+    loaded: Loaded,
+    /// What load balancers can be asked for; not set as long as Octavia was not asked.
+    can: OnceLock<Capabilities>,
+}
+
+impl Inspector {
+    fn keys(&self) -> Keys<'_> {
+        Keys {
+            file: self.context.cloud_config.as_deref(),
+            locations: &self.loaded.locations,
+        }
+    }
+}
+
+#[async_trait]
+impl Checker for Inspector {
+    fn config(&self) -> Vec<Finding> {
+        let warnings = self.loaded.warnings.iter();
+        warnings
+            .map(|problem| Finding::of_problem(Severity::Warning, problem))
+            .collect()
+    }
+
+    async fn cloud(&self) -> CloudReport {
+        let settings = &self.loaded.settings;
+        let gates = Gates::new(settings.request_timeout, &settings.quotas, &self.context);
+        let generation = Generation::default();
+        let agent = &self.context.user_agent;
+        let connection = settings.connection.clone();
+        let api = patiently(Api::authenticate(connection, &gates, agent, &generation)).await;
+        let api = match api {
+            Ok(api) => api,
+            Err(error) => {
+                return CloudReport {
+                    findings: vec![rights::no_entry(self.keys(), &error)],
+                    left_out: vec!["The cloud: without a token there is nothing to ask.".to_owned()],
+                    ..CloudReport::default()
+                };
+            }
+        };
+        let mut look = Look::new(self.keys(), settings, api, &self.context.metrics);
+        look.compute().await;
+        let network = look.network().await;
+        let version = look.load_balancing().await;
+        if let Some(version) = version {
+            // It is only set here, and this is called once.
+            let _ = self.can.set(self.capabilities(version));
+        }
+        look.places(network, version.map(|version| self.capabilities(version)))
+            .await;
+        look.quotas(network, version.is_some()).await;
+        look.into_report()
+    }
+
+    fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
+        // An Octavia that was not asked is taken for one that can everything.
+        let can = self.can.get().copied();
+        let can = can.unwrap_or_else(|| self.capabilities(Version(u32::MAX)));
+        Some(service::findings(
+            &self.loaded.settings.load_balancing,
+            can,
+            service,
+        ))
+    }
+}
+
+impl Inspector {
+    fn capabilities(&self, version: Version) -> Capabilities {
+        Capabilities::of(version, &self.loaded.settings.load_balancing.conf.lb_provider)
+    }
+}

@@ -1,0 +1,149 @@
+//! What one look at the cloud is made of.
+
+use std::{path::Path, time::Duration};
+
+use ccm_core::{
+    Error, ErrorKind, Priority, Result,
+    check::{CloudReport, Finding, Place, Severity},
+    client::ClientMetrics,
+    config::{KeyPath, Locations},
+};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use crate::{
+    client::{Api, Get, Op, catalogue::Service},
+    config::Settings,
+    load_balancer::reads::Reads,
+};
+
+/// How long to wait for an answer. Somebody waits for this, who can look again.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The config file, to say where something in it is wrong.
+#[derive(Clone, Copy)]
+pub(super) struct Keys<'a> {
+    pub(super) file: Option<&'a Path>,
+    pub(super) locations: &'a Locations,
+}
+
+impl Keys<'_> {
+    /// A finding about a key.
+    pub(super) fn finding<'a>(
+        self,
+        severity: Severity,
+        path: impl Into<KeyPath<'a>>,
+        message: impl Into<String>,
+    ) -> Finding {
+        let path = path.into();
+        let file = self.file.map(Path::to_string_lossy).unwrap_or_default();
+        Finding::new(severity, path.to_string(), message).at(Place::of_key(&file, self.locations, path))
+    }
+}
+
+/// One look: with what it is taken, and what is seen.
+pub(super) struct Look<'a> {
+    pub(super) keys: Keys<'a>,
+    pub(super) settings: &'a Settings,
+    pub(super) api: Api,
+    pub(super) reads: Reads,
+    pub(super) report: CloudReport,
+}
+
+impl<'a> Look<'a> {
+    /// Nothing was seen yet but that we are let in.
+    pub(super) fn new(keys: Keys<'a>, settings: &'a Settings, api: Api, metrics: &ClientMetrics) -> Self {
+        let mut report = CloudReport {
+            scope: Some(api.scope()),
+            ..CloudReport::default()
+        };
+        report.pass("Keystone", "the credentials are good");
+        Self {
+            keys,
+            settings,
+            reads: Reads::new(api.clone(), metrics),
+            api,
+            report,
+        }
+    }
+
+    /// What was seen, and what was not looked at.
+    pub(super) fn into_report(mut self) -> CloudReport {
+        let left_out = [
+            "Rights to write (load balancers, floating addresses, security groups, routes): they can not be tried without \
+             writing.",
+            "Quotas of Nova: no servers are made.",
+            "Ids in annotations of Services: only their form. `plan` reads them, with a cluster.",
+        ];
+        self.report.left_out.extend(left_out.map(str::to_owned));
+        self.report
+    }
+
+    /// Notes something about a key.
+    pub(super) fn note<'k>(
+        &mut self,
+        severity: Severity,
+        path: impl Into<KeyPath<'k>>,
+        message: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        let finding = self.keys.finding(severity, path, message).fix(fix);
+        self.report.findings.push(finding);
+    }
+
+    /// Notes that what a key names could not be looked up.
+    pub(super) fn failed<'k>(&mut self, path: impl Into<KeyPath<'k>>, error: &Error) {
+        let message = format!("could not be looked up: {}", error.report());
+        self.note(Severity::of(error.kind()), path, message, remedy(error.kind()));
+    }
+
+    /// Reads one document; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it can not be read.
+    pub(super) async fn read<T: DeserializeOwned>(
+        &self,
+        op: Op,
+        service: Service,
+        path: &[&str],
+    ) -> Result<Option<T>> {
+        let get = Get {
+            op,
+            service,
+            path,
+            query: &[],
+            microversion: None,
+        };
+        match patiently(self.api.get(&get, Priority::User)).await {
+            Ok(document) => Ok(Some(document)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What to do about an error of the cloud; empty if that is not known.
+pub(super) fn remedy(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::PermissionDenied => {
+            "give the user a role in the project that lets it read this: mostly `reader` or `member`, for Octavia also \
+             `load-balancer_member`"
+        }
+        ErrorKind::Unauthenticated => "look again; if it stays, the token is not good for this service",
+        ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::RateLimited => {
+            "see that the service answers from here, then look again"
+        }
+        _ => "",
+    }
+}
+
+/// The answer, if it comes in time.
+///
+/// # Errors
+/// Its own, or that there was none.
+pub(super) async fn patiently<T>(question: impl Future<Output = Result<T>>) -> Result<T> {
+    timeout(PATIENCE, question).await.unwrap_or_else(|_| {
+        let text = format!("no answer within {} s", PATIENCE.as_secs());
+        Err(Error::new(ErrorKind::Timeout, text))
+    })
+}

@@ -1,0 +1,484 @@
+//! Is there what the config names?
+
+use ccm_core::{Error, ErrorKind, Priority, Result, check::Severity, config::KeyPath};
+use serde::Deserialize;
+
+use super::look::{Look, patiently};
+use crate::{
+    client::{Op, catalogue::Service},
+    instances::records::Network,
+    load_balancer::{
+        features::{Capabilities, Feature},
+        secrets::SecretRef,
+        subnets::SubnetFilter,
+    },
+};
+
+/// More than this are not named as a choice.
+const CHOICES: usize = 5;
+
+#[derive(Deserialize)]
+struct NetworkDocument {
+    network: Seen,
+}
+
+/// A network, as far as it is looked at.
+#[derive(Deserialize)]
+struct Seen {
+    #[serde(default, rename = "router:external")]
+    external: bool,
+}
+
+#[derive(Deserialize)]
+struct FlavorDocument {
+    flavor: Offer,
+}
+
+#[derive(Deserialize)]
+struct ZoneDocument {
+    availability_zone: Offer,
+}
+
+/// Something that Octavia offers.
+#[derive(Deserialize)]
+struct Offer {
+    #[serde(default = "yes")]
+    enabled: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Deserialize)]
+struct Providers {
+    providers: Vec<Provider>,
+}
+
+#[derive(Deserialize)]
+struct Provider {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct RouterDocument {
+    #[expect(dead_code, reason = "that it is there is enough")]
+    router: serde::de::IgnoredAny,
+}
+
+/// The keys of `[LoadBalancer]` that a `[LoadBalancerClass]` has, too. Empty texts say nothing.
+struct Section<'a> {
+    class: Option<&'a str>,
+    floating_network: &'a str,
+    floating_subnet: &'a str,
+    pattern: &'a str,
+    tags: &'a str,
+    network: &'a str,
+    subnet: &'a str,
+    member_subnet: &'a str,
+}
+
+impl<'a> Section<'a> {
+    fn key(&self, key: &'a str) -> KeyPath<'a> {
+        match self.class {
+            Some(class) => ("LoadBalancerClass", class, key).into(),
+            None => ("LoadBalancer", key).into(),
+        }
+    }
+}
+
+impl Look<'_> {
+    /// Everything that the config names. `network`: Neutron answers. `can`: what load balancers can be asked for, if Octavia
+    /// answers.
+    pub(super) async fn places(&mut self, network: bool, can: Option<Capabilities>) {
+        let before = self.report.findings.len();
+        if network {
+            self.router().await;
+            self.networks_of_nodes().await;
+            if self.settings.load_balancing.conf.enabled {
+                self.sections().await;
+            }
+        }
+        if let Some(can) = can {
+            self.offers(can).await;
+        }
+        if (network || can.is_some()) && self.report.findings.len() == before {
+            self.report.pass("config", "what it names is there");
+        }
+    }
+
+    async fn router(&mut self) {
+        let Some(router) = &self.settings.routes.router else {
+            return;
+        };
+        let key = ("Route", "router-id");
+        let found = self
+            .read::<RouterDocument>(Op::RouterGet, Service::Network, &["routers", router])
+            .await;
+        match found {
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                let message = format!("there is no router {router:?}, or it is none of this project");
+                let fix =
+                    "write the id of the router that connects the nodes' subnets, or nothing for no routes";
+                self.note(Severity::Error, key, message, fix);
+            }
+            Err(error) => self.failed(key, &error),
+        }
+    }
+
+    /// The networks by whose names addresses of nodes are told apart.
+    async fn networks_of_nodes(&mut self) {
+        let networking = &self.settings.networking;
+        let public = networking.public.iter().map(|name| ("public-network-name", name));
+        let internal = networking
+            .internal
+            .iter()
+            .map(|name| ("internal-network-name", name));
+        // Not kept as an iterator: it would have to live through the questions.
+        let named: Vec<_> = public.chain(internal).collect();
+        for (key, name) in named {
+            let key = ("Networking", key);
+            let query = [("name", name.as_str()), ("fields", "id")];
+            match patiently(self.api.list::<Network>(&query, Priority::User)).await {
+                Ok(networks) if networks.is_empty() => {
+                    let message = format!("no network that the project sees is called {name:?}");
+                    let fix = "correct the name if nodes do not get the addresses that they should";
+                    self.note(Severity::Warning, key, message, fix);
+                }
+                Ok(_) => {}
+                Err(error) => self.failed(key, &error),
+            }
+        }
+    }
+
+    async fn sections(&mut self) {
+        let settings = &self.settings.load_balancing;
+        let conf = &settings.conf;
+        let own = Section {
+            class: None,
+            floating_network: &conf.floating_network_id,
+            floating_subnet: &conf.floating_subnet_id,
+            pattern: &conf.floating_subnet,
+            tags: &conf.floating_subnet_tags,
+            network: &conf.network_id,
+            subnet: &conf.subnet_id,
+            member_subnet: &conf.member_subnet_id,
+        };
+        let classes = settings.classes.iter().map(|(name, class)| Section {
+            class: Some(name),
+            floating_network: &class.floating_network_id,
+            floating_subnet: &class.floating_subnet_id,
+            pattern: &class.floating_subnet,
+            tags: &class.floating_subnet_tags,
+            network: &class.network_id,
+            subnet: &class.subnet_id,
+            member_subnet: &class.member_subnet_id,
+        });
+        let default = self.default_network().await;
+        let sections: Vec<_> = std::iter::once(own).chain(classes).collect();
+        for section in sections {
+            let external = match section.floating_network {
+                "" => default.clone(),
+                id => self.external_network(&section, id).await,
+            };
+            self.floating_subnets(&section, external.as_deref()).await;
+            self.inner_networks(&section).await;
+        }
+    }
+
+    /// The external network of whoever names none.
+    async fn default_network(&mut self) -> Option<String> {
+        let conf = &self.settings.load_balancing.conf;
+        if !conf.floating_network_id.is_empty() {
+            return Some(conf.floating_network_id.clone());
+        }
+        let key = ("LoadBalancer", "floating-network-id");
+        let discovery = &self.reads.discovery;
+        match patiently(discovery.default_external_network(Priority::User)).await {
+            Ok(Some(network)) => return Some(network.id),
+            Ok(None) if conf.internal_lb => {}
+            Ok(None) => {
+                let message = "not set, and no external network with a subnet is found: load balancers get no floating address";
+                let fix = "name a network, or write internal-lb = true if that is meant";
+                self.note(Severity::Warning, key, message, fix);
+            }
+            Err(error) => self.failed(key, &error),
+        }
+        None
+    }
+
+    /// The network that floating addresses come from. `None` if it is not one.
+    async fn external_network(&mut self, section: &Section<'_>, id: &str) -> Option<String> {
+        let key = section.key("floating-network-id");
+        let found = self
+            .read::<NetworkDocument>(Op::NetworkGet, Service::Network, &["networks", id])
+            .await;
+        let message = match found {
+            Ok(Some(found)) if found.network.external => return Some(id.to_owned()),
+            Ok(Some(_)) => format!("network {id:?} is not external, it has no floating addresses"),
+            Ok(None) => format!("there is no network {id:?}, or the project may not see it"),
+            Err(error) => {
+                self.failed(key, &error);
+                return None;
+            }
+        };
+        let all = patiently(self.reads.discovery.external_networks(Priority::User)).await;
+        let choices = all.map(|all| {
+            let all = all.iter().take(CHOICES);
+            let named: Vec<_> = all
+                .map(|network| format!("{} ({})", network.id, network.name))
+                .collect();
+            named.join(", ")
+        });
+        let fix = match choices {
+            Ok(choices) if !choices.is_empty() => {
+                format!("write the id of an external network; there are: {choices}")
+            }
+            _ => "write the id of an external network".to_owned(),
+        };
+        self.note(Severity::Error, key, message, fix);
+        None
+    }
+
+    /// The subnets that floating addresses come from.
+    async fn floating_subnets(&mut self, section: &Section<'_>, external: Option<&str>) {
+        if !section.floating_subnet.is_empty() {
+            let key = section.key("floating-subnet-id");
+            match self.subnet_network(section.floating_subnet).await {
+                Ok(Some(network)) if external.is_some_and(|external| external != network) => {
+                    let message = format!(
+                        "{} is a subnet of network {network}, not of the external network {}",
+                        section.floating_subnet,
+                        external.unwrap_or_default()
+                    );
+                    let fix = "write a subnet of floating-network-id, or another network there";
+                    self.note(Severity::Error, key, message, fix);
+                }
+                Ok(Some(_)) => {}
+                // Subnets of external networks are often hidden, and serve all the same.
+                Ok(None) => {
+                    let message = format!("the project sees no subnet {:?}", section.floating_subnet);
+                    let fix = "nothing if it is there and only hidden; else correct the id";
+                    self.note(Severity::Warning, key, message, fix);
+                }
+                Err(error) => self.failed(key, &error),
+            }
+        }
+        if section.pattern.is_empty() && section.tags.is_empty() {
+            return;
+        }
+        let name = if section.pattern.is_empty() {
+            "floating-subnet-tags"
+        } else {
+            "floating-subnet"
+        };
+        let key = section.key(name);
+        let filter = match SubnetFilter::parse(section.pattern, section.tags) {
+            Ok(filter) => filter,
+            Err(error) => {
+                let fix = "write a pattern such as public-* or ~public-[0-9]+";
+                self.note(Severity::Error, key, error.message(), fix);
+                return;
+            }
+        };
+        let Some(external) = external else { return };
+        let discovery = &self.reads.discovery;
+        match patiently(discovery.subnets_of(external, Priority::User)).await {
+            Ok(subnets) if !subnets.iter().any(|subnet| filter.takes(subnet)) => {
+                let names: Vec<_> = subnets
+                    .iter()
+                    .take(CHOICES)
+                    .map(|subnet| subnet.name.as_str())
+                    .collect();
+                let message = format!("no subnet of the external network {external} fits");
+                let fix = format!(
+                    "correct pattern or tags; subnets that the project sees there: {}",
+                    names.join(", ")
+                );
+                self.note(Severity::Error, key, message, fix);
+            }
+            Ok(_) => {}
+            Err(error) => self.failed(key, &error),
+        }
+    }
+
+    /// Where virtual addresses and members are.
+    async fn inner_networks(&mut self, section: &Section<'_>) {
+        if !section.network.is_empty() {
+            let key = section.key("network-id");
+            let found = self
+                .read::<NetworkDocument>(Op::NetworkGet, Service::Network, &["networks", section.network])
+                .await;
+            match found {
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let message = format!(
+                        "there is no network {:?}, or the project may not see it",
+                        section.network
+                    );
+                    self.note(
+                        Severity::Error,
+                        key,
+                        message,
+                        "write the id of the network of the virtual addresses",
+                    );
+                }
+                Err(error) => self.failed(key, &error),
+            }
+        }
+        for (name, id) in [
+            ("subnet-id", section.subnet),
+            ("member-subnet-id", section.member_subnet),
+        ] {
+            if id.is_empty() {
+                continue;
+            }
+            let key = section.key(name);
+            match self.subnet_network(id).await {
+                Ok(Some(network))
+                    if name == "subnet-id" && !section.network.is_empty() && network != section.network =>
+                {
+                    let message = format!(
+                        "{id} is a subnet of network {network}, not of network-id {}",
+                        section.network
+                    );
+                    self.note(
+                        Severity::Error,
+                        key,
+                        message,
+                        "write a subnet of that network, or leave network-id out",
+                    );
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let message = format!("there is no subnet {id:?}, or the project may not see it");
+                    self.note(
+                        Severity::Error,
+                        key,
+                        message,
+                        "write the id of a subnet, mostly that of the nodes",
+                    );
+                }
+                Err(error) => self.failed(key, &error),
+            }
+        }
+    }
+
+    /// The network of a subnet; `None` if no subnet with this id is seen.
+    async fn subnet_network(&self, id: &str) -> Result<Option<String>> {
+        let subnet = patiently(self.reads.discovery.subnet(id, Priority::User)).await?;
+        Ok(subnet.as_ref().as_ref().map(|subnet| subnet.network_id.clone()))
+    }
+
+    /// What Octavia has to offer.
+    async fn offers(&mut self, can: Capabilities) {
+        self.provider().await;
+        let conf = &self.settings.load_balancing.conf;
+        let (flavor, zone) = (conf.flavor_id.as_str(), conf.availability_zone.as_str());
+        let wanted = [
+            ("flavor-id", flavor, Feature::Flavors),
+            ("availability-zone", zone, Feature::AvailabilityZones),
+        ];
+        for (name, value, feature) in wanted {
+            if value.is_empty() {
+                continue;
+            }
+            let key = ("LoadBalancer", name);
+            if !can.has(feature) {
+                let message = format!(
+                    "ignored: this Octavia, or its provider {}, does not have it",
+                    conf.lb_provider
+                );
+                self.note(Severity::Warning, key, message, "leave it out");
+                continue;
+            }
+            let (offer, list) = if feature == Feature::Flavors {
+                let path = ["lbaas", "flavors", value];
+                let found =
+                    self.read::<FlavorDocument>(Op::LoadBalancerFlavorGet, Service::LoadBalancer, &path);
+                (
+                    found.await.map(|found| found.map(|document| document.flavor)),
+                    "flavor",
+                )
+            } else {
+                let path = ["lbaas", "availabilityzones", value];
+                let found = self.read::<ZoneDocument>(Op::LoadBalancerZoneGet, Service::LoadBalancer, &path);
+                (
+                    found
+                        .await
+                        .map(|found| found.map(|document| document.availability_zone)),
+                    "availabilityzone",
+                )
+            };
+            let fix = format!("write one that `openstack loadbalancer {list} list` shows as enabled");
+            match offer {
+                Ok(Some(offer)) if offer.enabled => {}
+                Ok(Some(_)) => self.note(
+                    Severity::Error,
+                    key,
+                    format!("{value:?} is disabled in Octavia"),
+                    fix,
+                ),
+                Ok(None) => self.note(Severity::Error, key, format!("Octavia has no {value:?}"), fix),
+                Err(error) => self.failed(key, &error),
+            }
+        }
+        if let Err(error) = self.certificate().await {
+            let key = ("LoadBalancer", "default-tls-container-ref");
+            let severity = Severity::of(error.kind());
+            self.note(
+                severity,
+                key,
+                error.report(),
+                "write the reference of a container or secret of Barbican",
+            );
+        }
+    }
+
+    async fn provider(&mut self) {
+        let wanted = &self.settings.load_balancing.conf.lb_provider;
+        let key = ("LoadBalancer", "lb-provider");
+        let found = self
+            .read::<Providers>(
+                Op::LoadBalancerProviders,
+                Service::LoadBalancer,
+                &["lbaas", "providers"],
+            )
+            .await;
+        match found {
+            Ok(Some(Providers { providers })) if !providers.iter().any(|known| known.name == *wanted) => {
+                let names: Vec<_> = providers.iter().map(|known| known.name.as_str()).collect();
+                let message = format!("this Octavia has no provider {wanted:?}");
+                self.note(
+                    Severity::Error,
+                    key,
+                    message,
+                    format!("write one of: {}", names.join(", ")),
+                );
+            }
+            // Who may not see the list may still use what is on it.
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                let text = "Whether Octavia has the provider of lb-provider: its list may not be read.";
+                self.report.left_out.push(text.to_owned());
+            }
+            Err(error) => self.failed(key, &error),
+        }
+    }
+
+    /// # Errors
+    /// If the certificate that Services have by default is not there.
+    async fn certificate(&self) -> Result<()> {
+        let conf = &self.settings.load_balancing.conf;
+        if conf.default_tls_container_ref.is_empty() || conf.container_store != "barbican" {
+            return Ok(());
+        }
+        let secret = SecretRef::parse(&conf.default_tls_container_ref)?;
+        if patiently(self.reads.discovery.secret_exists(&secret, Priority::User)).await? {
+            return Ok(());
+        }
+        let text = format!("Barbican has no {:?}", conf.default_tls_container_ref);
+        Err(Error::new(ErrorKind::NotFound, text))
+    }
+}

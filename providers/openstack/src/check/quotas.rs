@@ -1,0 +1,253 @@
+//! How much is left of what load balancers and routes are made of.
+//!
+//! Neither Octavia nor every Neutron says how much of a quota is used, so that what there is is counted. Who may not read a
+//! quota may still use it: then it is left out.
+
+use std::collections::BTreeMap;
+
+use ccm_core::{
+    Error, ErrorKind, Priority, Result,
+    check::{Finding, Severity},
+};
+use serde::{Deserialize, de::IgnoredAny};
+
+use super::look::{Look, patiently, remedy};
+use crate::{
+    client::{Op, catalogue::Service, listing::Resource},
+    load_balancer::records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, SecurityGroup},
+};
+
+/// Numbers of Neutron and Octavia; other things may stand among them. Below zero, and none at all, is no limit.
+#[derive(Deserialize)]
+struct Limits {
+    quota: BTreeMap<String, Limit>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Limit {
+    Number(i64),
+    Other(IgnoredAny),
+}
+
+impl Limits {
+    /// The quota of a kind under one of its names; `None`: this service has none. With `Some(None)` there may be any number.
+    fn of(&self, names: &[&str]) -> Option<Option<u64>> {
+        let found = names.iter().find_map(|name| self.quota.get(*name))?;
+        Some(match found {
+            Limit::Number(number) => u64::try_from(*number).ok(),
+            Limit::Other(_) => None,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+struct RouterDocument {
+    router: RouterRoutes,
+}
+
+#[derive(Deserialize)]
+struct RouterRoutes {
+    #[serde(default)]
+    routes: Option<Vec<IgnoredAny>>,
+}
+
+/// How much there is of a kind.
+struct Used {
+    what: &'static str,
+    names: &'static [&'static str],
+    count: usize,
+}
+
+/// Whether so little is left that somebody should know.
+fn is_short(used: u64, limit: u64) -> bool {
+    limit.saturating_sub(used).saturating_mul(10) < limit || used >= limit
+}
+
+impl Look<'_> {
+    /// The quotas of Neutron and Octavia, of whichever can be asked.
+    pub(super) async fn quotas(&mut self, network: bool, load_balancing: bool) {
+        let project = match patiently(self.api.project()).await {
+            Ok(Some(project)) => project,
+            Ok(None) => {
+                let text = "Quotas: the credentials are for no project.";
+                self.report.left_out.push(text.to_owned());
+                return;
+            }
+            Err(error) => {
+                self.report.findings.push(Finding::of_error("quotas", &error));
+                return;
+            }
+        };
+        if network {
+            let path = ["quotas", project.as_str()];
+            let limits = self.read(Op::NetworkQuotaGet, Service::Network, &path).await;
+            if let Some(limits) = self.limits("Neutron", limits) {
+                let used = self.network_use(&project).await;
+                self.judge("Neutron", &limits, used);
+            }
+        }
+        if load_balancing {
+            let path = ["lbaas", "quotas", project.as_str()];
+            let limits = self
+                .read(Op::LoadBalancerQuotaGet, Service::LoadBalancer, &path)
+                .await;
+            if let Some(limits) = self.limits("Octavia", limits) {
+                let used = self.load_balancer_use(&project).await;
+                self.judge("Octavia", &limits, used);
+            }
+        }
+    }
+
+    fn limits(&mut self, service: &str, limits: Result<Option<Limits>>) -> Option<Limits> {
+        match limits {
+            Ok(Some(limits)) => Some(limits),
+            Ok(None) => {
+                self.report
+                    .left_out
+                    .push(format!("Quotas of {service}: it has none to show."));
+                None
+            }
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                let text = format!("Quotas of {service}: the credentials may not read them.");
+                self.report.left_out.push(text);
+                None
+            }
+            Err(error) => {
+                self.unknown(service, &error);
+                None
+            }
+        }
+    }
+
+    fn unknown(&mut self, service: &str, error: &Error) {
+        let finding = Finding::of_error(format!("quotas of {service}"), error);
+        self.report.findings.push(finding.fix(remedy(error.kind())));
+    }
+
+    /// # Errors
+    /// If it can not be counted.
+    async fn network_use(&self, project: &str) -> Result<Vec<Used>> {
+        let mut all = Vec::new();
+        if self.settings.load_balancing.conf.enabled {
+            let floating = self.mine::<FloatingIp>(project, &["id"]).await?.len();
+            all.push(used("floating addresses", &["floatingip"], floating));
+            if self.settings.load_balancing.conf.manage_security_groups {
+                let fields = ["id", "security_group_rules"];
+                let groups = self.mine::<SecurityGroup>(project, &fields).await?;
+                let rules = groups.iter().map(|group| group.rules.len()).sum();
+                all.push(used("security groups", &["security_group"], groups.len()));
+                all.push(used("rules of security groups", &["security_group_rule"], rules));
+            }
+        }
+        if let Some(router) = &self.settings.routes.router {
+            let path = ["routers", router.as_str()];
+            let found = self
+                .read::<RouterDocument>(Op::RouterGet, Service::Network, &path)
+                .await?;
+            // That there is none is said elsewhere.
+            if let Some(RouterDocument { router }) = found {
+                let count = router.routes.unwrap_or_default().len();
+                all.push(used("routes of the router", &["router_route"], count));
+            }
+        }
+        Ok(all)
+    }
+
+    /// # Errors
+    /// If it can not be counted.
+    async fn load_balancer_use(&self, project: &str) -> Result<Vec<Used>> {
+        let balancers = self.mine::<LoadBalancer>(project, &["id"]).await?.len();
+        let listeners = self.mine::<Listener>(project, &["id"]).await?.len();
+        let pools = self.mine::<Pool>(project, &["id", "members"]).await?;
+        let members = pools.iter().map(|pool| pool.members.len()).sum();
+        let monitors = self.mine::<Monitor>(project, &["id"]).await?.len();
+        Ok(vec![
+            used("load balancers", &["loadbalancer", "load_balancer"], balancers),
+            used("listeners", &["listener"], listeners),
+            used("pools", &["pool"], pools.len()),
+            used("members", &["member"], members),
+            used("health monitors", &["healthmonitor", "health_monitor"], monitors),
+        ])
+    }
+
+    async fn mine<T: Resource>(&self, project: &str, fields: &[&str]) -> Result<Vec<T>> {
+        let mut query = vec![("project_id", project)];
+        query.extend(fields.iter().map(|field| ("fields", *field)));
+        patiently(self.api.list(&query, Priority::User)).await
+    }
+
+    fn judge(&mut self, service: &str, limits: &Limits, used: Result<Vec<Used>>) {
+        let used = match used {
+            Ok(used) => used,
+            // That it may not be read was said already.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                let text = format!("Quotas of {service}: what there is may not be counted.");
+                self.report.left_out.push(text);
+                return;
+            }
+            Err(error) => return self.unknown(service, &error),
+        };
+        let mut fine = Vec::new();
+        for Used { what, names, count } in used {
+            let count = u64::try_from(count).unwrap_or(u64::MAX);
+            match limits.of(names) {
+                None => {}
+                Some(None) => fine.push(format!("{count} {what} (no limit)")),
+                Some(Some(limit)) if is_short(count, limit) => {
+                    let left = match limit.saturating_sub(count) {
+                        0 => "none is left".to_owned(),
+                        1 => "only one is left".to_owned(),
+                        left => format!("only {left} are left"),
+                    };
+                    let message = format!("{count} of {limit} are used, {left}");
+                    let finding = Finding::new(Severity::Warning, format!("quota of {what}"), message);
+                    let fix = format!("raise the project's quota of {} in {service}", names.join(" or "));
+                    self.report.findings.push(finding.fix(fix));
+                }
+                Some(Some(limit)) => fine.push(format!("{count} of {limit} {what}")),
+            }
+        }
+        if !fine.is_empty() {
+            self.report.pass(format!("quotas of {service}"), fine.join(", "));
+        }
+    }
+}
+
+fn used(what: &'static str, names: &'static [&'static str], count: usize) -> Used {
+    Used { what, names, count }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn less_than_a_tenth_is_short() {
+        for (used, limit, short) in [
+            (0, 10, false),
+            (9, 10, false),
+            (10, 10, true),
+            (11, 10, true),
+            (91, 100, true),
+            (90, 100, false),
+            (0, 0, true),
+            (0, 1, false),
+        ] {
+            assert_eq!(is_short(used, limit), short, "{used} of {limit}");
+        }
+    }
+
+    #[test]
+    fn limits_have_several_names_and_forms() {
+        let text = r#"{"quota": {"load_balancer": 3, "pool": -1, "member": null, "project_id": "p", "listener": 0}}"#;
+        let limits: Limits = serde_json::from_str(text).unwrap();
+        assert_eq!(limits.of(&["loadbalancer", "load_balancer"]), Some(Some(3)));
+        assert_eq!(limits.of(&["listener"]), Some(Some(0)));
+        for unlimited in ["pool", "member"] {
+            assert_eq!(limits.of(&[unlimited]), Some(None), "{unlimited}");
+        }
+        assert_eq!(limits.of(&["healthmonitor"]), None);
+    }
+}

@@ -1,0 +1,227 @@
+//! Are we let in, which services are there, and what may be read.
+
+use ccm_core::{
+    Error, ErrorKind, Priority,
+    check::{Finding, Severity},
+};
+use serde::Deserialize;
+
+use super::look::{Keys, Look, patiently, remedy};
+use crate::{
+    client::{Get, Op, catalogue::Service},
+    instances::FLAVOR_INLINE,
+    load_balancer::features::Version,
+};
+
+/// That there is an answer is enough.
+#[derive(Deserialize)]
+struct Anything {}
+
+/// Things that have to be readable.
+struct Things {
+    what: &'static str,
+    op: Op,
+    path: &'static [&'static str],
+}
+
+const fn things(what: &'static str, op: Op, path: &'static [&'static str]) -> Things {
+    Things { what, op, path }
+}
+
+const NETWORK: [Things; 3] = [
+    things("ports", Op::PortList, &["ports"]),
+    things("networks", Op::NetworkList, &["networks"]),
+    things("subnets", Op::SubnetList, &["subnets"]),
+];
+const FLOATING: Things = things("floating addresses", Op::FloatingIpList, &["floatingips"]);
+const GROUPS: Things = things("security groups", Op::SecurityGroupList, &["security-groups"]);
+const EXTENSIONS: Things = things("extensions", Op::ExtensionList, &["extensions"]);
+const LOAD_BALANCING: [Things; 4] = [
+    things(
+        "load balancers",
+        Op::LoadBalancerList,
+        &["lbaas", "loadbalancers"],
+    ),
+    things("listeners", Op::ListenerList, &["lbaas", "listeners"]),
+    things("pools", Op::PoolList, &["lbaas", "pools"]),
+    things("health monitors", Op::MonitorList, &["lbaas", "healthmonitors"]),
+];
+
+/// What people call a service.
+fn title(service: Service) -> &'static str {
+    match service {
+        Service::Compute => "Nova",
+        Service::Network => "Neutron",
+        Service::LoadBalancer => "Octavia",
+        Service::KeyManager => "Barbican",
+    }
+}
+
+/// Why Keystone gave no token.
+pub(super) fn no_entry(keys: Keys<'_>, error: &Error) -> Finding {
+    const SECRETS: [&str; 4] = [
+        "application-credential-secret",
+        "trustee-password",
+        "token",
+        "password",
+    ];
+    let given = SECRETS
+        .into_iter()
+        .find(|key| keys.locations.is_set(("Global", *key)));
+    let (key, fix) = match error.kind() {
+        ErrorKind::Unauthenticated | ErrorKind::PermissionDenied => (
+            given.unwrap_or("auth-url"),
+            "correct user, password and project, or the application credential: Keystone says no more than this",
+        ),
+        ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::RateLimited => (
+            "auth-url",
+            "see that this address answers from here: the name, the network, https_proxy, and ca-file if its certificate is not \
+             one that this machine trusts",
+        ),
+        _ => ("auth-url", "correct the config by what the answer says"),
+    };
+    keys.finding(Severity::of(error.kind()), ("Global", key), error.report())
+        .fix(fix)
+}
+
+impl Look<'_> {
+    /// Nova: servers.
+    pub(super) async fn compute(&mut self) {
+        if !self.is_there(Service::Compute).await {
+            return;
+        }
+        let page = |microversion| Get {
+            op: Op::ServerList,
+            service: Service::Compute,
+            path: &["servers", "detail"],
+            query: &[("limit", "1")],
+            microversion,
+        };
+        let newer = page(Some(FLAVOR_INLINE));
+        match patiently(self.api.get::<Anything>(&newer, Priority::User)).await {
+            Ok(Anything {}) => self.report.pass("Nova", "servers can be read"),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                match patiently(self.api.get::<Anything>(&page(None), Priority::User)).await {
+                    Ok(Anything {}) => {
+                        let seen = format!(
+                            "servers can be read; microversion {FLAVOR_INLINE} is missing, flavors are read one by one"
+                        );
+                        self.report.pass("Nova", seen);
+                    }
+                    Err(error) => self.may_not(Service::Compute, "servers", &error),
+                }
+            }
+            Err(error) => self.may_not(Service::Compute, "servers", &error),
+        }
+    }
+
+    /// Neutron. Whether it can be asked more.
+    pub(super) async fn network(&mut self) -> bool {
+        if !self.is_there(Service::Network).await {
+            return false;
+        }
+        let load_balancing = &self.settings.load_balancing.conf;
+        let mut all: Vec<&Things> = NETWORK.iter().collect();
+        if load_balancing.enabled {
+            all.push(&FLOATING);
+            if load_balancing.manage_security_groups {
+                all.push(&GROUPS);
+            }
+        }
+        if self.settings.routes.router.is_some() {
+            all.push(&EXTENSIONS);
+        }
+        self.may_read(Service::Network, &all, "").await
+    }
+
+    /// Octavia, if load balancers are wanted. Its version, if it can be asked more.
+    pub(super) async fn load_balancing(&mut self) -> Option<Version> {
+        if !self.settings.load_balancing.conf.enabled {
+            self.report
+                .pass("Octavia", "not needed: load balancers are switched off");
+            return None;
+        }
+        if !self.is_there(Service::LoadBalancer).await {
+            return None;
+        }
+        let version = match patiently(self.reads.version(Priority::User)).await {
+            Ok(version) => version,
+            Err(error) => {
+                self.may_not(Service::LoadBalancer, "its versions", &error);
+                return None;
+            }
+        };
+        let all: Vec<_> = LOAD_BALANCING.iter().collect();
+        let seen = format!("API version 2.{}; ", version.0);
+        self.may_read(Service::LoadBalancer, &all, &seen)
+            .await
+            .then_some(version)
+    }
+
+    /// Whether the catalogue has the service; if not, that is noted.
+    async fn is_there(&mut self, service: Service) -> bool {
+        let reason = match patiently(self.api.missing(service)).await {
+            Ok(None) => return true,
+            Ok(Some(reason)) => reason,
+            Err(error) => {
+                self.may_not(service, "the catalogue", &error);
+                return false;
+            }
+        };
+        match service {
+            Service::LoadBalancer => self.note(
+                // Nodes and routes do without.
+                Severity::Warning,
+                ("LoadBalancer", "enabled"),
+                format!("there is no Octavia, so that no Service gets a load balancer: {reason}"),
+                "write enabled = false if that is known, else correct region and os-endpoint-type",
+            ),
+            _ => self.note(
+                Severity::Error,
+                ("Global", "region"),
+                format!("there is no {}: {reason}", title(service)),
+                "correct region and os-endpoint-type, or the project",
+            ),
+        }
+        false
+    }
+
+    /// Reads one of each. Whether it is worth to go on: a service that does not answer is not asked again.
+    async fn may_read(&mut self, service: Service, all: &[&Things], seen: &str) -> bool {
+        let mut readable = Vec::new();
+        for things in all {
+            let get = Get {
+                op: things.op,
+                service,
+                path: things.path,
+                // Neutron's list of extensions has no pages.
+                query: if things.op == Op::ExtensionList {
+                    &[]
+                } else {
+                    &[("limit", "1")]
+                },
+                microversion: None,
+            };
+            match patiently(self.api.get::<Anything>(&get, Priority::User)).await {
+                Ok(Anything {}) => readable.push(things.what),
+                Err(error) => {
+                    self.may_not(service, things.what, &error);
+                    if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {
+                        return false;
+                    }
+                }
+            }
+        }
+        if !readable.is_empty() {
+            let seen = format!("{seen}{} can be read", readable.join(", "));
+            self.report.pass(title(service), seen);
+        }
+        true
+    }
+
+    fn may_not(&mut self, service: Service, what: &str, error: &Error) {
+        let message = format!("{what} can not be read: {}", error.report());
+        let finding = Finding::new(Severity::of(error.kind()), title(service), message);
+        self.report.findings.push(finding.fix(remedy(error.kind())));
+    }
+}

@@ -1,0 +1,324 @@
+//! `validate`: what is wrong with a config, its cloud and manifests of Services, found without a cluster.
+//!
+//! | Part | Holds |
+//! |---|---|
+//! | this file | what is looked at, and what it comes to |
+//! | [`manifest`], [`yaml`] | Services in files, and where in them everything stands |
+//! | [`text`] | the same for people to read |
+//! | [`json`] | the same for programs |
+//!
+//! What is wrong is for the provider to say ([`ccm_core::check`]). Nothing is written, neither here nor there.
+
+mod json;
+mod manifest;
+#[cfg(test)]
+mod tests;
+mod text;
+mod yaml;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    fs::File,
+    io::{self, Read, stdin},
+    path::PathBuf,
+    time::Duration,
+};
+
+use ccm_core::{
+    BuildContext, Provider,
+    check::{Checker, Finding, Passed, Severity},
+    load_balancer::Claim,
+};
+use serde::Serialize;
+use tokio::{task::spawn_blocking, time::timeout};
+
+use self::manifest::{Manifest, Reading, Skipped};
+pub(crate) use self::{json::render as as_json, text::render as as_text};
+
+/// For a cloud without a checker to let us in.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Larger files are no manifests.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// Where manifests come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Manifests {
+    /// A file.
+    File(PathBuf),
+    /// Standard input.
+    Stdin,
+}
+
+/// As messages name it.
+impl fmt::Display for Manifests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Stdin => f.write_str("(standard input)"),
+        }
+    }
+}
+
+/// Everything that was found.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    provider: &'static str,
+    /// Where and as whom the cloud was asked.
+    scope: Option<String>,
+    /// What is wrong: config, cloud, manifests, each in its order.
+    findings: Vec<Found>,
+    passed: Vec<Passed>,
+    /// What was not looked at, in sentences.
+    left_out: Vec<String>,
+    /// Services that were looked at.
+    services: usize,
+    skipped: Vec<Skipped>,
+    /// How many objects there are of other kinds.
+    others: BTreeMap<String, usize>,
+}
+
+/// A finding with what it belongs to.
+#[derive(Debug)]
+struct Found {
+    source: Source,
+    /// The Service, as its manifest names it.
+    service: Option<String>,
+    finding: Finding,
+}
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Source {
+    Config,
+    Cloud,
+    Manifests,
+}
+
+/// What all of it comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing is wrong.
+    Fine,
+    /// Only warnings.
+    Warnings,
+    /// Something will not work.
+    Errors,
+    /// Something could not be found out.
+    Incomplete,
+}
+
+impl Verdict {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Fine => "fine",
+            Self::Warnings => "warnings",
+            Self::Errors => "errors",
+            Self::Incomplete => "incomplete",
+        }
+    }
+
+    /// As those of `plan`, where 2 is also what there is to do something about. `strict`: warnings are, too.
+    pub(crate) fn exit_code(self, strict: bool) -> u8 {
+        match self {
+            Self::Fine => 0,
+            Self::Warnings => u8::from(strict) * 2,
+            Self::Errors => 2,
+            Self::Incomplete => 1,
+        }
+    }
+}
+
+impl Report {
+    pub(crate) fn verdict(&self) -> Verdict {
+        match (
+            self.count(Severity::Unknown),
+            self.count(Severity::Error),
+            self.count(Severity::Warning),
+        ) {
+            (0, 0, 0) => Verdict::Fine,
+            (0, 0, _) => Verdict::Warnings,
+            (0, ..) => Verdict::Errors,
+            _ => Verdict::Incomplete,
+        }
+    }
+
+    fn count(&self, severity: Severity) -> usize {
+        let all = self.findings.iter();
+        all.filter(|found| found.finding.severity == severity).count()
+    }
+
+    fn add(&mut self, source: Source, findings: impl IntoIterator<Item = Finding>) {
+        self.findings.extend(findings.into_iter().map(|finding| Found {
+            source,
+            service: None,
+            finding,
+        }));
+    }
+
+    fn leave_out(&mut self, what: impl Into<String>) {
+        self.left_out.push(what.into());
+    }
+
+    /// What the provider says of Services.
+    fn judge(&mut self, checker: &dyn Checker, manifest: &Manifest) {
+        let view = &manifest.view;
+        if checker.claims(view) != Claim::Ours {
+            let class = view.class.as_deref().unwrap_or_default();
+            let why = format!("loadBalancerClass {class:?} is another component's");
+            self.skipped.push(manifest.skipped(why));
+            return;
+        }
+        let Some(findings) = checker.service(view) else {
+            let why = format!("the provider {} does not look at Services", self.provider);
+            self.skipped.push(manifest.skipped(why));
+            return;
+        };
+        self.services += 1;
+        self.findings.extend(findings.into_iter().map(|found| {
+            Found {
+                source: Source::Manifests,
+                service: Some(manifest.name.clone()),
+                finding: Finding::new(found.severity, found.field.to_string(), found.message)
+                    .at(manifest.place(&found.field))
+                    .fix(found.fix),
+            }
+        }));
+    }
+}
+
+/// Looks at everything.
+pub(crate) async fn look(provider: &Provider, context: BuildContext, sources: &[Manifests]) -> Report {
+    let mut report = Report {
+        provider: provider.name,
+        ..Report::default()
+    };
+    let checker = match provider.checker {
+        Some(checker) => with_checker(checker(&context), &mut report).await,
+        None => {
+            without_checker(provider, context, &mut report).await;
+            None
+        }
+    };
+    for source in sources {
+        let Reading {
+            services,
+            skipped,
+            others,
+            findings,
+        } = match content(source.clone()).await {
+            Ok(content) => manifest::read(&source.to_string(), &content),
+            Err(error) => {
+                let message = format!("could not read {source}: {error}");
+                let finding = Finding::new(Severity::Unknown, "--services", message);
+                report.add(
+                    Source::Manifests,
+                    [finding.fix("name a file that can be read, or - for standard input")],
+                );
+                continue;
+            }
+        };
+        let first = report.findings.len();
+        report.skipped.extend(skipped);
+        for (kind, count) in others {
+            *report.others.entry(kind).or_default() += count;
+        }
+        report
+            .findings
+            .extend(findings.into_iter().map(|(service, finding)| Found {
+                source: Source::Manifests,
+                service,
+                finding,
+            }));
+        match &checker {
+            Some(checker) => services
+                .iter()
+                .for_each(|manifest| report.judge(&**checker, manifest)),
+            None => {
+                let why = "only its form was looked at";
+                report
+                    .skipped
+                    .extend(services.iter().map(|manifest| manifest.skipped(why.to_owned())));
+            }
+        }
+        // What is wrong with the form and with the meaning, in the order of the file.
+        if let Some(of_file) = report.findings.get_mut(first..) {
+            of_file.sort_by_key(|found| found.finding.place.as_ref().and_then(|place| place.position));
+        }
+    }
+    report
+}
+
+async fn with_checker(
+    checker: Result<Box<dyn Checker>, Vec<Finding>>,
+    report: &mut Report,
+) -> Option<Box<dyn Checker>> {
+    let checker = match checker {
+        Ok(checker) => checker,
+        Err(findings) => {
+            report.add(Source::Config, findings);
+            report.leave_out("The cloud, and what Services ask for: the config has to be right first.");
+            return None;
+        }
+    };
+    report.add(Source::Config, checker.config());
+    let cloud = checker.cloud().await;
+    report.scope = cloud.scope;
+    report.passed = cloud.passed;
+    report.left_out = cloud.left_out;
+    let mut findings = cloud.findings;
+    // What is about no line comes first, as it was looked at.
+    findings.sort_by_key(|finding| finding.place.as_ref().and_then(|place| place.position));
+    report.add(Source::Cloud, findings);
+    Some(checker)
+}
+
+/// What can be found out about any provider: its config is read, and it connects.
+async fn without_checker(provider: &Provider, context: BuildContext, report: &mut Report) {
+    if let Err(error) = (provider.validate)(&context) {
+        let all = error
+            .message()
+            .lines()
+            .map(|line| Finding::new(Severity::Error, "config", line));
+        report.add(Source::Config, all);
+        report.leave_out("The cloud: the config has to be right first.");
+        return;
+    }
+    match timeout(CONNECT_TIMEOUT, (provider.build)(context)).await {
+        Ok(Ok(cloud)) => {
+            report.scope = Some(cloud.scope());
+            report.passed.push(Passed {
+                about: "cloud".to_owned(),
+                what: "the program can connect".to_owned(),
+            });
+        }
+        Ok(Err(error)) => report.add(Source::Cloud, [Finding::of_error("cloud", &error)]),
+        Err(_) => {
+            let message = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
+            report.add(Source::Cloud, [Finding::new(Severity::Unknown, "cloud", message)]);
+        }
+    }
+    let name = provider.name;
+    report.leave_out(format!(
+        "Rights, ids in the config, quotas, Services: the provider {name} does not check them."
+    ));
+}
+
+async fn content(source: Manifests) -> io::Result<Vec<u8>> {
+    let read = spawn_blocking(move || match source {
+        Manifests::File(path) => all_of(File::open(path)?),
+        Manifests::Stdin => all_of(stdin()),
+    });
+    read.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+fn all_of(source: impl Read) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    source.take(MAX_BYTES + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_BYTES {
+        let text = format!("it has more than {} MiB", MAX_BYTES >> 20);
+        return Err(io::Error::other(text));
+    }
+    Ok(content)
+}

@@ -1,0 +1,104 @@
+//! What was found, for programs to read. The form is written down in `docs/reference/validate.md`; fields may join, none
+//! changes its meaning without another `version`.
+
+use std::collections::BTreeMap;
+
+use ccm_core::check::Severity;
+use serde::Serialize;
+
+use super::{Report, Source, manifest::Skipped};
+
+const VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u32,
+    provider: &'a str,
+    verdict: &'static str,
+    summary: Summary<'a>,
+    /// Where and as whom the cloud was asked.
+    cloud: Option<&'a str>,
+    findings: Vec<FindingView<'a>>,
+    passed: Vec<PassedView<'a>>,
+    skipped: &'a [Skipped],
+    left_out: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Summary<'a> {
+    errors: usize,
+    warnings: usize,
+    unknown: usize,
+    services: usize,
+    skipped: usize,
+    others: &'a BTreeMap<String, usize>,
+}
+
+#[derive(Serialize)]
+struct FindingView<'a> {
+    severity: &'static str,
+    source: Source,
+    file: Option<&'a str>,
+    line: Option<usize>,
+    column: Option<usize>,
+    service: Option<&'a str>,
+    about: &'a str,
+    message: &'a str,
+    fix: &'a str,
+}
+
+#[derive(Serialize)]
+struct PassedView<'a> {
+    about: &'a str,
+    what: &'a str,
+}
+
+/// The JSON of all of it.
+///
+/// # Errors
+/// Never, as it only holds texts and numbers.
+pub(crate) fn render(report: &Report) -> serde_json::Result<String> {
+    let findings = report.findings.iter().map(|found| {
+        let place = found.finding.place.as_ref();
+        let position = place.and_then(|place| place.position);
+        FindingView {
+            severity: found.finding.severity.as_str(),
+            source: found.source,
+            file: place.map(|place| place.file.as_str()),
+            line: position.map(|position| position.line),
+            column: position.map(|position| position.column),
+            service: found.service.as_deref(),
+            about: &found.finding.about,
+            message: &found.finding.message,
+            fix: &found.finding.fix,
+        }
+    });
+    let document = Document {
+        version: VERSION,
+        provider: report.provider,
+        verdict: report.verdict().as_str(),
+        summary: Summary {
+            errors: report.count(Severity::Error),
+            warnings: report.count(Severity::Warning),
+            unknown: report.count(Severity::Unknown),
+            services: report.services,
+            skipped: report.skipped.len(),
+            others: &report.others,
+        },
+        cloud: report.scope.as_deref(),
+        findings: findings.collect(),
+        passed: report
+            .passed
+            .iter()
+            .map(|passed| PassedView {
+                about: &passed.about,
+                what: &passed.what,
+            })
+            .collect(),
+        skipped: &report.skipped,
+        left_out: &report.left_out,
+    };
+    let mut text = serde_json::to_string_pretty(&document)?;
+    text.push('\n');
+    Ok(text)
+}

@@ -1,0 +1,274 @@
+//! Manifests: which Services of type LoadBalancer stand in a file, and what is wrong with how they are written.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ccm_core::{
+    check::{Field, Finding, Place, Severity},
+    config::Position,
+    load_balancer::ServiceView,
+};
+use serde::Serialize;
+
+use super::yaml::{self, Entry, Node, Value};
+use crate::informers::service::ServiceObject;
+
+/// What stands in one file.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// Services of type LoadBalancer, in order.
+    pub(super) services: Vec<Manifest>,
+    /// Other Services.
+    pub(super) skipped: Vec<Skipped>,
+    /// How many there are of every other kind.
+    pub(super) others: BTreeMap<String, usize>,
+    /// What is wrong, with whose it is.
+    pub(super) findings: Vec<(Option<String>, Finding)>,
+}
+
+/// A Service as it stands in a file.
+#[derive(Debug)]
+pub(super) struct Manifest {
+    file: String,
+    /// `namespace/name`, or the name alone: then it is for whoever applies it to choose.
+    pub(super) name: String,
+    root: Node,
+    pub(super) view: Arc<ServiceView>,
+}
+
+impl Manifest {
+    /// Where a field stands, or would have to.
+    pub(super) fn place(&self, field: &Field) -> Place {
+        Place {
+            file: self.file.clone(),
+            position: Some(self.root.locate(&field.path())),
+        }
+    }
+
+    /// The same, to be left out.
+    pub(super) fn skipped(&self, why: String) -> Skipped {
+        Skipped::new(&self.file, self.root.at, &self.name, why)
+    }
+}
+
+/// A Service that is not looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Skipped {
+    pub(super) file: String,
+    pub(super) line: usize,
+    pub(super) service: String,
+    pub(super) why: String,
+}
+
+impl Skipped {
+    fn new(file: &str, at: Position, service: &str, why: String) -> Self {
+        Self {
+            file: file.to_owned(),
+            line: at.line,
+            service: service.to_owned(),
+            why,
+        }
+    }
+}
+
+/// Reads a file. `file`: its name, for messages.
+pub(super) fn read(file: &str, content: &[u8]) -> Reading {
+    let mut reader = Reader {
+        file,
+        reading: Reading::default(),
+    };
+    let text = match std::str::from_utf8(content) {
+        Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
+        Err(error) => {
+            let good = content.get(..error.valid_up_to()).unwrap_or_default();
+            let line = good.iter().filter(|byte| **byte == b'\n').count() + 1;
+            let at = Position { line, column: 1 };
+            reader.wrong(None, at, "not UTF-8", "store the file as UTF-8");
+            return reader.reading;
+        }
+    };
+    for document in yaml::documents(text) {
+        match document {
+            Ok(node) => reader.object(node, None),
+            Err(broken) => {
+                let fix = if text.contains("{{") {
+                    "give what a template makes of it, such as the output of `helm template`"
+                } else {
+                    "mend this document; the others were read"
+                };
+                reader.wrong(None, broken.at, format!("no YAML: {}", broken.message), fix);
+            }
+        }
+    }
+    reader.reading
+}
+
+struct Reader<'a> {
+    file: &'a str,
+    reading: Reading,
+}
+
+impl Reader<'_> {
+    fn wrong(&mut self, service: Option<&str>, at: Position, message: impl Into<String>, fix: &str) {
+        self.note(Severity::Error, (service, ""), at, message, fix);
+    }
+
+    fn note(
+        &mut self,
+        severity: Severity,
+        (service, field): (Option<&str>, &str),
+        at: Position,
+        message: impl Into<String>,
+        fix: &str,
+    ) {
+        let place = Place {
+            file: self.file.to_owned(),
+            position: Some(at),
+        };
+        let finding = Finding::new(severity, field, message).at(place).fix(fix);
+        self.reading.findings.push((service.map(str::to_owned), finding));
+    }
+
+    /// One object; `kind`: what it is if it does not say so itself.
+    fn object(&mut self, node: Node, kind: Option<(&str, &str)>) {
+        let fix = "write apiVersion and kind, such as v1 and Service";
+        if !matches!(node.value, Value::Map(_)) {
+            let message = format!("no Kubernetes object, but {}", node.value.kind());
+            return self.wrong(None, node.at, message, fix);
+        }
+        let given = node.text("apiVersion").zip(node.text("kind")).or(kind);
+        let Some((version, kind)) = given.map(|(version, kind)| (version.to_owned(), kind.to_owned())) else {
+            return self.wrong(None, node.at, "an object without apiVersion and kind", fix);
+        };
+        match (version.as_str(), kind.as_str()) {
+            ("v1", "List" | "ServiceList") => {
+                let of = (kind == "ServiceList").then_some(("v1", "Service"));
+                let items = node.entries().iter().find(|entry| entry.key == "items");
+                if let Some(Value::List(items)) = items.map(|items| items.node.value.clone()) {
+                    for item in items {
+                        self.object(item, of);
+                    }
+                }
+            }
+            ("v1", "Service") => self.service(node),
+            _ => *self.reading.others.entry(kind).or_default() += 1,
+        }
+    }
+
+    fn service(&mut self, mut node: Node) {
+        let name = name(&node);
+        let kind = node.get("spec").and_then(|spec| spec.text("type"));
+        if kind != Some("LoadBalancer") {
+            let why = format!("type {}, not LoadBalancer", kind.unwrap_or("ClusterIP"));
+            let skipped = Skipped::new(self.file, node.at, &name, why);
+            self.reading.skipped.push(skipped);
+            return;
+        }
+        let service = Some(name.as_str());
+        if node.get("metadata").and_then(|meta| meta.text("name")).is_none() {
+            let at = node.locate(&["metadata"]);
+            self.wrong(service, at, "a Service without metadata.name", "give it a name");
+        }
+        self.duplicates(service, &node);
+        self.annotations(service, &mut node);
+        let json = node.to_json();
+        match serde_json::from_value::<ServiceObject>(json.clone()) {
+            Ok(object) => self.reading.services.push(Manifest {
+                file: self.file.to_owned(),
+                name,
+                root: node,
+                view: object.view,
+            }),
+            Err(error) => {
+                let path = culprit(&node, &json);
+                let (at, field) = (node.locate(&path), path.join("."));
+                let message = format!("not as a Service has it: {error}");
+                let fix = "see `kubectl explain service`";
+                self.note(Severity::Error, (service, &field), at, message, fix);
+            }
+        }
+    }
+
+    /// Keys that stand twice: one of the two is lost, and which one is decided by who reads it.
+    fn duplicates(&mut self, service: Option<&str>, node: &Node) {
+        let mut seen: BTreeMap<&str, Position> = BTreeMap::new();
+        for Entry { key, at, node } in node.entries() {
+            if let Some(first) = seen.insert(key, *at) {
+                let message = format!("stands twice, first in line {}", first.line);
+                let fix = "leave only one of them";
+                self.note(Severity::Error, (service, key), *at, message, fix);
+            }
+            self.duplicates(service, node);
+        }
+        if let Value::List(items) = &node.value {
+            for item in items {
+                self.duplicates(service, item);
+            }
+        }
+    }
+
+    /// Annotations are texts. What else stands there is taken for the text that was hardly meant otherwise.
+    fn annotations(&mut self, service: Option<&str>, node: &mut Node) {
+        let Value::Map(top) = &mut node.value else { return };
+        let metadata = top.iter_mut().filter(|entry| entry.key == "metadata");
+        let mut wrong = Vec::new();
+        for metadata in metadata {
+            let Value::Map(entries) = &mut metadata.node.value else {
+                continue;
+            };
+            let lists = entries.iter_mut().filter(|entry| entry.key == "annotations");
+            for list in lists {
+                let Value::Map(annotations) = &mut list.node.value else {
+                    continue;
+                };
+                for Entry { key, at, node } in annotations {
+                    let text = match &node.value {
+                        Value::Text(_) => continue,
+                        Value::Null => String::new(),
+                        Value::Bool(_, text) | Value::Number(_, text) => text.clone(),
+                        Value::List(_) | Value::Map(_) => node.to_json().to_string(),
+                    };
+                    // The API server takes nothing for an empty text.
+                    if node.value != Value::Null {
+                        wrong.push((key.clone(), *at, node.value.kind(), text.clone()));
+                    }
+                    node.value = Value::Text(text);
+                }
+            }
+        }
+        for (key, at, kind, text) in wrong {
+            let message =
+                format!("the value is {kind}, and annotations are texts: the API server refuses it");
+            let fix = format!("write it in quotes: {text:?}");
+            self.note(Severity::Error, (service, &key), at, message, &fix);
+        }
+    }
+}
+
+/// `namespace/name`, as far as it is said.
+fn name(node: &Node) -> String {
+    let metadata = node.get("metadata");
+    let said = |key| metadata.and_then(|metadata| metadata.text(key));
+    let name = said("name").unwrap_or("(no name)");
+    match said("namespace") {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    }
+}
+
+/// The path to what makes an object unreadable: without it the rest can be read. The path to nothing if there are several.
+fn culprit<'a>(node: &'a Node, json: &serde_json::Value) -> Vec<&'a str> {
+    for part in ["metadata", "spec", "status"] {
+        let Some(Entry { key: part, node, .. }) = node.entry(part) else {
+            continue;
+        };
+        for Entry { key, .. } in node.entries() {
+            let mut without = json.clone();
+            let fields = without.get_mut(part).and_then(serde_json::Value::as_object_mut);
+            let removed = fields.and_then(|fields| fields.remove(key));
+            if removed.is_some() && serde_json::from_value::<ServiceObject>(without).is_ok() {
+                return vec![part, key];
+            }
+        }
+    }
+    Vec::new()
+}

@@ -1,0 +1,395 @@
+//! `validate`: what it finds wrong, where, and that it changes nothing and tells no secrets.
+
+use std::process::Stdio;
+
+use ccm_sim::{
+    Action, Fault,
+    openstack::{Config, NetworkSpec, OpenStack, SubnetSpec},
+};
+use serde_json::Value;
+use tokio::{io::AsyncWriteExt as _, process::Command};
+
+use crate::{plan::redact, scene::program};
+
+const EXTERNAL: &str = "11111111-1111-4111-8111-111111111111";
+const INSIDE: &str = "22222222-2222-4222-8222-222222222222";
+const SUBNET: &str = "33333333-3333-4333-8333-333333333333";
+const NOWHERE: &str = "99999999-9999-4999-8999-999999999999";
+/// What may stand in no output.
+const SECRETS: [&str; 3] = ["correct-horse", "wrong-horse", "hidden-in-a-manifest"];
+
+/// A cloud, and files for the program.
+struct Bench {
+    cloud: OpenStack,
+    folder: tempfile::TempDir,
+}
+
+struct Validated {
+    code: i32,
+    text: String,
+    log: String,
+}
+
+impl Validated {
+    #[track_caller]
+    fn assert_code(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{}\n{}", self.text, self.log);
+        self
+    }
+
+    #[track_caller]
+    fn assert_says(self, parts: &[&str]) -> Self {
+        for part in parts {
+            assert!(
+                self.text.contains(part),
+                "{part:?} is not in\n{}\n{}",
+                self.text,
+                self.log
+            );
+        }
+        self
+    }
+}
+
+impl Bench {
+    async fn set() -> Self {
+        let cloud = OpenStack::start(Config::default()).await.unwrap();
+        let network = |name: &str, id: &str, external, subnet: &str| NetworkSpec {
+            name: name.to_owned(),
+            id: Some(id.to_owned()),
+            external,
+            shared: external,
+            subnets: vec![subnet.parse().unwrap()],
+            ..NetworkSpec::default()
+        };
+        for spec in [
+            network("outside", EXTERNAL, true, "198.51.100.0/24"),
+            network("inside", INSIDE, false, "10.99.0.0/24"),
+        ] {
+            cloud.create_network(&spec).unwrap();
+        }
+        let spec = SubnetSpec {
+            name: "nodes".to_owned(),
+            id: Some(SUBNET.to_owned()),
+            cidr: Some("10.98.0.0/24".parse().unwrap()),
+            ..SubnetSpec::default()
+        };
+        cloud.create_subnet(INSIDE, &spec).unwrap();
+        Self {
+            cloud,
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// A config that begins with the credentials, six lines and the header.
+    fn conf(&self, more: &str) -> String {
+        format!("{}{more}", self.cloud.cloud_conf())
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        std::fs::write(self.folder.path().join(name), content).unwrap();
+    }
+
+    /// Runs the program in the folder of the files, with this config.
+    async fn validate(&self, conf: &str, words: &[&str], stdin: Option<&str>) -> Validated {
+        self.write("cloud.conf", conf);
+        let mut child = Command::new(program())
+            .current_dir(self.folder.path())
+            .args([
+                "validate",
+                "--cloud-provider=openstack",
+                "--cloud-config=cloud.conf",
+            ])
+            .args(words)
+            // There is no cluster to be found.
+            .env_remove("KUBERNETES_SERVICE_HOST")
+            .env_remove("KUBECONFIG")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let given = stdin.unwrap_or_default().to_owned();
+        // It may end without reading it.
+        let writing = tokio::spawn(async move { drop(input.write_all(given.as_bytes()).await) });
+        let output = child.wait_with_output().await.unwrap();
+        writing.await.unwrap();
+        let validated = Validated {
+            code: output.status.code().unwrap(),
+            text: String::from_utf8(output.stdout).unwrap(),
+            log: String::from_utf8(output.stderr).unwrap(),
+        };
+        for secret in SECRETS {
+            for said in [&validated.text, &validated.log] {
+                assert!(!said.contains(secret), "{secret} stands in\n{said}");
+            }
+        }
+        for call in self.cloud.calls() {
+            let reads =
+                call.method == "GET" || (call.service == "identity" && call.path.ends_with("/auth/tokens"));
+            assert!(reads && call.op != "unknown", "{} {}", call.method, call.path);
+        }
+        validated
+    }
+
+    /// Without what changes from run to run.
+    fn redact(&self, text: &str) -> String {
+        redact(text)
+            .replace(&self.cloud.auth_url(), "<auth-url>")
+            .replace(&self.cloud.project_id(), "<project>")
+    }
+}
+
+const GOOD: &str = "\
+apiVersion: v1
+kind: Service
+metadata:
+  name: web
+  namespace: shop
+  annotations:
+    loadbalancer.openstack.org/keep-floatingip: \"true\"
+spec:
+  type: LoadBalancer
+  ports: [{port: 80}]
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: s}
+stringData: {password: hidden-in-a-manifest}
+";
+
+const BAD: &str = "\
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Service
+  metadata:
+    name: odd
+    annotations:
+      loadbalancer.openstack.org/keep-floatingip: \"yes\"
+      loadbalancer.openstack.org/keep-floating-ip: \"true\"
+      loadbalancer.openstack.org/timeout-client-data: soon
+  spec: {type: LoadBalancer, ports: [{port: 80}], ipFamilyPolicy: RequireDualStack}
+- apiVersion: v1
+  kind: Service
+  metadata:
+    name: refused
+    namespace: shop
+    annotations:
+      loadbalancer.openstack.org/health-monitor-max-retries: \"11\"
+      loadbalancer.openstack.org/class: gold
+      loadbalancer.openstack.org/lb-method: FASTEST
+      loadbalancer.openstack.org/proxy-protocol: \"true\"
+      loadbalancer.openstack.org/x-forwarded-for: \"true\"
+      service.beta.kubernetes.io/load-balancer-source-ranges: 10.0.0.0/40
+      loadbalancer.openstack.org/connection-limit: 100
+  spec:
+    type: LoadBalancer
+    loadBalancerIP: somewhere
+- {apiVersion: v1, kind: Service, metadata: {name: inner}}
+---
+kind: [
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_right_is_said_to_be_and_nothing_is_written() {
+    let bench = Bench::set().await;
+    let flavor = bench.cloud.create_balancer_flavor("fast", true).unwrap();
+    bench.cloud.create_balancer_zone("az1", true).unwrap();
+    bench.cloud.configure(|settings| {
+        settings.resource_quotas.insert("load_balancer".to_owned(), 10);
+    });
+    let router = bench.cloud.routers("router").pop();
+    let route = router
+        .map(|id| format!("[Route]\nrouter-id = {id}\n"))
+        .unwrap_or_default();
+    let conf = bench.conf(&format!(
+        "[Networking]\npublic-network-name = outside\n[LoadBalancer]\nfloating-network-id = {EXTERNAL}\n\
+         network-id = {INSIDE}\nsubnet-id = {SUBNET}\nflavor-id = {flavor}\navailability-zone = az1\n\
+         manage-security-groups = true\nfloating-subnet = *\n[LoadBalancerClass \"gold\"]\n\
+         floating-network-id = {EXTERNAL}\n{route}"
+    ));
+    bench.write("good.yaml", GOOD);
+    let fine = bench
+        .validate(&conf, &["--services=good.yaml", "--strict"], None)
+        .await
+        .assert_code(0);
+    insta::assert_snapshot!("validate_fine", bench.redact(&fine.text));
+    assert_eq!(fine.log, "");
+    // The same from standard input, for programs.
+    let piped = bench
+        .validate(&conf, &["--services", "-", "-ojson"], Some(GOOD))
+        .await
+        .assert_code(0);
+    let document: Value = serde_json::from_str(&piped.text).unwrap();
+    assert_eq!(
+        (&document["version"], &document["verdict"]),
+        (&1.into(), &"fine".into())
+    );
+    assert_eq!(document["summary"]["services"], 1);
+    assert_eq!(document["summary"]["others"]["Secret"], 1);
+    assert_eq!(document["findings"], Value::Array(Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_that_do_not_let_in_are_said_with_their_line() {
+    let bench = Bench::set().await;
+    bench.write("bad.yaml", BAD);
+    let wrong = bench.conf("").replace("correct-horse", "wrong-horse");
+    let refused = bench
+        .validate(&wrong, &["--services=bad.yaml"], None)
+        .await
+        .assert_code(2);
+    refused.assert_says(&[
+        "cloud.conf:4:10: error: [Global] password: ",
+        "correct user, password and project",
+        // Services are looked at all the same.
+        "bad.yaml:20:7: error: Service shop/refused: loadbalancer.openstack.org/class: ",
+        "The cloud: without a token there is nothing to ask.",
+    ]);
+    let nobody = bench
+        .conf("")
+        .replace(&bench.cloud.auth_url(), "http://127.0.0.1:1/v3");
+    let unknown = bench.validate(&nobody, &[], None).await.assert_code(1);
+    unknown.assert_says(&["cloud.conf:2:10: not known: [Global] auth-url: ", "1 not known."]);
+    let conf = bench.conf("").replace("RegionOne", "Elsewhere");
+    bench
+        .validate(&conf, &[], None)
+        .await
+        .assert_code(2)
+        .assert_says(&[
+            "cloud.conf:7:8: error: [Global] region: there is no Nova: ",
+            "[Global] region: there is no Neutron: ",
+            "regions there: RegionOne",
+        ]);
+    // A config that can not be read is no reason to ask anybody.
+    bench.cloud.clear_calls();
+    let conf = bench.conf("[LoadBalancer]\nmax-shared-lb = many\nlb-version = v1\n");
+    let broken = bench
+        .validate(&conf, &["-ojson", "--services=bad.yaml"], None)
+        .await
+        .assert_code(2);
+    let document: Value = serde_json::from_str(&broken.text).unwrap();
+    let lines: Vec<_> = document["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["source"] == "config")
+        .map(|finding| finding["line"].as_u64().unwrap())
+        .collect();
+    assert_eq!(lines, [9, 10]);
+    assert_eq!(bench.cloud.calls().len(), 0);
+    let missing = bench
+        .validate("", &["--cloud-config=nowhere.conf"], None)
+        .await
+        .assert_code(2);
+    missing.assert_says(&["could not read nowhere.conf"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_that_lead_nowhere_are_said_with_their_line_and_what_there_is() {
+    let bench = Bench::set().await;
+    let disabled = bench.cloud.create_balancer_flavor("old", false).unwrap();
+    let conf = bench.conf(&format!(
+        "[Networking]\ninternal-network-name = elsewhere\n[Route]\nrouter-id = {NOWHERE}\n[LoadBalancer]\n\
+         floating-network-id = {INSIDE}\nnetwork-id = {EXTERNAL}\nsubnet-id = {SUBNET}\n\
+         member-subnet-id = {NOWHERE}\nflavor-id = {disabled}\navailability-zone = mars\nlb-provider = f5\n\
+         default-tls-container-ref = https://barbican/v1/secrets/{NOWHERE}\n\
+         [LoadBalancerClass \"gold\"]\nfloating-network-id = {NOWHERE}\nfloating-subnet = ~(\n\
+         [LoadBalancerClass \"tin\"]\nfloating-network-id = {EXTERNAL}\nfloating-subnet-tags = cheap\n\
+         floating-subnet-id = {SUBNET}\n"
+    ));
+    let wrong = bench.validate(&conf, &[], None).await.assert_code(2);
+    insta::assert_snapshot!("validate_wrong_ids", bench.redact(&wrong.text));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_rights_and_used_up_quotas_are_named() {
+    let bench = Bench::set().await;
+    let conf = bench.conf("[LoadBalancer]\nmanage-security-groups = true\n");
+    let denied: Vec<_> = ["server_list", "loadbalancer_listener_list", "security_group_list"]
+        .into_iter()
+        .map(|op| bench.cloud.add_fault(Fault::on(op, Action::status(403))))
+        .collect();
+    let refused = bench
+        .validate(&conf, &[], None)
+        .await
+        .assert_code(2)
+        .assert_says(&[
+            "error: Nova: servers can not be read: ",
+            "error: Neutron: security groups can not be read: ",
+            "error: Octavia: listeners can not be read: ",
+            "give the user a role in the project",
+            "+ Octavia: API version 2.30; load balancers, pools, health monitors can be read",
+            "3 errors.",
+        ]);
+    assert!(
+        !refused.text.contains("quotas of"),
+        "it follows from the others: {}",
+        refused.text
+    );
+    for fault in denied {
+        bench.cloud.remove_fault(fault);
+    }
+    bench
+        .cloud
+        .add_fault(Fault::on("loadbalancer_quota_get", Action::status(403)));
+    bench.cloud.configure(|settings| {
+        settings.resource_quotas.insert("floatingip".to_owned(), 0);
+        // The default one is there.
+        settings.resource_quotas.insert("security_group".to_owned(), 100);
+    });
+    let short = bench.validate(&conf, &[], None).await.assert_code(0);
+    short.assert_says(&[
+        "warning: quota of floating addresses: 0 of 0 are used, none is left",
+        "raise the project's quota of floatingip in Neutron",
+        "1 of 100 security groups",
+        "- Quotas of Octavia: the credentials may not read them.",
+    ]);
+    bench.validate(&conf, &["--strict"], None).await.assert_code(2);
+    bench
+        .cloud
+        .configure(|settings| settings.load_balancing.enabled = false);
+    let none = bench.validate(&conf, &[], None).await.assert_code(0);
+    none.assert_says(&["[LoadBalancer] enabled: there is no Octavia"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_are_held_against_config_and_cloud_with_the_lines_of_their_annotations() {
+    let bench = Bench::set().await;
+    bench.write("bad.yaml", BAD);
+    bench.write("good.yaml", GOOD);
+    let words = ["--services=good.yaml", "--services=bad.yaml"];
+    let classes = bench.conf("[LoadBalancerClass \"tin\"]\n[LoadBalancerClass \"lead\"]\n");
+    let wrong = bench.validate(&classes, &words, None).await.assert_code(2);
+    insta::assert_snapshot!("validate_services", bench.redact(&wrong.text));
+    let words = ["--services=bad.yaml", "--output=json"];
+    let wrong = bench.validate(&bench.conf(""), &words, None).await.assert_code(2);
+    insta::assert_snapshot!("validate_services_json", bench.redact(&wrong.text));
+
+    // What this Octavia can not, as it was found out.
+    bench
+        .cloud
+        .configure(|settings| settings.load_balancing.max_minor = 10);
+    let old = GOOD
+        .replace("keep-floatingip: \"true\"", "proxy-protocol: v2")
+        .replace("ports:", "loadBalancerSourceRanges: [10.0.0.0/8]\n  ports:");
+    bench.write("old.yaml", &old);
+    let words = ["--services=old.yaml"];
+    bench.validate(&bench.conf(""), &words, None).await.assert_code(2).assert_says(&[
+        "old.yaml:7:5: error: Service shop/web: loadbalancer.openstack.org/proxy-protocol: v2 needs version 2.22",
+        "old.yaml:10:3: warning: Service shop/web: spec.loadBalancerSourceRanges: source ranges are ignored",
+    ]);
+    let off = bench.conf("[LoadBalancer]\nenabled = false\n");
+    bench.validate(&off, &["--services=good.yaml"], None).await.assert_code(0).assert_says(&[
+        "good.yaml:9:3: warning: Service shop/web: spec.type: load balancers are switched off in the config",
+    ]);
+    let missing = bench
+        .validate(&bench.conf(""), &["--services=none.yaml"], None)
+        .await
+        .assert_code(1);
+    missing.assert_says(&["not known: --services: could not read none.yaml: "]);
+}
