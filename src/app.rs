@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use ccm_core::{Cloud, client::ClientMetrics};
 use kube::Api;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -16,7 +16,7 @@ use crate::{
         route::{self, Idle, RouteController},
         service::{self, ServiceController},
     },
-    election::Candidacy,
+    election::{Candidacy, Purpose},
     events::{self, EventMetrics},
     informers::{Informer, node::NodeObject, service::ServiceObject},
     options::Config,
@@ -28,7 +28,7 @@ use crate::{
 /// The name of the client that fills the stores.
 pub(crate) const CLIENT: &str = "shared-informers";
 
-/// The API server for the controllers. They write only while this process leads.
+/// The API server for the controllers. They write only while this process holds their lease.
 #[derive(Clone)]
 pub(crate) struct Clients {
     /// For both controllers of nodes.
@@ -51,12 +51,22 @@ impl Clients {
     }
 }
 
+/// A lease and what may be done under it.
+pub(crate) struct Term {
+    /// Says when its controllers may start.
+    pub(crate) candidacy: Candidacy,
+    /// The API server, for its controllers.
+    pub(crate) clients: Clients,
+}
+
 /// What the controllers are given.
 pub(crate) struct AppContext {
     /// The API server, for the stores and whatever is no controller's own.
     pub(crate) client: kube::Client,
-    /// The API server, for the controllers.
-    pub(crate) clients: Clients,
+    /// The lease of the process.
+    pub(crate) main: Term,
+    /// The lease of the controllers that are handed over between managers.
+    pub(crate) migration: Option<Term>,
     /// The API server, for what a replica that does not lead may write: events about itself.
     pub(crate) replica_client: kube::Client,
     /// The cloud.
@@ -73,8 +83,6 @@ pub(crate) struct AppContext {
     pub(crate) checks: Checks,
     /// What people are shown.
     pub(crate) status: Status,
-    /// Says when the controllers may start.
-    pub(crate) candidacy: Candidacy,
     /// When it is time to end.
     pub(crate) shutdown: CancellationToken,
 }
@@ -93,10 +101,13 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     for controller in &context.config.controllers.disabled {
         info!(controller, "The controller is switched off");
     }
+    for (controller, component) in &context.config.controllers.elsewhere {
+        info!(controller, component, "Another component runs the controller");
+    }
     let shown = Arc::clone(&nodes);
     context.status.set_nodes(move || shown.rows());
     let shutdown = context.shutdown.clone();
-    let mut candidacy = context.candidacy.clone();
+    let mut candidacy = context.main.candidacy.clone();
 
     // What runs without being the leader; it outlives the controllers. The events outlive both.
     let stop_standing = CancellationToken::new();
@@ -149,15 +160,42 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
         () = leads => {}
     }
 
-    let events = Events::new(&context.clients, &context.event_metrics);
-    let mut controllers = start_controllers(context, &nodes, with_services.then_some(&services), &events);
-    let events = tokio::spawn(events.run());
-
-    let outcome = tokio::select! {
-        biased;
-        () = shutdown.cancelled() => Ok(()),
-        ended = ended(&mut controllers) => ended,
-        ended = ended(&mut standing) => ended,
+    let stores = Stores {
+        nodes,
+        services: with_services.then_some(services),
+    };
+    let mut controllers = JoinSet::new();
+    let mut events = vec![start_controllers(
+        &context,
+        Purpose::Main,
+        &context.main,
+        &stores,
+        &mut controllers,
+    )];
+    let outcome = loop {
+        let next = context.migration.as_ref().filter(|_| events.len() == 1);
+        let leads_next = async {
+            match next {
+                Some(term) => {
+                    term.candidacy.clone().lead().await;
+                    term
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break Ok(()),
+            ended = ended(&mut controllers) => break ended,
+            ended = ended(&mut standing) => break ended,
+            term = leads_next => events.push(start_controllers(
+                &context,
+                Purpose::Migration,
+                term,
+                &stores,
+                &mut controllers,
+            )),
+        }
     };
     // When a part has failed, the others end in order too.
     shutdown.cancel();
@@ -166,8 +204,10 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     }
     stop_standing.cancel();
     drop(standing);
-    // Every recorder is gone with its controller, so that the writer ends when its queue is empty.
-    events.await?;
+    // Every recorder is gone with its controller, so that the writers end when their queues are empty.
+    for writer in events {
+        writer.await?;
+    }
     outcome
 }
 
@@ -255,7 +295,7 @@ fn wants_services(context: &AppContext) -> bool {
 fn wants_routes(cloud: &dyn Cloud, config: &Config) -> bool {
     match route::idle(cloud, config) {
         None => true,
-        // All of these are named at the start.
+        // Whatever is switched off is named at the start.
         Some(Idle::SwitchedOff) => false,
         Some(why) => {
             info!(
@@ -268,16 +308,23 @@ fn wants_routes(cloud: &dyn Cloud, config: &Config) -> bool {
     }
 }
 
-/// Starts the controllers that are wanted and that this cloud has something to do for.
+/// What is known of the cluster.
+struct Stores {
+    nodes: Arc<Informer<NodeObject>>,
+    /// `None` if nobody looks at Services.
+    services: Option<Arc<Informer<ServiceObject>>>,
+}
+
+/// Starts the controllers that are wanted under this lease and that this cloud has something to do for. Returns what
+/// writes their events.
 fn start_controllers(
-    context: AppContext,
-    nodes: &Arc<Informer<NodeObject>>,
-    services: Option<&Arc<Informer<ServiceObject>>>,
-    events: &Events,
-) -> JoinSet<()> {
+    context: &AppContext,
+    purpose: Purpose,
+    term: &Term,
+    stores: &Stores,
+    controllers: &mut JoinSet<()>,
+) -> JoinHandle<()> {
     let AppContext {
-        client,
-        clients,
         cloud,
         cloud_metrics,
         config,
@@ -287,9 +334,14 @@ fn start_controllers(
         shutdown,
         ..
     } = context;
-    let mut controllers = JoinSet::new();
+    let (clients, nodes) = (&term.clients, &stores.nodes);
+    let events = Events::new(clients, &context.event_metrics);
+    let belongs = |name| {
+        let migrated = context.migration.is_some() && config.controllers.migrated.contains(name);
+        config.controllers.is_enabled(name) && migrated == (purpose == Purpose::Migration)
+    };
     let starts = |name| {
-        if !config.controllers.is_enabled(name) {
+        if !belongs(name) {
             return false;
         }
         if cloud.instances().is_none() {
@@ -305,10 +357,10 @@ fn start_controllers(
             NodeController::new(
                 clients.nodes.clone(),
                 Arc::clone(nodes),
-                Arc::clone(&cloud),
+                Arc::clone(cloud),
                 events.nodes.recorder(node::COMPONENT),
                 config.node.clone(),
-                (&cloud_metrics, metrics.queues()),
+                (cloud_metrics, metrics.queues()),
                 registry,
             )
         });
@@ -321,7 +373,7 @@ fn start_controllers(
             LifecycleController::new(
                 clients.nodes.clone(),
                 Arc::clone(nodes),
-                Arc::clone(&cloud),
+                Arc::clone(cloud),
                 events.nodes.recorder(lifecycle::COMPONENT),
                 config.lifecycle.clone(),
                 metrics.queues(),
@@ -333,11 +385,11 @@ fn start_controllers(
         let run = metrics.running("cloud-node-lifecycle", run);
         controllers.spawn(watched(checks.clone(), lifecycle::COMPONENT, run));
     }
-    if wants_routes(&*cloud, &config) {
+    if belongs(route::NAME) && wants_routes(&**cloud, config) {
         let parts = route::Parts {
-            client: clients.routes,
+            client: clients.routes.clone(),
             nodes: Arc::clone(nodes),
-            cloud: Arc::clone(&cloud),
+            cloud: Arc::clone(cloud),
             recorder: events.routes.recorder(route::COMPONENT),
             config: config.route.clone(),
             shutdown: shutdown.clone(),
@@ -347,17 +399,17 @@ fn start_controllers(
         let run = metrics.running("route", run);
         controllers.spawn(watched(checks.clone(), route::NAME, run));
     }
-    if let Some(services) = services {
+    if let Some(services) = stores.services.as_ref().filter(|_| belongs(service::NAME)) {
         let parts = service::Parts {
-            client: clients.services,
-            cluster: client,
+            client: clients.services.clone(),
+            cluster: context.client.clone(),
             services: Arc::clone(services),
             nodes: Arc::clone(nodes),
             recorders: (
                 events.services.recorder(service::COMPONENT),
                 events.services.recorder(cloud.event_component()),
             ),
-            cloud: Arc::clone(&cloud),
+            cloud: Arc::clone(cloud),
             config: config.service.clone(),
             cluster_name: config.cluster_name.clone(),
             queues: metrics.queues().clone(),
@@ -368,9 +420,9 @@ fn start_controllers(
         status.set_services(move || shown.upgrade().map(|shown| shown.rows()).unwrap_or_default());
         let run = controller.run(services.subscribe(), nodes.subscribe(), shutdown.clone());
         let run = metrics.running("service", run);
-        controllers.spawn(watched(checks, service::NAME, run));
+        controllers.spawn(watched(checks.clone(), service::NAME, run));
     }
-    controllers
+    tokio::spawn(events.run())
 }
 
 /// The first of these that ends. None of them should.

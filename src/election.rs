@@ -16,6 +16,9 @@
 //! | [`elector`] | does it |
 //! | [`api`] | the API server |
 //!
+//! A process that takes part in a leader migration holds two leases: its own, and, once it has that, the one of the
+//! controllers that are handed over between managers. Each has a fence of its own. The loss of either ends the process.
+//!
 //! The ending: a leader that is told to stop goes on renewing until its last write has returned, and then gives the lease
 //! up. One that has lost it stops at once.
 
@@ -36,6 +39,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, info_span};
 
 use crate::{
     events::{self, EventMetrics},
@@ -45,7 +49,7 @@ use crate::{
 use api::ApiServer;
 use elector::{Elector, Timing};
 use lease::Terms;
-use metrics::ElectionMetrics;
+use metrics::LeaseMetrics;
 use state::State;
 
 /// Source of the election's events.
@@ -84,7 +88,63 @@ impl Candidacy {
     }
 }
 
-/// The election as the process sees it.
+/// What a lease is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// One leader among replicas.
+    Main,
+    /// The controllers that are handed over between managers.
+    Migration,
+}
+
+impl Purpose {
+    fn check(self) -> &'static str {
+        match self {
+            Self::Main => "leaderElection",
+            Self::Migration => "leaderElection-migration",
+        }
+    }
+
+    /// The reason for the end of the process, in the words of other components.
+    fn lost(self, lost: elector::Lost) -> anyhow::Error {
+        match self {
+            Self::Main => lost.into(),
+            Self::Migration => anyhow!("migration {lost}"),
+        }
+    }
+}
+
+/// What the elections of one process have in common.
+pub(crate) struct Contest<'a> {
+    config: &'a ElectionConfig,
+    client: Client,
+    identity: String,
+    metrics: LeaseMetrics,
+    event_metrics: &'a EventMetrics,
+    checks: &'a Checks,
+}
+
+impl<'a> Contest<'a> {
+    /// `client` is for the elections alone, and is not fenced.
+    pub(crate) fn new(
+        config: &'a ElectionConfig,
+        client: Client,
+        metrics: &Metrics,
+        event_metrics: &'a EventMetrics,
+        checks: &'a Checks,
+    ) -> Self {
+        Self {
+            config,
+            client,
+            identity: identity(),
+            metrics: metrics.with(LeaseMetrics::register),
+            event_metrics,
+            checks,
+        }
+    }
+}
+
+/// One election as the process sees it.
 #[derive(Debug)]
 pub(crate) struct Election {
     fence: Fence,
@@ -112,44 +172,46 @@ impl Election {
         (election, candidacy)
     }
 
-    /// An election that begins with [`Candidacy::lead`]. `client` is for it alone, and is not fenced.
+    /// An election for the Lease of this name that begins with [`Candidacy::lead`] and opens this fence.
     pub(crate) fn start(
-        config: &ElectionConfig,
-        client: Client,
+        contest: &Contest<'_>,
+        purpose: Purpose,
+        name: &str,
         fence: Fence,
-        metrics: &Metrics,
-        event_metrics: &EventMetrics,
-        checks: &Checks,
     ) -> (Self, Candidacy) {
+        let config = contest.config;
         let (sender, leads) = watch::channel(None::<Instant>);
         let longest = config.lease_duration + STUCK;
         let renewed = leads.clone();
-        checks.register_probe("leaderElection", Kind::Live, move || match *renewed.borrow() {
-            Some(at) if at.elapsed() > longest => {
-                Err("the lease has run out, and the process has not noticed".to_owned())
-            }
-            _ => Ok(()),
-        });
-        let writer = events::Writer::new(client.clone(), event_metrics);
+        let check = purpose.check();
+        contest
+            .checks
+            .register_probe(check, Kind::Live, move || match *renewed.borrow() {
+                Some(at) if at.elapsed() > longest => {
+                    Err("the lease has run out, and the process has not noticed".to_owned())
+                }
+                _ => Ok(()),
+            });
+        let writer = events::Writer::new(contest.client.clone(), contest.event_metrics);
         let terms = Terms {
-            identity: identity(),
+            identity: contest.identity.clone(),
             lease_duration: config.lease_duration,
         };
         let elector = Elector::new(
             ApiServer::new(
-                client,
+                contest.client.clone(),
                 &config.namespace,
-                &config.name,
+                name,
                 writer.recorder(COMPONENT),
             ),
-            State::new(terms, config.renew_deadline, &config.namespace, &config.name),
+            State::new(terms, config.renew_deadline, &config.namespace, name),
             Timing {
                 lease_duration: config.lease_duration,
                 retry_period: config.retry_period,
                 request_timeout: request_timeout(config),
             },
             fence.clone(),
-            metrics.with(|registry| ElectionMetrics::register(registry, &config.name)),
+            contest.metrics.of(name),
             sender,
         );
         let candidacy = Candidacy {
@@ -158,7 +220,8 @@ impl Election {
         };
         let stop = CancellationToken::new();
         let (begin, end) = (candidacy.stand.clone(), stop.clone());
-        let task = tokio::spawn(async move {
+        let span = info_span!("election", lease = format!("{}/{name}", config.namespace));
+        let elect = async move {
             let writer = tokio::spawn(writer.run());
             tokio::select! {
                 biased;
@@ -168,8 +231,9 @@ impl Election {
             let ended = elector.run(end).await;
             // The recorder is gone with the elector, so that the writer ends with the last event.
             let _ = timeout(LAST_EVENTS, writer).await;
-            ended.map_err(Into::into)
-        });
+            ended.map_err(|lost| purpose.lost(lost))
+        };
+        let task = tokio::spawn(elect.instrument(span));
         let election = Self {
             fence,
             stop,
@@ -202,6 +266,36 @@ impl Election {
         if let Some(task) = self.task.take() {
             let _ = timeout(END_LIMIT, task).await;
         }
+    }
+}
+
+/// All elections of the process.
+#[derive(Debug)]
+pub(crate) struct Elections {
+    pub(crate) main: Election,
+    pub(crate) migration: Option<Election>,
+}
+
+impl Elections {
+    /// As [`Election::lost`], of whichever ends first.
+    pub(crate) async fn lost(&mut self) -> anyhow::Error {
+        match &mut self.migration {
+            None => self.main.lost().await,
+            Some(migration) => tokio::select! {
+                error = self.main.lost() => error,
+                error = migration.lost() => error,
+            },
+        }
+    }
+
+    /// As [`Election::end`], of all of them.
+    pub(crate) async fn end(self, limit: Instant) {
+        let migration = async {
+            if let Some(migration) = self.migration {
+                migration.end(limit).await;
+            }
+        };
+        tokio::join!(self.main.end(limit), migration);
     }
 }
 

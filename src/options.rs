@@ -16,6 +16,7 @@ mod gates;
 mod generic;
 mod global;
 mod logging;
+mod migration;
 mod misc;
 mod plan;
 mod routes;
@@ -34,9 +35,10 @@ use ccm_core::Provider;
 use clap::{Args, CommandFactory, FromArgMatches, Parser};
 
 pub use config::{
-    AccessConfig, ApiServerConfig, Certificate, ClientLimit, Config, Controllers, ElectionConfig,
-    LifecycleConfig, LogFormat, LoggingConfig, ModuleVerbosity, NamedCertificate, NodeConfig, ProxyConfig,
-    ProxyHeaders, RouteConfig, ServiceConfig, ServingConfig, TlsConfig,
+    AccessConfig, ApiServerConfig, Certificate, ClientLimit, Config, ControllerLeader, Controllers,
+    ElectionConfig, LifecycleConfig, LogFormat, LoggingConfig, MigrationConfig, ModuleVerbosity,
+    NamedCertificate, NodeConfig, ProxyConfig, ProxyHeaders, RouteConfig, ServiceConfig, ServingConfig,
+    TlsConfig,
 };
 pub use plan::{Output, PlanRequest};
 pub use validate::ValidateRequest;
@@ -85,6 +87,7 @@ pub enum Request {
 struct Options {
     generic: generic::GenericOptions,
     election: election::ElectionOptions,
+    migration: migration::MigrationOptions,
     nodes: controllers::ControllerOptions,
     lifecycle: controllers::LifecycleOptions,
     services: services::ServiceOptions,
@@ -112,7 +115,7 @@ const SECTIONS: &[Section] = &[
     ("Validate", validate::ValidateOptions::augment_args),
     ("Generic", generic::GenericOptions::augment_args),
     ("Leader election", election::ElectionOptions::augment_args),
-    ("Leader migration", |command| command),
+    ("Leader migration", migration::MigrationOptions::augment_args),
     ("Nodes", controllers::ControllerOptions::augment_args),
     ("Node lifecycle", controllers::LifecycleOptions::augment_args),
     ("Services", services::ServiceOptions::augment_args),
@@ -318,6 +321,7 @@ impl Options {
         Ok(Self {
             generic: FromArgMatches::from_arg_matches(matches)?,
             election: FromArgMatches::from_arg_matches(matches)?,
+            migration: FromArgMatches::from_arg_matches(matches)?,
             nodes: FromArgMatches::from_arg_matches(matches)?,
             lifecycle: FromArgMatches::from_arg_matches(matches)?,
             services: FromArgMatches::from_arg_matches(matches)?,
@@ -354,8 +358,10 @@ impl Options {
         self.check_together(&gates, &mut reader);
         self.generic.check_content_type(&mut reader);
         let user_agent = self.generic.user_agent(&version, &mut reader);
-        let controllers = self.generic.controllers(&mut reader);
-        let election = self.election.complete(&mut reader);
+        let mut controllers = self.generic.controllers(&mut reader);
+        let mut election = self.election.complete(&mut reader);
+        self.migration
+            .complete(election.as_mut(), &mut controllers, &mut reader);
         let limit = self.generic.client_limit(&mut reader);
         let service_accounts = self.generic.service_accounts(&mut reader);
         let api_server = self.misc.api_server(limit, &mut reader);

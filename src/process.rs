@@ -13,6 +13,7 @@ mod backoff;
 mod cloud;
 mod credentials;
 mod fence;
+mod leases;
 mod plan;
 mod renewing;
 pub(crate) mod requests;
@@ -22,11 +23,7 @@ mod validate;
 use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use anyhow::{Context, anyhow};
-use ccm_core::{
-    BuildContext,
-    client::{ClientMetrics, Fence},
-    plan::PlanMetrics,
-};
+use ccm_core::{BuildContext, client::ClientMetrics, plan::PlanMetrics};
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::{JoinError, JoinHandle},
@@ -36,20 +33,20 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::{
-    app::{self, AppContext, Clients},
-    election::{self, Election},
+    app::{self, AppContext},
+    election::Elections,
     events::EventMetrics,
     logging,
     options::{self, Config, PlanRequest, Request, ValidateRequest},
     providers,
-    server::{CheckHandle, Checks, Kind, Metrics, Server, Shown, Status, Told, status::Leadership},
+    server::{CheckHandle, Checks, Kind, Metrics, Server, Shown, Status, Told},
 };
+use leases::{Elected, Leases, Observed};
 
 pub use plan::{Planned, plan};
 pub use validate::{Validated, validate};
 
-use accounts::Accounts;
-use api_client::{ApiServer, Work};
+use api_client::ApiServer;
 
 /// The work is waiting, not computing; more threads only cost memory.
 const MAX_WORKERS: usize = 4;
@@ -203,19 +200,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let shutdown_check = checks.register("shutdown", Kind::Ready);
     shutdown_check.set_ok();
 
-    // A dry run reads and leaves it to others to lead.
-    let election = config.election.clone().filter(|_| !config.dry_run);
-    let fence = match (&election, config.dry_run) {
-        (None, false) => Fence::default(),
-        _ => Fence::standby(),
-    };
+    let leases = Leases::new(&config);
     let context = BuildContext {
         cloud_config: config.cloud_config.clone(),
         cluster_name: config.cluster_name.clone(),
         user_agent: config.user_agent.clone(),
         metrics: metrics.with(ClientMetrics::register),
         plan: metrics.with(PlanMetrics::register),
-        fence: fence.clone(),
+        fences: leases.fences(),
     };
 
     let cloud_calls = context.metrics.clone();
@@ -266,33 +258,20 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         None => tokio::spawn(until(stop_server.clone())),
     };
     let cloud_metrics = context.metrics.clone();
-    let work = api_server.for_work(config.api_server.limit, &fence)?;
-    let client = work.client(Some(app::CLIENT))?;
-    let clients = clients(&config, &api_server, &work, &fence)?;
     let event_metrics = metrics.with(EventMetrics::register);
-    let (replica_client, (election, candidacy)) = match &election {
-        Some(settings) => {
-            let client = api_server.for_election(election::request_timeout(settings))?;
-            let election =
-                Election::start(settings, client.clone(), fence, &metrics, &event_metrics, &checks);
-            (client, election)
-        }
-        None => (client.clone(), Election::none(fence)),
+    let observed = Observed {
+        metrics: &metrics,
+        event_metrics: &event_metrics,
+        checks: &checks,
+        status: &status,
     };
-    {
-        let (candidacy, lease) = (candidacy.clone(), config.election.as_ref());
-        let lease = lease.map(|lease| format!("{}/{}", lease.namespace, lease.name));
-        let dry_run = config.dry_run;
-        status.set_leadership(move || Leadership {
-            lease: lease.clone(),
-            leads: !dry_run && candidacy.renewed().is_some(),
-            dry_run,
-            renewed_seconds_ago: lease
-                .as_ref()
-                .filter(|_| !dry_run)
-                .and_then(|_| Some(candidacy.renewed()?.elapsed().as_secs())),
-        });
-    }
+    let Elected {
+        elections,
+        client,
+        main,
+        migration,
+        replica_client,
+    } = leases.contend(&api_server, &config, &observed)?;
     let drain = config.shutdown_drain;
     let work = {
         let shutdown = shutdown.clone();
@@ -303,7 +282,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             };
             app::run(AppContext {
                 client,
-                clients,
+                main,
+                migration,
                 replica_client,
                 cloud,
                 cloud_metrics,
@@ -312,7 +292,6 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
                 event_metrics,
                 checks,
                 status,
-                candidacy,
                 shutdown,
             })
             .await
@@ -320,7 +299,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     };
     Process {
         work,
-        election,
+        elections,
         server,
         shutdown,
         shutdown_check,
@@ -331,20 +310,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     .await
 }
 
-/// The clients of the controllers: each has its name in its user agent, and acts as its own account if that is wanted.
-fn clients(config: &Config, api_server: &ApiServer, work: &Work, fence: &Fence) -> anyhow::Result<Clients> {
-    if !config.service_accounts {
-        return Clients::make(|name| work.client(Some(name)));
-    }
-    let others = api_server.for_others(config.api_server.limit, fence)?;
-    let accounts = Accounts::new(others, work.client(None)?);
-    Clients::make(|name| accounts.client(name))
-}
-
 /// The parts of the running process.
 struct Process {
     work: JoinHandle<anyhow::Result<()>>,
-    election: Election,
+    elections: Elections,
     server: JoinHandle<anyhow::Result<()>>,
     shutdown: CancellationToken,
     shutdown_check: CheckHandle,
@@ -366,7 +335,7 @@ impl Process {
                 last_writes = Instant::now() + self.drain;
                 tokio::select! {
                     biased;
-                    error = self.election.lost() => {
+                    error = self.elections.lost() => {
                         lost = true;
                         Err(error)
                     }
@@ -379,7 +348,7 @@ impl Process {
                     }
                 }
             }
-            error = self.election.lost() => {
+            error = self.elections.lost() => {
                 lost = true;
                 Err(error)
             }
@@ -393,7 +362,9 @@ impl Process {
                 .and_then(|()| Err(anyhow!("the HTTPS server ended without being told to"))),
         };
         self.work.abort();
-        self.election.end(last_writes.max(Instant::now() + CUT_OFF)).await;
+        self.elections
+            .end(last_writes.max(Instant::now() + CUT_OFF))
+            .await;
         // The server is the last to go, so that the drain can be watched.
         self.stop_server.cancel();
         if !self.server.is_finished() {

@@ -89,7 +89,7 @@ pub(crate) struct RouteController {
 /// Why there is nothing here for this controller to do, from the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Idle {
-    /// By `--controllers`.
+    /// By `--controllers`, or in a leader migration.
     SwitchedOff,
     /// By `--configure-cloud-routes`.
     NotWanted,
@@ -100,7 +100,7 @@ pub(crate) enum Idle {
 impl Idle {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
-            Self::SwitchedOff => "it is switched off by --controllers",
+            Self::SwitchedOff => "it is switched off by --controllers, or another component runs it",
             Self::NotWanted => "no routes are wanted (--configure-cloud-routes=false)",
             Self::NoRoutes => "the cloud provider has no routes, or its config names no place for them",
         }

@@ -11,6 +11,41 @@ struct Labels {
     name: String,
 }
 
+/// The metrics of all leases.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LeaseMetrics {
+    master: Family<Labels, Gauge>,
+    slow_path: Family<Labels, Counter>,
+}
+
+impl LeaseMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        registry.register(
+            "leader_election_master_status",
+            "Whether this process is the leader: 1, or 0 if it waits to become it",
+            metrics.master.clone(),
+        );
+        registry.register(
+            "leader_election_slowpath",
+            "Renewals for which the lease had to be read again",
+            metrics.slow_path.clone(),
+        );
+        metrics
+    }
+
+    /// Those of the lease of this name.
+    pub(super) fn of(&self, name: &str) -> ElectionMetrics {
+        let labels = Labels {
+            name: name.to_owned(),
+        };
+        ElectionMetrics {
+            master: self.master.get_or_create_owned(&labels),
+            slow_path: self.slow_path.get_or_create_owned(&labels),
+        }
+    }
+}
+
 /// The metrics of one lease.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ElectionMetrics {
@@ -19,28 +54,6 @@ pub(super) struct ElectionMetrics {
 }
 
 impl ElectionMetrics {
-    pub(super) fn register(registry: &mut Registry, name: &str) -> Self {
-        let labels = Labels {
-            name: name.to_owned(),
-        };
-        let master = Family::<Labels, Gauge>::default();
-        registry.register(
-            "leader_election_master_status",
-            "Whether this process is the leader: 1, or 0 if it waits to become it",
-            master.clone(),
-        );
-        let slow_path = Family::<Labels, Counter>::default();
-        registry.register(
-            "leader_election_slowpath",
-            "Renewals for which the lease had to be read again",
-            slow_path.clone(),
-        );
-        Self {
-            master: master.get_or_create_owned(&labels),
-            slow_path: slow_path.get_or_create_owned(&labels),
-        }
-    }
-
     pub(super) fn leads(&self, leads: bool) {
         self.master.set(i64::from(leads));
     }

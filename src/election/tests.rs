@@ -11,6 +11,7 @@ use super::{
     api::{Failure, Leases},
     elector::Lost,
     lease::Lease,
+    metrics::ElectionMetrics,
     *,
 };
 

@@ -1,7 +1,7 @@
 //! What the flags come to once they are checked.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     num::NonZeroUsize,
     path::PathBuf,
@@ -87,18 +87,22 @@ pub struct NodeConfig {
     pub refresh_topology_labels: bool,
 }
 
-/// Which controllers run: `--controllers`.
+/// Which controllers run: `--controllers`, and the file of a leader migration. All names are canonical.
 #[derive(Clone, Debug, Default)]
 pub struct Controllers {
-    /// Canonical names of those that are switched off.
+    /// Those that are switched off.
     pub disabled: BTreeSet<&'static str>,
+    /// Those that a leader migration has given to another component, with its name.
+    pub elsewhere: BTreeMap<&'static str, String>,
+    /// Those of the others that run under the [lease of the migration](MigrationConfig::lease).
+    pub migrated: BTreeSet<&'static str>,
 }
 
 impl Controllers {
     /// Whether the controller of this canonical name, such as `cloud-node-controller`, is to run.
     #[must_use]
     pub fn is_enabled(&self, name: &str) -> bool {
-        !self.disabled.contains(name)
+        !self.disabled.contains(name) && !self.elsewhere.contains_key(name)
     }
 }
 
@@ -148,6 +152,26 @@ pub struct ElectionConfig {
     pub name: String,
     /// The Lease's namespace.
     pub namespace: String,
+    /// The leader migration, if there is one.
+    pub migration: Option<MigrationConfig>,
+}
+
+/// A leader migration: controllers that are handed over from one controller manager to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigrationConfig {
+    /// The name of the Lease under which they run, in the namespace of the other one.
+    pub lease: String,
+    /// What the file says of each. What that comes to stands in [`Controllers`].
+    pub leaders: Vec<ControllerLeader>,
+}
+
+/// Who runs a controller during a leader migration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerLeader {
+    /// The controller, by any of its names.
+    pub name: String,
+    /// The component; `*` for any that takes part.
+    pub component: String,
 }
 
 /// The HTTPS server.

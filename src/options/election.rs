@@ -89,6 +89,7 @@ impl ElectionOptions {
             retry_period: retry,
             name: self.leader_elect_resource_name.clone(),
             namespace: self.leader_elect_resource_namespace.clone(),
+            migration: None,
         })
     }
 }
@@ -127,7 +128,7 @@ fn check_timing(lease: Duration, renew: Duration, retry: Duration, reader: &mut 
 }
 
 /// What the API server takes for a name; a namespace has no dots and at most 63 characters.
-fn is_object_name(name: &str, dots: bool) -> bool {
+pub(super) fn is_object_name(name: &str, dots: bool) -> bool {
     let part = |part: &str| {
         let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         let bytes = part.as_bytes();

@@ -15,24 +15,30 @@ const FLAG: &str = "controllers";
 struct Known {
     name: &'static str,
     alias: &'static str,
+    /// What files of leader migrations call it, too.
+    former: Option<&'static str>,
 }
 
 const KNOWN: [Known; 4] = [
     Known {
         name: "cloud-node-controller",
         alias: "cloud-node",
+        former: None,
     },
     Known {
         name: "cloud-node-lifecycle-controller",
         alias: "cloud-node-lifecycle",
+        former: None,
     },
     Known {
         name: "service-lb-controller",
         alias: "service",
+        former: Some("service-controller"),
     },
     Known {
         name: "node-route-controller",
         alias: "route",
+        former: Some("route-controller"),
     },
 ];
 
@@ -66,7 +72,26 @@ pub(super) fn complete(items: &[String], reader: &mut Reader) -> Controllers {
             "--{FLAG} switches every controller off: nothing will be done"
         ));
     }
-    Controllers { disabled }
+    Controllers {
+        disabled,
+        ..Controllers::default()
+    }
+}
+
+/// The canonical name of the controller that a file of a leader migration calls this.
+pub(super) fn migrated(name: &str) -> Option<&'static str> {
+    let known = KNOWN
+        .iter()
+        .find(|known| known.is(name) || known.former == Some(name))?;
+    Some(known.name)
+}
+
+/// Every name that [`migrated`] knows.
+pub(super) fn migrated_names() -> impl Iterator<Item = &'static str> {
+    KNOWN
+        .iter()
+        .flat_map(|known| [Some(known.name), Some(known.alias), known.former])
+        .flatten()
 }
 
 fn find(name: &str) -> Option<&'static Known> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::*;
 
 mod manifests;
+mod migration;
 mod plan;
 mod upstream;
 mod validate;
@@ -82,6 +83,7 @@ fn defaults_are_those_of_the_help() {
             retry_period: Duration::from_secs(2),
             name: "cloud-controller-manager".to_owned(),
             namespace: "kube-system".to_owned(),
+            migration: None,
         })
     );
     let serving = config.serving.unwrap();
@@ -187,6 +189,7 @@ fn lifecycle_and_election_arrive_in_the_config() {
             retry_period: Duration::from_secs(26),
             name: "a.b-c".to_owned(),
             namespace: "d".to_owned(),
+            migration: None,
         })
     );
 }

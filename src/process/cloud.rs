@@ -115,7 +115,7 @@ mod tests {
             user_agent: "test".into(),
             metrics: ClientMetrics::default(),
             plan: Default::default(),
-            fence: Default::default(),
+            fences: Default::default(),
         };
         let began = tokio::time::Instant::now();
         let check = Checks::default().register("cloud-provider", Kind::Ready);

@@ -53,7 +53,7 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Planned> {
         user_agent: config.user_agent.clone(),
         metrics: ClientMetrics::register(&mut registry),
         plan: PlanMetrics::register(&mut registry),
-        fence: fence.clone(),
+        fences: fence.clone().into(),
     };
     let mut problems = Vec::new();
     if let Err(error) = (config.provider.validate)(&context) {

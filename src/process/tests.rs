@@ -1,6 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use ccm_core::client::Fence;
+
 use super::*;
+use crate::election::Election;
 
 struct Scene {
     shutdown: CancellationToken,
@@ -18,10 +21,13 @@ impl Scene {
     }
 
     async fn supervise(&self, work: JoinHandle<anyhow::Result<()>>, drain: u64) -> anyhow::Result<()> {
-        let (election, _candidacy) = Election::none(self.fence.clone());
+        let (main, _candidacy) = Election::none(self.fence.clone());
         Process {
             work,
-            election,
+            elections: Elections {
+                main,
+                migration: None,
+            },
             server: tokio::spawn(until(self.stop_server.clone())),
             shutdown: self.shutdown.clone(),
             shutdown_check: Checks::default().register("shutdown", Kind::Ready),

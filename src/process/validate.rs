@@ -43,7 +43,7 @@ pub async fn validate(request: &ValidateRequest) -> anyhow::Result<Validated> {
         metrics: ClientMetrics::register(&mut registry),
         plan: PlanMetrics::register(&mut registry),
         // Never opened: whatever is tried, nothing is written.
-        fence: Fence::standby(),
+        fences: Fence::standby().into(),
     };
     let report = look(config.provider, context, &request.manifests).await;
     Ok(Validated {

@@ -386,6 +386,7 @@ fn events_are_about_the_pod_or_the_lease() {
         retry_period: Duration::from_secs(2),
         name: "other".to_owned(),
         namespace: "ours".to_owned(),
+        migration: None,
     };
     let lease = process_object(Some(&election), |_| Some(String::new()));
     assert_eq!(of(&lease), ["Lease", "ours", "other"]);

@@ -175,7 +175,14 @@ impl Looker<'_> {
                 service::review(&what, balancers, scope, ask, &mut review).await?;
             }
             (None, Scope::Service { .. }) if !enabled(service::NAME) => {
-                bail!("--service: the service controller is switched off by --controllers")
+                match self.config.controllers.elsewhere.get(service::NAME) {
+                    Some(component) => {
+                        bail!(
+                            "--service: --leader-migration-config gives the service controller to {component}"
+                        )
+                    }
+                    None => bail!("--service: the service controller is switched off by --controllers"),
+                }
             }
             (None, Scope::Service { .. }) => bail!(
                 "--service: the cloud provider {} has no load balancers",

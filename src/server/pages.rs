@@ -6,7 +6,7 @@ use std::{fmt::Write, time::Duration};
 use ccm_core::config::duration;
 use serde_json::{Value, json};
 
-use crate::options::Config;
+use crate::options::{Config, MigrationConfig};
 
 /// What the program was told, ready to be shown. It does not change while the program runs.
 #[derive(Clone, Debug, Default)]
@@ -98,7 +98,7 @@ fn configz(config: &Config) -> Value {
             "Controllers": list("controllers"),
             "Debugging": {"enableProfiling": false, "enableContentionProfiling": false},
             "LeaderMigrationEnabled": given_bool("enable-leader-migration"),
-            "LeaderMigration": {"leaderName": "", "resourceLock": "", "controllerLeaders": null},
+            "LeaderMigration": migration(election.and_then(|election| election.migration.as_ref())),
         },
         "KubeCloudShared": {
             "CloudProvider": {"Name": config.provider.name, "CloudConfigFile": value("cloud-config")},
@@ -132,4 +132,20 @@ fn configz(config: &Config) -> Value {
         },
     });
     json!({"cloudcontrollermanager.config.k8s.io": configuration})
+}
+
+/// As others print it, whichever of them has one.
+fn migration(migration: Option<&MigrationConfig>) -> Value {
+    let Some(migration) = migration else {
+        return json!({"leaderName": "", "resourceLock": "", "controllerLeaders": null});
+    };
+    let leaders = migration
+        .leaders
+        .iter()
+        .map(|leader| json!({"name": leader.name, "component": leader.component}));
+    json!({
+        "leaderName": migration.lease,
+        "resourceLock": "leases",
+        "controllerLeaders": leaders.collect::<Vec<_>>(),
+    })
 }

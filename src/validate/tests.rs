@@ -306,7 +306,7 @@ fn context() -> BuildContext {
         user_agent: "a".to_owned(),
         metrics: ClientMetrics::default(),
         plan: PlanMetrics::register(&mut registry),
-        fence: Fence::standby(),
+        fences: Fence::standby().into(),
     }
 }
 

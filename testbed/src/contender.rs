@@ -1,4 +1,5 @@
-//! A program that contends for a Lease with client-go, from `tests/leaderelection`, and writes while it leads.
+//! Programs of others that contend for a Lease, and write while they lead: one that uses client-go, from
+//! `tests/leaderelection`, and a cloud-controller-manager on upstream's library, from `tests/leadermigration`.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
@@ -73,7 +74,59 @@ impl Contender {
                 contest.renew_deadline.as_millis()
             ))
             .arg(format!("--retry-period={}ms", contest.retry_period.as_millis()));
-        let child = process::spawn_tied(&command, process::open_log(log)?)?;
+        Self::spawn(&command, log)
+    }
+
+    /// Starts a cloud-controller-manager on upstream's library with these flags beside those of the contest, after building
+    /// it if this was not done before. Each of its controllers posts below the URL, under its name, as long as it runs. At
+    /// SIGTERM it ends at once, as upstream's do, and its Leases run out.
+    ///
+    /// # Errors
+    /// When it cannot be built or started.
+    pub async fn manager(
+        contest: &Contest,
+        kubeconfig: &Path,
+        flags: &[String],
+        url: &str,
+        log: &Path,
+    ) -> Result<Self> {
+        let program = blocking(|| {
+            golang::build(&GoProgram {
+                sources: "leadermigration",
+                kind: "manager",
+                name: "ccm-leadermigration",
+                link_flags: "-s -w".to_owned(),
+                tags: None,
+                what: "a manager on upstream's library (3 to 5 minutes, once)".to_owned(),
+            })
+        })
+        .await?;
+        let mut command = Command::new(program);
+        command
+            .args(["--cloud-provider=ledger", "--secure-port=0", "-v=4"])
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg(format!("--leader-elect-resource-namespace={}", contest.namespace))
+            .arg(format!("--leader-elect-resource-name={}", contest.name))
+            .arg(format!(
+                "--leader-elect-lease-duration={}ms",
+                contest.lease_duration.as_millis()
+            ))
+            .arg(format!(
+                "--leader-elect-renew-deadline={}ms",
+                contest.renew_deadline.as_millis()
+            ))
+            .arg(format!(
+                "--leader-elect-retry-period={}ms",
+                contest.retry_period.as_millis()
+            ))
+            .args(flags)
+            .env("CCM_MIGRATION_LEDGER", url);
+        Self::spawn(&command, log)
+    }
+
+    fn spawn(command: &Command, log: &Path) -> Result<Self> {
+        let child = process::spawn_tied(command, process::open_log(log)?)?;
         Ok(Self {
             pid: child.id(),
             child: Some(child),

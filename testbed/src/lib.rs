@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`controlplane`] | etcd and kube-apiserver, built from `tests/controlplane` |
 //! | [`openstack_real`] | Keystone, Nova, Neutron, Octavia, Glance, Placement, from `tests/openstack-real` |
-//! | [`contender`] | a program with client-go's leader election, from `tests/leaderelection` |
+//! | [`contender`] | programs with client-go's leader election, from `tests/leaderelection` and `tests/leadermigration` |
 //! | [`manifests`] | nothing; applies the files of `deploy/` and knows which rights they give |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |

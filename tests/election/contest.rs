@@ -9,14 +9,21 @@ use ccm_testbed::{
     nodes::{self, NodeSpec},
     observe,
 };
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use kube::Api;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+    jiff::Timestamp,
+};
+use kube::{Api, api::PostParams};
 use tempfile::TempDir;
 
 use crate::ledger::Ledger;
 
 /// Nothing here takes this long unless it is broken.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
+
+/// Who steals leases.
+pub(crate) const THIEF: &str = "thief";
 
 /// Short, so that tests are: client-go's proportions.
 pub(crate) fn short() -> Contest {
@@ -80,6 +87,13 @@ impl Stage {
         }
     }
 
+    /// A file of this text.
+    pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
     fn log_of(&self, name: &str) -> PathBuf {
         self.folder.path().join(format!("{name}.log"))
     }
@@ -121,7 +135,11 @@ impl Stage {
 
     /// Starts one of ours that waits: its stores are filled, and it has seen who leads.
     pub(crate) async fn standby(&self, name: &str, contest: &Contest) -> Ccm {
-        let mut ccm = self.ours(name, contest, &[]);
+        self.standby_with(name, contest, &[]).await
+    }
+
+    pub(crate) async fn standby_with(&self, name: &str, contest: &Contest, flags: &[&str]) -> Ccm {
+        let mut ccm = self.ours(name, contest, flags);
         ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
         self.eventually(&format!("{name} waits"), async || {
             self.log(name).contains("Another process leads").then_some(())
@@ -137,6 +155,30 @@ impl Stage {
         Contender::start(contest, &kubeconfig, name, &url, true, &self.log_of(name))
             .await
             .unwrap()
+    }
+
+    /// Starts a manager on upstream's library.
+    pub(crate) async fn manager(&self, name: &str, contest: &Contest, flags: &[&str]) -> Contender {
+        let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let kubeconfig = self.control_plane.kubeconfig();
+        let url = self.ledger.url(name);
+        Contender::manager(contest, &kubeconfig, &flags, &url, &self.log_of(name))
+            .await
+            .unwrap()
+    }
+
+    /// Writes somebody else's name into the lease, as one does that does not wait for anybody.
+    pub(crate) async fn steal(&self, lease: &str) {
+        self.eventually("the lease is stolen", async || {
+            let mut stolen = self.leases.get(lease).await.ok()?;
+            let spec = stolen.spec.as_mut()?;
+            spec.holder_identity = Some(THIEF.to_owned());
+            spec.renew_time = Some(MicroTime(Timestamp::now()));
+            // Whose renewal comes between is stolen from at the next try.
+            let post = PostParams::default();
+            self.leases.replace(lease, &post, &stolen).await.ok().map(drop)
+        })
+        .await;
     }
 
     pub(crate) async fn eventually<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
@@ -165,5 +207,11 @@ impl Stage {
     /// The lease as it is.
     pub(crate) async fn lease(&self, contest: &Contest) -> LeaseSpec {
         self.leases.get(&contest.name).await.unwrap().spec.unwrap()
+    }
+
+    /// Who holds this lease.
+    pub(crate) async fn holder(&self, lease: &str) -> String {
+        let lease = self.leases.get(lease).await.unwrap();
+        lease.spec.unwrap().holder_identity.unwrap_or_default()
     }
 }

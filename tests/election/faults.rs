@@ -17,7 +17,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::contest::{LIMIT, Stage, short};
+use crate::contest::{LIMIT, Stage, THIEF, short};
 
 /// Waits for the end of one that has lost its lease.
 async fn gives_up(stage: &Stage, name: &str, ccm: &mut Ccm) {
@@ -131,6 +131,25 @@ async fn a_leader_without_the_lease_api_alone_stops_writing() {
         .await
         .unwrap();
     gives_up(&stage, "a", &mut first).await;
+    stage.writes("b").await;
+    assert_eq!(stage.ledger.successions(), ["a", "b"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_lease_is_stolen_ends_and_leaves_it_to_the_thief() {
+    let stage = Stage::set().await;
+    let mut first = stage.ours("a", &short(), &[]);
+    stage.writes("a").await;
+    let _second = stage.standby("b", &short()).await;
+    stage.steal(&short().name).await;
+    gives_up(&stage, "a", &mut first).await;
+    let log = stage.log("a");
+    assert!(
+        log.contains(THIEF) && log.contains("has taken the lease"),
+        "{log}"
+    );
+    assert_eq!(stage.holder(&short().name).await, THIEF);
+    // Who steals and does not renew is followed as anybody else.
     stage.writes("b").await;
     assert_eq!(stage.ledger.successions(), ["a", "b"]);
 }

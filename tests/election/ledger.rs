@@ -20,11 +20,28 @@ pub(crate) struct Entry {
     pub(crate) returned: Option<SystemTime>,
 }
 
+/// How long writes take.
+#[derive(Clone, Debug, Default)]
+struct Delay {
+    /// Those of this writer alone.
+    writer: Option<String>,
+    time: Duration,
+}
+
+impl Delay {
+    fn of(&self, writer: &str) -> Duration {
+        match &self.writer {
+            Some(one) if one != writer => Duration::ZERO,
+            _ => self.time,
+        }
+    }
+}
+
 /// A server that keeps a list of all that is posted to it, in the order of arrival.
 pub(crate) struct Ledger {
     address: String,
     entries: watch::Sender<Vec<Entry>>,
-    delay: Arc<watch::Sender<Duration>>,
+    delay: Arc<watch::Sender<Delay>>,
     server: JoinHandle<()>,
 }
 
@@ -33,7 +50,7 @@ impl Ledger {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let entries = watch::Sender::new(Vec::new());
-        let delay = Arc::new(watch::Sender::new(Duration::ZERO));
+        let delay = Arc::new(watch::Sender::new(Delay::default()));
         let (list, wait) = (entries.clone(), Arc::clone(&delay));
         let server = tokio::spawn(async move {
             loop {
@@ -42,9 +59,10 @@ impl Ledger {
                 };
                 let (list, wait) = (list.clone(), Arc::clone(&wait));
                 let answer = service_fn(move |request: Request<Incoming>| {
-                    let (list, wait) = (list.clone(), *wait.borrow());
+                    let (list, delay) = (list.clone(), wait.borrow().clone());
                     async move {
                         let writer = request.uri().path().trim_start_matches('/').to_owned();
+                        let wait = delay.of(&writer);
                         let mut number = 0;
                         list.send_modify(|list| {
                             number = list.len();
@@ -75,8 +93,14 @@ impl Ledger {
     }
 
     /// How long each write takes from now on.
-    pub(crate) fn delay(&self, delay: Duration) {
-        self.delay.send_replace(delay);
+    pub(crate) fn delay(&self, time: Duration) {
+        self.delay.send_replace(Delay { writer: None, time });
+    }
+
+    /// How long each write of this writer takes from now on; those of others take no time.
+    pub(crate) fn delay_of(&self, writer: &str, time: Duration) {
+        let writer = Some(writer.to_owned());
+        self.delay.send_replace(Delay { writer, time });
     }
 
     pub(crate) fn entries(&self) -> Vec<Entry> {
@@ -91,7 +115,13 @@ impl Ledger {
 
     /// The writers, each once for every time it took over from another.
     pub(crate) fn successions(&self) -> Vec<String> {
+        self.successions_of(|_| true)
+    }
+
+    /// The same of these writers alone.
+    pub(crate) fn successions_of(&self, of: impl Fn(&str) -> bool) -> Vec<String> {
         let mut writers: Vec<_> = self.entries().into_iter().map(|entry| entry.writer).collect();
+        writers.retain(|writer| of(writer));
         writers.dedup();
         writers
     }

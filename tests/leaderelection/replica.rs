@@ -1,5 +1,6 @@
 //! A cloud-controller-manager whose cloud is a ledger: each question to the cloud is answered by a *write* to a URL, which
-//! passes the gate as every write does. So it writes all the time while it leads, and the ledger shows who did when.
+//! passes the gate as every write does. So it writes all the time while it leads, and the ledger shows who did when. Questions
+//! about routes are written below the URL, under the name of their controller.
 //!
 //! `CCM_REPLICA_LEDGER` is the URL, `CCM_REPLICA_ELECTION` the lease's name and the three durations in milliseconds,
 //! separated by commas.
@@ -9,11 +10,13 @@ use std::{env, process::ExitCode, sync::Arc, time::Duration};
 use anyhow::Context;
 use ccm_core::{
     AddressType, BuildContext, Cloud, Error, ErrorKind, Freshness, Instance, InstanceQuery, InstanceState,
-    Instances, NodeAddress, Outcome, Priority, Result, async_trait,
+    Instances, NodeAddress, Outcome, Priority, Result, Routes, async_trait,
     client::{Effect, Gate, GateConfig, Operation, RetryPolicy},
     register_provider,
+    routes::{Applied, Changes, NextHop, Observed, RouteNode, WantedRoute},
 };
 use cloud_controller_manager::options::{self, Config, ElectionConfig, Request};
+use ipnet::IpNet;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Write;
@@ -35,6 +38,8 @@ impl Operation for Write {
 #[derive(Clone, Debug)]
 struct Ledger {
     gate: Gate,
+    /// The same for routes.
+    route_gate: Gate,
     http: reqwest::Client,
     url: String,
 }
@@ -46,27 +51,29 @@ impl Ledger {
         let url = env::var("CCM_REPLICA_LEDGER")
             .map_err(|error| Error::new(ErrorKind::InvalidConfig, format!("CCM_REPLICA_LEDGER: {error}")))?;
         let config = GateConfig {
-            fence: context.fence,
+            fence: context.fences.others,
             retry: RetryPolicy::never(),
             ..GateConfig::new("ledger")
         };
         let http = reqwest::Client::builder().no_proxy().build();
+        let gate = Gate::new(config, &context.metrics);
         Ok(Arc::new(Self {
-            gate: Gate::new(config, &context.metrics),
+            route_gate: gate.fenced_by(&context.fences.routes),
+            gate,
             http: http.map_err(|error| Error::new(ErrorKind::Unexpected, error.to_string()))?,
             url,
         }))
     }
 
-    async fn write(self) -> Result<()> {
+    async fn write(self, gate: Gate, url: String) -> Result<()> {
         let attempt = || async {
-            let sent = self.http.post(&self.url).send().await;
+            let sent = self.http.post(&url).send().await;
             let answer = sent.and_then(reqwest::Response::error_for_status);
             answer.map(drop).map_err(|error| {
                 Error::new(ErrorKind::Unavailable, error.to_string()).with_outcome(Outcome::Unknown)
             })
         };
-        self.gate.call(Write, Priority::User, attempt).await
+        gate.call(Write, Priority::User, attempt).await
     }
 }
 
@@ -76,6 +83,10 @@ impl Cloud for Ledger {
     }
 
     fn instances(&self) -> Option<&dyn Instances> {
+        Some(self)
+    }
+
+    fn routes(&self) -> Option<&dyn Routes> {
         Some(self)
     }
 }
@@ -89,7 +100,8 @@ impl Instances for Ledger {
         _priority: Priority,
     ) -> Vec<Result<InstanceState>> {
         // Like a batch of writes: it goes on when who waits for it is gone.
-        let written = match tokio::spawn(self.clone().write()).await {
+        let write = self.clone().write(self.gate.clone(), self.url.clone());
+        let written = match tokio::spawn(write).await {
             Ok(written) => written,
             Err(error) => Err(Error::new(ErrorKind::Unexpected, error.to_string())),
         };
@@ -106,7 +118,30 @@ impl Instances for Ledger {
     }
 }
 
-fn election() -> anyhow::Result<ElectionConfig> {
+#[async_trait]
+impl Routes for Ledger {
+    async fn missing(&self, _: Priority) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    fn next_hop(&self, node: &RouteNode, _: IpNet) -> Result<NextHop> {
+        Ok(NextHop::new(node.view.name.as_str()))
+    }
+
+    async fn observe(&self, _: &[WantedRoute], _: Priority) -> Result<Observed> {
+        let url = format!("{}/node-route-controller", self.url);
+        self.clone().write(self.route_gate.clone(), url).await?;
+        Ok(Observed::default())
+    }
+
+    async fn apply(&self, _: &Changes, _: Priority) -> Applied {
+        // No node of these tests has a podCIDR.
+        Applied::default()
+    }
+}
+
+/// What stands in the environment in place of what the flags say.
+fn election(flags: Option<ElectionConfig>) -> anyhow::Result<ElectionConfig> {
     let text = env::var("CCM_REPLICA_ELECTION").context("CCM_REPLICA_ELECTION")?;
     let parts: Vec<_> = text.split(',').collect();
     let [name, lease, renew, retry] = parts[..] else {
@@ -119,6 +154,7 @@ fn election() -> anyhow::Result<ElectionConfig> {
         retry_period: millis(retry)?,
         name: name.to_owned(),
         namespace: "kube-system".to_owned(),
+        migration: flags.and_then(|flags| flags.migration),
     })
 }
 
@@ -126,7 +162,7 @@ fn config() -> anyhow::Result<Config> {
     let providers = cloud_controller_manager::providers::registered().map_err(anyhow::Error::msg)?;
     match options::parse(env::args_os().skip(1), &providers) {
         Ok(Request::Run(config)) => Ok(Config {
-            election: Some(election()?),
+            election: Some(election(config.election.clone())?),
             ..*config
         }),
         Ok(other) => anyhow::bail!("not a request to run: {other:?}"),

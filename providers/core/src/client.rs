@@ -66,7 +66,7 @@ mod retry;
 
 pub use batch::{BatchConfig, Batcher};
 pub use cache::{Cache, CacheConfig};
-pub use fence::{Fence, Fenced};
+pub use fence::{Fence, Fenced, Fences};
 pub use gate::{CallOptions, Gate, GateConfig};
 pub use metrics::{ClientMetrics, ProviderMetrics};
 pub use op::{Effect, Operation};

@@ -8,7 +8,7 @@ use std::{path::PathBuf, pin::Pin, sync::Arc};
 use crate::{
     Cloud, Result,
     check::{Checker, Finding},
-    client::{ClientMetrics, Fence},
+    client::{ClientMetrics, Fences},
     plan::PlanMetrics,
 };
 
@@ -53,8 +53,9 @@ pub struct BuildContext {
     pub metrics: ClientMetrics,
     /// Where the plan engine counts. For [`Engine::new`](crate::plan::Engine::new).
     pub plan: PlanMetrics,
-    /// Whether this process may write to the cloud. For [`GateConfig::fence`](crate::client::GateConfig).
-    pub fence: Fence,
+    /// Whether this process may write to the cloud. For [`GateConfig::fence`](crate::client::GateConfig) and
+    /// [`Gate::fenced_by`](crate::client::Gate::fenced_by).
+    pub fences: Fences,
 }
 
 /// All providers linked into this binary, sorted by name. A name that was registered twice stands in it twice.

@@ -243,3 +243,28 @@ async fn it_knows_of_writes_that_may_still_arrive() {
     assert_eq!(cut, Err(Fenced::Cut));
     assert!(!fence.is_settled(SECOND));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_with_two_fences_has_one_quota() {
+    let (main, other) = (Fence::default(), Fence::standby());
+    let gate = gate(&main);
+    let fenced = gate.fenced_by(&other);
+    let put = async |gate: &Gate| gate.call(Op::Put, Priority::User, async || Ok(())).await;
+    put(&gate).await.unwrap();
+    assert_eq!(put(&fenced).await.unwrap_err().kind(), ErrorKind::NotLeader);
+    other.allow_until(Instant::now() + SECOND);
+    main.close();
+    assert_eq!(put(&gate).await.unwrap_err().kind(), ErrorKind::NotLeader);
+    put(&fenced).await.unwrap();
+    // Reads pass either, and whoever asks uses the same bucket up.
+    let bucket = gate.bucket("things");
+    bucket.set_quota(Quota {
+        burst: 1,
+        ..Quota::default()
+    });
+    let began = Instant::now();
+    for gate in [&gate, &fenced] {
+        gate.call(Op::Get, Priority::User, async || Ok(())).await.unwrap();
+    }
+    assert!(began.elapsed() > Duration::ZERO, "the second one waited");
+}

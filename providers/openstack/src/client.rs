@@ -21,7 +21,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use ccm_core::{
     BuildContext, Error, ErrorKind, Result,
-    client::{Gate, GateConfig, RetryPolicy},
+    client::{Fence, Gate, GateConfig, RetryPolicy},
 };
 use openstack::{EndpointFilters, InterfaceType, auth::AuthType, session::Session};
 use reqwest::RequestBuilder;
@@ -83,8 +83,9 @@ impl Gates {
             (ops::NETWORK, quotas.network),
             (ops::LOAD_BALANCER, quotas.load_balancer),
         ];
-        // Not for tokens: a standby needs one, too.
-        config.fence = context.fence.clone();
+        // Not for tokens: a standby needs one, too. Routes have a fence of their own; all other writes are for load
+        // balancers.
+        config.fence = context.fences.load_balancers.clone();
         let requests = RequestMetrics::default();
         context.metrics.publish(crate::NAME, Arc::new(requests.clone()));
         Self {
@@ -187,6 +188,14 @@ impl Api {
             region,
             interface,
         })
+    }
+
+    /// The same, but writes pass this fence.
+    pub(crate) fn fenced_by(&self, fence: &Fence) -> Self {
+        Self {
+            gate: self.gate.fenced_by(fence),
+            ..self.clone()
+        }
     }
 
     /// Whom the cloud sees in us, and where.

@@ -150,7 +150,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let api = Api::connect(connection, &gates, &context.user_agent, &generation).await?;
     let current = Arc::new(Current::new(api, generation, settings, &context.metrics));
     let eyes = Eyes(Arc::clone(&current));
-    let routes = RouterRoutes::new(Arc::clone(&current), &settings.routes);
+    let routes = RouterRoutes::new(Arc::clone(&current), &settings.routes, &context.fences.routes);
     let engine = settings.load_balancing.conf.enabled.then(|| {
         let settings = Arc::new(settings.load_balancing.clone());
         let calls = Calls::new(current, Arc::clone(&settings), eyes.clone());

@@ -30,6 +30,7 @@ use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use ccm_core::{
     AddressType, Error, ErrorKind, Outcome, Priority, Result, async_trait,
+    client::Fence,
     routes::{Applied, Changes, CloudRoute, NextHop, Observed, RouteLimit, RouteNode, Routes, WantedRoute},
 };
 use ipnet::IpNet;
@@ -43,7 +44,7 @@ use self::{
     tables::Tables,
 };
 use crate::{
-    client::{Get, Op, catalogue::Service},
+    client::{Api, Get, Op, catalogue::Service},
     view::Current,
 };
 
@@ -82,6 +83,8 @@ impl Features {
 #[derive(Debug)]
 pub(crate) struct RouterRoutes {
     current: Arc<Current>,
+    /// Whether routes may be written.
+    fence: Fence,
     routers: Vec<String>,
     address_pairs: bool,
     /// What was found out, and under which credentials.
@@ -91,14 +94,20 @@ pub(crate) struct RouterRoutes {
 
 impl RouterRoutes {
     /// `None` if the config names no router.
-    pub(crate) fn new(current: Arc<Current>, settings: &RouteSettings) -> Option<Self> {
+    pub(crate) fn new(current: Arc<Current>, settings: &RouteSettings, fence: &Fence) -> Option<Self> {
         (!settings.routers.is_empty()).then(|| Self {
             current,
+            fence: fence.clone(),
             routers: settings.routers.clone(),
             address_pairs: settings.address_pairs,
             features: Mutex::default(),
             pairs: Pairs::default(),
         })
+    }
+
+    fn api(&self) -> Api {
+        let (api, _) = self.current.clients();
+        api.fenced_by(&self.fence)
     }
 
     async fn features(&self, priority: Priority) -> Result<Features> {
@@ -108,7 +117,7 @@ impl RouterRoutes {
         {
             return Ok(features);
         }
-        let (api, _) = self.current.clients();
+        let api = self.api();
         let get = Get {
             op: Op::ExtensionList,
             service: Service::Network,
@@ -129,12 +138,7 @@ impl RouterRoutes {
         Ok(features)
     }
 
-    fn tables<'a>(
-        &'a self,
-        api: &'a crate::client::Api,
-        features: Features,
-        priority: Priority,
-    ) -> Tables<'a> {
+    fn tables<'a>(&'a self, api: &'a Api, features: Features, priority: Priority) -> Tables<'a> {
         let table = |router: &'a String| Table {
             api,
             router,
@@ -165,7 +169,7 @@ impl RouterRoutes {
             })
             .collect();
         let look: Vec<_> = unknown.iter().filter_map(|i| wanted.get(*i)).collect();
-        let (api, _) = self.current.clients();
+        let api = self.api();
         let lacking = match self.pairs.lacking(&api, &look, priority).await {
             Ok(lacking) => lacking,
             Err(error) => {
@@ -204,7 +208,7 @@ impl Routes for RouterRoutes {
 
     async fn observe(&self, wanted: &[WantedRoute], priority: Priority) -> Result<Observed> {
         let features = self.features(priority).await?;
-        let (api, _) = self.current.clients();
+        let api = self.api();
         let seen = self.tables(&api, features, priority).read().await?;
         let mut unfinished = seen.incomplete(wanted);
         if features.pairs && self.address_pairs {
@@ -220,8 +224,7 @@ impl Routes for RouterRoutes {
 
     async fn limit(&self, priority: Priority) -> Result<Option<RouteLimit>> {
         let features = self.features(priority).await?;
-        let (api, _) = self.current.clients();
-        let limit = self.tables(&api, features, priority).limit().await?;
+        let limit = self.tables(&self.api(), features, priority).limit().await?;
         Ok(limit.map(|routes| RouteLimit {
             routes,
             raised_by: QUOTA,
@@ -233,7 +236,7 @@ impl Routes for RouterRoutes {
             Ok(features) => features,
             Err(error) => return all_failed(changes, &error),
         };
-        let (api, _) = self.current.clients();
+        let api = self.api();
         let tables = self.tables(&api, features, priority);
         let with_pairs = features.pairs && self.address_pairs;
 

@@ -25,14 +25,12 @@ const fn row(
 }
 
 const GENERIC: &str = "Generic";
-const MIGRATION: &str = "Leader migration";
 const LIFECYCLE: &str = "Node lifecycle";
 const ROUTES: &str = "Routes";
 const DEBUGGING: &str = "Debugging";
 const WEBHOOKS: &str = "Webhooks";
 const LOGS: &str = "Logs";
 
-const NO_MIGRATION: &str = "leader migration is not there";
 const NO_WEBHOOKS: &str = "there are no webhooks";
 const ONE_STREAM: &str = "every line goes to standard error at once";
 
@@ -78,24 +76,6 @@ pub(super) const ROWS: &[Row] = &[
         Deprecated(
             "it has no effect; --node-status-update-frequency says how often nodes are compared with the cloud",
         ),
-    ),
-    row(
-        MIGRATION,
-        "enable-leader-migration",
-        Bool,
-        "false",
-        "Hand controllers over from one kind of controller manager to another without a gap",
-        NotYet(
-            "this program would run controllers that another one still runs. Stop the other one before this one starts",
-        ),
-    ),
-    row(
-        MIGRATION,
-        "leader-migration-config",
-        File,
-        "",
-        "The file that says which controllers are handed over",
-        NoEffectYet(NO_MIGRATION),
     ),
     row(
         LIFECYCLE,

@@ -95,7 +95,6 @@ fn flags_of_routes_do_what_they_do_elsewhere() {
 #[test]
 fn what_would_endanger_is_refused() {
     for (word, part) in [
-        ("--enable-leader-migration=true", "Stop the other one"),
         ("--contention-profiling", "no profiles are served"),
         ("--log-text-split-stream=true", "standard error"),
         ("--log-json-split-stream", "standard error"),
@@ -151,7 +150,10 @@ fn what_has_no_effect_is_accepted_with_a_warning() {
         ("--controller-start-interval=1s", "has no effect: "),
         ("--external-cloud-volume-plugin=acme", "has no effect: "),
         ("--concurrent-node-lifecycle-syncs=4", "has no effect: "),
-        ("--leader-migration-config=/a", "has no effect yet: "),
+        (
+            "--leader-migration-config=/a",
+            "has no effect without --enable-leader-migration",
+        ),
         ("--webhook-bind-address=127.0.0.1", "has no effect yet: "),
         ("--webhook-tls-curve-preferences=29", "has no effect yet: "),
         ("--tls-min-version=VersionTLS10", "TLS 1.2 is the oldest"),

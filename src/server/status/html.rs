@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Write};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Budget, Figure, List, NodeRow, Report, ServiceRow};
+use super::{Budget, Figure, Leadership, List, NodeRow, Report, ServiceRow};
 
 /// Rows of nodes on the page; JSON has more of them.
 const NODES: usize = 50;
@@ -69,6 +69,17 @@ fn leadership(page: &mut String, report: &Report) -> fmt::Result {
     if leadership.dry_run {
         return page.write_str("<p><b>Dry run</b>: changes nothing, the log says what it would do.</p>\n");
     }
+    lease(page, leadership)?;
+    match &leadership.migration {
+        Some(migration) => {
+            page.push_str("<p>Controllers that are handed over between managers:</p>\n");
+            lease(page, migration)
+        }
+        None => Ok(()),
+    }
+}
+
+fn lease(page: &mut String, leadership: &Leadership) -> fmt::Result {
     match (&leadership.lease, leadership.leads) {
         (None, _) => page.write_str("<p><b class=\"good\">Works alone</b>, without an election.</p>\n"),
         (Some(lease), true) => {

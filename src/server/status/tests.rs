@@ -52,6 +52,7 @@ async fn sample() -> (Status, Checks, Metrics, Gate) {
         leads: true,
         dry_run: false,
         renewed_seconds_ago: Some(2),
+        migration: None,
     });
     let node = |name: &str, state| NodeRow {
         name: name.to_owned(),

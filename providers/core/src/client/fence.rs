@@ -189,6 +189,31 @@ impl Fence {
     }
 }
 
+/// The fences of what is written to a cloud, by the controller that wants it written.
+///
+/// Mostly all are the same. In a leader migration some controllers run under a lease of their own, which another process
+/// may hold; what is written for them must not depend on this process's other lease.
+#[derive(Clone, Debug, Default)]
+pub struct Fences {
+    /// For load balancers, with everything that is made for them.
+    pub load_balancers: Fence,
+    /// For routes, with everything that is kept beside them.
+    pub routes: Fence,
+    /// For all else.
+    pub others: Fence,
+}
+
+impl From<Fence> for Fences {
+    /// One for everything.
+    fn from(fence: Fence) -> Self {
+        Self {
+            load_balancers: fence.clone(),
+            routes: fence.clone(),
+            others: fence,
+        }
+    }
+}
+
 impl fmt::Debug for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Fence").field(&*self.0.state.borrow()).finish()

@@ -38,7 +38,7 @@ pub struct GateConfig {
     pub attempt_timeout: Duration,
     /// How long a call may take in all, waiting for quota and between attempts included.
     pub deadline: Duration,
-    /// Whether this process may write: [`BuildContext::fence`](crate::BuildContext).
+    /// Whether this process may write: one of [`BuildContext::fences`](crate::BuildContext).
     pub fence: Fence,
 }
 
@@ -100,7 +100,10 @@ impl From<Priority> for CallOptions {
 
 /// What every cloud call of one provider passes; see the [module](super). A clone shares its quota.
 #[derive(Clone)]
-pub struct Gate(Arc<Inner>);
+pub struct Gate {
+    inner: Arc<Inner>,
+    fence: Fence,
+}
 
 struct Inner {
     config: GateConfig,
@@ -119,23 +122,36 @@ impl Gate {
             .retry
             .seed
             .map_or_else(|| SmallRng::from_rng(&mut rand::rng()), SmallRng::seed_from_u64);
-        let gate = Self(Arc::new(Inner {
-            metrics: metrics.clone(),
-            buckets: Mutex::default(),
-            rng: Mutex::new(rng),
-            calls: AtomicU64::new(0),
-            config,
-        }));
-        for (name, _) in &gate.0.config.buckets {
+        let gate = Self {
+            fence: config.fence.clone(),
+            inner: Arc::new(Inner {
+                metrics: metrics.clone(),
+                buckets: Mutex::default(),
+                rng: Mutex::new(rng),
+                calls: AtomicU64::new(0),
+                config,
+            }),
+        };
+        for (name, _) in &gate.inner.config.buckets {
             drop(gate.bucket(name));
         }
         gate
     }
 
+    /// This gate, quota and metrics shared, for writes that pass another fence: those of a controller that runs under
+    /// another lease.
+    #[must_use]
+    pub fn fenced_by(&self, fence: &Fence) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            fence: fence.clone(),
+        }
+    }
+
     /// The bucket of this name.
     #[must_use]
     pub fn bucket(&self, name: &'static str) -> Bucket {
-        let inner = &self.0;
+        let inner = &self.inner;
         let mut buckets = inner.buckets.lock();
         let bucket = buckets.entry(name).or_insert_with(|| {
             let listed = inner.config.buckets.iter().find(|(bucket, _)| *bucket == name);
@@ -177,7 +193,7 @@ impl Gate {
         F: FnMut() -> Fut,
         Fut: Future<Output = Result<T>>,
     {
-        let inner = &*self.0;
+        let inner = &*self.inner;
         let number = inner.calls.fetch_add(1, Relaxed) + 1;
         let span = info_span!(
             "cloud",
@@ -191,7 +207,7 @@ impl Gate {
             began: Instant::now(),
             result: "cancelled",
         };
-        let call = Call::new(inner, self.bucket(op.bucket()), op, options.into(), record.began);
+        let call = Call::new(self, op, options.into(), record.began);
         let result = call.run(attempt).instrument(span).await;
         record.result = if result.is_ok() { "ok" } else { "error" };
         result
@@ -201,7 +217,8 @@ impl Gate {
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gate")
-            .field("config", &self.0.config)
+            .field("config", &self.inner.config)
+            .field("fence", &self.fence)
             .finish_non_exhaustive()
     }
 }
@@ -228,6 +245,7 @@ impl Drop for Record<'_> {
 /// One call on its way.
 struct Call<'a, O> {
     inner: &'a Inner,
+    fence: &'a Fence,
     bucket: Bucket,
     op: O,
     priority: Priority,
@@ -247,11 +265,13 @@ enum Next {
 }
 
 impl<'a, O: Operation> Call<'a, O> {
-    fn new(inner: &'a Inner, bucket: Bucket, op: O, options: CallOptions, began: Instant) -> Self {
+    fn new(gate: &'a Gate, op: O, options: CallOptions, began: Instant) -> Self {
+        let inner = &*gate.inner;
         let allowed = options.deadline.unwrap_or(inner.config.deadline);
         Self {
             inner,
-            bucket,
+            fence: &gate.fence,
+            bucket: gate.bucket(op.bucket()),
             op,
             priority: options.priority,
             attempt_timeout: options.attempt_timeout.unwrap_or(inner.config.attempt_timeout),
@@ -271,7 +291,7 @@ impl<'a, O: Operation> Call<'a, O> {
         let mut backoff = self.inner.config.retry.backoff();
         loop {
             // Asked before waiting for quota, too: that may take long.
-            if self.writes() && !self.inner.config.fence.allows() {
+            if self.writes() && !self.fence.allows() {
                 return Err(self.finish(fenced(Fenced::Refused)));
             }
             let permit = self.permit().await?;
@@ -331,7 +351,7 @@ impl<'a, O: Operation> Call<'a, O> {
         let config = &self.inner.config;
         let result = if self.writes() {
             // The timeout is outside, so that the fence hears of a write that was given up.
-            let fenced_attempt = config.fence.run(async { attempt().await });
+            let fenced_attempt = self.fence.run(async { attempt().await });
             timeout_at(limit, fenced_attempt)
                 .await
                 .map(|result| result.unwrap_or_else(|reason| Err(fenced(reason))))

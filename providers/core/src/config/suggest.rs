@@ -12,6 +12,21 @@ const MAX_LEN: usize = 80;
 /// Of several equally near ones the first in the given order wins.
 #[must_use]
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    nearest_within(name, known, |longest| (longest / 3).max(2))
+}
+
+/// As [`nearest`], but with at most two edits however long the name is: for names beside which others stand that are much
+/// alike and mean something else.
+#[must_use]
+pub fn slip<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    nearest_within(name, known, |_| 2)
+}
+
+fn nearest_within<'a>(
+    name: &str,
+    known: impl IntoIterator<Item = &'a str>,
+    allowed: impl Fn(usize) -> usize,
+) -> Option<&'a str> {
     let name = normalise(name);
     if name.is_empty() || name.len() > MAX_LEN {
         return None;
@@ -22,7 +37,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
             let normal = normalise(candidate);
             let longest = name.len().max(normal.len());
             // Of two characters, one must at least be right.
-            let allowed = (longest / 3).max(2).min(longest.saturating_sub(1));
+            let allowed = allowed(longest).min(longest.saturating_sub(1));
             if normal.len() > MAX_LEN || name.len().abs_diff(normal.len()) > allowed {
                 return None;
             }
@@ -71,7 +86,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{edits, nearest, normalise};
+    use super::{edits, nearest, normalise, slip};
 
     const KEYS: [&str; 6] = [
         "auth-url",
@@ -104,6 +119,14 @@ mod tests {
             Some("Route")
         );
         assert_eq!(nearest("open-stack", ["aws", "openstack"]), Some("openstack"));
+    }
+
+    #[test]
+    fn a_slip_is_two_edits() {
+        let known = ["node-route-controller", "service-lb-controller"];
+        assert_eq!(slip("service-lb-controler", known), Some("service-lb-controller"));
+        assert_eq!(slip("node-ipam-controller", known), None);
+        assert!(nearest("node-ipam-controller", known).is_some());
     }
 
     #[test]

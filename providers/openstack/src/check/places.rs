@@ -93,7 +93,7 @@ impl Look<'_> {
     pub(super) async fn places(&mut self, network: bool, can: Option<Capabilities>) {
         let before = self.report.findings.len();
         if network {
-            self.router().await;
+            self.routers().await;
             self.networks_of_nodes().await;
             if self.settings.load_balancing.conf.enabled {
                 self.sections().await;
@@ -107,23 +107,21 @@ impl Look<'_> {
         }
     }
 
-    async fn router(&mut self) {
-        let Some(router) = &self.settings.routes.router else {
-            return;
-        };
+    async fn routers(&mut self) {
         let key = ("Route", "router-id");
-        let found = self
-            .read::<RouterDocument>(Op::RouterGet, Service::Network, &["routers", router])
-            .await;
-        match found {
-            Ok(Some(_)) => {}
-            Ok(None) => {
-                let message = format!("there is no router {router:?}, or it is none of this project");
-                let fix =
-                    "write the id of the router that connects the nodes' subnets, or nothing for no routes";
-                self.note(Severity::Error, key, message, fix);
+        for router in &self.settings.routes.routers {
+            let found = self
+                .read::<RouterDocument>(Op::RouterGet, Service::Network, &["routers", router])
+                .await;
+            match found {
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    let message = format!("there is no router {router:?}, or it is none of this project");
+                    let fix = "write the ids of the routers that connect the nodes' subnets, or nothing for no routes";
+                    self.note(Severity::Error, key, message, fix);
+                }
+                Err(error) => self.failed(key, &error),
             }
-            Err(error) => self.failed(key, &error),
         }
     }
 

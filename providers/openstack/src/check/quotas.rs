@@ -140,12 +140,12 @@ impl Look<'_> {
                 all.push(used("rules of security groups", &["security_group_rule"], rules));
             }
         }
-        if let Some(router) = &self.settings.routes.router {
+        // What each router may have; that there is none is said elsewhere.
+        for router in &self.settings.routes.routers {
             let path = ["routers", router.as_str()];
             let found = self
                 .read::<RouterDocument>(Op::RouterGet, Service::Network, &path)
                 .await?;
-            // That there is none is said elsewhere.
             if let Some(RouterDocument { router }) = found {
                 let count = router.routes.unwrap_or_default().len();
                 all.push(used("routes of the router", &["router_route"], count));

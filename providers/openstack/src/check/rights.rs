@@ -128,7 +128,7 @@ impl Look<'_> {
                 all.push(&GROUPS);
             }
         }
-        if self.settings.routes.router.is_some() {
+        if !self.settings.routes.routers.is_empty() {
             all.push(&EXTENSIONS);
         }
         self.may_read(Service::Network, &all, "").await

@@ -32,7 +32,7 @@ pub(crate) fn context(cloud_conf: &str) -> (tempfile::TempDir, BuildContext) {
         user_agent: USER_AGENT.into(),
         metrics: ClientMetrics::default(),
         plan: Default::default(),
-        fence: Default::default(),
+        fences: Default::default(),
     };
     (directory, context)
 }

@@ -9,9 +9,7 @@ mod real;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, ErrorKind, Freshness, Outcome, Priority,
-    client::{ClientMetrics, Fence},
-    load_balancer::Ask,
+    BuildContext, ErrorKind, Freshness, Outcome, Priority, client::ClientMetrics, load_balancer::Ask,
 };
 use ccm_sim::{
     Action, Fault,
@@ -157,7 +155,7 @@ async fn connect(conf: &str) -> (Api, ClientMetrics) {
         user_agent: "test".into(),
         metrics: metrics.clone(),
         plan: Default::default(),
-        fence: Fence::default(),
+        fences: Default::default(),
     };
     let path = context.cloud_config.as_deref();
     let loaded = config::load(path, &Environment::default(), &mut Files::default()).unwrap();

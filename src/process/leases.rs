@@ -1,0 +1,187 @@
+//! The leases of the process, and what is fenced by which.
+
+use ccm_core::client::{Fence, Fences};
+use kube::Client;
+
+use super::{
+    accounts::Accounts,
+    api_client::{ApiServer, Work},
+};
+use crate::{
+    app::{self, Clients, Term},
+    controllers::{route, service},
+    election::{self, Candidacy, Contest, Election, Elections, Purpose},
+    events::EventMetrics,
+    options::{Config, Controllers, ElectionConfig},
+    server::{Checks, Metrics, Status, status::Leadership},
+};
+
+/// Which leases there are, before anybody contends for them.
+pub(super) struct Leases<'a> {
+    config: Option<&'a ElectionConfig>,
+    /// What all work passes that nothing else is said of.
+    main: Fence,
+    migration: Option<Migration<'a>>,
+}
+
+/// The lease of the controllers that are handed over between managers.
+struct Migration<'a> {
+    lease: &'a str,
+    fence: Fence,
+    controllers: &'a Controllers,
+}
+
+/// Where metrics, events and checks of elections go.
+pub(super) struct Observed<'a> {
+    pub(super) metrics: &'a Metrics,
+    pub(super) event_metrics: &'a EventMetrics,
+    pub(super) checks: &'a Checks,
+    pub(super) status: &'a Status,
+}
+
+/// The process as a candidate.
+pub(super) struct Elected {
+    pub(super) elections: Elections,
+    /// The API server, for the stores and whatever is no controller's own.
+    pub(super) client: Client,
+    pub(super) main: Term,
+    pub(super) migration: Option<Term>,
+    /// The API server, for what a replica that does not lead may write.
+    pub(super) replica_client: Client,
+}
+
+impl<'a> Leases<'a> {
+    /// A dry run reads and leaves it to others to lead. Who runs none of the controllers that are handed over leaves their
+    /// lease to those who do.
+    pub(super) fn new(config: &'a Config) -> Self {
+        let election = config.election.as_ref().filter(|_| !config.dry_run);
+        let controllers = &config.controllers;
+        let migration = election
+            .and_then(|election| election.migration.as_ref())
+            .filter(|_| !controllers.migrated.is_empty());
+        Self {
+            main: match (election, config.dry_run) {
+                (None, false) => Fence::default(),
+                _ => Fence::standby(),
+            },
+            migration: migration.map(|migration| Migration {
+                lease: &migration.lease,
+                fence: Fence::standby(),
+                controllers,
+            }),
+            config: election,
+        }
+    }
+
+    /// The fences of what is written to the cloud.
+    pub(super) fn fences(&self) -> Fences {
+        let of = |controller| match &self.migration {
+            Some(migration) if migration.controllers.migrated.contains(controller) => &migration.fence,
+            _ => &self.main,
+        };
+        Fences {
+            load_balancers: of(service::NAME).clone(),
+            routes: of(route::NAME).clone(),
+            others: self.main.clone(),
+        }
+    }
+
+    /// Makes the clients, and the elections, which begin when somebody wants to lead.
+    pub(super) fn contend(
+        self,
+        api_server: &ApiServer,
+        options: &Config,
+        observed: &Observed<'_>,
+    ) -> anyhow::Result<Elected> {
+        let work = api_server.for_work(options.api_server.limit, &self.main)?;
+        let client = work.client(Some(app::CLIENT))?;
+        let clients = clients(options, api_server, &work, &self.main)?;
+        let Some(config) = self.config else {
+            let (main, candidacy) = Election::none(self.main);
+            show(observed.status, (None, &candidacy), None, options.dry_run);
+            return Ok(Elected {
+                elections: Elections {
+                    main,
+                    migration: None,
+                },
+                replica_client: client.clone(),
+                client,
+                main: Term { candidacy, clients },
+                migration: None,
+            });
+        };
+        let replica_client = api_server.for_election(election::request_timeout(config))?;
+        let contest = Contest::new(
+            config,
+            replica_client.clone(),
+            observed.metrics,
+            observed.event_metrics,
+            observed.checks,
+        );
+        let (main, candidacy) = Election::start(&contest, Purpose::Main, &config.name, self.main);
+        let migration = match self.migration {
+            None => None,
+            Some(Migration { lease, fence, .. }) => {
+                let work = api_server.for_work(options.api_server.limit, &fence)?;
+                let clients = self::clients(options, api_server, &work, &fence)?;
+                let (election, candidacy) = Election::start(&contest, Purpose::Migration, lease, fence);
+                Some((lease, election, Term { candidacy, clients }))
+            }
+        };
+        let full = |name: &str| Some(format!("{}/{name}", config.namespace));
+        let second = migration
+            .as_ref()
+            .map(|(lease, _, term)| (full(lease), &term.candidacy));
+        show(
+            observed.status,
+            (full(&config.name), &candidacy),
+            second,
+            options.dry_run,
+        );
+        let (second, migration) = migration.map(|(_, election, term)| (election, term)).unzip();
+        Ok(Elected {
+            elections: Elections {
+                main,
+                migration: second,
+            },
+            client,
+            main: Term { candidacy, clients },
+            migration,
+            replica_client,
+        })
+    }
+}
+
+/// The clients of the controllers: each has its name in its user agent, and acts as its own account if that is wanted.
+fn clients(options: &Config, api_server: &ApiServer, work: &Work, fence: &Fence) -> anyhow::Result<Clients> {
+    if !options.service_accounts {
+        return Clients::make(|name| work.client(Some(name)));
+    }
+    let others = api_server.for_others(options.api_server.limit, fence)?;
+    let accounts = Accounts::new(others, work.client(None)?);
+    Clients::make(|name| accounts.client(name))
+}
+
+/// A Lease, if there is an election, and our part in it.
+type Shown<'a> = (Option<String>, &'a Candidacy);
+
+/// Lets people see which leases are held.
+fn show(status: &Status, main: Shown<'_>, migration: Option<Shown<'_>>, dry_run: bool) {
+    let source = |(lease, candidacy): Shown<'_>| {
+        let candidacy = candidacy.clone();
+        move || Leadership {
+            lease: lease.clone(),
+            leads: !dry_run && candidacy.renewed().is_some(),
+            dry_run,
+            renewed_seconds_ago: lease
+                .as_ref()
+                .and_then(|_| Some(candidacy.renewed()?.elapsed().as_secs())),
+            migration: None,
+        }
+    };
+    let (main, migration) = (source(main), migration.map(source));
+    status.set_leadership(move || Leadership {
+        migration: migration.as_ref().map(|migration| migration().into()),
+        ..main()
+    });
+}
