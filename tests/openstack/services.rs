@@ -221,7 +221,7 @@ async fn a_label_alone_makes_a_node_a_member_of_the_services_that_ask_for_it() {
     let play = Play::begin().await;
     let selector = json!({"loadbalancer.openstack.org/node-selector": "pool=edge"});
     play.create("edge", 80, |service| {
-        service["metadata"]["annotations"] = selector
+        service["metadata"]["annotations"] = selector;
     })
     .await;
     play.create("all", 81, |_| {}).await;

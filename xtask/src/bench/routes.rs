@@ -26,7 +26,7 @@ use serde_json::json;
 
 use super::{
     document::write_section,
-    measure::{LATENCY, kinds, since, wait_for},
+    measure::{LATENCY, LIMIT, kinds, since, wait_for},
 };
 use crate::{cloud::Cloud, print, say};
 
@@ -38,8 +38,6 @@ const PERIOD: Duration = Duration::from_secs(5);
 const QUIET_PASSES: u64 = 4;
 /// Requests to the API server at once.
 const PARALLEL: usize = 64;
-/// Nothing takes this long unless it is broken.
-const LIMIT: Duration = Duration::from_secs(900);
 /// The program's own quota of requests to Neutron.
 const GATE: (usize, f64) = (50, 20.0);
 
@@ -82,7 +80,10 @@ pub(crate) async fn run(options: &RoutesOptions, program: &Path) -> Result<()> {
             }
             let beside = if pairs { "with" } else { "without" };
             say(&format!("{nodes} nodes {beside} address pairs"));
-            all.push(measure(program, *nodes, pairs).await?);
+            let figures = measure(program, *nodes, pairs).await?;
+            // At once: the whole takes long.
+            say(&report(std::slice::from_ref(&figures)));
+            all.push(figures);
         }
     }
     let report = report(&all);
