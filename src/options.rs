@@ -206,6 +206,9 @@ Examples:
     cloud-controller-manager --cloud-provider=openstack --help-cloud-config
 ";
 
+/// What the value of a flag is called that may stand alone, and else has its value after `=`.
+const BOOLEAN: &str = "BOOL";
+
 /// The definition of all flags.
 #[must_use]
 pub fn command() -> clap::Command {
@@ -213,6 +216,13 @@ pub fn command() -> clap::Command {
         .iter()
         .fold(CommandLine::command(), |command, (section, augment)| {
             table::add(augment(command), section)
+        })
+        .mut_args(|arg| match arg.get_value_names() {
+            Some([name]) if name == BOOLEAN => arg
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value("true"),
+            _ => arg,
         })
 }
 

@@ -25,26 +25,12 @@ pub(super) struct AuthenticationOptions {
 
     /// Do not read from the cluster (the ConfigMap extension-apiserver-authentication in kube-system) which authorities
     /// vouch for clients and proxies. Tokens are asked about all the same.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false")]
     authentication_skip_lookup: String,
 
     /// Go on if the cluster does not permit that: certificates of clients are then only known from the files below. Else
     /// this ends the program.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false")]
     authentication_tolerate_lookup_failure: String,
 
     /// The authorities (PEM) whose certificates identify a client: the common name is the user, organizations are groups.

@@ -24,14 +24,7 @@ pub(super) struct ControllerOptions {
 
     /// Let the periodic comparison also change zone and region of nodes that are initialised already. Volumes are bound to
     /// them, so that otherwise a difference is only reported, as an event and in a metric.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false")]
     refresh_topology_labels: String,
 }
 

@@ -14,14 +14,7 @@ const JITTER_FACTOR: f64 = 1.2;
 pub(super) struct ElectionOptions {
     /// Elect one leader among all replicas, which alone works; the others wait to take over. Without it, only one replica
     /// may run.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "true",
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "true")]
     leader_elect: String,
 
     /// How long the others wait after the last sign of life of the leader before one of them takes over. A duration of at

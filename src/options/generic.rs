@@ -61,14 +61,7 @@ pub(super) struct GenericOptions {
     /// Let controllers act as service accounts of their own, kube-system/node-controller, service-controller and
     /// route-controller, which every cluster has roles for. They are made if missing; the account of this process needs the
     /// rights of deploy/service-accounts. Without it all act as the account of this process.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false")]
     use_service_account_credentials: String,
 
     /// A word to put before this program's own in the User-Agent of requests to the cloud. May be repeated.

@@ -29,39 +29,15 @@ pub(super) struct GlobalOptions {
     version: String,
 
     /// Print the cloud providers that are compiled into this binary.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        hide_default_value = true,
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false", hide_default_value = true)]
     list_providers: String,
 
     /// Print what may stand in the config file of --cloud-provider, or of all compiled in.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        hide_default_value = true,
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false", hide_default_value = true)]
     help_cloud_config: String,
 
     /// Print all metrics with their types, labels and meanings.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        hide_default_value = true,
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false", hide_default_value = true)]
     help_metrics: String,
 }
 

@@ -31,14 +31,7 @@ pub(super) struct MigrationOptions {
     /// Hand controllers over from one kind of controller manager to another, such as kube-controller-manager, so that each is
     /// run by one of them at any time: they run under a second Lease that all of these managers contend for. The others run
     /// under the first one, as ever. Needs --leader-elect.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false")]
     enable_leader_migration: String,
 
     /// With --enable-leader-migration: the file that says which controllers, by which component each is run, and what the

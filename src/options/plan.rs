@@ -14,15 +14,7 @@ pub(super) struct PlanOptions {
     /// Run on and log what would be done, at the start and whenever it changes, in place of doing it. Nothing is written,
     /// and no lease is taken, whatever --leader-elect says: it may run beside the program whose place it is to take. It
     /// serves health and metrics (ccm_dry_run_*); on the same machine give it a --secure-port of its own.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        hide_default_value = true,
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false", hide_default_value = true)]
     dry_run: String,
 
     /// With plan: only this Service, as namespace/name, and no nodes.

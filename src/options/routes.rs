@@ -9,14 +9,7 @@ use super::{config::RouteConfig, value::Reader};
 pub(super) struct RouteOptions {
     /// Keep routes in the cloud to the pods of each node (spec.podCIDRs), if the cloud provider's config says where. Else,
     /// or with false, no route is touched, and no node's condition NetworkUnavailable.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "true",
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "true")]
     configure_cloud_routes: String,
 
     /// The network of all pods, such as 10.244.0.0/16; two of them, separated by a comma, with IPv4 and IPv6. Routes are

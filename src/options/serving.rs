@@ -67,14 +67,7 @@ pub(super) struct ServingOptions {
     tls_curve_preferences: Vec<String>,
 
     /// Speak HTTP/1.1 only.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false")]
     disable_http2_serving: String,
 
     /// How many HTTP/2 requests may run at once on one connection; 0 for 32.
@@ -82,26 +75,12 @@ pub(super) struct ServingOptions {
     http2_max_streams_per_connection: String,
 
     /// Let other processes listen on the same port, too; each gets a part of the connections (SO_REUSEPORT).
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false")]
     permit_port_sharing: String,
 
     /// Listen on a port that old connections are still bound to (SO_REUSEADDR). That is always so: a restart would have to
     /// wait otherwise.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false")]
     permit_address_sharing: String,
 }
 

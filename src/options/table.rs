@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource};
 
-use super::value::Reader;
+use super::{BOOLEAN, value::Reader};
 
 /// A flag that is taken.
 pub(super) struct Row {
@@ -82,19 +82,13 @@ impl Row {
             Status::NoEffect(why) | Status::Moot(why) => format!("{}. No effect: {why}", self.meaning),
             Status::Deprecated(why) => format!("{}. Deprecated: {why}", self.meaning),
         };
-        let mut arg = Arg::new(self.name)
+        let arg = Arg::new(self.name)
             .long(self.name)
             .help(help)
             .help_heading(self.section)
             .value_name(self.kind.value_name())
             .default_value(self.default)
             .hide_default_value(self.default.is_empty());
-        if self.kind == Kind::Bool {
-            arg = arg
-                .num_args(0..=1)
-                .require_equals(true)
-                .default_missing_value("true");
-        }
         arg.action(match self.kind {
             Kind::List | Kind::Numbers | Kind::Pairs => ArgAction::Append,
             _ => ArgAction::Set,
@@ -204,7 +198,7 @@ impl Row {
 impl Kind {
     fn value_name(self) -> &'static str {
         match self {
-            Self::Bool => "BOOL",
+            Self::Bool => BOOLEAN,
             Self::Duration | Self::Period => "DURATION",
             Self::Number(_) => "NUMBER",
             Self::Text => "TEXT",

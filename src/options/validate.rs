@@ -16,15 +16,7 @@ pub(super) struct ValidateOptions {
     services: Vec<String>,
 
     /// With validate: warnings count as errors.
-    #[arg(
-        long,
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        hide_default_value = true,
-        default_missing_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false", hide_default_value = true)]
     strict: String,
 }
 
