@@ -40,7 +40,28 @@ impl Hands {
     /// Makes something, and returns its id.
     pub(crate) async fn make(&self, path: &str, kind: &str, body: Value) -> String {
         let url = self.url("load-balancer", &format!("v2/lbaas/{path}"));
-        let asked = self.http.post(url).header("X-Auth-Token", &self.token);
+        self.send(self.http.post(url), kind, body).await
+    }
+
+    /// The same of Neutron.
+    pub(crate) async fn make_in_network(&self, path: &str, kind: &str, body: Value) -> String {
+        let url = self.url("network", &format!("v2.0/{path}"));
+        self.send(self.http.post(url), kind, body).await
+    }
+
+    /// Adds a port to a security group.
+    pub(crate) async fn join_group(&self, port: &str, group: &str) {
+        let url = self.url("network", &format!("v2.0/ports/{port}"));
+        let asked = self.http.get(&url).header("X-Auth-Token", &self.token);
+        let found: Value = asked.send().await.unwrap().json().await.unwrap();
+        let mut groups = found["port"]["security_groups"].as_array().unwrap().clone();
+        groups.push(json!(group));
+        self.send(self.http.put(url), "port", json!({"security_groups": groups}))
+            .await;
+    }
+
+    async fn send(&self, request: reqwest::RequestBuilder, kind: &str, body: Value) -> String {
+        let asked = request.header("X-Auth-Token", &self.token);
         let answer = asked.json(&json!({kind: body})).send().await.unwrap();
         assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
         let made: Value = answer.json().await.unwrap();

@@ -38,7 +38,11 @@ fn push(stage: &mut Stage, name: &str, ports: &[u16], balancer: &str) {
 
 /// A cluster and a load balancer of a person, with a public address.
 async fn with_a_users() -> (Stage, String) {
-    let stage = Stage::new(2, CONFIG).await;
+    with_a_users_under(CONFIG).await
+}
+
+async fn with_a_users_under(config: &str) -> (Stage, String) {
+    let stage = Stage::new(2, config).await;
     let id = Hands::of(&stage.sim).await.balancer("mine").await;
     let balancer = stage.balancers().remove(0).loadbalancer;
     let port = balancer.attributes["vip_port_id"].as_str().unwrap().to_owned();
@@ -280,6 +284,48 @@ async fn what_a_person_made_on_their_load_balancer_survives_everything() {
     stage.settle().await;
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&foreign), None);
     assert!(stage.service("web").finalizers.is_empty());
+}
+
+#[tokio::test]
+async fn a_persons_security_group_and_its_rules_survive_everything() {
+    let (mut stage, id) = with_a_users_under("manage-security-groups = true").await;
+    let hands = Hands::of(&stage.sim).await;
+    let group = hands
+        .make_in_network("security-groups", "security_group", json!({"name": "mine"}))
+        .await;
+    // Just what the Service would need too.
+    let rule = json!({
+        "security_group_id": group, "direction": "ingress", "ethertype": "IPv4", "protocol": "tcp",
+        "port_range_min": 30000, "port_range_max": 32767, "remote_ip_prefix": "10.0.0.0/8",
+    });
+    hands
+        .make_in_network("security-group-rules", "security_group_rule", rule)
+        .await;
+    for node in &stage.nodes {
+        let server = node.view.provider_id.as_deref().unwrap();
+        let ports = stage.sim.server_ports(server.trim_start_matches("openstack:///"));
+        hands.join_group(&ports[0], &group).await;
+    }
+    let of_the_person = |stage: &Stage| {
+        let groups = stage.sim.security_groups();
+        let mut mine = groups.into_iter().find(|found| found.id == group).unwrap();
+        mine.ports.sort();
+        format!("{mine:?}")
+    };
+    let (whole, before) = (Picture::of(&stage.sim, &[]), of_the_person(&stage));
+    push(&mut stage, "web", &[80], &id);
+    stage.settle().await;
+    assert_eq!(of_the_person(&stage), before);
+    assert_eq!(stage.complaints(), [""; 0]);
+    stage.service("web").ports = service("web", &[80, 443]).ports;
+    stage.settle().await;
+    stage.restart().await;
+    stage.settle().await;
+    assert_eq!(of_the_person(&stage), before);
+    assert_ne!(Picture::of(&stage.sim, &[]).differs(&whole), None);
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert_eq!(Picture::of(&stage.sim, &[]).differs(&whole), None);
 }
 
 #[tokio::test]
