@@ -34,6 +34,9 @@ pub(crate) struct SweepOptions {
     /// Only about this many points, spread evenly.
     #[arg(long)]
     points: Option<usize>,
+    /// Leave out so many points at the beginning: those that an interrupted run has played.
+    #[arg(long, conflicts_with = "points")]
+    skip: Option<usize>,
     /// Longest time from a death to the end, in seconds.
     #[arg(long, default_value_t = 120)]
     limit: u64,
@@ -101,6 +104,9 @@ async fn crashes(options: &SweepOptions, scenario: &dyn Scenario) -> Result<()> 
         limit: Duration::from_secs(options.limit),
         ..Sweep::default()
     };
+    if let Some(played) = options.skip {
+        sweep.selection = Selection::Beyond(played);
+    }
     if let Some(points) = options.points {
         let calls = sweep.rehearse(scenario).await?;
         sweep.selection = Selection::about(points, calls.iter().sum::<usize>() * 3);

@@ -29,6 +29,8 @@ pub enum Selection {
     All,
     /// Every n-th.
     Every(usize),
+    /// All but so many at the beginning.
+    Beyond(usize),
 }
 
 impl Selection {
@@ -41,6 +43,7 @@ impl Selection {
     fn of(self, points: Vec<Point>) -> Vec<Point> {
         match self {
             Self::All => points,
+            Self::Beyond(played) => points.into_iter().skip(played).collect(),
             Self::Every(step) => {
                 // A multiple of three would meet every call at the same moment.
                 let step = if step.is_multiple_of(Moment::ALL.len()) {
@@ -352,6 +355,7 @@ mod tests {
                 assert!(some.iter().any(|point| point.moment == moment), "{moment}");
             }
         }
+        assert_eq!(Selection::Beyond(290).of(all.clone()), all[290..]);
         // Zero stands for all, too.
         for step in [0, 1] {
             assert_eq!(Selection::Every(step).of(all.clone()).len(), 300, "step {step}");
