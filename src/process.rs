@@ -23,7 +23,12 @@ mod validate;
 use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use anyhow::{Context, anyhow};
-use ccm_core::{BuildContext, client::ClientMetrics, plan::PlanMetrics};
+use ccm_core::{
+    BuildContext,
+    client::{ClientMetrics, Fence},
+    plan::PlanMetrics,
+};
+use prometheus_client::registry::Registry;
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::{JoinError, JoinHandle},
@@ -308,6 +313,25 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     .supervise()
     .await
+}
+
+/// What the provider is given for one look, after which the process ends. `fence` is never opened: whatever is tried,
+/// nothing is written.
+fn prepare_to_look(config: &Config, fence: &Fence) -> BuildContext {
+    // As for a process that runs; someone else may have chosen another one before.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    for warning in &config.warnings {
+        warn!(warning, "Command line");
+    }
+    let mut registry = Registry::default();
+    BuildContext {
+        cloud_config: config.cloud_config.clone(),
+        cluster_name: config.cluster_name.clone(),
+        user_agent: config.user_agent.clone(),
+        metrics: ClientMetrics::register(&mut registry),
+        plan: PlanMetrics::register(&mut registry),
+        fences: fence.clone().into(),
+    }
 }
 
 /// The parts of the running process.

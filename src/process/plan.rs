@@ -3,17 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use ccm_core::{
-    BuildContext, Freshness, Priority,
-    client::{ClientMetrics, Fence},
-    load_balancer::Ask,
-    plan::PlanMetrics,
-};
-use prometheus_client::registry::Registry;
+use ccm_core::{Freshness, Priority, client::Fence, load_balancer::Ask};
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::info;
 
-use super::{StartProblems, api_client::ApiServer, requests::ApiRequests};
+use super::{StartProblems, api_client::ApiServer, prepare_to_look, requests::ApiRequests};
 use crate::{
     options::{Output, PlanRequest},
     review::{self, Cluster, Looker, Scope},
@@ -38,23 +32,9 @@ pub struct Planned {
 /// If nothing could be found out: flags or config are wrong, API server or cloud can not be reached, or there is no such
 /// Service.
 pub async fn plan(request: &PlanRequest) -> anyhow::Result<Planned> {
-    // As for a process that runs; someone else may have chosen another one before.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let config = &request.config;
-    for warning in &config.warnings {
-        warn!(warning, "Command line");
-    }
-    // Never opened: whatever is tried, nothing is written.
     let fence = Fence::standby();
-    let mut registry = Registry::default();
-    let context = BuildContext {
-        cloud_config: config.cloud_config.clone(),
-        cluster_name: config.cluster_name.clone(),
-        user_agent: config.user_agent.clone(),
-        metrics: ClientMetrics::register(&mut registry),
-        plan: PlanMetrics::register(&mut registry),
-        fences: fence.clone().into(),
-    };
+    let context = prepare_to_look(config, &fence);
     let mut problems = Vec::new();
     if let Err(error) = (config.provider.validate)(&context) {
         problems.push(error.report());

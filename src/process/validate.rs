@@ -1,13 +1,8 @@
 //! `validate`: one look at config, cloud and manifests, printed.
 
-use ccm_core::{
-    BuildContext,
-    client::{ClientMetrics, Fence},
-    plan::PlanMetrics,
-};
-use prometheus_client::registry::Registry;
-use tracing::warn;
+use ccm_core::client::Fence;
 
+use super::prepare_to_look;
 use crate::{
     options::{Output, ValidateRequest},
     validate::{as_json, as_text, look},
@@ -29,22 +24,8 @@ pub struct Validated {
 /// # Errors
 /// If the result can not be put into words.
 pub async fn validate(request: &ValidateRequest) -> anyhow::Result<Validated> {
-    // As for a process that runs; someone else may have chosen another one before.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let config = &request.config;
-    for warning in &config.warnings {
-        warn!(warning, "Command line");
-    }
-    let mut registry = Registry::default();
-    let context = BuildContext {
-        cloud_config: config.cloud_config.clone(),
-        cluster_name: config.cluster_name.clone(),
-        user_agent: config.user_agent.clone(),
-        metrics: ClientMetrics::register(&mut registry),
-        plan: PlanMetrics::register(&mut registry),
-        // Never opened: whatever is tried, nothing is written.
-        fences: Fence::standby().into(),
-    };
+    let context = prepare_to_look(config, &Fence::standby());
     let report = look(config.provider, context, &request.manifests).await;
     Ok(Validated {
         text: match request.output {
