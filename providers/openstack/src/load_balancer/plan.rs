@@ -116,8 +116,8 @@ fn whos(wish: &Wish) -> impl Iterator<Item = &Who> {
 struct Site<'a> {
     wish: &'a Wish,
     tree: &'a Tree,
-    /// Under which cluster's name it was made, if that is not ours any more.
-    former: Option<&'a str>,
+    /// The cluster's names before this one, as far as anything here still has them.
+    former: Vec<&'a str>,
     /// It was made by a cluster for a Service.
     made: bool,
     ownership: Ownership,
@@ -135,18 +135,25 @@ impl Site<'_> {
 
     /// Whether these are tags of the Service.
     fn marked(&self, tags: &[String], who: &Who) -> bool {
-        let former = self
-            .former
-            .map(|former| names::load_balancer(former, &who.service));
-        tags.iter()
-            .any(|tag| *tag == who.tag || Some(tag) == former.as_ref())
+        tags.iter().any(|tag| *tag == who.tag || self.was(tag, who))
     }
 
     /// Whether the load balancer was made for this Service.
     fn owned_by(&self, who: &Who) -> bool {
         let name = &self.tree.balancer.name;
-        let former = |former| names::load_balancer(former, &who.service) == *name;
-        who.owns(name) || self.former.is_some_and(former)
+        who.owns(name) || self.was(name, who)
+    }
+
+    /// Whether this is what a former name of the cluster makes of the Service.
+    fn was(&self, name: &str, who: &Who) -> bool {
+        let mut former = self.former.iter();
+        former.any(|former| names::load_balancer(former, &who.service) == name)
+    }
+
+    /// The former name of the cluster in a name.
+    fn former_of<'n>(&self, name: &'n str) -> Option<&'n str> {
+        let cluster = names::cluster_of(name)?;
+        self.former.contains(&cluster).then_some(cluster)
     }
 
     /// Service tags of those that are not among the members.

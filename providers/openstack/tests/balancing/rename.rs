@@ -1,6 +1,7 @@
 //! The cluster gets another name.
 
 use ccm_core::load_balancer::ClusterMark;
+use ccm_sim::{Action, Fault};
 use serde_json::json;
 
 use crate::stage::{ID, Stage, annotate, service};
@@ -96,6 +97,52 @@ async fn load_balancers_get_the_new_name_whoever_made_them() {
         stage.service("web").deleting = true;
         stage.settle().await;
         assert!(stage.balancers().is_empty() && stage.services.is_empty());
+    }
+}
+
+/// Wherever the renaming ends, and whether the cluster is called as before again or a third way.
+#[tokio::test]
+async fn a_renaming_that_was_broken_off_is_taken_back() {
+    for (written, last) in (0..7).flat_map(|written| [(written, "kubernetes"), (written, "third")]) {
+        let mut stage = served().await;
+        let (before, id) = (names(&stage), stage.balancers()[0].loadbalancer.id.clone());
+        stage.cluster = "other".to_owned();
+        stage.restart().await;
+        let refused = Action::Status {
+            code: 400,
+            body: None,
+            headers: Default::default(),
+        };
+        stage.sim.add_fault(Fault {
+            service: Some("load-balancer".to_owned()),
+            method: Some("PUT".to_owned()),
+            nth: written + 1,
+            ..Fault::new(refused)
+        });
+        stage.settle().await;
+        let other = names(&stage).iter().any(|name| name.contains("_other_"));
+        assert_eq!(other, written > 0, "after {written} writes");
+        stage.sim.clear_faults();
+        stage.cluster = last.to_owned();
+        stage.restart().await;
+        stage.settle().await;
+        let place = format!("{written} writes, then {last}");
+        assert_eq!(stage.complaints(), [""; 0], "{place}");
+        let like = |name: &String| name.replace("_kubernetes_", &format!("_{last}_"));
+        assert_eq!(
+            names(&stage),
+            before.iter().map(like).collect::<Vec<_>>(),
+            "{place}"
+        );
+        assert_eq!(stage.balancers().len(), 1, "{place}");
+        assert_eq!(stage.balancers()[0].loadbalancer.id, id, "{place}");
+        assert_eq!(stage.balancers()[0].listeners.len(), 2, "{place}");
+        stage.service("web").deleting = true;
+        stage.settle().await;
+        assert!(
+            stage.balancers().is_empty() && stage.services.is_empty(),
+            "{place}"
+        );
     }
 }
 

@@ -2,39 +2,87 @@
 //!
 //! The cluster's name is part of every name and tag. Where it has changed, everything goes on under the former names, and
 //! once nothing else is due they are changed: what is below the load balancer first, then itself, so that whoever is
-//! stopped in between still finds out by its name what there is to do.
+//! stopped in between still finds out by its name what there is to do. If by then the cluster is called as before again,
+//! only what is below has another name, and that is a former one, too.
 
 use ccm_core::{load_balancer::Ownership, plan::Plan};
 
 use super::{Site, whos};
 use crate::load_balancer::{
     bodies::{ListenerChange, MonitorChange, PoolChange, Set},
-    desired::Wish,
+    desired::{Who, Wish},
     names,
     observe::{Branch, Tree},
     steps::{Change, Step},
 };
 
-/// The cluster's former name, if the load balancer bears it and is surely ours: by the cluster's mark, or because a
-/// Service knows it by its id and its address. Another cluster may well have a Service of the same name.
-pub(super) fn former<'a>(wish: &Wish, tree: &'a Tree, ownership: &Ownership) -> Option<&'a str> {
+/// The cluster's former names: that of the load balancer, and those that only something below it has.
+pub(super) fn former<'a>(wish: &Wish, tree: &'a Tree, ownership: &Ownership) -> Vec<&'a str> {
     let balancer = &tree.balancer;
-    let cluster = names::cluster_of(&balancer.name)?;
-    if cluster == wish.cluster || whos(wish).any(|who| who.owns(&balancer.name)) {
-        return None;
+    let has = |name: &str| balancer.name == name || balancer.tags.iter().any(|tag| tag == name);
+    let surely_ours = |who: &Who| *ownership == Ownership::Ours || who.knows(tree);
+    let mut all: Vec<&str> = Vec::new();
+    // Another cluster may well have a Service of the same name.
+    if let Some(cluster) = names::cluster_of(&balancer.name)
+        && cluster != wish.cluster
+        && !whos(wish).any(|who| who.owns(&balancer.name))
+        && whos(wish).any(|who| has(&names::load_balancer(cluster, &who.service)) && surely_ours(who))
+    {
+        all.push(cluster);
     }
-    let ours = whos(wish).any(|who| {
-        let former = names::load_balancer(cluster, &who.service);
-        let uses = balancer.name == former || balancer.tags.contains(&former);
-        uses && (*ownership == Ownership::Ours || who.knows(tree))
-    });
-    ours.then_some(cluster)
+    // And it may share the load balancer, but then its tags say so.
+    let shares = |cluster| {
+        balancer
+            .tags
+            .iter()
+            .any(|tag| names::cluster_of(tag) == Some(cluster))
+    };
+    for name in tree.branches.iter().flat_map(names_of) {
+        if let Some(cluster) = names::cluster_of(name)
+            && cluster != wish.cluster
+            && !all.contains(&cluster)
+            && !shares(cluster)
+            && whos(wish).any(|who| {
+                let uses = who.owns(&balancer.name)
+                    || has(&who.tag)
+                    || all
+                        .iter()
+                        .any(|former| has(&names::load_balancer(former, &who.service)));
+                uses && name.ends_with(&names::load_balancer(cluster, &who.service)) && surely_ours(who)
+            })
+        {
+            all.push(cluster);
+        }
+    }
+    all
+}
+
+/// Every name and tag of a listener and of what is below it.
+fn names_of(branch: &Branch) -> impl Iterator<Item = &String> {
+    let twig = branch.twig.as_ref();
+    let pool = twig.map(|twig| &twig.pool.name);
+    let monitor = twig
+        .and_then(|twig| twig.monitor.as_ref())
+        .map(|monitor| &monitor.name);
+    let listener = &branch.listener;
+    listener
+        .tags
+        .iter()
+        .chain([&listener.name])
+        .chain(pool)
+        .chain(monitor)
 }
 
 /// The steps that rename.
 pub(super) fn steps(site: &Site<'_>, plan: &mut Plan<Step>) {
-    let Some(former) = site.former else { return };
-    let why = format!("the cluster is called {}, no more {former}", site.wish.cluster);
+    if site.former.is_empty() {
+        return;
+    }
+    let cluster = &site.wish.cluster;
+    let why = format!(
+        "the cluster is called {cluster}, no more {}",
+        site.former.join(" or ")
+    );
     let mut push = |change| {
         plan.steps.push(Step {
             why: why.clone(),
@@ -42,23 +90,22 @@ pub(super) fn steps(site: &Site<'_>, plan: &mut Plan<Step>) {
         });
     };
     for branch in &site.tree.branches {
-        below(site, former, branch, &mut push);
+        below(site, branch, &mut push);
     }
-    push(Change::Rename {
-        from: former.to_owned(),
-        to: site.wish.cluster.clone(),
-    });
+    if let Some(former) = site.former_of(&site.tree.balancer.name) {
+        push(Change::Rename {
+            from: former.to_owned(),
+            to: cluster.clone(),
+        });
+    }
 }
 
-fn below(site: &Site<'_>, former: &str, branch: &Branch, push: &mut impl FnMut(Change)) {
+fn below(site: &Site<'_>, branch: &Branch, push: &mut impl FnMut(Change)) {
     let cluster = site.wish.cluster.as_str();
     let slot = branch.slot();
-    let renamed = |name: &String| {
-        if names::cluster_of(name) == Some(former) {
-            Set::To(names::with_cluster(name, former, cluster))
-        } else {
-            Set::Keep
-        }
+    let renamed = |name: &String| match site.former_of(name) {
+        Some(former) => Set::To(names::with_cluster(name, former, cluster)),
+        None => Set::Keep,
     };
     let twig = branch.twig.as_ref();
     let monitor = twig.and_then(|twig| twig.monitor.as_ref());
@@ -77,7 +124,10 @@ fn below(site: &Site<'_>, former: &str, branch: &Branch, push: &mut impl FnMut(C
         push(Change::UpdatePool(slot, change));
     }
     let listener = &branch.listener;
-    let tags = names::tags_with_cluster(&listener.tags, former, cluster);
+    let mut tags = listener.tags.clone();
+    for former in &site.former {
+        tags = names::tags_with_cluster(&tags, former, cluster);
+    }
     let change = ListenerChange {
         name: renamed(&listener.name),
         tags: if tags == listener.tags {
