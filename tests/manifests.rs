@@ -27,6 +27,9 @@ fn objects(folder: &str) -> Vec<Value> {
 }
 
 /// The only object of this kind.
+/// Folders of `deploy/` that are added to a cloud's.
+const COMPONENTS: [&str; 2] = ["service-accounts", "leader-migration"];
+
 fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     let mut found = objects.iter().filter(|object| object["kind"] == kind);
     let only = found.next().unwrap();
@@ -53,10 +56,13 @@ async fn the_api_server_takes_every_object_and_the_pod() {
     assert!(!clouds().is_empty());
     for cloud in clouds() {
         let objects = objects(&cloud);
-        let mut with_accounts = objects.clone();
-        add_component(&mut with_accounts, "service-accounts").unwrap();
-        assert!(with_accounts.len() > objects.len());
-        for object in objects.iter().chain(&with_accounts) {
+        let mut with_components = objects.clone();
+        for component in COMPONENTS {
+            let before = with_components.len();
+            add_component(&mut with_components, component).unwrap();
+            assert!(with_components.len() > before, "{component}");
+        }
+        for object in objects.iter().chain(&with_components) {
             apply(&client, object, true).await.unwrap();
         }
     }
@@ -96,7 +102,9 @@ fn the_flags_of_each_daemon_set_are_taken_without_a_warning() {
     let providers = cloud_controller_manager::providers::registered().unwrap();
     for cloud in clouds() {
         let mut objects = objects(&cloud);
-        add_component(&mut objects, "service-accounts").unwrap();
+        for component in COMPONENTS {
+            add_component(&mut objects, component).unwrap();
+        }
         let container = only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0].clone();
         let environment: BTreeMap<_, _> = container["env"]
             .as_array()
@@ -123,6 +131,11 @@ fn the_flags_of_each_daemon_set_are_taken_without_a_warning() {
         assert_eq!(config.warnings, [""; 0]);
         assert_eq!(config.provider.name, cloud);
         assert!(config.service_accounts);
+        let lease = config.election.unwrap().migration.unwrap().lease;
+        let may = objects
+            .iter()
+            .any(|object| object["rules"][0]["resourceNames"] == json!([lease]));
+        assert!(may, "no role for the Lease {lease}");
         for probe in ["livenessProbe", "readinessProbe"] {
             assert_eq!(container[probe]["httpGet"]["port"], 10258);
             assert_eq!(container[probe]["httpGet"]["scheme"], "HTTPS");
