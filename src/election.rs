@@ -47,6 +47,7 @@ use crate::{
     server::{Checks, Kind, Metrics},
 };
 use api::ApiServer;
+pub(crate) use elector::Leader;
 use elector::{Elector, Timing};
 use lease::Terms;
 use metrics::LeaseMetrics;
@@ -70,19 +71,19 @@ pub(crate) fn request_timeout(config: &ElectionConfig) -> Duration {
 #[derive(Clone, Debug)]
 pub(crate) struct Candidacy {
     stand: CancellationToken,
-    leads: watch::Receiver<Option<Instant>>,
+    leader: watch::Receiver<Leader>,
 }
 
 impl Candidacy {
-    /// When the lease was last renewed, if this process leads.
-    pub(crate) fn renewed(&self) -> Option<Instant> {
-        *self.leads.borrow()
+    /// Who leads.
+    pub(crate) fn leader(&self) -> Leader {
+        self.leader.borrow().clone()
     }
 
     /// Takes part from now on, and returns when this process leads. Never, if the election has ended.
     pub(crate) async fn lead(&mut self) {
         self.stand.cancel();
-        if self.leads.wait_for(Option::is_some).await.is_err() {
+        if self.leader.wait_for(Leader::is_we).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -152,16 +153,16 @@ pub(crate) struct Election {
     /// `None` if there is no election, or its end was seen.
     task: Option<JoinHandle<anyhow::Result<()>>>,
     /// Keeps a process without an election its own leader.
-    _alone: Option<watch::Sender<Option<Instant>>>,
+    _alone: Option<watch::Sender<Leader>>,
 }
 
 impl Election {
     /// No election: this process leads.
     pub(crate) fn none(fence: Fence) -> (Self, Candidacy) {
-        let (sender, leads) = watch::channel(Some(Instant::now()));
+        let (sender, leader) = watch::channel(Leader::We(Instant::now()));
         let candidacy = Candidacy {
             stand: CancellationToken::new(),
-            leads,
+            leader,
         };
         let election = Self {
             fence,
@@ -180,13 +181,13 @@ impl Election {
         fence: Fence,
     ) -> (Self, Candidacy) {
         let config = contest.config;
-        let (sender, leads) = watch::channel(None::<Instant>);
+        let (sender, leader) = watch::channel(Leader::default());
         let longest = config.lease_duration + STUCK;
-        let renewed = leads.clone();
+        let seen = leader.clone();
         let check = purpose.check();
         contest
             .checks
-            .register_probe(check, Kind::Live, move || match *renewed.borrow() {
+            .register_probe(check, Kind::Live, move || match seen.borrow().renewed() {
                 Some(at) if at.elapsed() > longest => {
                     Err("the lease has run out, and the process has not noticed".to_owned())
                 }
@@ -216,7 +217,7 @@ impl Election {
         );
         let candidacy = Candidacy {
             stand: CancellationToken::new(),
-            leads,
+            leader,
         };
         let stop = CancellationToken::new();
         let (begin, end) = (candidacy.stand.clone(), stop.clone());

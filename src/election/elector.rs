@@ -31,6 +31,31 @@ pub(super) struct Timing {
     pub(super) request_timeout: Duration,
 }
 
+/// Who leads, as far as is known here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Leader {
+    #[default]
+    Unknown,
+    /// This process, which sent the last renewal then.
+    We(Instant),
+    /// The one with this identity.
+    Other(String),
+}
+
+impl Leader {
+    /// When the lease was last renewed, if this process leads.
+    pub(crate) fn renewed(&self) -> Option<Instant> {
+        match self {
+            Self::We(renewed) => Some(*renewed),
+            Self::Unknown | Self::Other(_) => None,
+        }
+    }
+
+    pub(crate) fn is_we(&self) -> bool {
+        self.renewed().is_some()
+    }
+}
+
 /// The lease is not, or may soon not be, ours any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lost(pub(super) String);
@@ -62,14 +87,12 @@ pub(super) struct Elector<L> {
     pub(super) timing: Timing,
     pub(super) fence: Fence,
     pub(super) metrics: ElectionMetrics,
-    /// Since when the lease is known to be ours, renewed at each renewal. The others see here that we lead.
-    pub(super) leads: watch::Sender<Option<Instant>>,
+    /// Where others see who leads.
+    pub(super) leader: watch::Sender<Leader>,
     /// When the last try began.
     tried: Instant,
     /// Whether a write that would make the lease ours had no answer.
     unanswered: bool,
-    /// The other holder that was told of last.
-    told: Option<String>,
     failing: bool,
 }
 
@@ -80,7 +103,7 @@ impl<L: Leases> Elector<L> {
         timing: Timing,
         fence: Fence,
         metrics: ElectionMetrics,
-        leads: watch::Sender<Option<Instant>>,
+        leader: watch::Sender<Leader>,
     ) -> Self {
         Self {
             leases,
@@ -88,10 +111,9 @@ impl<L: Leases> Elector<L> {
             timing,
             fence,
             metrics,
-            leads,
+            leader,
             tried: Instant::now(),
             unanswered: false,
-            told: None,
             failing: false,
         }
     }
@@ -120,7 +142,7 @@ impl<L: Leases> Elector<L> {
         if held.is_err() {
             self.fence.close();
         }
-        self.leads.send_replace(None);
+        self.leader.send_replace(Leader::Unknown);
         self.metrics.leads(false);
         info!(identity = self.state.identity(), "Stopped leading");
         self.announce("stopped leading");
@@ -231,7 +253,7 @@ impl<L: Leases> Elector<L> {
         match self.state.written(written?, sent) {
             Some(until) => {
                 self.fence.allow_until(until);
-                self.leads.send_replace(Some(sent));
+                self.leader.send_replace(Leader::We(sent));
                 self.metrics.leads(true);
                 Ok(Outcome::Held)
             }
@@ -292,10 +314,14 @@ impl<L: Leases> Elector<L> {
         if std::mem::take(&mut self.failing) {
             info!("The lease can be read and written again");
         }
-        let holder = self.state.lease().map(|lease| lease.holder().to_owned());
-        if *outcome == Outcome::Waiting && holder != self.told {
-            info!(leader = holder, "Another process leads");
-            self.told = holder;
+        if *outcome == Outcome::Waiting
+            && let Some(lease) = self.state.lease()
+        {
+            let other = Leader::Other(lease.holder().to_owned());
+            let before = self.leader.send_replace(other.clone());
+            if before != other {
+                info!(leader = lease.holder(), "Another process leads");
+            }
         }
     }
 }

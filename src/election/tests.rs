@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::{
     api::{Failure, Leases},
-    elector::Lost,
+    elector::{Leader, Lost},
     lease::Lease,
     metrics::ElectionMetrics,
     *,
@@ -148,7 +148,7 @@ impl Leases for Client {
 /// A replica with client-go's default times.
 struct Replica {
     fence: Fence,
-    leads: watch::Receiver<Option<Instant>>,
+    leader: watch::Receiver<Leader>,
     stop: CancellationToken,
     task: JoinHandle<Result<(), Lost>>,
     metrics: ElectionMetrics,
@@ -156,7 +156,7 @@ struct Replica {
 
 impl Replica {
     fn start(store: &Store, name: &'static str) -> Self {
-        let (sender, leads) = watch::channel(None);
+        let (sender, leader) = watch::channel(Leader::default());
         let (fence, stop) = (Fence::standby(), CancellationToken::new());
         let terms = Terms {
             identity: name.to_owned(),
@@ -176,7 +176,7 @@ impl Replica {
         let elector = Elector::new(client, state, timing, fence.clone(), metrics.clone(), sender);
         Self {
             fence,
-            leads,
+            leader,
             task: tokio::spawn(elector.run(stop.clone())),
             stop,
             metrics,
@@ -190,7 +190,7 @@ impl Replica {
     }
 
     async fn leads(&mut self) {
-        self.leads.wait_for(Option::is_some).await.unwrap();
+        self.leader.wait_for(Leader::is_we).await.unwrap();
     }
 
     /// As the process does it.
@@ -263,7 +263,7 @@ async fn a_leader_that_can_not_renew_stops_writing_ten_seconds_after_its_last_re
         let replica = Replica::started(&store, "a").await;
         let mut second = Replica::start(&store, "b");
         sleep(30 * SECOND).await;
-        let renewed = replica.leads.borrow().unwrap();
+        let renewed = replica.leader.borrow().renewed().unwrap();
         store.fault("a", fault);
         replica.fence.closed().await;
         let closed = Instant::now();
@@ -389,7 +389,7 @@ async fn a_standby_ends_at_once_and_gives_up_what_it_may_have_acquired() {
         sleep(Duration::from_millis(1)).await;
     }
     store.fault("c", Fault::None);
-    assert!(standby.leads.borrow().is_none());
+    assert!(!standby.leader.borrow().is_we());
     standby.end().await.unwrap();
     assert_eq!(store.holder(), "");
 }

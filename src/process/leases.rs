@@ -10,7 +10,7 @@ use super::{
 use crate::{
     app::{self, Clients, Term},
     controllers::{route, service},
-    election::{self, Candidacy, Contest, Election, Elections, Purpose},
+    election::{self, Candidacy, Contest, Election, Elections, Leader, Purpose},
     events::EventMetrics,
     options::{Config, Controllers, ElectionConfig},
     server::{Checks, Metrics, Status, status::Leadership},
@@ -169,14 +169,20 @@ type Shown<'a> = (Option<String>, &'a Candidacy);
 fn show(status: &Status, main: Shown<'_>, migration: Option<Shown<'_>>, dry_run: bool) {
     let source = |(lease, candidacy): Shown<'_>| {
         let candidacy = candidacy.clone();
-        move || Leadership {
-            lease: lease.clone(),
-            leads: !dry_run && candidacy.renewed().is_some(),
-            dry_run,
-            renewed_seconds_ago: lease
-                .as_ref()
-                .and_then(|_| Some(candidacy.renewed()?.elapsed().as_secs())),
-            migration: None,
+        move || {
+            let leader = candidacy.leader();
+            let renewed = leader.renewed().filter(|_| lease.is_some());
+            Leadership {
+                lease: lease.clone(),
+                leads: !dry_run && leader.is_we(),
+                dry_run,
+                renewed_seconds_ago: renewed.map(|renewed| renewed.elapsed().as_secs()),
+                leader: match leader {
+                    Leader::Other(identity) => Some(identity),
+                    Leader::Unknown | Leader::We(_) => None,
+                },
+                migration: None,
+            }
         }
     };
     let (main, migration) = (source(main), migration.map(source));

@@ -71,6 +71,9 @@ pub(crate) struct Leadership {
     /// How long ago the lease was renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) renewed_seconds_ago: Option<u64>,
+    /// The identity of the replica that leads, if it is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) leader: Option<String>,
     /// The lease of a leader migration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) migration: Option<Box<Leadership>>,

@@ -93,11 +93,15 @@ fn lease(page: &mut String, leadership: &Leadership) -> fmt::Result {
             }
             page.write_str(".</p>\n")
         }
-        (Some(lease), false) => writeln!(
-            page,
-            "<p><b>Stands by</b>: another replica holds the lease {}.</p>",
-            Text(lease)
-        ),
+        (Some(lease), false) => {
+            write!(page, "<p><b>Stands by</b>")?;
+            match leadership.leader.as_deref() {
+                Some("") => write!(page, ": nobody holds")?,
+                Some(leader) => write!(page, ": {} holds", Text(leader))?,
+                None => write!(page, ", and has not seen yet who holds")?,
+            }
+            writeln!(page, " the lease {}.</p>", Text(lease))
+        }
     }
 }
 

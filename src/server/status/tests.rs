@@ -52,7 +52,12 @@ async fn sample() -> (Status, Checks, Metrics, Gate) {
         leads: true,
         dry_run: false,
         renewed_seconds_ago: Some(2),
-        migration: None,
+        migration: Some(Box::new(Leadership {
+            lease: Some("kube-system/cloud-provider-extraction-migration".to_owned()),
+            leader: Some("control-plane-2_<6f1c>".to_owned()),
+            ..Leadership::default()
+        })),
+        ..Leadership::default()
     });
     let node = |name: &str, state| NodeRow {
         name: name.to_owned(),
