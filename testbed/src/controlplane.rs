@@ -4,6 +4,7 @@
 
 mod audit;
 mod build;
+mod expired;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -246,6 +247,14 @@ impl ControlPlane {
         let admin = fs::read_to_string(self.kubeconfig())?;
         fs::write(&path, with_token(&admin, namespace, name, &token)?)?;
         Ok(path)
+    }
+
+    /// A token of a ServiceAccount as it is an hour after its time: signed by the cluster, and expired.
+    ///
+    /// # Errors
+    /// When this is no token, or the cluster's key cannot be used.
+    pub fn expired(&self, token: &str) -> Result<String> {
+        expired::token(&self.dir.join("pki/service-account.key"), token)
     }
 }
 

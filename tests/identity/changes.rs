@@ -5,12 +5,10 @@ use serde_json::json;
 use crate::stage::{LIMIT, Stage};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_is_not_accepted_is_told_and_the_next_one_is_taken_over() {
+async fn an_expired_token_is_told_and_the_next_one_is_taken_over() {
     let stage = Stage::set().await;
     let trusted = stage.trusted();
-    // Well formed, and nobody's.
-    let (head, _) = stage.token.rsplit_once('.').unwrap();
-    let stale = format!("{head}.c3RhbGU");
+    let stale = stage.control_plane.expired(&stage.token).unwrap();
     stage.write("token", &stale);
     stage.kubeconfig(&trusted, &json!({"tokenFile": "token"}));
     let mut ccm = stage.launch(&[]);

@@ -41,6 +41,9 @@ async fn who_may_read_metrics_is_served_and_nobody_else() {
     assert!(body.contains("system:anonymous"), "{body}");
     let (code, body) = ccm.get_as("nonsense", "/metrics").await.unwrap();
     assert_eq!(code, 401, "{body}");
+    let expired = stage.control_plane.expired(&scraper).unwrap();
+    let (code, body) = ccm.get_as(&expired, "/metrics").await.unwrap();
+    assert_eq!(code, 401, "{body}");
     // Whoever shows nonsense may still see what everybody may.
     assert_eq!(ccm.get_as("nonsense", "/livez").await.unwrap().0, 200);
 
