@@ -87,17 +87,35 @@ pub(super) async fn create_services(api: &Api<Service>, names: &[String], ports:
             "metadata": {"name": name},
             "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": ports},
         }))?;
-        api.create(&PostParams::default(), &service).await?;
-        Ok(())
+        let create = async || match api.create(&PostParams::default(), &service).await {
+            // It was made, and the connection broke before the answer came.
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+            result => result.map(drop),
+        };
+        patiently(create).await
     });
     made.buffer_unordered(PARALLEL).try_collect().await
+}
+
+/// Repeats a request whose connection broke: an API server that has much to do closes some.
+async fn patiently<T>(request: impl AsyncFn() -> kube::Result<T>) -> Result<T> {
+    for _ in 0..10 {
+        match request().await {
+            Ok(answer) => return Ok(answer),
+            Err(error @ kube::Error::Api(_)) => return Err(error.into()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(500)).await,
+        }
+    }
+    Ok(request().await?)
 }
 
 /// Waits until so many Services have an address, and no others are there.
 pub(super) async fn served(api: &Api<Service>, count: usize, limit: Duration) -> Result<()> {
     let began = Instant::now();
     while began.elapsed() < limit {
-        let all = api.list(&ListParams::default()).await?.items;
+        let all = patiently(async || api.list(&ListParams::default()).await)
+            .await?
+            .items;
         let ours = all.iter().filter(|service| {
             service
                 .spec
