@@ -36,12 +36,13 @@ use self::{
     catalogue::{Interface, Service},
     identity::Credentials,
     keystone::{Keystone, Token},
+    listing::PageSizes,
     metrics::RequestMetrics,
 };
 use crate::{config::Quotas, view::Generation};
 
 /// A page of a thousand servers has some three megabytes; a server with much metadata ten times that.
-const BODY_MAX: usize = 64 << 20;
+const BODY_MAX: usize = if cfg!(test) { 4 << 20 } else { 64 << 20 };
 /// What is read of a refusal.
 const FAULT_MAX: usize = 1 << 20;
 
@@ -115,6 +116,7 @@ pub(crate) struct Api {
     requests: RequestMetrics,
     region: Option<String>,
     interface: Interface,
+    page_sizes: PageSizes,
 }
 
 impl fmt::Debug for Api {
@@ -187,6 +189,7 @@ impl Api {
             requests: gates.requests.clone(),
             region,
             interface,
+            page_sizes: PageSizes::default(),
         })
     }
 

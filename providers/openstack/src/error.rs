@@ -70,10 +70,18 @@ impl Failure {
                 .with_outcome(Outcome::Unknown)
                 .with_source(error)
             }
-            Self::TooLarge(_) => Error::new(ErrorKind::Unexpected, format!("{method} {path}: {self}"))
-                .with_outcome(Outcome::Unknown),
+            Self::TooLarge(_) => Error::new(ErrorKind::Unexpected, format!("{method} {path}"))
+                .with_outcome(Outcome::Unknown)
+                .with_source(self),
         }
     }
+}
+
+/// Whether the answer was larger than what is read of one.
+pub(crate) fn is_too_large(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let failure = source.and_then(|source| source.downcast_ref::<Failure>());
+    matches!(failure, Some(Failure::TooLarge(_)))
 }
 
 fn transport(method: &Method, path: &str, error: reqwest::Error) -> Error {

@@ -14,7 +14,7 @@
 //! | [`pace`] | when to look whether Octavia is done |
 //! | [`reads`] | shared listings of the project's load balancers and what belongs to them |
 //! | [`writes`] | one function for each change of Octavia and Neutron |
-//! | [`records`], [`bodies`] | what is received and what is sent |
+//! | [`records`], [`bodies`], [`id`] | what is received and what is sent |
 //! | [`features`] | what a version of Octavia and a provider can |
 //! | [`annotations`] | what Services ask for beyond their fields |
 //! | [`names`] | names, tags and descriptions, and the cluster's name in them |
@@ -30,6 +30,7 @@ pub(crate) mod discover;
 pub(crate) mod features;
 pub(crate) mod fold;
 pub(crate) mod holders;
+pub(crate) mod id;
 pub(crate) mod ingress;
 pub(crate) mod key;
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! Listings as Neutron and Octavia give them: `{"<things>": [...], "<things>_links": [...]}`, the next page by the id of
 //! the last thing.
 
-use std::{fmt, marker::PhantomData};
+use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc};
 
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
     client::{Page, Pages},
 };
+use parking_lot::Mutex;
 use serde::{
     Deserialize, Deserializer,
     de::{self, DeserializeOwned, IgnoredAny, MapAccess, Visitor},
@@ -14,9 +15,30 @@ use serde::{
 use tracing::debug;
 
 use super::{Api, Get, Op, catalogue::Service};
+use crate::error::is_too_large;
 
 /// Things on a page, the most that the services give by default.
-const LIMIT: &str = "1000";
+const PAGE_SIZE: usize = 1000;
+/// How much shorter the pages get if one is too large to be read: a pool shows the id of each of its members, so that a
+/// thousand of them may have more than any answer should.
+const SHORTER: usize = 8;
+
+/// How many things of a kind a page may have, where that is not [`PAGE_SIZE`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PageSizes(Arc<Mutex<HashMap<&'static str, usize>>>);
+
+impl PageSizes {
+    fn of<T: Resource>(&self) -> usize {
+        self.0.lock().get(T::MANY).copied().unwrap_or(PAGE_SIZE)
+    }
+
+    /// A page of so many was too large. False: there are no smaller ones.
+    fn shorten<T: Resource>(&self, size: usize) -> bool {
+        let shorter = (size / SHORTER).max(1);
+        self.0.lock().insert(T::MANY, shorter);
+        shorter < size
+    }
+}
 
 /// A thing that a service keeps.
 pub(crate) trait Resource: DeserializeOwned + Send + Sync + 'static {
@@ -160,12 +182,19 @@ impl Api {
             let mut pages = Pages::new(None);
             loop {
                 let fetched = pages.fetched();
+                let size = self.page_sizes.of::<T>();
                 match pages
-                    .next(|marker| self.page(path, query, marker, priority))
+                    .next(|marker| self.page(path, query, (marker, size), priority))
                     .await
                 {
                     Ok(Some(page)) => things.extend(page),
                     Ok(None) => return Ok(things),
+                    Err(error) if is_too_large(&error) && self.page_sizes.shorten::<T>(size) => {
+                        debug!(
+                            things = T::MANY,
+                            size, "A page is too large, asking for shorter ones"
+                        );
+                    }
                     // The thing whose id was the marker is gone.
                     Err(error)
                         if matches!(error.kind(), ErrorKind::Unexpected | ErrorKind::NotFound)
@@ -190,11 +219,12 @@ impl Api {
         &self,
         path: &[&str],
         query: &[(&'static str, &str)],
-        marker: Option<String>,
+        (marker, size): (Option<String>, usize),
         priority: Priority,
     ) -> Result<Page<T, String>> {
         let mut all = query.to_vec();
-        all.push(("limit", LIMIT));
+        let size = size.to_string();
+        all.push(("limit", &size));
         all.extend(marker.as_deref().map(|marker| ("marker", marker)));
         let get = Get {
             op: T::LIST,

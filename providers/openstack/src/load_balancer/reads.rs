@@ -303,7 +303,8 @@ impl Reads {
         let path = ["lbaas", "pools", pool, "members"];
         let began = Instant::now();
         let members: Vec<Member> = self.api.list_at(&path, &[], priority).await?;
-        Ok(self.members.read(pool, members, began))
+        self.members.read(pool, &members, began);
+        Ok(members.into())
     }
 
     /// The floating addresses of the project. `port`: the one that matters to the asker.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::id::Id;
 use crate::{client::listing::resources, instances::records::nullable};
 
 /// A load balancer.
@@ -60,8 +61,8 @@ pub(crate) struct Vip {
 
 /// One thing in the record of another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
-pub(crate) struct Ref {
-    pub(crate) id: String,
+pub(crate) struct Ref<I = String> {
+    pub(crate) id: I,
 }
 
 /// How far Octavia is with a thing.
@@ -188,7 +189,7 @@ pub(crate) struct Pool {
     #[serde(deserialize_with = "nullable")]
     pub(crate) listeners: Vec<Ref>,
     #[serde(deserialize_with = "nullable")]
-    pub(crate) members: Vec<Ref>,
+    pub(crate) members: Box<[Ref<Id>]>,
     #[serde(deserialize_with = "nullable")]
     pub(crate) provisioning_status: Provisioning,
     #[serde(deserialize_with = "nullable")]

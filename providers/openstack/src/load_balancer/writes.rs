@@ -84,7 +84,7 @@ impl<'a> Writes<'a> {
                 let pools: Vec<_> = pools
                     .into_iter()
                     .map(|(pool, members)| {
-                        self.reads.members.read(&pool.id, members, Instant::now());
+                        self.reads.members.read(&pool.id, &members, Instant::now());
                         pool
                     })
                     .collect();

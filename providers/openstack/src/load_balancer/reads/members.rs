@@ -7,36 +7,143 @@
 //! says nothing about it.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::load_balancer::records::{Member, Pool};
+use crate::load_balancer::{
+    id::Id,
+    records::{Member, Pool, Provisioning},
+};
 
 /// What is known of the members of pools.
 #[derive(Debug, Default)]
-pub(crate) struct Members(Mutex<HashMap<String, Known>>);
+pub(crate) struct Members(Mutex<Store>);
 
-#[derive(Clone, Debug, Default)]
+/// With a thousand nodes behind a thousand ports this is a million members: each is kept as small as it can be.
+#[derive(Debug, Default)]
+struct Store {
+    pools: HashMap<String, Known>,
+    /// What members of different pools have in common.
+    hosts: HashSet<Arc<Host>>,
+    /// How many hosts there may be before those that nobody has any more are dropped.
+    room: usize,
+}
+
+/// What is the same for all members that are one node.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Host {
+    name: String,
+    address: String,
+    subnet_id: String,
+    monitor_address: Option<String>,
+}
+
+/// A member.
+#[derive(Clone, Debug)]
+struct Kept {
+    /// Empty: it was sent and not seen since.
+    id: Id,
+    host: Arc<Host>,
+    weight: Option<i64>,
+    protocol_port: u16,
+    monitor_port: Option<u16>,
+    backup: Option<bool>,
+    admin_state_up: Option<bool>,
+    provisioning_status: Provisioning,
+}
+
+impl Kept {
+    fn identity(&self) -> (&str, u16) {
+        (&self.host.address, self.protocol_port)
+    }
+
+    fn member(&self) -> Member {
+        Member {
+            id: self.id.to_string(),
+            name: self.host.name.clone(),
+            address: self.host.address.clone(),
+            protocol_port: self.protocol_port,
+            subnet_id: self.host.subnet_id.clone(),
+            monitor_port: self.monitor_port,
+            monitor_address: self.host.monitor_address.clone(),
+            weight: self.weight,
+            backup: self.backup,
+            admin_state_up: self.admin_state_up,
+            provisioning_status: self.provisioning_status.clone(),
+        }
+    }
+}
+
+impl Store {
+    fn keep(&mut self, member: Member) -> Kept {
+        let host = Host {
+            name: member.name,
+            address: member.address,
+            subnet_id: member.subnet_id,
+            monitor_address: member.monitor_address,
+        };
+        let host = match self.hosts.get(&host) {
+            Some(host) => Arc::clone(host),
+            None => self.add(host),
+        };
+        Kept {
+            id: Id::from(member.id.as_str()),
+            host,
+            weight: member.weight,
+            protocol_port: member.protocol_port,
+            monitor_port: member.monitor_port,
+            backup: member.backup,
+            admin_state_up: member.admin_state_up,
+            provisioning_status: member.provisioning_status,
+        }
+    }
+
+    fn add(&mut self, host: Host) -> Arc<Host> {
+        if self.hosts.len() >= self.room {
+            self.hosts.retain(|host| Arc::strong_count(host) > 1);
+            self.room = (2 * self.hosts.len()).max(64);
+        }
+        let host = Arc::new(host);
+        self.hosts.insert(Arc::clone(&host));
+        host
+    }
+
+    fn keep_all(&mut self, members: impl IntoIterator<Item = Member>) -> Vec<Kept> {
+        let mut kept: Vec<_> = members.into_iter().map(|member| self.keep(member)).collect();
+        kept.shrink_to_fit();
+        kept
+    }
+}
+
+#[derive(Debug, Default)]
 struct Known {
     /// Those with an id were seen, those without were sent.
-    members: Vec<Member>,
+    members: Vec<Kept>,
     /// The ids that belong to the members without one, once they were seen in a listing.
-    unnamed: BTreeSet<String>,
+    unnamed: BTreeSet<Id>,
     /// As of when this is so: when the pool was read, or when we changed it.
     since: Option<Instant>,
 }
 
 impl Known {
-    fn ids(&self) -> BTreeSet<&str> {
+    fn since(since: Instant, members: Vec<Kept>) -> Self {
+        Self {
+            members,
+            since: Some(since),
+            unnamed: BTreeSet::new(),
+        }
+    }
+
+    fn ids(&self) -> BTreeSet<&Id> {
         self.members
             .iter()
-            .map(|member| member.id.as_str())
+            .map(|member| &member.id)
             .filter(|id| !id.is_empty())
-            .chain(self.unnamed.iter().map(String::as_str))
+            .chain(&self.unnamed)
             .collect()
     }
 
@@ -46,24 +153,28 @@ impl Known {
     }
 
     /// Takes over the ids of a listing. False: they can not be those of the members that we know.
-    fn follow(&mut self, listed: &BTreeSet<&str>) -> bool {
+    fn follow(&mut self, listed: &BTreeSet<&Id>) -> bool {
         // Somebody may have deleted one of those whose ids we do not know apart.
-        if !self.unnamed.iter().all(|id| listed.contains(id.as_str())) {
+        if !self.unnamed.iter().all(|id| listed.contains(id)) {
             return false;
         }
         let known = self.ids();
-        let new: Vec<String> = listed
+        let new: Vec<Id> = listed
             .iter()
             .filter(|id| !known.contains(*id))
-            .map(|id| (*id).to_owned())
+            .map(|id| (*id).clone())
             .collect();
         if self.unnamed.len() + new.len() != self.sent() {
             return false;
         }
         self.members
-            .retain(|member| member.id.is_empty() || listed.contains(member.id.as_str()));
+            .retain(|member| member.id.is_empty() || listed.contains(&member.id));
         self.unnamed.extend(new);
         true
+    }
+
+    fn all(&self) -> Arc<[Member]> {
+        self.members.iter().map(Kept::member).collect()
     }
 }
 
@@ -71,90 +182,82 @@ impl Members {
     /// The members of a pool as it was listed, if they are known without asking. `as_of`: when the pool had the ids that
     /// it shows; `None` for now.
     pub(super) fn of(&self, pool: &Pool, as_of: Option<Instant>) -> Option<Arc<[Member]>> {
-        let listed: BTreeSet<&str> = pool.members.iter().map(|member| member.id.as_str()).collect();
-        let mut pools = self.0.lock();
-        if listed.is_empty() && !pools.contains_key(&pool.id) {
+        let listed: BTreeSet<&Id> = pool.members.iter().map(|member| &member.id).collect();
+        let mut store = self.0.lock();
+        if listed.is_empty() && !store.pools.contains_key(&pool.id) {
             let nothing = Known {
                 since: as_of,
                 ..Known::default()
             };
-            pools.insert(pool.id.clone(), nothing);
+            store.pools.insert(pool.id.clone(), nothing);
             return Some(Arc::default());
         }
-        let known = pools.get_mut(&pool.id)?;
+        let known = store.pools.get_mut(&pool.id)?;
         let is_older = as_of.is_some_and(|as_of| known.since.is_some_and(|since| as_of < since));
         if is_older || known.follow(&listed) {
-            Some(known.members.as_slice().into())
+            Some(known.all())
         } else {
-            pools.remove(&pool.id);
+            store.pools.remove(&pool.id);
             None
         }
     }
 
     /// These are the members of the pool: they were just read, by a request that began then.
-    pub(crate) fn read(&self, pool: &str, members: Vec<Member>, began: Instant) -> Arc<[Member]> {
-        let shared: Arc<[Member]> = members.as_slice().into();
-        let known = Known {
-            members,
-            since: Some(began),
-            ..Known::default()
-        };
-        self.0.lock().insert(pool.to_owned(), known);
-        shared
+    pub(crate) fn read(&self, pool: &str, members: &[Member], began: Instant) {
+        let mut store = self.0.lock();
+        let kept = store.keep_all(members.iter().cloned());
+        store.pools.insert(pool.to_owned(), Known::since(began, kept));
     }
 
     /// The pool now has these members, and no others: we made it, or sent the whole list. Those that were there before
     /// keep their ids. False: they are not known apart.
     pub(crate) fn replaced(&self, pool: &str, members: Vec<Member>) -> bool {
-        let mut pools = self.0.lock();
-        let before = pools.remove(pool).unwrap_or_default();
-        let members: Vec<Member> = members
-            .into_iter()
-            .map(|member| {
-                let same = before
-                    .members
-                    .iter()
-                    .find(|before| before.identity() == member.identity());
-                Member {
-                    id: same.map(|same| same.id.clone()).unwrap_or_default(),
-                    ..member
-                }
-            })
+        let mut store = self.0.lock();
+        let before = store.pools.remove(pool).unwrap_or_default();
+        let mut kept = store.keep_all(members);
+        let ids: HashMap<_, _> = before
+            .members
+            .iter()
+            .map(|member| (member.identity(), &member.id))
             .collect();
+        for member in &mut kept {
+            let same = ids.get(&member.identity());
+            member.id = same.map(|id| (*id).clone()).unwrap_or_default();
+        }
         // Which of the ids without a member are still there is not known: they are not taken for anybody's.
-        let known = Known {
-            members,
-            since: Some(Instant::now()),
-            ..Known::default()
-        };
         let ambiguous = !before.unnamed.is_empty();
         if !ambiguous {
-            pools.insert(pool.to_owned(), known);
+            let known = Known::since(Instant::now(), kept);
+            store.pools.insert(pool.to_owned(), known);
         }
         !ambiguous
     }
 
     /// The pool has these members beside those that it had. False: those are not known.
     pub(crate) fn added(&self, pool: &str, members: impl IntoIterator<Item = Member>) -> bool {
-        let mut pools = self.0.lock();
-        let Some(known) = pools.get_mut(pool) else {
+        let mut store = self.0.lock();
+        if !store.pools.contains_key(pool) {
+            return false;
+        }
+        let added = store.keep_all(members);
+        let Some(known) = store.pools.get_mut(pool) else {
             return false;
         };
         known.since = Some(Instant::now());
-        for member in members {
+        for member in added {
             match known
                 .members
                 .iter_mut()
                 .find(|before| before.identity() == member.identity())
             {
                 Some(before) => {
-                    *before = Member {
+                    *before = Kept {
                         id: std::mem::take(&mut before.id),
                         ..member
                     };
                 }
-                None => known.members.push(Member {
-                    id: String::new(),
+                None => known.members.push(Kept {
+                    id: Id::default(),
                     ..member
                 }),
             }
@@ -164,16 +267,16 @@ impl Members {
 
     /// The pool no longer has the member with this id. False: which others it has is not known.
     pub(crate) fn removed(&self, pool: &str, id: &str) -> bool {
-        let mut pools = self.0.lock();
-        let Some(known) = pools.get_mut(pool) else {
+        let mut store = self.0.lock();
+        let Some(known) = store.pools.get_mut(pool) else {
             return false;
         };
-        let before = known.members.len();
+        let (before, id) = (known.members.len(), Id::from(id));
         known.members.retain(|member| member.id != id);
         known.since = Some(Instant::now());
         if known.members.len() == before && known.sent() > 0 {
             // It may be one of those that are not known apart.
-            pools.remove(pool);
+            store.pools.remove(pool);
             return false;
         }
         true
@@ -181,7 +284,7 @@ impl Members {
 
     /// Nothing is known of the pool's members any more: a write's answer was lost, or the pool is gone.
     pub(crate) fn forget(&self, pool: &str) {
-        self.0.lock().remove(pool);
+        self.0.lock().pools.remove(pool);
     }
 }
 
@@ -220,11 +323,8 @@ mod tests {
 
     fn two() -> Members {
         let members = Members::default();
-        members.read(
-            "p",
-            vec![member("a", "10.0.0.1"), member("b", "10.0.0.2")],
-            Instant::now(),
-        );
+        let both = [member("a", "10.0.0.1"), member("b", "10.0.0.2")];
+        members.read("p", &both, Instant::now());
         members
     }
 
@@ -324,5 +424,20 @@ mod tests {
         members.removed("p", "a");
         let old = members.of(&listed(&["a", "b"]), Some(before)).unwrap();
         assert_eq!(old.len(), 1);
+    }
+
+    #[test]
+    fn a_member_is_small_and_nodes_that_are_gone_are_dropped() {
+        assert!(size_of::<Kept>() <= 72, "{}", size_of::<Kept>());
+        let members = Members::default();
+        for node in 0..1000 {
+            let address = format!("10.0.{}.{}", node / 250, node % 250);
+            for pool in ["p", "q"] {
+                members.read(pool, &[member("a", &address)], Instant::now());
+            }
+        }
+        assert!(members.0.lock().hosts.len() <= 64);
+        let all = members.of(&listed(&["a"]), None).unwrap();
+        assert_eq!(all[0], member("a", "10.0.3.249"));
     }
 }

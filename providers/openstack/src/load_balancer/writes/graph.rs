@@ -1,7 +1,7 @@
 //! The answer to the creation of a load balancer: it and everything below it.
 
-use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde::{Deserialize, Deserializer, de};
+use serde_json::value::RawValue;
 
 use super::Below;
 use crate::load_balancer::records::{Listener, LoadBalancer, Member, Monitor, Pool, Ref};
@@ -23,68 +23,79 @@ pub(super) struct NewChildren {
     pub(super) monitors: Vec<Monitor>,
 }
 
+#[derive(Deserialize)]
+struct Children<'a> {
+    listeners: Vec<Listener>,
+    #[serde(borrow)]
+    pools: Vec<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct PoolChildren {
+    members: Vec<Member>,
+    healthmonitor: Option<Monitor>,
+}
+
+/// The answer is read layer by layer, and what is below a layer stays as it was written until then: with a thousand nodes
+/// it is the largest answer there is, too large for a tree of it.
 impl<'de> Deserialize<'de> for Graph {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Document {
-            loadbalancer: Value,
+            loadbalancer: Box<RawValue>,
         }
         let Document { loadbalancer } = Document::deserialize(deserializer)?;
-        let balancer = LoadBalancer::deserialize(&loadbalancer).map_err(serde::de::Error::custom)?;
-        let children = children(&balancer, &loadbalancer);
+        let written = loadbalancer.get();
+        let balancer: LoadBalancer = serde_json::from_str(written).map_err(de::Error::custom)?;
+        let children = children(&balancer, written);
         Ok(Self { balancer, children })
     }
 }
 
-fn children(balancer: &LoadBalancer, document: &Value) -> Option<NewChildren> {
-    let mut children = NewChildren::default();
+fn children(balancer: &LoadBalancer, written: &str) -> Option<NewChildren> {
     let owner = vec![Ref {
         id: balancer.id.clone(),
     }];
-    for mut listener in parts::<Listener>(document, "listeners")? {
+    let mut below: Children<'_> = serde_json::from_str(written).ok()?;
+    for listener in &mut below.listeners {
         // Octavia may show no more than its id.
         if listener.protocol.is_empty() {
             return None;
         }
         listener.loadbalancers.clone_from(&owner);
         listener.settle();
-        children.listeners.push(listener);
     }
-    for document in document.get("pools")?.as_array()? {
-        let mut pool = Pool::deserialize(document).ok()?;
-        let members = parts::<Member>(document, "members")?;
+    let (mut pools, mut monitors) = (Vec::new(), Vec::new());
+    for written in below.pools {
+        let mut pool: Pool = serde_json::from_str(written.get()).ok()?;
+        let PoolChildren {
+            members,
+            healthmonitor,
+        } = serde_json::from_str(written.get()).ok()?;
         if pool.protocol.is_empty() || members.iter().any(|member| member.address.is_empty()) {
             return None;
         }
         pool.loadbalancers.clone_from(&owner);
         pool.settle();
-        match document.get("healthmonitor") {
-            None | Some(Value::Null) => {}
-            Some(monitor) => {
-                let mut monitor = Monitor::deserialize(monitor).ok()?;
-                monitor.pools = vec![Ref { id: pool.id.clone() }];
-                monitor.settle();
-                pool.healthmonitor_id.clone_from(&monitor.id);
-                children.monitors.push(monitor);
-            }
+        if let Some(mut monitor) = healthmonitor {
+            monitor.pools = vec![Ref { id: pool.id.clone() }];
+            monitor.settle();
+            pool.healthmonitor_id.clone_from(&monitor.id);
+            monitors.push(monitor);
         }
-        children.pools.push((pool, members));
+        pools.push((pool, members));
     }
-    Some(children)
-}
-
-fn parts<T: DeserializeOwned>(document: &Value, key: &str) -> Option<Vec<T>> {
-    let parts = document.get(key)?.as_array()?;
-    parts
-        .iter()
-        .map(|part| serde_json::from_value(part.clone()).ok())
-        .collect()
+    Some(NewChildren {
+        listeners: below.listeners,
+        pools,
+        monitors,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -95,7 +106,7 @@ mod tests {
             for (key, value) in below.as_object().unwrap() {
                 balancer[key] = value.clone();
             }
-            serde_json::from_value(json!({"loadbalancer": balancer})).unwrap()
+            serde_json::from_str(&json!({"loadbalancer": balancer}).to_string()).unwrap()
         };
         let full = read(json!({
             "listeners": [{"id": "l", "protocol": "TCP", "protocol_port": 80, "default_pool_id": "p"}],
@@ -115,8 +126,8 @@ mod tests {
         );
         let (pool, members) = &children.pools[0];
         assert_eq!(
-            (pool.healthmonitor_id.as_str(), pool.members[0].id.as_str()),
-            ("h", "m")
+            (pool.healthmonitor_id.as_str(), pool.members[0].id.to_string()),
+            ("h", "m".to_owned())
         );
         assert_eq!(members[0].identity(), ("10.0.0.1", 30000));
         assert_eq!(children.monitors[0].pools, [Ref { id: "p".into() }]);

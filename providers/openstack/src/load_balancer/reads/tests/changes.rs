@@ -306,7 +306,7 @@ async fn a_quota_that_is_reached_is_told_from_a_right_that_is_missing() {
 /// The pools without the ids of their members, which are in no answer to a write.
 pub(super) fn fields(pools: &[Arc<Pool>]) -> BTreeMap<String, Pool> {
     let pools = pools.iter().map(|pool| Pool {
-        members: Vec::new(),
+        members: Box::default(),
         ..(**pool).clone()
     });
     pools.map(|pool| (pool.id.clone(), pool)).collect()

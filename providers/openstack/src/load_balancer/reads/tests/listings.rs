@@ -245,3 +245,26 @@ async fn a_failed_listing_is_an_error_and_not_an_empty_one() {
         world.sim.clear_faults();
     }
 }
+
+#[tokio::test]
+async fn a_page_that_is_too_large_is_read_in_parts() {
+    let world = World::new().await;
+    let text = json!({"description": "x".repeat(2 << 20)});
+    let mut ids = Vec::new();
+    for name in ["a", "b", "c"] {
+        let made = world.make(name).await;
+        let pool = world.children(&made.id, lately()).await.pools[0].id.clone();
+        world.sim.patch_object(&pool, text.as_object().unwrap()).unwrap();
+        ids.push(pool);
+    }
+    ids.sort();
+    for requests in [7, 4] {
+        world.calls();
+        let pools: Vec<Pool> = world.reads.api.list(&[], Priority::User).await.unwrap();
+        let mut found: Vec<_> = pools.into_iter().map(|pool| pool.id).collect();
+        found.sort();
+        assert_eq!(found, ids);
+        // A thousand, 125, 15, and then one by one until a page is empty; also the next time.
+        assert_eq!(world.calls(), counts(&[("loadbalancer_pool_list", requests)]));
+    }
+}
