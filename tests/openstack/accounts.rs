@@ -2,18 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use ccm_sim::openstack::{PortSpec, RouterSpec, ServerSpec};
+use ccm_sim::openstack::{PortSpec, ServerSpec};
 use ccm_testbed::{
     controlplane::AuditEntry,
     manifests::{self, USER},
-    nodes::{self, NodeSpec},
+    nodes::NodeSpec,
 };
-use k8s_openapi::api::core::v1::{Service, ServiceAccount};
-use kube::{
-    Api,
-    api::{DeleteParams, PostParams},
-};
-use serde_json::json;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{Api, api::DeleteParams};
 
 use crate::{
     routes::is_available,
@@ -37,13 +33,7 @@ async fn set() -> Scene {
     let text: Vec<_> = objects.iter().map(ToString::to_string).collect();
     std::fs::write(&file, text.join("\n---\n")).unwrap();
     let scene = Scene::set_for(&file).await;
-    let spec = RouterSpec {
-        networks: vec!["private".to_owned()],
-        ..RouterSpec::default()
-    };
-    let router = scene.cloud.create_router(&spec).unwrap();
-    let config = format!("{}\n[Route]\nrouter-id={router}\n", scene.cloud.cloud_conf());
-    scene.stage.write_cloud_config(&config).unwrap();
+    scene.router(vec!["private".to_owned()]);
     scene
 }
 
@@ -90,32 +80,8 @@ async fn each_controller_writes_as_its_own_account_with_the_role_that_every_clus
     }
     scene.event("n-1", "Synced").await;
 
-    let services: Api<Service> = Api::default_namespaced(scene.client.clone());
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]},
-    });
-    let params = PostParams::default();
-    services
-        .create(&params, &serde_json::from_value(service).unwrap())
-        .await
-        .unwrap();
-    scene
-        .eventually("the Service has an address", async || {
-            let ingress = services.get("web").await.ok()?.status?.load_balancer?.ingress?;
-            ingress.first()?.ip.clone()
-        })
-        .await;
-
-    let server = scene.nodes.get("n-2").await.unwrap().spec.unwrap();
-    let id = server.provider_id.unwrap();
-    scene.cloud.delete_server(id.rsplit('/').next().unwrap()).unwrap();
-    nodes::set_ready(&scene.client, "n-2", false).await.unwrap();
-    scene
-        .eventually("the node is gone", async || {
-            scene.nodes.get_opt("n-2").await.ok()?.is_none().then_some(())
-        })
-        .await;
+    scene.serve("web").await;
+    scene.lose("n-2").await;
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
 

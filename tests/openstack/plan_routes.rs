@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use ccm_sim::{
     Action, Fault,
-    openstack::{PortSpec, RouterSpec, ServerSpec},
+    openstack::{PortSpec, ServerSpec},
 };
 use ccm_testbed::nodes::NodeSpec;
 use serde_json::Value;
@@ -26,15 +26,7 @@ struct Roads {
 impl Roads {
     async fn set() -> Self {
         let stage = Rehearsal::set().await;
-        let scene = &stage.scene;
-        let spec = RouterSpec {
-            name: "pods".to_owned(),
-            networks: vec!["private".to_owned()],
-            ..RouterSpec::default()
-        };
-        let router = scene.cloud.create_router(&spec).unwrap();
-        let config = format!("{}\n[Route]\nrouter-id={router}\n", scene.cloud.cloud_conf());
-        scene.stage.write_cloud_config(&config).unwrap();
+        let router = stage.scene.router(vec!["private".to_owned()]);
         Self { stage, router }
     }
 

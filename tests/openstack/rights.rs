@@ -2,20 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use ccm_sim::openstack::RouterSpec;
 use ccm_testbed::{
     controlplane::{self, AuditEntry},
     manifests::{self, USER},
-    nodes::{self, NodeSpec},
+    nodes::NodeSpec,
     proxy::{Action, Proxy, Rule},
 };
-use k8s_openapi::api::{
-    core::v1::Service,
-    rbac::v1::{ClusterRole, ClusterRoleBinding},
-};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams, PostParams},
+    api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -28,7 +24,7 @@ use crate::{
 /// reads the metrics and is answered with this status. Every first patch of a node meets a change by somebody else, so that
 /// the node is read. Returns the program's requests.
 async fn life(scene: &Scene, kubeconfig: &Path, scraped: u16) -> Vec<AuditEntry> {
-    let router = router(scene);
+    let router = scene.router(vec!["private".to_owned()]);
     // The proxy asks as the account, whatever the program says.
     let upstream = controlplane::client(kubeconfig).await.unwrap();
     let proxy = Proxy::start(upstream, scene.stage.folder()).await.unwrap();
@@ -81,40 +77,9 @@ async fn life(scene: &Scene, kubeconfig: &Path, scraped: u16) -> Vec<AuditEntry>
         })
         .await;
 
-    let services: Api<Service> = Api::default_namespaced(scene.client.clone());
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"port": 80}]},
-    });
-    services
-        .create(&PostParams::default(), &serde_json::from_value(service).unwrap())
-        .await
-        .unwrap();
-    let addressed = |service: Service| {
-        let ingress = service.status?.load_balancer?.ingress?;
-        ingress.first()?.ip.clone()
-    };
-    scene
-        .eventually("the Service has an address", async || {
-            services.get("web").await.ok().and_then(addressed)
-        })
-        .await;
-    services.delete("web", &DeleteParams::default()).await.unwrap();
-    scene
-        .eventually("the Service is gone", async || {
-            services.get_opt("web").await.ok()?.is_none().then_some(())
-        })
-        .await;
-
-    let server = scene.nodes.get("n-3").await.unwrap().spec.unwrap();
-    let id = server.provider_id.unwrap();
-    scene.cloud.delete_server(id.rsplit('/').next().unwrap()).unwrap();
-    nodes::set_ready(&scene.client, "n-3", false).await.unwrap();
-    scene
-        .eventually("the node is gone", async || {
-            scene.nodes.get_opt("n-3").await.ok()?.is_none().then_some(())
-        })
-        .await;
+    scene.serve("web").await;
+    scene.end("web").await;
+    scene.lose("n-3").await;
     scene
         .eventually("its route is gone", async || {
             (scene.cloud.router_routes(&router).len() == 2).then_some(())
@@ -130,18 +95,6 @@ async fn life(scene: &Scene, kubeconfig: &Path, scraped: u16) -> Vec<AuditEntry>
     let requests: Vec<_> = log.into_iter().filter(|entry| entry.user == USER).collect();
     assert!(!requests.is_empty());
     requests
-}
-
-/// A router for the routes of Pods, which the config names.
-fn router(scene: &Scene) -> String {
-    let spec = RouterSpec {
-        networks: vec!["private".to_owned()],
-        ..RouterSpec::default()
-    };
-    let router = scene.cloud.create_router(&spec).unwrap();
-    let config = format!("{}\n[Route]\nrouter-id={router}\n", scene.cloud.cloud_conf());
-    scene.stage.write_cloud_config(&config).unwrap();
-    router
 }
 
 /// The token of an account that may read the metrics and nothing else.
@@ -223,7 +176,7 @@ fn upstream() -> PathBuf {
 #[tokio::test(flavor = "multi_thread")]
 async fn routes_need_the_right_to_patch_the_status_of_nodes_and_none_to_change_nodes() {
     let scene = Scene::set().await;
-    let router = router(&scene);
+    let router = scene.router(vec!["private".to_owned()]);
     let params = PostParams::default();
     let role: ClusterRole = serde_json::from_value(json!({
         "metadata": {"name": "routes"},

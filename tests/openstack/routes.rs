@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 
 use ccm_sim::{
     Action, Fault,
-    openstack::{NetworkSpec, PortPatch, PortSpec, RouterSpec, ServerSpec},
+    openstack::{NetworkSpec, PortPatch, PortSpec, ServerSpec},
 };
 use ccm_testbed::{
     nodes::NodeSpec,
@@ -64,14 +64,7 @@ impl Ground {
         for network in networks {
             connected.push(scene.cloud.create_network(network).unwrap());
         }
-        let spec = RouterSpec {
-            name: "pods".to_owned(),
-            networks: connected,
-            ..RouterSpec::default()
-        };
-        let router = scene.cloud.create_router(&spec).unwrap();
-        let config = format!("{}\n[Route]\nrouter-id={router}\n", scene.cloud.cloud_conf());
-        scene.stage.write_cloud_config(&config).unwrap();
+        let router = scene.router(connected);
         Self { scene, router }
     }
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
+use ccm_sim::openstack::{Config, OpenStack, RouterSpec, ServerSpec};
 use ccm_testbed::{
     binary::Ccm,
     manifests,
@@ -13,8 +13,12 @@ use ccm_testbed::{
     observe::{self, is_initialized, is_of_the_api_server},
     stage::Stage,
 };
-use k8s_openapi::api::core::v1::{Event, Node};
-use kube::{Api, api::ListParams};
+use k8s_openapi::api::core::v1::{Event, Node, Service};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use serde_json::json;
 
 /// Nothing here takes this long unless it is broken.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
@@ -73,6 +77,64 @@ impl Scene {
         for name in names {
             self.cloud.create_server(&ServerSpec::named(name)).unwrap();
         }
+    }
+
+    /// Makes a router for the routes of Pods on these networks, which the config names from now on.
+    pub(crate) fn router(&self, networks: Vec<String>) -> String {
+        let spec = RouterSpec {
+            name: "pods".to_owned(),
+            networks,
+            ..RouterSpec::default()
+        };
+        let router = self.cloud.create_router(&spec).unwrap();
+        let config = format!("{}\n[Route]\nrouter-id={router}\n", self.cloud.cloud_conf());
+        self.stage.write_cloud_config(&config).unwrap();
+        router
+    }
+
+    /// The node's server goes, and the node with it.
+    pub(crate) async fn lose(&self, name: &str) {
+        let id = self
+            .nodes
+            .get(name)
+            .await
+            .unwrap()
+            .spec
+            .unwrap()
+            .provider_id
+            .unwrap();
+        self.cloud.delete_server(id.rsplit('/').next().unwrap()).unwrap();
+        nodes::set_ready(&self.client, name, false).await.unwrap();
+        let gone = async || self.nodes.get_opt(name).await.ok()?.is_none().then_some(());
+        self.eventually(&format!("{name} is gone"), gone).await;
+    }
+
+    fn services(&self) -> Api<Service> {
+        Api::default_namespaced(self.client.clone())
+    }
+
+    /// A Service of type LoadBalancer with port 80; waits until it has an address.
+    pub(crate) async fn serve(&self, name: &str) {
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+            "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": [{"port": 80}]},
+        });
+        let service = serde_json::from_value(service).unwrap();
+        let services = self.services();
+        services.create(&PostParams::default(), &service).await.unwrap();
+        let address = async || {
+            let ingress = services.get(name).await.ok()?.status?.load_balancer?.ingress?;
+            ingress.first()?.ip.clone()
+        };
+        self.eventually(&format!("{name} has an address"), address).await;
+    }
+
+    /// Deletes a Service and waits until it is gone.
+    pub(crate) async fn end(&self, name: &str) {
+        let services = self.services();
+        services.delete(name, &DeleteParams::default()).await.unwrap();
+        let gone = async || services.get_opt(name).await.ok()?.is_none().then_some(());
+        self.eventually(&format!("{name} is gone"), gone).await;
     }
 
     /// Registers nodes with these names, tainted.
