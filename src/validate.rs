@@ -9,6 +9,8 @@
 //!
 //! What is wrong is for the provider to say ([`ccm_core::check`]). Nothing is written, neither here nor there.
 
+#[cfg(test)]
+mod any_bytes;
 mod json;
 mod manifest;
 #[cfg(test)]
