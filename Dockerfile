@@ -5,7 +5,9 @@ RUN apt-get update && apt-get install --yes --no-install-recommends cmake g++ ma
 WORKDIR /source
 COPY . .
 ARG FEATURES=all-providers
-RUN cargo build --release --locked --features "${FEATURES}" \
+# The linker's short form of relocations (glibc 2.36 or newer) is half a megabyte less to read at the start.
+RUN cargo rustc --release --locked --features "${FEATURES}" --bin cloud-controller-manager \
+    -- -C link-arg=-Wl,-z,pack-relative-relocs \
  && cp target/release/cloud-controller-manager /
 
 FROM debian:trixie-slim
