@@ -11,6 +11,7 @@ mod observe;
 mod plan;
 mod plan_routes;
 mod real;
+mod rehearsal;
 mod reload;
 mod restart;
 mod rights;

@@ -10,7 +10,7 @@ use ccm_testbed::nodes::NodeSpec;
 use serde_json::Value;
 
 use crate::{
-    plan::{Rehearsal, redact},
+    rehearsal::{Rehearsal, redact},
     routes::{is_available, is_unavailable},
     scene::LIMIT,
 };

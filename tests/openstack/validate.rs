@@ -9,7 +9,7 @@ use ccm_sim::{
 use serde_json::Value;
 use tokio::{io::AsyncWriteExt as _, process::Command};
 
-use crate::{plan::redact, scene::program};
+use crate::{rehearsal::redact, scene::program};
 
 const EXTERNAL: &str = "11111111-1111-4111-8111-111111111111";
 const INSIDE: &str = "22222222-2222-4222-8222-222222222222";
