@@ -1,6 +1,9 @@
 //! Members of pools, one by one or all at once.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use serde_json::{Map, Value, json};
 
@@ -59,21 +62,19 @@ pub(super) fn prepare(
     owner: &Owner,
     pool: &str,
     fields: &Map<String, Value>,
-    known: &mut Vec<Place>,
+    known: &mut HashSet<Place>,
 ) -> Result<Object, Fault> {
     if fields.get("request_sriov") == Some(&json!(true)) {
         return Err(Fault::client(
             "The load balancer flavor does not allow SR-IOV member ports.",
         ));
     }
-    let place = place_in(fields);
-    if known.contains(&place) {
-        let (address, port) = place;
+    let (address, port) = place_in(fields);
+    if !known.insert((address.clone(), port)) {
         return Err(Fault::conflict(format!(
             "Another member on this pool is already using ip {address} on protocol_port {port}"
         )));
     }
-    known.push(place);
     let mut attrs = take(fields, KEPT);
     complete(&mut attrs);
     attrs.remove("description");
@@ -117,7 +118,7 @@ fn pool_of(edit: &Edit<'_>, id: &str) -> Result<(Arc<Object>, Owner), Fault> {
     Ok((pool, Owner::of(&balancer)))
 }
 
-fn places(edit: &Edit<'_>, pool: &str) -> Vec<Place> {
+fn places(edit: &Edit<'_>, pool: &str) -> HashSet<Place> {
     edit.region
         .balancing
         .below(pool, Kind::Member)
@@ -210,11 +211,10 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
         .below(id, Kind::Member)
         .map(|member| (place_of(member), member.id.clone()))
         .collect();
-    let old_ids: std::collections::HashMap<&Place, &String> =
-        old.iter().map(|(place, id)| (place, id)).collect();
+    let old_ids: HashMap<&Place, &String> = old.iter().map(|(place, id)| (place, id)).collect();
     let mut fresh: Vec<&Map<String, Value>> = Vec::new();
     let mut changed: Vec<(String, Attrs)> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for fields in &wanted {
         let place = place_in(fields);
         let Some(known) = old_ids.get(&place) else {
@@ -244,7 +244,7 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     if fresh.len() > freed {
         edit.check_quota(Kind::Member, &owner.project_id, fresh.len() - freed)?;
     }
-    let mut known = Vec::new();
+    let mut known = HashSet::new();
     let mut made = Vec::new();
     for fields in fresh {
         check_subnet(edit, fields)?;

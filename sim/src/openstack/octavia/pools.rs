@@ -1,5 +1,7 @@
 //! Pools.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::edit::{Edit, Owner, complete, complete_change, list, take, text};
@@ -130,7 +132,7 @@ pub(super) fn prepare_whole(
     if !wanted.is_empty() {
         edit.check_quota(Kind::Member, &owner.project_id, wanted.len())?;
     }
-    let mut known = Vec::new();
+    let mut known = HashSet::new();
     for member in wanted.iter().filter_map(Value::as_object) {
         members::check_address(member)?;
         let member = members::prepare(edit, owner, &pool.id, member, &mut known)?;

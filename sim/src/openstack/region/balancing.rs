@@ -110,8 +110,8 @@ fn innermost(pending: &[Arc<Object>]) -> Vec<Kind> {
 pub(crate) struct Balancing {
     objects: HashMap<String, Arc<Object>>,
     by_kind: BTreeMap<Kind, BTreeSet<String>>,
-    /// What hangs directly below an object, in the order of ids, as the service's database has it.
-    below: HashMap<String, BTreeSet<String>>,
+    /// What hangs directly below an object, by kind in the order of ids, as the service's database has it.
+    below: HashMap<String, BTreeMap<Kind, BTreeSet<String>>>,
     /// When changes take effect, by time and load balancer, and whether they fail.
     pending: BTreeMap<(Timestamp, String), bool>,
     /// How many of the next changes fail.
@@ -136,9 +136,8 @@ impl Balancing {
 
     /// Objects of a kind directly below another.
     pub(crate) fn below(&self, id: &str, kind: Kind) -> impl Iterator<Item = &Arc<Object>> {
-        let ids = self.below.get(id).into_iter().flatten();
-        ids.filter_map(|id| self.objects.get(id))
-            .filter(move |object| object.kind == kind)
+        let ids = self.below.get(id).and_then(|kinds| kinds.get(&kind));
+        ids.into_iter().flatten().filter_map(|id| self.objects.get(id))
     }
 
     /// A pool's health monitor.
@@ -163,6 +162,8 @@ impl Balancing {
             self.below
                 .entry(object.parent.clone())
                 .or_default()
+                .entry(object.kind)
+                .or_default()
                 .insert(object.id.clone());
         }
         self.objects.insert(object.id.clone(), Arc::new(object));
@@ -184,7 +185,8 @@ impl Balancing {
 
     /// Takes an object out with all that hangs below it.
     pub(crate) fn remove(&mut self, id: &str) {
-        for child in self.below.remove(id).unwrap_or_default() {
+        let below = self.below.remove(id).unwrap_or_default();
+        for child in below.into_values().flatten() {
             self.remove(&child);
         }
         let Some(object) = self.objects.remove(id) else {
@@ -193,7 +195,8 @@ impl Balancing {
         if let Some(ids) = self.by_kind.get_mut(&object.kind) {
             ids.remove(id);
         }
-        if let Some(siblings) = self.below.get_mut(&object.parent) {
+        let siblings = self.below.get_mut(&object.parent);
+        if let Some(siblings) = siblings.and_then(|kinds| kinds.get_mut(&object.kind)) {
             siblings.remove(id);
         }
         match object.kind {
@@ -223,7 +226,8 @@ impl Balancing {
         let mut found = vec![balancer.to_owned()];
         let mut at = 0;
         while let Some(id) = found.get(at) {
-            let below: Vec<String> = self.below.get(id).into_iter().flatten().cloned().collect();
+            let below = self.below.get(id).into_iter().flat_map(BTreeMap::values);
+            let below: Vec<String> = below.flatten().cloned().collect();
             found.extend(below);
             at += 1;
         }
