@@ -20,7 +20,7 @@ use super::{
     names,
     observe::{Slot, Tree},
     protocols::Check,
-    records::{FloatingIp, LoadBalancer},
+    records::{FloatingIp, Identity, LoadBalancer},
     source_ranges::SourceRanges,
     wanted::Pace,
 };
@@ -202,6 +202,13 @@ pub(crate) struct MemberWish {
     pub(crate) subnet: String,
     /// `None`: its own port; nothing is changed for a member of which nothing is known here.
     pub(crate) monitor_port: Option<u16>,
+}
+
+impl MemberWish {
+    /// What tells it from the other members of its pool.
+    pub(crate) fn identity(&self) -> Identity<'_> {
+        (&self.address, self.port)
+    }
 }
 
 /// The health monitor that is wanted.

@@ -9,7 +9,7 @@ use super::{
     observe::{Branch, Observed, Sight, Slot, Tree, Twig},
     records::{
         FloatingIp, Listener, LoadBalancer, Member, Monitor, Persistence, Pool, Provisioning, Rule,
-        SecurityGroup,
+        SecurityGroup, by_identity,
     },
     steps::{Change, Step},
 };
@@ -230,26 +230,18 @@ fn pool(change: &Change, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
                 Set::To(new) => twig.pool.session_persistence = Some(persistence(new)),
             }
         }
-        Change::AddMembers(_, members) => {
-            for wish in members {
-                add(&mut twig.members, wish);
-            }
-        }
-        Change::CreateMember(_, wish) => add(&mut twig.members, wish),
+        Change::AddMembers(_, members) => add(&mut twig.members, members),
+        Change::CreateMember(_, wish) => add(&mut twig.members, std::slice::from_ref(wish)),
         Change::SetMembers(_, members) => {
-            twig.members = members
-                .iter()
-                .map(|wish| {
-                    let same = twig
-                        .members
-                        .iter()
-                        .find(|have| have.identity() == (wish.address.as_str(), wish.port));
-                    let mut member = same.cloned().unwrap_or_else(|| new_member(wish));
-                    member.name.clone_from(&wish.name);
-                    member.monitor_port = wish.monitor_port;
-                    member
-                })
-                .collect();
+            let have = by_identity(&twig.members);
+            let members = members.iter().map(|wish| {
+                let same = have.get(&wish.identity()).copied();
+                let mut member = same.cloned().unwrap_or_else(|| new_member(wish));
+                member.name.clone_from(&wish.name);
+                member.monitor_port = wish.monitor_port;
+                member
+            });
+            twig.members = members.collect();
         }
         Change::DeleteMember(_, address, port) => {
             twig.members
@@ -276,9 +268,11 @@ fn pool(change: &Change, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
     }
 }
 
-fn add(members: &mut Vec<Member>, wish: &MemberWish) {
-    members.retain(|have| have.identity() != (wish.address.as_str(), wish.port));
-    members.push(new_member(wish));
+fn add(members: &mut Vec<Member>, wishes: &[MemberWish]) {
+    // Of several for one place the last one counts.
+    let new: BTreeMap<_, _> = wishes.iter().map(|wish| (wish.identity(), wish)).collect();
+    members.retain(|have| !new.contains_key(&have.identity()));
+    members.extend(new.into_values().map(new_member));
 }
 
 fn put<T: Clone + Default>(field: &mut T, change: &Set<T>) {

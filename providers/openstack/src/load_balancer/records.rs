@@ -1,7 +1,7 @@
 //! What is kept of the records of Octavia and Neutron. Only what is read; `null` is as good as missing, and what is
 //! unknown is left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
@@ -231,9 +231,18 @@ pub(crate) struct Member {
 
 impl Member {
     /// What tells it from the other members of its pool; never changes.
-    pub(crate) fn identity(&self) -> (&str, u16) {
+    pub(crate) fn identity(&self) -> Identity<'_> {
         (&self.address, self.protocol_port)
     }
+}
+
+/// Address and port of a member.
+pub(crate) type Identity<'a> = (&'a str, u16);
+
+/// Members by what tells them apart. A pool may have one for each of thousands of nodes, so nobody looks through all of
+/// them for each of them.
+pub(crate) fn by_identity(members: &[Member]) -> HashMap<Identity<'_>, &Member> {
+    members.iter().map(|member| (member.identity(), member)).collect()
 }
 
 /// A health monitor.

@@ -13,6 +13,7 @@ use super::{
     observe::{Observed, Sight, Slot, Tree, Twig},
     plan::member,
     reads::Reads,
+    records::by_identity,
     steps::{Change, Step},
     writes::Writes,
 };
@@ -321,12 +322,10 @@ impl<'a> Sender<'a> {
     /// The whole list, with what people have set on those that stay.
     async fn merged(&self, pool: &str, members: &[MemberWish]) -> Result<Vec<MemberBody>> {
         let now = self.reads.members_uncached(pool, self.priority).await?;
+        let now = by_identity(&now);
         let bodies = members.iter().map(|wish| {
             let body = member(wish);
-            let same = now
-                .iter()
-                .find(|have| have.identity() == (wish.address.as_str(), wish.port));
-            match same {
+            match now.get(&wish.identity()) {
                 None => body,
                 Some(have) => MemberBody {
                     // Neither can be changed.

@@ -15,7 +15,7 @@ use crate::load_balancer::{
     names,
     observe::{Branch, Slot, Twig},
     protocols::METHODS,
-    records::{Listener, Member},
+    records::{Listener, Member, by_identity},
     steps::{Change, Step},
 };
 
@@ -295,14 +295,11 @@ fn members(
     plan: &mut Plan<Step>,
 ) {
     let Some(want) = want else { return };
-    let wanted: BTreeSet<_> = want
-        .iter()
-        .map(|member| (member.address.as_str(), member.port))
-        .collect();
+    let wanted: BTreeSet<_> = want.iter().map(MemberWish::identity).collect();
     let there: BTreeSet<_> = twig.members.iter().map(Member::identity).collect();
     let mut new: Vec<MemberWish> = want
         .iter()
-        .filter(|member| !there.contains(&(member.address.as_str(), member.port)))
+        .filter(|member| !there.contains(&member.identity()))
         .cloned()
         .collect();
     let old: Vec<_> = there.difference(&wanted).collect();
@@ -320,11 +317,10 @@ fn members(
         );
         return;
     }
+    let have = by_identity(&twig.members);
     let changed = want.iter().any(|want| {
-        twig.members.iter().any(|have| {
-            have.identity() == (want.address.as_str(), want.port)
-                && (have.name != want.name || have.monitor_port != want.monitor_port)
-        })
+        let have = have.get(&want.identity());
+        have.is_some_and(|have| have.name != want.name || have.monitor_port != want.monitor_port)
     });
     if new.is_empty() && old.is_empty() && !changed {
         return;
@@ -361,13 +357,11 @@ pub(super) fn follow(site: &Site<'_>, kept: &Kept, plan: &mut Plan<Step>) {
         }
         // Where they are and how they are checked is as with those that are there.
         let known = twig.members.first();
+        let have = by_identity(&twig.members);
         let want: Vec<_> = want
             .iter()
             .map(|member| {
-                let same = twig
-                    .members
-                    .iter()
-                    .find(|have| have.identity() == (member.address.as_str(), member.port));
+                let same = have.get(&member.identity()).copied();
                 let known = same.or(known);
                 MemberWish {
                     name: same.map_or_else(|| member.name.clone(), |same| same.name.clone()),

@@ -244,12 +244,14 @@ impl Members {
             return false;
         };
         known.since = Some(Instant::now());
-        for member in added {
-            match known
-                .members
-                .iter_mut()
-                .find(|before| before.identity() == member.identity())
-            {
+        let places = known.members.iter().map(Kept::identity);
+        let places: HashMap<_, _> = places.zip(0..).collect();
+        let places: Vec<Option<usize>> = added
+            .iter()
+            .map(|member| places.get(&member.identity()).copied())
+            .collect();
+        for (member, place) in added.into_iter().zip(places) {
+            match place.and_then(|place| known.members.get_mut(place)) {
                 Some(before) => {
                     *before = Kept {
                         id: std::mem::take(&mut before.id),
