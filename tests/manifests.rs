@@ -26,10 +26,10 @@ fn objects(folder: &str) -> Vec<Value> {
     found
 }
 
-/// The only object of this kind.
 /// Folders of `deploy/` that are added to a cloud's.
 const COMPONENTS: [&str; 2] = ["service-accounts", "leader-migration"];
 
+/// The only object of this kind.
 fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     let mut found = objects.iter().filter(|object| object["kind"] == kind);
     let only = found.next().unwrap();

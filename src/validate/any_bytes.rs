@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 
 use ccm_core::check::Field;
-use proptest::{prelude::*, sample::Index};
+use proptest::prelude::*;
 
 use super::manifest;
+
+#[path = "../../fuzz/src/splices.rs"]
+mod splices;
 
 /// Manifests with everything that the reader knows, good and bad.
 const SEEDS: [&str; 7] = [
@@ -66,24 +69,6 @@ fn holds(bytes: &[u8]) {
     assert!(begins.len() == reading.services.len() || bytes.contains(&b'*'));
 }
 
-/// A part of one input put into another: which input, from where to where, and at which place.
-type Splice = (Index, Index, Index, Index);
-
-fn apply(first: &Index, splices: &[Splice]) -> Vec<u8> {
-    let mut input = first.get(&SEEDS).as_bytes().to_vec();
-    for (other, from, to, at) in splices {
-        let other = other.get(&SEEDS).as_bytes();
-        let (from, to) = (from.index(other.len() + 1), to.index(other.len() + 1));
-        let at = at.index(input.len() + 1);
-        match other.get(from..to) {
-            Some(part) => drop(input.splice(at..at, part.iter().copied())),
-            // The other order: cut instead.
-            None => input.truncate(at),
-        }
-    }
-    input
-}
-
 #[test]
 fn every_seed_holds() {
     for seed in SEEDS {
@@ -95,8 +80,8 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2048) })]
 
     #[test]
-    fn changed_manifests_hold(first: Index, splices in prop::collection::vec(any::<Splice>(), 0..6)) {
-        holds(&apply(&first, &splices));
+    fn changed_manifests_hold((first, splices) in splices::splices()) {
+        holds(&splices::apply(&SEEDS, &first, &splices));
     }
 
     #[test]

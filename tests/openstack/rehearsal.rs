@@ -18,8 +18,9 @@ use crate::scene::{Scene, program};
 
 /// As whom a plan is made: somebody who may read and nothing else.
 const READER: &str = "system:serviceaccount:kube-system:reader";
+
 pub(crate) struct Planned {
-    pub(crate) code: i32,
+    code: i32,
     pub(crate) text: String,
     pub(crate) log: String,
 }
@@ -100,7 +101,7 @@ impl Rehearsal {
     }
 
     pub(crate) fn services(&self) -> Api<Service> {
-        Api::namespaced(self.scene.client.clone(), "default")
+        self.scene.services()
     }
 
     pub(crate) async fn create(&self, name: &str, ports: &[(u16, u16)], annotations: Value) {

@@ -109,7 +109,7 @@ impl Scene {
         self.eventually(&format!("{name} is gone"), gone).await;
     }
 
-    fn services(&self) -> Api<Service> {
+    pub(crate) fn services(&self) -> Api<Service> {
         Api::default_namespaced(self.client.clone())
     }
 

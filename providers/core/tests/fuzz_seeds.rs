@@ -3,10 +3,14 @@
 
 use std::{fs, path::Path};
 
-use proptest::{prelude::*, sample::Index};
+use proptest::prelude::*;
 
 #[path = "../../../fuzz/src/properties.rs"]
 mod properties;
+#[path = "../../../fuzz/src/splices.rs"]
+mod splices;
+
+use splices::{apply, splices};
 
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -33,29 +37,6 @@ fn durations_hold_on_every_seed() {
     for seed in seeds("duration") {
         properties::duration(&seed);
     }
-}
-
-/// A part of one input put into another: which inputs, from where to where, and at which place.
-type Splice = (Index, Index, Index, Index);
-
-fn splices() -> impl Strategy<Value = (Index, Vec<Splice>)> {
-    (any::<Index>(), prop::collection::vec(any::<Splice>(), 0..6))
-}
-
-fn apply(seeds: &[Vec<u8>], first: &Index, splices: &[Splice]) -> Vec<u8> {
-    let mut input = first.get(seeds).clone();
-    for (other, from, to, at) in splices {
-        let other = other.get(seeds);
-        let (from, to) = (from.index(other.len() + 1), to.index(other.len() + 1));
-        let at = at.index(input.len() + 1);
-        if from <= to {
-            input.splice(at..at, other[from..to].iter().copied());
-        } else {
-            // The other order: cut instead.
-            input.truncate(at);
-        }
-    }
-    input
 }
 
 proptest! {

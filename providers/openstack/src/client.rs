@@ -41,7 +41,8 @@ use self::{
 };
 use crate::{config::Quotas, view::Generation};
 
-/// A page of a thousand servers has some three megabytes; a server with much metadata ten times that.
+/// A page of a thousand servers has some three megabytes; a server with much metadata ten times that. Less in
+/// unit tests, so that what happens beyond it can be seen without that much.
 const BODY_MAX: usize = if cfg!(test) { 4 << 20 } else { 64 << 20 };
 /// What is read of a refusal.
 const FAULT_MAX: usize = 1 << 20;

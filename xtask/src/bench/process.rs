@@ -73,11 +73,6 @@ struct Memory {
 }
 
 pub(crate) async fn run(options: &ProcessOptions, program: &Path) -> Result<()> {
-    if env::var_os("MALLOC_TRIM_THRESHOLD_").is_none() {
-        say(
-            "set the MALLOC_ variables of the Dockerfile before, or the large cluster takes more memory than in the image",
-        );
-    }
     let size = fs::metadata(program)
         .with_context(|| format!("cannot read {}", program.display()))?
         .len();
@@ -207,12 +202,16 @@ fn report(options: &ProcessOptions, size: u64, lives: &[Life], few: Memory, many
         true => "real OpenStack",
         false => "simulated OpenStack",
     };
+    let malloc = match env::var_os("MALLOC_TRIM_THRESHOLD_") {
+        Some(_) => "",
+        None => "not ",
+    };
     let mut text = format!(
         "## The process\n\n\
          Default flags. \"Ready\" is from the start to `/readyz`; the cloud's authentication is a part of it. Memory is what is\n\
          resident, {} s after the last work; nodes are about 10 kB each. The {FEW} nodes are those of a {cloud}, the large\n\
          cluster is simulated: each of its Services has a load balancer that leads to every node. Times are medians of {TIMES}.\n\
-         Program and malloc are built and set as in the image (Dockerfile).\n\
+         The variables of malloc are {malloc}as in the image (Dockerfile).\n\
          \"Go\" is the upstream program with {FEW} nodes of a real OpenStack.\n\n\
          | what | measured | target | Go |\n|---|---:|---:|---:|\n\
          | start to ready, without authentication | {:.2} s | 0.3 s | - |\n\

@@ -15,7 +15,7 @@ use ccm_core::{
 };
 
 use super::{
-    desired::{Desired, Found, Inputs, PortWish},
+    desired::{Desired, Found, Inputs, MemberWish, PortWish},
     directory::{Directory, Entry},
     features::{Capabilities, Version},
     fold::Reply,
@@ -98,8 +98,7 @@ fn right(branch: &Branch, port: &PortWish, tag: &String) -> bool {
         let have: BTreeSet<_> = twig.members.iter().map(Member::identity).collect();
         let want = port.members.as_ref().map(|members| {
             let each = members.iter();
-            each.map(|member| (member.address.as_str(), member.port))
-                .collect::<BTreeSet<_>>()
+            each.map(MemberWish::identity).collect::<BTreeSet<_>>()
         });
         want.is_none_or(|want| want == have)
     };

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::load_balancer::{
     id::Id,
-    records::{Member, Pool, Provisioning},
+    records::{Identity, Member, Pool, Provisioning},
 };
 
 /// What is known of the members of pools.
@@ -57,7 +57,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn identity(&self) -> (&str, u16) {
+    fn identity(&self) -> Identity<'_> {
         (&self.host.address, self.protocol_port)
     }
 
