@@ -9,7 +9,7 @@ use std::{
 
 use ccm_core::{
     Cloud, Error, ErrorKind, Freshness, Priority, Result, async_trait,
-    load_balancer::{Ask, ClusterView, ServiceView},
+    load_balancer::{Ask, ClusterView, Ownership, ServiceView},
     plan::{Gathered, Member, Outcome, PartCloud, Standing, Vouch, Wait, vouch_by_nodes},
 };
 use parking_lot::Mutex;
@@ -167,7 +167,7 @@ impl<C: Cloud> Calls<C> {
             balancer: balancer.clone(),
             ..Tree::default()
         };
-        if self.settings.conf.cascade_delete && goes_with_all(balancer, members) {
+        if self.settings.conf.cascade_delete && goes_with_all(balancer, members, &self.cluster.lock()) {
             return Ok(tree);
         }
         let children = reads.children(balancer, ask).await?;
@@ -239,8 +239,8 @@ impl<C: Cloud> Calls<C> {
     }
 }
 
-/// Whether the load balancer is deleted with everything below it, so that nobody has to know what that is.
-fn goes_with_all(balancer: &LoadBalancer, members: &[Member<Model>]) -> bool {
+/// Whether the load balancer is deleted with everything below it for sure, so that nobody has to know what that is.
+fn goes_with_all(balancer: &LoadBalancer, members: &[Member<Model>], cluster: &ClusterView) -> bool {
     let leave = members.iter().all(|member| member.standing == Standing::Leaving);
     let mut tags = balancer.tags.iter().filter(|tag| names::is_service_tag(tag));
     let known = |tag: &String| {
@@ -249,7 +249,10 @@ fn goes_with_all(balancer: &LoadBalancer, members: &[Member<Model>]) -> bool {
             .iter()
             .any(|member| names::load_balancer(cluster, &member.service.id) == *tag)
     };
-    !members.is_empty() && leave && balancer.name.starts_with(names::SERVICE_PREFIX) && tags.all(known)
+    let own = names::cluster_of(&balancer.name) == Some(&*cluster.name)
+        || cluster.marks.judge(balancer.tags.iter().map(String::as_str)) == Ownership::Ours;
+    let made = balancer.name.starts_with(names::SERVICE_PREFIX);
+    !members.is_empty() && leave && made && own && tags.all(known)
 }
 
 #[async_trait]

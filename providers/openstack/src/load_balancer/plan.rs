@@ -156,6 +156,16 @@ impl Site<'_> {
         self.former.contains(&cluster).then_some(cluster)
     }
 
+    /// Whether this cluster had it made. One that another cluster made for a Service may be shared, too, but then it neither
+    /// gets our mark, which would lock its own cluster out, nor goes with those that share it.
+    fn is_own(&self) -> bool {
+        let name = &self.tree.balancer.name;
+        self.ownership == Ownership::Ours
+            || names::cluster_of(name) == Some(&self.wish.cluster)
+            || self.former_of(name).is_some()
+            || whos(self.wish).any(|who| who.owns(name))
+    }
+
     /// Service tags of those that are not among the members.
     fn others(&self) -> usize {
         let wish = self.wish;
@@ -175,7 +185,8 @@ impl Site<'_> {
         let wish = self.wish;
         let empty = wish.joined.is_empty() && wish.kept.is_empty();
         let swept = wish.leaving.is_empty() && self.ownership == Ownership::Ours;
-        self.made && empty && (swept || (!wish.leaving.is_empty() && self.others() == 0))
+        let left = !wish.leaving.is_empty() && self.others() == 0 && self.is_own();
+        self.made && empty && (swept || left)
     }
 
     /// Whether it failed before it ever worked, and nobody can know it.
@@ -357,7 +368,9 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
         rename::steps(site, &mut plan);
     }
     let due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
-    let mark = wish.marks.for_update(&site.ownership, due && site.made && tags);
+    let mark = wish
+        .marks
+        .for_update(&site.ownership, due && site.made && site.is_own() && tags);
     let add: Vec<_> = missing.into_iter().chain(mark.map(ToString::to_string)).collect();
     // Tags come first and go last: whoever is killed in between finds the rest by them.
     if !add.is_empty() {

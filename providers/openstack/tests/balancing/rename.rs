@@ -253,3 +253,32 @@ async fn another_clusters_load_balancer_is_neither_renamed_nor_deleted() {
     stage.settle().await;
     assert_eq!(names(&stage), before);
 }
+
+#[tokio::test]
+async fn another_clusters_load_balancer_that_is_shared_stays_its_own() {
+    for tagged in [true, false] {
+        let mut stage = served().await;
+        unmark(&stage);
+        let id = stage.balancers()[0].loadbalancer.id.clone();
+        if !tagged {
+            let none = json!({"tags": []});
+            stage.sim.patch_object(&id, none.as_object().unwrap()).unwrap();
+        }
+        let before = names(&stage);
+        stage.services.clear();
+        let mut api = service("api", &[81]);
+        annotate(&mut api, ID, Some(&id));
+        stage.services.push(api);
+        stage.cluster = "other".to_owned();
+        stage.restart().await;
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0]);
+        assert_eq!(stage.balancers()[0].listeners.len(), 3);
+        let tags = stage.balancers()[0].loadbalancer.attributes["tags"].to_string();
+        assert!(!tags.contains(ClusterMark::PREFIX), "{tags}");
+        stage.service("api").deleting = true;
+        stage.settle().await;
+        assert!(stage.services.is_empty());
+        assert_eq!(names(&stage), before, "tagged: {tagged}");
+    }
+}
