@@ -35,6 +35,7 @@ pub(crate) mod ingress;
 pub(crate) mod key;
 #[cfg(test)]
 mod laws;
+pub(crate) mod member;
 pub(crate) mod model;
 pub(crate) mod names;
 pub(crate) mod notes;

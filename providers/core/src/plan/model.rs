@@ -125,8 +125,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     fn plan(&self, desired: &Self::Desired, observed: &Self::Observed) -> Plan<Self::Step>;
 
     /// What `observed` becomes through `step`. Without a reply: as far as that can be foretold, ids being
-    /// [`Fact::Later`]. May be called again with a later reply to the same step and then must come to the same as if
-    /// only that one had been folded.
+    /// [`Fact::Later`]. May be called again with a later reply to the same step, of which [`Step::sent`] is left, and then
+    /// must come to the same as if only that one had been folded.
     fn fold(
         &self,
         key: &Self::Key,
@@ -264,6 +264,13 @@ pub trait Step: Clone + Debug + Display + PartialEq + Send + Sync + 'static {
     /// Why it is due, where that is not plain: `connection limit 5 -> 10`.
     fn why(&self) -> String {
         String::new()
+    }
+
+    /// What is kept of it while the cloud is at work: with all that is said of it, and what [`PartCloud::poll`] and the
+    /// [`PartModel::fold`] of a later reply need. Hundreds may wait at once, so what only the sending needed should go.
+    #[must_use]
+    fn sent(&self) -> Self {
+        self.clone()
     }
 
     /// For people.

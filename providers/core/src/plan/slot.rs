@@ -24,6 +24,7 @@ pub(super) struct Slot<M: PartModel> {
 
 /// A step that the cloud is at work on.
 pub(super) struct Waiting<M: PartModel> {
+    /// What is left of it; see [`Step::sent`](super::model::Step::sent).
     pub(super) step: M::Step,
     /// With the step folded in.
     pub(super) observed: M::Observed,

@@ -66,7 +66,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                         return Ok(Carried::Wait(self.key_in_use()));
                     }
                     let waiting = Waiting {
-                        step: step.clone(),
+                        step: step.sent(),
                         observed: observed.clone(),
                         fresh,
                         until: after(sent, wait),

@@ -182,7 +182,7 @@ impl<C: Cloud> Calls<C> {
             .zip(members)
             .map(|(pool, members)| Twig {
                 pool: (**pool).clone(),
-                members: members.to_vec(),
+                members,
                 monitor: children
                     .monitors
                     .iter()
@@ -319,7 +319,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             Ok(Some(reply)) if is_waited_for(&step.change) => {
                 // A create gives the part another key.
                 let key = match &reply {
-                    Reply::Balancer(made) => &Key::Balancer(made.id.clone()),
+                    Reply::Balancer(made) => &Key::Balancer(made.balancer.id.clone()),
                     _ => key,
                 };
                 let poll = self.pace.lock().begins(key, pace::Kind::of(&step.change));

@@ -16,11 +16,12 @@ use super::{
     features::Capabilities,
     holders::Holders,
     key::Key,
+    member::Identity,
     model::Model,
     names,
     observe::{Slot, Tree},
     protocols::Check,
-    records::{FloatingIp, Identity, LoadBalancer},
+    records::{FloatingIp, LoadBalancer},
     source_ranges::SourceRanges,
     wanted::Pace,
 };

@@ -1,17 +1,19 @@
 //! What becomes of a part through a step: with the cloud's answer, or as far as it can be foretold.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     bodies::{ListenerChange, NewListener, NewMonitor, NewPersistence, NewPool, Set},
     desired::MemberWish,
+    id::Id,
+    member::{Host, Member, by_identity},
     names,
     observe::{Branch, Observed, Sight, Slot, Tree, Twig},
     records::{
-        FloatingIp, Listener, LoadBalancer, Member, Monitor, Persistence, Pool, Provisioning, Rule,
-        SecurityGroup, by_identity,
+        FloatingIp, Listener, LoadBalancer, Monitor, Persistence, Pool, Provisioning, Rule, SecurityGroup,
     },
     steps::{Change, Step},
+    writes::Made,
 };
 use crate::instances::records::Port;
 
@@ -22,7 +24,7 @@ pub(crate) enum Reply {
     Nothing,
     /// What was accepted goes on, or is done: nothing new.
     Settled,
-    Balancer(Box<LoadBalancer>),
+    Balancer(Box<Made>),
     Listener(Box<Listener>),
     Pool(Box<Pool>),
     Monitor(Box<Monitor>),
@@ -77,12 +79,19 @@ fn balancers(step: &Step, reply: Option<&Reply>, sight: &mut Sight) {
                 provisioning_status: Provisioning::Active,
                 ..LoadBalancer::default()
             };
+            let mut branches: Vec<_> = body.listeners.iter().map(new_branch).collect();
             if let Some(Reply::Balancer(made)) = reply {
-                balancer = (**made).clone();
+                balancer = made.balancer.clone();
                 // It is waited for before anybody looks at it again.
                 balancer.provisioning_status = Provisioning::Active;
+                for branch in &mut branches {
+                    let slot = branch.slot();
+                    let answered = made.members.iter().find(|(answered, _)| *answered == slot);
+                    if let (Some((_, members)), Some(twig)) = (answered, &mut branch.twig) {
+                        twig.members = Arc::clone(members);
+                    }
+                }
             }
-            let branches = body.listeners.iter().map(new_branch).collect();
             sight.trees = vec![Tree {
                 balancer,
                 branches,
@@ -237,15 +246,20 @@ fn pool(change: &Change, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
             let members = members.iter().map(|wish| {
                 let same = have.get(&wish.identity()).copied();
                 let mut member = same.cloned().unwrap_or_else(|| new_member(wish));
-                member.name.clone_from(&wish.name);
+                if member.host.name != wish.name {
+                    let name = wish.name.clone();
+                    let host = (*member.host).clone();
+                    member.host = Arc::new(Host { name, ..host });
+                }
                 member.monitor_port = wish.monitor_port;
                 member
             });
             twig.members = members.collect();
         }
         Change::DeleteMember(_, address, port) => {
-            twig.members
-                .retain(|member| member.identity() != (address.as_str(), *port));
+            let gone = (address.as_str(), *port);
+            let stay = twig.members.iter().filter(|member| member.identity() != gone);
+            twig.members = stay.cloned().collect();
         }
         Change::CreateMonitor(_, body) => {
             let mut monitor = new_monitor(body);
@@ -268,11 +282,14 @@ fn pool(change: &Change, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
     }
 }
 
-fn add(members: &mut Vec<Member>, wishes: &[MemberWish]) {
+fn add(members: &mut Arc<[Member]>, wishes: &[MemberWish]) {
     // Of several for one place the last one counts.
     let new: BTreeMap<_, _> = wishes.iter().map(|wish| (wish.identity(), wish)).collect();
-    members.retain(|have| !new.contains_key(&have.identity()));
-    members.extend(new.into_values().map(new_member));
+    let stay = members.iter().filter(|have| !new.contains_key(&have.identity()));
+    *members = stay
+        .cloned()
+        .chain(new.values().copied().map(new_member))
+        .collect();
 }
 
 fn put<T: Clone + Default>(field: &mut T, change: &Set<T>) {
@@ -371,16 +388,19 @@ fn new_twig(body: &NewPool) -> Twig {
 
 fn new_member(wish: &MemberWish) -> Member {
     Member {
-        name: wish.name.clone(),
-        address: wish.address.clone(),
+        id: Id::default(),
+        host: Arc::new(Host {
+            name: wish.name.clone(),
+            address: wish.address.clone(),
+            subnet_id: wish.subnet.clone(),
+            monitor_address: None,
+        }),
         protocol_port: wish.port,
-        subnet_id: wish.subnet.clone(),
         monitor_port: wish.monitor_port,
         weight: Some(1),
         backup: Some(false),
         admin_state_up: Some(true),
         provisioning_status: Provisioning::Active,
-        ..Member::default()
     }
 }
 

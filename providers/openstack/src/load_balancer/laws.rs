@@ -20,11 +20,13 @@ use super::{
     features::{Capabilities, Version},
     fold::Reply,
     key::Key,
+    member::Member,
     model::Model,
     names,
     observe::{Branch, Observed, Sight, Tree, Twig},
-    records::{FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, Provisioning, Rule, SecurityGroup},
+    records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule, SecurityGroup},
     steps::{Change, Step},
+    writes::Made,
 };
 use crate::instances::records::Port;
 
@@ -223,15 +225,18 @@ impl Lawful for Model {
             _ => None,
         };
         match &step.change {
-            Change::CreateBalancer(body) => Reply::Balancer(Box::new(LoadBalancer {
-                id: format!("lb-{serial}"),
-                name: body.name.clone(),
-                tags: body.tags.clone(),
-                vip_address: format!("10.9.{}.{}", serial / 250, serial % 250),
-                vip_port_id: format!("vip-new-{serial}"),
-                vip_subnet_id: body.vip_subnet_id.clone(),
-                provisioning_status: Provisioning::Active,
-                ..LoadBalancer::default()
+            Change::CreateBalancer(body) => Reply::Balancer(Box::new(Made {
+                members: Vec::new(),
+                balancer: LoadBalancer {
+                    id: format!("lb-{serial}"),
+                    name: body.name.clone(),
+                    tags: body.tags.clone(),
+                    vip_address: format!("10.9.{}.{}", serial / 250, serial % 250),
+                    vip_port_id: format!("vip-new-{serial}"),
+                    vip_subnet_id: body.vip_subnet_id.clone(),
+                    provisioning_status: Provisioning::Active,
+                    ..LoadBalancer::default()
+                },
             })),
             Change::CreateListener(..) => Reply::Listener(Box::new(Listener {
                 id: format!("l-{serial}"),

@@ -1,11 +1,12 @@
 //! How the parts are, as values. An id or address that is not known yet is an empty text.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::load_balancer::{Marks, Protocol};
 
-use super::records::{
-    FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, Provisioning, SecurityGroup,
+use super::{
+    member::Member,
+    records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, SecurityGroup},
 };
 use crate::instances::records::Port;
 
@@ -56,7 +57,7 @@ pub(crate) struct Branch {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Twig {
     pub(crate) pool: Pool,
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Arc<[Member]>,
     pub(crate) monitor: Option<Monitor>,
 }
 
@@ -74,17 +75,24 @@ impl std::fmt::Display for Slot {
     }
 }
 
-impl Branch {
-    /// What tells it from the others.
-    pub(crate) fn slot(&self) -> Slot {
-        Slot {
-            transport: match self.listener.protocol.as_str() {
+impl Slot {
+    /// Where a listener is.
+    pub(crate) fn of(listener: &Listener) -> Self {
+        Self {
+            transport: match listener.protocol.as_str() {
                 "UDP" => Protocol::Udp,
                 "SCTP" => Protocol::Sctp,
                 _ => Protocol::Tcp,
             },
-            port: self.listener.protocol_port,
+            port: listener.protocol_port,
         }
+    }
+}
+
+impl Branch {
+    /// What tells it from the others.
+    pub(crate) fn slot(&self) -> Slot {
+        Slot::of(&self.listener)
     }
 }
 

@@ -42,7 +42,8 @@ pub(crate) use self::{
 };
 use super::{
     features::Version,
-    records::{FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, SecurityGroup, State},
+    member::Member,
+    records::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, SecurityGroup, State},
 };
 use crate::{
     client::{Api, Get, Op, catalogue::Service, listing::One},
@@ -302,9 +303,8 @@ impl Reads {
     pub(crate) async fn members_uncached(&self, pool: &str, priority: Priority) -> Result<Arc<[Member]>> {
         let path = ["lbaas", "pools", pool, "members"];
         let began = Instant::now();
-        let members: Vec<Member> = self.api.list_at(&path, &[], priority).await?;
-        self.members.read(pool, &members, began);
-        Ok(members.into())
+        let members: Vec<records::Member> = self.api.list_at(&path, &[], priority).await?;
+        Ok(self.members.read(pool, members, began))
     }
 
     /// The floating addresses of the project. `port`: the one that matters to the asker.

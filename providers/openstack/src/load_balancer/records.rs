@@ -1,7 +1,7 @@
 //! What is kept of the records of Octavia and Neutron. Only what is read; `null` is as good as missing, and what is
 //! unknown is left out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
@@ -206,11 +206,10 @@ pub(crate) struct Persistence {
     pub(crate) cookie_name: String,
 }
 
-/// A member of a pool.
+/// A member of a pool, as it is read. Kept as another [`Member`](super::member::Member).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Member {
-    /// Empty for one that we made and have not seen since.
     pub(crate) id: String,
     #[serde(deserialize_with = "nullable")]
     pub(crate) name: String,
@@ -227,22 +226,6 @@ pub(crate) struct Member {
     pub(crate) admin_state_up: Option<bool>,
     #[serde(deserialize_with = "nullable")]
     pub(crate) provisioning_status: Provisioning,
-}
-
-impl Member {
-    /// What tells it from the other members of its pool; never changes.
-    pub(crate) fn identity(&self) -> Identity<'_> {
-        (&self.address, self.protocol_port)
-    }
-}
-
-/// Address and port of a member.
-pub(crate) type Identity<'a> = (&'a str, u16);
-
-/// Members by what tells them apart. A pool may have one for each of thousands of nodes, so nobody looks through all of
-/// them for each of them.
-pub(crate) fn by_identity(members: &[Member]) -> HashMap<Identity<'_>, &Member> {
-    members.iter().map(|member| (member.identity(), member)).collect()
 }
 
 /// A health monitor.

@@ -9,11 +9,11 @@ use super::{
     },
     desired::{FloatingWish, MemberWish, RuleTuple},
     fold::Reply,
+    member::by_identity,
     names,
     observe::{Observed, Sight, Slot, Tree, Twig},
     plan::member,
     reads::Reads,
-    records::by_identity,
     steps::{Change, Step},
     writes::Writes,
 };
@@ -329,8 +329,8 @@ impl<'a> Sender<'a> {
                 None => body,
                 Some(have) => MemberBody {
                     // Neither can be changed.
-                    subnet_id: have.subnet_id.clone(),
-                    monitor_address: have.monitor_address.clone(),
+                    subnet_id: have.host.subnet_id.clone(),
+                    monitor_address: have.host.monitor_address.clone(),
                     weight: have.weight,
                     backup: have.backup,
                     admin_state_up: have.admin_state_up,

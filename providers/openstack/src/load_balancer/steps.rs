@@ -78,6 +78,12 @@ pub(crate) enum Change {
         add: Vec<GroupRef>,
         remove: Vec<GroupRef>,
     },
+    /// One that was sent, and is waited for: no more than what is said of it. What it does was done to what was observed.
+    Sent {
+        sentence: String,
+        label: &'static str,
+        effect: Effect,
+    },
 }
 
 impl fmt::Display for Step {
@@ -204,19 +210,22 @@ impl fmt::Display for Step {
                 let all: Vec<_> = add.into_iter().chain(remove).collect();
                 write!(f, "change security groups of node port {of}: {}", all.join(", "))
             }
+            Change::Sent { sentence, .. } => f.write_str(sentence),
         }
     }
 }
 
+/// Of thousands nobody wants to read all.
 fn list(members: &[MemberWish]) -> String {
-    let members: Vec<_> = members
-        .iter()
+    const SHOWN: usize = 10;
+    let shown = members.iter().take(SHOWN);
+    let shown: Vec<_> = shown
         .map(|member| format!("{}:{}", member.address, member.port))
         .collect();
-    if members.is_empty() {
-        "none".to_owned()
-    } else {
-        members.join(", ")
+    match members.len() {
+        0 => "none".to_owned(),
+        all if all > SHOWN => format!("{} and {} more", shown.join(", "), all - SHOWN),
+        _ => shown.join(", "),
     }
 }
 
@@ -248,6 +257,7 @@ impl CoreStep for Step {
             Change::DeleteRule(..) => "security_group_rule_delete",
             Change::DeletePortTag { .. } => "port_tag_delete",
             Change::SetPortGroups { .. } => "port_update",
+            Change::Sent { label, .. } => label,
         }
     }
 
@@ -270,6 +280,7 @@ impl CoreStep for Step {
             | Change::DeleteFloating(_)
             | Change::DeleteGroup
             | Change::DeleteRule(..) => Effect::Delete,
+            Change::Sent { effect, .. } => effect,
             _ => Effect::Change,
         }
     }
@@ -280,5 +291,22 @@ impl CoreStep for Step {
 
     fn why(&self) -> String {
         self.why.clone()
+    }
+
+    fn sent(&self) -> Self {
+        match self.change {
+            // These hold what may be thousands of members.
+            Change::CreateBalancer(_) | Change::AddMembers(..) | Change::SetMembers(..) => Self {
+                of: self.of.clone(),
+                service: self.service.clone(),
+                why: self.why.clone(),
+                change: Change::Sent {
+                    sentence: self.to_string(),
+                    label: self.label(),
+                    effect: self.effect(),
+                },
+            },
+            _ => self.clone(),
+        }
     }
 }

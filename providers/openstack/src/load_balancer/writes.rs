@@ -7,7 +7,7 @@
 mod graph;
 mod network;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use ccm_core::{Outcome, Priority, Result};
 use serde::Serialize;
@@ -19,8 +19,11 @@ use super::{
         Envelope, ListenerChange, LoadBalancerChange, MemberBody, Members, MonitorChange, NewListener,
         NewLoadBalancer, NewMonitor, NewPool, PoolChange,
     },
+    id::Id,
+    member::{Host, Member},
+    observe::Slot,
     reads::{Reads, Shelf, Shelved},
-    records::{Listener, LoadBalancer, Member, Monitor, Pool, Provisioning},
+    records::{self, Listener, LoadBalancer, Monitor, Pool, Provisioning},
 };
 use crate::{
     client::{
@@ -35,6 +38,13 @@ use crate::{
 const BULK: Duration = Duration::from_secs(300);
 /// Above so many members.
 const MANY: usize = 50;
+
+/// A new load balancer, and the members of its pools by listener, as far as the answer says enough of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Made {
+    pub(crate) balancer: LoadBalancer,
+    pub(crate) members: Vec<(Slot, Arc<[Member]>)>,
+}
 
 /// The changes; see the module.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +64,7 @@ impl<'a> Writes<'a> {
     ///
     /// # Errors
     /// As [`crate::error`] maps them; so for all of them.
-    pub(crate) async fn create_load_balancer(&self, body: &NewLoadBalancer) -> Result<LoadBalancer> {
+    pub(crate) async fn create_load_balancer(&self, body: &NewLoadBalancer) -> Result<Made> {
         let pools = body
             .listeners
             .iter()
@@ -72,27 +82,33 @@ impl<'a> Writes<'a> {
         };
         let Graph { balancer, children } = self.api.write(&write.json(&envelope), self.priority).await?;
         self.reads.balancers.learned(balancer.clone());
-        match children {
-            Some(NewChildren {
-                listeners,
-                pools,
-                monitors,
-            }) => {
-                let id = &balancer.id;
-                self.reads.listeners.made(id, listeners);
-                self.reads.monitors.made(id, monitors);
-                let pools: Vec<_> = pools
-                    .into_iter()
-                    .map(|(pool, members)| {
-                        self.reads.members.read(&pool.id, &members, Instant::now());
-                        pool
-                    })
-                    .collect();
-                self.reads.pools.made(id, pools);
-            }
-            None => self.reads.touch_children(&balancer.id),
-        }
-        Ok(balancer)
+        let mut made = Made {
+            balancer,
+            members: Vec::new(),
+        };
+        let id = &made.balancer.id;
+        let Some(children) = children else {
+            self.reads.touch_children(id);
+            return Ok(made);
+        };
+        let NewChildren {
+            listeners,
+            pools,
+            monitors,
+        } = children;
+        let pools = pools.into_iter().map(|(pool, members)| {
+            let members = self.reads.members.read(&pool.id, members, Instant::now());
+            let of = listeners
+                .iter()
+                .filter(|listener| listener.default_pool_id == pool.id);
+            made.members
+                .extend(of.map(|listener| (Slot::of(listener), Arc::clone(&members))));
+            pool
+        });
+        self.reads.pools.made(id, pools);
+        self.reads.listeners.made(id, listeners);
+        self.reads.monitors.made(id, monitors);
+        Ok(made)
     }
 
     /// Changes a load balancer's own fields.
@@ -223,16 +239,17 @@ impl<'a> Writes<'a> {
         body: &MemberBody,
     ) -> Result<Member> {
         let path = ["lbaas", "pools", pool, "members"];
-        let result: Result<Member> = self
+        let result: Result<records::Member> = self
             .send(Op::MemberCreate, Verb::Post, &path, Some(body), None)
             .await;
         // It is read once again, with its id.
-        self.members_changed((balancer, pool), false, result)
+        self.members_changed((balancer, pool), false, result.map(Member::from))
     }
 
     /// Deletes one member. That there is none is no error.
-    pub(crate) async fn delete_member(&self, balancer: &str, pool: &str, id: &str) -> Result<()> {
-        let path = ["lbaas", "pools", pool, "members", id];
+    pub(crate) async fn delete_member(&self, balancer: &str, pool: &str, id: &Id) -> Result<()> {
+        let text = id.to_string();
+        let path = ["lbaas", "pools", pool, "members", text.as_str()];
         let result = self.delete(Op::MemberDelete, Service::LoadBalancer, &path).await;
         let known = result.is_ok() && self.reads.members.removed(pool, id);
         self.members_changed((balancer, pool), known, result)
@@ -411,13 +428,15 @@ fn noted_delete<T: Shelved>(shelf: &Shelf<T>, key: &str, id: &str, result: Resul
 /// A member as it will be read.
 fn expected(body: &MemberBody) -> Member {
     Member {
-        id: String::new(),
-        name: body.name.clone(),
-        address: body.address.clone(),
+        id: Id::default(),
+        host: Arc::new(Host {
+            name: body.name.clone(),
+            address: body.address.clone(),
+            subnet_id: body.subnet_id.clone(),
+            monitor_address: body.monitor_address.clone(),
+        }),
         protocol_port: body.protocol_port,
-        subnet_id: body.subnet_id.clone(),
         monitor_port: body.monitor_port,
-        monitor_address: body.monitor_address.clone(),
         // Octavia's defaults.
         weight: Some(body.weight.unwrap_or(1)),
         backup: Some(body.backup.unwrap_or(false)),

@@ -15,10 +15,12 @@ use super::{Truth, marks};
 use crate::{
     instances::records::{FixedIp, Port},
     load_balancer::{
-        annotations as note, names,
+        annotations as note,
+        member::Member,
+        names,
         observe::{Branch, Tree, Twig},
         records::{
-            FloatingIp, Listener, LoadBalancer, Member, Monitor, Pool, Provisioning, Rule, SecurityGroup,
+            self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule, SecurityGroup,
         },
     },
 };
@@ -221,14 +223,15 @@ fn branch() -> impl Strategy<Value = Branch> {
                     },
                     members: members
                         .into_iter()
-                        .map(|node| Member {
+                        .map(|node| records::Member {
                             id: format!("member-{node}"),
                             name: format!("node{node}"),
                             address: address(node),
                             protocol_port: node_port(transport, port),
                             weight: Some(1),
-                            ..Member::default()
+                            ..records::Member::default()
                         })
+                        .map(Member::from)
                         .collect(),
                     monitor: monitor.map(|kind| Monitor {
                         id: format!("monitor-{place}"),

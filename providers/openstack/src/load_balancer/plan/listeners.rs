@@ -12,10 +12,11 @@ use crate::load_balancer::{
     bodies::{ListenerChange, MonitorChange, NewPersistence, PoolChange, Set},
     desired::{Joined, Kept, MemberWish, PortWish, Who},
     features::Feature,
+    member::{Member, by_identity},
     names,
     observe::{Branch, Slot, Twig},
     protocols::METHODS,
-    records::{Listener, Member, by_identity},
+    records::Listener,
     steps::{Change, Step},
 };
 
@@ -320,7 +321,7 @@ fn members(
     let have = by_identity(&twig.members);
     let changed = want.iter().any(|want| {
         let have = have.get(&want.identity());
-        have.is_some_and(|have| have.name != want.name || have.monitor_port != want.monitor_port)
+        have.is_some_and(|have| have.host.name != want.name || have.monitor_port != want.monitor_port)
     });
     if new.is_empty() && old.is_empty() && !changed {
         return;
@@ -364,8 +365,10 @@ pub(super) fn follow(site: &Site<'_>, kept: &Kept, plan: &mut Plan<Step>) {
                 let same = have.get(&member.identity()).copied();
                 let known = same.or(known);
                 MemberWish {
-                    name: same.map_or_else(|| member.name.clone(), |same| same.name.clone()),
-                    subnet: known.map(|known| known.subnet_id.clone()).unwrap_or_default(),
+                    name: same.map_or_else(|| member.name.clone(), |same| same.host.name.clone()),
+                    subnet: known
+                        .map(|known| known.host.subnet_id.clone())
+                        .unwrap_or_default(),
                     monitor_port: known.and_then(|known| known.monitor_port),
                     ..member.clone()
                 }

@@ -7,7 +7,7 @@
 //! says nothing about it.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -16,113 +16,31 @@ use tokio::time::Instant;
 
 use crate::load_balancer::{
     id::Id,
-    records::{Identity, Member, Pool, Provisioning},
+    member::{Hosts, Member},
+    records::{self, Pool},
 };
 
 /// What is known of the members of pools.
 #[derive(Debug, Default)]
 pub(crate) struct Members(Mutex<Store>);
 
-/// With a thousand nodes behind a thousand ports this is a million members: each is kept as small as it can be.
 #[derive(Debug, Default)]
 struct Store {
     pools: HashMap<String, Known>,
-    /// What members of different pools have in common.
-    hosts: HashSet<Arc<Host>>,
-    /// How many hosts there may be before those that nobody has any more are dropped.
-    room: usize,
-}
-
-/// What is the same for all members that are one node.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Host {
-    name: String,
-    address: String,
-    subnet_id: String,
-    monitor_address: Option<String>,
-}
-
-/// A member.
-#[derive(Clone, Debug)]
-struct Kept {
-    /// Empty: it was sent and not seen since.
-    id: Id,
-    host: Arc<Host>,
-    weight: Option<i64>,
-    protocol_port: u16,
-    monitor_port: Option<u16>,
-    backup: Option<bool>,
-    admin_state_up: Option<bool>,
-    provisioning_status: Provisioning,
-}
-
-impl Kept {
-    fn identity(&self) -> Identity<'_> {
-        (&self.host.address, self.protocol_port)
-    }
-
-    fn member(&self) -> Member {
-        Member {
-            id: self.id.to_string(),
-            name: self.host.name.clone(),
-            address: self.host.address.clone(),
-            protocol_port: self.protocol_port,
-            subnet_id: self.host.subnet_id.clone(),
-            monitor_port: self.monitor_port,
-            monitor_address: self.host.monitor_address.clone(),
-            weight: self.weight,
-            backup: self.backup,
-            admin_state_up: self.admin_state_up,
-            provisioning_status: self.provisioning_status.clone(),
-        }
-    }
+    hosts: Hosts,
 }
 
 impl Store {
-    fn keep(&mut self, member: Member) -> Kept {
-        let host = Host {
-            name: member.name,
-            address: member.address,
-            subnet_id: member.subnet_id,
-            monitor_address: member.monitor_address,
-        };
-        let host = match self.hosts.get(&host) {
-            Some(host) => Arc::clone(host),
-            None => self.add(host),
-        };
-        Kept {
-            id: Id::from(member.id.as_str()),
-            host,
-            weight: member.weight,
-            protocol_port: member.protocol_port,
-            monitor_port: member.monitor_port,
-            backup: member.backup,
-            admin_state_up: member.admin_state_up,
-            provisioning_status: member.provisioning_status,
-        }
-    }
-
-    fn add(&mut self, host: Host) -> Arc<Host> {
-        if self.hosts.len() >= self.room {
-            self.hosts.retain(|host| Arc::strong_count(host) > 1);
-            self.room = (2 * self.hosts.len()).max(64);
-        }
-        let host = Arc::new(host);
-        self.hosts.insert(Arc::clone(&host));
-        host
-    }
-
-    fn keep_all(&mut self, members: impl IntoIterator<Item = Member>) -> Vec<Kept> {
-        let mut kept: Vec<_> = members.into_iter().map(|member| self.keep(member)).collect();
-        kept.shrink_to_fit();
-        kept
+    fn keep(&mut self, members: impl IntoIterator<Item = Member>) -> Arc<[Member]> {
+        let members = members.into_iter();
+        members.map(|member| self.hosts.share(member)).collect()
     }
 }
 
 #[derive(Debug, Default)]
 struct Known {
     /// Those with an id were seen, those without were sent.
-    members: Vec<Kept>,
+    members: Arc<[Member]>,
     /// The ids that belong to the members without one, once they were seen in a listing.
     unnamed: BTreeSet<Id>,
     /// As of when this is so: when the pool was read, or when we changed it.
@@ -130,7 +48,7 @@ struct Known {
 }
 
 impl Known {
-    fn since(since: Instant, members: Vec<Kept>) -> Self {
+    fn since(since: Instant, members: Arc<[Member]>) -> Self {
         Self {
             members,
             since: Some(since),
@@ -167,14 +85,20 @@ impl Known {
         if self.unnamed.len() + new.len() != self.sent() {
             return false;
         }
-        self.members
-            .retain(|member| member.id.is_empty() || listed.contains(&member.id));
+        self.retain(|member| member.id.is_empty() || listed.contains(&member.id));
         self.unnamed.extend(new);
         true
     }
 
-    fn all(&self) -> Arc<[Member]> {
-        self.members.iter().map(Kept::member).collect()
+    fn retain(&mut self, stays: impl Fn(&Member) -> bool) {
+        if !self.members.iter().all(&stays) {
+            self.members = self
+                .members
+                .iter()
+                .filter(|member| stays(member))
+                .cloned()
+                .collect();
+        }
     }
 }
 
@@ -195,7 +119,7 @@ impl Members {
         let known = store.pools.get_mut(&pool.id)?;
         let is_older = as_of.is_some_and(|as_of| known.since.is_some_and(|since| as_of < since));
         if is_older || known.follow(&listed) {
-            Some(known.all())
+            Some(Arc::clone(&known.members))
         } else {
             store.pools.remove(&pool.id);
             None
@@ -203,10 +127,12 @@ impl Members {
     }
 
     /// These are the members of the pool: they were just read, by a request that began then.
-    pub(crate) fn read(&self, pool: &str, members: &[Member], began: Instant) {
+    pub(crate) fn read(&self, pool: &str, members: Vec<records::Member>, began: Instant) -> Arc<[Member]> {
         let mut store = self.0.lock();
-        let kept = store.keep_all(members.iter().cloned());
-        store.pools.insert(pool.to_owned(), Known::since(began, kept));
+        let members = store.keep(members.into_iter().map(Member::from));
+        let known = Known::since(began, Arc::clone(&members));
+        store.pools.insert(pool.to_owned(), known);
+        members
     }
 
     /// The pool now has these members, and no others: we made it, or sent the whole list. Those that were there before
@@ -214,16 +140,17 @@ impl Members {
     pub(crate) fn replaced(&self, pool: &str, members: Vec<Member>) -> bool {
         let mut store = self.0.lock();
         let before = store.pools.remove(pool).unwrap_or_default();
-        let mut kept = store.keep_all(members);
         let ids: HashMap<_, _> = before
             .members
             .iter()
             .map(|member| (member.identity(), &member.id))
             .collect();
-        for member in &mut kept {
+        let members = members.into_iter().map(|member| {
             let same = ids.get(&member.identity());
-            member.id = same.map(|id| (*id).clone()).unwrap_or_default();
-        }
+            let id = same.map(|id| (*id).clone()).unwrap_or_default();
+            Member { id, ..member }
+        });
+        let kept = store.keep(members);
         // Which of the ids without a member are still there is not known: they are not taken for anybody's.
         let ambiguous = !before.unnamed.is_empty();
         if !ambiguous {
@@ -236,45 +163,41 @@ impl Members {
     /// The pool has these members beside those that it had. False: those are not known.
     pub(crate) fn added(&self, pool: &str, members: impl IntoIterator<Item = Member>) -> bool {
         let mut store = self.0.lock();
-        if !store.pools.contains_key(pool) {
-            return false;
-        }
-        let added = store.keep_all(members);
+        let added = store.keep(members);
         let Some(known) = store.pools.get_mut(pool) else {
             return false;
         };
         known.since = Some(Instant::now());
-        let places = known.members.iter().map(Kept::identity);
+        let mut members = known.members.to_vec();
+        let places = known.members.iter().map(Member::identity);
         let places: HashMap<_, _> = places.zip(0..).collect();
-        let places: Vec<Option<usize>> = added
-            .iter()
-            .map(|member| places.get(&member.identity()).copied())
-            .collect();
-        for (member, place) in added.into_iter().zip(places) {
-            match place.and_then(|place| known.members.get_mut(place)) {
+        for member in added.iter() {
+            let place = places.get(&member.identity());
+            match place.and_then(|place| members.get_mut(*place)) {
                 Some(before) => {
-                    *before = Kept {
+                    *before = Member {
                         id: std::mem::take(&mut before.id),
-                        ..member
+                        ..member.clone()
                     };
                 }
-                None => known.members.push(Kept {
+                None => members.push(Member {
                     id: Id::default(),
-                    ..member
+                    ..member.clone()
                 }),
             }
         }
+        known.members = members.into();
         true
     }
 
     /// The pool no longer has the member with this id. False: which others it has is not known.
-    pub(crate) fn removed(&self, pool: &str, id: &str) -> bool {
+    pub(crate) fn removed(&self, pool: &str, id: &Id) -> bool {
         let mut store = self.0.lock();
         let Some(known) = store.pools.get_mut(pool) else {
             return false;
         };
-        let (before, id) = (known.members.len(), Id::from(id));
-        known.members.retain(|member| member.id != id);
+        let before = known.members.len();
+        known.retain(|member| member.id != *id);
         known.since = Some(Instant::now());
         if known.members.len() == before && known.sent() > 0 {
             // It may be one of those that are not known apart.
@@ -295,13 +218,17 @@ mod tests {
     use super::*;
     use crate::load_balancer::records::Ref;
 
-    fn member(id: &str, address: &str) -> Member {
-        Member {
+    fn record(id: &str, address: &str) -> records::Member {
+        records::Member {
             id: id.into(),
             address: address.into(),
             protocol_port: 30000,
-            ..Member::default()
+            ..records::Member::default()
         }
+    }
+
+    fn member(id: &str, address: &str) -> Member {
+        record(id, address).into()
     }
 
     fn listed(ids: &[&str]) -> Pool {
@@ -318,15 +245,15 @@ mod tests {
         Some(
             known
                 .iter()
-                .map(|member| format!("{}@{}", member.id, member.address))
+                .map(|member| format!("{}@{}", member.id, member.host.address))
                 .collect(),
         )
     }
 
     fn two() -> Members {
         let members = Members::default();
-        let both = [member("a", "10.0.0.1"), member("b", "10.0.0.2")];
-        members.read("p", &both, Instant::now());
+        let both = vec![record("a", "10.0.0.1"), record("b", "10.0.0.2")];
+        members.read("p", both, Instant::now());
         members
     }
 
@@ -407,7 +334,7 @@ mod tests {
     #[test]
     fn one_that_we_deleted_is_gone() {
         let members = two();
-        members.removed("p", "a");
+        members.removed("p", &"a".into());
         assert_eq!(known(&members, &["b"]).unwrap(), ["b@10.0.0.2"]);
         members.forget("p");
         assert!(known(&members, &["b"]).is_none());
@@ -423,23 +350,8 @@ mod tests {
         let later = Some(Instant::now() + std::time::Duration::from_secs(1));
         assert!(members.of(&listed(&["a", "b"]), later).is_none());
         let members = two();
-        members.removed("p", "a");
+        members.removed("p", &"a".into());
         let old = members.of(&listed(&["a", "b"]), Some(before)).unwrap();
         assert_eq!(old.len(), 1);
-    }
-
-    #[test]
-    fn a_member_is_small_and_nodes_that_are_gone_are_dropped() {
-        assert!(size_of::<Kept>() <= 72, "{}", size_of::<Kept>());
-        let members = Members::default();
-        for node in 0..1000 {
-            let address = format!("10.0.{}.{}", node / 250, node % 250);
-            for pool in ["p", "q"] {
-                members.read(pool, &[member("a", &address)], Instant::now());
-            }
-        }
-        assert!(members.0.lock().hosts.len() <= 64);
-        let all = members.of(&listed(&["a"]), None).unwrap();
-        assert_eq!(all[0], member("a", "10.0.3.249"));
     }
 }

@@ -105,7 +105,8 @@ impl World {
             .writes()
             .create_load_balancer(&self.body(name))
             .await
-            .unwrap();
+            .unwrap()
+            .balancer;
         self.settled(&made.id).await;
         made
     }
@@ -137,7 +138,7 @@ impl World {
         let mut addresses: Vec<_> = members
             .iter()
             .flat_map(|members| members.iter())
-            .map(|member| member.address.clone())
+            .map(|member| member.host.address.clone())
             .collect();
         addresses.sort();
         addresses

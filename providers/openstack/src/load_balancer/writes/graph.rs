@@ -129,7 +129,10 @@ mod tests {
             (pool.healthmonitor_id.as_str(), pool.members[0].id.to_string()),
             ("h", "m".to_owned())
         );
-        assert_eq!(members[0].identity(), ("10.0.0.1", 30000));
+        assert_eq!(
+            (members[0].address.as_str(), members[0].protocol_port),
+            ("10.0.0.1", 30000)
+        );
         assert_eq!(children.monitors[0].pools, [Ref { id: "p".into() }]);
 
         assert_eq!(

@@ -11,7 +11,8 @@ async fn a_load_balancer_at_work_is_busy() {
         .writes()
         .create_load_balancer(&world.body("web"))
         .await
-        .unwrap();
+        .unwrap()
+        .balancer;
     let state = world
         .reads
         .state(&made.id, Priority::User)

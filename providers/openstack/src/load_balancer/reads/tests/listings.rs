@@ -147,7 +147,7 @@ async fn members_that_somebody_else_changed_are_read_again() {
     let weight = json!({"weight": 7});
     world
         .sim
-        .patch_object(&members[0].id, weight.as_object().unwrap())
+        .patch_object(&members[0].id.to_string(), weight.as_object().unwrap())
         .unwrap();
     for (contents, weight) in [(Contents::Which, 1), (Contents::Exactly, 7)] {
         let members = world
@@ -157,7 +157,7 @@ async fn members_that_somebody_else_changed_are_read_again() {
             .unwrap();
         assert_eq!(members[0][0].weight, Some(weight), "{contents:?}");
     }
-    world.sim.delete_object(&members[0].id).unwrap();
+    world.sim.delete_object(&members[0].id.to_string()).unwrap();
     let children = world.children(&made.id, now()).await;
     assert_eq!(world.addresses(&children).await, [""; 0]);
 }
@@ -181,7 +181,11 @@ async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
         .create_load_balancer(&world.body("later"))
         .await
         .unwrap();
-    let found = world.reads.load_balancer(&other.id, lately()).await.unwrap();
+    let found = world
+        .reads
+        .load_balancer(&other.balancer.id, lately())
+        .await
+        .unwrap();
     assert_eq!(found.unwrap().name, "later");
 
     world.writes().delete_load_balancer(&made.id, true).await.unwrap();

@@ -122,7 +122,7 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
         ..NewLoadBalancer::default()
     };
     let writes = real.writes();
-    let made = writes.create_load_balancer(&body).await.unwrap();
+    let made = writes.create_load_balancer(&body).await.unwrap().balancer;
     let id = made.id.as_str();
     let error = writes.delete_load_balancer(id, true).await.unwrap_err();
     assert!(is_busy(&error).is_some(), "{error:?}");
@@ -152,7 +152,10 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
     );
     let read = real.reads.members_uncached(&pool, Priority::User).await.unwrap();
     assert_eq!(read.len(), 3);
-    let leaves = read.iter().find(|member| member.address == "10.0.0.201").unwrap();
+    let leaves = read
+        .iter()
+        .find(|member| member.host.address == "10.0.0.201")
+        .unwrap();
     writes.delete_member(id, &pool, &leaves.id).await.unwrap();
     real.compare(id, "a member less").await;
 
