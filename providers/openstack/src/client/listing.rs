@@ -35,7 +35,10 @@ impl PageSizes {
     /// A page of so many was too large. False: there are no smaller ones.
     fn shorten<T: Resource>(&self, size: usize) -> bool {
         let shorter = (size / SHORTER).max(1);
-        self.0.lock().insert(T::MANY, shorter);
+        let mut sizes = self.0.lock();
+        // Somebody else may have come further meanwhile.
+        let known = sizes.entry(T::MANY).or_insert(shorter);
+        *known = shorter.min(*known);
         shorter < size
     }
 }
