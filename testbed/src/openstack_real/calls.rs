@@ -74,8 +74,10 @@ pub(super) fn since(dir: &Path, mark: &Mark) -> Result<Vec<Call>> {
 /// `[time] METHOD PATH?QUERY STATUS MICROSECONDSus "AGENT"`, as start.sh asks for it.
 fn parse(service: &str, line: &str) -> Option<Call> {
     let (rest, agent) = line.split_once("us \"")?;
-    let mut words = rest.split_once("] ")?.1.split(' ');
-    let (method, target, status) = (words.next()?, words.next()?, words.next()?);
+    // From both ends: the server writes a path decoded, and names have blanks.
+    let (request, _micros) = rest.split_once("] ")?.1.rsplit_once(' ')?;
+    let (request, status) = request.rsplit_once(' ')?;
+    let (method, target) = request.split_once(' ')?;
     let (path, query) = target.split_once('?')?;
     Some(Call {
         service: service.to_owned(),
@@ -119,5 +121,12 @@ mod tests {
             }
         );
         assert_eq!(since(dir.path(), &Mark::default()).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_path_may_have_blanks() {
+        let line = LINE.replace("/servers/detail", "/servers/my first one");
+        let call = parse("nova", line.trim_end()).unwrap();
+        assert_eq!((call.path.as_str(), call.status), ("/servers/my first one", 200));
     }
 }

@@ -310,3 +310,67 @@ impl CoreStep for Step {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load_balancer::bodies::MemberBody;
+
+    #[test]
+    fn one_that_was_sent_says_the_same_and_keeps_no_members() {
+        let wishes: Vec<_> = (0..12)
+            .map(|node| MemberWish {
+                address: format!("10.0.0.{node}"),
+                port: 30080,
+                ..MemberWish::default()
+            })
+            .collect();
+        let slot = Slot {
+            transport: ccm_core::load_balancer::Protocol::Tcp,
+            port: 80,
+        };
+        let listener = NewListener {
+            protocol: "TCP",
+            protocol_port: 80,
+            default_pool: Some(NewPool {
+                members: vec![MemberBody::default()],
+                ..NewPool::default()
+            }),
+            ..NewListener::default()
+        };
+        let balancer = NewLoadBalancer {
+            listeners: vec![listener],
+            ..NewLoadBalancer::default()
+        };
+        for change in [
+            Change::CreateBalancer(Box::new(balancer)),
+            Change::AddMembers(slot, wishes.clone()),
+            Change::SetMembers(slot, wishes),
+        ] {
+            let step = Step {
+                of: "web".to_owned(),
+                change,
+                service: Some(ServiceId::new("shop", "web", "u")),
+                why: "a node joined".to_owned(),
+            };
+            let sent = step.sent();
+            assert!(matches!(sent.change, Change::Sent { .. }), "{sent:?}");
+            assert_eq!(sent.text(), step.text());
+            assert_eq!(sent.label(), step.label());
+        }
+    }
+
+    #[test]
+    fn of_many_members_some_are_named() {
+        let wish = |node| MemberWish {
+            address: format!("10.0.0.{node}"),
+            port: 1,
+            ..MemberWish::default()
+        };
+        let ten: Vec<_> = (0..10).map(wish).collect();
+        assert!(list(&ten).ends_with("10.0.0.9:1"), "{}", list(&ten));
+        let more: Vec<_> = (0..5000).map(wish).collect();
+        assert_eq!(list(&more), format!("{} and 4990 more", list(&ten)));
+        assert_eq!(list(&[]), "none");
+    }
+}
