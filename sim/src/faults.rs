@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::clock::millis;
+use crate::wire::Held;
 
 /// A frozen state of the cloud, as a stale read answers from it.
 pub(crate) type Snapshot = Arc<dyn Any + Send + Sync>;
@@ -245,6 +246,7 @@ pub(crate) struct Faults {
     rules: Mutex<(u64, Vec<Rule>)>,
     /// Changes when a rule goes, and when a request comes to where it is held.
     changes: watch::Sender<()>,
+    held: Held,
 }
 
 impl Faults {
@@ -295,8 +297,13 @@ impl Faults {
     /// Holds a request until the rule is gone.
     pub(crate) async fn hold(&self, id: u64) {
         self.reach(id);
-        self.until(|rules| rules.iter().all(|rule| rule.state.id != id))
-            .await;
+        let gone = self.until(|rules| rules.iter().all(|rule| rule.state.id != id));
+        self.held.during(gone).await;
+    }
+
+    /// Waits until no request is held.
+    pub(crate) async fn none_held(&self) {
+        self.held.none().await;
     }
 
     /// Waits until a request was held by the rule; `false` if the rule goes before.

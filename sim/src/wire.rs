@@ -96,6 +96,32 @@ impl AsyncWrite for Connection {
     }
 }
 
+/// How many requests are held. One whose client goes away is held no more as soon as its connection is seen to be closed.
+#[derive(Debug, Default)]
+pub struct Held(watch::Sender<usize>);
+
+impl Held {
+    /// Counts a request while it waits for this.
+    pub async fn during<T>(&self, wait: impl Future<Output = T>) -> T {
+        struct Counted<'a>(&'a Held);
+        impl Drop for Counted<'_> {
+            fn drop(&mut self) {
+                self.0.0.send_modify(|held| *held = held.saturating_sub(1));
+            }
+        }
+        self.0.send_modify(|held| *held += 1);
+        let _counted = Counted(self);
+        wait.await
+    }
+
+    /// Waits until there is none.
+    pub async fn none(&self) {
+        let mut held = self.0.subscribe();
+        // The sender is in `self`, so that waiting can not fail.
+        let _none = held.wait_for(|held| *held == 0).await;
+    }
+}
+
 /// A body on the wire, whole or cut off.
 #[derive(Debug)]
 pub struct WireBody {

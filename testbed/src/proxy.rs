@@ -142,6 +142,12 @@ impl Proxy {
         self.shared.rules.fired()
     }
 
+    /// Waits until no request is held any more: those of a client that is gone are forgotten, not carried out.
+    pub fn none_held(&self) -> impl Future<Output = ()> + Send + use<> {
+        let shared = Arc::clone(&self.shared);
+        async move { shared.rules.none_held().await }
+    }
+
     /// The request that a rule holds ([`Action::Hold`]), as soon as there is one; none if the rule is removed before.
     pub fn reached(&self, id: u64) -> impl Future<Output = Option<String>> + Send + use<> {
         let shared = Arc::clone(&self.shared);

@@ -46,6 +46,9 @@ pub trait Party: Send + Sync {
     /// Stops at the n-th call from now, counted from 1. Resolves when it is there, with the call, or without one if
     /// [`Self::calm`] came first.
     fn stop_at(&self, nth: u64, moment: Moment) -> BoxFuture<'static, Option<String>>;
+    /// Resolves when no call waits where it was stopped: those of a program that was killed are forgotten as soon as its
+    /// connections are seen to be closed.
+    fn none_held(&self) -> BoxFuture<'static, ()>;
     /// Fails at random from now on.
     fn rage(&self, seed: u64);
     /// How often it has failed since.

@@ -300,6 +300,11 @@ impl Control {
         self.traffic.faults.reached(id).await
     }
 
+    /// Waits until no request is held any more: those of a client that is gone are forgotten, not carried out.
+    pub async fn none_held(&self) {
+        self.traffic.faults.none_held().await;
+    }
+
     /// Faults in force with how often they matched and fired.
     pub fn faults(&self) -> Vec<FaultState> {
         self.traffic.faults.list()

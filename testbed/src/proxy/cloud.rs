@@ -126,6 +126,12 @@ impl CloudProxy {
         self.shared.rules.fired()
     }
 
+    /// Waits until no request is held any more: those of a client that is gone are forgotten, not carried out.
+    pub fn none_held(&self) -> impl Future<Output = ()> + Send + use<> {
+        let shared = Arc::clone(&self.shared);
+        async move { shared.rules.none_held().await }
+    }
+
     /// The request that a rule holds ([`Action::Hold`]), as soon as there is one; none if the rule is removed before.
     pub fn reached(&self, id: u64) -> impl Future<Output = Option<String>> + Send + use<> {
         let shared = Arc::clone(&self.shared);
@@ -173,6 +179,10 @@ impl Party for CloudProxy {
     fn stop_at(&self, nth: u64, moment: Moment) -> BoxFuture<'static, Option<String>> {
         let rule = self.add(Rule::when(changes, Action::Hold(moment)).at(nth));
         self.reached(rule).boxed()
+    }
+
+    fn none_held(&self) -> BoxFuture<'static, ()> {
+        Self::none_held(self).boxed()
     }
 
     fn rage(&self, seed: u64) {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccm_sim::Moment;
+use ccm_sim::{Moment, wire::Held};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -142,6 +142,7 @@ pub(super) struct Rules {
     rules: Mutex<(u64, Vec<State>)>,
     /// Changes when a rule goes, and when a request comes to where it is held.
     changes: watch::Sender<()>,
+    held: Held,
 }
 
 impl Rules {
@@ -209,7 +210,12 @@ impl Rules {
     pub(super) async fn hold(&self, id: u64, request: &Request) {
         self.reach(id, request);
         let gone = |rules: &[State]| rules.iter().all(|state| state.id != id).then_some(());
-        self.until(gone).await;
+        self.held.during(self.until(gone)).await;
+    }
+
+    /// Waits until no request is held.
+    pub(super) async fn none_held(&self) {
+        self.held.none().await;
     }
 
     /// Waits while nothing may come on a stream.

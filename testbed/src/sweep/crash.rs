@@ -259,6 +259,10 @@ impl Sweep {
                 Ended::Stopped(call) => place = describe(scenario, point, Some(&call)),
             }
             for party in scenario.parties() {
+                // Or what the dead program asked for would be carried out after all.
+                tokio::time::timeout(self.limit, party.none_held())
+                    .await
+                    .context("a call of the program that was killed is still held")?;
                 party.calm();
             }
             let restarted = Instant::now();

@@ -44,6 +44,10 @@ impl Party for Proxy {
         self.reached(rule).boxed()
     }
 
+    fn none_held(&self) -> BoxFuture<'static, ()> {
+        Self::none_held(self).boxed()
+    }
+
     fn rage(&self, seed: u64) {
         let status = |code, retry_after| Action::Status { code, retry_after };
         let kinds = [
@@ -113,6 +117,11 @@ impl Party for Control {
             reached.then(|| held.map_or_else(String::new, |call| call.op.to_owned()))
         }
         .boxed()
+    }
+
+    fn none_held(&self) -> BoxFuture<'static, ()> {
+        let cloud = self.clone();
+        async move { Self::none_held(&cloud).await }.boxed()
     }
 
     fn rage(&self, seed: u64) {

@@ -110,6 +110,9 @@ pub(crate) fn identity(certificate: &[u8], key: &[u8]) -> Result<Identity, Strin
 ///
 /// If the TLS material can not be used.
 pub(crate) fn client(tls: &Tls, proxies: &Proxies, user_agent: &str) -> Result<Client> {
+    // Whoever builds the program may have chosen another one, and that one stays.
+    let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    // Trusted are the system's roots, as the operator of the node keeps them.
     let mut builder = Client::builder()
         .user_agent(user_agent)
         .no_proxy()
@@ -127,8 +130,6 @@ pub(crate) fn client(tls: &Tls, proxies: &Proxies, user_agent: &str) -> Result<C
                 attempt.stop()
             }
         }))
-        // The system's roots, as the operator of the node keeps them; not also a list from when this was built.
-        .tls_built_in_webpki_certs(false)
         .danger_accept_invalid_certs(tls.insecure);
     let invalid =
         |key: &str, why: String| Error::new(ErrorKind::InvalidConfig, format!("[Global] {key}: {why}"));
