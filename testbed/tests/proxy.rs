@@ -151,6 +151,22 @@ async fn a_write_is_held_at_every_moment_of_its_life() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_of_a_client_that_is_gone_is_not_carried_out() {
+    let scene = Scene::set().await;
+    let rule = scene
+        .proxy
+        .add(Rule::when(Request::is_write, Action::Hold(Moment::Before)).at(1));
+    tokio::select! {
+        created = scene.create("given-up") => panic!("{created:?} although it is held"),
+        held = scene.proxy.reached(rule) => assert!(held.is_some()),
+    }
+    scene.proxy.none_held().await;
+    scene.proxy.remove(rule);
+    assert_eq!(code(scene.create("next").await), 200);
+    assert!(!scene.exists("given-up").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn watches_stream_break_and_fall_silent() {
     let scene = Scene::set().await;
     let params = WatchParams::default();
