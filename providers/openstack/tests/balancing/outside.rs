@@ -3,17 +3,7 @@
 use ccm_testbed::picture::Picture;
 use serde_json::{Value, json};
 
-use crate::stage::{ID, Stage, annotate, service};
-
-const CONFIG: &str = "manage-security-groups = true\ncreate-monitor = true";
-
-async fn served() -> Stage {
-    let mut stage = Stage::new(2, CONFIG).await;
-    stage.services.push(service("web", &[80, 443]));
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
-    stage
-}
+use crate::stage::{ID, Stage, annotate};
 
 /// Nothing of this is the program's own doing, so that it is seen by the next process, or by the drift check.
 async fn heals(stage: &mut Stage, expected: &Picture, what: &str) {
@@ -27,7 +17,7 @@ async fn heals(stage: &mut Stage, expected: &Picture, what: &str) {
 
 #[tokio::test]
 async fn whatever_is_deleted_is_made_again() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let expected = Picture::of(&stage.sim, &[]);
     let id = stage.balancers()[0].loadbalancer.id.clone();
     type Part = fn(&ccm_sim::openstack::BalancerState) -> String;
@@ -51,7 +41,7 @@ async fn whatever_is_deleted_is_made_again() {
 
 #[tokio::test]
 async fn whatever_is_changed_is_changed_back_unless_people_may() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let expected = Picture::of(&stage.sim, &[]);
     let balancer = stage.balancers().remove(0);
     let changes: [(&str, &str, Value); 3] = [
@@ -85,7 +75,7 @@ async fn whatever_is_changed_is_changed_back_unless_people_may() {
 
 #[tokio::test]
 async fn a_deleted_floating_address_is_replaced_and_the_status_follows() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let expected = Picture::of(&stage.sim, &[]);
     let before = stage.address("web");
     stage.sim.remove_floating(before.parse().unwrap()).unwrap();
@@ -96,7 +86,7 @@ async fn a_deleted_floating_address_is_replaced_and_the_status_follows() {
 
 #[tokio::test]
 async fn a_detached_floating_address_of_ours_is_attached_again() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let expected = Picture::of(&stage.sim, &[]);
     let before = stage.address("web");
     stage.sim.detach_floating(before.parse().unwrap()).unwrap();
@@ -109,7 +99,7 @@ async fn a_detached_floating_address_of_ours_is_attached_again() {
 
 #[tokio::test]
 async fn a_load_balancer_that_somebody_deleted_leaves_nothing_behind_when_its_service_goes() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     stage.sim.delete_object(&id).unwrap();
     stage.service("web").deleting = true;
@@ -126,7 +116,7 @@ async fn a_load_balancer_that_somebody_deleted_leaves_nothing_behind_when_its_se
 
 #[tokio::test]
 async fn a_service_that_becomes_internal_to_the_cluster_gives_everything_back() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     stage.service("web").is_load_balancer = false;
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
@@ -148,7 +138,7 @@ async fn a_service_that_becomes_internal_to_the_cluster_gives_everything_back() 
 
 #[tokio::test]
 async fn a_service_without_eligible_nodes_is_changed_all_the_same_and_keeps_its_members() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let members = stage.balancers()[0].members.clone();
     for node in &mut stage.nodes {
         node.eligible = false;

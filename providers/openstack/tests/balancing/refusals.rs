@@ -4,22 +4,13 @@ use ccm_core::load_balancer::ServiceView;
 use ccm_sim::openstack::AppCredentialSpec;
 use ccm_testbed::picture::Picture;
 
-use crate::stage::{ID, Stage, annotate, service};
+use crate::stage::{ID, MANAGED, Stage, annotate, service};
 
-const CONFIG: &str = "manage-security-groups = true\ncreate-monitor = true";
 const PREFIX: &str = "loadbalancer.openstack.org/";
-
-async fn served() -> Stage {
-    let mut stage = Stage::new(2, CONFIG).await;
-    stage.services.push(service("web", &[80, 443]));
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
-    stage
-}
 
 #[tokio::test]
 async fn credentials_of_another_project_change_nothing_and_end_nothing() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     stage.services.push(service("other", &[81]));
     stage.settle().await;
     let project = stage.sim.create_project("other");
@@ -68,7 +59,7 @@ async fn credentials_of_another_project_change_nothing_and_end_nothing() {
 
 #[tokio::test]
 async fn what_only_a_new_load_balancer_can_have_is_refused_and_the_rest_is_done() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     for (key, value) in [
         ("subnet-id", "6b0a5a2e-0000-4000-8000-000000000000"),
@@ -109,7 +100,7 @@ async fn what_only_a_new_load_balancer_can_have_is_refused_and_the_rest_is_done(
 
 #[tokio::test]
 async fn values_without_a_meaning_are_named_in_one_note_and_their_defaults_used() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let before = Picture::of(&stage.sim, &[]);
     let odd = [
         ("connection-limit", "many"),
@@ -152,7 +143,7 @@ async fn refused_values_hold_a_service_back_which_still_follows_nodes_and_goes()
         ("class", "unknown"),
     ];
     for (key, value) in refused {
-        let mut stage = served().await;
+        let mut stage = Stage::served().await;
         let id = stage.balancers()[0].loadbalancer.id.clone();
         annotate(stage.service("web"), &format!("{PREFIX}{key}"), Some(value));
         // What it asks for besides waits, too.
@@ -183,7 +174,7 @@ async fn refused_values_hold_a_service_back_which_still_follows_nodes_and_goes()
         );
     }
     // One that never had a load balancer gets none, and goes.
-    let mut stage = Stage::new(1, CONFIG).await;
+    let mut stage = Stage::new(1, MANAGED).await;
     let mut web = service("web", &[80]);
     annotate(
         &mut web,

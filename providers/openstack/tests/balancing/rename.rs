@@ -6,14 +6,6 @@ use serde_json::json;
 
 use crate::stage::{ID, Stage, annotate, service};
 
-async fn served() -> Stage {
-    let mut stage = Stage::new(2, "manage-security-groups = true\ncreate-monitor = true").await;
-    stage.services.push(service("web", &[80, 443]));
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
-    stage
-}
-
 /// As the Go cloud controller leaves it: without our mark.
 fn unmark(stage: &Stage) {
     for balancer in stage.balancers() {
@@ -62,7 +54,7 @@ fn notes(stage: &Stage) -> Vec<&'static str> {
 #[tokio::test]
 async fn load_balancers_get_the_new_name_whoever_made_them() {
     for unmarked in [false, true] {
-        let mut stage = served().await;
+        let mut stage = Stage::served().await;
         if unmarked {
             unmark(&stage);
         }
@@ -104,7 +96,7 @@ async fn load_balancers_get_the_new_name_whoever_made_them() {
 #[tokio::test]
 async fn a_renaming_that_was_broken_off_is_taken_back() {
     for (written, last) in (0..7).flat_map(|written| [(written, "kubernetes"), (written, "third")]) {
-        let mut stage = served().await;
+        let mut stage = Stage::served().await;
         let (before, id) = (names(&stage), stage.balancers()[0].loadbalancer.id.clone());
         stage.cluster = "other".to_owned();
         stage.restart().await;
@@ -148,7 +140,7 @@ async fn a_renaming_that_was_broken_off_is_taken_back() {
 
 #[tokio::test]
 async fn people_are_told_of_the_new_name() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     stage.cluster = "other".to_owned();
     stage.restart().await;
     let mut told = Vec::new();
@@ -165,7 +157,7 @@ async fn people_are_told_of_the_new_name() {
 #[tokio::test]
 async fn a_service_that_goes_with_the_rename_leaves_nothing() {
     for unmarked in [false, true] {
-        let mut stage = served().await;
+        let mut stage = Stage::served().await;
         if unmarked {
             unmark(&stage);
         }
@@ -183,7 +175,7 @@ async fn a_service_that_goes_with_the_rename_leaves_nothing() {
 
 #[tokio::test]
 async fn changes_wait_for_nothing_and_a_service_without_annotations_finds_its_own() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     stage.cluster = "other".to_owned();
     stage.restart().await;
@@ -207,7 +199,7 @@ async fn changes_wait_for_nothing_and_a_service_without_annotations_finds_its_ow
 
 #[tokio::test]
 async fn those_that_share_it_are_renamed_with_it() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     let mut api = service("api", &[81]);
     annotate(&mut api, ID, Some(&id));
@@ -231,7 +223,7 @@ async fn those_that_share_it_are_renamed_with_it() {
 
 #[tokio::test]
 async fn another_clusters_load_balancer_is_neither_renamed_nor_deleted() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     unmark(&stage);
     let before = names(&stage);
     let id = stage.balancers()[0].loadbalancer.id.clone();
@@ -257,7 +249,7 @@ async fn another_clusters_load_balancer_is_neither_renamed_nor_deleted() {
 #[tokio::test]
 async fn another_clusters_load_balancer_that_is_shared_stays_its_own() {
     for tagged in [true, false] {
-        let mut stage = served().await;
+        let mut stage = Stage::served().await;
         unmark(&stage);
         let id = stage.balancers()[0].loadbalancer.id.clone();
         if !tagged {

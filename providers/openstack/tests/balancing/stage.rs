@@ -72,7 +72,19 @@ pub(crate) fn annotate(service: &mut ServiceView, key: &str, value: Option<&str>
         .collect::<Labels>();
 }
 
+/// Security groups and health monitors, beside the load balancers.
+pub(crate) const MANAGED: &str = "manage-security-groups = true\ncreate-monitor = true";
+
 impl Stage {
+    /// Two nodes, and the Service `web` with all that belongs to it.
+    pub(crate) async fn served() -> Self {
+        let mut stage = Self::new(2, MANAGED).await;
+        stage.services.push(service("web", &[80, 443]));
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0]);
+        stage
+    }
+
     pub(crate) async fn new(nodes: usize, more: &str) -> Self {
         let sim = OpenStack::start(Config::default()).await.unwrap();
         let conf = format!("{}\n[LoadBalancer]\n{more}\n", sim.cloud_conf());

@@ -4,17 +4,9 @@ use ccm_core::load_balancer::{ClusterMark, ServiceView};
 use ccm_sim::{Action, Fault};
 use serde_json::json;
 
-use crate::stage::{ADDRESS, ID, Stage, annotate, service};
+use crate::stage::{ADDRESS, ID, MANAGED, Stage, annotate, service};
 
 /// A cluster with a load balancer.
-async fn served() -> Stage {
-    let mut stage = Stage::new(2, "manage-security-groups = true\ncreate-monitor = true").await;
-    stage.services.push(service("web", &[80, 443]));
-    stage.settle().await;
-    assert_eq!(stage.complaints(), [""; 0]);
-    stage
-}
-
 fn writes(stage: &Stage) -> Vec<&'static str> {
     let calls = stage.sim.calls();
     let writes = calls
@@ -25,7 +17,7 @@ fn writes(stage: &Stage) -> Vec<&'static str> {
 
 #[tokio::test]
 async fn a_lost_answer_at_any_write_leaks_nothing_and_doubles_nothing() {
-    let mut expected = served().await;
+    let mut expected = Stage::served().await;
     let ops: Vec<_> = writes(&expected);
     expected.service("web").deleting = true;
     expected.sim.clear_calls();
@@ -34,7 +26,7 @@ async fn a_lost_answer_at_any_write_leaks_nothing_and_doubles_nothing() {
     for (ops, deleting) in [(ops, false), (deletes, true)] {
         for op in ops.iter().collect::<std::collections::BTreeSet<_>>() {
             for action in [Action::CommitThenDrop, Action::status(503)] {
-                let mut stage = Stage::new(2, "manage-security-groups = true\ncreate-monitor = true").await;
+                let mut stage = Stage::new(2, MANAGED).await;
                 let fault = || Fault::on(*op, action.clone()).once();
                 if !deleting {
                     stage.sim.add_fault(fault());
@@ -63,7 +55,7 @@ async fn a_lost_answer_at_any_write_leaks_nothing_and_doubles_nothing() {
 
 #[tokio::test]
 async fn another_clusters_load_balancer_of_the_same_name_is_left_alone() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let balancer = stage.balancers().remove(0).loadbalancer;
     let tags = json!({"tags": [balancer.name, ClusterMark::of("another").as_str()]});
     stage
@@ -89,7 +81,7 @@ async fn another_clusters_load_balancer_of_the_same_name_is_left_alone() {
 
 #[tokio::test]
 async fn a_load_balancer_in_error_that_once_worked_is_never_deleted() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     stage.sim.set_provisioning_status(&id, "ERROR").unwrap();
     stage.restart().await;
@@ -112,7 +104,7 @@ async fn a_load_balancer_in_error_that_once_worked_is_never_deleted() {
 
 #[tokio::test]
 async fn what_somebody_deleted_is_made_again_under_the_annotations() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     stage.sim.delete_object(&id).unwrap();
     stage.restart().await;
@@ -140,7 +132,7 @@ async fn what_somebody_deleted_is_made_again_under_the_annotations() {
 
 #[tokio::test]
 async fn nothing_is_made_anew_while_no_node_is_visible() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let id = stage.balancers()[0].loadbalancer.id.clone();
     stage.sim.delete_object(&id).unwrap();
     for node in &stage.nodes {
@@ -171,7 +163,7 @@ async fn nothing_is_made_anew_while_no_node_is_visible() {
 
 #[tokio::test]
 async fn without_nodes_members_stay_and_what_people_set_on_members_survives() {
-    let mut stage = served().await;
+    let mut stage = Stage::served().await;
     let member = stage.balancers()[0].members[0].clone();
     let drained = json!({"weight": 0});
     stage
