@@ -9,7 +9,7 @@ use std::{
 
 use ccm_core::{
     Cloud, Error, ErrorKind, Freshness, Priority, Result, async_trait,
-    load_balancer::{Ask, ClusterView, Ownership, ServiceView},
+    load_balancer::{Ask, ClusterView, ServiceView},
     plan::{Gathered, Member, Outcome, PartCloud, Standing, Vouch, Wait, vouch_by_nodes},
 };
 use parking_lot::Mutex;
@@ -249,8 +249,8 @@ fn goes_with_all(balancer: &LoadBalancer, members: &[Member<Model>], cluster: &C
             .iter()
             .any(|member| names::load_balancer(cluster, &member.service.id) == *tag)
     };
-    let own = names::cluster_of(&balancer.name) == Some(&*cluster.name)
-        || cluster.marks.judge(balancer.tags.iter().map(String::as_str)) == Ownership::Ours;
+    let ownership = cluster.marks.judge(balancer.tags.iter().map(String::as_str));
+    let own = balancer.is_of(&cluster.name, &ownership);
     let made = balancer.name.starts_with(names::SERVICE_PREFIX);
     !members.is_empty() && leave && made && own && tags.all(known)
 }

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{
     bodies::{ListenerChange, NewListener, NewMonitor, NewPersistence, NewPool, Set},
     desired::MemberWish,
-    id::Id,
     member::{Host, Member, by_identity},
     names,
     observe::{Branch, Observed, Sight, Slot, Tree, Twig},
+    plan::member,
     records::{
         FloatingIp, Listener, LoadBalancer, Monitor, Persistence, Pool, Provisioning, Rule, SecurityGroup,
     },
@@ -369,39 +369,13 @@ fn new_twig(body: &NewPool) -> Twig {
             provisioning_status: Provisioning::Active,
             ..Pool::default()
         },
-        members: body
-            .members
-            .iter()
-            .map(|member| {
-                new_member(&MemberWish {
-                    name: member.name.clone(),
-                    address: member.address.clone(),
-                    port: member.protocol_port,
-                    subnet: member.subnet_id.clone(),
-                    monitor_port: member.monitor_port,
-                })
-            })
-            .collect(),
+        members: body.members.iter().map(Member::expected).collect(),
         monitor: body.healthmonitor.as_ref().map(new_monitor),
     }
 }
 
 fn new_member(wish: &MemberWish) -> Member {
-    Member {
-        id: Id::default(),
-        host: Arc::new(Host {
-            name: wish.name.clone(),
-            address: wish.address.clone(),
-            subnet_id: wish.subnet.clone(),
-            monitor_address: None,
-        }),
-        protocol_port: wish.port,
-        monitor_port: wish.monitor_port,
-        weight: Some(1),
-        backup: Some(false),
-        admin_state_up: Some(true),
-        provisioning_status: Provisioning::Active,
-    }
+    Member::expected(&member(wish))
 }
 
 fn new_monitor(body: &NewMonitor) -> Monitor {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{
+    bodies::MemberBody,
     id::Id,
     records::{self, Provisioning},
 };
@@ -43,6 +44,26 @@ impl Member {
     /// What tells it from the other members of its pool; never changes.
     pub(crate) fn identity(&self) -> Identity<'_> {
         (&self.host.address, self.protocol_port)
+    }
+
+    /// One that is sent like this, as it will be read but for its id.
+    pub(crate) fn expected(body: &MemberBody) -> Self {
+        Self {
+            id: Id::default(),
+            host: Arc::new(Host {
+                name: body.name.clone(),
+                address: body.address.clone(),
+                subnet_id: body.subnet_id.clone(),
+                monitor_address: body.monitor_address.clone(),
+            }),
+            protocol_port: body.protocol_port,
+            monitor_port: body.monitor_port,
+            // Octavia's defaults.
+            weight: Some(body.weight.unwrap_or(1)),
+            backup: Some(body.backup.unwrap_or(false)),
+            admin_state_up: Some(body.admin_state_up.unwrap_or(true)),
+            provisioning_status: Provisioning::Active,
+        }
     }
 }
 

@@ -159,9 +159,9 @@ impl Site<'_> {
     /// Whether this cluster had it made. One that another cluster made for a Service may be shared, too, but then it neither
     /// gets our mark, which would lock its own cluster out, nor goes with those that share it.
     fn is_own(&self) -> bool {
-        let name = &self.tree.balancer.name;
-        self.ownership == Ownership::Ours
-            || names::cluster_of(name) == Some(&self.wish.cluster)
+        let balancer = &self.tree.balancer;
+        let name = &balancer.name;
+        balancer.is_of(&self.wish.cluster, &self.ownership)
             || self.former_of(name).is_some()
             || whos(self.wish).any(|who| who.owns(name))
     }

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use ccm_core::load_balancer::Ownership;
 use serde::Deserialize;
 
-use super::id::Id;
+use super::{id::Id, names};
 use crate::{client::listing::resources, instances::records::nullable};
 
 /// A load balancer.
@@ -47,6 +48,13 @@ pub(crate) struct LoadBalancer {
     pub(crate) listeners: Vec<Ref>,
     #[serde(deserialize_with = "nullable")]
     pub(crate) pools: Vec<Ref>,
+}
+
+impl LoadBalancer {
+    /// Whether this cluster had it made, as far as its mark and its name tell.
+    pub(crate) fn is_of(&self, cluster: &str, ownership: &Ownership) -> bool {
+        *ownership == Ownership::Ours || names::cluster_of(&self.name) == Some(cluster)
+    }
 }
 
 /// A further virtual address.

@@ -20,7 +20,7 @@ use super::{
         NewLoadBalancer, NewMonitor, NewPool, PoolChange,
     },
     id::Id,
-    member::{Host, Member},
+    member::Member,
     observe::Slot,
     reads::{Reads, Shelf, Shelved},
     records::{self, Listener, LoadBalancer, Monitor, Pool, Provisioning},
@@ -219,14 +219,18 @@ impl<'a> Writes<'a> {
         let result = self
             .members_update(pool, members, &[("additive_only", "true")])
             .await;
-        let known = result.is_ok() && self.reads.members.added(pool, members.iter().map(expected));
+        let known = result.is_ok()
+            && self
+                .reads
+                .members
+                .added(pool, members.iter().map(Member::expected));
         self.members_changed((balancer, pool), known, result)
     }
 
     /// Gives a pool these members and no others.
     pub(crate) async fn set_members(&self, balancer: &str, pool: &str, members: &[MemberBody]) -> Result<()> {
         let result = self.members_update(pool, members, &[]).await;
-        let now = members.iter().map(expected).collect();
+        let now = members.iter().map(Member::expected).collect();
         let known = result.is_ok() && self.reads.members.replaced(pool, now);
         self.members_changed((balancer, pool), known, result)
     }
@@ -423,26 +427,6 @@ fn noted_delete<T: Shelved>(shelf: &Shelf<T>, key: &str, id: &str, result: Resul
         Err(_) => shelf.touched(key),
     }
     result
-}
-
-/// A member as it will be read.
-fn expected(body: &MemberBody) -> Member {
-    Member {
-        id: Id::default(),
-        host: Arc::new(Host {
-            name: body.name.clone(),
-            address: body.address.clone(),
-            subnet_id: body.subnet_id.clone(),
-            monitor_address: body.monitor_address.clone(),
-        }),
-        protocol_port: body.protocol_port,
-        monitor_port: body.monitor_port,
-        // Octavia's defaults.
-        weight: Some(body.weight.unwrap_or(1)),
-        backup: Some(body.backup.unwrap_or(false)),
-        admin_state_up: Some(body.admin_state_up.unwrap_or(true)),
-        provisioning_status: Provisioning::Active,
-    }
 }
 
 fn bulk(members: usize) -> Option<Duration> {

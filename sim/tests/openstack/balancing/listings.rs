@@ -2,6 +2,13 @@
 
 use super::*;
 
+impl Session {
+    /// This field of all load balancers that are shown.
+    async fn listed(&self, field: &str) -> Vec<String> {
+        self.lb_get("/loadbalancers").await.each("loadbalancers", field)
+    }
+}
+
 #[tokio::test]
 async fn a_listing_is_of_the_own_project_and_of_all_for_an_administrator_who_names_none() {
     let mut session = Session::start().await;
@@ -21,19 +28,10 @@ async fn a_listing_is_of_the_own_project_and_of_all_for_an_administrator_who_nam
     };
     let (theirs, admin) = (token_of("them", false).await, token_of("root", true).await);
     session.token = theirs;
-    assert!(
-        session
-            .lb_get("/loadbalancers")
-            .await
-            .each("loadbalancers", "id")
-            .is_empty()
-    );
+    assert!(session.listed("id").await.is_empty());
     assert_eq!(session.lb_get(&format!("/loadbalancers/{id}")).await.status, 403);
     session.token = admin;
-    assert_eq!(
-        session.lb_get("/loadbalancers").await.each("loadbalancers", "id"),
-        std::slice::from_ref(&id)
-    );
+    assert_eq!(session.listed("id").await, std::slice::from_ref(&id));
     let own = format!("/loadbalancers?project_id={other}");
     assert!(session.lb_get(&own).await.each("loadbalancers", "id").is_empty());
     assert_eq!(
@@ -73,20 +71,8 @@ async fn a_stale_listing_shows_the_past_while_writes_are_made_now() {
     let rule = Fault::on("loadbalancer_list", Action::StaleRead).once();
     session.cloud.add_fault(rule);
     assert_eq!(session.balancer(json!({})).await.status, 201);
-    assert!(
-        session
-            .lb_get("/loadbalancers")
-            .await
-            .each("loadbalancers", "id")
-            .is_empty()
-    );
-    assert_eq!(
-        session
-            .lb_get("/loadbalancers")
-            .await
-            .each("loadbalancers", "name"),
-        ["web"]
-    );
+    assert!(session.listed("id").await.is_empty());
+    assert_eq!(session.listed("name").await, ["web"]);
     let ops = session.cloud.call_counts();
     assert_eq!((ops["loadbalancer_create"], ops["loadbalancer_list"]), (1, 2));
 }
