@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use ccm_core::{Cloud, client::ClientMetrics};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Api;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -256,8 +257,7 @@ fn dry_run(
 /// Starts what takes over changed config files.
 fn start_reloader(context: &AppContext, standing: &mut JoinSet<()>, stop: &CancellationToken) {
     let events = events::Writer::new(context.replica_client.clone(), &context.event_metrics);
-    let election = context.config.election.as_ref();
-    let object = reload::process_object(election, |name| std::env::var(name).ok());
+    let object = process_object(&context.config);
     let recorder = events.recorder(reload::COMPONENT);
     let reloader = context
         .metrics
@@ -274,6 +274,11 @@ fn start_reloader(context: &AppContext, standing: &mut JoinSet<()>, stop: &Cance
         // The writer ends with the reloader, whose recorder is the only one.
         tokio::join!(reloader.run(stop), events);
     });
+}
+
+/// What Events about the process are about.
+fn process_object(config: &Config) -> ObjectReference {
+    reload::process_object(config.election.as_ref(), |name| std::env::var(name).ok())
 }
 
 /// Whether the service controller is to run; if not, Services are not even watched.
@@ -412,12 +417,20 @@ fn start_controllers(
             cloud: Arc::clone(cloud),
             config: config.service.clone(),
             cluster_name: config.cluster_name.clone(),
+            process: process_object(config),
             queues: metrics.queues().clone(),
         };
         let controller = metrics.with(|registry| ServiceController::new(parts, registry));
         // The page outlives the controller, with whose recorders the writer of Events ends.
         let shown = Arc::downgrade(&controller);
+        let orphans = shown.clone();
         status.set_services(move || shown.upgrade().map(|shown| shown.rows()).unwrap_or_default());
+        status.set_orphans(move || {
+            orphans
+                .upgrade()
+                .map(|shown| shown.orphan_rows())
+                .unwrap_or_default()
+        });
         let run = controller.run(services.subscribe(), nodes.subscribe(), shutdown.clone());
         let run = metrics.running("service", run);
         controllers.spawn(watched(checks.clone(), service::NAME, run));

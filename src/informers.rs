@@ -72,6 +72,8 @@ pub(crate) enum Change {
     Applied(String),
     /// It is gone, or nobody has to do with it any more ([`Intern::is_kept`]).
     Deleted(String),
+    /// A new listing does not have it any more. It may have been deleted while no watch was open, or the API server lost it.
+    Vanished(String),
 }
 
 /// A watch of all objects of one kind, and the store it fills.
@@ -212,7 +214,7 @@ where
                         }
                     }
                     for key in gone {
-                        self.tell(&Change::Deleted(key));
+                        self.tell(&Change::Vanished(key));
                     }
                     self.synced.send_replace(true);
                 }

@@ -37,8 +37,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser};
 pub use config::{
     AccessConfig, ApiServerConfig, Certificate, ClientLimit, Config, ControllerLeader, Controllers,
     ElectionConfig, LifecycleConfig, LogFormat, LoggingConfig, MigrationConfig, ModuleVerbosity,
-    NamedCertificate, NodeConfig, ProxyConfig, ProxyHeaders, RouteConfig, ServiceConfig, ServingConfig,
-    TlsConfig,
+    NamedCertificate, NodeConfig, OrphanConfig, ProxyConfig, ProxyHeaders, RouteConfig, ServiceConfig,
+    ServingConfig, TlsConfig,
 };
 pub use plan::{Output, PlanRequest};
 pub use validate::ValidateRequest;

@@ -191,7 +191,7 @@ impl LifecycleController {
     /// Takes up what the informer saw.
     fn observe(&mut self, change: Change) {
         let node = match change {
-            Change::Deleted(name) => return self.suspects.forget(&name),
+            Change::Deleted(name) | Change::Vanished(name) => return self.suspects.forget(&name),
             Change::Applied(name) => match self.nodes.get(&name) {
                 Some(node) => node,
                 // Gone again.

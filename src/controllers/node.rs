@@ -159,7 +159,7 @@ impl NodeController {
     /// Queues a node if there is something to do for it, so that heartbeats of finished nodes cost nothing.
     fn observe(&self, change: Change) {
         match change {
-            Change::Deleted(name) => {
+            Change::Deleted(name) | Change::Vanished(name) => {
                 self.finished.lock().remove(&name);
                 self.forget(&name);
             }

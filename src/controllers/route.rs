@@ -251,7 +251,7 @@ impl RouteController {
                 let node = self.nodes.get(name);
                 (name, node.and_then(|node| fingerprint(&node, &self.hasher)))
             }
-            Change::Deleted(name) => (name, None),
+            Change::Deleted(name) | Change::Vanished(name) => (name, None),
         };
         let before = match now {
             Some(now) => self.seen.insert(name.clone(), now),

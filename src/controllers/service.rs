@@ -34,17 +34,18 @@ mod metrics;
 mod nodes;
 mod object;
 mod objects;
+mod orphans;
 mod parts;
 mod records;
 mod review;
 mod show;
-mod strays;
 mod surveys;
 mod tell;
 
 use std::{sync::Arc, time::Duration};
 
 use ccm_core::{Cloud, load_balancer::PartKey};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -102,6 +103,8 @@ pub(crate) struct ServiceController {
     following: Mutex<Option<Following>>,
     /// The desk should look at the ledger.
     news: Notify,
+    /// What Events about the cloud as a whole are about.
+    process: ObjectReference,
     teller: Teller,
     metrics: ServiceMetrics,
 }
@@ -118,6 +121,8 @@ pub(crate) struct Parts {
     pub(crate) cluster_name: String,
     /// For our events, and for those of the provider.
     pub(crate) recorders: (Recorder, Recorder),
+    /// What Events about the cloud as a whole are about: this process's Pod or Lease.
+    pub(crate) process: ObjectReference,
     pub(crate) queues: QueueMetrics,
 }
 
@@ -132,6 +137,7 @@ impl ServiceController {
             config,
             cluster_name,
             recorders: (recorder, provider),
+            process,
             queues,
         } = parts;
         Arc::new(Self {
@@ -147,6 +153,7 @@ impl ServiceController {
             ledger: Mutex::default(),
             following: Mutex::default(),
             news: Notify::new(),
+            process,
             teller: Teller::new(recorder, provider),
             metrics: ServiceMetrics::register(registry),
         })
@@ -168,7 +175,7 @@ impl ServiceController {
             () = shutdown.cancelled() => return,
             marks = ready => marks,
         };
-        *self.ledger.lock() = Ledger::new(Arc::clone(&self.cluster_name), marks);
+        *self.ledger.lock() = Ledger::new(Arc::clone(&self.cluster_name), marks, self.config.orphans);
         info!(
             controller = COMPONENT,
             services = self.services.list().len(),

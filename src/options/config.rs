@@ -126,6 +126,29 @@ pub struct ServiceConfig {
     pub concurrent_syncs: NonZeroUsize,
     /// How often load balancers are compared with the cloud though nothing has changed here; `None` for never.
     pub drift_period: Option<Duration>,
+    /// What becomes of load balancers whose Service does not exist.
+    pub orphans: OrphanConfig,
+}
+
+/// What becomes of load balancers whose Service does not exist.
+#[derive(Clone, Copy, Debug)]
+pub struct OrphanConfig {
+    /// Whether those with this cluster's ownership tag are deleted; otherwise they are only reported.
+    pub delete: bool,
+    /// How long one is seen before it is reported. Its Service may only be late.
+    pub report_after: Duration,
+    /// How long one is seen before it is deleted. Every restart, and every listing that lost Services, begins again.
+    pub delete_after: Duration,
+}
+
+impl Default for OrphanConfig {
+    fn default() -> Self {
+        Self {
+            delete: false,
+            report_after: Duration::from_secs(120),
+            delete_after: Duration::from_secs(3600),
+        }
+    }
 }
 
 /// The route controller.

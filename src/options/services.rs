@@ -4,7 +4,10 @@ use std::num::NonZeroUsize;
 
 use clap::Args;
 
-use super::{config::ServiceConfig, value::Reader};
+use super::{
+    config::{OrphanConfig, ServiceConfig},
+    value::Reader,
+};
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Services")]
@@ -17,6 +20,13 @@ pub(super) struct ServiceOptions {
     /// A duration, varied a little; 0 for never. It costs few requests, and what somebody waits for comes first.
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     service_drift_period: String,
+
+    /// Delete load balancers that carry this cluster's ownership tag and its --cluster-name when their Service has not existed
+    /// for an hour. Without this flag they are only reported. More than three are deleted one a minute; a restart and a
+    /// listing in which Services vanished begin the hour again. Never set it in a cluster that was cloned or restored from a
+    /// snapshot: such a cluster has the ownership tag of the original, whose load balancers it would delete.
+    #[arg(long, value_name = "BOOL", default_value = "false")]
+    delete_orphaned_load_balancers: String,
 }
 
 impl ServiceOptions {
@@ -36,6 +46,13 @@ impl ServiceOptions {
         ServiceConfig {
             concurrent_syncs: concurrent_syncs.unwrap_or(NonZeroUsize::MIN),
             drift_period: Some(drift_period).filter(|period| !period.is_zero()),
+            orphans: OrphanConfig {
+                delete: reader.boolean(
+                    "delete-orphaned-load-balancers",
+                    &self.delete_orphaned_load_balancers,
+                ),
+                ..OrphanConfig::default()
+            },
         }
     }
 }

@@ -171,6 +171,7 @@ impl Looker<'_> {
                     nodes: &nodes,
                     cluster_name: &self.config.cluster_name,
                     marks: self.marks,
+                    delete_orphans: self.config.service.orphans.delete,
                 };
                 service::review(&what, balancers, scope, ask, &mut review).await?;
             }

@@ -37,6 +37,7 @@ struct Sources {
     leadership: Source<Leadership>,
     nodes: Source<Vec<NodeRow>>,
     services: Source<Vec<ServiceRow>>,
+    orphans: Source<Vec<OrphanRow>>,
 }
 
 impl Default for Sources {
@@ -49,6 +50,7 @@ impl Default for Sources {
             leadership: None,
             nodes: None,
             services: None,
+            orphans: None,
         }
     }
 }
@@ -102,6 +104,17 @@ pub(crate) struct ServiceRow {
     pub(crate) error: Option<String>,
 }
 
+/// Something in the cloud whose Service does not exist.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct OrphanRow {
+    pub(crate) name: String,
+    pub(crate) seen_for_seconds: u64,
+    pub(crate) deletable: bool,
+    /// What becomes of it.
+    pub(crate) consequence: &'static str,
+}
+
 /// A part of a load balancer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -142,6 +155,7 @@ struct Report {
     nodes: Option<List<NodeRow>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     services: Option<List<ServiceRow>>,
+    orphans: Vec<OrphanRow>,
     queues: Vec<Figure>,
     brake: Vec<Figure>,
     routes: Vec<Figure>,
@@ -228,6 +242,11 @@ impl Status {
         self.0.write().services = Some(Arc::new(source));
     }
 
+    /// From now on this says what belongs to Services that do not exist.
+    pub(crate) fn set_orphans(&self, source: impl Fn() -> Vec<OrphanRow> + Send + Sync + 'static) {
+        self.0.write().orphans = Some(Arc::new(source));
+    }
+
     /// As JSON.
     pub(super) fn json(&self, checks: &Checks, metrics: &Metrics) -> String {
         let report = self.report(checks, metrics);
@@ -277,6 +296,7 @@ impl Status {
                     )
                 })
             }),
+            orphans: sources.orphans.map(|source| source()).unwrap_or_default(),
             queues: figures(
                 &samples,
                 &[

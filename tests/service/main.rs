@@ -4,6 +4,7 @@
 
 mod life;
 mod many;
+mod orphans;
 mod restart;
 mod rights;
 mod stage;

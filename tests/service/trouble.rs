@@ -22,6 +22,7 @@ async fn trouble() {
     what_cannot_be_changed_stays_and_is_said(&stage).await;
     a_listing_that_fails_holds_up_but_loses_nothing(&stage).await;
     a_service_deleted_while_it_is_made_leaves_nothing(&stage).await;
+    the_deletion_of_what_never_served_is_announced(&stage).await;
     without_nodes_members_stay(&stage).await;
 }
 
@@ -169,6 +170,25 @@ async fn a_service_deleted_while_it_is_made_leaves_nothing(stage: &Stage) {
     stage.gone("brief").await;
     assert_eq!(stage.cloud.of("default/brief"), None);
     assert!(!stage.cloud.hosts()["n1"].contains("default/brief"));
+}
+
+async fn the_deletion_of_what_never_served_is_announced(stage: &Stage) {
+    stage.cloud.set_polls(u32::MAX);
+    stage.create("never", |_| {}).await;
+    stage.balancer("never", |_| true).await;
+    stage.event("never", "EnsuringLoadBalancer").await;
+    stage.delete("never").await;
+    stage.cloud.set_polls(0);
+    stage.gone("never").await;
+    stage.event("never", "DeletedLoadBalancer").await;
+    assert_eq!(
+        stage.reasons("never").await,
+        [
+            "EnsuringLoadBalancer",
+            "DeletingLoadBalancer",
+            "DeletedLoadBalancer"
+        ]
+    );
 }
 
 async fn without_nodes_members_stay(stage: &Stage) {

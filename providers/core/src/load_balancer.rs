@@ -37,7 +37,7 @@ pub use mark::{ClusterMark, Marks, Ownership};
 pub use node::{NodeSet, ServiceNode};
 pub use report::{
     Blocked, Condition, Effect, Effects, Ingress, IpMode, MemberPlan, MemberReport, MemberState, Note,
-    PartPlan, PartReport, PartState, PartStatus, PlanProblem, ServiceParts, StepReport, StepText, StrayPart,
+    OrphanPart, PartPlan, PartReport, PartState, PartStatus, PlanProblem, ServiceParts, StepReport, StepText,
     Survey,
 };
 pub use service::{
@@ -84,7 +84,8 @@ pub trait LoadBalancers: Send + Sync {
 pub enum Claim {
     /// This provider's.
     Ours,
-    /// Another component's that works for the same cloud. It is left alone without an error.
+    /// Another component's that works for the same cloud. It is left unchanged, but if it has our finalizer from before, the
+    /// finalizer is removed and the status cleared when it is deleted or is no longer of type LoadBalancer.
     Elsewhere,
     /// Nobody's that this provider knows. It is left alone entirely, its finalizer included.
     NotOurs,
@@ -140,6 +141,9 @@ pub struct Request {
     pub ask: Ask,
     /// Is told what is about to be done.
     pub watcher: Option<Arc<dyn Watcher>>,
+    /// Whether this pass may delete the part if it is an orphan ([`OrphanPart::deletable`]). Without it, a pass over an
+    /// orphan does nothing: a list of Services that lost entries must not cost a load balancer.
+    pub delete_orphan: bool,
 }
 
 impl Request {
@@ -150,6 +154,7 @@ impl Request {
             world,
             ask,
             watcher: None,
+            delete_orphan: false,
         }
     }
 }
@@ -166,7 +171,7 @@ impl fmt::Debug for Request {
 /// Is told what a pass is about to do, before the first write.
 pub trait Watcher: Send + Sync {
     /// These steps are due on `part`. Called when a pass has something to do: not when there is nothing, and not again
-    /// when a parked pass goes on.
+    /// when a parked pass goes on, unless a Service came or wants something else since.
     fn due(&self, part: &PartKey, steps: &[StepText]);
 }
 

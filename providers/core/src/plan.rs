@@ -43,6 +43,8 @@
 //! - Nothing is changed because something is missing, unless a node of the cluster is visible under the same
 //!   credentials ([`PartModel::missing`], [`PartCloud::vouch`]).
 //! - A worker never waits for the cloud: the part is parked, and `run` goes on where it was.
+//! - An orphan (a part whose Service does not exist) is deleted only by a pass whose request permits it
+//!   ([`Request::delete_orphan`](crate::load_balancer::Request)), and if it is still an orphan then.
 //! - An imagined plan is the same passes with [`PartModel::fold`] in place of [`PartCloud::send`]; so it names exactly
 //!   the steps that are then taken. What is not known yet is a [`Fact::Later`] in it.
 //!
@@ -84,7 +86,8 @@
 //! **DigitalOcean.** One part, `lb/<id>` (`lb/new:<name>`). A step is one POST or one PUT of the whole document with the
 //! list of its changes; `Observed` is the GET's JSON, so that what we do not manage goes back with the PUT. `new` is
 //! `Accepted` (or `settling` when first seen), 15 s apart. No facts. Sharing: by the id annotation; network, stack and
-//! type can not be changed, so a wish for another value is `Blocked`, and a disowned Service is `Claim::Elsewhere`.
+//! type can not be changed, so a wish for another value is `Blocked`. A disowned Service is
+//! `Claim::Elsewhere`: its load balancer stays, and its finalizer goes when it is deleted.
 
 mod engine;
 #[cfg(feature = "testkit")]
@@ -103,7 +106,7 @@ pub use engine::Engine;
 pub use look::Seen;
 pub use metrics::PlanMetrics;
 pub use model::{
-    Fact, Gathered, Member, Outcome, PartCloud, PartModel, Parts, Plan, Review, Standing, Step, Stray, Told,
+    Fact, Gathered, Member, Orphan, Outcome, PartCloud, PartModel, Parts, Plan, Review, Standing, Step, Told,
     Vouch, Wait,
 };
 pub use vouch::vouch_by_nodes;

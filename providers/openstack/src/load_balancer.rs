@@ -40,6 +40,7 @@ pub(crate) mod model;
 pub(crate) mod names;
 pub(crate) mod notes;
 pub(crate) mod observe;
+mod orphans;
 mod pace;
 pub(crate) mod plan;
 pub(crate) mod protocols;

@@ -15,7 +15,7 @@ use super::{
     ledger::Ledger,
     records::{Order, Record, Task, name},
 };
-use crate::informers::node::NodeObject;
+use crate::{informers::node::NodeObject, options::OrphanConfig};
 
 pub(super) const SHARED: &str = "hosts";
 
@@ -47,7 +47,14 @@ pub(super) struct Book {
 impl Book {
     pub(super) fn new() -> Self {
         Self {
-            ledger: Ledger::new("test".into(), Marks::Unknown),
+            ledger: Ledger::new(
+                "test".into(),
+                Marks::Unknown,
+                OrphanConfig {
+                    delete: true,
+                    ..OrphanConfig::default()
+                },
+            ),
             now: Instant::now(),
         }
     }

@@ -122,7 +122,7 @@ impl ServiceController {
 
     fn node_changed(&self, change: Change) {
         let name = match change {
-            Change::Applied(name) | Change::Deleted(name) => name,
+            Change::Applied(name) | Change::Deleted(name) | Change::Vanished(name) => name,
         };
         let node = self.nodes.get(&name);
         let mut ledger = self.ledger.lock();
@@ -133,6 +133,10 @@ impl ServiceController {
     fn service_changed(&self, change: Change) {
         let name: Name = match change {
             Change::Applied(name) | Change::Deleted(name) => name.into(),
+            Change::Vanished(name) => {
+                self.ledger.lock().orphans.restart(Instant::now());
+                name.into()
+            }
         };
         let Some(balancers) = self.cloud.load_balancers() else {
             return;
@@ -225,6 +229,7 @@ impl ServiceController {
                 Order::RunUnlessWaiting(part) => self.parts.add_unless_waiting(part),
                 Order::Object(name) => self.objects.add(name),
                 Order::Tell(telling) => self.teller.tell(&telling),
+                Order::ReportOrphans(orphans) => self.report_orphans(&orphans),
             }
         }
     }

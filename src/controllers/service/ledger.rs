@@ -19,9 +19,10 @@ use super::{
     job::{self, Cause, Job, Moment},
     nodes::{NodeBoard, NodeNews},
     object::is_own_writing,
+    orphans::Orphans,
     records::{Name, Order, Part, Record, State, Task, name},
-    strays::Strays,
 };
+use crate::options::OrphanConfig;
 
 /// All of it.
 #[derive(Debug, Default)]
@@ -31,14 +32,12 @@ pub(super) struct Ledger {
     /// Who has to do with a part, by the last survey.
     pub(super) members: HashMap<PartKey, Vec<Name>>,
     pub(super) nodes: NodeBoard,
-    pub(super) strays: Strays,
+    pub(super) orphans: Orphans,
     world: Arc<World>,
     world_nodes: u64,
     world_is_old: bool,
     /// The parts of Services must be found out anew, with answers after this.
     pub(super) survey: Option<Job>,
-    /// Parts of Services that are no more.
-    pub(super) orphans: Vec<(PartKey, Job)>,
     moment: Moment,
     /// All kinds of failures that there were.
     pub(super) kinds: HashSet<&'static str>,
@@ -47,7 +46,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(cluster_name: Arc<str>, marks: Marks) -> Self {
+    pub(super) fn new(cluster_name: Arc<str>, marks: Marks, orphans: OrphanConfig) -> Self {
         Self {
             world: Arc::new(World {
                 services: Vec::new(),
@@ -58,6 +57,7 @@ impl Ledger {
                 },
             }),
             world_is_old: true,
+            orphans: Orphans::new(orphans),
             ..Self::default()
         }
     }
@@ -147,16 +147,15 @@ impl Ledger {
             return;
         };
         self.world_is_old = true;
-        let job = Job {
-            cause: Cause::Service,
-            after: Some(self.moment.at(at)),
-            priority: Priority::User,
-        };
         let over = record.is_settled() && !record.view.wants_load_balancer();
         if record.is_ours() && record.included && !over {
-            // Its load balancer was not taken away: somebody removed the finalizer.
-            self.orphans
-                .extend(record.parts().map(|part| (part.clone(), job)));
+            // Its load balancer was not deleted: somebody removed the finalizer, or the API server lost the Service. The next
+            // survey lists what became an orphan.
+            let job = Job {
+                cause: Cause::Service,
+                after: Some(self.moment.at(at)),
+                priority: Priority::User,
+            };
             job::add(&mut self.survey, job);
         }
     }
@@ -200,7 +199,7 @@ impl Ledger {
     pub(super) fn due(&self) -> Option<Instant> {
         let nodes = self.nodes.due().filter(|_| self.started);
         let again = self.records.values().filter_map(|record| record.again).min();
-        [nodes, again, self.strays_due()].into_iter().flatten().min()
+        [nodes, again, self.orphans_due()].into_iter().flatten().min()
     }
 
     /// The part is to be run.
@@ -250,20 +249,22 @@ impl Ledger {
     }
 
     /// The part is taken up. `None` if there is nothing to do.
-    pub(super) fn take(&mut self, part: &PartKey, at: Instant) -> Option<Task> {
+    pub(super) fn take(&mut self, key: &PartKey, at: Instant) -> Option<Task> {
         let moment = self.moment.at(at);
-        let part = self.parts.get_mut(part)?;
+        let part = self.parts.get_mut(key)?;
         let mut job = part.job.take()?;
         part.running = true;
         if part.state.is_trouble() {
             // What led to it may have been an old answer.
             job.after = job.after.max(Some(moment));
         }
+        let delete_orphan = self.orphans.permits(key);
         let world = self.world();
         Some(Task {
             job,
             world,
             nodes: self.world_nodes,
+            delete_orphan,
         })
     }
 

@@ -13,7 +13,7 @@
 //! | `ccm_service_queue{state}` | parts that are `ready` and wait for a worker, or are `waiting` for their time |
 //! | `ccm_service_pass_duration_seconds{cause}` | passes by what they are for: `nodes`, `drift`, `service` |
 //! | `ccm_service_retries_total{reason}` | tries that were put off: `parked`, or the kind of the failure |
-//! | `ccm_service_strays{ours}` | parts in the cloud of Services that do not exist, with this cluster's mark or without |
+//! | `ccm_service_orphans{deletable}` | load balancers, listeners and security groups whose Service does not exist; `deletable`: whole load balancers with this cluster's ownership tag |
 //! | `ccm_service_writes_total{result}` | patches of Service objects: `written`, `unchanged`, `gone`, `failed` |
 //! | `ccm_service_surveys_total{result}` | times that the parts of all Services were found out: `ok`, `error` |
 
@@ -52,7 +52,7 @@ pub(super) struct ServiceMetrics {
     queue: Family<Label, Gauge>,
     passes: Family<Label, Histogram>,
     retries: Family<Label, Counter>,
-    strays: Family<Label, Gauge>,
+    orphans: Family<Label, Gauge>,
     writes: Family<Label, Counter>,
     surveys: Family<Label, Counter>,
 }
@@ -72,7 +72,7 @@ impl ServiceMetrics {
             queue: Family::default(),
             passes: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.01, 4.0, 9))),
             retries: Family::default(),
-            strays: Family::default(),
+            orphans: Family::default(),
             writes: Family::default(),
             surveys: Family::default(),
         };
@@ -132,9 +132,9 @@ impl ServiceMetrics {
             metrics.retries.clone(),
         );
         registry.register(
-            "ccm_service_strays",
-            "Parts in the cloud of Services that do not exist",
-            metrics.strays.clone(),
+            "ccm_service_orphans",
+            "Load balancers, listeners and security groups whose Service does not exist",
+            metrics.orphans.clone(),
         );
         registry.register(
             "ccm_service_writes",
@@ -213,11 +213,18 @@ impl ServiceMetrics {
             "state",
             [("ready", gauge(queue.0)), ("waiting", gauge(queue.1))],
         );
-        let (ours, others) = ledger.strays.count();
+        let (mut deletable, mut others) = (0, 0);
+        for (orphan, _) in ledger.orphans.all() {
+            *(if orphan.deletable {
+                &mut deletable
+            } else {
+                &mut others
+            }) += 1;
+        }
         set_all(
-            &self.strays,
-            "ours",
-            [("true", gauge(ours)), ("false", gauge(others))],
+            &self.orphans,
+            "deletable",
+            [("true", deletable), ("false", others)],
         );
     }
 }

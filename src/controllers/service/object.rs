@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use ccm_core::load_balancer::{Condition, Effects, Ingress, IpMode, ServiceView};
+use ccm_core::load_balancer::{Claim, Condition, Effects, Ingress, IpMode, ServiceView};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -64,6 +64,16 @@ impl ObjectChange {
             change.finalizer = Some(FinalizerChange::Remove);
         }
         change
+    }
+
+    /// [`of`](Self::of) a Service that is ours. One that another component for this cloud serves is left unchanged, but our
+    /// finalizer, if it has it from before, does not keep it from being deleted.
+    pub(super) fn due(view: &ServiceView, claim: Claim, effects: Option<&Effects>) -> Self {
+        match claim {
+            Claim::Ours => Self::of(view, effects),
+            Claim::Elsewhere if view.needs_cleanup() => Self::of(view, Some(&Effects::default())),
+            Claim::Elsewhere | Claim::NotOurs => Self::default(),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ccm_core::load_balancer::Claim;
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api,
@@ -45,14 +44,15 @@ impl Ledger {
         let Some(record) = self
             .records
             .get(name)
-            .filter(|record| record.view.id == object.view.id && record.claim == Claim::Ours)
+            .filter(|record| record.view.id == object.view.id)
         else {
             return Verdict::Nothing;
         };
         let served = record.served.as_ref();
         // What is known is about the Service as it was served.
         let current = served.is_some_and(|served| served.asks_the_same(&object.view));
-        let change = ObjectChange::of(&object.view, record.effects.as_ref().filter(|_| current));
+        let effects = record.effects.as_ref().filter(|_| current);
+        let change = ObjectChange::due(&object.view, record.claim, effects);
         if change.is_empty() {
             return Verdict::Nothing;
         }
@@ -69,7 +69,7 @@ impl Ledger {
         }
         Verdict::Write(Due {
             change,
-            tell_deleted: record.announced || !object.view.ingress.is_empty(),
+            tell_deleted: record.is_ours() && (record.announced || !object.view.ingress.is_empty()),
         })
     }
 }

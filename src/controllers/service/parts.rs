@@ -57,6 +57,7 @@ impl ServiceController {
         let request = Request {
             world: Arc::clone(&task.world),
             ask: task.job.ask(),
+            delete_orphan: task.delete_orphan,
             watcher: Some(Arc::new(Announcer {
                 controller: Arc::clone(self),
                 part: part.clone(),

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ccm_core::load_balancer::{Claim, Effects, PartKey, ServiceId, ServiceView, World};
+use ccm_core::load_balancer::{Claim, Effects, OrphanPart, PartKey, ServiceId, ServiceView, World};
 use tokio::time::Instant;
 
 use super::{
@@ -26,6 +26,8 @@ pub(super) enum Order {
     Object(Name),
     /// Tell people.
     Tell(Telling),
+    /// Report orphans.
+    ReportOrphans(Vec<OrphanPart>),
 }
 
 /// What is known of a Service.
@@ -166,6 +168,8 @@ pub(super) struct Task {
     pub(super) world: Arc<World>,
     /// The generation of the nodes in it.
     pub(super) nodes: u64,
+    /// Whether the pass may delete the part if it is an orphan.
+    pub(super) delete_orphan: bool,
 }
 
 /// The name under which a Service is kept.

@@ -8,7 +8,7 @@ use ccm_core::{
     Error, ErrorKind,
     load_balancer::{
         Ask, Claim, ClusterView, Effects, Ingress, LoadBalancers, Marks, MemberState, PartPlan, PlanProblem,
-        Request, ServiceId, ServiceView, StepText, Survey, World,
+        Request, ServiceId, ServiceParts, ServiceView, StepText, Survey, World,
     },
 };
 use tokio::time::Instant;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::{
     nodes::NodeBoard,
     object::{FinalizerChange, ObjectChange},
+    orphans,
 };
 use crate::{
     informers::{node::NodeObject, service::ServiceObject},
@@ -28,6 +29,8 @@ pub(crate) struct Reviewed<'a> {
     pub(crate) nodes: &'a [Arc<NodeObject>],
     pub(crate) cluster_name: &'a str,
     pub(crate) marks: &'a Marks,
+    /// `--delete-orphaned-load-balancers`.
+    pub(crate) delete_orphans: bool,
 }
 
 /// Adds what would be done for Services: for all of them, or for one.
@@ -74,17 +77,17 @@ pub(crate) async fn review(
     }
     tell_kept(&plans, review);
     for (view, parts) in request.world.services.iter().zip(&survey.services) {
-        if shown(view) && parts.claim == Claim::Ours {
-            let has_parts = !parts.joins.is_empty() || !parts.leaves.is_empty();
-            add_object(view, has_parts, &plans, review);
+        if shown(view) {
+            add_object(view, parts, &plans, review);
         }
     }
     if only.is_none() {
-        for stray in survey.strays.iter().filter(|stray| !stray.ours) {
-            let shared = review.shared.entry(stray.what.clone()).or_default();
-            shared.subject.warn(
-                "belongs to a Service that does not exist; it may serve others and is left alone".to_owned(),
-            );
+        for orphan in &survey.orphans {
+            let shared = review.shared.entry(orphan.what.clone()).or_default();
+            let consequence = orphans::consequence(orphan, what.delete_orphans);
+            shared
+                .subject
+                .warn(format!("its Service does not exist; {consequence}"));
         }
     }
     Ok(())
@@ -199,13 +202,11 @@ fn add_part(plan: &PartPlan, survey: &Survey, review: &mut Review) {
         }
         return;
     }
-    let stray = survey.strays.iter().find(|stray| &stray.part == part);
-    let name = stray.map_or_else(|| part.to_string(), |stray| stray.what.clone());
     let shared = Shared {
         services: sharers.iter().map(ToString::to_string).collect(),
         subject: whole,
     };
-    review.shared.insert(name, shared);
+    review.shared.insert(part.to_string(), shared);
 }
 
 /// Services that are not served as they ask, though nothing else says why.
@@ -246,7 +247,8 @@ fn is_ignorance(kind: ErrorKind) -> bool {
 }
 
 /// What the Service object would say.
-fn add_object(view: &ServiceView, has_parts: bool, plans: &[PartPlan], review: &mut Review) {
+fn add_object(view: &ServiceView, parts: &ServiceParts, plans: &[PartPlan], review: &mut Review) {
+    let has_parts = !parts.joins.is_empty() || !parts.leaves.is_empty();
     let wants = view.wants_load_balancer();
     let finished = plans
         .iter()
@@ -259,7 +261,7 @@ fn add_object(view: &ServiceView, has_parts: bool, plans: &[PartPlan], review: &
         None if !has_parts && !wants => Some(&nothing),
         None => None,
     };
-    let change = ObjectChange::of(view, effects);
+    let change = ObjectChange::due(view, parts.claim, effects);
     let mut parts = sentences(&change);
     let later = wants && effects.is_some_and(|effects| effects.ingress.is_none()) && view.ingress.is_empty();
     if later {

@@ -48,7 +48,7 @@ impl Ledger {
                 job::add(&mut self.survey, job);
             }
         }
-        if self.strays_due().is_some_and(|due| due <= at) {
+        if self.orphans_due().is_some_and(|due| due <= at) {
             job::add(&mut self.survey, job);
         }
         self.survey
@@ -77,14 +77,12 @@ impl Ledger {
                 orders.push(done);
             }
         }
-        for (part, job) in std::mem::take(&mut self.orphans) {
-            due.entry(part)
-                .and_modify(|due| *due = due.and(job))
-                .or_insert(job);
+        let complete = self.all_included();
+        let orphans = self.orphans.listed(survey.orphans, complete, at);
+        if !orphans.report.is_empty() {
+            orders.push(Order::ReportOrphans(orphans.report));
         }
-        let waiting = !self.all_included();
-        let sweep = self.strays.listed(survey.strays, waiting, at);
-        for part in sweep {
+        for part in orphans.delete {
             let job = Job {
                 cause: Cause::Drift,
                 after: Some(at),
@@ -147,9 +145,9 @@ impl Ledger {
         }
     }
 
-    pub(super) fn strays_due(&self) -> Option<Instant> {
-        // As long as passes do not know of every Service, nothing is swept.
-        self.strays.due().filter(|_| self.all_included())
+    pub(super) fn orphans_due(&self) -> Option<Instant> {
+        // While passes do not know of every Service, nothing is reported or deleted.
+        self.orphans.due().filter(|_| self.all_included())
     }
 
     fn all_included(&self) -> bool {

@@ -180,6 +180,12 @@ impl Teller {
         }
     }
 
+    /// A warning about something that belongs to no Service.
+    pub(super) fn warn_about(&self, object: &ObjectReference, reason: &str, message: &str) {
+        self.recorder
+            .publish(object.clone(), EventType::Warning, reason, message);
+    }
+
     pub(super) fn tell(&self, telling: &Telling) {
         let recorder = if telling.by_provider {
             &self.provider

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Write};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Budget, Figure, Leadership, List, NodeRow, Report, ServiceRow};
+use super::{Budget, Figure, Leadership, List, NodeRow, OrphanRow, Report, ServiceRow};
 
 /// Rows of nodes on the page; JSON has more of them.
 const NODES: usize = 50;
@@ -49,6 +49,7 @@ fn write(page: &mut String, report: &Report) -> fmt::Result {
     leadership(page, report)?;
     health(page, report)?;
     services(page, report.services.as_ref())?;
+    orphans(page, &report.orphans)?;
     nodes(page, report)?;
     figures(page, "Queues", &report.queues)?;
     figures(page, "Routes", &report.routes)?;
@@ -174,6 +175,24 @@ fn services(page: &mut String, list: Option<&List<ServiceRow>>) -> fmt::Result {
     }
     page.push_str("</table>\n");
     rest(page, list.total, list.shown.len())
+}
+
+fn orphans(page: &mut String, orphans: &[OrphanRow]) -> fmt::Result {
+    if orphans.is_empty() {
+        return Ok(());
+    }
+    page.push_str("<h2>Orphans: their Service does not exist</h2>\n<ul>");
+    for orphan in orphans.iter().take(NODES) {
+        write!(
+            page,
+            "<li>{}, seen for {}: <span class=\"dim\">{}</span></li>",
+            Text(&orphan.name),
+            duration(orphan.seen_for_seconds),
+            orphan.consequence
+        )?;
+    }
+    page.push_str("</ul>\n");
+    rest(page, orphans.len(), orphans.len().min(NODES))
 }
 
 fn nodes(page: &mut String, report: &Report) -> fmt::Result {

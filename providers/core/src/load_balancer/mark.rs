@@ -104,9 +104,9 @@ impl Ownership {
         !matches!(self, Self::Foreign(_))
     }
 
-    /// Whether it may be deleted although no Service stands behind it any more: only what surely is ours.
+    /// Whether it may be deleted although its Service does not exist: only what certainly is this cluster's.
     #[must_use]
-    pub fn allows_sweeping(&self) -> bool {
+    pub fn allows_orphan_deletion(&self) -> bool {
         matches!(self, Self::Ours)
     }
 }

@@ -10,13 +10,12 @@ use crate::Error;
 /// Which parts the Services have.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// All parts that anybody joins or leaves, and the stray ones that are ours: each once, and in an order in which
-    /// few of them have to be run twice.
+    /// All parts that a Service joins or leaves: each once, and in an order in which few of them have to be run twice.
     pub parts: Vec<PartKey>,
     /// One for each Service of the world, in its order.
     pub services: Vec<ServiceParts>,
-    /// Parts without any Service that bear a Service's mark.
-    pub strays: Vec<StrayPart>,
+    /// Objects in the cloud that carry this cluster's tag or name, and whose Service does not exist.
+    pub orphans: Vec<OrphanPart>,
 }
 
 /// The parts of one Service.
@@ -32,15 +31,19 @@ pub struct ServiceParts {
     pub leaves: Vec<PartKey>,
 }
 
-/// A part that bears a Service's mark, but that Service does not exist.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StrayPart {
-    /// The part.
+/// Something in the cloud that belongs to a Service of this cluster that does not exist.
+///
+/// It is reported. A pass deletes it only if it is `deletable` and [`Request::delete_orphan`] permits it.
+///
+/// [`Request::delete_orphan`]: super::Request::delete_orphan
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OrphanPart {
+    /// The part in which it is.
     pub part: PartKey,
-    /// What it is, for people: `load balancer kube_service_a_b_c`.
+    /// What it is, for people: `load balancer kube_service_a_b_c (0f3a..)`.
     pub what: String,
-    /// Whether it bears our own mark. Only then running the part deletes it.
-    pub ours: bool,
+    /// Whether it is a whole load balancer with this cluster's ownership tag, its current name and no other user.
+    pub deletable: bool,
 }
 
 /// What a pass over one part came to.

@@ -63,8 +63,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         directory: &Self::Directory,
     ) -> Parts<Self::Key>;
 
-    /// Parts that bear the mark of a Service that is not in the world.
-    fn strays(&self, _world: &World, _directory: &Self::Directory) -> Vec<Stray<Self::Key>> {
+    /// Objects of this cluster whose Service is not in the world.
+    fn orphans(&self, _world: &World, _directory: &Self::Directory) -> Vec<Orphan<Self::Key>> {
         Vec::new()
     }
 
@@ -302,15 +302,15 @@ impl<K> Default for Parts<K> {
     }
 }
 
-/// A part that bears the mark of a Service that does not exist.
+/// Something in the cloud whose Service does not exist; see [`OrphanPart`](crate::load_balancer::OrphanPart).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stray<K> {
-    /// The part.
+pub struct Orphan<K> {
+    /// The part in which it is.
     pub key: K,
     /// What it is, for people.
     pub what: String,
-    /// Whether it bears our cluster's mark, and so may be deleted.
-    pub ours: bool,
+    /// Whether a pass that is permitted to may delete the part.
+    pub deletable: bool,
 }
 
 /// A Service that has to do with a part.

@@ -205,10 +205,9 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 }
             }
         }
-        let stray = survey.strays.iter().find(|stray| stray.key == self.key);
-        let sweeps = stray.is_some_and(|stray| stray.ours);
+        let deletes_orphan = self.request.delete_orphan && survey.is_deletable_orphan(&self.key);
         self.survey = Some(survey);
-        if !known || (self.members.is_empty() && !sweeps) || self.is_nobodys_turn() {
+        if !known || (self.members.is_empty() && !deletes_orphan) || self.is_nobodys_turn() {
             return Ok(None);
         }
         let cluster = &self.request.world.cluster;
@@ -322,7 +321,17 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     }
 
     fn announce(&mut self, steps: &[M::Step]) {
-        if self.imagined.is_some() || std::mem::replace(&mut self.slot.so_far.announced, true) {
+        if self.imagined.is_some() {
+            return;
+        }
+        let announced = &mut self.slot.so_far.announced;
+        let before = announced.len();
+        announced.extend(self.members.iter().map(|member| {
+            let service = &member.service;
+            (service.id.clone(), service.wants_load_balancer())
+        }));
+        // A deletion that overtakes a create is announced, too.
+        if announced.len() == before && before > 0 {
             return;
         }
         if let Some(watcher) = &self.request.watcher {

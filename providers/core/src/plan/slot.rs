@@ -43,7 +43,8 @@ pub(super) struct SoFar {
     pub(super) steps: usize,
     pub(super) touched: BTreeSet<ServiceId>,
     pub(super) touched_all: bool,
-    pub(super) announced: bool,
+    /// The members for which steps were announced, and whether each wanted a load balancer then.
+    pub(super) announced: BTreeSet<(ServiceId, bool)>,
 }
 
 impl<M: PartModel> Default for Slot<M> {

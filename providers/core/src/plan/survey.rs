@@ -7,9 +7,9 @@ use std::{
 
 use super::{
     memory::Memory,
-    model::{Member, PartModel, Parts, Standing, Stray},
+    model::{Member, Orphan, PartModel, Parts, Standing},
 };
-use crate::load_balancer::{Claim, PartKey, ServiceId, ServiceParts, ServiceView, StrayPart, Survey, World};
+use crate::load_balancer::{Claim, OrphanPart, PartKey, ServiceId, ServiceParts, ServiceView, Survey, World};
 
 /// A [`Survey`] in the provider's own keys, with the members of each part.
 pub(super) struct Typed<M: PartModel> {
@@ -20,7 +20,7 @@ pub(super) struct Typed<M: PartModel> {
     pub(super) services: Vec<Entry<M::Key>>,
     members: HashMap<M::Key, Vec<usize>>,
     by_id: HashMap<ServiceId, usize>,
-    pub(super) strays: Vec<Stray<M::Key>>,
+    pub(super) orphans: Vec<Orphan<M::Key>>,
 }
 
 /// The parts of one Service.
@@ -54,7 +54,7 @@ impl<M: PartModel> Typed<M> {
                 (view, claim, parts)
             })
             .collect();
-        let strays = model.strays(world, directory);
+        let orphans = model.orphans(world, directory);
         let listed: HashSet<_> = parts
             .iter()
             .flat_map(|(.., parts)| parts.named.iter().chain(&parts.marked))
@@ -83,7 +83,7 @@ impl<M: PartModel> Typed<M> {
             services,
             members,
             by_id,
-            strays,
+            orphans,
         }
     }
 
@@ -100,7 +100,7 @@ impl<M: PartModel> Typed<M> {
     }
 
     pub(super) fn knows(&self, key: &M::Key) -> bool {
-        self.members.contains_key(key) || self.strays.iter().any(|stray| &stray.key == key)
+        self.members.contains_key(key) || self.orphans.iter().any(|orphan| &orphan.key == key)
     }
 
     pub(super) fn entries(&self, key: &M::Key) -> impl Iterator<Item = &Entry<M::Key>> {
@@ -115,8 +115,14 @@ impl<M: PartModel> Typed<M> {
         self.services.get(*self.by_id.get(id)?)
     }
 
-    /// All keys with members and all strays that are ours, in an order in which few of them are run in vain: first
-    /// what is joined, in order, then what is left, in reverse.
+    /// Whether the part as a whole belongs to a Service that does not exist, and may be deleted.
+    pub(super) fn is_deletable_orphan(&self, key: &M::Key) -> bool {
+        let mut orphans = self.orphans.iter();
+        orphans.any(|orphan| orphan.deletable && &orphan.key == key)
+    }
+
+    /// All keys with members, in an order in which few of them are run in vain: first what is joined, in order, then what
+    /// is left, in reverse.
     pub(super) fn keys(&self) -> Vec<M::Key> {
         let joins = self
             .services
@@ -136,9 +142,6 @@ impl<M: PartModel> Typed<M> {
             for (rank, key) in entry.traces.iter().rev().enumerate() {
                 at_least(key, joins + rank);
             }
-        }
-        for stray in self.strays.iter().filter(|stray| stray.ours) {
-            ranks.entry(&stray.key).or_default();
         }
         let mut keys: Vec<_> = ranks.into_iter().collect();
         keys.sort_by(|(a, a_rank), (b, b_rank)| (a_rank, a).cmp(&(b_rank, b)));
@@ -164,13 +167,13 @@ impl<M: PartModel> Typed<M> {
                     leaves: entry.traces.iter().map(name).collect(),
                 })
                 .collect(),
-            strays: self
-                .strays
+            orphans: self
+                .orphans
                 .iter()
-                .map(|stray| StrayPart {
-                    part: name(&stray.key),
-                    what: stray.what.clone(),
-                    ours: stray.ours,
+                .map(|orphan| OrphanPart {
+                    part: name(&orphan.key),
+                    what: orphan.what.clone(),
+                    deletable: orphan.deletable,
                 })
                 .collect(),
         }

@@ -366,9 +366,41 @@ async fn a_service_of_another_class_is_left_alone_whatever_is_on_it() {
     let stage = stage(truth, vec![other]);
     let survey = stage.engine.survey(&stage.request()).await.unwrap();
     assert!(survey.services[0].joins.is_empty() && survey.services[0].leaves.is_empty());
-    assert!(survey.parts.is_empty() && survey.strays.is_empty());
+    assert!(survey.parts.is_empty() && survey.orphans.is_empty());
     stage.run("shelf/#10").await;
     assert_eq!(stage.cloud.memory.truth().shelves.len(), 1);
+}
+
+#[tokio::test]
+async fn an_orphan_is_deleted_only_by_a_pass_that_is_permitted_to() {
+    let truth = Truth {
+        shelves: vec![own_shelf(0)],
+        ..Truth::default()
+    };
+    let stage = stage(truth, vec![service(1, &[80], &[])]);
+    let survey = stage.engine.survey(&stage.request()).await.unwrap();
+    let orphan = &survey.orphans[0];
+    assert!(
+        orphan.deletable && !survey.parts.contains(&orphan.part),
+        "{survey:?}"
+    );
+    assert!(sentences(&stage.run("shelf/#10").await).is_empty());
+    let plans = stage.engine.plan(&stage.request(), None).await.unwrap();
+    assert!(plans.iter().all(|plan| plan.part.as_ref() != Some(&orphan.part)));
+    assert_eq!(stage.cloud.memory.truth().shelves.len(), 1);
+    let permitted = Request {
+        delete_orphan: true,
+        ..stage.request()
+    };
+    // The permission is for orphans alone.
+    stage
+        .engine
+        .run(&PartKey::new("shelf/new:shelf_n_s1"), &permitted)
+        .await;
+    let report = stage.engine.run(&orphan.part, &permitted).await;
+    assert_eq!(sentences(&report), ["delete shelf shelf_n_s0"]);
+    let left = stage.cloud.memory.truth().shelves;
+    assert!(left.len() == 1 && left[0].name == shelf_name(&id(1)), "{left:?}");
 }
 
 #[tokio::test]

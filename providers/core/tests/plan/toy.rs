@@ -17,7 +17,7 @@ use ccm_core::{
     load_balancer::{
         Blocked, Claim, ClusterView, Effects, Ingress, Marks, Ownership, ServiceId, ServiceView, World,
     },
-    plan::{Fact, Member, PartModel, Parts, Plan, Review, Standing, Stray, Told},
+    plan::{Fact, Member, Orphan, PartModel, Parts, Plan, Review, Standing, Told},
 };
 
 pub use crate::toy_step::{Change, ToyStep};
@@ -238,23 +238,23 @@ impl PartModel for Toy {
         }
     }
 
-    fn strays(&self, world: &World, directory: &Directory) -> Vec<Stray<Key>> {
+    fn orphans(&self, world: &World, directory: &Directory) -> Vec<Orphan<Key>> {
         let services = &world.services;
         let known: BTreeSet<_> = services.iter().map(|service| tag(&service.id)).collect();
-        let is_stray = |marks: &BTreeSet<String>| {
+        let is_orphan = |marks: &BTreeSet<String>| {
             let mut tags = marks.iter().filter(|mark| mark.starts_with("svc:")).peekable();
             tags.peek().is_some() && tags.all(|tag| !known.contains(tag))
         };
-        let strays = directory.shelves.iter().filter(|(.., marks)| is_stray(marks));
-        strays
-            .map(|(id, name, marks)| Stray {
+        let orphans = directory.shelves.iter().filter(|(.., marks)| is_orphan(marks));
+        orphans
+            .map(|(id, name, marks)| Orphan {
                 key: Key::Id(*id),
                 what: format!("shelf {name}"),
-                ours: name.starts_with("shelf_")
+                deletable: name.starts_with("shelf_")
                     && directory
                         .marks
                         .judge(marks.iter().map(String::as_str))
-                        .allows_sweeping(),
+                        .allows_orphan_deletion(),
             })
             .collect()
     }

@@ -19,7 +19,8 @@ use super::{
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Directory {
     balancers: BTreeMap<String, Entry>,
-    groups: BTreeSet<String>,
+    /// Names of security groups with their descriptions.
+    groups: BTreeMap<String, String>,
     index: Index,
 }
 
@@ -76,10 +77,10 @@ impl Index {
 
 impl Directory {
     /// `balancers`: those that are there to stay, by id. `groups`: names of the security groups that were made for
-    /// Services.
+    /// Services, with their descriptions.
     pub(crate) fn new(
         balancers: impl IntoIterator<Item = (String, Entry)>,
-        groups: impl IntoIterator<Item = String>,
+        groups: impl IntoIterator<Item = (String, String)>,
     ) -> Self {
         let balancers: BTreeMap<_, _> = balancers.into_iter().collect();
         Self {
@@ -96,7 +97,12 @@ impl Directory {
 
     /// Whether there is a security group with this name.
     pub(super) fn has_group(&self, name: &str) -> bool {
-        self.groups.contains(name)
+        self.groups.contains_key(name)
+    }
+
+    /// Names of the security groups that were made for Services, with their descriptions.
+    pub(super) fn groups(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.groups.iter()
     }
 
     /// Those with this name.
@@ -200,7 +206,7 @@ impl Catalogue {
             let groups_of_services = groups
                 .all()
                 .filter(|group| group.name.starts_with("lb-sg-"))
-                .map(|group| group.name.clone());
+                .map(|group| (group.name.clone(), group.description.clone()));
             let directory = Directory::new(entries, groups_of_services);
             if *self.last != directory {
                 self.last = Arc::new(directory);

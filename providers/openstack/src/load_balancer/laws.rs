@@ -191,7 +191,9 @@ impl Lawful for Model {
             };
             (tree.balancer.id.clone(), entry)
         });
-        Directory::new(balancers, truth.groups.iter().map(|group| group.name.clone()))
+        let groups = truth.groups.iter();
+        let groups = groups.map(|group| (group.name.clone(), group.description.clone()));
+        Directory::new(balancers, groups)
     }
 
     fn inputs(&self, _: &Key, members: &[Joiner<Self>], _: &ClusterView) -> Gathered<Inputs> {

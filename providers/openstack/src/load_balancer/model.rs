@@ -1,28 +1,24 @@
 //! The [`PartModel`] of OpenStack: who has to do with which part, and what parts say.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     Error, ErrorKind,
     load_balancer::{Claim, ClusterView, Effects, IpFamily, ServiceId, ServiceView, World},
-    plan::{Fact, Member, PartModel, Parts, Plan, Review, Standing, Stray, Told},
+    plan::{Fact, Member, Orphan, PartModel, Parts, Plan, Review, Standing, Told},
 };
 
 use super::{
     annotations::{self as note, Reader},
     desired::{self, Desired, Inputs},
-    directory::{Directory, Entry},
+    directory::Directory,
     fold::{self, Reply},
     holders,
     ingress::{self, HostnameRule},
     key::Key,
     names, notes,
     observe::{Observed, Sight, Slot, Tree},
-    plan,
+    orphans, plan,
     protocols::{METHODS, Proxy},
     records::Provisioning,
     steps::Step,
@@ -133,45 +129,8 @@ impl PartModel for Model {
         Parts { named, marked }
     }
 
-    fn strays(&self, world: &World, directory: &Directory) -> Vec<Stray<Key>> {
-        let services = &world.services;
-        let known: BTreeSet<_> = services
-            .iter()
-            .filter_map(|service| service.annotation(note::LOAD_BALANCER_ID))
-            .collect();
-        // The tags of all Services, by the cluster's name in them.
-        let mut known_tags: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-        let balancers = directory.balancers().filter(|(id, entry)| {
-            let mut tags = entry
-                .tags
-                .iter()
-                .filter(|tag| names::is_service_tag(tag))
-                .peekable();
-            let ours = world.cluster.marks.judge(entry.tags.iter().map(String::as_str));
-            tags.peek().is_some()
-                && ours.allows_sweeping()
-                && !known.contains(id.as_str())
-                && tags.all(|tag| {
-                    let cluster = names::cluster_of(tag).unwrap_or_default();
-                    let of_cluster = || services.iter().map(|one| names::load_balancer(cluster, &one.id));
-                    let tags = known_tags
-                        .entry(cluster)
-                        .or_insert_with(|| of_cluster().collect());
-                    !tags.contains(tag)
-                })
-        });
-        // Another cluster may use what we made; it tags it with its own name.
-        let used_by_us_alone = |entry: &Entry| {
-            let mut tags = entry.tags.iter().filter(|tag| names::is_service_tag(tag));
-            tags.all(|tag| names::cluster_of(tag) == Some(&*world.cluster.name))
-        };
-        balancers
-            .map(|(id, entry)| Stray {
-                key: Key::Balancer(id.clone()),
-                what: format!("load balancer {}", entry.name),
-                ours: entry.name.starts_with(names::SERVICE_PREFIX) && used_by_us_alone(entry),
-            })
-            .collect()
+    fn orphans(&self, world: &World, directory: &Directory) -> Vec<Orphan<Key>> {
+        orphans::orphans(world, directory)
     }
 
     fn check(&self, key: &Key, members: &[Member<Self>], cluster: &ClusterView, inputs: &Inputs) -> Review {

@@ -104,6 +104,12 @@ pub(crate) fn security_group_description(cluster: &str, service: &ServiceId) -> 
     ))
 }
 
+/// Whether this is the description of a security group that a cluster with this name created for a Service.
+pub(crate) fn is_security_group_of_cluster(description: &str, cluster: &str) -> bool {
+    let end = format!(" Service LoadBalancer in cluster {cluster}");
+    description.starts_with("Security Group for ") && description.ends_with(&end)
+}
+
 /// Whether a tag says that a Service uses what bears it.
 pub(crate) fn is_service_tag(tag: &str) -> bool {
     tag.starts_with(SERVICE_PREFIX)

@@ -12,7 +12,7 @@ use crate::{
     load_balancer::{
         Blocked, Claim, ClusterView, Effect, Effects, Ingress, Marks, Note, ServiceId, ServiceView, World,
     },
-    plan::{Fact, Member, PartModel, Parts, Plan, Review, Standing, Step, Stray, Told},
+    plan::{Fact, Member, Orphan, PartModel, Parts, Plan, Review, Standing, Step, Told},
 };
 
 /// The model of [`FakeBalancers`](super::FakeBalancers).
@@ -253,19 +253,19 @@ impl PartModel for Model {
         }
     }
 
-    fn strays(&self, world: &World, directory: &Directory) -> Vec<Stray<Key>> {
+    fn orphans(&self, world: &World, directory: &Directory) -> Vec<Orphan<Key>> {
         let services = &world.services;
         let known: BTreeSet<_> = services.iter().map(|service| service.id.to_string()).collect();
-        let strays = directory
+        let orphans = directory
             .balancers
             .iter()
             .filter(|balancer| !known.contains(&balancer.owner));
-        strays
+        orphans
             .filter_map(|balancer| {
-                Some(Stray {
+                Some(Orphan {
                     key: Key::Id(*balancer.id.known()?),
                     what: format!("balancer {}", balancer.name),
-                    ours: balancer.mark.is_some(),
+                    deletable: balancer.mark.is_some(),
                 })
             })
             .collect()

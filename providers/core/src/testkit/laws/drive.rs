@@ -21,8 +21,8 @@ pub(super) struct Rest {
     pub(super) services: BTreeMap<ServiceId, (Effects, bool)>,
     /// Parts that could not be finished, and why.
     pub(super) problems: BTreeMap<String, String>,
-    /// Steps on parts that had no Service any more.
-    pub(super) swept: Vec<String>,
+    /// Steps on orphans.
+    pub(super) deleted_orphans: Vec<String>,
 }
 
 pub(super) fn engine<L: Lawful>(model: &L, cloud: &Arc<MemoryCloud<L>>) -> LawEngine<L> {
@@ -39,17 +39,24 @@ pub(super) fn request(world: &Arc<World>) -> Request {
     )
 }
 
-/// Runs parts until nothing more happens.
+/// Runs parts until nothing more happens, orphans that may be deleted included.
 pub(super) async fn settle<L: Lawful>(engine: &LawEngine<L>, world: &Arc<World>) -> Result<Rest, String> {
     let request = request(world);
     let mut last = String::new();
-    let mut swept = Vec::new();
+    let sweep = Request {
+        delete_orphan: true,
+        ..request.clone()
+    };
+    let mut deleted_orphans = Vec::new();
     for _ in 0..ROUNDS {
         let mut rest = Rest::default();
         let mut moved = false;
         let survey = engine.survey(&request).await.map_err(|error| error.report())?;
-        for part in &survey.parts {
-            let report = engine.run(part, &request).await;
+        let orphans: Vec<_> = survey.orphans.iter().filter(|orphan| orphan.deletable).collect();
+        let orphans = orphans.iter().map(|orphan| (&orphan.part, &sweep));
+        let parts = survey.parts.iter().map(|part| (part, &request));
+        for (part, request) in parts.chain(orphans) {
+            let report = engine.run(part, request).await;
             moved |= !report.steps.is_empty() || !report.next.is_empty() || report.renamed.is_some();
             match &report.state {
                 PartState::Done => {}
@@ -65,8 +72,8 @@ pub(super) async fn settle<L: Lawful>(engine: &LawEngine<L>, world: &Arc<World>)
                     rest.problems.insert(part.to_string(), error.report());
                 }
             }
-            if survey.strays.iter().any(|stray| stray.part == *part) {
-                swept.extend(report.steps.iter().map(|step| step.text.sentence.clone()));
+            if request.delete_orphan {
+                deleted_orphans.extend(report.steps.iter().map(|step| step.text.sentence.clone()));
             }
             if let Some(step) = report.steps.last() {
                 last = format!("{part}: {}", step.text.sentence);
@@ -76,7 +83,10 @@ pub(super) async fn settle<L: Lawful>(engine: &LawEngine<L>, world: &Arc<World>)
             }
         }
         if !moved {
-            return Ok(Rest { swept, ..rest });
+            return Ok(Rest {
+                deleted_orphans,
+                ..rest
+            });
         }
     }
     Err(format!("it does not come to rest; last: {last}"))

@@ -205,8 +205,8 @@ pub async fn foretold<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(),
     }
     let rest = settle(&engine, &world).await.map_err(|how| broken(LAW, how))?;
     let mut done = count(cloud.take_done().into_iter());
-    // What loses its last Service through these very steps is found by the next listing, which no plan can see.
-    for sentence in rest.swept {
+    // A plan deletes no orphan.
+    for sentence in rest.deleted_orphans {
         if let Some(times) = done.get_mut(&sentence)
             && *times > said.get(&sentence).copied().unwrap_or_default()
         {

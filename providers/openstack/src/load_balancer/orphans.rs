@@ -1,0 +1,191 @@
+//! Orphans: what this cluster created for Services that do not exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccm_core::{
+    load_balancer::{ServiceView, World},
+    plan::Orphan,
+};
+
+use super::{
+    annotations as note,
+    directory::{Directory, Entry},
+    key::Key,
+    names,
+};
+
+/// The tags of all Services, by the cluster name in them.
+struct ServiceTags<'a> {
+    world: &'a World,
+    by_cluster: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl ServiceTags<'_> {
+    /// Whether the Service of this tag exists.
+    fn contains(&mut self, tag: &str) -> bool {
+        let cluster = names::cluster_of(tag).unwrap_or_default();
+        if !self.by_cluster.contains_key(cluster) {
+            let services = self.world.services.iter();
+            let tags = services.map(|service| names::load_balancer(cluster, &service.id));
+            self.by_cluster.insert(cluster.to_owned(), tags.collect());
+        }
+        self.by_cluster
+            .get(cluster)
+            .is_some_and(|tags| tags.contains(tag))
+    }
+}
+
+/// Load balancers with this cluster's ownership tag and without a Service, listeners of missing Services on load balancers
+/// that other Services use, and security groups of missing Services.
+pub(super) fn orphans(world: &World, directory: &Directory) -> Vec<Orphan<Key>> {
+    let mut tags = ServiceTags {
+        world,
+        by_cluster: BTreeMap::new(),
+    };
+    let id_of = |service: &'_ ServiceView| service.annotation(note::LOAD_BALANCER_ID).map(str::to_owned);
+    let named: BTreeSet<String> = world
+        .services
+        .iter()
+        .filter_map(|service| id_of(service))
+        .collect();
+    let mut orphans = Vec::new();
+    for (id, entry) in directory.balancers() {
+        let of_services: Vec<&String> = entry
+            .tags
+            .iter()
+            .filter(|tag| names::is_service_tag(tag))
+            .collect();
+        let missing: Vec<&String> = of_services
+            .iter()
+            .copied()
+            .filter(|tag| !tags.contains(tag))
+            .collect();
+        let ownership = world.cluster.marks.judge(entry.tags.iter().map(String::as_str));
+        let is_used = missing.len() < of_services.len() || named.contains(id);
+        if is_used && ownership.allows_changes() {
+            let ours = missing
+                .iter()
+                .filter(|tag| names::cluster_of(tag) == Some(&*world.cluster.name));
+            orphans.extend(ours.map(|tag| Orphan {
+                key: Key::Balancer(id.clone()),
+                what: format!("listeners tagged {tag} on load balancer {} ({id})", entry.name),
+                deletable: false,
+            }));
+        } else if !is_used && !missing.is_empty() && ownership.allows_orphan_deletion() {
+            orphans.push(Orphan {
+                key: Key::Balancer(id.clone()),
+                what: format!("load balancer {} ({id})", entry.name),
+                deletable: is_of_cluster_alone(entry, &world.cluster.name),
+            });
+        }
+    }
+    let known: BTreeSet<String> = world
+        .services
+        .iter()
+        .map(|service| names::security_group(&service.id))
+        .collect();
+    let groups = directory.groups().filter(|(name, description)| {
+        names::is_security_group_of_cluster(description, &world.cluster.name) && !known.contains(*name)
+    });
+    orphans.extend(groups.map(|(name, _)| Orphan {
+        key: Key::Group(name.clone()),
+        what: format!("security group {name}"),
+        deletable: false,
+    }));
+    orphans
+}
+
+/// Whether the load balancer was created under the cluster's current name and no other cluster uses it.
+fn is_of_cluster_alone(entry: &Entry, cluster: &str) -> bool {
+    let mut tags = entry.tags.iter().filter(|tag| names::is_service_tag(tag));
+    names::is_service_tag(&entry.name)
+        && names::cluster_of(&entry.name) == Some(cluster)
+        && tags.all(|tag| names::cluster_of(tag) == Some(cluster))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ccm_core::load_balancer::{ClusterMark, ClusterView, Marks, ServiceId};
+
+    use super::*;
+
+    #[test]
+    fn what_has_no_service_is_found_and_only_whole_load_balancers_of_this_cluster_are_deletable() {
+        let mark = ClusterMark::of("me").to_string();
+        let other = ClusterMark::of("other").to_string();
+        let (web, gone) = ("kube_service_c_shop_web", "kube_service_c_shop_gone");
+        let entry = |name: &str, tags: &[&str]| Entry {
+            name: name.to_owned(),
+            tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+        };
+        let group = |name: &str, cluster: &str| {
+            let text = format!("Security Group for shop/{name} Service LoadBalancer in cluster {cluster}");
+            (format!("lb-sg-1-shop-{name}"), text)
+        };
+        let directory = Directory::new(
+            [
+                ("1", entry(web, &[&mark, web])),
+                ("2", entry(gone, &[&mark, gone])),
+                ("3 shared", entry(web, &[&mark, web, gone])),
+                ("4 shared by a person", entry("mine", &[web, gone])),
+                ("5 named by id", entry("mine", &[gone])),
+                (
+                    "6 former name",
+                    entry("kube_service_b_shop_gone", &[&mark, "kube_service_b_shop_gone"]),
+                ),
+                (
+                    "7 also another cluster's",
+                    entry(gone, &[&mark, gone, "kube_service_d_shop_web"]),
+                ),
+                ("8 without our tag", entry(gone, &[gone])),
+                ("9 another cluster's", entry(gone, &[&other, gone])),
+            ]
+            .map(|(id, entry)| (id.to_owned(), entry)),
+            [group("web", "c"), group("gone", "c"), group("gone2", "d")],
+        );
+        let service = |name: &str, id: Option<&str>| {
+            Arc::new(ServiceView {
+                id: ServiceId::new("shop", name, "1"),
+                annotations: id.map(|id| (note::LOAD_BALANCER_ID, id)).into_iter().collect(),
+                ..ServiceView::default()
+            })
+        };
+        let world = World {
+            services: vec![service("web", None), service("x", Some("5 named by id"))],
+            cluster: ClusterView {
+                name: "c".into(),
+                marks: Marks::Known(ClusterMark::of("me")),
+                ..ClusterView::default()
+            },
+        };
+        let found: Vec<_> = orphans(&world, &directory)
+            .into_iter()
+            .map(|orphan| (orphan.what, orphan.deletable))
+            .collect();
+        let expected = [
+            ("load balancer kube_service_c_shop_gone (2)", true),
+            (
+                "listeners tagged kube_service_c_shop_gone on load balancer kube_service_c_shop_web (3 shared)",
+                false,
+            ),
+            (
+                "listeners tagged kube_service_c_shop_gone on load balancer mine (4 shared by a person)",
+                false,
+            ),
+            (
+                "listeners tagged kube_service_c_shop_gone on load balancer mine (5 named by id)",
+                false,
+            ),
+            ("load balancer kube_service_b_shop_gone (6 former name)", false),
+            (
+                "load balancer kube_service_c_shop_gone (7 also another cluster's)",
+                false,
+            ),
+            ("security group lb-sg-1-shop-gone", false),
+        ]
+        .map(|(what, deletable)| (what.to_owned(), deletable));
+        assert_eq!(found, expected);
+    }
+}
