@@ -124,9 +124,14 @@ impl FakeBalancers {
         self.state.lock().broken = error;
     }
 
-    /// Makes the cloud be at work on every write until it was asked so often.
+    /// Makes the cloud be at work on every write until it was asked so often; on those that it is at work on already, no more
+    /// often than that.
     pub fn set_polls(&self, polls: u32) {
-        self.state.lock().polls = polls;
+        let mut state = self.state.lock();
+        state.polls = polls;
+        for left in state.under_way.values_mut() {
+            *left = polls.min(*left);
+        }
     }
 
     /// Holds every write back until [`FakeBalancers::open`].

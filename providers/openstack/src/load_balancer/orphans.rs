@@ -137,7 +137,7 @@ mod tests {
                 ),
                 (
                     "7 also another cluster's",
-                    entry(gone, &[&mark, gone, "kube_service_d_shop_web"]),
+                    entry(gone, &[&mark, gone, "kube_service_d_store_web"]),
                 ),
                 ("8 without our tag", entry(gone, &[gone])),
                 ("9 another cluster's", entry(gone, &[&other, gone])),

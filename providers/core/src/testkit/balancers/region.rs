@@ -41,7 +41,7 @@ pub(crate) struct State {
     pub(super) reads: Vec<Read>,
     last: u64,
     /// How often steps must still be asked about.
-    under_way: HashMap<String, u32>,
+    pub(super) under_way: HashMap<String, u32>,
     /// The listing that is remembered, and when it was asked for.
     directory: Option<(Instant, Arc<Directory>)>,
 }
