@@ -106,4 +106,4 @@ pub use model::{
     Fact, Gathered, Member, Outcome, PartCloud, PartModel, Parts, Plan, Review, Standing, Step, Stray, Told,
     Vouch, Wait,
 };
-pub use vouch::vouch_by_nodes;
+pub use vouch::CredentialsCheck;
