@@ -471,17 +471,22 @@ fn whole(
     present: bool,
     share: f64,
 ) -> Whole {
-    let owned = |node: &&Arc<NodeObject>| {
+    let owned = |node: &NodeObject| {
         let id = node.view.provider_id.as_deref();
         id.is_some_and(|id| cloud.owns(id))
     };
-    let absent = suspects
-        .iter()
-        .filter(|suspect| suspect.answer == Some(Answer::Absent) && decide::counts(&suspect.node));
+    let (mut all, mut gone) = (nodes.iter().filter(|node| owned(node)).count(), 0);
+    for suspect in suspects.iter() {
+        let seems_gone = matches!(suspect.answer, Some(Answer::Absent | Answer::Unresolved));
+        if seems_gone && decide::counts(&suspect.node) {
+            gone += 1;
+            all += usize::from(!owned(&suspect.node));
+        }
+    }
     Whole {
         present,
-        owned: nodes.iter().filter(owned).count(),
-        absent: absent.count(),
+        all,
+        gone,
         share,
     }
 }

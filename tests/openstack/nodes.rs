@@ -5,8 +5,14 @@ use ccm_testbed::{
     nodes::NodeSpec,
     observe::{addresses, is_initialized, label, provider_id},
 };
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 
-use crate::scene::{Scene, names};
+use crate::{
+    rehearsal::Rehearsal,
+    scene::{LIMIT, Scene, names},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_gets_everything_the_cloud_knows() {
@@ -188,6 +194,84 @@ async fn a_refresh_follows_the_cloud() {
         .node("moving", "new type shown", |node| {
             label(node, "node.kubernetes.io/instance-type") == Some("m1.medium")
                 && label(node, "beta.kubernetes.io/instance-type") == Some("m1.medium")
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_takeover_leaves_the_order_of_a_nodes_addresses_unless_the_config_sets_it() {
+    let stage = Rehearsal::set().await;
+    let scene = &stage.scene;
+    let ports = Some(vec![PortSpec::default(), PortSpec::default()]);
+    let id = scene
+        .cloud
+        .create_server(&ServerSpec {
+            ports,
+            ..ServerSpec::named("taken-over")
+        })
+        .unwrap();
+    scene.register_one(NodeSpec::new("taken-over")).await;
+    let flags = ["--controllers=cloud-node", "--node-status-update-frequency=1s"];
+    let mut ccm = scene.start(&flags).await;
+    let node = scene.initialized("taken-over").await;
+    ccm.terminate().unwrap();
+    assert!(ccm.wait(LIMIT).await.unwrap().success());
+
+    // Another program wrote them the other way round.
+    let internal = |node: &Node| -> Vec<String> {
+        let all = addresses(node).into_iter();
+        let internal = all.filter(|(kind, _)| *kind == "InternalIP");
+        internal.map(|(_, address)| address.to_owned()).collect()
+    };
+    let mut shown = node.status.clone().unwrap().addresses.unwrap();
+    shown.reverse();
+    let written = json!({"status": {"addresses": shown}});
+    let params = PatchParams::default();
+    let node = scene
+        .nodes
+        .patch_status("taken-over", &params, &Patch::Merge(written))
+        .await
+        .unwrap();
+    let before = internal(&node);
+    assert_eq!(before.len(), 2);
+    let planned = stage.plan(&["--controllers=cloud-node"]).await.assert_code(0);
+    assert!(!planned.text.contains("taken-over"), "{}", planned.text);
+
+    // Something else changes: what the node shows keeps its order, and the first address stays the first.
+    let port = scene.cloud.server_ports(&id)[0].clone();
+    scene
+        .cloud
+        .add_floating(&port, "198.51.100.9".parse().unwrap())
+        .unwrap();
+    let planned = stage.plan(&["--controllers=cloud-node"]).await.assert_code(2);
+    let mut ccm = scene.start(&flags).await;
+    let node = scene
+        .node("taken-over", "floating address shown", |node| {
+            addresses(node).contains(&("ExternalIP", "198.51.100.9"))
+        })
+        .await;
+    assert_eq!(internal(&node), before);
+    let new: Vec<_> = addresses(&node)
+        .iter()
+        .map(|(kind, address)| format!("{kind} {address}"))
+        .collect();
+    assert!(
+        planned.text.contains(&new.join(", ")),
+        "{new:?}: {}",
+        planned.text
+    );
+    ccm.terminate().unwrap();
+    assert!(ccm.wait(LIMIT).await.unwrap().success());
+
+    // The config names the other one first.
+    let conf = scene.cloud.cloud_conf();
+    let conf = format!("{conf}\n[Networking]\naddress-sort-order = {}/32\n", before[1]);
+    scene.stage.write_cloud_config(&conf).unwrap();
+    stage.plan(&["--controllers=cloud-node"]).await.assert_code(2);
+    let _ccm = scene.start(&flags).await;
+    scene
+        .node("taken-over", "the config's order", |node| {
+            internal(node)[0] == before[1]
         })
         .await;
 }

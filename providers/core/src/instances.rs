@@ -82,9 +82,12 @@ pub struct Instance {
     pub provider_id: String,
     /// The value for `node.kubernetes.io/instance-type`.
     pub instance_type: Option<String>,
-    /// The node's addresses in the order in which they are to stand in its status. Empty while the machine has
-    /// none yet.
+    /// The node's addresses in the order that the upstream cloud controller writes. Empty while the machine has none
+    /// yet.
     pub addresses: Vec<NodeAddress>,
+    /// Whether the user's configuration sets the order of `addresses`. If not, the order counts only when the node is
+    /// initialized; later the same addresses in another order are not a difference.
+    pub enforces_address_order: bool,
     /// The value for `topology.kubernetes.io/zone`.
     pub zone: Option<String>,
     /// The value for `topology.kubernetes.io/region`.

@@ -109,4 +109,4 @@ pub use model::{
     Fact, Gathered, Member, Orphan, Outcome, PartCloud, PartModel, Parts, Plan, Review, Standing, Step, Told,
     Vouch, Wait,
 };
-pub use vouch::vouch_by_nodes;
+pub use vouch::CredentialsCheck;

@@ -156,6 +156,7 @@ impl OpenStackInstances {
             let (instance_type, attached) = details.clone()?;
             instance.instance_type = instance_type;
             instance.addresses = attached.addresses_of(server, &self.networking);
+            instance.enforces_address_order = !self.networking.sort_order.is_empty();
             instance.zone = mapping::zone(&server.availability_zone);
             instance.region.clone_from(&self.region);
         }

@@ -184,6 +184,25 @@ async fn subports_of_trunks_bring_their_addresses() {
 }
 
 #[tokio::test]
+async fn addresses_stand_in_the_order_of_neutrons_list_whichever_port_is_older() {
+    let c = Connected::new().await;
+    let server = c.sim.create_server(&ServerSpec::named("node-1")).unwrap();
+    let older = c.sim.server_ports(&server).remove(0);
+    // A port that is newer, and first in Neutron's list, which is by id.
+    let newer = loop {
+        let port = c.sim.attach_port(&server, &PortSpec::default()).unwrap();
+        if port < older {
+            break port;
+        }
+        c.sim.delete_port(&port).unwrap();
+    };
+    let expected = [newer, older].map(|port| format!("InternalIP={}", c.sim.port_addresses(&port)[0]));
+    let instance = present(c.ask(by_name("node-1")).await);
+    assert_eq!(addresses(&instance), expected);
+    assert!(!instance.enforces_address_order, "no rule sets it");
+}
+
+#[tokio::test]
 async fn a_failed_list_of_ports_fails_only_its_servers() {
     let c = Connected::new().await;
     let ids = c.sim.create_servers(200, &ServerSpec::named("node-{i}")).unwrap();
@@ -329,7 +348,9 @@ async fn networking_keys_reach_the_addresses() {
     );
     let cloud = build(&conf).await.unwrap();
     let c = Connected { sim, cloud };
-    let addresses = addresses(&present(c.ask(by_name("node-1")).await));
+    let instance = present(c.ask(by_name("node-1")).await);
+    assert!(instance.enforces_address_order);
+    let addresses = addresses(&instance);
     assert!(
         addresses[0].starts_with("ExternalIP=198.51.100."),
         "{addresses:?}"

@@ -4,8 +4,10 @@
 //! Brake (a): nothing is deleted unless a node of this cloud was Present in the same pass. Wrong credentials, a wrong
 //! project or a wrong region answer "not found" for everything.
 //!
-//! Brake (b): if more than a share of the nodes, and more than a few, seem gone, they go one a minute. Nodes that the
-//! autoscaler marked before it deleted their machines do not count, and do not wait.
+//! Brake (b): if more than a share of the nodes, and more than a few, seem gone, they go one a minute. A node without a
+//! provider ID counts as well if nothing in the cloud has its name: a cloud that leaves machines out of its lists must
+//! not cost all of them at once. Nodes that the autoscaler marked before it deleted their machines do not count, and do
+//! not wait.
 
 use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
@@ -50,10 +52,10 @@ impl Reason {
 pub(super) struct Whole {
     /// Whether a node of this cloud was Present in this pass.
     pub(super) present: bool,
-    /// How many nodes have a provider ID of this cloud.
-    pub(super) owned: usize,
-    /// How many nodes' last answer is Absent, those that the autoscaler marked left out.
-    pub(super) absent: usize,
+    /// How many nodes have a provider ID of this cloud, or seem gone without one.
+    pub(super) all: usize,
+    /// How many nodes' last answer is Absent or Unresolved, those that the autoscaler marked left out.
+    pub(super) gone: usize,
     /// `--node-deletion-share`.
     pub(super) share: f64,
 }
@@ -89,8 +91,8 @@ impl Brake {
         self.recent.retain(|at| *at + REMEMBERED > now);
         // What was deleted a moment ago was there a moment before. What is under way still stands among the nodes.
         let mut decision = Decision {
-            gone: whole.absent + self.recent.len(),
-            all: whole.owned + self.recent.len(),
+            gone: whole.gone + self.recent.len(),
+            all: whole.all + self.recent.len(),
             ..Decision::default()
         };
         let slow = decision.gone > FEW && as_f64(decision.gone) > whole.share * as_f64(decision.all);

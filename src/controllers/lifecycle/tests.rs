@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use ccm_core::testkit::FakeCloud;
 use serde_json::json;
 
 use super::{
@@ -75,8 +76,8 @@ fn fate(node: &Arc<NodeObject>, answers: &[Answer]) -> Fate {
         let proven = suspects.record(&findings, times, true);
         let whole = Whole {
             present: true,
-            owned: 10,
-            absent: proven.len(),
+            all: 10,
+            gone: proven.len(),
             share: 0.25,
         };
         let decision = brake.decide(proven, &whole, now);
@@ -128,4 +129,54 @@ fn upstreams_table_under_our_rules() {
     for (name, node, answers, expected) in cases {
         assert_eq!(fate(node, answers), *expected, "{name}");
     }
+}
+
+/// Nodes that are not ready and wait for their initialization: the cloud's listing lost their names.
+#[test]
+fn uninitialized_nodes_that_a_cloud_leaves_out_of_its_lists_are_not_deleted_all_at_once() {
+    let cloud = FakeCloud::default();
+    let object = |name: String, ready: &str, provider_id: &str| {
+        let taint = json!({"key": UNINITIALIZED_TAINT, "effect": "NoSchedule"});
+        let taints: Vec<_> = provider_id.is_empty().then_some(taint).into_iter().collect();
+        let node = json!({
+            "metadata": {"name": name, "uid": format!("uid-of-{name}")},
+            "spec": {"providerID": provider_id, "taints": taints},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        });
+        Arc::new(serde_json::from_value::<NodeObject>(node).unwrap())
+    };
+    let owned = (0..20).map(|i| object(format!("up-{i}"), "True", &format!("fake://up-{i}")));
+    let lost = (0..100).map(|i| object(format!("new-{i}"), "False", ""));
+    let nodes: Vec<_> = owned.chain(lost).collect();
+
+    let mut suspects = Suspects::new(Duration::from_secs(5), Duration::from_secs(10));
+    let mut brake = Brake::default();
+    for node in &nodes {
+        let managed = is_managed(node, |id| cloud.owns(id));
+        suspects.observe(node, managed, Instant::now());
+    }
+    // Until the ten minutes are over in which the names must stay unknown.
+    let (now, proven) = loop {
+        let now = suspects.next_due().unwrap();
+        let asked = suspects.take_due(now);
+        let finding = |node: &Arc<NodeObject>| Finding {
+            view: Arc::clone(&node.view),
+            answer: Unresolved,
+        };
+        let findings: Vec<_> = asked.iter().map(finding).collect();
+        let times = Times {
+            began: now,
+            ended: now,
+        };
+        let proven = suspects.record(&findings, times, true);
+        if !proven.is_empty() {
+            break (now, proven);
+        }
+    };
+    assert_eq!(proven.len(), 100);
+    let whole = whole(&suspects, &nodes, &cloud, true, 0.25);
+    let decision = brake.decide(proven, &whole, now);
+    assert_eq!((decision.gone, decision.all), (100, 120));
+    assert_eq!(decision.delete.len(), 1);
+    assert!(decision.hold.iter().all(|(_, reason)| *reason == Reason::Share));
 }

@@ -119,7 +119,7 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
     if instance.addresses.is_empty() {
         return Err(Problem::NoAddresses);
     }
-    let addresses = addresses(node, instance).map_err(Problem::ProvidedIp)?;
+    let addresses = only_provided(node, machine_addresses(node, instance)).map_err(Problem::ProvidedIp)?;
     let mut labels = type_labels(instance);
     labels.extend(topology_labels(instance));
     labels.retain(|key, value| node.view.labels.get(key) != Some(value.as_str()));
@@ -136,13 +136,8 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
     })
 }
 
-/// The addresses a node should have: the cloud's; the node's own host names if the cloud brings none; reduced to the
-/// kubelet's `--node-ip`.
-///
-/// # Errors
-///
-/// If the machine does not have the provided IP.
-pub(crate) fn addresses(node: &NodeObject, instance: &Instance) -> Result<Vec<NodeAddress>, ProvidedIpError> {
+/// The machine's addresses in the cloud's order, and the node's own host names if the cloud has none.
+fn machine_addresses(node: &NodeObject, instance: &Instance) -> Vec<NodeAddress> {
     let mut addresses = instance.addresses.clone();
     if !addresses
         .iter()
@@ -155,10 +150,37 @@ pub(crate) fn addresses(node: &NodeObject, instance: &Instance) -> Result<Vec<No
                 .cloned(),
         );
     }
+    addresses
+}
+
+/// Reduces addresses to the kubelet's `--node-ip`, if the node has one. The annotation also sets their order.
+fn only_provided(
+    node: &NodeObject,
+    addresses: Vec<NodeAddress>,
+) -> Result<Vec<NodeAddress>, ProvidedIpError> {
     match &node.provided_node_ip {
         Some(annotation) => provided_ip::select(annotation, &addresses),
         None => Ok(addresses),
     }
+}
+
+/// Arranges addresses as an initialized node shows them: those that remain keep the node's order, and a new one follows
+/// the others of its type. The first address of a type is what members, routes and the kubelet use, so that it must not
+/// change for an order that no rule sets.
+fn in_node_order(addresses: &[NodeAddress], shown: &[NodeAddress]) -> Vec<NodeAddress> {
+    let mut arranged = shown.to_vec();
+    let mut previous = None;
+    for address in addresses {
+        if !arranged.contains(address) {
+            let after = |kind| arranged.iter().rposition(|other| other.kind == kind);
+            let last = after(address.kind).or_else(|| previous.and_then(after));
+            arranged.insert(last.map_or(0, |last| last + 1), address.clone());
+        }
+        previous = Some(address.kind);
+    }
+    // Stale addresses go last: until then they mark the place of those that replace them.
+    arranged.retain(|address| addresses.contains(address));
+    arranged
 }
 
 /// NewLabels that follow from other labels: upstream keeps each stable label equal to its beta twin, where that exists.
@@ -216,7 +238,11 @@ pub(crate) fn difference(
     let shown = &node.view.labels;
     let mut found = Difference::default();
     if !instance.addresses.is_empty() {
-        let wanted = addresses(node, instance)?;
+        let mut wanted = machine_addresses(node, instance);
+        if !instance.enforces_address_order {
+            wanted = in_node_order(&wanted, &node.addresses);
+        }
+        let wanted = only_provided(node, wanted)?;
         if wanted != node.addresses {
             found.addresses = Some(wanted);
         }

@@ -1,8 +1,11 @@
 #![allow(clippy::unwrap_used)]
 
-use super::*;
+use std::{collections::HashSet, sync::Arc};
+
 use ccm_core::NodeView;
-use std::sync::Arc;
+use proptest::{collection::hash_set, prelude::*};
+
+use super::*;
 
 fn node(labels: &[(&str, &str)], addresses: &[(AddressType, &str)]) -> NodeObject {
     NodeObject {
@@ -191,11 +194,11 @@ fn nothing_differs_after_initialization_even_with_two_addresses_of_a_type() {
 #[test]
 fn a_refresh_follows_addresses_and_type_but_not_the_zone() {
     let mut changed = instance();
-    changed.addresses.reverse();
+    changed.addresses[0].address = "10.0.0.2".to_owned();
     changed.instance_type = Some("t1.large".to_owned());
     changed.zone = Some("us-west-1b".to_owned());
     let found = difference(&settled(), &changed, None, false).unwrap();
-    assert_eq!(found.addresses.as_ref(), Some(&changed.addresses), "order counts");
+    assert_eq!(found.addresses.as_ref(), Some(&changed.addresses));
     assert_eq!(
         found.labels.len(),
         2,
@@ -205,6 +208,119 @@ fn a_refresh_follows_addresses_and_type_but_not_the_zone() {
     assert_eq!(found.topology.len(), 2);
     let with_flag = difference(&settled(), &changed, None, true).unwrap();
     assert_eq!((with_flag.labels.len(), with_flag.topology.len()), (4, 0));
+}
+
+/// `I 10.0.0.1, E 192.0.2.1, H n1` as addresses.
+fn list(text: &str) -> Vec<NodeAddress> {
+    text.split(", ")
+        .map(|entry| {
+            let (kind, address) = entry.split_once(' ').unwrap();
+            let kind = match kind {
+                "I" => AddressType::InternalIP,
+                "E" => AddressType::ExternalIP,
+                _ => AddressType::Hostname,
+            };
+            NodeAddress::new(kind, address)
+        })
+        .collect()
+}
+
+/// What a refresh writes on a node that shows these addresses.
+fn refreshed(shown: &str, cloud: &str, node_ip: Option<&str>, enforced: bool) -> Option<Vec<NodeAddress>> {
+    let mut shown_node = node(&[], &[]);
+    shown_node.addresses = list(shown);
+    shown_node.provided_node_ip = node_ip.map(str::to_owned);
+    let machine = Instance {
+        addresses: list(cloud),
+        enforces_address_order: enforced,
+        ..Instance::default()
+    };
+    difference(&shown_node, &machine, None, false).unwrap().addresses
+}
+
+#[test]
+fn a_refresh_takes_the_same_addresses_in_another_order_for_no_change_unless_a_rule_sets_the_order() {
+    let (shown, cloud) = ("I 10.77.0.3, I 10.0.0.10, H n1", "I 10.0.0.10, I 10.77.0.3");
+    assert_eq!(refreshed(shown, cloud, None, false), None);
+    assert_eq!(
+        refreshed(shown, cloud, None, true),
+        Some(list("I 10.0.0.10, I 10.77.0.3, H n1")),
+        "a rule of the provider"
+    );
+    // The kubelet's --node-ip is a rule for the addresses that it names, and for these alone.
+    let (v4, v6) = ("10.0.0.1", "fd00::1");
+    let cloud = "I fd00::1, I 10.0.0.1, I 10.0.0.2, E 192.0.2.2, E 192.0.2.1";
+    for (shown, written) in [
+        ("I 10.0.0.1, I fd00::1, E 192.0.2.1, E 192.0.2.2", None),
+        (
+            "I fd00::1, I 10.0.0.1, E 192.0.2.1, E 192.0.2.2",
+            Some(list("I 10.0.0.1, I fd00::1, E 192.0.2.1, E 192.0.2.2")),
+        ),
+    ] {
+        let both = format!("{v4},{v6}");
+        assert_eq!(refreshed(shown, cloud, Some(&both), false), written, "{shown}");
+    }
+}
+
+#[test]
+fn addresses_that_remain_keep_the_nodes_order_and_new_ones_follow_those_of_their_type() {
+    for (shown, cloud, written) in [
+        // One more, one less, one replaced.
+        ("I 2, I 1, H n", "I 1, I 2, I 3, H n", "I 2, I 1, I 3, H n"),
+        ("I 2, I 1, I 3, H n", "I 1, I 2, H n", "I 2, I 1, H n"),
+        ("I 2, I 1, E 9, H n", "I 1, I 3, E 9, H n", "I 1, I 3, E 9, H n"),
+        ("I 1, E 9, H n", "I 2, E 9, H n", "I 2, E 9, H n"),
+        // A type that the node did not show takes the cloud's place.
+        ("I 2, I 1, H n", "I 1, E 9, I 2, H n", "I 2, I 1, E 9, H n"),
+        ("E 9, H n", "I 1, E 9, H n", "I 1, E 9, H n"),
+        ("H n", "I 1, I 2, E 9", "I 1, I 2, E 9, H n"),
+        // An address that changes its type.
+        ("I 2, I 1", "E 2, I 1", "E 2, I 1"),
+    ] {
+        assert_eq!(
+            refreshed(shown, cloud, None, false),
+            Some(list(written)),
+            "{shown} becomes {cloud}"
+        );
+    }
+}
+
+#[test]
+fn the_first_initialization_takes_the_clouds_order() {
+    let mut shown = node(&[], &[]);
+    shown.addresses = list("H n1, I 10.0.0.10, I 10.77.0.3");
+    let machine = Instance {
+        addresses: list("I 10.77.0.3, I 10.0.0.10"),
+        ..instance()
+    };
+    assert_eq!(
+        initialization(&shown, &machine).unwrap().addresses,
+        list("I 10.77.0.3, I 10.0.0.10, H n1")
+    );
+}
+
+proptest! {
+    #[test]
+    fn a_refresh_writes_the_clouds_addresses_once_and_reorders_none(
+        shown in hash_set(0_u8..8, 0..6),
+        cloud in hash_set(0_u8..8, 1..6),
+    ) {
+        let addresses = |numbers: &HashSet<u8>| -> Vec<NodeAddress> {
+            let kinds = [AddressType::InternalIP, AddressType::ExternalIP, AddressType::Hostname];
+            let address = |n: &u8| NodeAddress::new(kinds[usize::from(n % 3)], n.to_string());
+            numbers.iter().map(address).collect()
+        };
+        let (shown, cloud) = (addresses(&shown), addresses(&cloud));
+        let written = in_node_order(&cloud, &shown);
+        let mut sorted = [written.clone(), cloud.clone()];
+        sorted.iter_mut().for_each(|list| list.sort());
+        prop_assert_eq!(&sorted[0], &sorted[1]);
+        let remaining = |list: &[NodeAddress], of: &[NodeAddress]| -> Vec<NodeAddress> {
+            list.iter().filter(|address| of.contains(address)).cloned().collect()
+        };
+        prop_assert_eq!(remaining(&written, &shown), remaining(&shown, &cloud));
+        prop_assert_eq!(&in_node_order(&cloud, &written), &written, "quiet");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use ccm_core::load_balancer::{NodeSet, ServiceNode};
 use tokio::time::Instant;
 
-use crate::informers::node::NodeObject;
+use crate::informers::node::{NodeObject, Ready};
 
 /// A node with this label is no member of a load balancer, unless the value is a Go `false`.
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -53,7 +53,7 @@ struct Window {
 pub(super) enum NodeNews {
     /// Nothing that load balancers see.
     Nothing,
-    /// Something, but of a node that is and was no member.
+    /// Something, but of a node that is and was no member; or only whether the node is ready.
     Beside,
     /// A node joined, or changed.
     Members,
@@ -68,6 +68,7 @@ impl NodeBoard {
             view: Arc::clone(&node.view),
             addresses: node.addresses.as_slice().into(),
             eligible: is_eligible(node),
+            ready: node.ready == Ready::True,
         });
         let old = self.nodes.get(name);
         let was = old.is_some_and(|node| node.eligible);
@@ -75,12 +76,16 @@ impl NodeBoard {
         if old == new.as_ref() {
             return NodeNews::Nothing;
         }
+        let only_ready = old.zip(new.as_ref()).is_some_and(|(old, new)| {
+            let ready = new.ready;
+            ServiceNode { ready, ..old.clone() } == *new
+        });
         self.set = None;
         match new {
             Some(node) => self.nodes.insert(name.to_owned(), node),
             None => self.nodes.remove(name),
         };
-        if !was && !is {
+        if (!was && !is) || only_ready {
             return NodeNews::Beside;
         }
         self.generation += 1;

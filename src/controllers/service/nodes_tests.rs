@@ -63,8 +63,8 @@ fn only_what_load_balancers_see_is_news() {
     let address = |node: &mut Value| node["status"]["addresses"][0]["address"] = json!("10.0.0.2");
     for (what, before, after, news) in [
         ("heartbeat", node(|_| {}), node(|_| {}), NodeNews::Nothing),
-        ("not ready", node(|_| {}), node(ready("False")), NodeNews::Nothing),
-        ("ready", node(ready("Unknown")), node(|_| {}), NodeNews::Nothing),
+        ("not ready", node(|_| {}), node(ready("False")), NodeNews::Beside),
+        ("ready", node(ready("Unknown")), node(|_| {}), NodeNews::Beside),
         (
             "another taint",
             node(|_| {}),

@@ -15,6 +15,8 @@ pub struct ServiceNode {
     /// Whether it may be a member of load balancers: not being deleted, not excluded by its label, not about to be
     /// deleted by the autoscaler. Ready or not, initialised or not: it stays a member.
     pub eligible: bool,
+    /// Whether its condition `Ready` is true. Its machine most likely exists then; nothing else follows from it.
+    pub ready: bool,
 }
 
 impl ServiceNode {

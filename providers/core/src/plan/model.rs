@@ -195,7 +195,7 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
         priority: Priority,
     ) -> Result<Outcome<M::Reply>>;
 
-    /// Whether we see the cloud in which this cluster is; see [`vouch_by_nodes`](super::vouch_by_nodes).
+    /// Whether we see the cloud in which this cluster is; see [`CredentialsCheck`](super::CredentialsCheck).
     async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch>;
 }
 

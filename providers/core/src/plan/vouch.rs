@@ -1,75 +1,109 @@
-//! Whether we look at the cloud in which the cluster is.
+//! Whether the credentials in use see the cloud in which the cluster is.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use super::model::Vouch;
 use crate::{
-    Cloud, InstanceQuery, InstanceState, Need, Result,
-    load_balancer::{Ask, ClusterView},
+    Cloud, ErrorKind, InstanceQuery, InstanceState, Need, Result,
+    load_balancer::{Ask, ClusterView, ServiceNode},
 };
 
-/// How many nodes are asked about.
-const WITNESSES: usize = 3;
+/// How many nodes are asked about at once.
+const BATCH: usize = 3;
 
-/// Whether a node of the cluster is visible under the credentials in use: the usual [`PartCloud::vouch`].
+/// Checks that a node of the cluster is visible under the credentials in use: the usual [`PartCloud::vouch`].
 ///
-/// With another project's credentials every load balancer looks deleted, and so does every machine. Up to three nodes
-/// of this cloud are asked about in one call; one that is there vouches for the rest. A cluster without nodes has
-/// nothing that could vouch, and nothing that a load balancer could serve.
-///
-/// # Errors
-/// If the cloud could not be asked.
+/// With another project's credentials every load balancer looks deleted, and so does every machine. One node of this
+/// cloud that exists proves that the credentials are right. A check asks about three ready nodes in one call, then, if
+/// none of them exists, about three others. The next check continues with the nodes that follow, so that nodes which
+/// are dead, or are not of this project, never stop a deletion for good. A cluster without nodes has nothing that could
+/// prove it, and nothing that a load balancer could serve.
 ///
 /// [`PartCloud::vouch`]: super::PartCloud::vouch
-pub async fn vouch_by_nodes(cloud: &dyn Cloud, cluster: &ClusterView, ask: Ask) -> Result<Vouch> {
-    if cluster.nodes.is_empty() {
-        return Ok(Vouch::Ours);
-    }
-    let Some(instances) = cloud.instances() else {
-        return Ok(Vouch::Unproven(
-            "this cloud tells nothing about machines".to_owned(),
-        ));
-    };
-    let queries: Vec<_> = cluster
-        .nodes
-        .all()
-        .iter()
-        .filter(|node| node.view.provider_id.as_deref().is_some_and(|id| cloud.owns(id)))
-        .take(WITNESSES)
-        .map(|node| InstanceQuery {
-            node: Arc::clone(&node.view),
-            need: Need::Existence,
-        })
-        .collect();
-    if queries.is_empty() {
-        return Ok(Vouch::Unproven(format!(
-            "no node has a provider ID of {}",
-            cloud.name()
-        )));
-    }
-    let generation = cloud.generation();
-    let answers = instances.describe(&queries, ask.freshness, ask.priority).await;
-    if cloud.generation() != generation {
-        return Ok(Vouch::Unproven("the credentials changed meanwhile".to_owned()));
-    }
-    let mut failed = None;
-    for answer in answers {
-        match answer {
-            Ok(InstanceState::Present(_)) => return Ok(Vouch::Ours),
-            Ok(_) => {}
-            Err(error) => failed = Some(error),
+#[derive(Debug, Default)]
+pub struct CredentialsCheck {
+    /// How many checks found none of their nodes. Which nodes come first depends on it.
+    failures: AtomicUsize,
+}
+
+impl CredentialsCheck {
+    /// Asks about nodes of the cluster until one is found.
+    ///
+    /// # Errors
+    /// If the cloud could not be asked.
+    pub async fn run(&self, cloud: &dyn Cloud, cluster: &ClusterView, ask: Ask) -> Result<Vouch> {
+        if cluster.nodes.is_empty() {
+            return Ok(Vouch::Ours);
         }
-    }
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(Vouch::Unproven(format!(
-            "of the nodes {} none is in {}",
-            queries
-                .iter()
-                .map(|query| query.node.name.as_str())
-                .collect::<Vec<_>>()
-                .join(", "),
-            cloud.scope()
-        ))),
+        let Some(instances) = cloud.instances() else {
+            return Ok(Vouch::Unproven(
+                "this cloud tells nothing about machines".to_owned(),
+            ));
+        };
+        let failures = self.failures.load(Ordering::Relaxed);
+        let generation = cloud.generation();
+        let is_owned =
+            |node: &&ServiceNode| node.view.provider_id.as_deref().is_some_and(|id| cloud.owns(id));
+        let (ready, others): (Vec<_>, Vec<_>) = cluster
+            .nodes
+            .all()
+            .iter()
+            .filter(is_owned)
+            .partition(|node| node.ready);
+        let mut missing = Vec::new();
+        let (mut refused, mut failed) = (None, None);
+        for mut nodes in [ready, others] {
+            let first = failures.wrapping_mul(BATCH) % nodes.len().max(1);
+            nodes.rotate_left(first);
+            for batch in nodes.chunks(BATCH) {
+                let queries: Vec<_> = batch
+                    .iter()
+                    .map(|node| InstanceQuery {
+                        node: Arc::clone(&node.view),
+                        need: Need::Existence,
+                    })
+                    .collect();
+                let answers = instances.describe(&queries, ask.freshness, ask.priority).await;
+                if cloud.generation() != generation {
+                    return Ok(Vouch::Unproven("the credentials changed meanwhile".to_owned()));
+                }
+                let mut answered = false;
+                for (node, answer) in batch.iter().zip(answers) {
+                    match answer {
+                        Ok(InstanceState::Present(_)) => return Ok(Vouch::Ours),
+                        Ok(InstanceState::Absent | InstanceState::Unresolved) => {
+                            answered = true;
+                            missing.push(node.view.name.as_str());
+                        }
+                        // This node cannot be asked about, whatever the credentials are.
+                        Ok(InstanceState::Unmanaged) => {}
+                        Err(error) if error.kind() == ErrorKind::InvalidSpec => refused = Some(error),
+                        Err(error) => {
+                            answered = true;
+                            failed = Some(error);
+                        }
+                    }
+                }
+                if answered {
+                    break;
+                }
+            }
+        }
+        // Checks that ran at the same time asked about the same nodes.
+        let next = failures.wrapping_add(1);
+        let _ = self
+            .failures
+            .compare_exchange(failures, next, Ordering::Relaxed, Ordering::Relaxed);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        Ok(Vouch::Unproven(match (missing.as_slice(), refused) {
+            ([], Some(error)) => format!("no node can be asked about: {}", error.report()),
+            ([], None) => format!("no node has a provider ID of {}", cloud.name()),
+            (names, _) => format!("of the nodes {} none is in {}", names.join(", "), cloud.scope()),
+        }))
     }
 }

@@ -1,15 +1,16 @@
-//! Who vouches for the cloud.
+//! Which nodes prove that the credentials are right.
 
 use std::sync::Arc;
 
 use ccm_core::{
     Error, ErrorKind, Freshness, Instance, NodeView, Priority,
     load_balancer::{Ask, ClusterView, NodeSet, ServiceNode},
-    plan::{Vouch, vouch_by_nodes},
+    plan::{CredentialsCheck, Vouch},
     testkit::FakeCloud,
 };
 
-fn cluster(provider_ids: &[&str]) -> ClusterView {
+/// A cluster whose nodes `n0`, `n1`, ... have these provider IDs, some of them ready.
+fn cluster_with_ready(provider_ids: &[&str], is_ready: impl Fn(usize) -> bool) -> ClusterView {
     ClusterView {
         nodes: provider_ids
             .iter()
@@ -20,6 +21,7 @@ fn cluster(provider_ids: &[&str]) -> ClusterView {
                     provider_id: (!id.is_empty()).then(|| (*id).to_owned()),
                     ..NodeView::default()
                 }),
+                ready: is_ready(index),
                 ..ServiceNode::default()
             })
             .collect::<NodeSet>(),
@@ -27,38 +29,51 @@ fn cluster(provider_ids: &[&str]) -> ClusterView {
     }
 }
 
-async fn vouch(cloud: &FakeCloud, cluster: &ClusterView) -> ccm_core::Result<Vouch> {
+fn cluster(provider_ids: &[&str]) -> ClusterView {
+    cluster_with_ready(provider_ids, |_| true)
+}
+
+async fn run(check: &CredentialsCheck, cloud: &FakeCloud, cluster: &ClusterView) -> ccm_core::Result<Vouch> {
     let ask = Ask {
         freshness: Freshness::now(),
         priority: Priority::User,
     };
-    vouch_by_nodes(cloud, cluster, ask).await
+    check.run(cloud, cluster, ask).await
+}
+
+/// The first check of a process.
+async fn first(cloud: &FakeCloud, cluster: &ClusterView) -> ccm_core::Result<Vouch> {
+    run(&CredentialsCheck::default(), cloud, cluster).await
+}
+
+/// The names that each call asked about.
+fn asked(cloud: &FakeCloud) -> Vec<Vec<String>> {
+    cloud.calls().into_iter().map(|call| call.nodes).collect()
 }
 
 #[tokio::test]
-async fn one_node_that_is_there_vouches() {
+async fn one_node_that_exists_is_proof() {
     let cloud = FakeCloud::default();
     cloud.insert("b", Instance::default());
     let three = cluster(&["fake://a", "", "other://x", "fake://b"]);
-    assert_eq!(vouch(&cloud, &three).await.unwrap(), Vouch::Ours);
-    assert_eq!(cloud.calls().len(), 1, "one call for all");
-    assert_eq!(cloud.calls()[0].nodes, ["n0", "n3"]);
+    assert_eq!(first(&cloud, &three).await.unwrap(), Vouch::Ours);
+    assert_eq!(asked(&cloud), [["n0", "n3"]], "one call for all");
 }
 
 #[tokio::test]
-async fn a_cluster_without_nodes_needs_nobody_to_vouch() {
+async fn a_cluster_without_nodes_needs_no_proof() {
     assert_eq!(
-        vouch(&FakeCloud::default(), &cluster(&[])).await.unwrap(),
+        first(&FakeCloud::default(), &cluster(&[])).await.unwrap(),
         Vouch::Ours
     );
 }
 
 #[tokio::test]
-async fn nodes_that_are_not_there_or_not_ours_do_not_vouch() {
+async fn nodes_that_do_not_exist_or_are_of_another_cloud_are_no_proof() {
     let cloud = FakeCloud::default();
     for ids in [&["fake://a", "fake://b"][..], &["other://x", ""]] {
-        let vouched = vouch(&cloud, &cluster(ids)).await.unwrap();
-        assert!(matches!(vouched, Vouch::Unproven(_)), "{ids:?}: {vouched:?}");
+        let answer = first(&cloud, &cluster(ids)).await.unwrap();
+        assert!(matches!(answer, Vouch::Unproven(_)), "{ids:?}: {answer:?}");
     }
 }
 
@@ -66,5 +81,86 @@ async fn nodes_that_are_not_there_or_not_ours_do_not_vouch() {
 async fn not_knowing_is_an_error() {
     let cloud = FakeCloud::default();
     cloud.break_down(Some(Error::new(ErrorKind::Unavailable, "down")));
-    assert!(vouch(&cloud, &cluster(&["fake://a"])).await.is_err());
+    assert!(first(&cloud, &cluster(&["fake://a"])).await.is_err());
+}
+
+const SEVEN: [&str; 7] = [
+    "fake://n0",
+    "fake://n1",
+    "fake://n2",
+    "fake://n3",
+    "fake://n4",
+    "fake://n5",
+    "fake://n6",
+];
+
+#[tokio::test]
+async fn ready_nodes_are_asked_about_first() {
+    let cloud = FakeCloud::default();
+    cloud.insert("n4", Instance::default());
+    // Three dead nodes are the first in the alphabet.
+    let three_dead = cluster_with_ready(&SEVEN, |index| index > 2);
+    assert_eq!(first(&cloud, &three_dead).await.unwrap(), Vouch::Ours);
+    assert_eq!(asked(&cloud), [["n3", "n4", "n5"]]);
+}
+
+#[tokio::test]
+async fn nodes_that_are_not_ready_are_asked_about_when_no_ready_one_exists() {
+    let cloud = FakeCloud::default();
+    cloud.insert("n1", Instance::default());
+    let cluster = cluster_with_ready(&SEVEN, |index| index > 2);
+    assert_eq!(first(&cloud, &cluster).await.unwrap(), Vouch::Ours);
+    assert_eq!(asked(&cloud), [["n3", "n4", "n5"], ["n0", "n1", "n2"]]);
+}
+
+#[tokio::test]
+async fn the_next_check_continues_with_other_nodes_until_one_exists() {
+    for last in 0..SEVEN.len() {
+        for ready in [true, false] {
+            let (cloud, check) = (FakeCloud::default(), CredentialsCheck::default());
+            cloud.insert(&format!("n{last}"), Instance::default());
+            let cluster = cluster_with_ready(&SEVEN, |_| ready);
+            let mut checks = 1;
+            while run(&check, &cloud, &cluster).await.unwrap() != Vouch::Ours {
+                checks += 1;
+                assert!(checks <= 3, "n{last} is never asked about: {:?}", asked(&cloud));
+            }
+            // What was found once is found at once.
+            assert_eq!(run(&check, &cloud, &cluster).await.unwrap(), Vouch::Ours);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_check_that_fails_does_not_keep_the_next_one_from_other_nodes() {
+    let (cloud, check) = (FakeCloud::default(), CredentialsCheck::default());
+    cloud.insert("n3", Instance::default());
+    for name in ["n0", "n1", "n2"] {
+        cloud.fail(name, &Error::new(ErrorKind::Unavailable, "its cell is down"), 9);
+    }
+    let seven = cluster(&SEVEN);
+    assert!(run(&check, &cloud, &seven).await.is_err());
+    assert_eq!(run(&check, &cloud, &seven).await.unwrap(), Vouch::Ours);
+}
+
+#[tokio::test]
+async fn nodes_that_cannot_be_asked_about_are_skipped() {
+    let cloud = FakeCloud::default();
+    for name in ["n0", "n1", "n2", "n3"] {
+        cloud.fail(name, &Error::new(ErrorKind::InvalidSpec, "another region"), 9);
+    }
+    let seven = cluster(&SEVEN);
+    let answer = first(&cloud, &seven).await.unwrap();
+    assert!(
+        matches!(&answer, Vouch::Unproven(why) if why.contains("n4, n5")),
+        "an answer about others, and no error: {answer:?}"
+    );
+    cloud.insert("n5", Instance::default());
+    assert_eq!(first(&cloud, &seven).await.unwrap(), Vouch::Ours);
+    let four = cluster(&SEVEN[..4]);
+    let answer = first(&cloud, &four).await.unwrap();
+    assert!(
+        matches!(&answer, Vouch::Unproven(why) if why.contains("another region")),
+        "{answer:?}"
+    );
 }

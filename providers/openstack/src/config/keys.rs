@@ -81,7 +81,7 @@ config_section! {
         "public-network-name" => pub(crate) public_network_name: Vec<String>,
         /// Name of a network whose fixed addresses are internal ones; those of other networks are left out. May be given several times. Without it: all networks.
         "internal-network-name" => pub(crate) internal_network_name: Vec<String>,
-        /// CIDRs, separated by commas or white space. Addresses in the first of them come first; those in none come last.
+        /// CIDRs, separated by commas or white space. Addresses in the first of them come first; those in none come last. Without it: the order of Neutron's list when a node is initialized; later the node keeps the order that it shows.
         "address-sort-order" => pub(crate) address_sort_order: String,
     }
 }

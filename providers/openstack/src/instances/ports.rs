@@ -27,20 +27,19 @@ const NAMES_KEPT: Duration = Duration::from_secs(300);
 const NAMES_MAX: usize = 10_000;
 
 /// The fields that are read; Neutron leaves the others out.
-const PORT_FIELDS: [&str; 7] = [
+const PORT_FIELDS: [&str; 6] = [
     "id",
     "device_id",
     "network_id",
     "status",
     "fixed_ips",
     "trunk_details",
-    "created_at",
 ];
 
 /// What is attached to a server.
 #[derive(Debug, Default)]
 pub(super) struct Attached {
-    /// In the order in which they were made.
+    /// In Neutron's order.
     ports: Vec<Port>,
     /// The subports of their trunks, each with the name of its network.
     subports: Vec<(Arc<str>, Port)>,
@@ -108,9 +107,8 @@ impl Ports {
     }
 
     async fn of_chunk(&self, servers: &[&str], priority: Priority) -> Result<HashMap<String, Arc<Attached>>> {
-        let mut ports = list_ports(&self.api, ("device_id", servers), &PORT_FIELDS, priority).await?;
-        // Neutron gives no order. The oldest port is the one that the server was made with.
-        ports.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
+        // Neutron lists ports by id. The Go cloud controller keeps that order, whichever port is older.
+        let ports = list_ports(&self.api, ("device_id", servers), &PORT_FIELDS, priority).await?;
         let mut attached: HashMap<String, Attached> = HashMap::new();
         for port in ports {
             attached

@@ -117,9 +117,6 @@ pub(crate) struct Port {
     pub(crate) status: String,
     #[serde(default, deserialize_with = "nullable")]
     pub(crate) fixed_ips: Vec<FixedIp>,
-    /// RFC 3339 in UTC, so that it sorts as text. Missing where Neutron has no timestamps.
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) created_at: String,
     #[serde(default, deserialize_with = "nullable")]
     pub(crate) trunk_details: TrunkDetails,
     #[serde(default, deserialize_with = "nullable")]

@@ -10,7 +10,7 @@ use std::{
 use ccm_core::{
     Cloud, Error, ErrorKind, Freshness, Priority, Result, async_trait,
     load_balancer::{Ask, ClusterView, ServiceView},
-    plan::{Gathered, Member, Outcome, PartCloud, Standing, Vouch, Wait, vouch_by_nodes},
+    plan::{CredentialsCheck, Gathered, Member, Outcome, PartCloud, Standing, Vouch, Wait},
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -44,6 +44,7 @@ pub(crate) struct Calls<C> {
     current: Arc<Current>,
     settings: Arc<LoadBalancing>,
     eyes: C,
+    credentials: CredentialsCheck,
     /// The last directory.
     catalogue: Mutex<Catalogue>,
     /// What Octavia is at work on.
@@ -65,6 +66,7 @@ impl<C: Cloud> Calls<C> {
             current,
             settings,
             eyes,
+            credentials: CredentialsCheck::default(),
             catalogue: Mutex::default(),
             pace: Mutex::default(),
             cluster: Mutex::default(),
@@ -394,7 +396,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
     }
 
     async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch> {
-        vouch_by_nodes(&self.eyes, cluster, ask).await
+        self.credentials.run(&self.eyes, cluster, ask).await
     }
 }
 

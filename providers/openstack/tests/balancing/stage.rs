@@ -124,6 +124,7 @@ impl Stage {
             }),
             addresses: [NodeAddress::new(AddressType::InternalIP, address.to_string())].into(),
             eligible: true,
+            ready: true,
         });
     }
 

@@ -24,11 +24,11 @@ fn unmarked(count: usize) -> Vec<Arc<NodeObject>> {
     nodes(0..count, None)
 }
 
-fn whole(absent: usize, owned: usize) -> Whole {
+fn whole(gone: usize, all: usize) -> Whole {
     Whole {
         present: true,
-        owned,
-        absent,
+        all,
+        gone,
         share: 0.25,
     }
 }
@@ -59,8 +59,8 @@ fn nothing_goes_while_nobody_is_found() {
 
 #[test]
 fn more_than_the_share_and_more_than_a_few_go_slowly() {
-    // absent, owned: how many of them go at once
-    for (absent, owned, go) in [
+    // gone, all: how many of them go at once
+    for (gone, all, go) in [
         (1, 1, 1),
         (3, 4, 3),
         (4, 4, 1),
@@ -71,8 +71,8 @@ fn more_than_the_share_and_more_than_a_few_go_slowly() {
         (250, 1000, 250),
         (251, 1000, 1),
     ] {
-        let decision = Brake::default().decide(unmarked(absent), &whole(absent, owned), Instant::now());
-        assert_eq!(counts(&decision), (go, absent - go), "{absent} of {owned}");
+        let decision = Brake::default().decide(unmarked(gone), &whole(gone, all), Instant::now());
+        assert_eq!(counts(&decision), (go, gone - go), "{gone} of {all}");
     }
 }
 

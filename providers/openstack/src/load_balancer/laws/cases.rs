@@ -148,6 +148,7 @@ fn world() -> impl Strategy<Value = World> {
                 }),
                 addresses: [NodeAddress::new(AddressType::InternalIP, address(index))].into(),
                 eligible: eligible?,
+                ready: true,
             })
         });
         World {
