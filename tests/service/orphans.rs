@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use ccm_core::{Error, ErrorKind, testkit::balancers::ID};
+use ccm_testbed::proxy::{Action, Proxy, Request, Rule};
 use k8s_openapi::api::core::v1::{Event, Namespace, Service};
 use kube::{
     Api,
@@ -88,6 +89,48 @@ async fn with_the_flag_an_orphan_is_deleted_after_its_time() {
     })
     .await;
     assert!(reports(&stage).await.len() == 1 && stage.cloud.of("default/kept").is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_that_lost_services_after_410_costs_no_load_balancer() {
+    let mut stage = Stage::prepare("shrunken").await;
+    let folder = tempfile::tempdir().unwrap();
+    let proxy = Proxy::start(stage.client.clone(), folder.path()).await.unwrap();
+    let kubeconfig = proxy.kubeconfig().to_owned();
+    stage.run(|config| {
+        config.api_server.kubeconfig = Some(kubeconfig);
+        config.service.orphans.delete = true;
+        config.service.orphans.report_after = Duration::ZERO;
+    });
+    let first = stage.served("lost").await;
+    stage.served("kept").await;
+    let is_watch_of_services = |request: &Request| request.is_watch() && request.path.ends_with("/services");
+    let gone = Action::Status {
+        code: 410,
+        retry_after: None,
+    };
+    proxy.add(Rule::when(is_watch_of_services, gone).at(1));
+    let expired = Rule::when(is_watch_of_services, Action::Reset);
+    let unreachable = proxy.add(expired);
+    proxy.break_watches(is_watch_of_services);
+    stage
+        .merge("lost", json!({"metadata": {"finalizers": null}}))
+        .await;
+    stage.delete("lost").await;
+    stage.gone("lost").await;
+    proxy.remove(unreachable);
+    let report = eventually("the orphan is reported", async || reports(&stage).await.pop()).await;
+    assert!(
+        report.contains("it is deleted when its Service has been missing for an hour"),
+        "{report}"
+    );
+    stage.marker("marker").await;
+    assert_eq!(reports(&stage).await, [report]);
+    let second = stage.served("lost").await;
+    assert_eq!(
+        (id_of(&first), addresses(&first)),
+        (id_of(&second), addresses(&second))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
