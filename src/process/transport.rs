@@ -72,6 +72,9 @@ pub(super) enum Versions {
 pub(super) fn open(config: &Config, keepalive: Keepalive, versions: Versions) -> kube::Result<Client> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
+    // HTTP/2 writes the head and the body of a request one after the other; the second write would wait for the
+    // acknowledgement of the first, 40 ms with most servers.
+    tcp.set_nodelay(true);
     tcp.set_keepalive(Some(keepalive.probe_after));
     tcp.set_keepalive_interval(Some(keepalive.probe_interval));
     tcp.set_keepalive_retries(Some(keepalive.probes));
