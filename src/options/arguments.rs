@@ -49,7 +49,7 @@ pub(super) fn normalise(command: &Command, words: impl IntoIterator<Item = OsStr
     let mut found = Arguments::default();
     let mut positional: Vec<String> = Vec::new();
     let mut words = words.into_iter().peekable();
-    words.next_if(|word| is_program(word));
+    words.next_if(is_program);
     let mut after_unknown = false;
     while let Some(word) = words.next() {
         let word = match word.into_string() {

@@ -54,7 +54,7 @@ fn address(url: &str) -> SocketAddr {
 }
 
 /// The flags for a kubeconfig: the administrator's with these fields of its cluster.
-fn kubeconfig(plane: &ControlPlane, folder: &Path, cluster: Value) -> ApiServerConfig {
+fn kubeconfig(plane: &ControlPlane, folder: &Path, cluster: &Value) -> ApiServerConfig {
     let text = fs::read_to_string(plane.kubeconfig()).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
     for (key, value) in cluster.as_object().unwrap() {
@@ -74,7 +74,7 @@ async fn behind_relay(plane: &ControlPlane) -> (Relay, ApiServerConfig, TempDir)
     let relay = Relay::start(address(plane.server())).await.unwrap();
     let server = format!("https://{}", relay.address());
     let cluster = json!({"server": server, "tls-server-name": "kubernetes.default"});
-    let config = kubeconfig(plane, folder.path(), cluster);
+    let config = kubeconfig(plane, folder.path(), &cluster);
     (relay, config, folder)
 }
 
@@ -245,7 +245,7 @@ async fn proxy_server_name_and_credentials_of_a_kubeconfig_are_used() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = format!("http://user:p%40ss@{}", listener.local_addr().unwrap());
     let head = tokio::spawn(connect_proxy(listener));
-    get(kubeconfig(plane, folder.path(), json!({"proxy-url": proxy})))
+    get(kubeconfig(plane, folder.path(), &json!({"proxy-url": proxy})))
         .await
         .unwrap();
     let head = head.await.unwrap();
@@ -256,7 +256,7 @@ async fn proxy_server_name_and_credentials_of_a_kubeconfig_are_used() {
     assert_eq!(credentials, Some("Basic dXNlcjpwQHNz"), "{head:?}");
 
     let cluster = json!({"tls-server-name": "another.example"});
-    let refused = get(kubeconfig(plane, folder.path(), cluster)).await.unwrap_err();
+    let refused = get(kubeconfig(plane, folder.path(), &cluster)).await.unwrap_err();
     let refused = ccm_core::error::report(&refused);
     assert!(
         refused.contains("another.example") || refused.contains("NotValidForName"),
