@@ -176,16 +176,9 @@ fn theirs(verbosity: u8) -> LevelFilter {
 
 fn filter(verbosity: u8) -> Targets {
     let theirs = theirs(verbosity);
-    let mut filter = Targets::new()
+    Targets::new()
         .with_default(ours(verbosity))
-        .with_targets(LIBRARIES.iter().map(|library| (*library, theirs)));
-    // It logs every failed request as an error, and every one of these comes back to us and is logged where it is
-    // handled.
-    filter = match verbosity {
-        0..=5 => filter.with_target("kube_client::client::builder", LevelFilter::OFF),
-        _ => filter.with_target("kube_client", LevelFilter::DEBUG),
-    };
-    filter
+        .with_targets(LIBRARIES.iter().map(|library| (*library, theirs)))
 }
 
 #[cfg(test)]
@@ -265,14 +258,5 @@ mod tests {
                 "{pattern} {text}"
             );
         }
-    }
-
-    #[test]
-    fn failed_requests_are_not_logged_twice() {
-        let target = "kube_client::client::builder";
-        assert_eq!(
-            [0, 4, 6].map(|v| filter(v).would_enable(target, &Level::ERROR)),
-            [false, false, true]
-        );
     }
 }

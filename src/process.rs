@@ -18,6 +18,7 @@ mod plan;
 mod renewing;
 pub(crate) mod requests;
 mod reviewers;
+mod transport;
 mod validate;
 
 use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time::Duration};

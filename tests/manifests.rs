@@ -77,6 +77,12 @@ async fn the_api_server_takes_every_object_and_the_pod() {
             pod["metadata"]["labels"]
         );
         assert_eq!(pod["spec"]["serviceAccountName"], ACCOUNT);
+        // Installers give the label of control plane nodes different values.
+        assert_eq!(pod["spec"]["nodeSelector"], Value::Null);
+        let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
+        let terms = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+        let exists = json!({"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"});
+        assert_eq!(*terms, json!([{ "matchExpressions": [exists] }]));
         pod["apiVersion"] = json!("v1");
         pod["kind"] = json!("Pod");
         pod["metadata"]["name"] = json!(format!("{cloud}-pod"));

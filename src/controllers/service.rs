@@ -29,12 +29,12 @@ mod conclude;
 mod desk;
 mod job;
 mod ledger;
-mod marks;
 mod metrics;
 mod nodes;
 mod object;
 mod objects;
 mod orphans;
+mod ownership_tag;
 mod parts;
 mod records;
 mod review;
@@ -44,7 +44,10 @@ mod tell;
 
 use std::{sync::Arc, time::Duration};
 
-use ccm_core::{Cloud, load_balancer::PartKey};
+use ccm_core::{
+    Cloud,
+    load_balancer::{Marks, PartKey},
+};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use parking_lot::Mutex;
@@ -52,13 +55,14 @@ use prometheus_client::registry::Registry;
 use tokio::{
     sync::{Notify, mpsc::UnboundedReceiver},
     task::JoinSet,
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use self::{desk::Following, ledger::Ledger, metrics::ServiceMetrics, records::Name, tell::Teller};
 pub(crate) use self::{
-    marks::find as find_marks,
+    ownership_tag::{KnownTag, at_start, follow as follow_ownership_tag},
     review::{Reviewed, review},
 };
 use crate::{
@@ -166,15 +170,17 @@ impl ServiceController {
         nodes: UnboundedReceiver<Change>,
         shutdown: CancellationToken,
     ) {
+        let mut tag = ownership_tag::follow(self.cluster.clone());
         let ready = async {
             self.services.synced().await;
             self.nodes.synced().await;
-            marks::find(self.cluster.clone()).await
+            ownership_tag::at_start(&mut tag).await
         };
         let marks = tokio::select! {
             () = shutdown.cancelled() => return,
             marks = ready => marks,
         };
+        let is_known = matches!(marks, Marks::Known(_));
         *self.ledger.lock() = Ledger::new(Arc::clone(&self.cluster_name), marks, self.config.orphans);
         info!(
             controller = COMPONENT,
@@ -187,6 +193,9 @@ impl ServiceController {
         }
         for _ in 0..OBJECT_WRITERS {
             tasks.spawn(Arc::clone(&self).work_on_objects(shutdown.clone()));
+        }
+        if !is_known {
+            tasks.spawn(Arc::clone(&self).learn_ownership_tag(tag, shutdown.clone()));
         }
         tasks.spawn(Arc::clone(&self).desk(services, nodes, shutdown));
         while let Some(ended) = tasks.join_next().await {
@@ -201,5 +210,18 @@ impl ServiceController {
             controller = COMPONENT,
             "Controller has finished what it had begun"
         );
+    }
+
+    /// Waits until the ownership tag is known.
+    async fn learn_ownership_tag(self: Arc<Self>, mut tag: KnownTag, shutdown: CancellationToken) {
+        let known = tag.wait_for(|marks| matches!(marks, Some(Marks::Known(_))));
+        let marks = tokio::select! {
+            () = shutdown.cancelled() => return,
+            known = known => known.ok().and_then(|marks| marks.clone()),
+        };
+        if let Some(marks) = marks {
+            self.ledger.lock().set_marks(marks, Instant::now());
+            self.news.notify_one();
+        }
     }
 }

@@ -49,6 +49,7 @@ pub(super) fn normalise(command: &Command, words: impl IntoIterator<Item = OsStr
     let mut found = Arguments::default();
     let mut positional: Vec<String> = Vec::new();
     let mut words = words.into_iter().peekable();
+    words.next_if(is_program);
     let mut after_unknown = false;
     while let Some(word) = words.next() {
         let word = match word.into_string() {
@@ -110,6 +111,13 @@ pub(super) fn normalise(command: &Command, words: impl IntoIterator<Item = OsStr
         )));
     }
     found
+}
+
+/// Whether the word is the path of a program like this one. Arguments in manifests for images without an entrypoint begin
+/// with it; ours has one.
+fn is_program(word: &OsString) -> bool {
+    word.to_str()
+        .is_some_and(|word| word.starts_with('/') && word.ends_with("cloud-controller-manager"))
 }
 
 enum Flag<'a> {
@@ -228,6 +236,24 @@ mod tests {
     #[test]
     fn a_value_may_look_like_a_flag() {
         assert_eq!(read(&["--cluster-name", "--v"]).flags, ["--cluster-name=--v"]);
+    }
+
+    #[test]
+    fn the_path_of_the_program_may_come_first() {
+        let path = "/bin/openstack-cloud-controller-manager";
+        assert_eq!(read(&[path, "--v=1"]).flags, ["--v=1"]);
+        assert_eq!(
+            read(&["/cloud-controller-manager", "plan"]).word,
+            Some(Word::Plan)
+        );
+        for words in [
+            &["--v=1", path][..],
+            &[path, path],
+            &["openstack-cloud-controller-manager"],
+            &["/bin/sh"],
+        ] {
+            assert_eq!(errors(words).len(), 1, "{words:?}");
+        }
     }
 
     #[test]

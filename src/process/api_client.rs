@@ -24,12 +24,12 @@ use super::{
     fence::FenceLayer,
     renewing::{Connection, Renewing},
     requests::{ApiRequests, MeasureLayer},
+    transport::{Keepalive, Versions},
 };
 use crate::options::{ApiServerConfig, ClientLimit};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// For the head of the answer, also of a watch. The API server itself gives a request a minute. Without it a server
-/// that vanished without a word would hold a request until its connection is given up.
+/// For the head of the answer, also of a watch. The API server itself gives a request a minute.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
 /// Whoever asks the HTTPS server for things may not make it overrun the API server.
 const REVIEW_LIMIT: ClientLimit = ClientLimit {
@@ -43,6 +43,7 @@ pub(super) struct ApiServer {
     pub(super) credentials: Credentials,
     agent: String,
     requests: ApiRequests,
+    pub(super) keepalive: Keepalive,
 }
 
 impl ApiServer {
@@ -79,6 +80,7 @@ impl ApiServer {
             credentials: Credentials::load(source).await?,
             agent,
             requests: requests.clone(),
+            keepalive: Keepalive::default(),
         })
     }
 
@@ -105,6 +107,8 @@ impl ApiServer {
             connect_timeout: CONNECT_TIMEOUT,
             retries: true,
             anonymous,
+            versions: Versions::Http2,
+            keepalive: self.keepalive,
         };
         let measure = self.measure();
         // Innermost, since what the fence refuses is no request.
@@ -127,6 +131,9 @@ impl ApiServer {
             // The next try is never far.
             retries: false,
             anonymous: false,
+            // The lease ends before keepalive finds out that a connection is dead.
+            versions: Versions::Http1,
+            keepalive: self.keepalive,
         };
         Ok(self
             .connect(connection, &self.measure())?
@@ -142,6 +149,8 @@ impl ApiServer {
             connect_timeout: CONNECT_TIMEOUT,
             retries: false,
             anonymous: false,
+            versions: Versions::Http2,
+            keepalive: self.keepalive,
         };
         let measure = self.measure();
         let builder = self

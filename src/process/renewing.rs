@@ -13,10 +13,13 @@ use tokio::sync::watch;
 use tower::Service;
 use tracing::warn;
 
-use super::credentials::{Credentials, Current};
+use super::{
+    credentials::{Credentials, Current},
+    transport::{self, Keepalive, Versions},
+};
 
-/// Longer than the API server lets a watch live (it is asked for less than five minutes), so that only a connection on
-/// which truly nothing comes is given up.
+/// Longer than a watch lives (the API server ends it within five minutes), so that no idle watch is cut off. It is for
+/// servers that hang while their kernel still acknowledges packets; see [`Keepalive`] for those that are gone.
 const READ_TIMEOUT: Duration = Duration::from_secs(330);
 
 /// How to connect.
@@ -27,6 +30,8 @@ pub(super) struct Connection {
     pub(super) retries: bool,
     /// Whether to show no credentials: requests bring their own.
     pub(super) anonymous: bool,
+    pub(super) versions: Versions,
+    pub(super) keepalive: Keepalive,
 }
 
 impl Connection {
@@ -39,7 +44,7 @@ impl Connection {
         if self.anonymous {
             config.auth_info = AuthInfo::default();
         }
-        Client::try_from(config)
+        transport::open(&config, self.keepalive, self.versions)
     }
 }
 

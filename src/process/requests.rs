@@ -14,6 +14,7 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
+use tracing::trace;
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
@@ -190,6 +191,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (method, sent) = (request.method().clone(), request.body().size_hint().exact());
         let (measure, began) = (self.measure.clone(), Instant::now());
+        let uri = request.uri().clone();
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await.map_err(Into::into);
@@ -200,7 +202,10 @@ where
                     .get(header::CONTENT_LENGTH)
                     .and_then(|length| length.to_str().ok()?.parse().ok()),
             });
-            measure.answered(&method, sent, began.elapsed(), head);
+            let elapsed = began.elapsed();
+            let code = head.as_ref().map(|head| head.code);
+            trace!(%method, %uri, code, ?elapsed, "Request to the API server");
+            measure.answered(&method, sent, elapsed, head);
             answer
         })
     }

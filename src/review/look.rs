@@ -45,17 +45,30 @@ pub(crate) struct Looker<'a> {
     pub(crate) marks: &'a Marks,
 }
 
-/// By which mark this cluster knows what it made.
+/// The ownership tag of the cluster, if load balancers are looked at.
+pub(crate) fn ownership_tag(
+    client: &Client,
+    config: &Config,
+    cloud: &dyn Cloud,
+) -> Option<service::KnownTag> {
+    let wanted = config.controllers.is_enabled(service::NAME) && cloud.load_balancers().is_some();
+    wanted.then(|| service::follow_ownership_tag(client.clone()))
+}
+
+/// The same for one look.
 ///
 /// # Errors
 /// If the API server does not answer.
 pub(crate) async fn marks(client: &Client, config: &Config, cloud: &dyn Cloud) -> anyhow::Result<Marks> {
-    if !config.controllers.is_enabled(service::NAME) || cloud.load_balancers().is_none() {
+    let Some(mut tag) = ownership_tag(client, config, cloud) else {
         return Ok(Marks::default());
+    };
+    match tokio::time::timeout(MARKS_TIMEOUT, tag.wait_for(Option::is_some)).await {
+        Ok(Ok(marks)) => Ok(marks.clone().unwrap_or_default()),
+        _ => Err(anyhow!(
+            "the API server does not say which cluster this is (namespace kube-system)"
+        )),
     }
-    tokio::time::timeout(MARKS_TIMEOUT, service::find_marks(client.clone()))
-        .await
-        .map_err(|_| anyhow!("the API server does not say which cluster this is (namespace kube-system)"))
 }
 
 impl Cluster {

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use ccm_core::{
-    Cloud, Freshness, Priority,
-    load_balancer::{Ask, Marks},
-};
+use ccm_core::{Cloud, Freshness, Priority, load_balancer::Ask};
 use kube::Client;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -20,6 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::{Cluster, EffectOf, Looker, Review, Scope, Summary, Whose, look};
 use crate::{
+    controllers::service,
     informers::{Change, Informer, node::NodeObject, service::ServiceObject},
     options::Config,
     server::{CheckHandle, Metrics},
@@ -29,8 +27,6 @@ use crate::{
 const SETTLE: Duration = Duration::from_secs(5);
 /// A look waits so many times as long as the last one took: nobody waits for it, and the cloud has better things to do.
 const REST: u32 = 10;
-/// The pause after a failure.
-const RETRY: Duration = Duration::from_secs(30);
 /// So many changes are taken up at once.
 const CHANGES: usize = 512;
 /// So many lines are logged for one look. `plan` shows all of them.
@@ -115,12 +111,10 @@ pub(crate) async fn run(standing: Standing) {
     if let Some(services) = services {
         services.synced().await;
     }
-    let marks = standing.marks().await;
-    let looker = Looker {
-        cloud: &*standing.cloud,
-        config: &standing.config,
-        marks: &marks,
-    };
+    let mut tag = look::ownership_tag(&standing.client, &standing.config, &*standing.cloud);
+    if let Some(tag) = &mut tag {
+        service::at_start(tag).await;
+    }
     info!(
         "Dry run: nothing is written, neither to the cloud nor to the cluster; what would be done is logged"
     );
@@ -129,6 +123,15 @@ pub(crate) async fn run(standing: Standing) {
     let mut told = Told::default();
     loop {
         let cluster = standing.cluster();
+        let marks = tag
+            .as_ref()
+            .and_then(|tag| tag.borrow().clone())
+            .unwrap_or_default();
+        let looker = Looker {
+            cloud: &*standing.cloud,
+            config: &standing.config,
+            marks: &marks,
+        };
         let began = Instant::now();
         let ask = Ask {
             freshness: Freshness::After(began),
@@ -183,21 +186,6 @@ impl Standing {
             self.nodes.list(),
             services.map(|services| services.list()).unwrap_or_default(),
         )
-    }
-
-    async fn marks(&self) -> Marks {
-        let mut told = false;
-        loop {
-            match look::marks(&self.client, &self.config, &*self.cloud).await {
-                Ok(marks) => return marks,
-                Err(error) => {
-                    if !std::mem::replace(&mut told, true) {
-                        warn!(error = format!("{error:#}"), "Can not look yet, trying again");
-                    }
-                }
-            }
-            sleep(RETRY).await;
-        }
     }
 }
 

@@ -1,6 +1,10 @@
 //! `/metrics`: one registry for the whole program, and the metrics of the process itself.
 
-use std::{fmt, pin::Pin, sync::Arc};
+use std::{
+    fmt::{self, Write},
+    pin::Pin,
+    sync::Arc,
+};
 
 use parking_lot::RwLock;
 use prometheus_client::{
@@ -17,8 +21,54 @@ use prometheus_client::{
 
 use crate::{process::requests::ApiRequests, queue::QueueMetrics};
 
-/// What `/metrics` is served as.
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// A format of `/metrics`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    OpenMetrics,
+    /// The text format of Prometheus, which is older.
+    PlainText,
+}
+
+impl Format {
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::PlainText => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+
+    /// Metrics in this format, from their form in OpenMetrics.
+    pub(super) fn convert(self, metrics: String) -> Result<String, fmt::Error> {
+        if self == Self::OpenMetrics {
+            return Ok(metrics);
+        }
+        let mut text = String::with_capacity(metrics.len());
+        let mut help = None;
+        for line in metrics.lines() {
+            let mut words = line.splitn(4, ' ');
+            match [(); 4].map(|()| words.next()) {
+                [Some("#"), Some("HELP"), _, meaning] => help = meaning,
+                [Some("#"), Some("TYPE"), Some(family), Some(kind)] => {
+                    // A family has the name of its samples here.
+                    let (suffix, kind) = match kind {
+                        "counter" => ("_total", kind),
+                        "info" => ("_info", "gauge"),
+                        "unknown" => ("", "untyped"),
+                        _ => ("", kind),
+                    };
+                    if let Some(help) = help.take() {
+                        writeln!(text, "# HELP {family}{suffix} {help}")?;
+                    }
+                    writeln!(text, "# TYPE {family}{suffix} {kind}")?;
+                }
+                // Units and the end have no line of their own.
+                [Some("#"), ..] => {}
+                _ => writeln!(text, "{line}")?,
+            }
+        }
+        Ok(text)
+    }
+}
 
 /// All metrics as Markdown: `--help-metrics`. A metric that was not counted yet is on no page, so that they have to stand
 /// somewhere; tests hold it to what is registered and to what a running program shows.
@@ -351,6 +401,18 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn the_older_format_names_families_like_their_samples() {
+        let metrics = "# HELP a_build What it is.\n# TYPE a_build info\na_build_info{v=\"1 2\"} 1\n\
+                       # HELP b_bytes Size.\n# TYPE b_bytes gauge\n# UNIT b_bytes bytes\nb_bytes 2.5\n\
+                       # HELP c Calls.\n# TYPE c counter\nc_total 3\n# TYPE d unknown\nd 4\n# EOF\n";
+        let text = "# HELP a_build_info What it is.\n# TYPE a_build_info gauge\na_build_info{v=\"1 2\"} 1\n\
+                    # HELP b_bytes Size.\n# TYPE b_bytes gauge\nb_bytes 2.5\n\
+                    # HELP c_total Calls.\n# TYPE c_total counter\nc_total 3\n# TYPE d untyped\nd 4\n";
+        assert_eq!(Format::PlainText.convert(metrics.to_owned()).unwrap(), text);
+        assert_eq!(Format::OpenMetrics.convert(metrics.to_owned()).unwrap(), metrics);
     }
 
     #[test]

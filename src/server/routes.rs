@@ -8,7 +8,7 @@ use super::{
     Shown,
     access::{Access, Asking, Reviewers},
     health::{self, Endpoint},
-    metrics,
+    metrics::Format,
     slis::Slis,
 };
 
@@ -172,14 +172,14 @@ impl Routes {
                 };
                 answer.map_or_else(not_found, |(status, body)| text(status, body))
             }
-            Route::Metrics => metrics_page(self.shown.metrics.render()),
+            Route::Metrics => metrics_page(self.shown.metrics.render(), request),
             Route::Slis if request.method == Method::DELETE => {
                 self.slis.reset();
                 text(StatusCode::OK, "metrics reset\n")
             }
-            Route::Slis => metrics_page(self.slis.render()),
+            Route::Slis => metrics_page(self.slis.render(), request),
             Route::Configz => page(JSON, self.shown.told.configz()),
-            Route::Flagz if wants_json(&request.headers, "text/plain") => {
+            Route::Flagz if prefers(&request.headers, JSON, "text/plain") => {
                 page(JSON, self.shown.told.flagz_json())
             }
             Route::Flagz => text(StatusCode::OK, self.shown.told.flagz()),
@@ -196,7 +196,7 @@ impl Routes {
             status,
             ..
         } = &self.shown;
-        if wants_json(&request.headers, "text/html") {
+        if prefers(&request.headers, JSON, "text/html") {
             return page(JSON, status.json(checks, metrics));
         }
         let mut response = page("text/html; charset=utf-8", status.html(checks, metrics));
@@ -209,9 +209,9 @@ impl Routes {
     }
 }
 
-/// Whether JSON is asked for rather than what people read.
-pub(super) fn wants_json(headers: &HeaderMap, otherwise: &str) -> bool {
-    let mut json = 0.0;
+/// Whether the client prefers one type of content to another one.
+pub(super) fn prefers(headers: &HeaderMap, preferred: &str, otherwise: &str) -> bool {
+    let mut one = 0.0;
     let mut other = 0.0;
     for value in headers.get_all(header::ACCEPT) {
         for item in value.to_str().unwrap_or_default().split(',') {
@@ -221,18 +221,22 @@ pub(super) fn wants_json(headers: &HeaderMap, otherwise: &str) -> bool {
                 .find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok())
                 .unwrap_or(1.0);
             match kind {
-                _ if kind.eq_ignore_ascii_case("application/json") => json = weight.max(json),
+                _ if kind.eq_ignore_ascii_case(preferred) => one = weight.max(one),
                 _ if kind.eq_ignore_ascii_case(otherwise) => other = weight.max(other),
                 _ => {}
             }
         }
     }
-    json > other
+    one > other
 }
 
-fn metrics_page(rendered: Result<String, std::fmt::Error>) -> Response<String> {
-    match rendered {
-        Ok(body) => page(metrics::CONTENT_TYPE, body),
+fn metrics_page(rendered: Result<String, std::fmt::Error>, request: &request::Parts) -> Response<String> {
+    let format = match prefers(&request.headers, "text/plain", "application/openmetrics-text") {
+        true => Format::PlainText,
+        false => Format::OpenMetrics,
+    };
+    match rendered.and_then(|metrics| format.convert(metrics)) {
+        Ok(body) => page(format.content_type(), body),
         Err(error) => text(
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("can not print the metrics: {error}\n"),

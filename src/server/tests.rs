@@ -96,7 +96,12 @@ async fn connect(address: SocketAddr, file: &Path, protocol: &[u8]) -> std::io::
 }
 
 async fn request(stream: &mut TlsStream<TcpStream>, line: &str) -> String {
-    let head = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    request_with(stream, line, "").await
+}
+
+/// The same with these headers, each with its line break.
+async fn request_with(stream: &mut TlsStream<TcpStream>, line: &str, headers: &str) -> String {
+    let head = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut answer = String::new();
     // A peer that closes without saying goodbye in TLS has still sent all of its answer.
@@ -167,6 +172,36 @@ async fn metrics_and_the_results_of_probes_are_served_in_their_formats() {
         "{metrics}"
     );
     assert!(metrics.contains("ccm_https_connections 1\n"), "{metrics}");
+    let file = folder.path().join("cloud-controller-manager.crt");
+    for (accept, content_type, last) in [
+        ("*/*", "application/openmetrics-text; version=1.0.0", "# EOF\n"),
+        ("text/plain", "text/plain; version=0.0.4", "\n"),
+        (
+            "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            "application/openmetrics-text; version=1.0.0",
+            "# EOF\n",
+        ),
+        (
+            "text/plain;version=0.0.4;q=0.9,application/openmetrics-text;q=0.3",
+            "text/plain; version=0.0.4",
+            "\n",
+        ),
+    ] {
+        let mut stream = connect(running.address, &file, b"http/1.1").await.unwrap();
+        let accept = format!("Accept: {accept}\r\n");
+        let metrics = request_with(&mut stream, "GET /metrics", &accept).await;
+        assert!(
+            metrics.contains(&format!("content-type: {content_type}; ")),
+            "{metrics}"
+        );
+        assert!(metrics.ends_with(last), "{metrics}");
+        assert_eq!(metrics.contains("# EOF"), last == "# EOF\n", "{metrics}");
+        let counter = match content_type.starts_with("text") {
+            true => "# TYPE ccm_https_requests_total counter\n",
+            false => "# TYPE ccm_https_requests counter\n",
+        };
+        assert!(metrics.contains(counter), "{metrics}");
+    }
     let refused = get(&running, folder.path(), "/metrics/slis").await;
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
 }
@@ -487,6 +522,10 @@ fn json_is_for_those_who_prefer_it() {
     ] {
         let mut headers = http::HeaderMap::new();
         headers.insert("accept", accept.parse().unwrap());
-        assert_eq!(routes::wants_json(&headers, "text/html"), expected, "{accept}");
+        assert_eq!(
+            routes::prefers(&headers, "application/json", "text/html"),
+            expected,
+            "{accept}"
+        );
     }
 }

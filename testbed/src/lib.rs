@@ -14,6 +14,7 @@
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
 //! | [`proxy`] | a proxy before the API server, or before a real OpenStack, with faults and a log |
+//! | [`relay`] | a TCP relay that can swallow packets |
 //! | [`observe`] | nothing; looks at Nodes, and waits |
 //! | [`picture`] | nothing; the load balancers of a simulated cloud as lines to compare |
 //! | [`stage`] | control plane and program together |
@@ -32,6 +33,7 @@ pub mod openstack_real;
 pub mod picture;
 mod process;
 pub mod proxy;
+pub mod relay;
 pub mod scenarios;
 pub mod stage;
 pub mod sweep;

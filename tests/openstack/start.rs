@@ -5,7 +5,9 @@ use std::process::{Command, Output};
 use ccm_testbed::binary::Ccm;
 use tempfile::TempDir;
 
-use crate::scene::{Scene, names, program};
+use serde_json::Value;
+
+use crate::scene::{LIMIT, Scene, names, program};
 
 const SECRET: &str = "open-sesame-7";
 
@@ -191,4 +193,42 @@ async fn unknown_keys_are_warned_of_and_do_no_harm() {
     );
     assert!(log.contains("did you mean [Route]?"), "{log}");
     assert_eq!(log.matches("max-shared-lbs").count(), 1, "{log}");
+}
+
+/// The container of the Go program's manifest, as far as it decides how the program starts.
+const UPSTREAM: &str = "
+args:
+  - /bin/openstack-cloud-controller-manager
+  - --v=1
+  - --cluster-name=$(CLUSTER_NAME)
+  - --cloud-config=$(CLOUD_CONFIG)
+  - --cloud-provider=openstack
+  - --use-service-account-credentials=false
+  - --bind-address=127.0.0.1
+env:
+  - {name: CLOUD_CONFIG, value: /etc/config/cloud.conf}
+  - {name: CLUSTER_NAME, value: kubernetes}
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_arguments_of_upstreams_manifest_start_it() {
+    let scene = Scene::set().await;
+    let container: Value = serde_saphyr::from_str(UPSTREAM).unwrap();
+    let config = scene.stage.cloud_config();
+    let fill = |word: &Value| {
+        let variables = container["env"].as_array().unwrap().iter();
+        let word = variables.fold(word.as_str().unwrap().to_owned(), |word, variable| {
+            let [name, value] = ["name", "value"].map(|key| variable[key].as_str().unwrap());
+            word.replace(&format!("$({name})"), value)
+        });
+        // There is no Pod: neither its Secret nor its account.
+        word.replace("/etc/config/cloud.conf", config.to_str().unwrap())
+    };
+    let mut launch = scene.stage.command("openstack", &scene.account, &[]);
+    launch.args = container["args"].as_array().unwrap().iter().map(fill).collect();
+    launch
+        .args
+        .push(format!("--kubeconfig={}", scene.account.display()));
+    let mut ccm = Ccm::start(&launch).unwrap();
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
 }

@@ -62,6 +62,13 @@ impl Ledger {
         }
     }
 
+    /// The ownership tag of the cluster is known now: every load balancer is compared again.
+    pub(super) fn set_marks(&mut self, marks: Marks, at: Instant) {
+        Arc::make_mut(&mut self.world).cluster.marks = marks;
+        self.world_is_old = true;
+        self.check_drift(at);
+    }
+
     /// A node is like this now.
     pub(super) fn node_changed(&mut self, news: NodeNews) {
         self.world_is_old |= news != NodeNews::Nothing;

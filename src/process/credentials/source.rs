@@ -11,7 +11,6 @@ use http::{HeaderValue, Uri};
 use k8s_openapi::{ByteString, jiff::Timestamp};
 use kube::{
     Config,
-    client::ClientBuilder,
     config::{
         AuthInfo, Cluster, ExecInteractiveMode, KubeConfigOptions, Kubeconfig, KubeconfigError,
         NamedAuthInfo, NamedCluster, NamedContext,
@@ -21,6 +20,7 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 use secrecy::ExposeSecret;
 
 use super::plugin;
+use crate::process::transport::{self, Keepalive, Versions};
 
 /// Where the kubelet puts what a pod needs to reach the API server.
 const POD_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -125,7 +125,8 @@ impl Source {
             return Err(self.blame("its token is none: it holds a line break or what is no ASCII"));
         }
         // Everything that could fail later fails here.
-        ClientBuilder::try_from(config.clone()).map_err(|error| self.blame(&report(&error)))?;
+        transport::open(&config, Keepalive::default(), Versions::Http2)
+            .map_err(|error| self.blame(&report(&error)))?;
         Ok(Loaded {
             config,
             expires,

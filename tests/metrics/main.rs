@@ -1,6 +1,8 @@
 //! The reference of metrics, the dashboard and the alerts name metrics that there are.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod promql;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -9,6 +11,8 @@ use std::{
 
 use regex::Regex;
 use serde_json::Value;
+
+use promql::Scraped;
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -247,6 +251,80 @@ fn the_dashboard_shows_metrics_that_there_are() {
             panel["title"]
         );
     }
+}
+
+/// Alert and expression of every rule.
+fn alerts() -> Vec<(String, String)> {
+    let rules: Value = serde_saphyr::from_str(&read("deploy/monitoring/alerts.yaml")).unwrap();
+    let groups = rules["groups"].as_array().unwrap().iter();
+    let rules = groups.flat_map(|group| group["rules"].as_array().unwrap());
+    rules
+        .map(|rule| {
+            ["alert", "expr"]
+                .map(|key| rule[key].as_str().unwrap().to_owned())
+                .into()
+        })
+        .collect()
+}
+
+/// The metrics that all components of Kubernetes have, of one that works or does not.
+fn component(works: bool, leads: bool) -> String {
+    let (errors, stuck) = if works { (0, 0) } else { (900, 7000) };
+    let leads = u8::from(leads);
+    let runs = u8::from(works);
+    format!(
+        "leader_election_master_status{{name=\"lease\"}} {leads}\n\
+         running_managed_controllers{{name=\"cloud-node\",manager=\"x\"}} {runs}\n\
+         workqueue_longest_running_processor_seconds{{name=\"node\"}} {stuck}\n\
+         rest_client_requests_total{{code=\"200\",method=\"GET\",host=\"h\"}} 1000\n\
+         rest_client_requests_total{{code=\"500\",method=\"GET\",host=\"h\"}} {errors}\n"
+    )
+}
+
+#[test]
+fn alerts_are_about_this_program_alone() {
+    let alerts = alerts();
+    // Discovery by annotations gives both the same job.
+    let firing = |program: &str, component: &str| -> BTreeSet<String> {
+        let scraped = Scraped::default().with("pods", "10.0.0.1:10257", component).with(
+            "pods",
+            "10.0.0.1:10258",
+            program,
+        );
+        let firing = alerts
+            .iter()
+            .filter(|(_, expression)| !scraped.query(expression).is_empty());
+        firing.map(|(name, _)| name.clone()).collect()
+    };
+    let program = |works: bool, leads: bool| {
+        let routes = u8::from(works);
+        let own = component(works, leads);
+        format!(
+            "ccm_build_info{{version=\"1\",providers=\"x\"}} 1\nccm_route_controller_running {routes}\n{own}"
+        )
+    };
+    let well = component(true, true);
+    let busy = well.replace(" 1000", " 1000000");
+    let none = BTreeSet::new();
+    let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+
+    assert_eq!(firing(&program(true, true), &well), none);
+    assert_eq!(firing(&program(true, true), &component(false, false)), none);
+    assert_eq!(firing("", &well), names(&["CcmDown"]));
+    // A busy component that works hides nothing.
+    assert_eq!(
+        firing(&program(false, false), &busy),
+        names(&["CcmApiServerErrors", "CcmNoLeader", "CcmQueueStuck"])
+    );
+    assert_eq!(
+        firing(&program(false, true), &busy),
+        names(&[
+            "CcmApiServerErrors",
+            "CcmControllerNotRunning",
+            "CcmQueueStuck",
+            "CcmRoutesNotKept"
+        ])
+    );
 }
 
 #[test]

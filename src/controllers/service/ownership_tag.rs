@@ -1,0 +1,100 @@
+//! The ownership tag of this cluster: how the program learns it.
+
+use std::time::Duration;
+
+use ccm_core::load_balancer::{ClusterMark, Marks};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+use tracing::{debug, info, warn};
+
+use super::COMPONENT;
+
+/// Its uid is the cluster's.
+const NAMESPACE: &str = "kube-system";
+/// Pauses between tries, first and longest.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// The pause after an answer that only a change of roles changes.
+const REFUSED_PAUSE: Duration = Duration::from_secs(600);
+/// Controllers do not wait longer for the tag.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// What is known of the tag; `None` before the first answer.
+pub(crate) type KnownTag = watch::Receiver<Option<Marks>>;
+
+/// Asks the API server for the tag until it is known or the receiver is dropped. While the role lacks `get` of the
+/// namespace `kube-system`, the tag is [`Marks::Unknown`]: tags are neither written nor compared.
+pub(crate) fn follow(client: Client) -> KnownTag {
+    let (sender, receiver) = watch::channel(None);
+    tokio::spawn(async move {
+        let api = Api::all(client);
+        tokio::select! {
+            () = sender.closed() => {}
+            () = find(&api, &sender) => {}
+        }
+    });
+    receiver
+}
+
+/// The tag for the start. It is [`Marks::Unknown`] if the API server does not give it in time.
+pub(crate) async fn at_start(tag: &mut KnownTag) -> Marks {
+    match timeout(START_LIMIT, tag.wait_for(Option::is_some)).await {
+        Ok(Ok(marks)) => marks.clone().unwrap_or_default(),
+        _ => Marks::Unknown,
+    }
+}
+
+async fn find(api: &Api<Namespace>, sender: &watch::Sender<Option<Marks>>) {
+    let began = Instant::now();
+    let mut reported = false;
+    let mut pause = PAUSES.0;
+    loop {
+        let (error, refused) = match api.get(NAMESPACE).await {
+            Ok(namespace) => match namespace.metadata.uid {
+                Some(uid) => {
+                    if reported {
+                        info!(
+                            controller = COMPONENT,
+                            uid, "The ownership tag of the cluster is known"
+                        );
+                    }
+                    sender.send_replace(Some(Marks::Known(ClusterMark::of(&uid))));
+                    return;
+                }
+                None => ("it has no uid".to_owned(), false),
+            },
+            Err(kube::Error::Api(status)) if status.code == 403 => (status.message, true),
+            Err(error) => (ccm_core::error::report(&error), false),
+        };
+        if !reported && (refused || began.elapsed() >= START_LIMIT) {
+            reported = true;
+            warn!(
+                controller = COMPONENT,
+                namespace = NAMESPACE,
+                error,
+                "The ownership tag of the cluster is unknown because the namespace cannot be read: objects created in the \
+                 cloud are not tagged, and load balancers of other clusters are not recognized by their tags; grant get of \
+                 the namespace. The program asks again"
+            );
+        } else {
+            debug!(
+                controller = COMPONENT,
+                error, "The ownership tag of the cluster is still unknown"
+            );
+        }
+        if refused {
+            sender.send_replace(Some(Marks::Unknown));
+            sleep(REFUSED_PAUSE).await;
+        } else {
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "ownership_tag_tests.rs"]
+mod tests;

@@ -1,0 +1,101 @@
+//! A TCP relay that swallows packets on request, as a firewall that forgot its connections does.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::Result;
+use parking_lot::Mutex;
+use socket2::{SockFilter, SockRef, Socket};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinHandle};
+
+/// The Berkeley Packet Filter program `ret #0`: no packet passes.
+const DROP_ALL: SockFilter = SockFilter::new(0x06, 0, 0, 0);
+
+/// A running relay. Dropping it closes it and all its connections.
+#[derive(Debug)]
+pub struct Relay {
+    address: SocketAddr,
+    connections: Arc<Mutex<Vec<Connection>>>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    /// The client's side. It keeps the connection open after the task has ended.
+    socket: Socket,
+    task: AbortHandle,
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.task.abort();
+        for connection in self.connections.lock().iter() {
+            connection.task.abort();
+        }
+    }
+}
+
+impl Relay {
+    /// Starts a relay on loopback in front of this address.
+    ///
+    /// # Errors
+    /// When it cannot listen.
+    pub async fn start(target: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let connections = Arc::default();
+        let task = tokio::spawn(accept(listener, target, Arc::clone(&connections)));
+        Ok(Self {
+            address,
+            connections,
+            task,
+        })
+    }
+
+    /// The address that clients connect to.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Number of connections since the start.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.lock().len()
+    }
+
+    /// Silences all connections so far: no packet of their clients is acknowledged or answered from now on, and none is
+    /// sent to them. New connections work.
+    ///
+    /// # Errors
+    /// When the kernel takes no packet filter.
+    pub fn silence(&self) -> Result<()> {
+        for connection in self.connections.lock().iter() {
+            connection.socket.attach_filter(&[DROP_ALL])?;
+            connection.task.abort();
+        }
+        Ok(())
+    }
+}
+
+async fn accept(listener: TcpListener, target: SocketAddr, connections: Arc<Mutex<Vec<Connection>>>) {
+    while let Ok((mut client, _)) = listener.accept().await {
+        let Ok(socket) = SockRef::from(&client).try_clone() else {
+            continue;
+        };
+        let relayed = tokio::spawn(async move {
+            if let Ok(mut server) = TcpStream::connect(target).await {
+                // A connection that breaks is over, like one that ends.
+                let _broken = copy_bidirectional(&mut client, &mut server).await;
+            }
+            // The other handle of the socket stays open.
+            let _gone = SockRef::from(&client).shutdown(std::net::Shutdown::Both);
+        });
+        connections.lock().push(Connection {
+            socket,
+            task: relayed.abort_handle(),
+        });
+    }
+}
