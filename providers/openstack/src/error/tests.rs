@@ -75,12 +75,12 @@ fn recorded_faults_become_the_right_errors() {
         assert!(text.ends_with("(request_id=req-1)"), "{}: {text}", case.case);
         assert!(!text.contains('\n'), "{}: {text}", case.case);
         if let Some(after) = case.after {
-            assert_eq!(
-                error.retry(),
-                Retry::After(Duration::from_secs(after)),
-                "{}",
-                case.case
-            );
+            let wait = Duration::from_secs(after);
+            let expected = match case.retry_after {
+                Some(_) => Retry::After(wait),
+                None => Retry::Fixed(wait),
+            };
+            assert_eq!(error.retry(), expected, "{}", case.case);
         } else if case.retry.as_deref() == Some("never") {
             assert_eq!(error.retry(), Retry::Never, "{}", case.case);
         } else {
@@ -101,14 +101,45 @@ fn retry_after_may_be_a_date() {
         headers.insert(RETRY_AFTER, value.parse().unwrap());
         retry_after(&headers, now)
     };
-    assert_eq!(
-        wait("Sun, 06 Nov 1994 08:49:37 GMT"),
-        Some(Duration::from_secs(7))
-    );
-    assert_eq!(wait("Sun, 06 Nov 1994 08:49:00 GMT"), Some(Duration::ZERO));
-    assert_eq!(wait("12"), Some(Duration::from_secs(12)));
+    let seconds = |seconds| Some(Retry::After(Duration::from_secs(seconds)));
+    assert_eq!(wait("Sun, 06 Nov 1994 08:49:37 GMT"), seconds(7));
+    assert_eq!(wait("Sun, 06 Nov 1994 08:49:00 GMT"), seconds(0));
+    assert_eq!(wait("12"), seconds(12));
     assert_eq!(wait("soon"), None);
     assert_eq!(retry_after(&HeaderMap::new(), now), None);
+}
+
+#[test]
+fn no_retry_after_is_longer_than_five_minutes() {
+    let now: Timestamp = "1994-11-06T08:49:30Z".parse().unwrap();
+    let wait = |value: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, value.parse().unwrap());
+        retry_after(&headers, now)
+    };
+    let longest = Some(Retry::After(Duration::from_secs(300)));
+    for value in [
+        "300",
+        "301",
+        "86400",
+        "18446744073709551615",
+        "99999999999999999999999999",
+        "Sat, 06 Nov 2094 08:49:37 GMT",
+    ] {
+        assert_eq!(wait(value), longest, "{value}");
+    }
+    for value in ["", "-1", "1.5", "1e99", "inf"] {
+        assert_eq!(wait(value), None, "{value}");
+    }
+}
+
+#[test]
+fn a_wait_of_ours_for_a_busy_load_balancer_is_kept_and_a_shorter_one_of_a_header_raised() {
+    let busy = |retry| is_busy(&Error::new(ErrorKind::Conflict, "busy").with_retry(retry));
+    assert_eq!(busy(Retry::Fixed(BUSY)), Some(BUSY));
+    assert_eq!(busy(Retry::After(Duration::ZERO)), Some(BUSY));
+    assert_eq!(busy(Retry::After(9 * BUSY)), Some(9 * BUSY));
+    assert_eq!(busy(Retry::Backoff), None);
 }
 
 #[test]
