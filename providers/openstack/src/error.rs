@@ -84,6 +84,28 @@ pub(crate) fn is_too_large(error: &Error) -> bool {
     matches!(failure, Some(Failure::TooLarge(_)))
 }
 
+/// Whether asking again soon is of no use: the service refused, or something else answers in its place.
+pub(crate) fn is_permanent(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    match error.kind() {
+        ErrorKind::Unavailable => source.is_some_and(|source| {
+            let shape = source.downcast_ref::<serde_json::Error>();
+            source.is::<AnotherServer>() || shape.is_some_and(|shape| !shape.is_eof())
+        }),
+        ErrorKind::Timeout
+        | ErrorKind::RateLimited
+        | ErrorKind::Conflict
+        | ErrorKind::Unauthenticated
+        | ErrorKind::NotLeader => false,
+        _ => true,
+    }
+}
+
+/// Something in front of the service has no such path.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer does not come from the service itself")]
+struct AnotherServer;
+
 fn transport(method: &Method, path: &str, error: reqwest::Error) -> Error {
     let (kind, outcome, what) = if error.is_builder() {
         (
@@ -137,6 +159,9 @@ impl Refusal {
         // Octavia's answer when a provider has no such option: it was looked at and refused.
         if self.status.is_server_error() && self.status != StatusCode::NOT_IMPLEMENTED {
             error = error.with_outcome(Outcome::Unknown);
+        }
+        if self.status == StatusCode::NOT_FOUND && !fault.is_openstack {
+            error = error.with_source(AnotherServer);
         }
         if let Some(id) = self.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()) {
             error = error.with_context("request_id", clean(id));

@@ -143,6 +143,40 @@ fn a_wait_of_ours_for_a_busy_load_balancer_is_kept_and_a_shorter_one_of_a_header
 }
 
 #[test]
+fn what_another_server_answers_is_permanent_and_what_breaks_off_is_not() {
+    let refusal = |status, body: &str| {
+        let refusal = Refusal {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: HeaderMap::new(),
+            body: body.into(),
+        };
+        Failure::Refused(refusal).into_error(&asked())
+    };
+    let shape = |body: &str| {
+        let error = serde_json::from_str::<Value>(body).unwrap_err();
+        Failure::Shape(error).into_error(&asked())
+    };
+    let itself = r#"{"faultstring": "no", "faultcode": "Client"}"#;
+    for error in [
+        refusal(403, itself),
+        refusal(404, itself),
+        refusal(404, "<html>no such path</html>"),
+        shape("<html>welcome</html>"),
+    ] {
+        assert!(is_permanent(&error), "{error:?}");
+    }
+    for error in [
+        refusal(401, itself),
+        refusal(429, ""),
+        refusal(500, itself),
+        refusal(503, "<html>down</html>"),
+        shape(r#"{"versions": ["#),
+    ] {
+        assert!(!is_permanent(&error), "{error:?}");
+    }
+}
+
+#[test]
 fn answers_that_are_no_answers_may_be_asked_for_again() {
     let cut = serde_json::from_str::<Value>(r#"{"servers": [{"id": "#).unwrap_err();
     let error = Failure::Shape(cut).into_error(&asked());

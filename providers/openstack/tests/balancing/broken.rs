@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use ccm_core::load_balancer::{Note, PartState};
+use ccm_sim::{Action, Fault};
 use tokio::time::Instant;
 
-use crate::stage::{Stage, service, wait_until};
+use crate::stage::{MANAGED, Stage, pass, service, wait_until};
 
 fn failures(stage: &Stage) -> Vec<String> {
     let reports = stage.reports.iter();
@@ -187,4 +188,61 @@ async fn many_that_somebody_leaves_pending_share_their_polls() {
     let polls = counts["loadbalancer_list"] + counts.get("loadbalancer_get").copied().unwrap_or_default();
     // Not one for each of them; real time passes, too.
     assert!(polls < 5 * MANY as u64, "{counts:?}");
+}
+
+#[tokio::test]
+async fn without_a_version_of_octavia_members_follow_and_deletions_go_on() {
+    let page = |code| Action::Status {
+        code,
+        body: Some("<html>This is not Octavia</html>".to_owned()),
+        headers: [("Content-Type".to_owned(), "text/html".to_owned())].into(),
+    };
+    for action in [
+        Action::status(403),
+        Action::status(404),
+        page(404),
+        page(200),
+        Action::status(500),
+    ] {
+        let mut stage = Stage::new(2, MANAGED).await;
+        for name in ["stays", "goes"] {
+            stage.services.push(service(name, &[80, 443]));
+        }
+        stage.settle().await;
+        let before = stage.balancers();
+        let address = stage.address("stays");
+        stage.sim.add_fault(Fault::on("version_list", action.clone()));
+        stage.restart().await;
+        stage.sim.clear_calls();
+        stage.join();
+        stage.service("goes").deleting = true;
+        stage.services.push(service("new", &[80]));
+        stage.settle().await;
+        let what = format!("{action:?}");
+        let complaints = stage.complaints();
+        assert!(
+            complaints.iter().all(|text| text.contains("version of Octavia")),
+            "{what}: {complaints:?}"
+        );
+        assert!(!complaints.is_empty(), "{what}");
+        let [stays] = &stage.balancers()[..] else {
+            panic!("{what}: {:?}", stage.balancers())
+        };
+        let was = before
+            .iter()
+            .find(|balancer| balancer.loadbalancer.id == stays.loadbalancer.id)
+            .unwrap();
+        assert_eq!((stays.members.len(), was.members.len()), (6, 4), "{what}");
+        assert_eq!(stays.listeners, was.listeners, "{what}");
+        assert_eq!(stage.address("stays"), address, "{what}");
+        assert_eq!(stage.services.len(), 2, "{what}");
+        // The group of the one that stays is on the new node, too.
+        assert_eq!(stage.sim.call_counts()["port_update"], 3, "{what}");
+        // It can be read again, which is seen within ten minutes.
+        stage.sim.clear_faults();
+        pass(Duration::from_secs(600)).await;
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0], "{what}");
+        assert_eq!(stage.balancers().len(), 2, "{what}");
+    }
 }
