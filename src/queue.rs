@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use ccm_core::client::later;
 use parking_lot::Mutex;
 use rand::Rng;
 use tokio::{sync::Notify, time::Instant};
@@ -174,6 +175,11 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
 
     /// The work failed: try again after the key's backoff. Returns the wait.
     pub(crate) fn done_with_backoff(&self, key: &K) -> Duration {
+        self.done_with_backoff_of_at_least(key, Duration::ZERO)
+    }
+
+    /// As [`Self::done_with_backoff`], with a longer wait if the cloud asks for one.
+    pub(crate) fn done_with_backoff_of_at_least(&self, key: &K, least: Duration) -> Duration {
         let failures = {
             let mut state = self.state.lock();
             state.measures.retried();
@@ -181,7 +187,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
             entry.failures = entry.failures.saturating_add(1);
             entry.failures
         };
-        let delay = self.backoff.delay(failures);
+        let delay = self.backoff.delay(failures).max(least);
         self.finish(key, Some(delay));
         delay
     }
@@ -228,7 +234,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
                 }
                 state.make_ready(key.clone());
             }
-            Some(delay) => state.make_wait(key.clone(), Instant::now() + delay),
+            Some(delay) => state.make_wait(key.clone(), later(Instant::now(), delay)),
             None => {
                 state.keys.remove(key);
             }
@@ -316,6 +322,22 @@ mod tests {
         assert_eq!(queue.next().await, "a");
         queue.done(&"a");
         assert_eq!(queue.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_the_cloud_asks_for_is_raised_to_the_backoff_and_cannot_overflow() {
+        let queue = queue();
+        queue.add("a");
+        // Backoff alone would be 1, 2 and 4 s.
+        for (least, expected) in [(0.0, 0.8..=1.0), (5.0, 5.0..=5.1), (1.0, 3.2..=4.0)] {
+            assert_eq!(queue.next().await, "a");
+            let least = Duration::from_secs_f64(least);
+            let wait = queue.done_with_backoff_of_at_least(&"a", least).as_secs_f64();
+            assert!(expected.contains(&wait), "{least:?}: {wait}");
+        }
+        assert_eq!(queue.next().await, "a");
+        queue.done_with_backoff_of_at_least(&"a", Duration::MAX);
+        assert_eq!(queue.depth(), (0, 1));
     }
 
     #[tokio::test(start_paused = true)]

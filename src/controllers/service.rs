@@ -19,6 +19,7 @@
 //! | Status and annotations are written when everything is served, and whenever they differ | half an answer is none; what is wiped comes back |
 //! | Nodes are followed by parts that do not follow them yet, 2 to 10 s after a change, at once after a loss | a burst of nodes costs one pass for each part |
 //! | A part that waits for the cloud is parked and has no worker | eight slow load balancers do not hold up the ninth |
+//! | A discovery that fails delays no part that is known | one refused listing must not stop every Service |
 //! | Whoever was served when this process came, and needs no step, hears nothing | a restart is silent |
 //!
 //! Of what happens in the cloud without us, a slow comparison of everything tells, in the background.

@@ -14,7 +14,7 @@ use crate::stage::{Stage, addresses, eventually};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trouble() {
     let stage = Stage::start("trouble").await;
-    a_retry_after_is_kept_to_and_said_once(&stage).await;
+    a_wait_of_the_provider_is_kept_to_and_said_once(&stage).await;
     a_failure_is_tried_again_by_itself(&stage).await;
     a_cloud_at_work_is_no_failure(&stage).await;
     what_is_refused_is_said_and_the_rest_goes_on(&stage).await;
@@ -31,9 +31,9 @@ fn plan_of(stage: &Stage, begin: &str) -> usize {
     writes.iter().filter(|write| write.starts_with(begin)).count()
 }
 
-async fn a_retry_after_is_kept_to_and_said_once(stage: &Stage) {
+async fn a_wait_of_the_provider_is_kept_to_and_said_once(stage: &Stage) {
     let wait = Duration::from_millis(300);
-    let error = Error::new(ErrorKind::RateLimited, "slow down").with_retry(Retry::After(wait));
+    let error = Error::new(ErrorKind::RateLimited, "slow down").with_retry(Retry::Fixed(wait));
     // Each try has its own request ID.
     for number in 0..4 {
         let error = error.clone().with_context("request_id", format!("req-{number}"));
@@ -156,6 +156,33 @@ async fn a_listing_that_fails_holds_up_but_loses_nothing(stage: &Stage) {
         .iter()
         .filter(|reason| *reason == "SyncLoadBalancerFailed");
     assert_eq!(failures.count(), 1, "{reasons:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_discovery_that_failed_delays_nothing_that_is_known() {
+    let stage = Stage::start("refused").await;
+    stage.served("known").await;
+    stage.event("known", "EnsuredLoadBalancer").await;
+    stage.served("leaver").await;
+    let retry = Retry::from_header(Duration::from_secs(86400));
+    let error = Error::new(ErrorKind::Unavailable, "come back tomorrow").with_retry(retry);
+    stage.cloud.break_down(Some(error));
+    stage.create("early", |_| {}).await;
+    stage.event("early", "SyncLoadBalancerFailed").await;
+    stage.cloud.break_down(None);
+    // The next discovery is minutes away, and none of this waits for it.
+    let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
+    stage.merge("known", json!({"spec": {"ports": ports}})).await;
+    stage
+        .balancer("known", |balancer| balancer.ports.len() == 2)
+        .await;
+    stage.join(&["n3"]).await;
+    stage
+        .balancer("known", |balancer| balancer.members.contains("n3"))
+        .await;
+    stage.delete("leaver").await;
+    stage.gone("leaver").await;
+    assert_eq!(stage.cloud.of("default/leaver"), None);
 }
 
 async fn a_service_deleted_while_it_is_made_leaves_nothing(stage: &Stage) {

@@ -77,7 +77,8 @@ pub use retry::{Backoff, RetryPolicy};
 
 /// `instant + duration`, or a time that nobody lives to see: durations come from headers and config files, and the sum
 /// of `Instant`s must not overflow.
-fn later(instant: Instant, duration: Duration) -> Instant {
+#[must_use]
+pub fn later(instant: Instant, duration: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 86400);
     instant.checked_add(duration.min(CENTURY)).unwrap_or(instant)
 }

@@ -83,15 +83,41 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// When the *client kit* may repeat the request. The controllers' queues back off on every error.
+/// When the request may be repeated. [`Never`](Self::Never) concerns the *client kit*; the controllers' queues back off on
+/// every error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     /// Repeating the same request gives the same answer.
     Never,
     /// With exponential backoff.
     Backoff,
-    /// Not before this long from now (`Retry-After`).
+    /// With exponential backoff, but not before this long from now. The wait comes from a header of the cloud
+    /// ([`Self::from_header`]): whoever uses it raises it to its own backoff.
     After(Duration),
+    /// After exactly this long. The provider chose the wait: nobody raises it.
+    Fixed(Duration),
+}
+
+impl Retry {
+    /// The longest wait that a header can impose.
+    pub const LONGEST_AFTER: Duration = Duration::from_secs(300);
+
+    /// A wait from a header (`Retry-After`), cut to [`Self::LONGEST_AFTER`]: a wrong header must not stop the work for
+    /// a day.
+    #[must_use]
+    pub fn from_header(wait: Duration) -> Self {
+        Self::After(wait.min(Self::LONGEST_AFTER))
+    }
+
+    /// The wait of a caller whose own backoff is `backoff`.
+    #[must_use]
+    pub fn wait(self, backoff: Duration) -> Duration {
+        match self {
+            Self::Never | Self::Backoff => backoff,
+            Self::After(wait) => wait.max(backoff),
+            Self::Fixed(wait) => wait,
+        }
+    }
 }
 
 /// What is known about the effect of the failed request.
@@ -295,5 +321,23 @@ mod tests {
         let later =
             Error::new(ErrorKind::RateLimited, "slow down").with_retry(Retry::After(Duration::from_secs(7)));
         assert_eq!(later.clone().retry(), Retry::After(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn a_wait_from_a_header_is_cut_and_raised_and_one_of_ours_is_neither() {
+        let seconds = Duration::from_secs;
+        assert_eq!(Retry::from_header(seconds(u64::MAX)), Retry::After(seconds(300)));
+        let backoff = seconds(5);
+        for (retry, wait) in [
+            (Retry::Never, 5),
+            (Retry::Backoff, 5),
+            (Retry::from_header(seconds(0)), 5),
+            (Retry::from_header(seconds(7)), 7),
+            (Retry::from_header(seconds(86400)), 300),
+            (Retry::Fixed(seconds(1)), 1),
+            (Retry::Fixed(seconds(1000)), 1000),
+        ] {
+            assert_eq!(retry.wait(backoff), seconds(wait), "{retry:?}");
+        }
     }
 }

@@ -84,6 +84,28 @@ pub(crate) fn is_too_large(error: &Error) -> bool {
     matches!(failure, Some(Failure::TooLarge(_)))
 }
 
+/// Whether asking again soon is of no use: the service refused, or something else answers in its place.
+pub(crate) fn is_permanent(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    match error.kind() {
+        ErrorKind::Unavailable => source.is_some_and(|source| {
+            let shape = source.downcast_ref::<serde_json::Error>();
+            source.is::<AnotherServer>() || shape.is_some_and(|shape| !shape.is_eof())
+        }),
+        ErrorKind::Timeout
+        | ErrorKind::RateLimited
+        | ErrorKind::Conflict
+        | ErrorKind::Unauthenticated
+        | ErrorKind::NotLeader => false,
+        _ => true,
+    }
+}
+
+/// Something in front of the service has no such path.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer does not come from the service itself")]
+struct AnotherServer;
+
 fn transport(method: &Method, path: &str, error: reqwest::Error) -> Error {
     let (kind, outcome, what) = if error.is_builder() {
         (
@@ -138,6 +160,9 @@ impl Refusal {
         if self.status.is_server_error() && self.status != StatusCode::NOT_IMPLEMENTED {
             error = error.with_outcome(Outcome::Unknown);
         }
+        if self.status == StatusCode::NOT_FOUND && !fault.is_openstack {
+            error = error.with_source(AnotherServer);
+        }
         if let Some(id) = self.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()) {
             error = error.with_context("request_id", clean(id));
         }
@@ -145,7 +170,7 @@ impl Refusal {
     }
 
     fn classify(&self, fault: &Fault, method: &Method) -> (ErrorKind, Option<Retry>) {
-        let later = || retry_after(&self.headers, Timestamp::now()).map(Retry::After);
+        let later = || retry_after(&self.headers, Timestamp::now());
         match self.status.as_u16() {
             401 => (ErrorKind::Unauthenticated, None),
             403 | 409 if fault.is_quota() => (ErrorKind::QuotaExceeded, None),
@@ -164,7 +189,7 @@ impl Refusal {
             404 => (ErrorKind::Unavailable, None),
             405 | 406 | 501 => (ErrorKind::Unsupported, None),
             408 => (ErrorKind::Timeout, None),
-            409 if fault.is_immutable() => (ErrorKind::Conflict, later().or(Some(Retry::After(BUSY)))),
+            409 if fault.is_immutable() => (ErrorKind::Conflict, later().or(Some(Retry::Fixed(BUSY)))),
             409 if fault.is_duplicate() => (ErrorKind::AlreadyExists, None),
             409 => (ErrorKind::Conflict, None),
             412 => (ErrorKind::Conflict, Some(Retry::Never)),
@@ -178,7 +203,9 @@ impl Refusal {
 /// Nothing was done because the cloud is at work on the same thing: how long until it is worth another try.
 pub(crate) fn is_busy(error: &Error) -> Option<Duration> {
     match error.retry() {
-        Retry::After(wait) if error.kind() == ErrorKind::Conflict => Some(wait),
+        retry @ (Retry::After(_) | Retry::Fixed(_)) if error.kind() == ErrorKind::Conflict => {
+            Some(retry.wait(BUSY))
+        }
         _ => None,
     }
 }
@@ -341,14 +368,16 @@ pub(crate) fn clean(text: &str) -> String {
     line
 }
 
-/// `Retry-After`: seconds, or a date.
-fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+/// `Retry-After`: seconds, or a date. A number that is too large is a long wait; anything else is no wait at all.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Retry> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = value.parse::<u64>() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = jiff::fmt::rfc2822::parse(value).ok()?.timestamp();
-    Some(Duration::try_from(date.duration_since(now)).unwrap_or_default())
+    let wait = if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
+        Duration::from_secs(value.parse().unwrap_or(u64::MAX))
+    } else {
+        let date = jiff::fmt::rfc2822::parse(value).ok()?.timestamp();
+        Duration::try_from(date.duration_since(now)).unwrap_or_default()
+    };
+    Some(Retry::from_header(wait))
 }
 
 #[cfg(test)]

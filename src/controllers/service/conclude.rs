@@ -2,6 +2,7 @@
 
 use ccm_core::{
     ErrorKind, Retry,
+    client::later,
     load_balancer::{MemberReport, MemberState, PartKey, PartReport, PartState, ServiceId, StepText},
 };
 use tokio::time::{Duration, Instant};
@@ -27,10 +28,10 @@ const LOST: Backoff = Backoff {
 pub(super) enum Next {
     /// When there is news.
     Done,
-    /// Then. No failure, or the cloud said when.
+    /// Then. No failure, or the provider said when.
     Until(Instant),
-    /// With growing waits.
-    Backoff,
+    /// With growing waits, none of them shorter than the one that the cloud asks for.
+    Backoff { least: Duration },
 }
 
 impl Ledger {
@@ -103,8 +104,10 @@ impl Ledger {
             _ => None,
         });
         let after = |error: &ccm_core::Error| match error.retry() {
-            Retry::After(wait) => Next::Until(at + wait),
-            _ => Next::Backoff,
+            Retry::Fixed(wait) => Next::Until(later(at, wait)),
+            retry => Next::Backoff {
+                least: retry.wait(Duration::ZERO),
+            },
         };
         let (state, next) = match &report.state {
             PartState::Done => match held {
@@ -117,7 +120,8 @@ impl Ledger {
             PartState::Parked { until, .. } => (State::Parked, Next::Until(*until)),
             PartState::Blocked(why) => {
                 self.tell_all(part, task, report, &Failure::Blocked(why), orders);
-                (State::Blocked, Next::Backoff)
+                let least = Duration::ZERO;
+                (State::Blocked, Next::Backoff { least })
             }
             PartState::Failed(error) => {
                 self.tell_all(part, task, report, &Failure::Error(error), orders);

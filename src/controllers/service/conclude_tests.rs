@@ -27,31 +27,44 @@ fn what_is_parked_goes_on_with_the_same_question_and_what_failed_with_a_new_one(
     assert_eq!(task.job.ask().freshness, Freshness::After(began));
     let error = Error::new(ErrorKind::Unavailable, "down");
     let (_, next) = book.conclude(&task, &report("lb/a", PartState::Failed(error)));
-    assert_eq!(next, Next::Backoff);
+    let least = Duration::ZERO;
+    assert_eq!(next, Next::Backoff { least });
     let ask = book.take("lb/a").unwrap().job.ask();
     assert_eq!(ask.freshness, Freshness::After(book.now));
 }
 
 #[test]
-fn a_wait_that_the_cloud_asks_for_is_kept_to() {
+fn a_wait_of_the_provider_is_kept_and_one_of_a_header_raised_to_the_backoff() {
     let mut book = Book::new();
     book.change(&view("a", |_| {}));
     book.survey();
+    let mut next = |retry, held: bool| {
+        let error = Error::new(ErrorKind::RateLimited, "slow").with_retry(retry);
+        let task = book.take("lb/a").unwrap();
+        let ended = if held {
+            let mut held = done("lb/a", &["a"]);
+            held.members[0].state = MemberState::Held(error);
+            held.members[0].finished = false;
+            held
+        } else {
+            report("lb/a", PartState::Failed(error))
+        };
+        (book.conclude(&task, &ended).1, book.now)
+    };
     let wait = Duration::from_secs(42);
-    let error = Error::new(ErrorKind::RateLimited, "slow").with_retry(Retry::After(wait));
-    let due = Next::Until(book.now + wait);
-    let task = book.take("lb/a").unwrap();
-    assert_eq!(
-        book.conclude(&task, &report("lb/a", PartState::Failed(error.clone())))
-            .1,
-        due
-    );
-    // The same for one that is held back.
-    let task = book.take("lb/a").unwrap();
-    let mut held = done("lb/a", &["a"]);
-    held.members[0].state = MemberState::Held(error);
-    held.members[0].finished = false;
-    assert_eq!(book.conclude(&task, &held).1, due);
+    for held in [false, true] {
+        let (kept, now) = next(Retry::Fixed(wait), held);
+        assert_eq!(kept, Next::Until(now + wait));
+        for wait in [Duration::ZERO, wait, Duration::MAX] {
+            let (raised, _) = next(Retry::After(wait), held);
+            assert_eq!(raised, Next::Backoff { least: wait });
+        }
+        // Nobody lives to see it, but nothing panics either.
+        assert!(matches!(
+            next(Retry::Fixed(Duration::MAX), held).0,
+            Next::Until(_)
+        ));
+    }
 }
 
 #[test]
@@ -181,4 +194,33 @@ fn a_part_goes_on_under_its_new_name() {
     assert_eq!((runs(&orders), next), (vec![LB.to_owned()], Next::Done));
     assert_eq!(book.record("a").joins[0], PartKey::new(LB));
     assert!(book.take("lb/a").is_none() && book.take(LB).is_some());
+}
+
+#[test]
+fn a_note_of_a_part_that_waits_is_told_once_also_after_a_restart() {
+    let mut book = Book::new();
+    let ingress = vec![ccm_core::load_balancer::Ingress::default()];
+    book.change(&view("a", |view| view.ingress = ingress));
+    book.survey();
+    assert!(book.record("a").inherited);
+    let mut park = |told: bool| {
+        let mut parked = done("lb/a", &["a"]);
+        parked.state = PartState::Parked {
+            until: book.now,
+            since: book.now,
+            why: "it is PENDING".to_owned(),
+        };
+        parked.pass_steps = 0;
+        parked.members[0].state = MemberState::Pending;
+        parked.members[0].finished = false;
+        parked.notes.extend(told.then(|| ccm_core::load_balancer::Note {
+            service: parked.members[0].service.clone(),
+            reason: "LoadBalancerPending",
+            message: "for 5 minutes".to_owned(),
+            warning: true,
+        }));
+        let task = book.take("lb/a").unwrap();
+        reasons(&book.conclude(&task, &parked).0).len()
+    };
+    assert_eq!([false, true, true, false, true].map(&mut park), [0, 1, 0, 0, 0]);
 }

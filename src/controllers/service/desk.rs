@@ -4,8 +4,10 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use ccm_core::{
     Retry,
+    client::later,
     load_balancer::{PartKey, Request},
 };
+use futures_util::future::BoxFuture;
 use rand::Rng;
 use tokio::{
     sync::mpsc::UnboundedReceiver,
@@ -54,9 +56,12 @@ impl Drift {
 
     /// A tenth more or less, so that clusters that were started together do not ask together.
     fn wind(&mut self) {
-        self.next = self
-            .period
-            .map(|period| Instant::now() + period.mul_f64(rand::rng().random_range(0.9..=1.1)));
+        self.next = self.period.map(|period| {
+            later(
+                Instant::now(),
+                period.mul_f64(rand::rng().random_range(0.9..=1.1)),
+            )
+        });
     }
 }
 
@@ -71,6 +76,8 @@ impl ServiceController {
         let mut drift = Drift::new(self.config.drift_period);
         let mut retry: Option<(Instant, Job)> = None;
         let mut failures = 0;
+        // At most one at a time. Changes and time go on meanwhile: what is known already does not wait for it.
+        let mut discovery: Option<BoxFuture<'_, Result<(), (Job, Retry)>>> = None;
         loop {
             // Everything that is there, so that it is one moment.
             while let Ok(change) = nodes.try_recv() {
@@ -92,26 +99,40 @@ impl ServiceController {
                 self.ledger.lock().want_survey(job);
             }
             self.follow_nodes(now);
-            if retry.is_none() {
-                let failed = tokio::select! {
-                    biased;
-                    () = shutdown.cancelled() => return,
-                    failed = self.survey(now) => failed,
-                };
-                if let Some((job, asked)) = failed {
-                    failures += 1;
-                    let wait = asked.unwrap_or_else(|| SURVEY_BACKOFF.delay(failures));
-                    retry = Some((Instant::now() + wait, job));
-                } else {
-                    failures = 0;
-                }
+            if retry.is_none() && discovery.is_none() {
+                discovery = self.survey(now);
+            }
+            if failures > 0 {
+                let orders = self.ledger.lock().requeue_known();
+                self.carry_out(orders);
             }
             self.show();
-            let due = [self.ledger.lock().due(), drift.next, retry.map(|(due, _)| due)];
+            let discovers = discovery.is_some() || retry.is_some();
+            let due = {
+                let ledger = self.ledger.lock();
+                // What only leads to a discovery waits for the one that is due already.
+                if discovers {
+                    ledger.nodes_due()
+                } else {
+                    ledger.due()
+                }
+            };
+            let due = [due, drift.next, retry.map(|(due, _)| due)];
             let due = due.into_iter().flatten().min();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
+                result = ended(&mut discovery) => {
+                    discovery = None;
+                    match result {
+                        Ok(()) => failures = 0,
+                        Err((job, asked)) => {
+                            failures += 1;
+                            let wait = asked.wait(SURVEY_BACKOFF.delay(failures));
+                            retry = Some((later(Instant::now(), wait), job));
+                        }
+                    }
+                }
                 () = self.news.notified() => {}
                 Some(change) = nodes.recv() => self.node_changed(change),
                 Some(change) = services.recv() => self.service_changed(change),
@@ -190,36 +211,34 @@ impl ServiceController {
         self.news.notify_one();
     }
 
-    /// If it is wanted: finds out which parts all Services have. Returns what was wanted if that failed, and the wait that
-    /// the cloud asks for.
-    async fn survey(&self, now: Instant) -> Option<(Job, Option<Duration>)> {
+    /// If it is wanted: finds out which parts all Services have. Returns what was wanted if that failed, and when to try
+    /// again.
+    fn survey(&self, now: Instant) -> Option<BoxFuture<'_, Result<(), (Job, Retry)>>> {
         let balancers = self.cloud.load_balancers()?;
         let (job, world) = {
             let mut ledger = self.ledger.lock();
             let job = ledger.survey_wanted(now)?;
             (job, ledger.begin_survey())
         };
-        let request = Request::new(Arc::clone(&world), job.ask());
-        match balancers.survey(&request).await {
-            Ok(survey) => {
-                self.metrics.surveyed("ok");
-                self.teller.works(SURVEY);
-                let orders = self.ledger.lock().surveyed(survey, &world, Instant::now());
-                self.carry_out(orders);
-                None
+        Some(Box::pin(async move {
+            let request = Request::new(Arc::clone(&world), job.ask());
+            match balancers.survey(&request).await {
+                Ok(survey) => {
+                    self.metrics.surveyed("ok");
+                    self.teller.works(SURVEY);
+                    let orders = self.ledger.lock().surveyed(survey, &world, Instant::now());
+                    self.carry_out(orders);
+                    Ok(())
+                }
+                Err(error) => {
+                    self.metrics.surveyed("error");
+                    self.teller.failed(SURVEY, error.kind().as_str(), &error.report());
+                    let orders = self.ledger.lock().survey_failed(&error);
+                    self.carry_out(orders);
+                    Err((job, error.retry()))
+                }
             }
-            Err(error) => {
-                self.metrics.surveyed("error");
-                self.teller.failed(SURVEY, error.kind().as_str(), &error.report());
-                let orders = self.ledger.lock().survey_failed(&error);
-                self.carry_out(orders);
-                let asked = match error.retry() {
-                    Retry::After(wait) => Some(wait),
-                    _ => None,
-                };
-                Some((job, asked))
-            }
-        }
+        }))
     }
 
     pub(super) fn carry_out(&self, orders: Vec<Order>) {
@@ -236,6 +255,14 @@ impl ServiceController {
 
     fn show(&self) {
         self.metrics.show(&self.ledger.lock(), self.parts.depth());
+    }
+}
+
+/// The result of what is under way; never, if nothing is.
+async fn ended<T>(under_way: &mut Option<BoxFuture<'_, T>>) -> T {
+    match under_way {
+        Some(future) => future.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -112,6 +112,7 @@ impl Ledger {
                     Priority::User
                 },
             }),
+            requeued: None,
             included: false,
             served: None,
             effects: None,
@@ -204,9 +205,14 @@ impl Ledger {
 
     /// When something is to be done though nothing is new.
     pub(super) fn due(&self) -> Option<Instant> {
-        let nodes = self.nodes.due().filter(|_| self.started);
         let again = self.records.values().filter_map(|record| record.again).min();
-        [nodes, again, self.orphans_due()].into_iter().flatten().min()
+        let all = [self.nodes_due(), again, self.orphans_due()];
+        all.into_iter().flatten().min()
+    }
+
+    /// When changed nodes are to be followed.
+    pub(super) fn nodes_due(&self) -> Option<Instant> {
+        self.nodes.due().filter(|_| self.started)
     }
 
     /// The part is to be run.

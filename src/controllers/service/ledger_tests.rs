@@ -1,12 +1,12 @@
 #![allow(clippy::unwrap_used)]
 
 use ccm_core::{
-    Freshness,
+    Error, ErrorKind, Freshness,
     load_balancer::{Ingress, Policy},
 };
 
 use super::*;
-use crate::controllers::service::book::{Book, SHARED, done, view};
+use crate::controllers::service::book::{Book, SHARED, done, reasons, runs, view};
 
 #[test]
 fn passes_do_not_know_of_a_service_before_it_has_its_finalizer() {
@@ -164,4 +164,33 @@ fn drift_is_looked_for_in_the_background_and_does_not_end_a_wait() {
         (ask.freshness, ask.priority),
         (Freshness::After(book.now), Priority::Background)
     );
+}
+
+#[test]
+fn known_parts_of_changed_services_do_not_wait_for_a_discovery_that_fails() {
+    let mut book = Book::new();
+    book.served("a");
+    book.served("quiet");
+    book.change(&view("a", |view| view.ports[0].port = 2));
+    book.change(&view("new", |_| {}));
+    let fail = |book: &mut Book| {
+        book.ledger.survey_wanted(book.now).unwrap();
+        book.ledger.begin_survey();
+        let error = Error::new(ErrorKind::Unavailable, "down");
+        let orders = book.ledger.survey_failed(&error);
+        let job = book.record("a").dirty.unwrap();
+        book.ledger.want_survey(job);
+        reasons(&orders).len()
+    };
+    assert_eq!(fail(&mut book), 2, "of a and new");
+    assert_eq!(runs(&book.ledger.requeue_known()), [SHARED, "lb/a"]);
+    // Each change once.
+    assert_eq!(fail(&mut book), 0);
+    assert_eq!(runs(&book.ledger.requeue_known()), [""; 0]);
+    book.tick(10);
+    book.change(&view("a", |view| view.ports[0].port = 3));
+    assert_eq!(runs(&book.ledger.requeue_known()), [SHARED, "lb/a"]);
+    // What was found out meanwhile about others is not lost.
+    assert_eq!(book.survey(), [SHARED, "lb/a", "lb/new"]);
+    assert_eq!(book.record("a").requeued, None);
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ccm_core::{
     ErrorKind,
+    client::later,
     load_balancer::{PartKey, PartReport, PartState, Request, StepText, Watcher},
 };
 use tokio::time::Instant;
@@ -72,15 +73,18 @@ impl ServiceController {
         match (&report.renamed, next) {
             (None, Next::Done) => self.parts.done(part),
             (None, Next::Until(due)) => self.parts.done_until(part, due),
-            (None, Next::Backoff) => {
-                self.parts.done_with_backoff(part);
+            (None, Next::Backoff { least }) => {
+                self.parts.done_with_backoff_of_at_least(part, least);
             }
             (Some(new), next) => {
                 self.parts.done(part);
                 match next {
                     Next::Done => {}
                     Next::Until(due) => self.parts.add_at(new.clone(), due),
-                    Next::Backoff => self.parts.add_at(new.clone(), now + super::BACKOFF.first),
+                    Next::Backoff { least } => {
+                        let wait = super::BACKOFF.first.max(least);
+                        self.parts.add_at(new.clone(), later(now, wait));
+                    }
                 }
             }
         }

@@ -40,6 +40,8 @@ pub(super) struct Record {
     pub(super) leaves: Vec<PartKey>,
     /// Its parts must be found out and run.
     pub(super) dirty: Option<Job>,
+    /// The job that its known parts were run with because discovery failed.
+    pub(super) requeued: Option<Job>,
     /// Whether passes know of it. Those that come new have to wait for their finalizer.
     pub(super) included: bool,
     /// How it looked when all that it asked for was done.
@@ -88,6 +90,11 @@ impl Record {
     /// Whether nodes and drift concern it.
     pub(super) fn is_ours(&self) -> bool {
         self.claim == Claim::Ours
+    }
+
+    /// It has changed, and its parts are to be found out.
+    pub(super) fn waits_for_discovery(&self) -> bool {
+        self.included && self.is_ours() && self.dirty.is_some() && !self.is_settled()
     }
 
     /// It has not got our finalizer yet, and nothing in the cloud is to be made for it before.

@@ -116,11 +116,26 @@ impl Ledger {
         self.kinds.insert(failure.label());
         self.records
             .values_mut()
-            .filter(|record| {
-                record.included && record.is_ours() && record.dirty.is_some() && !record.is_settled()
-            })
+            .filter(|record| record.waits_for_discovery())
             .filter_map(|record| failure.tell(record, &part, Cause::Service, &nodes))
             .map(Order::Tell)
+            .collect()
+    }
+
+    /// Discovery fails: the parts that are known already of changed Services do not wait for it. Each change once; when
+    /// discovery works again, they are run with all others.
+    pub(super) fn requeue_known(&mut self) -> Vec<Order> {
+        let mut known = Vec::new();
+        for record in self.records.values_mut() {
+            if record.waits_for_discovery() && record.requeued != record.dirty {
+                record.requeued = record.dirty;
+                let parts = record.parts().cloned();
+                known.extend(parts.zip(std::iter::repeat(record.dirty)));
+            }
+        }
+        known
+            .into_iter()
+            .filter_map(|(part, job)| self.dirty(&part, job?))
             .collect()
     }
 
@@ -169,6 +184,7 @@ fn take_parts(
         .retain(|part, _| record.joins.contains(part) || record.leaves.contains(part));
     // If it has changed meanwhile, the next survey is for it.
     let job = if record.view.asks_the_same(view) {
+        record.requeued = None;
         record.dirty.take()
     } else {
         None

@@ -374,7 +374,7 @@ impl<'a, O: Operation> Call<'a, O> {
             ErrorKind::RateLimited => {
                 self.inner.metrics.throttled(config.provider, self.op.bucket());
                 permit.throttled(match error.retry() {
-                    Retry::After(wait) => Some(wait),
+                    Retry::After(wait) | Retry::Fixed(wait) => Some(wait),
                     Retry::Never | Retry::Backoff => None,
                 });
             }
@@ -416,7 +416,11 @@ impl<'a, O: Operation> Call<'a, O> {
             Retry::Never => return Next::GiveUp,
             Retry::Backoff => backoff(),
             // A little later than asked, so that those who were refused together do not come back together.
-            Retry::After(wait) => wait.saturating_add(backoff().min(Duration::from_secs(1))),
+            retry @ (Retry::After(wait) | Retry::Fixed(wait)) => {
+                let backoff = backoff();
+                let jittered = wait.saturating_add(backoff.min(Duration::from_secs(1)));
+                jittered.max(retry.wait(backoff))
+            }
         };
         // What could only end at the deadline ends now, with an error that says why.
         if later(Instant::now(), wait) >= self.deadline {

@@ -103,7 +103,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     }
 
     /// The cloud is still at work on the part (a change of somebody else's, or one of ours before a restart): come back
-    /// after this long, for this reason. Asked only of what was just read; nothing is sent meanwhile.
+    /// after this long, for this reason. Asked only of what was just read; nothing is sent until
+    /// [`PartCloud::is_pending`] says no. The waits grow to a minute, and after five minutes the members are told.
     fn settling(&self, _key: &Self::Key, _observed: &Self::Observed) -> Option<(Duration, String)> {
         None
     }
@@ -195,6 +196,15 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
         priority: Priority,
     ) -> Result<Outcome<M::Reply>>;
 
+    /// Whether the cloud is still at work on a part that was [`PartModel::settling`] when it was observed. Reads nothing
+    /// but that; without it the part is read again.
+    ///
+    /// # Errors
+    /// If it can not be found out.
+    async fn is_pending(&self, _key: &M::Key, _observed: &M::Observed, _priority: Priority) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Whether we see the cloud in which this cluster is; see [`CredentialsCheck`](super::CredentialsCheck).
     async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch>;
 }
@@ -237,6 +247,10 @@ impl<M: PartModel, C: PartCloud<M>> PartCloud<M> for Arc<C> {
         priority: Priority,
     ) -> Result<Outcome<M::Reply>> {
         (**self).poll(key, step, observed, priority).await
+    }
+
+    async fn is_pending(&self, key: &M::Key, observed: &M::Observed, priority: Priority) -> Result<bool> {
+        (**self).is_pending(key, observed, priority).await
     }
 
     async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch> {

@@ -8,16 +8,18 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::{sync::OwnedMutexGuard, time::Instant};
+use tracing::warn;
 
 use super::{
     engine::Engine,
     memory::Memory,
     model::{Member, PartCloud, PartModel, Plan, Standing, Step, Vouch},
-    slot::{Slot, SoFar},
+    slot::{Pending, Slot, SoFar},
     survey::Typed,
 };
 use crate::{
     Error, ErrorKind, Freshness, Result,
+    client::later,
     load_balancer::{
         Ask, Blocked, Effect, MemberReport, MemberState, Note, PartKey, PartReport, PartState, Request,
         ServiceId, ServiceView, StepReport, StepText,
@@ -31,6 +33,12 @@ const ROUNDS: u32 = 4;
 /// An answer that began this long ago at most is "of this pass", if nothing older was wanted: so that one page serves many
 /// passes. What we do ourselves meanwhile is known, and a write whose end was not seen allows no answer from before it.
 const RECENT: Duration = Duration::from_secs(30);
+
+/// Waits for somebody else's change grow by this share of the time that it has taken, up to the longest wait.
+const BUSY_SHARE: f64 = 0.15;
+const LONGEST_BUSY_WAIT: Duration = Duration::from_secs(60);
+/// Somebody else's change that takes this long is reported.
+const LONG_BUSY: Duration = Duration::from_secs(300);
 
 /// How parts would be, in a plan that is not carried out.
 pub(super) type Imagined<M> = Mutex<HashMap<<M as PartModel>::Key, <M as PartModel>::Observed>>;
@@ -301,23 +309,66 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             }
         }
         if self.imagined.is_none()
-            && let Some((after, why)) = engine.model.settling(&self.key, &observed)
+            && let Some((first, why)) = engine.model.settling(&self.key, &observed)
         {
-            return Ok(Err(self.busy(after, why)));
+            let pending = Pending {
+                observed,
+                why,
+                first,
+                until: Instant::now(),
+                members: self.members.clone(),
+                survey: self.survey.clone(),
+            };
+            return Ok(Err(self.wait_for(pending)));
         }
-        self.slot.busy_since = None;
+        (self.slot.busy_since, self.slot.busy_note) = (None, None);
         Ok(Ok((observed, fresh)))
     }
 
-    /// The part is parked although nothing of ours is under way.
-    pub(super) fn busy(&mut self, after: Duration, why: String) -> PartState {
+    /// Parks the part until the cloud has finished what somebody else had it do.
+    pub(super) fn wait_for(&mut self, mut pending: Pending<M>) -> PartState {
+        let state = self.busy(pending.first, pending.why.clone());
+        if let PartState::Parked { until, .. } = &state {
+            pending.until = *until;
+        }
+        self.slot.pending = Some(pending);
+        state
+    }
+
+    /// The part is parked although nothing of ours is under way. The longer it is, the longer are the waits.
+    pub(super) fn busy(&mut self, first: Duration, why: String) -> PartState {
         let now = Instant::now();
         self.slot.unsure = true;
+        let since = *self.slot.busy_since.get_or_insert(now);
+        let age = now.saturating_duration_since(since);
+        if age >= LONG_BUSY {
+            self.warn_of_busy(age, &why);
+        }
+        let grown = first.saturating_add(age.mul_f64(BUSY_SHARE));
         PartState::Parked {
-            until: now.checked_add(after).unwrap_or(now),
-            since: *self.slot.busy_since.get_or_insert(now),
+            until: later(now, grown.min(LONGEST_BUSY_WAIT.max(first))),
+            since,
             why,
         }
+    }
+
+    fn warn_of_busy(&mut self, age: Duration, why: &str) {
+        let text = self.slot.busy_note.get_or_insert_with(|| {
+            let minutes = age.as_secs() / 60;
+            let text = format!(
+                "{why}, for {minutes} minutes now; it is left unchanged until the cloud has finished, and somebody has to \
+                 look after it if that never happens"
+            );
+            warn!(part = %self.key, "Waiting long for somebody else's change: {text}");
+            text
+        });
+        let notes = self.members.iter().map(|member| Note {
+            service: member.service.id.clone(),
+            reason: "LoadBalancerPending",
+            message: text.clone(),
+            warning: true,
+        });
+        self.notes.extend(notes);
     }
 
     fn announce(&mut self, steps: &[M::Step]) {

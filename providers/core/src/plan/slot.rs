@@ -1,6 +1,6 @@
 //! What is kept of a part between calls.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -18,6 +18,10 @@ pub(super) struct Slot<M: PartModel> {
     pub(super) waiting: Option<Waiting<M>>,
     /// Since when the part is busy without our doing.
     pub(super) busy_since: Option<Instant>,
+    /// What people are told if it is busy for long. Says when it was written, so it is written once.
+    pub(super) busy_note: Option<String>,
+    /// A state that somebody else left, for whose end the part waits.
+    pub(super) pending: Option<Pending<M>>,
     /// The pass so far, from its first call to the one that ends well.
     pub(super) so_far: SoFar,
 }
@@ -32,6 +36,18 @@ pub(super) struct Waiting<M: PartModel> {
     pub(super) until: Instant,
     pub(super) since: Instant,
     pub(super) deadline: Instant,
+    /// Whom it concerns.
+    pub(super) members: Vec<Member<M>>,
+    pub(super) survey: Option<Arc<Typed<M>>>,
+}
+
+/// A part that the cloud was at work on when it was read, without our doing.
+pub(super) struct Pending<M: PartModel> {
+    pub(super) observed: M::Observed,
+    /// What is waited for, and the first wait.
+    pub(super) why: String,
+    pub(super) first: Duration,
+    pub(super) until: Instant,
     /// Whom it concerns.
     pub(super) members: Vec<Member<M>>,
     pub(super) survey: Option<Arc<Typed<M>>>,
@@ -53,6 +69,8 @@ impl<M: PartModel> Default for Slot<M> {
             unsure: false,
             waiting: None,
             busy_since: None,
+            busy_note: None,
+            pending: None,
             so_far: SoFar::default(),
         }
     }

@@ -99,6 +99,9 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         if self.imagined.is_some() {
             return Ok(Resumed::Not);
         }
+        if let Some(state) = self.resume_pending().await? {
+            return Ok(Resumed::Wait(state));
+        }
         // If this future is dropped while it asks, the next pass looks for itself: the slot is unsure since the send.
         let Some(mut waiting) = self.slot.waiting.take() else {
             return Ok(Resumed::Not);
@@ -164,6 +167,36 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         let state = waiting.state();
         self.slot.waiting = Some(waiting);
         Ok(Resumed::Wait(state))
+    }
+
+    /// Asks whether the cloud has finished what somebody else had it do. `None`: there is nothing to wait for, or it has.
+    async fn resume_pending(&mut self) -> Result<Option<PartState>> {
+        let Some(pending) = self.slot.pending.take() else {
+            return Ok(None);
+        };
+        self.members.clone_from(&pending.members);
+        self.survey.clone_from(&pending.survey);
+        if Instant::now() < pending.until {
+            let state = PartState::Parked {
+                until: pending.until,
+                since: self.slot.busy_since.unwrap_or(pending.until),
+                why: pending.why.clone(),
+            };
+            self.slot.pending = Some(pending);
+            return Ok(Some(state));
+        }
+        let priority = self.request.ask.priority;
+        let cloud = &self.engine.cloud;
+        match cloud.is_pending(&self.key, &pending.observed, priority).await {
+            Ok(true) => Ok(Some(self.wait_for(pending))),
+            Ok(false) => Ok(None),
+            Err(error) => {
+                if may_pass(error.kind()) {
+                    self.slot.pending = Some(pending);
+                }
+                Err(error)
+            }
+        }
     }
 
     fn failed(&mut self, step: &M::Step, sent: Instant, error: Error) -> Result<Carried> {

@@ -75,12 +75,12 @@ fn recorded_faults_become_the_right_errors() {
         assert!(text.ends_with("(request_id=req-1)"), "{}: {text}", case.case);
         assert!(!text.contains('\n'), "{}: {text}", case.case);
         if let Some(after) = case.after {
-            assert_eq!(
-                error.retry(),
-                Retry::After(Duration::from_secs(after)),
-                "{}",
-                case.case
-            );
+            let wait = Duration::from_secs(after);
+            let expected = match case.retry_after {
+                Some(_) => Retry::After(wait),
+                None => Retry::Fixed(wait),
+            };
+            assert_eq!(error.retry(), expected, "{}", case.case);
         } else if case.retry.as_deref() == Some("never") {
             assert_eq!(error.retry(), Retry::Never, "{}", case.case);
         } else {
@@ -101,14 +101,79 @@ fn retry_after_may_be_a_date() {
         headers.insert(RETRY_AFTER, value.parse().unwrap());
         retry_after(&headers, now)
     };
-    assert_eq!(
-        wait("Sun, 06 Nov 1994 08:49:37 GMT"),
-        Some(Duration::from_secs(7))
-    );
-    assert_eq!(wait("Sun, 06 Nov 1994 08:49:00 GMT"), Some(Duration::ZERO));
-    assert_eq!(wait("12"), Some(Duration::from_secs(12)));
+    let seconds = |seconds| Some(Retry::After(Duration::from_secs(seconds)));
+    assert_eq!(wait("Sun, 06 Nov 1994 08:49:37 GMT"), seconds(7));
+    assert_eq!(wait("Sun, 06 Nov 1994 08:49:00 GMT"), seconds(0));
+    assert_eq!(wait("12"), seconds(12));
     assert_eq!(wait("soon"), None);
     assert_eq!(retry_after(&HeaderMap::new(), now), None);
+}
+
+#[test]
+fn no_retry_after_is_longer_than_five_minutes() {
+    let now: Timestamp = "1994-11-06T08:49:30Z".parse().unwrap();
+    let wait = |value: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, value.parse().unwrap());
+        retry_after(&headers, now)
+    };
+    let longest = Some(Retry::After(Duration::from_secs(300)));
+    for value in [
+        "300",
+        "301",
+        "86400",
+        "18446744073709551615",
+        "99999999999999999999999999",
+        "Sat, 06 Nov 2094 08:49:37 GMT",
+    ] {
+        assert_eq!(wait(value), longest, "{value}");
+    }
+    for value in ["", "-1", "1.5", "1e99", "inf"] {
+        assert_eq!(wait(value), None, "{value}");
+    }
+}
+
+#[test]
+fn a_wait_of_ours_for_a_busy_load_balancer_is_kept_and_a_shorter_one_of_a_header_raised() {
+    let busy = |retry| is_busy(&Error::new(ErrorKind::Conflict, "busy").with_retry(retry));
+    assert_eq!(busy(Retry::Fixed(BUSY)), Some(BUSY));
+    assert_eq!(busy(Retry::After(Duration::ZERO)), Some(BUSY));
+    assert_eq!(busy(Retry::After(9 * BUSY)), Some(9 * BUSY));
+    assert_eq!(busy(Retry::Backoff), None);
+}
+
+#[test]
+fn what_another_server_answers_is_permanent_and_what_breaks_off_is_not() {
+    let refusal = |status, body: &str| {
+        let refusal = Refusal {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: HeaderMap::new(),
+            body: body.into(),
+        };
+        Failure::Refused(refusal).into_error(&asked())
+    };
+    let shape = |body: &str| {
+        let error = serde_json::from_str::<Value>(body).unwrap_err();
+        Failure::Shape(error).into_error(&asked())
+    };
+    let itself = r#"{"faultstring": "no", "faultcode": "Client"}"#;
+    for error in [
+        refusal(403, itself),
+        refusal(404, itself),
+        refusal(404, "<html>no such path</html>"),
+        shape("<html>welcome</html>"),
+    ] {
+        assert!(is_permanent(&error), "{error:?}");
+    }
+    for error in [
+        refusal(401, itself),
+        refusal(429, ""),
+        refusal(500, itself),
+        refusal(503, "<html>down</html>"),
+        shape(r#"{"versions": ["#),
+    ] {
+        assert!(!is_permanent(&error), "{error:?}");
+    }
 }
 
 #[test]

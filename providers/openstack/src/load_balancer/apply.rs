@@ -27,7 +27,7 @@ use super::{
     observe::{Branch, Observed, Sight, Tree, Twig},
     pace::{self, Pace},
     reads::{Contents, Reads},
-    records::{LoadBalancer, Provisioning},
+    records::{LoadBalancer, Provisioning, State},
     send::Sender,
     steps::{Change, Step},
     wanted,
@@ -36,8 +36,10 @@ use crate::{config::LoadBalancing, error::is_busy, error::is_stale, view::Curren
 
 /// A security group is in use until its ports have let go of it.
 const IN_USE: Duration = Duration::from_secs(2);
-/// If many load balancers are waited for, a look at all of them is good for this long.
-const SHARED_LOOK: Duration = Duration::from_millis(500);
+/// If many load balancers are waited for, a poll of all of them is good for this long.
+const SHARED_POLL: Duration = Duration::from_millis(500);
+/// The same for those that somebody else left pending, for which nobody hurries.
+const SHARED_PENDING_POLL: Duration = Duration::from_secs(2);
 
 /// The calls.
 pub(crate) struct Calls<C> {
@@ -355,13 +357,9 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         };
         let looked = Instant::now();
         let (since, waiting) = self.pace.lock().since(key);
-        // One look may serve many, if it is not older than the change.
-        let recent = looked.checked_sub(SHARED_LOOK).max(since);
-        let state = match recent {
-            Some(recent) if since.is_some() && reads.is_worth_listing(waiting) => {
-                reads.state_among_many(id, recent, priority).await?
-            }
-            _ => reads.state(id, priority).await?,
+        let state = match since {
+            Some(since) => state(&reads, id, since, waiting, SHARED_POLL, priority).await?,
+            None => reads.state(id, priority).await?,
         };
         let ends = |done: bool| self.pace.lock().ends(key, done.then_some(looked));
         match state.map(|state| state.provisioning_status) {
@@ -395,9 +393,47 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         }
     }
 
+    async fn is_pending(&self, _: &Key, observed: &Observed, priority: Priority) -> Result<bool> {
+        let Observed::Balancers(sight) = observed else {
+            return Ok(false);
+        };
+        let mut balancers = sight.trees.iter().map(|tree| &tree.balancer);
+        let Some(LoadBalancer { id, .. }) =
+            balancers.find(|balancer| balancer.provisioning_status.is_pending())
+        else {
+            return Ok(false);
+        };
+        let (_, reads) = self.current.clients();
+        let (since, waiting) = self.pace.lock().polls_pending(id);
+        let state = state(&reads, id, since, waiting, SHARED_PENDING_POLL, priority).await?;
+        let pending = state.is_some_and(|state| state.provisioning_status.is_pending());
+        if !pending {
+            self.pace.lock().settled(id);
+        }
+        Ok(pending)
+    }
+
     async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch> {
         self.credentials.run(&self.eyes, cluster, ask).await
     }
+}
+
+/// The state of a load balancer that is waited for since then. One poll may serve many, if it is recent and not older than
+/// the change.
+async fn state(
+    reads: &Reads,
+    id: &str,
+    since: Instant,
+    waiting: usize,
+    shared: Duration,
+    priority: Priority,
+) -> Result<Option<State>> {
+    if !reads.is_worth_listing(waiting) {
+        return reads.state(id, priority).await;
+    }
+    let recent = Instant::now().checked_sub(shared);
+    let recent = recent.map_or(since, |recent| recent.max(since));
+    reads.state_among_many(id, recent, priority).await
 }
 
 /// Whether Octavia is at work on the load balancer after it.

@@ -31,8 +31,13 @@ pub(super) async fn inputs(
     cluster: &ClusterView,
     ask: Ask,
 ) -> Result<Gathered<Inputs>> {
-    let version = reads.version(ask.priority).await?;
-    let can = Capabilities::of(version, &settings.conf.lb_provider);
+    let provider = &settings.conf.lb_provider;
+    let version = reads.version(ask.priority).await;
+    // Deletions and members need no feature; what does is held back below.
+    let can = match &version {
+        Ok(version) => Capabilities::of(*version, provider),
+        Err(_) => Capabilities::unknown(provider),
+    };
     let mut inputs = Inputs {
         holders: holders::holders(reads, key, members, ask).await?,
         can,
@@ -56,6 +61,10 @@ pub(super) async fn inputs(
             }
             (Key::NodePorts, _) | (_, Standing::Leaving | Standing::Kept(_)) => {}
             (_, Standing::Joined) => {
+                if let Err(error) = &version {
+                    held.push((service.id.clone(), unknown_version(error)));
+                    continue;
+                }
                 // What is wrong with it is said by `check`.
                 let Ok(wanted) = Wanted::read(service, settings, Some(can)) else {
                     continue;
@@ -79,6 +88,17 @@ pub(super) async fn inputs(
         }
     }
     Ok(Gathered { inputs, held })
+}
+
+/// Why a Service keeps what it has.
+fn unknown_version(error: &Error) -> Error {
+    let text = "the version of Octavia's API is not known, and with it which features there are: nothing is created for \
+                the Service, and of what it has only the members follow the nodes; let the credentials read the list of \
+                versions at Octavia's endpoint";
+    // The rest of the error may be another one every time.
+    Error::new(error.kind(), text)
+        .with_retry(error.retry())
+        .with_source(error.clone())
 }
 
 struct Finder<'a> {

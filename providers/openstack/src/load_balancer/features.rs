@@ -88,6 +88,11 @@ impl Capabilities {
         }
     }
 
+    /// Those of a provider under an Octavia that does not tell its version: none for sure.
+    pub(crate) fn unknown(provider: &str) -> Self {
+        Self::of(Version(0), provider)
+    }
+
     /// Whether it has it.
     pub(crate) fn has(&self, feature: Feature) -> bool {
         self.version.0 >= feature.since() && (!self.ovn || feature.is_in_ovn())

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::config::LoadBalancing;
 
-/// How soon to look again at a load balancer at which somebody else is at work.
+/// How soon to poll a load balancer at which somebody else is at work, for the first time. The engine's waits grow.
 const SETTLING: Duration = Duration::from_secs(2);
 
 /// The decisions.
@@ -239,8 +239,8 @@ impl PartModel for Model {
         Some((
             SETTLING,
             format!(
-                "load balancer {} is {:?}",
-                balancer.name, balancer.provisioning_status
+                "load balancer {} ({}) is {}, by somebody else's doing or from before a restart",
+                balancer.name, balancer.id, balancer.provisioning_status
             ),
         ))
     }

@@ -10,7 +10,7 @@
 //! | ports of servers | one for 150 servers, for all Services | as the asker allows, corrected by our own writes |
 //! | networks, subnets | one each | 10 minutes; an empty answer 30 seconds |
 //! | secrets | one each | 10 minutes |
-//! | Octavia's version | one | for good |
+//! | Octavia's version | one | for good; a refusal 10 minutes |
 //!
 //! All of it belongs to one set of credentials and ends with it.
 
@@ -25,15 +25,12 @@ mod tests;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    Error, ErrorKind, Priority, Result,
-    client::{Cache, CacheConfig, ClientMetrics},
+    Error, ErrorKind, Priority, Result, Retry,
+    client::{Cache, CacheConfig, ClientMetrics, later},
     load_balancer::Ask,
 };
 use futures_util::future::try_join_all;
-use tokio::{
-    sync::{Mutex, OnceCell},
-    time::Instant,
-};
+use tokio::{sync::Mutex, time::Instant};
 
 pub(crate) use self::{
     discovery::Discovery,
@@ -47,6 +44,7 @@ use super::{
 };
 use crate::{
     client::{Api, Get, Op, catalogue::Service, listing::One},
+    error::is_permanent,
     instances::records::Port,
 };
 
@@ -149,8 +147,15 @@ pub(crate) struct Reads {
     ports: Cache<String, Vec<Arc<Port>>>,
     /// Held by whoever reads ports, so that many who need the same do not all read.
     ports_being_read: Mutex<()>,
-    version: OnceCell<Version>,
+    /// What the last question for the version came to, and until when a failure is not asked about again.
+    version: Mutex<Option<(Instant, Result<Version>)>>,
 }
+
+/// How long a refusal to tell the version counts.
+const VERSION_REFUSED: Duration = Duration::from_secs(600);
+/// How long another failure to read the version counts at least, for all who ask meanwhile. Everybody waits for the answer,
+/// so a question that takes long is asked less often.
+const VERSION_FAILED: Duration = Duration::from_secs(10);
 
 impl Reads {
     /// Nothing was read yet.
@@ -175,7 +180,7 @@ impl Reads {
             discovery: Discovery::new(api.clone(), metrics),
             ports: Cache::new(ports, metrics),
             ports_being_read: Mutex::default(),
-            version: OnceCell::new(),
+            version: Mutex::default(),
             api,
         }
     }
@@ -195,22 +200,37 @@ impl Reads {
         self.api.missing(Service::LoadBalancer).await
     }
 
-    /// What this Octavia can. Asked once; a failure is not kept.
+    /// What this Octavia can. Asked until it is known; after a refusal every ten minutes.
     ///
     /// # Errors
-    /// If it can not be found out.
+    /// If it can not be found out. After a refusal the error says when it is asked for again.
     pub(crate) async fn version(&self, priority: Priority) -> Result<Version> {
-        let probe = || async {
-            let get = octavia(Op::LoadBalancerVersions, &[], &[]);
-            let document: super::features::Document = self.api.get_unversioned(&get, priority).await?;
-            document.newest().ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Unsupported,
-                    "Octavia's list of versions has no version 2",
-                )
-            })
+        let mut known = self.version.lock().await;
+        match &*known {
+            Some((_, Ok(version))) => return Ok(*version),
+            Some((until, Err(error))) if Instant::now() < *until => return Err(refused(error, *until)),
+            _ => {}
+        }
+        let began = Instant::now();
+        let answer = self.read_version(priority).await;
+        let kept = match &answer {
+            Err(error) if is_permanent(error) => VERSION_REFUSED,
+            _ => VERSION_FAILED.max(4 * began.elapsed()),
         };
-        self.version.get_or_try_init(probe).await.copied()
+        let until = later(Instant::now(), kept);
+        *known = Some((until, answer.clone()));
+        answer.map_err(|error| refused(&error, until))
+    }
+
+    async fn read_version(&self, priority: Priority) -> Result<Version> {
+        let get = octavia(Op::LoadBalancerVersions, &[], &[]);
+        let document: super::features::Document = self.api.get_unversioned(&get, priority).await?;
+        document.newest().ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unsupported,
+                "Octavia's list of versions has no version 2",
+            )
+        })
     }
 
     /// What is below a load balancer: from the shared listings, or, if it is another project's, read for it alone.
@@ -377,6 +397,15 @@ impl Reads {
             })
             .await
     }
+}
+
+/// An error that is not asked about again before then, if it is a refusal.
+fn refused(error: &Error, until: Instant) -> Error {
+    let error = error.clone();
+    if !is_permanent(&error) {
+        return error;
+    }
+    error.with_retry(Retry::Fixed(until.saturating_duration_since(Instant::now())))
 }
 
 fn octavia<'a>(op: Op, path: &'a [&'a str], query: &'a [(&'static str, &'a str)]) -> Get<'a> {

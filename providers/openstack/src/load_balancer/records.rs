@@ -108,6 +108,20 @@ impl From<String> for Provisioning {
     }
 }
 
+impl std::fmt::Display for Provisioning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Active => "ACTIVE",
+            Self::PendingCreate => "PENDING_CREATE",
+            Self::PendingUpdate => "PENDING_UPDATE",
+            Self::PendingDelete => "PENDING_DELETE",
+            Self::Error => "ERROR",
+            Self::Deleted => "DELETED",
+            Self::Unknown => "in an unknown state",
+        })
+    }
+}
+
 impl Provisioning {
     /// Whether Octavia is at work on it, so that it can not be changed now.
     pub(crate) fn is_pending(&self) -> bool {

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use ccm_core::load_balancer::PartState;
+use ccm_core::load_balancer::{Note, PartState};
+use ccm_sim::{Action, Fault};
+use tokio::time::Instant;
 
-use crate::stage::{Stage, service};
+use crate::stage::{MANAGED, Stage, pass, service, wait_until};
 
 fn failures(stage: &Stage) -> Vec<String> {
     let reports = stage.reports.iter();
@@ -106,4 +108,141 @@ async fn a_cloud_without_octavia_says_what_to_do_and_drops_nothing() {
     stage.restart().await;
     stage.settle().await;
     assert!(stage.services.is_empty() && stage.balancers().is_empty());
+}
+
+/// Runs every part as often as it asks for, for so long. Returns what members were told, each thing once.
+async fn wait_out(stage: &mut Stage, time: Duration) -> Vec<Note> {
+    let end = Instant::now() + time;
+    let mut notes = Vec::new();
+    loop {
+        stage.pass_once().await;
+        for note in stage.reports.iter().flat_map(|report| &report.notes) {
+            if !notes.contains(note) {
+                notes.push(note.clone());
+            }
+        }
+        let until = stage.reports.iter().filter_map(|report| match report.state {
+            PartState::Parked { until, .. } => Some(until),
+            _ => None,
+        });
+        let until = until.min().unwrap();
+        if until > end {
+            return notes;
+        }
+        wait_until(until).await;
+    }
+}
+
+#[tokio::test]
+async fn one_that_somebody_leaves_pending_is_polled_alone_ever_less_and_reported_once() {
+    let mut stage = Stage::new(2, "").await;
+    stage.services.push(service("web", &[80]));
+    stage.settle().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    stage.sim.set_provisioning_status(&id, "PENDING_UPDATE").unwrap();
+    stage.restart().await;
+    stage.service("web").ports = service("web", &[80, 443]).ports;
+    stage.sim.clear_calls();
+    assert_eq!(wait_out(&mut stage, Duration::from_secs(240)).await, []);
+    let early = stage.sim.call_counts();
+    assert_eq!(early["loadbalancer_list"], 1, "{early:?}");
+    let notes = wait_out(&mut stage, Duration::from_secs(26 * 60)).await;
+    let [note] = notes.as_slice() else {
+        panic!("{notes:?}")
+    };
+    assert!(note.warning && &*note.service.name == "web", "{note:?}");
+    assert!(
+        note.message.contains("is PENDING_UPDATE") && note.message.contains("for 5 minutes"),
+        "{}",
+        note.message
+    );
+    let counts = stage.sim.call_counts();
+    assert_eq!(counts["loadbalancer_list"], 1, "{counts:?}");
+    assert!((30..=60).contains(&counts["loadbalancer_get"]), "{counts:?}");
+    assert_eq!(stage.cost().0, 0, "nothing is sent meanwhile");
+    // It ends, and is seen within a minute.
+    stage.sim.set_provisioning_status(&id, "ACTIVE").unwrap();
+    let began = Instant::now();
+    stage.settle().await;
+    assert!(began.elapsed() < Duration::from_secs(70), "{:?}", began.elapsed());
+    assert_eq!(stage.complaints(), [""; 0]);
+    assert_eq!(stage.balancers()[0].listeners.len(), 2);
+}
+
+#[tokio::test]
+async fn many_that_somebody_leaves_pending_share_their_polls() {
+    const MANY: usize = 60;
+    let mut stage = Stage::new(1, "").await;
+    let names = (0..MANY).map(|number| format!("web-{number}"));
+    stage.services = names.map(|name| service(&name, &[80])).collect();
+    stage.settle().await;
+    for balancer in stage.balancers() {
+        let id = &balancer.loadbalancer.id;
+        stage.sim.set_provisioning_status(id, "PENDING_UPDATE").unwrap();
+    }
+    stage.restart().await;
+    stage.sim.clear_calls();
+    let notes = wait_out(&mut stage, Duration::from_secs(10 * 60)).await;
+    assert_eq!(notes.len(), MANY);
+    let counts = stage.sim.call_counts();
+    let polls = counts["loadbalancer_list"] + counts.get("loadbalancer_get").copied().unwrap_or_default();
+    // Not one for each of them; real time passes, too.
+    assert!(polls < 5 * MANY as u64, "{counts:?}");
+}
+
+#[tokio::test]
+async fn without_a_version_of_octavia_members_follow_and_deletions_go_on() {
+    let page = |code| Action::Status {
+        code,
+        body: Some("<html>This is not Octavia</html>".to_owned()),
+        headers: [("Content-Type".to_owned(), "text/html".to_owned())].into(),
+    };
+    for action in [
+        Action::status(403),
+        Action::status(404),
+        page(404),
+        page(200),
+        Action::status(500),
+    ] {
+        let mut stage = Stage::new(2, MANAGED).await;
+        for name in ["stays", "goes"] {
+            stage.services.push(service(name, &[80, 443]));
+        }
+        stage.settle().await;
+        let before = stage.balancers();
+        let address = stage.address("stays");
+        stage.sim.add_fault(Fault::on("version_list", action.clone()));
+        stage.restart().await;
+        stage.sim.clear_calls();
+        stage.join();
+        stage.service("goes").deleting = true;
+        stage.services.push(service("new", &[80]));
+        stage.settle().await;
+        let what = format!("{action:?}");
+        let complaints = stage.complaints();
+        assert!(
+            complaints.iter().all(|text| text.contains("version of Octavia")),
+            "{what}: {complaints:?}"
+        );
+        assert!(!complaints.is_empty(), "{what}");
+        let [stays] = &stage.balancers()[..] else {
+            panic!("{what}: {:?}", stage.balancers())
+        };
+        let was = before
+            .iter()
+            .find(|balancer| balancer.loadbalancer.id == stays.loadbalancer.id)
+            .unwrap();
+        assert_eq!((stays.members.len(), was.members.len()), (6, 4), "{what}");
+        assert_eq!(stays.listeners, was.listeners, "{what}");
+        assert_eq!(stage.address("stays"), address, "{what}");
+        assert_eq!(stage.services.len(), 2, "{what}");
+        // The group of the one that stays is on the new node, too.
+        assert_eq!(stage.sim.call_counts()["port_update"], 3, "{what}");
+        // It can be read again, which is seen within ten minutes.
+        stage.sim.clear_faults();
+        pass(Duration::from_secs(600)).await;
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0], "{what}");
+        assert_eq!(stage.balancers().len(), 2, "{what}");
+    }
 }

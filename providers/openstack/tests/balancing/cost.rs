@@ -1,13 +1,13 @@
 //! What Services cost in calls.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use ccm_core::{
     Freshness, Priority,
-    load_balancer::{Ask, ServiceView},
+    load_balancer::{Ask, PartState, ServiceView},
 };
 
-use crate::stage::{Stage, service};
+use crate::stage::{Stage, service, wait_until};
 
 const GROUPS: &str = "manage-security-groups = true\ncreate-monitor = true";
 
@@ -66,8 +66,55 @@ async fn one_service_is_made_with_few_reads() {
     assert_eq!(stage.complaints(), [""; 0]);
     let (writes, reads) = stage.cost();
     assert_eq!(writes, 14);
-    // With one look at the load balancer at work; it may be looked at three times more.
+    // With one poll of the load balancer at work.
     assert_eq!(reads, 9, "{:?}", calls(&stage));
+}
+
+#[tokio::test]
+async fn a_slow_creation_costs_few_polls() {
+    for (seconds, most) in [(7, 26), (30, 32)] {
+        let mut stage = Stage::new(6, GROUPS).await;
+        let takes = Duration::from_secs(seconds);
+        stage
+            .sim
+            .configure(|settings| settings.load_balancing.create_time = takes);
+        stage.services = services(1);
+        stage.ask = changed();
+        let began = tokio::time::Instant::now();
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0]);
+        assert_eq!(stage.balancers()[0].loadbalancer.provisioning_status, "ACTIVE");
+        assert!(began.elapsed() >= takes, "{:?}", began.elapsed());
+        let (writes, reads) = stage.cost();
+        assert!(writes + reads <= most, "{seconds} s: {:?}", calls(&stage));
+    }
+}
+
+#[tokio::test]
+async fn many_creations_share_their_polls() {
+    let mut stage = Stage::new(2, "").await;
+    stage
+        .sim
+        .configure(|settings| settings.load_balancing.create_time = Duration::from_secs(30));
+    stage.services = services(20);
+    stage.ask = changed();
+    stage.pass_once().await;
+    calls(&stage);
+    // Until all are there.
+    for _ in 0..100 {
+        let until = stage.reports.iter().filter_map(|report| match report.state {
+            PartState::Parked { until, .. } => Some(until),
+            _ => None,
+        });
+        let Some(until) = until.min() else { break };
+        wait_until(until).await;
+        stage.pass_once().await;
+    }
+    assert_eq!(stage.balancers().len(), 20);
+    let polls = calls(&stage);
+    let one_by_one = polls.get("loadbalancer_get").copied().unwrap_or_default();
+    assert!(one_by_one <= 20, "{polls:?}");
+    assert!(polls["loadbalancer_list"] <= 30, "{polls:?}");
 }
 
 #[tokio::test]
@@ -161,7 +208,7 @@ async fn members_are_read_pool_by_pool_in_the_slow_check_alone() {
     assert_eq!(calls(&stage), expected);
 
     // And nothing at all if nothing happened.
-    stage.ask.freshness = Freshness::AtMost(std::time::Duration::from_secs(3600));
+    stage.ask.freshness = Freshness::AtMost(Duration::from_secs(3600));
     stage.settle().await;
     assert_eq!(calls(&stage), BTreeMap::new());
 }

@@ -16,6 +16,7 @@ mod outside;
 mod places;
 mod refusals;
 mod rename;
+mod retry_after;
 mod sharing;
 mod stage;
 mod trouble;

@@ -16,6 +16,7 @@ use ccm_core::{
 };
 use ccm_sim::openstack::{AppCredentialSpec, BalancerState, Config, OpenStack, ServerSpec, UserSpec};
 use prometheus_client::registry::Registry;
+use tokio::time::Instant;
 
 use crate::cloud::{build, context, provider};
 
@@ -178,7 +179,25 @@ impl Stage {
             .unwrap();
     }
 
-    fn request(&self) -> Request {
+    /// Runs a part until it does not wait for the cloud any more.
+    async fn run(&self, part: &PartKey, request: &Request) -> PartReport {
+        let balancers = self.cloud.load_balancers().unwrap();
+        let mut part = part.clone();
+        loop {
+            let report = balancers.run(&part, request).await;
+            let PartState::Parked { until, .. } = report.state else {
+                return report;
+            };
+            wait_until(until).await;
+            part = report.renamed.unwrap_or(part);
+        }
+    }
+
+    pub(crate) fn conf(&self) -> &str {
+        &self.conf
+    }
+
+    pub(crate) fn request(&self) -> Request {
         let world = World {
             services: self.services.iter().cloned().map(Arc::new).collect(),
             cluster: ClusterView {
@@ -216,7 +235,7 @@ impl Stage {
         let mut due: VecDeque<_> = survey.parts.into_iter().rev().collect();
         self.reports.clear();
         while let Some(part) = due.pop_front() {
-            let report = run(&*self.cloud, &part, &request).await;
+            let report = self.run(&part, &request).await;
             due.extend(report.next.iter().cloned());
             self.reports.push(report);
         }
@@ -232,7 +251,7 @@ impl Stage {
             let mut moved = false;
             self.reports.clear();
             for part in &survey.parts {
-                let report = run(&*self.cloud, part, &request).await;
+                let report = self.run(part, &request).await;
                 failures += u32::from(matches!(report.state, PartState::Failed(_)));
                 // What fails again and again goes nowhere.
                 moved |= (report.pass_steps > 0 && failures < 10)
@@ -326,23 +345,14 @@ impl Stage {
     }
 }
 
+/// Time passes until then, for the simulated cloud, too.
+pub(crate) async fn wait_until(until: Instant) {
+    pass(until.saturating_duration_since(Instant::now())).await;
+}
+
 /// So much time passes.
 pub(crate) async fn pass(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();
-}
-
-/// Runs a part until it does not wait for the cloud any more.
-async fn run(cloud: &dyn Cloud, part: &PartKey, request: &Request) -> PartReport {
-    let balancers = cloud.load_balancers().unwrap();
-    let mut part = part.clone();
-    loop {
-        let report = balancers.run(&part, request).await;
-        let PartState::Parked { until, .. } = report.state else {
-            return report;
-        };
-        pass(until.saturating_duration_since(tokio::time::Instant::now())).await;
-        part = report.renamed.unwrap_or(part);
-    }
 }

@@ -9,7 +9,7 @@ mod real;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, ErrorKind, Freshness, Outcome, Priority, client::ClientMetrics, load_balancer::Ask,
+    BuildContext, ErrorKind, Freshness, Outcome, Priority, Retry, client::ClientMetrics, load_balancer::Ask,
 };
 use ccm_sim::{
     Action, Fault,

@@ -213,13 +213,24 @@ async fn the_version_is_asked_until_it_is_known() {
     world
         .sim
         .add_fault(Fault::on("version_list", Action::status(403)).once());
-    assert!(world.reads.version(Priority::User).await.is_err());
+    let ten_minutes = Duration::from_secs(600);
+    for _ in 0..3 {
+        let error = world.reads.version(Priority::User).await.unwrap_err();
+        let Retry::Fixed(wait) = error.retry() else {
+            panic!("{error:?}")
+        };
+        assert!(wait <= ten_minutes && wait > ten_minutes / 2, "{wait:?}");
+    }
+    assert_eq!(world.calls(), counts(&[("version_list", 1)]), "a refusal counts");
+    tokio::time::pause();
+    tokio::time::advance(ten_minutes).await;
+    tokio::time::resume();
     for _ in 0..3 {
         let version = world.reads.version(Priority::User).await.unwrap();
         let capabilities = Capabilities::of(version, "amphora");
         assert!(capabilities.has(Feature::AdditiveMembers) && !capabilities.has(Feature::AllowedCidrs));
     }
-    assert_eq!(world.calls(), counts(&[("version_list", 2)]));
+    assert_eq!(world.calls(), counts(&[("version_list", 1)]));
 }
 
 #[tokio::test]
