@@ -198,6 +198,8 @@ pub(crate) struct PortWish {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemberWish {
     pub(crate) name: String,
+    /// Names of further nodes with this address. A member that is one of them stays that node.
+    pub(crate) other_names: Vec<String>,
     pub(crate) address: String,
     pub(crate) port: u16,
     pub(crate) subnet: String,

@@ -12,6 +12,7 @@ mod floating;
 mod hands;
 mod life;
 mod naming;
+mod nodes;
 mod outside;
 mod places;
 mod refusals;

@@ -319,9 +319,12 @@ fn members(
         return;
     }
     let have = by_identity(&twig.members);
+    let is_other_node = |want: &MemberWish, have: &Member| want.other_names.contains(&have.host.name);
     let changed = want.iter().any(|want| {
-        let have = have.get(&want.identity());
-        have.is_some_and(|have| have.host.name != want.name || have.monitor_port != want.monitor_port)
+        have.get(&want.identity()).is_some_and(|have| {
+            let renamed = have.host.name != want.name && !is_other_node(want, have);
+            renamed || have.monitor_port != want.monitor_port
+        })
     });
     if new.is_empty() && old.is_empty() && !changed {
         return;
@@ -341,8 +344,15 @@ fn members(
     {
         plan.steps.push(site.step(delete(gone), service));
     } else {
+        let all = want.iter().map(|want| {
+            let same = have
+                .get(&want.identity())
+                .filter(|have| is_other_node(want, have));
+            let name = same.map_or(&want.name, |have| &have.host.name).clone();
+            MemberWish { name, ..want.clone() }
+        });
         plan.steps
-            .push(site.step(Change::SetMembers(slot, want.to_vec()), service));
+            .push(site.step(Change::SetMembers(slot, all.collect()), service));
     }
 }
 
