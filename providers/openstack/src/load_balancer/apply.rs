@@ -218,7 +218,7 @@ impl<C: Cloud> Calls<C> {
         let cluster = self.cluster.lock().clone();
         let servers: BTreeSet<_> = members
             .iter()
-            .filter(|member| member.standing == Standing::Joined)
+            .filter(|member| member.follows_nodes())
             .flat_map(|member| servers(&member.service, &self.settings, &cluster))
             .collect();
         let servers: Vec<_> = servers.iter().map(String::as_str).collect();

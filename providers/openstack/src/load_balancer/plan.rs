@@ -282,8 +282,8 @@ fn delete(site: &Site<'_>) -> Plan<Step> {
     plan
 }
 
-/// Who of those that ask for it may use the load balancer.
-fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> Vec<&'a Joined> {
+/// Who of those that ask for it may use the load balancer, and who is refused.
+fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> (Vec<&'a Joined>, Vec<&'a Joined>) {
     let (wish, balancer) = (site.wish, &site.tree.balancer);
     let leaves = |tag: &String| {
         let mut leaving = wish.leaving.iter();
@@ -293,10 +293,12 @@ fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> Vec<&'a Joined> {
     let mut shared = tags.filter(|tag| !leaves(tag)).count();
     let field = format!("load balancer {}", balancer.name);
     let mut admitted = Vec::new();
+    let mut refused = Vec::new();
     for joined in &wish.joined {
         let owner = site.owned_by(&joined.who);
         let known = site.marked(&balancer.tags, &joined.who);
         let mut refuse = |have: String, want: &str| {
+            refused.push(joined);
             plan.blocked
                 .push(blocked(Some(&joined.who.service), &field, &have, want));
         };
@@ -326,14 +328,14 @@ fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> Vec<&'a Joined> {
             admitted.push(joined);
         }
     }
-    admitted
+    (admitted, refused)
 }
 
 fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
     let mut plan = Plan::default();
     let (wish, tree) = (site.wish, site.tree);
     let balancer = &tree.balancer;
-    let admitted = admitted(site, &mut plan);
+    let (admitted, refused) = admitted(site, &mut plan);
     create_only(site, &admitted, &mut plan);
     loose::sweep(site, &mut plan);
     for branch in &tree.branches {
@@ -345,7 +347,18 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
         }
     }
     for kept in &wish.kept {
-        listeners::follow(site, kept, &mut plan);
+        for (slot, members) in &kept.follows {
+            listeners::follow(site, &kept.who, *slot, members, &mut plan);
+        }
+    }
+    // Whoever is refused keeps what it has from before, and that follows the nodes.
+    for joined in refused {
+        for port in &joined.ports {
+            let members = port.members.as_deref().unwrap_or_default();
+            if !members.is_empty() {
+                listeners::follow(site, &joined.who, port.slot, members, &mut plan);
+            }
+        }
     }
     floating::change(site, &admitted, sight, &mut plan);
     let tags = wish.can.has(Feature::Tags);

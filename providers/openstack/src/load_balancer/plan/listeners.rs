@@ -10,7 +10,7 @@ use super::{
 };
 use crate::load_balancer::{
     bodies::{ListenerChange, MonitorChange, NewPersistence, PoolChange, Set},
-    desired::{Joined, Kept, MemberWish, PortWish, Who},
+    desired::{Joined, MemberWish, PortWish, Who},
     features::Feature,
     member::{Member, by_identity},
     names,
@@ -356,36 +356,34 @@ fn members(
     }
 }
 
-/// The members of a Service that keeps what it has.
-pub(super) fn follow(site: &Site<'_>, kept: &Kept, plan: &mut Plan<Step>) {
-    for (slot, want) in &kept.follows {
-        let Some(branch) = site.tree.branch(*slot) else {
-            continue;
-        };
-        let Some(twig) = &branch.twig else { continue };
-        if !belongs(site, &branch.listener, &kept.who) {
-            continue;
-        }
-        // Where they are and how they are checked is as with those that are there.
-        let known = twig.members.first();
-        let have = by_identity(&twig.members);
-        let want: Vec<_> = want
-            .iter()
-            .map(|member| {
-                let same = have.get(&member.identity()).copied();
-                let known = same.or(known);
-                MemberWish {
-                    name: same.map_or_else(|| member.name.clone(), |same| same.host.name.clone()),
-                    subnet: known
-                        .map(|known| known.host.subnet_id.clone())
-                        .unwrap_or_default(),
-                    monitor_port: known.and_then(|known| known.monitor_port),
-                    ..member.clone()
-                }
-            })
-            .collect();
-        members(site, *slot, Some(&want), twig, None, plan);
+/// The members of a Service that keeps what it has, at one of its listeners.
+pub(super) fn follow(site: &Site<'_>, who: &Who, slot: Slot, want: &[MemberWish], plan: &mut Plan<Step>) {
+    let Some(branch) = site.tree.branch(slot) else {
+        return;
+    };
+    let Some(twig) = &branch.twig else { return };
+    if !belongs(site, &branch.listener, who) {
+        return;
     }
+    // Where they are and how they are checked is as with those that are there.
+    let known = twig.members.first();
+    let have = by_identity(&twig.members);
+    let want: Vec<_> = want
+        .iter()
+        .map(|member| {
+            let same = have.get(&member.identity()).copied();
+            let known = same.or(known);
+            MemberWish {
+                name: same.map_or_else(|| member.name.clone(), |same| same.host.name.clone()),
+                subnet: known
+                    .map(|known| known.host.subnet_id.clone())
+                    .unwrap_or_default(),
+                monitor_port: known.and_then(|known| known.monitor_port),
+                ..member.clone()
+            }
+        })
+        .collect();
+    members(site, slot, Some(&want), twig, None, plan);
 }
 
 fn monitor(site: &Site<'_>, joined: &Joined, want: &PortWish, twig: &Twig, plan: &mut Plan<Step>) {
