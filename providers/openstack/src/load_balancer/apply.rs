@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::{
     annotations as note,
-    desired::{Inputs, server_of},
+    desired::{self, Inputs, server_of},
     directory::{Catalogue, Directory},
     discover,
     fold::Reply,
@@ -26,6 +26,7 @@ use super::{
     names,
     observe::{Branch, Observed, Sight, Tree, Twig},
     pace::{self, Pace},
+    plan,
     reads::{Contents, Reads},
     records::{LoadBalancer, Provisioning},
     send::Sender,
@@ -134,9 +135,10 @@ impl<C: Cloud> Calls<C> {
                 .find(|found| !port.is_empty() && found.port_id == port);
             let tree = Tree {
                 floating: attached.map(|found| (**found).clone()),
-                ..self.tree(reads, &balancer, members, ask).await?
+                balancer: (*balancer).clone(),
+                ..Tree::default()
             };
-            sight.trees.push(tree);
+            sight.trees.push(self.tree(reads, key, tree, members, ask).await?);
         }
         Ok(sight)
     }
@@ -156,21 +158,20 @@ impl<C: Cloud> Calls<C> {
         Ok(network.is_some())
     }
 
+    /// Reads what is below a load balancer.
     async fn tree(
         &self,
         reads: &Reads,
-        balancer: &LoadBalancer,
+        key: &Key,
+        mut tree: Tree,
         members: &[Member<Model>],
         ask: Ask,
     ) -> Result<Tree> {
-        let mut tree = Tree {
-            balancer: balancer.clone(),
-            ..Tree::default()
-        };
-        if self.settings.conf.cascade_delete && goes_with_all(balancer, members, &self.cluster.lock()) {
+        let wish = desired::left_by_all(&self.settings, key, members, &self.cluster.lock());
+        if wish.is_some_and(|wish| plan::deletes_whole(&wish, &tree)) {
             return Ok(tree);
         }
-        let children = reads.children(balancer, ask).await?;
+        let children = reads.children(&tree.balancer, ask).await?;
         let contents = match (ask.freshness, ask.priority) {
             (Freshness::After(_), Priority::Background) => Contents::Exactly,
             _ => Contents::Which,
@@ -237,22 +238,6 @@ impl<C: Cloud> Calls<C> {
         }
         Ok(Observed::Ports(ports))
     }
-}
-
-/// Whether the load balancer is deleted with everything below it for sure, so that nobody has to know what that is.
-fn goes_with_all(balancer: &LoadBalancer, members: &[Member<Model>], cluster: &ClusterView) -> bool {
-    let leave = members.iter().all(|member| member.standing == Standing::Leaving);
-    let mut tags = balancer.tags.iter().filter(|tag| names::is_service_tag(tag));
-    let known = |tag: &String| {
-        let cluster = names::cluster_of(tag).unwrap_or_default();
-        members
-            .iter()
-            .any(|member| names::load_balancer(cluster, &member.service.id) == *tag)
-    };
-    let ownership = cluster.marks.judge(balancer.tags.iter().map(String::as_str));
-    let own = balancer.is_of(&cluster.name, &ownership);
-    let made = balancer.name.starts_with(names::SERVICE_PREFIX);
-    !members.is_empty() && leave && made && own && tags.all(known)
 }
 
 #[async_trait]

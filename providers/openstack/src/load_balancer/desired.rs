@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
     load_balancer::{ClusterView, Marks, ServiceId, ServiceView},
-    plan::{Fact, Member},
+    plan::{Fact, Member, Standing},
 };
 
 use super::{
@@ -25,7 +25,7 @@ use super::{
     source_ranges::SourceRanges,
     wanted::Pace,
 };
-use crate::instances::provider_id;
+use crate::{config::LoadBalancing, instances::provider_id};
 
 /// What was found out for one Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) struct Found {
 }
 
 /// What was found out.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Inputs {
     /// Who has the ports that several Services ask for.
     pub(crate) holders: Holders,
@@ -288,6 +288,18 @@ pub(crate) fn desired(
         Key::Group(name) => Desired::Group(groups::group(model, name, members, cluster, inputs)),
         Key::NodePorts => Desired::Ports(groups::ports(model, members, cluster, inputs)),
     }
+}
+
+/// What is wanted of a load balancer that all of its Services leave; `None` if one of them stays. Nothing has to be read
+/// for it.
+pub(crate) fn left_by_all(
+    settings: &LoadBalancing,
+    key: &Key,
+    members: &[Member<Model>],
+    cluster: &ClusterView,
+) -> Option<Wish> {
+    let leave = members.iter().all(|member| member.standing == Standing::Leaving);
+    leave.then(|| balancer::wish(settings, key, members, cluster, &Inputs::default()))
 }
 
 /// The id of the server behind a node.

@@ -103,6 +103,12 @@ fn absent(wish: &Wish, sight: &Sight) -> Plan<Step> {
     plan
 }
 
+/// Whether the load balancer is deleted with everything below it, so that nothing of that has to be read. What is below
+/// it can only make more of its tags ours, so a yes stays a yes.
+pub(crate) fn deletes_whole(wish: &Wish, tree: &Tree) -> bool {
+    wish.cascade && Site::new(wish, tree).goes()
+}
+
 /// Everybody who has to do with it.
 fn whos(wish: &Wish) -> impl Iterator<Item = &Who> {
     let joined = wish.joined.iter().map(|joined| &joined.who);
@@ -123,7 +129,21 @@ struct Site<'a> {
     ownership: Ownership,
 }
 
-impl Site<'_> {
+impl<'a> Site<'a> {
+    fn new(wish: &'a Wish, tree: &'a Tree) -> Self {
+        let balancer = &tree.balancer;
+        let made = balancer.name.starts_with(names::SERVICE_PREFIX)
+            || whos(wish).any(|who| who.owns(&balancer.name));
+        let ownership = wish.marks.judge(balancer.tags.iter().map(String::as_str));
+        Self {
+            wish,
+            tree,
+            former: rename::former(wish, tree, &ownership),
+            made,
+            ownership,
+        }
+    }
+
     fn step(&self, change: Change, service: Option<&ServiceId>) -> Step {
         Step {
             of: self.tree.balancer.name.clone(),
@@ -209,19 +229,9 @@ impl Site<'_> {
 
 fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Step> {
     let balancer = &tree.balancer;
-    let made =
-        balancer.name.starts_with(names::SERVICE_PREFIX) || whos(wish).any(|who| who.owns(&balancer.name));
-    let ownership = wish.marks.judge(balancer.tags.iter().map(String::as_str));
-    let former = rename::former(wish, tree, &ownership);
-    let site = Site {
-        wish,
-        tree,
-        former,
-        made,
-        ownership,
-    };
+    let site = Site::new(wish, tree);
     let field = format!("load balancer {}", balancer.name);
-    if made && !site.ownership.allows_changes() {
+    if site.made && !site.ownership.allows_changes() {
         return refused(wish, &field, "another cluster's", "ours");
     }
     if site.goes() {
@@ -242,7 +252,7 @@ fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Step> {
                 blocked: Vec::new(),
             };
         }
-        if wish.failover && made && !(wish.joined.is_empty() && wish.kept.is_empty()) {
+        if wish.failover && site.made && !(wish.joined.is_empty() && wish.kept.is_empty()) {
             let why = "it is in ERROR".to_owned();
             let step = site.step(Change::Failover, None);
             return Plan {
