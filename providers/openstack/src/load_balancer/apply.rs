@@ -1,7 +1,7 @@
 //! The calls of the plan: reading how parts are, and making one change after the other.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fmt,
     sync::Arc,
     time::Duration,
@@ -49,6 +49,8 @@ pub(crate) struct Calls<C> {
     catalogue: Mutex<Catalogue>,
     /// What Octavia is at work on.
     pace: Mutex<Pace>,
+    /// Ids of load balancers whose creation this process sent and which it has not seen `ACTIVE` or gone since.
+    created: Mutex<HashSet<String>>,
     /// The cluster as the last pass saw it: whose mark is ours, and which ports there are to look at.
     cluster: Mutex<ClusterView>,
 }
@@ -68,6 +70,7 @@ impl<C: Cloud> Calls<C> {
             eyes,
             catalogue: Mutex::default(),
             pace: Mutex::default(),
+            created: Mutex::default(),
             cluster: Mutex::default(),
         }
     }
@@ -91,6 +94,11 @@ impl<C: Cloud> Calls<C> {
             _ => Vec::new(),
         };
         let pending = |balancer: &Arc<LoadBalancer>| balancer.provisioning_status.is_pending();
+        for balancer in &balancers {
+            if balancer.provisioning_status == Provisioning::Active {
+                self.created.lock().remove(&balancer.id);
+            }
+        }
         if balancers.iter().any(pending) {
             // What is below it can wait until it has settled.
             let trees = balancers.iter().map(|balancer| Tree {
@@ -135,6 +143,7 @@ impl<C: Cloud> Calls<C> {
                 .find(|found| !port.is_empty() && found.port_id == port);
             let tree = Tree {
                 floating: attached.map(|found| (**found).clone()),
+                is_being_created: self.created.lock().contains(&balancer.id),
                 balancer: (*balancer).clone(),
                 ..Tree::default()
             };
@@ -304,7 +313,11 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             Ok(Some(reply)) if is_waited_for(&step.change) => {
                 // A create gives the part another key.
                 let key = match &reply {
-                    Reply::Balancer(made) => &Key::Balancer(made.balancer.id.clone()),
+                    Reply::Balancer(made) => {
+                        let id = &made.balancer.id;
+                        self.created.lock().insert(id.clone());
+                        &Key::Balancer(id.clone())
+                    }
                     _ => key,
                 };
                 let poll = self.pace.lock().begins(key, pace::Kind::of(&step.change));
@@ -347,7 +360,11 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             _ => reads.state(id, priority).await?,
         };
         let ends = |done: bool| self.pace.lock().ends(key, done.then_some(looked));
-        match state.map(|state| state.provisioning_status) {
+        let status = state.map(|state| state.provisioning_status);
+        if matches!(status, None | Some(Provisioning::Active)) {
+            self.created.lock().remove(id);
+        }
+        match status {
             None if deletes => {
                 ends(true);
                 Ok(Outcome::Done(Reply::Nothing))

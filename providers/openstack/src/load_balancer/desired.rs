@@ -113,18 +113,23 @@ pub(crate) struct Who {
     pub(crate) floating_description: String,
 }
 
+/// The ids and addresses of load balancers that a Service names.
+pub(crate) fn named(service: &ServiceView) -> Vec<String> {
+    let annotated = [note::LOAD_BALANCER_ID, note::LOAD_BALANCER_ADDRESS];
+    let annotated = annotated.iter().filter_map(|key| service.annotation(key));
+    annotated
+        .map(str::to_owned)
+        .chain(service.status_addresses().map(|address| address.to_string()))
+        .collect()
+}
+
 impl Who {
     fn of(service: &ServiceView, cluster: &ClusterView) -> Self {
-        let annotated = [note::LOAD_BALANCER_ID, note::LOAD_BALANCER_ADDRESS];
-        let annotated = annotated.iter().filter_map(|key| service.annotation(key));
         Self {
             service: service.id.clone(),
             tag: names::load_balancer(&cluster.name, &service.id),
             legacy: names::legacy_load_balancer(&service.id),
-            named: annotated
-                .map(str::to_owned)
-                .chain(service.status_addresses().map(|address| address.to_string()))
-                .collect(),
+            named: named(service),
             floating_description: names::floating_ip_description(&cluster.name, &service.id),
         }
     }

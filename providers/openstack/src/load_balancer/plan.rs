@@ -209,21 +209,16 @@ impl<'a> Site<'a> {
         self.made && empty && (swept || left)
     }
 
-    /// Whether it failed before it ever worked, and nobody can know it.
+    /// Whether its creation failed, and nobody can know it.
     fn never_worked(&self) -> bool {
-        let balancer = &self.tree.balancer;
-        let known = |text: &String| {
-            *text == balancer.id || (!balancer.vip_address.is_empty() && *text == balancer.vip_address)
-        };
         let wish = self.wish;
         let owner = wish.joined.iter().any(|joined| self.owned_by(&joined.who));
-        let speaks = wish.joined.iter().flat_map(|joined| &joined.who.named).any(known)
-            || wish.kept.iter().flat_map(|kept| &kept.who.named).any(known);
-        owner
-            && !speaks
-            && self.ownership == Ownership::Ours
-            && self.tree.floating.is_none()
-            && self.tree.never_began()
+        let joined = wish.joined.iter().map(|joined| &joined.who);
+        let mut staying = joined.chain(wish.kept.iter().map(|kept| &kept.who));
+        let is_known = staying.any(|who| self.tree.is_named_by(&who.named));
+        let failed =
+            self.tree.is_being_created || (self.ownership == Ownership::Ours && self.tree.never_began());
+        owner && failed && !is_known && self.others() == 0
     }
 }
 
@@ -246,7 +241,7 @@ fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Step> {
                 },
                 None,
             );
-            step.why = "it went into ERROR before it ever worked, and is made anew".to_owned();
+            step.why = "its creation failed; it is created again".to_owned();
             return Plan {
                 steps: vec![step],
                 blocked: Vec::new(),
