@@ -19,4 +19,5 @@ mod refusals;
 mod rename;
 mod sharing;
 mod stage;
+mod tags;
 mod trouble;
