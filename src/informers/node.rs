@@ -276,6 +276,10 @@ impl From<Wire> for NodeObject {
                 .and_then(|text| provided_ip::parse(text).ok())
                 .unwrap_or_default(),
             labels: metadata.labels.unwrap_or_default().into_iter().collect(),
+            created: metadata
+                .creation_timestamp
+                .as_ref()
+                .map(|created| created.0.into()),
         };
         Self {
             meta: ObjectMeta {
@@ -344,6 +348,8 @@ mod tests {
         assert_eq!(node.view.provider_id, None, "an empty providerID is none");
         assert_eq!(node.view.labels.get("a"), Some("b"));
         assert_eq!(node.view.provided_ips.len(), 1);
+        let created = k8s_openapi::jiff::Timestamp::try_from(node.view.created.unwrap());
+        assert_eq!(created.unwrap().to_string(), "2026-01-02T03:04:05Z");
         assert_eq!(
             node.addresses,
             [NodeAddress::new(AddressType::InternalIP, "10.0.0.1")]

@@ -1,6 +1,6 @@
 //! The machines behind the nodes.
 
-use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
+use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc, time::SystemTime};
 
 use async_trait::async_trait;
 
@@ -57,6 +57,8 @@ pub struct NodeView {
     pub provided_ips: Vec<IpAddr>,
     /// `metadata.labels`.
     pub labels: Labels,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<SystemTime>,
 }
 
 /// What the cloud answered about one machine.

@@ -34,7 +34,7 @@ mod report;
 mod service;
 
 pub use mark::{ClusterMark, Marks, Ownership};
-pub use node::{NodeSet, ServiceNode};
+pub use node::{AddressGroup, NodeSet, ServiceNode};
 pub use report::{
     Blocked, Condition, Effect, Effects, Ingress, IpMode, MemberPlan, MemberReport, MemberState, Note,
     OrphanPart, PartPlan, PartReport, PartState, PartStatus, PlanProblem, ServiceParts, StepReport, StepText,

@@ -1,8 +1,16 @@
 //! The nodes as load balancers see them.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, hash_map},
+    net::IpAddr,
+    sync::Arc,
+};
 
-use super::service::IpFamily;
+use super::{
+    report::Note,
+    service::{IpFamily, ServiceId},
+};
 use crate::{AddressType, NodeAddress, NodeView};
 
 /// A node as load balancers see it.
@@ -50,6 +58,45 @@ impl NodeSet {
         self.0.iter().filter(|node| node.eligible)
     }
 
+    /// The nodes that may be members and that `select` accepts, grouped by their address of the family, in the order of
+    /// their names.
+    ///
+    /// Several nodes can have one address: a server that is renamed or rebuilt registers a second Node. Clouds refuse a
+    /// whole list of targets if one of them is in it twice, so a load balancer takes one node of each group: the one that
+    /// it has, else the first.
+    pub fn by_address(
+        &self,
+        family: Option<IpFamily>,
+        select: impl Fn(&ServiceNode) -> bool,
+    ) -> Vec<AddressGroup<'_>> {
+        let mut groups: Vec<AddressGroup<'_>> = Vec::new();
+        let mut places: HashMap<IpAddr, usize> = HashMap::new();
+        for node in self.eligible().filter(|node| select(node)) {
+            let Some(address) = node.address(family) else {
+                continue;
+            };
+            match places.entry(address) {
+                hash_map::Entry::Vacant(place) => {
+                    place.insert(groups.len());
+                    groups.push(AddressGroup {
+                        address,
+                        newest: node,
+                        others: Vec::new(),
+                    });
+                }
+                hash_map::Entry::Occupied(place) => {
+                    if let Some(group) = groups.get_mut(*place.get()) {
+                        group.others.push(node);
+                    }
+                }
+            }
+        }
+        for group in &mut groups {
+            group.sort();
+        }
+        groups
+    }
+
     /// Whether there is no node that may be a member. Then load balancers keep the members that they have: better a
     /// member that may be dead than none.
     #[must_use]
@@ -64,6 +111,67 @@ impl NodeSet {
     }
 }
 
+/// An address and the nodes that have it: one, unless Nodes are left over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressGroup<'a> {
+    /// The address.
+    pub address: IpAddr,
+    /// The node that was created last.
+    pub newest: &'a ServiceNode,
+    /// The other nodes with this address, the newest first.
+    pub others: Vec<&'a ServiceNode>,
+}
+
+impl AddressGroup<'_> {
+    /// All of its nodes, the newest first.
+    pub fn nodes(&self) -> impl Iterator<Item = &ServiceNode> {
+        std::iter::once(self.newest).chain(self.others.iter().copied())
+    }
+
+    fn sort(&mut self) {
+        if self.others.is_empty() {
+            return;
+        }
+        self.others.insert(0, self.newest);
+        self.others.sort_by_key(|node| Reverse(node.view.created));
+        self.newest = self.others.remove(0);
+    }
+}
+
+impl Note {
+    /// The Warning about nodes that have one address; `None` if there are none.
+    #[must_use]
+    pub fn duplicate_addresses(service: &ServiceId, groups: &[AddressGroup<'_>]) -> Option<Self> {
+        /// How many addresses are named.
+        const SHOWN: usize = 5;
+        let mut texts: Vec<_> = groups
+            .iter()
+            .filter(|group| !group.others.is_empty())
+            .map(|group| {
+                let names: Vec<_> = group.nodes().map(|node| node.view.name.as_str()).collect();
+                format!("{} is the address of nodes {}", group.address, names.join(", "))
+            })
+            .collect();
+        if texts.is_empty() {
+            return None;
+        }
+        let more = texts.len().saturating_sub(SHOWN);
+        texts.truncate(SHOWN);
+        if more > 0 {
+            texts.push(format!("{more} more addresses are shared"));
+        }
+        Some(Self {
+            service: service.clone(),
+            reason: "DuplicateNodeAddress",
+            message: format!(
+                "{}; the load balancer has one member for each address; delete the Node objects that are out of date",
+                texts.join("; ")
+            ),
+            warning: true,
+        })
+    }
+}
+
 impl FromIterator<ServiceNode> for NodeSet {
     fn from_iter<I: IntoIterator<Item = ServiceNode>>(nodes: I) -> Self {
         let mut nodes: Vec<_> = nodes.into_iter().collect();
@@ -74,6 +182,8 @@ impl FromIterator<ServiceNode> for NodeSet {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     fn node(addresses: &[(AddressType, &str)]) -> ServiceNode {
@@ -99,6 +209,55 @@ mod tests {
         assert_eq!(text(Some(IpFamily::V4)).as_deref(), Some("10.0.0.1"));
         assert_eq!(text(Some(IpFamily::V6)).as_deref(), Some("fd00::1"));
         assert_eq!(text(None).as_deref(), Some("fd00::1"));
+    }
+
+    #[test]
+    fn nodes_with_one_address_are_one_group_with_the_newest_first() {
+        let named = |name: &str, address: &str, created: Option<u64>| ServiceNode {
+            view: Arc::new(NodeView {
+                name: name.to_owned(),
+                created: created.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)),
+                ..NodeView::default()
+            }),
+            eligible: name != "excluded",
+            ..node(&[(AddressType::InternalIP, address)])
+        };
+        let nodes: NodeSet = [
+            named("a", "10.0.0.1", None),
+            named("b", "10.0.0.2", Some(9)),
+            named("c", "10.0.0.1", Some(2)),
+            named("d", "10.0.0.1", Some(3)),
+            named("e", "10.0.0.1", Some(3)),
+            named("excluded", "10.0.0.2", Some(10)),
+            named("unselected", "10.0.0.2", Some(10)),
+            named("unaddressed", "", Some(10)),
+        ]
+        .into_iter()
+        .collect();
+        let groups = nodes.by_address(Some(IpFamily::V4), |node| node.view.name != "unselected");
+        let found: Vec<_> = groups
+            .iter()
+            .map(|group| {
+                let names: Vec<_> = group.nodes().map(|node| node.view.name.as_str()).collect();
+                (group.address.to_string(), names.join(" "))
+            })
+            .collect();
+        let expected = [("10.0.0.1", "d e c a"), ("10.0.0.2", "b")];
+        assert_eq!(
+            found,
+            expected.map(|(address, names)| (address.to_owned(), names.to_owned()))
+        );
+        let service = ServiceId::new("shop", "web", "u");
+        let note = Note::duplicate_addresses(&service, &groups).unwrap();
+        assert!(
+            note.warning
+                && note
+                    .message
+                    .starts_with("10.0.0.1 is the address of nodes d, e, c, a;"),
+            "{}",
+            note.message
+        );
+        assert_eq!(Note::duplicate_addresses(&service, &groups[1..]), None);
     }
 
     #[test]

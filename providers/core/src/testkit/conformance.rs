@@ -9,8 +9,7 @@ use std::{error::Error as StdError, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances, Labels, Need, NodeView, Power,
-    Priority,
+    Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances, Need, NodeView, Power, Priority,
 };
 
 /// What can go wrong while a test prepares the cloud.
@@ -109,8 +108,7 @@ fn query(name: &str, provider_id: Option<&str>, need: Need) -> InstanceQuery {
             name: name.to_owned(),
             uid: format!("uid-of-{name}"),
             provider_id: provider_id.map(str::to_owned),
-            provided_ips: Vec::new(),
-            labels: Labels::default(),
+            ..NodeView::default()
         }),
         need,
     }

@@ -135,6 +135,8 @@ ops! {
     LoadBalancerFailover = "loadbalancer_failover", LOAD_BALANCER, Write;
     /// A page of listeners.
     ListenerList = "loadbalancer_listener_list", LOAD_BALANCER, Read;
+    /// One listener.
+    ListenerGet = "loadbalancer_listener_get", LOAD_BALANCER, Read;
     /// A new listener.
     ListenerCreate = "loadbalancer_listener_create", LOAD_BALANCER, Write;
     /// A listener's fields.

@@ -1,7 +1,7 @@
 //! The calls of the plan: reading how parts are, and making one change after the other.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fmt,
     sync::Arc,
     time::Duration,
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::{
     annotations as note,
-    desired::{Inputs, server_of},
+    desired::{self, Inputs, server_of},
     directory::{Catalogue, Directory},
     discover,
     fold::Reply,
@@ -26,6 +26,7 @@ use super::{
     names,
     observe::{Branch, Observed, Sight, Tree, Twig},
     pace::{self, Pace},
+    plan,
     reads::{Contents, Reads},
     records::{LoadBalancer, Provisioning, State},
     send::Sender,
@@ -51,6 +52,8 @@ pub(crate) struct Calls<C> {
     catalogue: Mutex<Catalogue>,
     /// What Octavia is at work on.
     pace: Mutex<Pace>,
+    /// Ids of load balancers whose creation this process sent and which it has not seen `ACTIVE` or gone since.
+    created: Mutex<HashSet<String>>,
     /// The cluster as the last pass saw it: whose mark is ours, and which ports there are to look at.
     cluster: Mutex<ClusterView>,
 }
@@ -71,6 +74,7 @@ impl<C: Cloud> Calls<C> {
             credentials: CredentialsCheck::default(),
             catalogue: Mutex::default(),
             pace: Mutex::default(),
+            created: Mutex::default(),
             cluster: Mutex::default(),
         }
     }
@@ -94,6 +98,11 @@ impl<C: Cloud> Calls<C> {
             _ => Vec::new(),
         };
         let pending = |balancer: &Arc<LoadBalancer>| balancer.provisioning_status.is_pending();
+        for balancer in &balancers {
+            if balancer.provisioning_status == Provisioning::Active {
+                self.created.lock().remove(&balancer.id);
+            }
+        }
         if balancers.iter().any(pending) {
             // What is below it can wait until it has settled.
             let trees = balancers.iter().map(|balancer| Tree {
@@ -138,9 +147,11 @@ impl<C: Cloud> Calls<C> {
                 .find(|found| !port.is_empty() && found.port_id == port);
             let tree = Tree {
                 floating: attached.map(|found| (**found).clone()),
-                ..self.tree(reads, &balancer, members, ask).await?
+                is_being_created: self.created.lock().contains(&balancer.id),
+                balancer: (*balancer).clone(),
+                ..Tree::default()
             };
-            sight.trees.push(tree);
+            sight.trees.push(self.tree(reads, key, tree, members, ask).await?);
         }
         Ok(sight)
     }
@@ -160,21 +171,20 @@ impl<C: Cloud> Calls<C> {
         Ok(network.is_some())
     }
 
+    /// Reads what is below a load balancer.
     async fn tree(
         &self,
         reads: &Reads,
-        balancer: &LoadBalancer,
+        key: &Key,
+        mut tree: Tree,
         members: &[Member<Model>],
         ask: Ask,
     ) -> Result<Tree> {
-        let mut tree = Tree {
-            balancer: balancer.clone(),
-            ..Tree::default()
-        };
-        if self.settings.conf.cascade_delete && goes_with_all(balancer, members, &self.cluster.lock()) {
+        let wish = desired::left_by_all(&self.settings, key, members, &self.cluster.lock());
+        if wish.is_some_and(|wish| plan::deletes_whole(&wish, &tree)) {
             return Ok(tree);
         }
-        let children = reads.children(balancer, ask).await?;
+        let children = reads.children(&tree.balancer, ask).await?;
         let contents = match (ask.freshness, ask.priority) {
             (Freshness::After(_), Priority::Background) => Contents::Exactly,
             _ => Contents::Which,
@@ -222,7 +232,7 @@ impl<C: Cloud> Calls<C> {
         let cluster = self.cluster.lock().clone();
         let servers: BTreeSet<_> = members
             .iter()
-            .filter(|member| member.standing == Standing::Joined)
+            .filter(|member| member.follows_nodes())
             .flat_map(|member| servers(&member.service, &self.settings, &cluster))
             .collect();
         let servers: Vec<_> = servers.iter().map(String::as_str).collect();
@@ -241,22 +251,6 @@ impl<C: Cloud> Calls<C> {
         }
         Ok(Observed::Ports(ports))
     }
-}
-
-/// Whether the load balancer is deleted with everything below it for sure, so that nobody has to know what that is.
-fn goes_with_all(balancer: &LoadBalancer, members: &[Member<Model>], cluster: &ClusterView) -> bool {
-    let leave = members.iter().all(|member| member.standing == Standing::Leaving);
-    let mut tags = balancer.tags.iter().filter(|tag| names::is_service_tag(tag));
-    let known = |tag: &String| {
-        let cluster = names::cluster_of(tag).unwrap_or_default();
-        members
-            .iter()
-            .any(|member| names::load_balancer(cluster, &member.service.id) == *tag)
-    };
-    let ownership = cluster.marks.judge(balancer.tags.iter().map(String::as_str));
-    let own = balancer.is_of(&cluster.name, &ownership);
-    let made = balancer.name.starts_with(names::SERVICE_PREFIX);
-    !members.is_empty() && leave && made && own && tags.all(known)
 }
 
 #[async_trait]
@@ -323,7 +317,11 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             Ok(Some(reply)) if is_waited_for(&step.change) => {
                 // A create gives the part another key.
                 let key = match &reply {
-                    Reply::Balancer(made) => &Key::Balancer(made.balancer.id.clone()),
+                    Reply::Balancer(made) => {
+                        let id = &made.balancer.id;
+                        self.created.lock().insert(id.clone());
+                        &Key::Balancer(id.clone())
+                    }
                     _ => key,
                 };
                 let poll = self.pace.lock().begins(key, pace::Kind::of(&step.change));
@@ -362,7 +360,11 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             None => reads.state(id, priority).await?,
         };
         let ends = |done: bool| self.pace.lock().ends(key, done.then_some(looked));
-        match state.map(|state| state.provisioning_status) {
+        let status = state.map(|state| state.provisioning_status);
+        if matches!(status, None | Some(Provisioning::Active)) {
+            self.created.lock().remove(id);
+        }
+        match status {
             None if deletes => {
                 ends(true);
                 Ok(Outcome::Done(Reply::Nothing))

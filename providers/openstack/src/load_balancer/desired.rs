@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
     load_balancer::{ClusterView, Marks, ServiceId, ServiceView},
-    plan::{Fact, Member},
+    plan::{Fact, Member, Standing},
 };
 
 use super::{
@@ -25,7 +25,7 @@ use super::{
     source_ranges::SourceRanges,
     wanted::Pace,
 };
-use crate::instances::provider_id;
+use crate::{config::LoadBalancing, instances::provider_id};
 
 /// What was found out for one Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) struct Found {
 }
 
 /// What was found out.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Inputs {
     /// Who has the ports that several Services ask for.
     pub(crate) holders: Holders,
@@ -113,18 +113,23 @@ pub(crate) struct Who {
     pub(crate) floating_description: String,
 }
 
+/// The ids and addresses of load balancers that a Service names.
+pub(crate) fn named(service: &ServiceView) -> Vec<String> {
+    let annotated = [note::LOAD_BALANCER_ID, note::LOAD_BALANCER_ADDRESS];
+    let annotated = annotated.iter().filter_map(|key| service.annotation(key));
+    annotated
+        .map(str::to_owned)
+        .chain(service.status_addresses().map(|address| address.to_string()))
+        .collect()
+}
+
 impl Who {
     fn of(service: &ServiceView, cluster: &ClusterView) -> Self {
-        let annotated = [note::LOAD_BALANCER_ID, note::LOAD_BALANCER_ADDRESS];
-        let annotated = annotated.iter().filter_map(|key| service.annotation(key));
         Self {
             service: service.id.clone(),
             tag: names::load_balancer(&cluster.name, &service.id),
             legacy: names::legacy_load_balancer(&service.id),
-            named: annotated
-                .map(str::to_owned)
-                .chain(service.status_addresses().map(|address| address.to_string()))
-                .collect(),
+            named: named(service),
             floating_description: names::floating_ip_description(&cluster.name, &service.id),
         }
     }
@@ -198,6 +203,8 @@ pub(crate) struct PortWish {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MemberWish {
     pub(crate) name: String,
+    /// Names of further nodes with this address. A member that is one of them stays that node.
+    pub(crate) other_names: Vec<String>,
     pub(crate) address: String,
     pub(crate) port: u16,
     pub(crate) subnet: String,
@@ -286,6 +293,18 @@ pub(crate) fn desired(
         Key::Group(name) => Desired::Group(groups::group(model, name, members, cluster, inputs)),
         Key::NodePorts => Desired::Ports(groups::ports(model, members, cluster, inputs)),
     }
+}
+
+/// What is wanted of a load balancer that all of its Services leave; `None` if one of them stays. Nothing has to be read
+/// for it.
+pub(crate) fn left_by_all(
+    settings: &LoadBalancing,
+    key: &Key,
+    members: &[Member<Model>],
+    cluster: &ClusterView,
+) -> Option<Wish> {
+    let leave = members.iter().all(|member| member.standing == Standing::Leaving);
+    leave.then(|| balancer::wish(settings, key, members, cluster, &Inputs::default()))
 }
 
 /// The id of the server behind a node.

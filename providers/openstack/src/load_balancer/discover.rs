@@ -209,13 +209,16 @@ impl Finder<'_> {
         Ok(found)
     }
 
-    /// The subnet of the first node that tells one.
+    /// The subnet of the first node that tells one. The server of a Node that is left over tells none.
     async fn subnet_of_nodes(&self, wanted: &Wanted) -> Result<String> {
-        let node = self.cluster.nodes.eligible().find_map(|node| {
+        /// So many nodes are asked.
+        const ASKED: usize = 5;
+        let nodes = self.cluster.nodes.eligible().filter_map(|node| {
             let server = server_of(node.view.provider_id.as_deref()?)?;
             Some((server, node.address(wanted.family)?.to_string()))
         });
-        let Some((server, address)) = node else {
+        let nodes: Vec<_> = nodes.take(ASKED).collect();
+        let Some((server, address)) = nodes.first() else {
             // Without nodes nothing is made anew, and what is there stays where it is.
             if !self.known_subnet.is_empty() {
                 return Ok(self.known_subnet.clone());
@@ -226,27 +229,26 @@ impl Finder<'_> {
             ));
         };
         // The ports of all are needed for their security groups, and one request tells of many.
-        let all = if self.settings.conf.manage_security_groups {
+        let all: Vec<_> = if self.settings.conf.manage_security_groups {
             let nodes = self.cluster.nodes.eligible();
             let servers = nodes.filter_map(|node| server_of(node.view.provider_id.as_deref()?));
             servers.collect()
         } else {
-            vec![server.clone()]
+            nodes.iter().map(|(server, _)| server.clone()).collect()
         };
         let all: Vec<_> = all.iter().map(String::as_str).collect();
         let ports = self.reads.ports_of(&all, self.ask).await?;
-        let ports = ports
-            .get(&server)
-            .map(|ports| ports.as_slice())
-            .unwrap_or_default();
-        let mut fixed = ports.iter().flat_map(|port| &port.fixed_ips);
-        match fixed.find(|fixed| fixed.ip_address == address) {
-            Some(fixed) => Ok(fixed.subnet_id.clone()),
-            None => Err(invalid(format!(
+        let subnet = nodes.iter().find_map(|(server, address)| {
+            let mut fixed = ports.get(server)?.iter().flat_map(|port| &port.fixed_ips);
+            let fixed = fixed.find(|fixed| fixed.ip_address == *address)?;
+            Some(fixed.subnet_id.clone())
+        });
+        subnet.ok_or_else(|| {
+            invalid(format!(
                 "the subnet of the load balancer is not known: server {server} has no port with the address \
                  {address}; name the subnet with subnet-id"
-            ))),
-        }
+            ))
+        })
     }
 
     /// Where a floating address comes from.

@@ -23,7 +23,7 @@ impl Document {
 }
 
 /// A version of Octavia's API: 2 and this minor number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(pub(crate) u32);
 
 /// What not every Octavia can.
@@ -72,7 +72,7 @@ impl Feature {
 }
 
 /// What a load balancer can be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Capabilities {
     version: Version,
     /// The provider is OVN.

@@ -424,9 +424,10 @@ impl Lawful for Model {
                         .iter()
                         .any(|group| wish.unwanted.iter().any(|gone| gone.id.to_string() == *group))
                 });
-                let missing = wish.wanted.iter().any(|(address, _, group)| {
+                let missing = wish.wanted.iter().any(|(address, server, group)| {
                     ports.values().any(|port| {
-                        port.fixed_ips.iter().any(|fixed| fixed.ip_address == *address)
+                        port.device_id == *server
+                            && port.fixed_ips.iter().any(|fixed| fixed.ip_address == *address)
                             && !port.security_groups.contains(&group.id.to_string())
                     })
                 });

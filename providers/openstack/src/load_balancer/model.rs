@@ -252,8 +252,29 @@ impl PartModel for Model {
         let [tree] = sight.trees.as_slice() else {
             return None;
         };
-        let stays = members.iter().any(|member| member.standing != Standing::Leaving);
-        (stays && tree.balancer.provisioning_status == Provisioning::Error).then(|| {
+        let staying = || {
+            members
+                .iter()
+                .filter(|member| member.standing != Standing::Leaving)
+        };
+        (staying().next().is_some() && tree.balancer.provisioning_status == Provisioning::Error).then(|| {
+            let balancer = &tree.balancer;
+            let is_own = |member: &Member<Self>| {
+                names::load_balancer(&sight.cluster, &member.service.id) == balancer.name
+            };
+            let tags = balancer.tags.iter().map(String::as_str);
+            let is_unused = sight.marks.judge(tags).allows_changes()
+                && staying().any(is_own)
+                && !staying().any(|member| tree.is_named_by(&desired::named(&member.service)));
+            if is_unused {
+                let text = format!(
+                    "load balancer {} is in ERROR, and no Service has its address: its creation may have failed. It is \
+                     not deleted, since this process did not create it; to have it created again, delete it (openstack \
+                     loadbalancer delete --cascade {})",
+                    balancer.name, balancer.id
+                );
+                return Error::new(ErrorKind::Unavailable, text);
+            }
             let text = format!(
                 "load balancer {} is in ERROR, and Octavia changes nothing of it: somebody has to fail it over (openstack \
                  loadbalancer failover {}), or write failover-in-error=true into [LoadBalancer]; it is not deleted, since it \

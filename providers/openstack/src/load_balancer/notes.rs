@@ -16,6 +16,10 @@ pub(crate) fn about(
     inputs: &Inputs,
     notes: &mut Vec<Note>,
 ) {
+    notes.extend(Note::duplicate_addresses(
+        &service.id,
+        &wanted.selector.nodes(cluster, wanted.family),
+    ));
     let mut say = |reason, message: String| {
         notes.push(Note {
             service: service.id.clone(),

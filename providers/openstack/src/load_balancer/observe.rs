@@ -44,6 +44,8 @@ pub(crate) struct Tree {
     pub(crate) loose: Vec<Pool>,
     /// The floating address of its virtual one.
     pub(crate) floating: Option<FloatingIp>,
+    /// This process sent its creation and has not seen it `ACTIVE` since.
+    pub(crate) is_being_created: bool,
 }
 
 /// A listener with its pool.
@@ -110,6 +112,16 @@ impl Tree {
     /// Whether its virtual address is an IPv6 one.
     pub(crate) fn is_v6(&self) -> bool {
         self.balancer.vip_address.contains(':')
+    }
+
+    /// Whether a Service that names these ids and addresses may be reached through it. What has a floating address may be
+    /// known to anybody.
+    pub(crate) fn is_named_by(&self, named: &[String]) -> bool {
+        let balancer = &self.balancer;
+        let own = |text: &String| {
+            *text == balancer.id || (!balancer.vip_address.is_empty() && *text == balancer.vip_address)
+        };
+        self.floating.is_some() || named.iter().any(own)
     }
 
     /// Whether nothing below it was ever finished.

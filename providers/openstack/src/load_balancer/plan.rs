@@ -103,6 +103,12 @@ fn absent(wish: &Wish, sight: &Sight) -> Plan<Step> {
     plan
 }
 
+/// Whether the load balancer is deleted with everything below it, so that nothing of that has to be read. What is below
+/// it can only make more of its tags ours, so a yes stays a yes.
+pub(crate) fn deletes_whole(wish: &Wish, tree: &Tree) -> bool {
+    wish.cascade && Site::new(wish, tree).goes()
+}
+
 /// Everybody who has to do with it.
 fn whos(wish: &Wish) -> impl Iterator<Item = &Who> {
     let joined = wish.joined.iter().map(|joined| &joined.who);
@@ -123,7 +129,21 @@ struct Site<'a> {
     ownership: Ownership,
 }
 
-impl Site<'_> {
+impl<'a> Site<'a> {
+    fn new(wish: &'a Wish, tree: &'a Tree) -> Self {
+        let balancer = &tree.balancer;
+        let made = balancer.name.starts_with(names::SERVICE_PREFIX)
+            || whos(wish).any(|who| who.owns(&balancer.name));
+        let ownership = wish.marks.judge(balancer.tags.iter().map(String::as_str));
+        Self {
+            wish,
+            tree,
+            former: rename::former(wish, tree, &ownership),
+            made,
+            ownership,
+        }
+    }
+
     fn step(&self, change: Change, service: Option<&ServiceId>) -> Step {
         Step {
             of: self.tree.balancer.name.clone(),
@@ -189,39 +209,24 @@ impl Site<'_> {
         self.made && empty && (swept || left)
     }
 
-    /// Whether it failed before it ever worked, and nobody can know it.
+    /// Whether its creation failed, and nobody can know it.
     fn never_worked(&self) -> bool {
-        let balancer = &self.tree.balancer;
-        let known = |text: &String| {
-            *text == balancer.id || (!balancer.vip_address.is_empty() && *text == balancer.vip_address)
-        };
         let wish = self.wish;
         let owner = wish.joined.iter().any(|joined| self.owned_by(&joined.who));
-        let speaks = wish.joined.iter().flat_map(|joined| &joined.who.named).any(known)
-            || wish.kept.iter().flat_map(|kept| &kept.who.named).any(known);
-        owner
-            && !speaks
-            && self.ownership == Ownership::Ours
-            && self.tree.floating.is_none()
-            && self.tree.never_began()
+        let joined = wish.joined.iter().map(|joined| &joined.who);
+        let mut staying = joined.chain(wish.kept.iter().map(|kept| &kept.who));
+        let is_known = staying.any(|who| self.tree.is_named_by(&who.named));
+        let failed =
+            self.tree.is_being_created || (self.ownership == Ownership::Ours && self.tree.never_began());
+        owner && failed && !is_known && self.others() == 0
     }
 }
 
 fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Step> {
     let balancer = &tree.balancer;
-    let made =
-        balancer.name.starts_with(names::SERVICE_PREFIX) || whos(wish).any(|who| who.owns(&balancer.name));
-    let ownership = wish.marks.judge(balancer.tags.iter().map(String::as_str));
-    let former = rename::former(wish, tree, &ownership);
-    let site = Site {
-        wish,
-        tree,
-        former,
-        made,
-        ownership,
-    };
+    let site = Site::new(wish, tree);
     let field = format!("load balancer {}", balancer.name);
-    if made && !site.ownership.allows_changes() {
+    if site.made && !site.ownership.allows_changes() {
         return refused(wish, &field, "another cluster's", "ours");
     }
     if site.goes() {
@@ -236,13 +241,13 @@ fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Step> {
                 },
                 None,
             );
-            step.why = "it went into ERROR before it ever worked, and is made anew".to_owned();
+            step.why = "its creation failed; it is created again".to_owned();
             return Plan {
                 steps: vec![step],
                 blocked: Vec::new(),
             };
         }
-        if wish.failover && made && !(wish.joined.is_empty() && wish.kept.is_empty()) {
+        if wish.failover && site.made && !(wish.joined.is_empty() && wish.kept.is_empty()) {
             let why = "it is in ERROR".to_owned();
             let step = site.step(Change::Failover, None);
             return Plan {
@@ -282,8 +287,8 @@ fn delete(site: &Site<'_>) -> Plan<Step> {
     plan
 }
 
-/// Who of those that ask for it may use the load balancer.
-fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> Vec<&'a Joined> {
+/// Who of those that ask for it may use the load balancer, and who is refused.
+fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> (Vec<&'a Joined>, Vec<&'a Joined>) {
     let (wish, balancer) = (site.wish, &site.tree.balancer);
     let leaves = |tag: &String| {
         let mut leaving = wish.leaving.iter();
@@ -293,10 +298,12 @@ fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> Vec<&'a Joined> {
     let mut shared = tags.filter(|tag| !leaves(tag)).count();
     let field = format!("load balancer {}", balancer.name);
     let mut admitted = Vec::new();
+    let mut refused = Vec::new();
     for joined in &wish.joined {
         let owner = site.owned_by(&joined.who);
         let known = site.marked(&balancer.tags, &joined.who);
         let mut refuse = |have: String, want: &str| {
+            refused.push(joined);
             plan.blocked
                 .push(blocked(Some(&joined.who.service), &field, &have, want));
         };
@@ -326,14 +333,14 @@ fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> Vec<&'a Joined> {
             admitted.push(joined);
         }
     }
-    admitted
+    (admitted, refused)
 }
 
 fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
     let mut plan = Plan::default();
     let (wish, tree) = (site.wish, site.tree);
     let balancer = &tree.balancer;
-    let admitted = admitted(site, &mut plan);
+    let (admitted, refused) = admitted(site, &mut plan);
     create_only(site, &admitted, &mut plan);
     loose::sweep(site, &mut plan);
     for branch in &tree.branches {
@@ -345,7 +352,18 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
         }
     }
     for kept in &wish.kept {
-        listeners::follow(site, kept, &mut plan);
+        for (slot, members) in &kept.follows {
+            listeners::follow(site, &kept.who, *slot, members, &mut plan);
+        }
+    }
+    // Whoever is refused keeps what it has from before, and that follows the nodes.
+    for joined in refused {
+        for port in &joined.ports {
+            let members = port.members.as_deref().unwrap_or_default();
+            if !members.is_empty() {
+                listeners::follow(site, &joined.who, port.slot, members, &mut plan);
+            }
+        }
     }
     floating::change(site, &admitted, sight, &mut plan);
     let tags = wish.can.has(Feature::Tags);

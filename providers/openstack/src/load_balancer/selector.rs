@@ -1,6 +1,9 @@
 //! Which nodes become members: `node-selector`.
 
-use ccm_core::Labels;
+use ccm_core::{
+    Labels,
+    load_balancer::{AddressGroup, ClusterView, IpFamily, ServiceNode},
+};
 
 /// Labels that a node must have, all of them. An empty selector takes every node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +29,16 @@ impl Selector {
                 .get(key)
                 .is_some_and(|value| wanted.is_empty() || value == wanted)
         })
+    }
+
+    /// The nodes that become members, by address.
+    pub(crate) fn nodes<'a>(
+        &self,
+        cluster: &'a ClusterView,
+        family: Option<IpFamily>,
+    ) -> Vec<AddressGroup<'a>> {
+        let matches = |node: &ServiceNode| self.matches(&node.view.labels);
+        cluster.nodes.by_address(family, matches)
     }
 }
 

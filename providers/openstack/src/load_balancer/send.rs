@@ -1,5 +1,7 @@
 //! One call for each change; ids come from what was observed.
 
+use std::collections::BTreeSet;
+
 use ccm_core::{Error, ErrorKind, Outcome, Priority, Result};
 
 use super::{
@@ -11,13 +13,14 @@ use super::{
     fold::Reply,
     member::by_identity,
     names,
-    observe::{Observed, Sight, Slot, Tree, Twig},
+    observe::{Branch, Observed, Sight, Slot, Tree, Twig},
     plan::member,
     reads::Reads,
+    records::{Listener, LoadBalancer},
     steps::{Change, Step},
     writes::Writes,
 };
-use crate::client::Api;
+use crate::client::{Api, Op};
 
 /// Makes changes.
 pub(super) struct Sender<'a> {
@@ -196,6 +199,9 @@ impl<'a> Sender<'a> {
     }
 
     async fn below(&self, change: &Change, tree: &Tree, balancer: &str) -> Sent {
+        if !self.has_planned_tags(change, tree, balancer).await? {
+            return Ok(None);
+        }
         match change {
             Change::DeleteBalancer { cascade, .. } => {
                 self.writes.delete_load_balancer(balancer, *cascade).await?;
@@ -266,6 +272,29 @@ impl<'a> Sender<'a> {
             _ => return Ok(None),
         }
         Ok(Some(Reply::Nothing))
+    }
+
+    /// Whether that of which the change writes the tags still has those with which it was planned; asked now. Tags are
+    /// written as a whole, so what somebody else added meanwhile would be lost; and with it the plan may be another one.
+    async fn has_planned_tags(&self, change: &Change, tree: &Tree, balancer: &str) -> Result<bool> {
+        let (now, planned) = match change {
+            Change::Rename { .. } | Change::Retag { .. } => {
+                let op = Op::LoadBalancerGet;
+                let now = self.reads.uncached::<LoadBalancer>(op, balancer, self.priority);
+                (now.await?.map(|now| now.tags), &tree.balancer.tags)
+            }
+            Change::UpdateListener(slot, body) if !body.tags.is_keep() => {
+                let Some(Branch { listener, .. }) = tree.branch(*slot) else {
+                    return Ok(false);
+                };
+                let op = Op::ListenerGet;
+                let now = self.reads.uncached::<Listener>(op, &listener.id, self.priority);
+                (now.await?.map(|now| now.tags), &listener.tags)
+            }
+            _ => return Ok(true),
+        };
+        let now = now.as_ref().map(|now| now.iter().collect::<BTreeSet<_>>());
+        Ok(now == Some(planned.iter().collect()))
     }
 
     async fn in_pool(&self, change: &Change, twig: &Twig, balancer: &str, pool: &str) -> Sent {

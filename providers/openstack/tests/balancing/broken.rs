@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use ccm_core::load_balancer::{Note, PartState};
+use ccm_core::{
+    Freshness,
+    load_balancer::{Marks, Note, PartState},
+};
 use ccm_sim::{Action, Fault};
 use tokio::time::Instant;
 
@@ -34,6 +37,76 @@ async fn one_of_ours_that_never_became_active_is_made_again() {
         (2, 1)
     );
     assert_ne!(stage.address("web"), "");
+}
+
+/// What a load balancer is created with, and whether the cluster knows its tag.
+const CREATIONS: [(&str, bool); 4] = [
+    ("", false),
+    ("provider-requires-serial-api-calls = true", true),
+    ("provider-requires-serial-api-calls = true", false),
+    (
+        "provider-requires-serial-api-calls = true\nfailover-in-error = true",
+        false,
+    ),
+];
+
+async fn creating(config: &str, known: bool) -> Stage {
+    let mut stage = Stage::new(2, config).await;
+    if !known {
+        stage.marks = Marks::Unknown;
+    }
+    stage.sim.fail_next_changes(1);
+    stage.services.push(service("web", &[80, 443]));
+    stage
+}
+
+#[tokio::test]
+async fn a_failed_creation_is_repeated_whatever_is_known_and_however_it_is_sent() {
+    for (config, known) in CREATIONS {
+        let mut stage = creating(config, known).await;
+        stage.settle_in_trouble().await;
+        assert_eq!(stage.complaints(), [""; 0], "{config} {known}");
+        let balancers = stage.balancers();
+        assert_eq!(balancers.len(), 1, "{config} {known}");
+        assert_eq!(balancers[0].loadbalancer.provisioning_status, "ACTIVE");
+        assert_eq!((balancers[0].listeners.len(), balancers[0].members.len()), (2, 4));
+        let counts = stage.sim.call_counts();
+        let counts = (counts["loadbalancer_create"], counts["loadbalancer_delete"]);
+        assert_eq!(counts, (2, 1), "{config} {known}");
+        assert_ne!(stage.address("web"), "");
+
+        // One that worked once is not created by this process any more.
+        let id = &balancers[0].loadbalancer.id;
+        stage.sim.set_provisioning_status(id, "ERROR").unwrap();
+        stage.services = vec![service("web", &[80, 443])];
+        stage.ask.freshness = Freshness::now();
+        stage.settle().await;
+        assert_eq!(&stage.balancers()[0].loadbalancer.id, id, "{config} {known}");
+    }
+}
+
+#[tokio::test]
+async fn a_creation_that_failed_before_a_restart_is_left_to_people_who_are_told_the_command() {
+    for (config, known) in &CREATIONS[..3] {
+        let mut stage = creating(config, *known).await;
+        stage.pass_once().await;
+        // The program is killed while it waits.
+        stage.sim.advance_clock(Duration::from_secs(60));
+        let id = stage.balancers()[0].loadbalancer.id.clone();
+        assert_eq!(stage.balancers()[0].loadbalancer.provisioning_status, "ERROR");
+        stage.restart().await;
+        stage.settle_in_trouble().await;
+        let failures = failures(&stage).join("\n");
+        let command = format!("openstack loadbalancer delete --cascade {id}");
+        assert!(failures.contains(&command), "{config} {known}: {failures}");
+        assert_eq!(stage.balancers()[0].loadbalancer.id, id);
+        assert!(!stage.sim.call_counts().contains_key("loadbalancer_delete"));
+        stage.sim.delete_object(&id).unwrap();
+        stage.ask.freshness = Freshness::now();
+        stage.settle_in_trouble().await;
+        assert_eq!(stage.complaints(), [""; 0], "{config} {known}");
+        assert_ne!(stage.address("web"), "");
+    }
 }
 
 #[tokio::test]

@@ -165,6 +165,13 @@ async fn refused_values_hold_a_service_back_which_still_follows_nodes_and_goes()
             .iter()
             .filter(|member| member.attributes["protocol_port"] == 30080);
         assert_eq!(of_80.count(), 3, "{key}: its members follow the nodes");
+        let groups = stage.sim.security_groups();
+        let group = groups.iter().find(|group| group.name.starts_with("lb-sg-"));
+        assert_eq!(
+            group.unwrap().ports.len(),
+            3,
+            "{key}: and so does its security group"
+        );
         assert_ne!(stage.address("web"), "", "{key}");
         stage.service("web").deleting = true;
         stage.settle().await;

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     hands::Hands,
-    stage::{ADDRESS, ID, KEEP, Stage, annotate, service},
+    stage::{ADDRESS, ID, INTERNAL, KEEP, Stage, annotate, service},
 };
 
 const CONFIG: &str = "create-monitor = true";
@@ -363,4 +363,46 @@ async fn a_load_balancer_that_another_cluster_uses_outlives_our_last_service() {
         left.contains(&other.to_owned()) && !left.contains(&balancer.name),
         "{left:?}"
     );
+}
+
+#[tokio::test]
+async fn a_second_service_that_is_refused_keeps_what_it_has_and_follows_the_nodes() {
+    let config = "manage-security-groups = true";
+    for restart in [false, true] {
+        let mut stage = Stage::new(2, config).await;
+        stage.services.push(service("web", &[80]));
+        stage.settle().await;
+        let id = stage.balancers()[0].loadbalancer.id.clone();
+        push(&mut stage, "api", &[81], &id);
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0]);
+        annotate(stage.service("api"), INTERNAL, Some("true"));
+        stage.settle().await;
+        let complaints = stage.complaints().join("\n");
+        assert!(complaints.contains("internal Service"), "{complaints}");
+        if restart {
+            stage.restart().await;
+        }
+        stage.join();
+        stage.settle().await;
+        let members = stage.balancers().remove(0).members;
+        for node_port in [30080, 30081] {
+            let at = members
+                .iter()
+                .filter(|member| member.attributes["protocol_port"] == node_port);
+            assert_eq!(at.count(), 3, "{node_port}");
+        }
+        assert_eq!(listeners(&stage, &id), [80, 81]);
+        for name in ["web", "api"] {
+            let groups = stage.sim.security_groups();
+            let group = groups
+                .iter()
+                .find(|group| group.name == format!("lb-sg-uid-{name}-shop-{name}"));
+            assert_eq!(group.unwrap().ports.len(), 3, "{name}");
+        }
+        stage.service("api").deleting = true;
+        stage.settle().await;
+        assert_eq!(stage.complaints(), [""; 0]);
+        assert_eq!(listeners(&stage, &id), [80]);
+    }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Stage {
     pub(crate) services: Vec<ServiceView>,
     pub(crate) nodes: Vec<ServiceNode>,
     pub(crate) cluster: String,
+    /// Whether the cluster knows its own tag.
+    pub(crate) marks: Marks,
     conf: String,
     /// How old answers may be, and who waits.
     pub(crate) ask: Ask,
@@ -96,6 +98,7 @@ impl Stage {
             services: Vec::new(),
             nodes: Vec::new(),
             cluster: "kubernetes".to_owned(),
+            marks: Marks::Known(ClusterMark::of("kube-system-uid")),
             conf,
             ask: Ask {
                 freshness: Freshness::AtMost(Duration::from_secs(3600)),
@@ -202,7 +205,7 @@ impl Stage {
             services: self.services.iter().cloned().map(Arc::new).collect(),
             cluster: ClusterView {
                 name: self.cluster.as_str().into(),
-                marks: Marks::Known(ClusterMark::of("kube-system-uid")),
+                marks: self.marks.clone(),
                 nodes: self.nodes.iter().cloned().collect::<NodeSet>(),
             },
         };

@@ -124,8 +124,7 @@ fn node(name: &str, provider_id: Option<&str>) -> NodeView {
         name: name.into(),
         uid: format!("uid-of-{name}"),
         provider_id: provider_id.map(Into::into),
-        provided_ips: Vec::new(),
-        labels: Default::default(),
+        ..NodeView::default()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ccm_core::{
-    load_balancer::{ClusterView, IpFamily, ServiceView, SessionAffinity},
+    load_balancer::{AddressGroup, ClusterView, IpFamily, ServiceView, SessionAffinity},
     plan::{Member, Standing},
 };
 
@@ -21,7 +21,6 @@ use crate::{
         names,
         observe::Slot,
         protocols::{self, Check},
-        selector::Selector,
         wanted::{self, Wanted},
     },
 };
@@ -174,15 +173,11 @@ fn port_wishes(
 ) -> Vec<PortWish> {
     let serial = settings.conf.provider_requires_serial_api_calls;
     let health = wanted.monitor.and(service.health_check_port());
+    let nodes = wanted.selector.nodes(cluster, wanted.family);
     let each = service.ports.iter().enumerate().map(|(index, port)| {
         let protocol = protocols::listener(port.protocol, !wanted.tls.is_empty(), wanted.forwarded_for);
         let check = Check::of(port.protocol, health, can);
-        let members = Nodes {
-            cluster,
-            selector: &wanted.selector,
-            family: wanted.family,
-        };
-        let members = members.at(port.node_port).map(|member| MemberWish {
+        let members = members_at(&nodes, port.node_port).map(|member| MemberWish {
             subnet: found.member_subnet.clone(),
             monitor_port: if serial { None } else { check.monitor_port() },
             ..member
@@ -209,26 +204,16 @@ fn port_wishes(
     each.collect()
 }
 
-/// The nodes that a Service takes.
-struct Nodes<'a> {
-    cluster: &'a ClusterView,
-    selector: &'a Selector,
-    family: Option<IpFamily>,
-}
-
-impl Nodes<'_> {
-    fn at(&self, node_port: u16) -> impl Iterator<Item = MemberWish> {
-        let nodes = self.cluster.nodes.eligible();
-        let taken = nodes.filter(move |node| node_port > 0 && self.selector.matches(&node.view.labels));
-        taken.filter_map(move |node| {
-            Some(MemberWish {
-                name: node.view.name.clone(),
-                address: node.address(self.family)?.to_string(),
-                port: node_port,
-                ..MemberWish::default()
-            })
-        })
-    }
+/// The members that these nodes are at a port, one for each address.
+fn members_at<'a>(nodes: &'a [AddressGroup<'_>], node_port: u16) -> impl Iterator<Item = MemberWish> + 'a {
+    let nodes = nodes.iter().filter(move |_| node_port > 0);
+    nodes.map(move |group| MemberWish {
+        name: group.newest.view.name.clone(),
+        other_names: group.others.iter().map(|node| node.view.name.clone()).collect(),
+        address: group.address.to_string(),
+        port: node_port,
+        ..MemberWish::default()
+    })
 }
 
 /// The members that a Service would have wherever it has a listener, whatever else is wrong with it.
@@ -238,11 +223,7 @@ fn follow(
     cluster: &ClusterView,
 ) -> Vec<(Slot, Vec<MemberWish>)> {
     let selector = wanted::selector(service, settings);
-    let nodes = Nodes {
-        cluster,
-        selector: &selector,
-        family: service.ip_families.first().copied(),
-    };
+    let nodes = selector.nodes(cluster, service.ip_families.first().copied());
     let ports = service.ports.iter().filter(|port| port.node_port > 0);
     ports
         .map(|port| {
@@ -250,7 +231,7 @@ fn follow(
                 transport: port.protocol,
                 port: port.port,
             };
-            (slot, nodes.at(port.node_port).collect())
+            (slot, members_at(&nodes, port.node_port).collect())
         })
         .collect()
 }

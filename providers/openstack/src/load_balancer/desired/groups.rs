@@ -93,7 +93,8 @@ pub(super) fn ports(
                     id: Fact::Known(id.clone()),
                 }));
             }
-            Standing::Joined => {
+            // One that is refused follows the nodes, too.
+            _ if member.follows_nodes() => {
                 let Some(group) = member
                     .facts
                     .iter()
@@ -116,7 +117,7 @@ pub(super) fn ports(
                     }
                 }
             }
-            Standing::Kept(_) => {}
+            Standing::Joined | Standing::Kept(_) => {}
         }
     }
     wish

@@ -138,7 +138,8 @@ fn world() -> impl Strategy<Value = World> {
     let services = (0..SERVICES).map(service).collect::<Vec<_>>();
     let nodes = vec(option::weighted(0.9, proptest::bool::weighted(0.9)), NODES);
     let cluster = prop_oneof![3 => Just(CLUSTERS[0]), 1 => Just(CLUSTERS[1])];
-    (services, nodes, cluster).prop_map(|(services, nodes, cluster)| {
+    let twins = proptest::bool::weighted(0.2);
+    (services, nodes, cluster, twins).prop_map(|(services, nodes, cluster, twins)| {
         let nodes = nodes.into_iter().enumerate().filter_map(|(index, eligible)| {
             Some(ServiceNode {
                 view: Arc::new(NodeView {
@@ -146,7 +147,11 @@ fn world() -> impl Strategy<Value = World> {
                     provider_id: Some(format!("openstack:///server{index}")),
                     ..NodeView::default()
                 }),
-                addresses: [NodeAddress::new(AddressType::InternalIP, address(index))].into(),
+                addresses: [NodeAddress::new(
+                    AddressType::InternalIP,
+                    address(if twins { 0 } else { index }),
+                )]
+                .into(),
                 eligible: eligible?,
                 ready: true,
             })

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::load_balancer::{
     bodies::{ListenerChange, MonitorChange, NewPersistence, PoolChange, Set},
-    desired::{Joined, Kept, MemberWish, PortWish, Who},
+    desired::{Joined, MemberWish, PortWish, Who},
     features::Feature,
     member::{Member, by_identity},
     names,
@@ -319,9 +319,12 @@ fn members(
         return;
     }
     let have = by_identity(&twig.members);
+    let is_other_node = |want: &MemberWish, have: &Member| want.other_names.contains(&have.host.name);
     let changed = want.iter().any(|want| {
-        let have = have.get(&want.identity());
-        have.is_some_and(|have| have.host.name != want.name || have.monitor_port != want.monitor_port)
+        have.get(&want.identity()).is_some_and(|have| {
+            let renamed = have.host.name != want.name && !is_other_node(want, have);
+            renamed || have.monitor_port != want.monitor_port
+        })
     });
     if new.is_empty() && old.is_empty() && !changed {
         return;
@@ -341,41 +344,46 @@ fn members(
     {
         plan.steps.push(site.step(delete(gone), service));
     } else {
+        let all = want.iter().map(|want| {
+            let same = have
+                .get(&want.identity())
+                .filter(|have| is_other_node(want, have));
+            let name = same.map_or(&want.name, |have| &have.host.name).clone();
+            MemberWish { name, ..want.clone() }
+        });
         plan.steps
-            .push(site.step(Change::SetMembers(slot, want.to_vec()), service));
+            .push(site.step(Change::SetMembers(slot, all.collect()), service));
     }
 }
 
-/// The members of a Service that keeps what it has.
-pub(super) fn follow(site: &Site<'_>, kept: &Kept, plan: &mut Plan<Step>) {
-    for (slot, want) in &kept.follows {
-        let Some(branch) = site.tree.branch(*slot) else {
-            continue;
-        };
-        let Some(twig) = &branch.twig else { continue };
-        if !belongs(site, &branch.listener, &kept.who) {
-            continue;
-        }
-        // Where they are and how they are checked is as with those that are there.
-        let known = twig.members.first();
-        let have = by_identity(&twig.members);
-        let want: Vec<_> = want
-            .iter()
-            .map(|member| {
-                let same = have.get(&member.identity()).copied();
-                let known = same.or(known);
-                MemberWish {
-                    name: same.map_or_else(|| member.name.clone(), |same| same.host.name.clone()),
-                    subnet: known
-                        .map(|known| known.host.subnet_id.clone())
-                        .unwrap_or_default(),
-                    monitor_port: known.and_then(|known| known.monitor_port),
-                    ..member.clone()
-                }
-            })
-            .collect();
-        members(site, *slot, Some(&want), twig, None, plan);
+/// The members of a Service that keeps what it has, at one of its listeners.
+pub(super) fn follow(site: &Site<'_>, who: &Who, slot: Slot, want: &[MemberWish], plan: &mut Plan<Step>) {
+    let Some(branch) = site.tree.branch(slot) else {
+        return;
+    };
+    let Some(twig) = &branch.twig else { return };
+    if !belongs(site, &branch.listener, who) {
+        return;
     }
+    // Where they are and how they are checked is as with those that are there.
+    let known = twig.members.first();
+    let have = by_identity(&twig.members);
+    let want: Vec<_> = want
+        .iter()
+        .map(|member| {
+            let same = have.get(&member.identity()).copied();
+            let known = same.or(known);
+            MemberWish {
+                name: same.map_or_else(|| member.name.clone(), |same| same.host.name.clone()),
+                subnet: known
+                    .map(|known| known.host.subnet_id.clone())
+                    .unwrap_or_default(),
+                monitor_port: known.and_then(|known| known.monitor_port),
+                ..member.clone()
+            }
+        })
+        .collect();
+    members(site, slot, Some(&want), twig, None, plan);
 }
 
 fn monitor(site: &Site<'_>, joined: &Joined, want: &PortWish, twig: &Twig, plan: &mut Plan<Step>) {

@@ -7,7 +7,10 @@ use tokio::time::Instant;
 
 use super::{Listing, Reads, octavia};
 use crate::{
-    client::{Op, listing::One},
+    client::{
+        Op,
+        listing::{One, Resource},
+    },
     load_balancer::records::{LoadBalancer, Provisioning, State, Status},
 };
 
@@ -54,11 +57,28 @@ impl Reads {
         id: &str,
         priority: Priority,
     ) -> Result<Option<Arc<LoadBalancer>>> {
-        let path = ["lbaas", "loadbalancers", id];
-        let get = octavia(Op::LoadBalancerGet, &path, &[]);
-        match self.api.get::<One<LoadBalancer>>(&get, priority).await {
-            Ok(One(found)) if found.id != id => Err(another("load balancer", id, &found.id)),
-            Ok(One(found)) => Ok(found.provisioning_status.exists().then(|| Arc::new(found))),
+        let found = self
+            .uncached::<LoadBalancer>(Op::LoadBalancerGet, id, priority)
+            .await?;
+        Ok(found
+            .filter(|found| found.provisioning_status.exists())
+            .map(Arc::new))
+    }
+
+    /// A thing of Octavia, asked now; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it can not be found out.
+    pub(crate) async fn uncached<T: Resource>(
+        &self,
+        op: Op,
+        id: &str,
+        priority: Priority,
+    ) -> Result<Option<T>> {
+        let path: Vec<_> = T::PATH.iter().copied().chain([id]).collect();
+        match self.api.get::<One<T>>(&octavia(op, &path, &[]), priority).await {
+            Ok(One(found)) if found.id() != id => Err(another(T::ONE, id, found.id())),
+            Ok(One(found)) => Ok(Some(found)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
