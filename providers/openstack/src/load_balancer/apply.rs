@@ -30,6 +30,7 @@ use super::{
     records::{LoadBalancer, Provisioning},
     send::Sender,
     steps::{Change, Step},
+    tags::Unrecorded,
     wanted,
 };
 use crate::{config::LoadBalancing, error::is_busy, error::is_stale, view::Current};
@@ -50,6 +51,8 @@ pub(crate) struct Calls<C> {
     pace: Mutex<Pace>,
     /// The cluster as the last pass saw it: whose mark is ours, and which ports there are to look at.
     cluster: Mutex<ClusterView>,
+    /// Requested tags that no Service records yet.
+    unrecorded: Mutex<Unrecorded>,
 }
 
 impl<C> fmt::Debug for Calls<C> {
@@ -68,6 +71,7 @@ impl<C: Cloud> Calls<C> {
             catalogue: Mutex::default(),
             pace: Mutex::default(),
             cluster: Mutex::default(),
+            unrecorded: Mutex::default(),
         }
     }
 
@@ -138,6 +142,8 @@ impl<C: Cloud> Calls<C> {
             };
             sight.trees.push(tree);
         }
+        let services = members.iter().map(|member| &*member.service);
+        sight.annotated = self.unrecorded.lock().annotated(services, &sight.trees);
         Ok(sight)
     }
 

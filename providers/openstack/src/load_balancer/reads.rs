@@ -46,7 +46,11 @@ use super::{
     records::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, SecurityGroup, State},
 };
 use crate::{
-    client::{Api, Get, Op, catalogue::Service, listing::One},
+    client::{
+        Api, Get, Op,
+        catalogue::Service,
+        listing::{One, Resource},
+    },
     instances::records::Port,
 };
 
@@ -271,6 +275,19 @@ impl Reads {
             as_of: HashMap::new(),
         }
         .sorted())
+    }
+
+    /// One thing, read now; `None` if it is gone.
+    ///
+    /// # Errors
+    /// If it can not be read.
+    pub(crate) async fn one<T: Resource>(&self, op: Op, id: &str, priority: Priority) -> Result<Option<T>> {
+        let path: Vec<_> = T::PATH.iter().copied().chain([id]).collect();
+        match self.api.get::<One<T>>(&octavia(op, &path, &[]), priority).await {
+            Ok(One(found)) => Ok(Some(found)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The members of pools as they were listed, in their order.

@@ -14,10 +14,11 @@ use super::{
     observe::{Observed, Sight, Slot, Tree, Twig},
     plan::member,
     reads::Reads,
+    records::{Listener, Pool},
     steps::{Change, Step},
     writes::Writes,
 };
-use crate::client::Api;
+use crate::client::{Api, Op};
 
 /// Makes changes.
 pub(super) struct Sender<'a> {
@@ -231,8 +232,16 @@ impl<'a> Sender<'a> {
                 return Ok(Some(Reply::Listener(Box::new(made))));
             }
             Change::UpdateListener(slot, body) => {
-                let listener = some!(listener(tree, *slot));
-                self.writes.update_listener(balancer, listener, body).await?;
+                let have = &some!(tree.branch(*slot)).listener;
+                let listener = some!(id(&have.id));
+                let mut body = (**body).clone();
+                if !body.tags.is_keep() {
+                    let now = self
+                        .reads
+                        .one::<Listener>(Op::ListenerGet, listener, self.priority);
+                    body.tags = merged_tags(&body.tags, &have.tags, some!(now.await?).tags);
+                }
+                self.writes.update_listener(balancer, listener, &body).await?;
             }
             Change::DeleteListener(slot) => {
                 let listener = some!(listener(tree, *slot));
@@ -271,7 +280,14 @@ impl<'a> Sender<'a> {
     async fn in_pool(&self, change: &Change, twig: &Twig, balancer: &str, pool: &str) -> Sent {
         let monitor = twig.monitor.as_ref().and_then(|monitor| id(&monitor.id));
         match change {
-            Change::UpdatePool(_, body) => drop(self.writes.update_pool(balancer, pool, body).await?),
+            Change::UpdatePool(_, body) => {
+                let mut body = body.clone();
+                if !body.tags.is_keep() {
+                    let now = self.reads.one::<Pool>(Op::PoolGet, pool, self.priority);
+                    body.tags = merged_tags(&body.tags, &twig.pool.tags, some!(now.await?).tags);
+                }
+                self.writes.update_pool(balancer, pool, &body).await?;
+            }
             Change::DeletePool(_) => self.writes.delete_pool(balancer, pool).await?,
             Change::AddMembers(_, members) => {
                 let bodies: Vec<_> = members.iter().map(member).collect();
@@ -344,6 +360,21 @@ impl<'a> Sender<'a> {
 
 fn listener(tree: &Tree, slot: Slot) -> Option<&str> {
     id(&tree.branch(slot)?.listener.id)
+}
+
+/// The tags that a thing has now, with the changes that were planned for the `observed` ones: a listing may be old, and
+/// others add tags, too.
+fn merged_tags(planned: &Set<Vec<String>>, observed: &[String], mut now: Vec<String>) -> Set<Vec<String>> {
+    let Set::To(planned) = planned else {
+        return planned.clone();
+    };
+    now.retain(|tag| planned.contains(tag) || !observed.contains(tag));
+    for tag in planned {
+        if !observed.contains(tag) && !now.contains(tag) {
+            now.push(tag.clone());
+        }
+    }
+    Set::To(now)
 }
 
 fn mismatch(step: &Step) -> Error {

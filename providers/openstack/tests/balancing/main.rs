@@ -18,4 +18,5 @@ mod refusals;
 mod rename;
 mod sharing;
 mod stage;
+mod tags;
 mod trouble;

@@ -22,6 +22,7 @@ use crate::{
         observe::Slot,
         protocols::{self, Check},
         selector::Selector,
+        tags::ServiceTags,
         wanted::{self, Wanted},
     },
 };
@@ -153,6 +154,11 @@ fn joined(
         had_one,
         fields,
         given,
+        tags: if can.has(Feature::Tags) {
+            wanted.tags.clone()
+        } else {
+            ServiceTags::default()
+        },
         floating: FloatingWish {
             network: found.floating_network.clone(),
             subnets: found.floating_subnets.clone(),
