@@ -200,7 +200,10 @@ fn upstream(version: &str) -> PathBuf {
 /// The role of 2.36.2 with the verb that it lacks, as its successor brings it.
 fn repaired(folder: &Path) -> PathBuf {
     let role = read(&upstream("2.36.2"));
-    let (lacks, has) = (r#""patch", "update"]"#, r#""patch", "update", "delete"]"#);
+    let (lacks, has) = (
+        r#""watch", "patch", "update"]"#,
+        r#""watch", "patch", "update", "delete"]"#,
+    );
     let (before, after) = role.split_once(lacks).unwrap();
     let file = folder.join("repaired-rbac.yaml");
     std::fs::write(&file, format!("{before}{has}{after}")).unwrap();
