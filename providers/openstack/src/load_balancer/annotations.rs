@@ -81,13 +81,13 @@ annotations! {
     FLAVOR_ID = "loadbalancer.openstack.org/flavor-id", "text, default `flavor-id`";
     /// Octavia availability zone. Only when the load balancer is made.
     AVAILABILITY_ZONE = "loadbalancer.openstack.org/availability-zone", "text, default `availability-zone`";
-    /// Tags of the load balancer. Tags that the annotation does not name stay, and so do those that begin with `kube_service_` or `kube_cluster_id_`, which it cannot add. Of several Services that share a load balancer, the lists are added up.
+    /// Tags of the load balancer, beside our own and those that others added. The lists of Services that share it are added up.
     LOAD_BALANCER_TAGS = "loadbalancer.openstack.org/load-balancer-tags", "tags, separated by commas";
-    /// Tags of the Service's listeners, as for the load balancer.
+    /// Tags of the Service's listeners, beside our own and those that others added.
     LISTENER_TAGS = "loadbalancer.openstack.org/listener-tags", "tags, separated by commas";
-    /// Tags of the Service's pools, as for the load balancer.
+    /// Tags of the Service's pools, beside those that others added.
     POOL_TAGS = "loadbalancer.openstack.org/pool-tags", "tags, separated by commas";
-    /// Tags that the load balancer has because of the annotation; they are removed when the annotation no longer names them. Written.
+    /// Tags that the load balancer has because of the annotation. Written.
     APPLIED_LOAD_BALANCER_TAGS = "loadbalancer.openstack.org/applied-load-balancer-tags", "text";
     /// Tags that the listeners have because of the annotation. Written.
     APPLIED_LISTENER_TAGS = "loadbalancer.openstack.org/applied-listener-tags", "text";
