@@ -71,6 +71,12 @@ const BACKOFF: Backoff = Backoff {
     longest: Duration::from_secs(60),
 };
 
+/// Waits between tries to delete a node without the right to.
+const NO_RIGHT: Backoff = Backoff {
+    first: Duration::from_secs(10),
+    longest: Duration::from_secs(300),
+};
+
 /// The controller. [`LifecycleController::run`] is its life.
 pub(crate) struct LifecycleController {
     nodes: Arc<Informer<NodeObject>>,
@@ -80,6 +86,8 @@ pub(crate) struct LifecycleController {
     writers: Arc<Semaphore>,
     suspects: Suspects,
     brake: Brake,
+    /// Since when no node can be deleted for want of the right: how many tries failed, and when the next one is due.
+    forbidden: Option<(u32, Instant)>,
     reports: Reports,
     /// Ready nodes that bear the shutdown taint.
     recovered: Arc<WorkQueue<String>>,
@@ -134,6 +142,7 @@ impl LifecycleController {
             suspects: Suspects::new(config.monitor_period, config.deletion_confirm),
             config,
             brake: Brake::default(),
+            forbidden: None,
             reports: Reports::new(recorder),
             recovered: Arc::new(WorkQueue::new(BACKOFF, "node_recovered", queues)),
             earliest_pass: Instant::now(),
@@ -306,11 +315,20 @@ impl LifecycleController {
     /// Deletes nodes that are proven gone, as far as the brake lets them.
     fn delete(
         &mut self,
-        proven: Vec<Arc<NodeObject>>,
+        mut proven: Vec<Arc<NodeObject>>,
         present: bool,
         generation: u64,
         writing: &mut JoinSet<Written>,
     ) {
+        if let Some((_, due)) = self.forbidden {
+            let now = Instant::now();
+            // One finds out whether the right was granted meanwhile.
+            let tries = usize::from(now >= due).min(proven.len());
+            for node in proven.split_off(tries) {
+                let again = due.max(now + self.config.monitor_period);
+                self.suspects.again_at(&node.view.name, &node.view.uid, again);
+            }
+        }
         let nodes = self.nodes.list();
         let share = self.config.deletion_share;
         let whole = whole(&self.suspects, &nodes, &*self.cloud, present, share);
@@ -386,11 +404,22 @@ impl LifecycleController {
             }
             Written::Deletion(target, outcome) => {
                 self.metrics.deletion(outcome.as_str());
+                self.forbidden = match (outcome, self.forbidden) {
+                    // Those that were tried at the same time are one try.
+                    (Deletion::Forbidden, Some((tries, due))) if now < due => Some((tries, due)),
+                    (Deletion::Forbidden, before) => {
+                        let tries = before.map_or(1, |(tries, _)| tries.saturating_add(1));
+                        Some((tries, now + NO_RIGHT.delay(tries)))
+                    }
+                    (Deletion::Deleted, _) => None,
+                    (_, before) => before,
+                };
                 let view = &target.node.view;
                 let again = match outcome {
                     // The watch will say so; until then there is nothing to ask.
                     Deletion::Deleted | Deletion::Gone => now + decide::SLOWLY,
                     Deletion::Young(missing) => now + missing,
+                    Deletion::Forbidden => self.forbidden.map_or(soon, |(_, due)| due),
                     Deletion::Failed { .. } => now + self.config.monitor_period.max(decide::SLOWLY / 2),
                     Deletion::Changed | Deletion::Kept | Deletion::NotBegun => soon,
                 };

@@ -1,6 +1,6 @@
 //! Nodes whose servers are gone, switched off, or cannot be seen.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use ccm_sim::{
     Action, Fault,
@@ -276,22 +276,21 @@ async fn another_region_costs_no_node() {
     all_are_held(&scene, &nodes, 3).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_right_that_is_missing_is_said_and_the_node_goes_once_it_is_there() {
-    let scene = Scene::set().await;
-    let nodes = names("node", 6);
-    let ids = initialized_nodes(&scene, &nodes).await;
-    let role = |verbs: &[&str]| -> ClusterRole {
-        serde_json::from_value(json!({
-            "metadata": {"name": "ccm"},
-            "rules": [
-                {"apiGroups": [""], "resources": ["nodes"], "verbs": verbs},
-                {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
-            ],
-        }))
-        .unwrap()
-    };
+/// A role of an account that may do these things to nodes.
+fn role(verbs: &[&str]) -> ClusterRole {
+    serde_json::from_value(json!({
+        "metadata": {"name": "ccm"},
+        "rules": [
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": verbs},
+            {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
+        ],
+    }))
+    .unwrap()
+}
+
+/// The kubeconfig of an account that may not delete nodes.
+async fn without_deletion(scene: &Scene) -> PathBuf {
     let roles: Api<ClusterRole> = Api::all(scene.client.clone());
     let without = role(&["get", "list", "watch", "patch"]);
     roles.create(&PostParams::default(), &without).await.unwrap();
@@ -305,12 +304,34 @@ async fn a_right_that_is_missing_is_said_and_the_node_goes_once_it_is_there() {
         .create(&PostParams::default(), &binding)
         .await
         .unwrap();
-    let kubeconfig = scene
+    scene
         .stage
         .control_plane
         .service_account_kubeconfig("kube-system", "ccm")
         .await
+        .unwrap()
+}
+
+/// It may do so from now on.
+async fn grant_deletion(scene: &Scene) {
+    let roles: Api<ClusterRole> = Api::all(scene.client.clone());
+    let with = json!({"rules": role(&["get", "list", "watch", "patch", "delete"]).rules});
+    roles
+        .patch(
+            "ccm",
+            &kube::api::PatchParams::default(),
+            &kube::api::Patch::Merge(with),
+        )
+        .await
         .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_right_that_is_missing_is_said_and_the_node_goes_once_it_is_there() {
+    let scene = Scene::set().await;
+    let nodes = names("node", 6);
+    let ids = initialized_nodes(&scene, &nodes).await;
+    let kubeconfig = without_deletion(&scene).await;
     let _ccm = run(&scene.stage, |config| {
         config.api_server.kubeconfig = Some(kubeconfig);
     });
@@ -326,14 +347,45 @@ async fn a_right_that_is_missing_is_said_and_the_node_goes_once_it_is_there() {
             && message.contains("cannot delete"),
         "{message}"
     );
-    let with = json!({"rules": role(&["get", "list", "watch", "patch", "delete"]).rules});
-    roles
-        .patch(
-            "ccm",
-            &kube::api::PatchParams::default(),
-            &kube::api::Patch::Merge(with),
-        )
-        .await
-        .unwrap();
+    grant_deletion(&scene).await;
     gone(&scene, &nodes[0]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_right_many_nodes_cost_one_try_at_a_time_and_one_warning() {
+    let scene = Scene::set().await;
+    let nodes = names("node", 12);
+    let ids = initialized_nodes(&scene, &nodes).await;
+    let kubeconfig = without_deletion(&scene).await;
+    let _ccm = run(&scene.stage, |config| {
+        config.api_server.kubeconfig = Some(kubeconfig);
+    });
+    for id in &ids[..5] {
+        scene.cloud.delete_server(id).unwrap();
+    }
+    silence(&scene, &nodes[..5]).await;
+    let tries = || {
+        let log = scene.stage.control_plane.audit_log().unwrap();
+        let tries = log
+            .iter()
+            .filter(|entry| entry.verb == "delete" && entry.code == 403);
+        tries.map(|entry| entry.name.clone()).collect::<Vec<_>>()
+    };
+    let first = scene
+        .eventually("refused", async || {
+            Some(tries()).filter(|tries| !tries.is_empty())
+        })
+        .await;
+    scene
+        .eventually("tried again", async || {
+            (tries().len() > first.len()).then_some(())
+        })
+        .await;
+    // As many as the brake lets go at once, and then one.
+    assert!(tries().len() <= 4, "{:?}", tries());
+    let failed = ListParams::default().fields("reason=DeletingNodeFailed");
+    assert_eq!(scene.events.list(&failed).await.unwrap().items.len(), 1);
+    grant_deletion(&scene).await;
+    let fewer = async || (count(&scene).await < nodes.len()).then_some(());
+    scene.eventually("a node is deleted", fewer).await;
 }

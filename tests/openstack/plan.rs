@@ -362,3 +362,54 @@ async fn a_dry_run_says_what_it_would_do_whenever_that_changes_and_does_nothing(
     assert_eq!(said.len(), 1, "once: {said:?}");
     stage.assert_untouched().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requested_tags_are_planned_and_applied_and_a_missing_health_monitor_is_warned_of_once() {
+    let stage = Rehearsal::set().await;
+    let scene = &stage.scene;
+    let nodes = names("node", 2);
+    scene.servers(&nodes);
+    scene.register(&nodes).await;
+    let (tags, applied) = ("load-balancer-tags", "applied-load-balancer-tags");
+    let key = |name: &str| format!("loadbalancer.openstack.org/{name}");
+    let annotations = json!({key(tags): "a,b", key("enable-health-monitor"): "false"});
+    stage.create("web", &[(80, 30080)], annotations).await;
+    let local = Patch::Merge(json!({"spec": {"externalTrafficPolicy": "Local"}}));
+    let params = PatchParams::default();
+    stage.services().patch("web", &params, &local).await.unwrap();
+    let warning = "externalTrafficPolicy is Local, but members have no health monitor";
+    let planned = stage.plan(&[]).await.assert_code(2);
+    assert!(planned.text.contains(warning), "{}", planned.text);
+
+    let _ccm = scene.start(&[]).await;
+    stage.served("web").await;
+    let event = scene.event("web", "LoadBalancerHealthMonitorMissing").await;
+    assert_eq!(event.type_.as_deref(), Some("Warning"));
+    stage.annotate("web", &key(tags), json!("b,c")).await;
+    let recorded = async || {
+        let web = stage.services().get("web").await.ok()?;
+        (web.metadata.annotations?.get(&key(applied))? == "b,c").then_some(())
+    };
+    scene.eventually("the change is recorded", recorded).await;
+    let found = &scene.cloud.load_balancers()[0].loadbalancer.attributes["tags"];
+    let found: Vec<_> = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    assert!(
+        found.contains(&"b") && found.contains(&"c") && !found.contains(&"a"),
+        "{found:?}"
+    );
+    assert_eq!(
+        found.len(),
+        4,
+        "with the Service's tag and the cluster's: {found:?}"
+    );
+    let planned = stage.plan(&[]).await.assert_code(0);
+    assert!(planned.text.contains(warning), "{}", planned.text);
+    let warnings = scene.warnings().await;
+    let warnings = warnings.iter().filter_map(|event| event.message.as_deref());
+    assert_eq!(warnings.filter(|message| message.contains(warning)).count(), 1);
+}

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ccm_testbed::{
+    binary::Ccm,
     controlplane::{self, AuditEntry},
     manifests::{self, USER},
     nodes::NodeSpec,
@@ -11,7 +12,7 @@ use ccm_testbed::{
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::{
     Api,
-    api::{Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -21,80 +22,109 @@ use crate::{
 };
 
 /// A life of the program with all that it does: nodes join and get routes, one leaves, a Service comes and goes, somebody
-/// reads the metrics and is answered with this status. Every first patch of a node meets a change by somebody else, so that
-/// the node is read. Returns the program's requests.
+/// reads the metrics and is answered with this status. Returns the program's requests.
 async fn life(scene: &Scene, kubeconfig: &Path, scraped: u16) -> Vec<AuditEntry> {
-    let router = scene.router(vec!["private".to_owned()]);
-    // The proxy asks as the account, whatever the program says.
-    let upstream = controlplane::client(kubeconfig).await.unwrap();
-    let proxy = Proxy::start(upstream, scene.stage.folder()).await.unwrap();
-    let conflict = Action::Status {
-        code: 409,
-        retry_after: None,
-    };
-    proxy.add(
-        Rule::when(
-            |request| {
-                request.method == "PATCH" && request.resource == "nodes" && request.subresource.is_empty()
-            },
-            conflict,
-        )
-        .at(1),
-    );
-    let flags = [
-        "--node-monitor-period=1s",
-        "--node-deletion-grace=0s",
-        "--node-deletion-confirm=1s",
-        "--node-status-update-frequency=1s",
-        "--cluster-cidr=10.244.0.0/16",
-        "--authorization-always-allow-paths=/healthz,/readyz,/livez",
-    ];
-    let mut ccm = scene
-        .stage
-        .launch_as("openstack", proxy.kubeconfig(), &flags)
-        .unwrap();
-    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
-    let nodes = names("n", 3);
-    scene.servers(&nodes);
-    for (i, name) in nodes.iter().enumerate() {
+    let life = Life::begin(scene, kubeconfig, scraped).await;
+    scene.lose("n-3").await;
+    life.end(scene).await
+}
+
+/// The program while it lives.
+struct Life {
+    ccm: Ccm,
+    _proxy: Proxy,
+    router: String,
+}
+
+impl Life {
+    /// All but that a node leaves. Every first patch of a node meets a change by somebody else, so that the node is read.
+    async fn begin(scene: &Scene, kubeconfig: &Path, scraped: u16) -> Self {
+        let router = scene.router(vec!["private".to_owned()]);
+        // The proxy asks as the account, whatever the program says.
+        let upstream = controlplane::client(kubeconfig).await.unwrap();
+        let proxy = Proxy::start(upstream, scene.stage.folder()).await.unwrap();
+        let conflict = Action::Status {
+            code: 409,
+            retry_after: None,
+        };
+        proxy.add(
+            Rule::when(
+                |request| {
+                    request.method == "PATCH" && request.resource == "nodes" && request.subresource.is_empty()
+                },
+                conflict,
+            )
+            .at(1),
+        );
+        let flags = [
+            "--node-monitor-period=1s",
+            "--node-deletion-grace=0s",
+            "--node-deletion-confirm=1s",
+            "--node-status-update-frequency=1s",
+            "--cluster-cidr=10.244.0.0/16",
+            "--authorization-always-allow-paths=/healthz,/readyz,/livez",
+        ];
+        let mut ccm = scene
+            .stage
+            .launch_as("openstack", proxy.kubeconfig(), &flags)
+            .unwrap();
+        ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+        let nodes = names("n", 3);
+        scene.servers(&nodes);
+        for (i, name) in nodes.iter().enumerate() {
+            scene
+                .register_one(NodeSpec {
+                    pod_cidrs: vec![format!("10.244.{i}.0/24")],
+                    ..NodeSpec::new(name)
+                })
+                .await;
+        }
+        scene.all_initialized(nodes.len()).await;
+        scene.event("n-1", "Synced").await;
+        for name in &nodes {
+            scene.node(name, "network available", is_available).await;
+        }
+        let token = scraper(scene).await;
         scene
-            .register_one(NodeSpec {
-                pod_cidrs: vec![format!("10.244.{i}.0/24")],
-                ..NodeSpec::new(name)
+            .eventually("the scraper is answered", async || {
+                let (status, _) = ccm.get_as(&token, "/metrics").await.ok()?;
+                (status == scraped).then_some(())
             })
             .await;
-    }
-    scene.all_initialized(nodes.len()).await;
-    scene.event("n-1", "Synced").await;
-    for name in &nodes {
-        scene.node(name, "network available", is_available).await;
-    }
-    let token = scraper(scene).await;
-    scene
-        .eventually("the scraper is answered", async || {
-            let (status, _) = ccm.get_as(&token, "/metrics").await.ok()?;
-            (status == scraped).then_some(())
-        })
-        .await;
 
-    scene.serve("web").await;
-    scene.end("web").await;
-    scene.lose("n-3").await;
-    scene
-        .eventually("its route is gone", async || {
-            (scene.cloud.router_routes(&router).len() == 2).then_some(())
-        })
-        .await;
+        scene.serve("web").await;
+        scene.end("web").await;
+        Self {
+            ccm,
+            _proxy: proxy,
+            router,
+        }
+    }
 
-    ccm.terminate().unwrap();
-    assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
-    assert!(scene.log().contains("Gave up the lease"), "{}", scene.log());
-    // Nothing was under way any more, so that there was nothing to wait for.
-    assert!(!scene.log().contains("Cutting off"), "{}", scene.log());
+    /// The node that left loses its route, and the program ends.
+    async fn end(self, scene: &Scene) -> Vec<AuditEntry> {
+        let Self { mut ccm, router, .. } = self;
+        scene
+            .eventually("its route is gone", async || {
+                (scene.cloud.router_routes(&router).len() == 2).then_some(())
+            })
+            .await;
+
+        ccm.terminate().unwrap();
+        assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
+        assert!(scene.log().contains("Gave up the lease"), "{}", scene.log());
+        // Nothing was under way any more, so that there was nothing to wait for.
+        assert!(!scene.log().contains("Cutting off"), "{}", scene.log());
+        let requests = requests(scene);
+        assert!(!requests.is_empty());
+        requests
+    }
+}
+
+/// What the program asked of the API server so far.
+fn requests(scene: &Scene) -> Vec<AuditEntry> {
     let log = scene.stage.control_plane.audit_log().unwrap();
-    let requests: Vec<_> = log.into_iter().filter(|entry| entry.user == USER).collect();
-    assert!(!requests.is_empty());
-    requests
+    log.into_iter().filter(|entry| entry.user == USER).collect()
 }
 
 /// The token of an account that may read the metrics and nothing else.
@@ -157,20 +187,81 @@ async fn all_rights_of_the_manifest_are_needed_and_no_other_is() {
     assert_eq!(unused, [""; 0]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_role_of_the_program_before_is_enough_to_change_the_image_alone() {
-    let scene = Scene::set_for(&upstream()).await;
-    let requests = life(&scene, &scene.account, 503).await;
-    // As before, nothing is marked in the cloud as this cluster's, and nobody may read the metrics.
-    assert_eq!(
-        denied(&requests),
-        ["create tokenreviews ", "get namespaces kube-system"]
-    );
+/// What no role of the Go program grants: as before, nothing is marked in the cloud as this cluster's, and nobody may read
+/// the metrics.
+const NEVER_GRANTED: [&str; 2] = ["create tokenreviews ", "get namespaces kube-system"];
+
+/// The role that this version of the Go program's chart brings.
+fn upstream(version: &str) -> PathBuf {
+    let file = format!("tests/openstack/upstream-rbac-{version}.yaml");
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
 }
 
-/// The role that the manifests of the Go program bring.
-fn upstream() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openstack/upstream-rbac.yaml")
+/// The role of 2.36.2 with the verb that it lacks, as its successor brings it.
+fn repaired(folder: &Path) -> PathBuf {
+    let role = read(&upstream("2.36.2"));
+    let (lacks, has) = (
+        r#""watch", "patch", "update"]"#,
+        r#""watch", "patch", "update", "delete"]"#,
+    );
+    let (before, after) = role.split_once(lacks).unwrap();
+    let file = folder.join("repaired-rbac.yaml");
+    std::fs::write(&file, format!("{before}{has}{after}")).unwrap();
+    file
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_role_of_the_program_before_is_enough_to_change_the_image_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    for role in [upstream("2.36.1"), repaired(folder.path())] {
+        let scene = Scene::set_for(&role).await;
+        let requests = life(&scene, &scene.account, 503).await;
+        assert_eq!(denied(&requests), NEVER_GRANTED, "{}", role.display());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_right_to_delete_nodes_one_warning_names_it_and_all_else_works() {
+    let scene = Scene::set_for(&upstream("2.36.2")).await;
+    let life = Life::begin(&scene, &scene.account, 503).await;
+    scene.lose_server("n-3").await;
+    let event = scene.event("n-3", "DeletingNodeFailed").await;
+    let message = event.message.unwrap_or_default();
+    assert!(
+        message.contains(r#"the verb "delete" for the resource "nodes""#),
+        "{message}"
+    );
+    scene.serve("api").await;
+    scene.end("api").await;
+    // It waits longer and longer, and says nothing more.
+    let deletions = || {
+        let requests = requests(&scene).into_iter();
+        let deletions = requests.filter(|entry| entry.verb == "delete" && entry.resource == "nodes");
+        deletions.filter(|entry| entry.code == 403).count()
+    };
+    scene
+        .eventually("tried again", async || (deletions() >= 2).then_some(()))
+        .await;
+    let params = ListParams::default().fields("involvedObject.name=n-3");
+    let events = scene.events.list(&params).await.unwrap().items;
+    for reason in ["DeletingNode", "DeletingNodeFailed"] {
+        let said = events
+            .iter()
+            .filter(|event| event.reason.as_deref() == Some(reason));
+        assert_eq!(said.count(), 1, "{reason}");
+    }
+    assert_eq!(scene.log().matches("Not allowed to delete nodes").count(), 1);
+
+    // As soon as the right is there, the node goes.
+    let repaired = repaired(scene.stage.folder());
+    manifests::account(&scene.stage.control_plane, &repaired)
+        .await
+        .unwrap();
+    scene.node_gone("n-3").await;
+    assert!(deletions() <= 4, "{}", scene.log());
+    let denied = denied(&life.end(&scene).await);
+    let [tokens, marks] = NEVER_GRANTED;
+    assert_eq!(denied, [tokens, "delete nodes n-3", marks]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

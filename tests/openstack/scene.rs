@@ -92,8 +92,8 @@ impl Scene {
         router
     }
 
-    /// The node's server goes, and the node with it.
-    pub(crate) async fn lose(&self, name: &str) {
+    /// The node's server goes, and the kubelet says no more.
+    pub(crate) async fn lose_server(&self, name: &str) {
         let id = self
             .nodes
             .get(name)
@@ -105,6 +105,15 @@ impl Scene {
             .unwrap();
         self.cloud.delete_server(id.rsplit('/').next().unwrap()).unwrap();
         nodes::set_ready(&self.client, name, false).await.unwrap();
+    }
+
+    /// The node's server goes, and the node with it.
+    pub(crate) async fn lose(&self, name: &str) {
+        self.lose_server(name).await;
+        self.node_gone(name).await;
+    }
+
+    pub(crate) async fn node_gone(&self, name: &str) {
         let gone = async || self.nodes.get_opt(name).await.ok()?.is_none().then_some(());
         self.eventually(&format!("{name} is gone"), gone).await;
     }

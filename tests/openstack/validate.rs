@@ -234,6 +234,37 @@ async fn what_is_right_is_said_to_be_and_nothing_is_written() {
     assert_eq!(document["findings"], Value::Array(Vec::new()));
 }
 
+const DOUBTFUL: &str = "\
+apiVersion: v1
+kind: Service
+metadata:
+  name: doubtful
+  annotations:
+    loadbalancer.openstack.org/load-balancer-tags: a,,kube_cluster_id_others
+    loadbalancer.openstack.org/listener-tags: a=1, b
+    loadbalancer.openstack.org/pools-tags: c
+spec:
+  type: LoadBalancer
+  externalTrafficPolicy: Local
+  ports: [{port: 80}]
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tags_that_are_none_and_a_local_service_without_health_monitors_are_warned_of() {
+    let bench = Bench::set().await;
+    bench.write("doubtful.yaml", DOUBTFUL);
+    let found = bench
+        .validate(&bench.conf(""), &["--services=doubtful.yaml"], None)
+        .await;
+    found.assert_says(&[
+        "doubtful.yaml:6:5: warning: Service doubtful: loadbalancer.openstack.org/load-balancer-tags: ignored: an \
+         empty entry, \"kube_cluster_id_others\" (a tag that only the controller may write)",
+        "doubtful.yaml:8:5: warning: Service doubtful: loadbalancer.openstack.org/pools-tags: no such annotation",
+        "did you mean loadbalancer.openstack.org/pool-tags?",
+        "doubtful.yaml:11:3: warning: Service doubtful: spec.externalTrafficPolicy: externalTrafficPolicy is Local",
+    ]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn credentials_that_do_not_let_in_are_said_with_their_line() {
     let bench = Bench::set().await;

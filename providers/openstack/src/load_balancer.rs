@@ -53,5 +53,6 @@ mod send;
 pub(crate) mod source_ranges;
 pub(crate) mod steps;
 pub(crate) mod subnets;
+pub(crate) mod tags;
 pub(crate) mod wanted;
 pub(crate) mod writes;

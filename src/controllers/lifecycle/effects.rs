@@ -61,6 +61,8 @@ pub(super) enum Deletion {
     Failed {
         sent: bool,
     },
+    /// The account lacks the right to delete nodes.
+    Forbidden,
     /// The process ends, or the credentials changed: not begun.
     NotBegun,
 }
@@ -74,7 +76,7 @@ impl Deletion {
             Self::Changed => "changed",
             Self::Kept | Self::NotBegun => "kept",
             Self::Young(_) => "young",
-            Self::Failed { .. } => "failed",
+            Self::Failed { .. } | Self::Forbidden => "failed",
         }
     }
 
@@ -94,6 +96,8 @@ pub(super) struct Effects {
     shutdown: CancellationToken,
     /// Whether the last deletion failed.
     failing: AtomicBool,
+    /// Whether the account lacked the right to delete nodes when it last tried.
+    forbidden: AtomicBool,
 }
 
 /// A node as it was just read.
@@ -119,6 +123,7 @@ impl Effects {
             grace,
             shutdown,
             failing: AtomicBool::new(false),
+            forbidden: AtomicBool::new(false),
         }
     }
 
@@ -144,9 +149,16 @@ impl Effects {
         if self.shutdown.is_cancelled() || self.cloud.generation() != target.generation {
             return Deletion::NotBegun;
         }
-        let message = format!("Deleting node {name} because it does not exist in the cloud provider");
-        self.recorder
-            .publish(reference(read), EventType::Normal, "DeletingNode", &message);
+        let announce = || {
+            let message = format!("Deleting node {name} because it does not exist in the cloud provider");
+            self.recorder
+                .publish(reference(read), EventType::Normal, "DeletingNode", &message);
+        };
+        // A try that will probably be refused again is not announced each time.
+        let forbidden = self.forbidden.load(Ordering::Relaxed);
+        if !forbidden {
+            announce();
+        }
         let parameters = DeleteParams::default().preconditions(Preconditions {
             uid: Some(read.view.uid.clone()),
             resource_version: read.meta.resource_version.clone(),
@@ -154,6 +166,10 @@ impl Effects {
         match self.api.delete(name, &parameters).await {
             Ok(_) => {
                 self.failing.store(false, Ordering::Relaxed);
+                self.forbidden.store(false, Ordering::Relaxed);
+                if forbidden {
+                    announce();
+                }
                 info!(
                     controller = COMPONENT,
                     node = name,
@@ -171,8 +187,43 @@ impl Effects {
                 );
                 Deletion::Changed
             }
+            Err(error) if is_right_missing(&error) => self.forbidden(read, &error),
             Err(error) => self.failed(read, &error, true),
         }
+    }
+
+    /// Reports once that the account may not delete nodes.
+    fn forbidden(&self, node: &NodeObject, error: &kube::Error) -> Deletion {
+        let name = node.view.name.as_str();
+        let error = ccm_core::error::report(error);
+        if self.forbidden.swap(true, Ordering::Relaxed) {
+            debug!(
+                controller = COMPONENT,
+                node = name,
+                error,
+                "Still not allowed to delete nodes"
+            );
+            return Deletion::Forbidden;
+        }
+        warn!(
+            controller = COMPONENT,
+            node = name,
+            verb = "delete",
+            resource = "nodes",
+            error,
+            "Not allowed to delete nodes; nodes whose machines do not exist stay until the ClusterRole grants it"
+        );
+        let message = format!(
+            "Failed deleting node {name}: add the verb \"delete\" for the resource \"nodes\" to the ClusterRole of the \
+             cloud-controller-manager (chart 2.36.2 lacks it); until then nodes whose machines do not exist stay: {error}"
+        );
+        self.recorder.publish(
+            reference(node),
+            EventType::Warning,
+            "DeletingNodeFailed",
+            &message,
+        );
+        Deletion::Forbidden
     }
 
     fn failed(&self, node: &NodeObject, error: &kube::Error, sent: bool) -> Deletion {
@@ -283,6 +334,13 @@ impl Effects {
         );
         Tainted::Failed
     }
+}
+
+/// Whether no role grants the account to delete nodes. What an admission webhook denies is 403, too, but not for every
+/// node.
+fn is_right_missing(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status)
+        if status.code == 403 && status.message.contains("cannot delete resource \"nodes\""))
 }
 
 /// What became of the shutdown taint.

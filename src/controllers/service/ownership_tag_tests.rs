@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::{super::*, *};
 use crate::{
     events::{EventMetrics, Writer},
-    options::ServiceConfig,
+    options::{OrphanConfig, ServiceConfig},
     queue::QueueMetrics,
 };
 
@@ -137,7 +137,9 @@ async fn life(code: u16, seconds: u64) -> (Duration, Option<String>, Option<Stri
         config: ServiceConfig {
             concurrent_syncs: NonZeroUsize::MIN,
             drift_period: None,
+            orphans: OrphanConfig::default(),
         },
+        process: ObjectReference::default(),
         cluster_name: "test".to_owned(),
         recorders: (writer.recorder(COMPONENT), writer.recorder("fake")),
         queues: QueueMetrics::default(),

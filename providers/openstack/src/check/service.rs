@@ -18,6 +18,7 @@ use crate::{
         protocols::METHODS,
         secrets::SecretRef,
         subnets::SubnetFilter,
+        tags,
         wanted::Wanted,
     },
 };
@@ -76,7 +77,7 @@ fn of_tolerated(tolerated: &Tolerated) -> ServiceFinding {
     let field = note::field(tolerated.key);
     ServiceFinding {
         severity: Severity::Warning,
-        message: format!("{:?} has no meaning, {} is used", tolerated.value, tolerated.used),
+        message: tolerated.problem.clone(),
         fix: takes(&field),
         field,
     }
@@ -198,6 +199,8 @@ fn noted(
         }
         "LoadBalancerSourceRangesIgnored" => note::field(note::SOURCE_RANGES),
         "LoadBalancerAvailabilityZonesIgnored" => note::field(note::AVAILABILITY_ZONE),
+        "LoadBalancerTagsIgnored" => tags::requests(service).next().map_or(Field::Whole, note::field),
+        "LoadBalancerHealthMonitorMissing" => Field::Spec("externalTrafficPolicy"),
         "LoadBalancerSingleStack" => Field::Spec("ipFamilyPolicy"),
         "LoadBalancerFloatingIPSkipped" => Field::Spec("ipFamilies"),
         _ => Field::Whole,

@@ -133,16 +133,18 @@ ops! {
     LoadBalancerDelete = "loadbalancer_delete", LOAD_BALANCER, Write;
     /// A load balancer's machines made anew.
     LoadBalancerFailover = "loadbalancer_failover", LOAD_BALANCER, Write;
-    /// A page of listeners.
-    ListenerList = "loadbalancer_listener_list", LOAD_BALANCER, Read;
     /// One listener.
     ListenerGet = "loadbalancer_listener_get", LOAD_BALANCER, Read;
+    /// A page of listeners.
+    ListenerList = "loadbalancer_listener_list", LOAD_BALANCER, Read;
     /// A new listener.
     ListenerCreate = "loadbalancer_listener_create", LOAD_BALANCER, Write;
     /// A listener's fields.
     ListenerUpdate = "loadbalancer_listener_update", LOAD_BALANCER, Write;
     /// A listener less.
     ListenerDelete = "loadbalancer_listener_delete", LOAD_BALANCER, Write;
+    /// One pool.
+    PoolGet = "loadbalancer_pool_get", LOAD_BALANCER, Read;
     /// A page of pools.
     PoolList = "loadbalancer_pool_list", LOAD_BALANCER, Read;
     /// A new pool.

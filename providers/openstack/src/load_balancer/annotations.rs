@@ -81,6 +81,18 @@ annotations! {
     FLAVOR_ID = "loadbalancer.openstack.org/flavor-id", "text, default `flavor-id`";
     /// Octavia availability zone. Only when the load balancer is made.
     AVAILABILITY_ZONE = "loadbalancer.openstack.org/availability-zone", "text, default `availability-zone`";
+    /// Tags of the load balancer, beside our own and those that others added. The lists of Services that share it are added up.
+    LOAD_BALANCER_TAGS = "loadbalancer.openstack.org/load-balancer-tags", "tags, separated by commas";
+    /// Tags of the Service's listeners, beside our own and those that others added.
+    LISTENER_TAGS = "loadbalancer.openstack.org/listener-tags", "tags, separated by commas";
+    /// Tags of the Service's pools, beside those that others added.
+    POOL_TAGS = "loadbalancer.openstack.org/pool-tags", "tags, separated by commas";
+    /// Tags that the load balancer has because of the annotation. Written.
+    APPLIED_LOAD_BALANCER_TAGS = "loadbalancer.openstack.org/applied-load-balancer-tags", "text";
+    /// Tags that the listeners have because of the annotation. Written.
+    APPLIED_LISTENER_TAGS = "loadbalancer.openstack.org/applied-listener-tags", "text";
+    /// Tags that the pools have because of the annotation. Written.
+    APPLIED_POOL_TAGS = "loadbalancer.openstack.org/applied-pool-tags", "text";
     /// Labels of the nodes that become members.
     NODE_SELECTOR = "loadbalancer.openstack.org/node-selector", "text, default `node-selector`";
 }
@@ -99,24 +111,18 @@ pub(crate) fn reference() -> String {
     table
 }
 
-/// A value that has no meaning and was taken for another one.
+/// A value that has no meaning, or not all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tolerated {
     /// Of which annotation.
     pub(crate) key: &'static str,
-    /// What stands there.
-    pub(crate) value: String,
-    /// What it is taken for.
-    pub(crate) used: String,
+    /// What is wrong with it, and what is used.
+    pub(crate) problem: String,
 }
 
 impl fmt::Display for Tolerated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {:?} has no meaning, {} is used",
-            self.key, self.value, self.used
-        )
+        write!(f, "{}: {}", self.key, self.problem)
     }
 }
 
@@ -231,8 +237,12 @@ impl<'a> Reader<'a> {
     }
 
     fn tolerate(&mut self, key: &'static str, value: &str, used: String) {
-        let value = value.to_owned();
-        self.tolerated.push(Tolerated { key, value, used });
+        self.warn(key, format!("{value:?} has no meaning, {used} is used"));
+    }
+
+    /// Reports an annotation whose value is used only in part, or not at all.
+    pub(crate) fn warn(&mut self, key: &'static str, problem: String) {
+        self.tolerated.push(Tolerated { key, problem });
     }
 
     /// What was tolerated and what was refused.
@@ -304,7 +314,12 @@ mod tests {
         assert_eq!(refused, []);
         let noted: Vec<_> = tolerated
             .iter()
-            .map(|tolerated| (tolerated.key, tolerated.used.clone()))
+            .map(|tolerated| {
+                (
+                    tolerated.key,
+                    tolerated.problem.rsplit_once(", ").unwrap_or_default().1,
+                )
+            })
             .collect();
         let expected = [
             (KEEP_FLOATING_IP, "false"),
@@ -313,7 +328,9 @@ mod tests {
             (TIMEOUT_MEMBER_DATA, "50000"),
             (PROXY_PROTOCOL, "false"),
         ];
-        assert_eq!(noted, expected.map(|(key, used)| (key, used.to_owned())));
+        let expected = expected.map(|(key, used)| (key, format!("{used} is used")));
+        let expected: Vec<_> = expected.iter().map(|(key, used)| (*key, used.as_str())).collect();
+        assert_eq!(noted, expected);
     }
 
     #[test]

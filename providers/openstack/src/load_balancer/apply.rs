@@ -31,6 +31,7 @@ use super::{
     records::{LoadBalancer, Provisioning, State},
     send::Sender,
     steps::{Change, Step},
+    tags::Unrecorded,
     wanted,
 };
 use crate::{config::LoadBalancing, error::is_busy, error::is_stale, view::Current};
@@ -56,6 +57,8 @@ pub(crate) struct Calls<C> {
     created: Mutex<HashSet<String>>,
     /// The cluster as the last pass saw it: whose mark is ours, and which ports there are to look at.
     cluster: Mutex<ClusterView>,
+    /// Requested tags that no Service records yet.
+    unrecorded: Mutex<Unrecorded>,
 }
 
 impl<C> fmt::Debug for Calls<C> {
@@ -76,6 +79,7 @@ impl<C: Cloud> Calls<C> {
             pace: Mutex::default(),
             created: Mutex::default(),
             cluster: Mutex::default(),
+            unrecorded: Mutex::default(),
         }
     }
 
@@ -153,6 +157,8 @@ impl<C: Cloud> Calls<C> {
             };
             sight.trees.push(self.tree(reads, key, tree, members, ask).await?);
         }
+        let services = members.iter().map(|member| &*member.service);
+        sight.annotated = self.unrecorded.lock().annotated(services, &sight.trees);
         Ok(sight)
     }
 

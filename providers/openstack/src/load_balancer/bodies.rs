@@ -114,6 +114,8 @@ pub(crate) struct NewPool {
     pub(crate) name: String,
     pub(crate) protocol: &'static str,
     pub(crate) lb_algorithm: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tags: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) session_persistence: Option<NewPersistence>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -226,6 +228,8 @@ pub(crate) struct PoolChange {
     pub(crate) name: Set<String>,
     #[serde(skip_serializing_if = "Set::is_keep")]
     pub(crate) lb_algorithm: Set<String>,
+    #[serde(skip_serializing_if = "Set::is_keep")]
+    pub(crate) tags: Set<Vec<String>>,
     #[serde(skip_serializing_if = "Set::is_keep")]
     pub(crate) session_persistence: Set<NewPersistence>,
 }

@@ -23,6 +23,7 @@ use super::{
     protocols::Check,
     records::{FloatingIp, LoadBalancer},
     source_ranges::SourceRanges,
+    tags::ServiceTags,
     wanted::Pace,
 };
 use crate::{config::LoadBalancing, instances::provider_id};
@@ -97,6 +98,8 @@ pub(crate) struct Joined {
     pub(crate) fields: NewFields,
     /// Create-only annotations with their values.
     pub(crate) given: Vec<(&'static str, String)>,
+    /// Tags that it requests; empty if this Octavia has none.
+    pub(crate) tags: ServiceTags,
     pub(crate) floating: FloatingWish,
     pub(crate) ports: Vec<PortWish>,
 }

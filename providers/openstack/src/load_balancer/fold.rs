@@ -233,6 +233,7 @@ fn pool(change: &Change, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
         Change::UpdatePool(_, change) => {
             put(&mut twig.pool.name, &change.name);
             put(&mut twig.pool.lb_algorithm, &change.lb_algorithm);
+            put(&mut twig.pool.tags, &change.tags);
             match &change.session_persistence {
                 Set::Keep => {}
                 Set::Clear => twig.pool.session_persistence = None,
@@ -366,6 +367,7 @@ fn new_twig(body: &NewPool) -> Twig {
             protocol: body.protocol.to_owned(),
             lb_algorithm: body.lb_algorithm.clone(),
             session_persistence: body.session_persistence.as_ref().map(persistence),
+            tags: body.tags.clone(),
             provisioning_status: Provisioning::Active,
             ..Pool::default()
         },

@@ -15,7 +15,7 @@ use ccm_core::{
 };
 
 use super::{
-    desired::{Desired, Found, Inputs, MemberWish, PortWish},
+    desired::{Desired, Found, Inputs, Joined, MemberWish, PortWish},
     directory::{Directory, Entry},
     features::{Capabilities, Version},
     fold::Reply,
@@ -26,6 +26,7 @@ use super::{
     observe::{Branch, Observed, Sight, Tree, Twig},
     records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule, SecurityGroup},
     steps::{Change, Step},
+    tags::Unrecorded,
     writes::Made,
 };
 use crate::instances::records::Port;
@@ -73,8 +74,8 @@ fn tree_text(tree: &Tree) -> String {
                     .as_ref()
                     .map(|monitor| (&monitor.name, &monitor.kind, monitor.delay));
                 format!(
-                    "{} {} {} {members:?} {monitor:?}",
-                    twig.pool.name, twig.pool.protocol, twig.pool.lb_algorithm
+                    "{} {} {} {:?} {members:?} {monitor:?}",
+                    twig.pool.name, twig.pool.protocol, twig.pool.lb_algorithm, twig.pool.tags
                 )
             });
             format!(
@@ -94,8 +95,9 @@ fn tree_text(tree: &Tree) -> String {
 }
 
 /// Whether the listener there is what the Service with this tag wants.
-fn right(branch: &Branch, port: &PortWish, tag: &String) -> bool {
+fn right(branch: &Branch, port: &PortWish, joined: &Joined) -> bool {
     let listener = &branch.listener;
+    let (tag, tags) = (&joined.who.tag, &joined.tags);
     let members = |twig: &Twig| {
         let have: BTreeSet<_> = twig.members.iter().map(Member::identity).collect();
         let want = port.members.as_ref().map(|members| {
@@ -108,10 +110,14 @@ fn right(branch: &Branch, port: &PortWish, tag: &String) -> bool {
         let have = twig.monitor.as_ref().map(|monitor| monitor.kind.as_str());
         have == port.monitor.map(|monitor| monitor.check.kind())
     };
-    let pool = |twig: &Twig| twig.pool.protocol == port.pool_protocol && members(twig) && monitor(twig);
+    let tagged = |twig: &Twig| tags.pool.iter().all(|tag| twig.pool.tags.contains(tag));
+    let pool = |twig: &Twig| {
+        twig.pool.protocol == port.pool_protocol && members(twig) && monitor(twig) && tagged(twig)
+    };
     branch.twig.as_ref().is_some_and(pool)
         && listener.protocol == port.protocol
         && listener.tags.contains(tag)
+        && tags.listener.iter().all(|tag| listener.tags.contains(tag))
         && listener.connection_limit == Some(port.connection_limit)
         && listener.default_tls_container_ref == port.tls
         && listener.insert_headers.contains_key("X-Forwarded-For") == port.forwarded_for
@@ -121,7 +127,7 @@ impl Lawful for Model {
     type Truth = Truth;
     type Shape = Vec<String>;
 
-    fn view(&self, truth: &Truth, key: &Key, _: &[Joiner<Self>], cluster: &ClusterView) -> Observed {
+    fn view(&self, truth: &Truth, key: &Key, members: &[Joiner<Self>], cluster: &ClusterView) -> Observed {
         match key {
             Key::Balancer(_) | Key::New(_) => {
                 let trees = truth
@@ -136,12 +142,15 @@ impl Lawful for Model {
                             .cloned(),
                         ..tree.clone()
                     });
+                let trees: Vec<_> = trees.collect();
                 Observed::Balancers(Sight {
-                    trees: trees.collect(),
                     floating: truth.floating.clone(),
                     external: true,
                     cluster: cluster.name.to_string(),
                     marks: cluster.marks.clone(),
+                    annotated: Unrecorded::default()
+                        .annotated(members.iter().map(|member| &*member.service), &trees),
+                    trees,
                 })
             }
             Key::Group(name) => {
@@ -322,7 +331,7 @@ impl Lawful for Model {
             let branches = branches.filter(|branch| made(tree) || theirs(&branch.listener.tags));
             let tags = tree.balancer.tags.iter();
             let tags: Vec<_> = tags
-                .filter(|tag| made(tree) || !names::is_service_tag(tag))
+                .filter(|tag| made(tree) || (!names::is_service_tag(tag) && !tag.starts_with("t-")))
                 .collect();
             let branches: Vec<_> = branches.collect();
             let floating = truth
@@ -386,7 +395,8 @@ impl Lawful for Model {
                 }
                 for joined in &wish.joined {
                     let owner = joined.who.owns(name);
-                    if !has(&joined.who.tag) || (!owner && joined.internal) {
+                    let tagged = joined.tags.load_balancer.iter().all(has);
+                    if !tagged || !has(&joined.who.tag) || (!owner && joined.internal) {
                         found.push(format!("load balancer {name}"));
                         continue;
                     }
@@ -396,7 +406,7 @@ impl Lawful for Model {
                         found.push(format!("address of load balancer {name}"));
                     }
                     for port in &joined.ports {
-                        let is_right = |branch: &Branch| right(branch, port, &joined.who.tag);
+                        let is_right = |branch: &Branch| right(branch, port, joined);
                         let right = tree.branch(port.slot).is_some_and(is_right);
                         if !right {
                             found.push(format!("listener {} of load balancer {name}", port.slot));

@@ -22,6 +22,7 @@ use super::{
     protocols::{METHODS, Proxy},
     records::Provisioning,
     steps::Step,
+    tags::{self, ServiceTags},
     wanted::{self, Wanted},
 };
 use crate::config::LoadBalancing;
@@ -65,6 +66,12 @@ impl Model {
         };
         set(note::LOAD_BALANCER_ID, &balancer.id);
         set(note::LOAD_BALANCER_ADDRESS, address);
+        if sight.annotated.contains_key(&service.id) {
+            let tag = names::load_balancer(&sight.cluster, &service.id);
+            let record = ServiceTags::record(service, tree, &tag);
+            let record = record.map(|(key, value)| (key.to_owned(), value));
+            effects.annotations.extend(record);
+        }
         if !address.is_empty() {
             let conf = &self.settings.conf;
             let rule = HostnameRule {
@@ -317,7 +324,8 @@ impl PartModel for Model {
                 // Only what speaks of this one: it may have another one now.
                 let given = member.service.annotation(note::LOAD_BALANCER_ID);
                 if given == Some(id) && !member.service.wants_load_balancer() {
-                    for key in [note::LOAD_BALANCER_ID, note::LOAD_BALANCER_ADDRESS] {
+                    let written = [note::LOAD_BALANCER_ID, note::LOAD_BALANCER_ADDRESS].into_iter();
+                    for key in written.chain(tags::records(&member.service)) {
                         told.effects.annotations.insert(key.to_owned(), None);
                     }
                 }

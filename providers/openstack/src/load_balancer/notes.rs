@@ -3,7 +3,7 @@
 use ccm_core::load_balancer::{ClusterView, IpFamily, Note, ServiceView};
 
 use super::{
-    annotations as note, desired::Inputs, features::Feature, names, protocols::METHODS, wanted::Wanted,
+    annotations as note, desired::Inputs, features::Feature, names, protocols::METHODS, tags, wanted::Wanted,
 };
 use crate::config::LoadBalancing;
 
@@ -63,6 +63,24 @@ pub(crate) fn about(
             format!(
                 "availability zone {} is ignored: this Octavia or its provider has none",
                 wanted.zone
+            ),
+        );
+    }
+    let requests: Vec<_> = tags::requests(service).collect();
+    if !requests.is_empty() && !can.has(Feature::Tags) {
+        let text = format!(
+            "{}: ignored, this Octavia has no tags (API version 2.5)",
+            requests.join(", ")
+        );
+        say("LoadBalancerTagsIgnored", text);
+    }
+    if service.is_local() && wanted.monitor.is_none() {
+        say(
+            "LoadBalancerHealthMonitorMissing",
+            format!(
+                "externalTrafficPolicy is Local, but members have no health monitor: connections through nodes without a \
+                 ready endpoint fail; set annotation {} to true, or create-monitor=true in [LoadBalancer]",
+                note::ENABLE_HEALTH_MONITOR
             ),
         );
     }

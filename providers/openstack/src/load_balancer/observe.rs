@@ -7,6 +7,7 @@ use ccm_core::load_balancer::{Marks, Protocol};
 use super::{
     member::Member,
     records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, SecurityGroup},
+    tags::Annotated,
 };
 use crate::instances::records::Port;
 
@@ -33,6 +34,8 @@ pub(crate) struct Sight {
     pub(crate) cluster: String,
     /// By which marks it is judged whose they are.
     pub(crate) marks: Marks,
+    /// Tags that came from the members' annotations.
+    pub(crate) annotated: Annotated,
 }
 
 /// A load balancer with everything that belongs to it.

@@ -8,6 +8,8 @@ mod loose;
 mod rename;
 
 pub(crate) use self::{bodies::member, groups::sentence};
+use std::collections::BTreeSet;
+
 use ccm_core::{
     load_balancer::{Blocked, Ownership, ServiceId},
     plan::Plan,
@@ -21,6 +23,7 @@ use super::{
     observe::{Observed, Sight, Tree},
     records::Provisioning,
     steps::{Change, Step},
+    tags::{self, Annotated},
 };
 
 /// The steps, in order, and what stays different.
@@ -106,7 +109,8 @@ fn absent(wish: &Wish, sight: &Sight) -> Plan<Step> {
 /// Whether the load balancer is deleted with everything below it, so that nothing of that has to be read. What is below
 /// it can only make more of its tags ours, so a yes stays a yes.
 pub(crate) fn deletes_whole(wish: &Wish, tree: &Tree) -> bool {
-    wish.cascade && Site::new(wish, tree).goes()
+    let annotated = Annotated::default();
+    wish.cascade && Site::new(wish, tree, &annotated).goes()
 }
 
 /// Everybody who has to do with it.
@@ -127,10 +131,12 @@ struct Site<'a> {
     /// It was made by a cluster for a Service.
     made: bool,
     ownership: Ownership,
+    /// Tags that came from annotations.
+    annotated: &'a Annotated,
 }
 
 impl<'a> Site<'a> {
-    fn new(wish: &'a Wish, tree: &'a Tree) -> Self {
+    fn new(wish: &'a Wish, tree: &'a Tree, annotated: &'a Annotated) -> Self {
         let balancer = &tree.balancer;
         let made = balancer.name.starts_with(names::SERVICE_PREFIX)
             || whos(wish).any(|who| who.owns(&balancer.name));
@@ -141,6 +147,7 @@ impl<'a> Site<'a> {
             former: rename::former(wish, tree, &ownership),
             made,
             ownership,
+            annotated,
         }
     }
 
@@ -224,7 +231,7 @@ impl<'a> Site<'a> {
 
 fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Step> {
     let balancer = &tree.balancer;
-    let site = Site::new(wish, tree);
+    let site = Site::new(wish, tree, &sight.annotated);
     let field = format!("load balancer {}", balancer.name);
     if site.made && !site.ownership.allows_changes() {
         return refused(wish, &field, "another cluster's", "ours");
@@ -367,10 +374,12 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
     }
     floating::change(site, &admitted, sight, &mut plan);
     let tags = wish.can.has(Feature::Tags);
+    let (requested, withdrawn) = requested_tags(site, &admitted);
     let missing: Vec<_> = admitted
         .iter()
         .filter(|joined| tags && !site.marked(&balancer.tags, &joined.who))
         .map(|joined| joined.who.tag.clone())
+        .chain(requested)
         .collect();
     let surplus: Vec<_> = balancer
         .tags
@@ -380,6 +389,7 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
             leaving.any(|leaver| site.marked(std::slice::from_ref(tag), &leaver.who))
         })
         .cloned()
+        .chain(withdrawn)
         .collect();
     if plan.steps.is_empty() && missing.is_empty() && surplus.is_empty() && !admitted.is_empty() {
         // Last, so that whoever is killed before finds everything by the former names.
@@ -401,6 +411,29 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
         plan.steps.push(site.step(Change::Retag { add, remove }, None));
     }
     plan
+}
+
+/// The tags of the load balancer that are to be added and those to be removed because of annotations. Of several Services
+/// the lists are added up; what a Service that keeps what it has once requested stays.
+fn requested_tags(site: &Site<'_>, admitted: &[&Joined]) -> (Vec<String>, Vec<String>) {
+    let wish = site.wish;
+    if !wish.can.has(Feature::Tags) {
+        return (Vec::new(), Vec::new());
+    }
+    let annotated = |who: &Who| {
+        let tags = site.annotated.get(&who.service);
+        tags.into_iter().flat_map(|tags| &tags.load_balancer)
+    };
+    let requested = admitted.iter().flat_map(|joined| &joined.tags.load_balancer);
+    let requested = requested.collect();
+    let frozen: BTreeSet<_> = wish.kept.iter().flat_map(|kept| annotated(&kept.who)).collect();
+    let joined = admitted.iter().map(|joined| &joined.who);
+    let ours = joined
+        .chain(wish.leaving.iter().map(|leaver| &leaver.who))
+        .flat_map(annotated)
+        .filter(|tag| !frozen.contains(tag))
+        .collect();
+    tags::difference(&site.tree.balancer.tags, &requested, &ours)
 }
 
 /// What only a new load balancer can be given, and its owner asks for by annotation.

@@ -213,6 +213,8 @@ pub(crate) struct Pool {
     #[serde(deserialize_with = "nullable")]
     pub(crate) members: Box<[Ref<Id>]>,
     #[serde(deserialize_with = "nullable")]
+    pub(crate) tags: Vec<String>,
+    #[serde(deserialize_with = "nullable")]
     pub(crate) provisioning_status: Provisioning,
     #[serde(deserialize_with = "nullable")]
     pub(crate) loadbalancers: Vec<Ref>,
@@ -418,6 +420,7 @@ mod tests {
             "session_persistence",
             "healthmonitor_id",
             "members",
+            "tags",
             "listeners",
             "loadbalancers",
         ]);

@@ -16,7 +16,7 @@ use super::{
     observe::{Branch, Observed, Sight, Slot, Tree, Twig},
     plan::member,
     reads::Reads,
-    records::{Listener, LoadBalancer},
+    records::{Listener, LoadBalancer, Pool},
     steps::{Change, Step},
     writes::Writes,
 };
@@ -290,6 +290,14 @@ impl<'a> Sender<'a> {
                 let op = Op::ListenerGet;
                 let now = self.reads.uncached::<Listener>(op, &listener.id, self.priority);
                 (now.await?.map(|now| now.tags), &listener.tags)
+            }
+            Change::UpdatePool(slot, body) if !body.tags.is_keep() => {
+                let twig = tree.branch(*slot).and_then(|branch| branch.twig.as_ref());
+                let Some((pool, id)) = twig.and_then(|twig| Some((&twig.pool, id(&twig.pool.id)?))) else {
+                    return Ok(false);
+                };
+                let now = self.reads.uncached::<Pool>(Op::PoolGet, id, self.priority);
+                (now.await?.map(|now| now.tags), &pool.tags)
             }
             _ => return Ok(true),
         };

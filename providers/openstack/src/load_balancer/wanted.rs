@@ -14,6 +14,7 @@ use super::{
     protocols::Proxy,
     selector::Selector,
     source_ranges::SourceRanges,
+    tags::ServiceTags,
 };
 use crate::config::{LoadBalancing, keys::LoadBalancerClass};
 
@@ -58,6 +59,8 @@ pub(crate) struct Wanted {
     pub(crate) zone: String,
     pub(crate) selector: Selector,
     pub(crate) ranges: SourceRanges,
+    /// Tags beside those that the cluster needs for itself.
+    pub(crate) tags: ServiceTags,
     /// What was taken for something else.
     pub(crate) tolerated: Vec<Tolerated>,
 }
@@ -250,6 +253,7 @@ impl Wanted {
                 .to_owned(),
             selector: selector(service, settings),
             ranges,
+            tags: ServiceTags::requested(service, |key, problem| read.warn(key, problem)),
             tolerated: Vec::new(),
         };
         let (tolerated, refused) = read.finish();

@@ -1,6 +1,7 @@
 //! Services become load balancers of the simulated cloud.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod annotated_tags;
 mod broken;
 #[path = "../cloud/mod.rs"]
 mod cloud;

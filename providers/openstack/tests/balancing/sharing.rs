@@ -37,7 +37,7 @@ fn push(stage: &mut Stage, name: &str, ports: &[u16], balancer: &str) {
 }
 
 /// A cluster and a load balancer of a person, with a public address.
-async fn with_a_users() -> (Stage, String) {
+pub(crate) async fn with_a_users() -> (Stage, String) {
     with_a_users_under(CONFIG).await
 }
 

@@ -21,6 +21,7 @@ use crate::{
         names,
         observe::Slot,
         protocols::{self, Check},
+        tags::ServiceTags,
         wanted::{self, Wanted},
     },
 };
@@ -152,6 +153,11 @@ fn joined(
         had_one,
         fields,
         given,
+        tags: if can.has(Feature::Tags) {
+            wanted.tags.clone()
+        } else {
+            ServiceTags::default()
+        },
         floating: FloatingWish {
             network: found.floating_network.clone(),
             subnets: found.floating_subnets.clone(),

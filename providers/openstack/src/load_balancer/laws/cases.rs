@@ -39,6 +39,15 @@ const CLUSTERS: [&str; 2] = ["c", "new_c"];
 /// Containers of certificates.
 const CERTIFICATES: [&str; 2] = ["containers/one", "containers/two"];
 
+/// What Services may say of tags, beside their own.
+const REQUESTS: [(&str, &str); 5] = [
+    (note::LOAD_BALANCER_TAGS, "t-a,t-b"),
+    (note::LISTENER_TAGS, "t-a,t-b"),
+    (note::POOL_TAGS, "t-b,t-c"),
+    (note::APPLIED_LOAD_BALANCER_TAGS, "t-a,t-c"),
+    (note::APPLIED_LISTENER_TAGS, "t-c"),
+];
+
 fn id(index: usize) -> ServiceId {
     ServiceId::new("n", format!("s{index}"), format!("u{index}"))
 }
@@ -93,40 +102,48 @@ fn service(index: usize) -> impl Strategy<Value = Option<ServiceView>> {
         flags,
         manner(),
         life,
+        option::weighted(0.3, subsequence(REQUESTS.to_vec(), 1..=REQUESTS.len())),
     )
-        .prop_map(move |(ports, balancer, (internal, keep, broken), manner, life)| {
-            let mut annotations = BTreeMap::new();
-            annotations.extend(balancer.map(|id| (note::LOAD_BALANCER_ID, id)));
-            annotations.extend(manner.into_iter().map(|(key, value)| (key, value.to_owned())));
-            for (on, key) in [(internal, note::INTERNAL), (keep, note::KEEP_FLOATING_IP)] {
-                if on {
-                    annotations.insert(key, "true".to_owned());
+        .prop_map(
+            move |(ports, balancer, (internal, keep, broken), manner, life, tags)| {
+                let mut annotations = BTreeMap::new();
+                annotations.extend(balancer.map(|id| (note::LOAD_BALANCER_ID, id)));
+                annotations.extend(manner.into_iter().map(|(key, value)| (key, value.to_owned())));
+                for (on, key) in [(internal, note::INTERNAL), (keep, note::KEEP_FLOATING_IP)] {
+                    if on {
+                        annotations.insert(key, "true".to_owned());
+                    }
                 }
-            }
-            if broken {
-                annotations.insert(note::HEALTH_MONITOR_MAX_RETRIES, "99".to_owned());
-            }
-            ServiceView {
-                id: id(index),
-                annotations: annotations
-                    .iter()
-                    .map(|(key, value)| (*key, value.as_str()))
-                    .collect::<Labels>(),
-                finalizers: vec![ServiceView::FINALIZER.into()],
-                is_load_balancer: life != 2,
-                deleting: life == 1,
-                ports: ports
-                    .iter()
-                    .map(|(protocol, port)| ServicePort {
-                        protocol: *protocol,
-                        port: *port,
-                        node_port: node_port(*protocol, *port),
-                        ..ServicePort::default()
-                    })
-                    .collect(),
-                ..ServiceView::default()
-            }
-        });
+                annotations.extend(
+                    tags.into_iter()
+                        .flatten()
+                        .map(|(key, tags)| (key, tags.to_owned())),
+                );
+                if broken {
+                    annotations.insert(note::HEALTH_MONITOR_MAX_RETRIES, "99".to_owned());
+                }
+                ServiceView {
+                    id: id(index),
+                    annotations: annotations
+                        .iter()
+                        .map(|(key, value)| (*key, value.as_str()))
+                        .collect::<Labels>(),
+                    finalizers: vec![ServiceView::FINALIZER.into()],
+                    is_load_balancer: life != 2,
+                    deleting: life == 1,
+                    ports: ports
+                        .iter()
+                        .map(|(protocol, port)| ServicePort {
+                            protocol: *protocol,
+                            port: *port,
+                            node_port: node_port(*protocol, *port),
+                            ..ServicePort::default()
+                        })
+                        .collect(),
+                    ..ServiceView::default()
+                }
+            },
+        );
     prop_oneof![1 => Just(None), 5 => some.prop_map(Some)]
 }
 
@@ -268,7 +285,12 @@ fn branches() -> impl Strategy<Value = Vec<Branch>> {
 }
 
 fn tags() -> impl Strategy<Value = Vec<String>> {
-    subsequence((0..SERVICES).collect::<Vec<_>>(), 0..=2).prop_map(|all| all.into_iter().map(tag).collect())
+    let services = subsequence((0..SERVICES).collect::<Vec<_>>(), 0..=2);
+    let requested = subsequence(vec!["t-a", "t-c"], 0..=2);
+    (services, requested).prop_map(|(services, requested)| {
+        let requested = requested.into_iter().map(str::to_owned);
+        services.into_iter().map(tag).chain(requested).collect()
+    })
 }
 
 fn tree(index: usize) -> impl Strategy<Value = Tree> {

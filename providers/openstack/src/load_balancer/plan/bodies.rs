@@ -25,16 +25,20 @@ pub(super) fn new_balancer(wish: &Wish, joined: &Joined) -> NewLoadBalancer {
         default_pool: Some(NewPool {
             members: port.members.iter().flatten().map(member).collect(),
             healthmonitor: port.monitor.map(|monitor| new_monitor(monitor, port.index, name)),
-            ..new_pool(port, name)
+            ..new_pool(joined, port)
         }),
-        ..new_listener(wish, port, name)
+        ..new_listener(wish, joined, port)
     });
     NewLoadBalancer {
         name: name.clone(),
         description: fields.description.clone(),
         provider: wish.provider.clone(),
         tags: if tags {
-            std::iter::once(name.clone()).chain(mark).collect()
+            let requested = joined.tags.load_balancer.iter().cloned();
+            std::iter::once(name.clone())
+                .chain(mark)
+                .chain(requested)
+                .collect()
         } else {
             Vec::new()
         },
@@ -53,14 +57,16 @@ pub(super) fn new_balancer(wish: &Wish, joined: &Joined) -> NewLoadBalancer {
 }
 
 /// Listeners, pools and monitors are called after the Service that they are for, on another's load balancer too.
-pub(super) fn new_listener(wish: &Wish, port: &PortWish, tag: &str) -> NewListener {
+pub(super) fn new_listener(wish: &Wish, joined: &Joined, port: &PortWish) -> NewListener {
+    let tag = &joined.who.tag;
     NewListener {
         name: names::listener(port.index, tag),
         protocol: port.protocol,
         protocol_port: port.slot.port,
         connection_limit: port.connection_limit,
         tags: if wish.can.has(Feature::Tags) {
-            vec![tag.to_owned()]
+            let requested = joined.tags.listener.iter().cloned();
+            std::iter::once(tag.clone()).chain(requested).collect()
         } else {
             Vec::new()
         },
@@ -76,9 +82,9 @@ pub(super) fn new_listener(wish: &Wish, port: &PortWish, tag: &str) -> NewListen
     }
 }
 
-pub(super) fn new_pool(port: &PortWish, tag: &str) -> NewPool {
+pub(super) fn new_pool(joined: &Joined, port: &PortWish) -> NewPool {
     NewPool {
-        name: names::pool(port.index, tag),
+        name: names::pool(port.index, &joined.who.tag),
         protocol: port.pool_protocol,
         // Whoever asks for one that Octavia does not know gets what it makes by default.
         lb_algorithm: if METHODS.contains(&port.method.as_str()) {
@@ -86,6 +92,7 @@ pub(super) fn new_pool(port: &PortWish, tag: &str) -> NewPool {
         } else {
             "ROUND_ROBIN".to_owned()
         },
+        tags: joined.tags.pool.iter().cloned().collect(),
         session_persistence: port.sticky.then_some(NewPersistence::SOURCE_IP),
         ..NewPool::default()
     }

@@ -18,6 +18,7 @@ use crate::load_balancer::{
     protocols::METHODS,
     records::Listener,
     steps::{Change, Step},
+    tags::{self, ServiceTags},
 };
 
 /// Whose a listener is.
@@ -130,7 +131,7 @@ pub(super) fn port(
 }
 
 fn create(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Step>) {
-    let body = bodies::new_listener(site.wish, want, &joined.who.tag);
+    let body = bodies::new_listener(site.wish, joined, want);
     let service = Some(&joined.who.service);
     plan.steps
         .push(site.step(Change::CreateListener(want.slot, Box::new(body)), service));
@@ -139,7 +140,7 @@ fn create(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Ste
 
 fn create_pool(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Step>) {
     let service = Some(&joined.who.service);
-    let body = bodies::new_pool(want, &joined.who.tag);
+    let body = bodies::new_pool(joined, want);
     plan.steps
         .push(site.step(Change::CreatePool(want.slot, Box::new(body)), service));
     members(
@@ -189,6 +190,7 @@ fn update(site: &Site<'_>, joined: &Joined, want: &PortWish, branch: &Branch, pl
             (false, true) => Set::Clear,
             _ => Set::Keep,
         },
+        tags: retagged(site, joined, &twig.pool.tags, |tags| &tags.pool),
         ..PoolChange::default()
     };
     if change != PoolChange::default() {
@@ -200,6 +202,9 @@ fn update(site: &Site<'_>, joined: &Joined, want: &PortWish, branch: &Branch, pl
             (true, false) => why.push("sticky by address".to_owned()),
             (false, true) => why.push("no longer sticky".to_owned()),
             _ => {}
+        }
+        if !change.tags.is_keep() {
+            why.push("pool-tags".to_owned());
         }
         plan.steps.push(Step {
             why: why.join(", "),
@@ -218,8 +223,15 @@ fn listener_change(
 ) -> (ListenerChange, String) {
     let mut change = ListenerChange::default();
     let mut why = Vec::new();
+    change.tags = retagged(site, joined, &have.tags, |tags| &tags.listener);
+    if !change.tags.is_keep() {
+        why.push("listener-tags".to_owned());
+    }
     if site.wish.can.has(Feature::Tags) && !site.marked(&have.tags, &joined.who) {
-        let mut tags = have.tags.clone();
+        let mut tags = match change.tags {
+            Set::To(tags) => tags,
+            _ => have.tags.clone(),
+        };
         tags.push(joined.who.tag.clone());
         change.tags = Set::To(tags);
         why.push("its tag is missing".to_owned());
@@ -285,6 +297,26 @@ fn listener_change(
         }
     }
     (change, why.join(", "))
+}
+
+/// The tags of a listener or pool with those that its Service requests, and without those that it requests no more.
+fn retagged(
+    site: &Site<'_>,
+    joined: &Joined,
+    have: &[String],
+    kind: impl Fn(&ServiceTags) -> &BTreeSet<String>,
+) -> Set<Vec<String>> {
+    if !site.wish.can.has(Feature::Tags) {
+        return Set::Keep;
+    }
+    let requested = kind(&joined.tags).iter().collect();
+    let annotated = site.annotated.get(&joined.who.service).map(&kind);
+    let (add, remove) = tags::difference(have, &requested, &annotated.into_iter().flatten().collect());
+    if add.is_empty() && remove.is_empty() {
+        return Set::Keep;
+    }
+    let stay = have.iter().filter(|tag| !remove.contains(tag)).cloned();
+    Set::To(stay.chain(add).collect())
 }
 
 fn members(

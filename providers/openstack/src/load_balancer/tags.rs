@@ -1,0 +1,258 @@
+//! Tags that Services request by annotation, beside those that the cluster needs for itself.
+//!
+//! Octavia does not say who added a tag. The tags that an object has because of an annotation are therefore recorded in
+//! annotations of the Service, one for each kind of object. A tag that was requested or recorded, and is requested no
+//! more, is removed; all others were added by somebody else and stay. What was requested while this process runs counts
+//! as recorded, since the record is written only when the load balancer serves.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ccm_core::load_balancer::{ClusterMark, ServiceId, ServiceView};
+
+use super::{annotations as note, names, observe::Tree};
+
+/// Octavia refuses longer tags.
+const MAX_CHARS: usize = 255;
+/// So much of a refused tag is repeated in the Warning.
+const SHOWN_CHARS: usize = 60;
+
+/// The annotations that request tags: of the load balancer, of listeners, of pools.
+const REQUESTED: [&str; 3] = [note::LOAD_BALANCER_TAGS, note::LISTENER_TAGS, note::POOL_TAGS];
+/// The annotations that record which of them were applied.
+const APPLIED: [&str; 3] = [
+    note::APPLIED_LOAD_BALANCER_TAGS,
+    note::APPLIED_LISTENER_TAGS,
+    note::APPLIED_POOL_TAGS,
+];
+
+/// The tags of one Service, by kind of object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServiceTags {
+    pub(crate) load_balancer: BTreeSet<String>,
+    pub(crate) listener: BTreeSet<String>,
+    pub(crate) pool: BTreeSet<String>,
+}
+
+/// The tags that came from the annotations of each Service, now or earlier.
+pub(crate) type Annotated = BTreeMap<ServiceId, ServiceTags>;
+
+impl ServiceTags {
+    /// What the Service requests. `warn` gets the annotation and what is wrong with its value.
+    pub(crate) fn requested(service: &ServiceView, mut warn: impl FnMut(&'static str, String)) -> Self {
+        Self::read(service, REQUESTED, |key, problems| {
+            if !problems.is_empty() {
+                warn(key, format!("ignored: {}", problems.join(", ")));
+            }
+        })
+    }
+
+    fn applied(service: &ServiceView) -> Self {
+        Self::read(service, APPLIED, |_, _| ())
+    }
+
+    fn read(
+        service: &ServiceView,
+        keys: [&'static str; 3],
+        mut problems: impl FnMut(&'static str, Vec<String>),
+    ) -> Self {
+        let [load_balancer, listener, pool] = keys.map(|key| {
+            let (tags, wrong) = split(service.annotation(key).unwrap_or_default());
+            problems(key, wrong);
+            tags
+        });
+        Self {
+            load_balancer,
+            listener,
+            pool,
+        }
+    }
+
+    /// The tags of load balancers, of those of their listeners whose tags are `meant`, and of the pools of these.
+    fn present(trees: &[Tree], meant: impl Fn(&[String]) -> bool) -> Self {
+        let mut tags = Self::default();
+        for tree in trees {
+            tags.load_balancer.extend(tree.balancer.tags.iter().cloned());
+            let branches = tree.branches.iter();
+            for branch in branches.filter(|branch| meant(&branch.listener.tags)) {
+                tags.listener.extend(branch.listener.tags.iter().cloned());
+                let twig = branch.twig.iter();
+                tags.pool.extend(twig.flat_map(|twig| &twig.pool.tags).cloned());
+            }
+        }
+        tags
+    }
+
+    fn each(&self) -> [&BTreeSet<String>; 3] {
+        [&self.load_balancer, &self.listener, &self.pool]
+    }
+
+    fn each_mut(&mut self) -> [&mut BTreeSet<String>; 3] {
+        [&mut self.load_balancer, &mut self.listener, &mut self.pool]
+    }
+
+    fn extend(&mut self, other: &Self) {
+        for (tags, other) in self.each_mut().into_iter().zip(other.each()) {
+            tags.extend(other.iter().cloned());
+        }
+    }
+
+    fn retain(&mut self, others: &Self) {
+        for (tags, others) in self.each_mut().into_iter().zip(others.each()) {
+            tags.retain(|tag| others.contains(tag));
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.each().iter().all(|tags| tags.is_empty())
+    }
+
+    /// The annotations that record which of the tags that the Service requests are on the load balancer and on the
+    /// listeners with the tag `own`.
+    pub(crate) fn record(
+        service: &ServiceView,
+        tree: &Tree,
+        own: &String,
+    ) -> impl Iterator<Item = (&'static str, Option<String>)> {
+        let mut applied = Self::requested(service, |_, _| ());
+        let trees = std::slice::from_ref(tree);
+        applied.retain(&Self::present(trees, |tags| tags.contains(own)));
+        let values = applied.each().map(|tags| {
+            let tags: Vec<_> = tags.iter().map(String::as_str).collect();
+            (!tags.is_empty()).then(|| tags.join(","))
+        });
+        APPLIED.into_iter().zip(values)
+    }
+}
+
+/// The annotations of the Service that record which tags were applied.
+pub(crate) fn records(service: &ServiceView) -> impl Iterator<Item = &'static str> {
+    let given = |key: &&'static str| service.annotation(key).is_some();
+    APPLIED.into_iter().filter(given)
+}
+
+/// The annotations of the Service that request tags.
+pub(crate) fn requests(service: &ServiceView) -> impl Iterator<Item = &'static str> {
+    let given = |key: &&'static str| service.annotation(key).is_some();
+    REQUESTED.into_iter().filter(given)
+}
+
+/// Whether only the controller may write this tag: it says whose an object is, or which Services use it.
+pub(crate) fn is_reserved(tag: &str) -> bool {
+    [names::SERVICE_PREFIX, ClusterMark::PREFIX].iter().any(|prefix| {
+        let start = tag.get(..prefix.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    })
+}
+
+/// The tags in a list, and what in it is none.
+fn split(list: &str) -> (BTreeSet<String>, Vec<String>) {
+    let mut tags = BTreeSet::new();
+    let mut problems = Vec::new();
+    if list.trim().is_empty() {
+        return (tags, problems);
+    }
+    for tag in list.split(',').map(str::trim) {
+        let shown: String = tag.chars().take(SHOWN_CHARS).collect();
+        if tag.is_empty() {
+            problems.push("an empty entry".to_owned());
+        } else if tag.chars().count() > MAX_CHARS {
+            problems.push(format!("\"{shown}...\" (longer than {MAX_CHARS} characters)"));
+        } else if is_reserved(tag) {
+            problems.push(format!("{shown:?} (a tag that only the controller may write)"));
+        } else {
+            tags.insert(tag.to_owned());
+        }
+    }
+    problems.dedup();
+    (tags, problems)
+}
+
+/// The tags to add to an object and those to remove from it. `annotated`: those that came from annotations.
+pub(crate) fn difference(
+    have: &[String],
+    requested: &BTreeSet<&String>,
+    annotated: &BTreeSet<&String>,
+) -> (Vec<String>, Vec<String>) {
+    let add = requested.iter().filter(|tag| !have.contains(tag));
+    let remove = have
+        .iter()
+        .filter(|tag| annotated.contains(tag) && !requested.contains(tag) && !is_reserved(tag));
+    (add.map(|tag| (*tag).clone()).collect(), remove.cloned().collect())
+}
+
+/// What this process knows of requested tags that no annotation records yet.
+#[derive(Debug, Default)]
+pub(crate) struct Unrecorded(Annotated);
+
+impl Unrecorded {
+    /// What came from the annotations of these Services, with what is known from before.
+    pub(crate) fn annotated<'a>(
+        &mut self,
+        services: impl Iterator<Item = &'a ServiceView>,
+        trees: &[Tree],
+    ) -> Annotated {
+        let mut all = Annotated::new();
+        for service in services {
+            let (requested, applied) = (
+                ServiceTags::requested(service, |_, _| ()),
+                ServiceTags::applied(service),
+            );
+            let mut tags = self.0.remove(&service.id).unwrap_or_default();
+            tags.extend(&requested);
+            tags.extend(&applied);
+            if tags.is_empty() {
+                continue;
+            }
+            // What is neither requested nor there any more may be added by somebody else.
+            let mut known = ServiceTags::present(trees, |_| true);
+            known.extend(&requested);
+            tags.retain(&known);
+            if tags != applied && service.wants_load_balancer() {
+                self.0.insert(service.id.clone(), tags.clone());
+            }
+            all.insert(service.id.clone(), tags);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(tags: &[&str]) -> BTreeSet<String> {
+        tags.iter().map(|tag| (*tag).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_is_no_tag_or_could_be_mistaken_for_ours_is_reported_and_the_rest_counts() {
+        let long = "x".repeat(256);
+        let fits = "ü".repeat(255);
+        let list = format!(
+            " a , b=c,,a, ,{long},{fits},kube_service_c_n_s,Kube_Cluster_ID_1,kube_services_are_fine,ü"
+        );
+        let (tags, problems) = split(&list);
+        assert_eq!(tags, set(&["a", "b=c", &fits, "kube_services_are_fine", "ü"]));
+        let shown = "x".repeat(60);
+        assert_eq!(
+            problems,
+            [
+                "an empty entry".to_owned(),
+                format!("\"{shown}...\" (longer than 255 characters)"),
+                "\"kube_service_c_n_s\" (a tag that only the controller may write)".to_owned(),
+                "\"Kube_Cluster_ID_1\" (a tag that only the controller may write)".to_owned(),
+            ]
+        );
+        for empty in ["", "  "] {
+            assert_eq!(split(empty), (BTreeSet::new(), Vec::new()));
+        }
+    }
+
+    #[test]
+    fn only_tags_from_annotations_are_removed() {
+        let have = ["mine", "old", "kept", "kube_service_c_n_s"].map(str::to_owned);
+        let (requested, annotated) = (set(&["kept", "new"]), set(&["old", "kept", "kube_service_c_n_s"]));
+        let (add, remove) = difference(&have, &requested.iter().collect(), &annotated.iter().collect());
+        assert_eq!((add, remove), (vec!["new".to_owned()], vec!["old".to_owned()]));
+    }
+}
