@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
             Some("true") => true,
             Some("false") => false,
             Some(other) => {
-                self.tolerate(key, other, default.to_string());
+                self.tolerate(key, other, &default.to_string());
                 default
             }
         }
@@ -206,7 +206,7 @@ impl<'a> Reader<'a> {
             return default;
         };
         let Ok(number) = text.parse::<i64>() else {
-            self.tolerate(key, text, default.to_string());
+            self.tolerate(key, text, &default.to_string());
             return default;
         };
         if !allowed.contains(&number) {
@@ -226,7 +226,7 @@ impl<'a> Reader<'a> {
             return Proxy::Off;
         };
         Proxy::parse(text).unwrap_or_else(|| {
-            self.tolerate(PROXY_PROTOCOL, text, "false".to_owned());
+            self.tolerate(PROXY_PROTOCOL, text, "false");
             Proxy::Off
         })
     }
@@ -236,7 +236,7 @@ impl<'a> Reader<'a> {
         self.refused.push(Refused { field, what });
     }
 
-    fn tolerate(&mut self, key: &'static str, value: &str, used: String) {
+    fn tolerate(&mut self, key: &'static str, value: &str, used: &str) {
         self.warn(key, format!("{value:?} has no meaning, {used} is used"));
     }
 
