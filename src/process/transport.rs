@@ -29,6 +29,10 @@ use tower::{
     util::{MapErrLayer, option_layer},
 };
 
+/// A connection without a request for so long is not used again: it may have died together with the one whose failure led to
+/// the request, and keepalive does not probe a connection while something that was sent waits for its acknowledgement.
+const POOL_IDLE_LIMIT: Duration = Duration::from_secs(30);
+
 /// When a silent connection counts as dead.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keepalive {
@@ -136,6 +140,8 @@ where
     timed.set_reset_reader_on_write(config.reset_reader_on_write);
     let http = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(POOL_IDLE_LIMIT)
         .http2_keep_alive_interval(keepalive.ping_interval)
         .http2_keep_alive_timeout(keepalive.ping_timeout)
         .http2_keep_alive_while_idle(true)

@@ -155,6 +155,32 @@ async fn a_watch_on_a_silent_connection_is_opened_again() {
 }
 
 #[tokio::test]
+async fn an_idle_connection_that_died_as_well_is_not_used_again() {
+    let plane = control_plane().await;
+    let (tls, secure, folder) = behind_relay(plane).await;
+    let proxy = Proxy::start(plane.client().await.unwrap(), folder.path())
+        .await
+        .unwrap();
+    let plain = Relay::start(address(&proxy.url())).await.unwrap();
+    let master = ApiServerConfig {
+        master: Some(format!("http://{}", plain.address()).parse().unwrap()),
+        ..ApiServerConfig::default()
+    };
+    for (relay, config) in [(tls, secure), (plain, master)] {
+        let api: Api<Namespace> = Api::all(work(&load(&config, Keepalive::default()).await));
+        api.get("default").await.unwrap();
+        relay.silence().unwrap();
+        tokio::time::pause();
+        // The watch on another connection has just been given up.
+        tokio::time::advance(POOL_IDLE_LIMIT).await;
+        tokio::time::resume();
+        let again = timeout(Duration::from_secs(15), api.get("default"));
+        again.await.expect("sent on the dead connection").unwrap();
+        assert_eq!(relay.connections(), 2);
+    }
+}
+
+#[tokio::test]
 async fn the_default_times_keep_the_promise() {
     let Keepalive {
         ping_interval,
@@ -167,6 +193,7 @@ async fn the_default_times_keep_the_promise() {
     assert!(ping_interval + ping_timeout < LIMIT);
     // The kernel looks at the user timeout when the next probe is due.
     let probed = probe_after + probe_interval * probes;
+    assert!(POOL_IDLE_LIMIT < probed && POOL_IDLE_LIMIT < ping_interval + ping_timeout);
     assert!(probed < LIMIT && user_timeout + probe_interval < LIMIT);
 
     // The same for a real watch, as far as time can be virtual.
