@@ -123,7 +123,7 @@ async fn reconnects(admin: &Client, relay: &Relay, config: &ApiServerConfig, pre
     join(admin, &before).await;
     sees(&mut changes, &before).await;
     let began = RealInstant::now();
-    relay.silence().unwrap();
+    relay.silence().await.unwrap();
     let connections = relay.connections();
     join(admin, &after).await;
     sees(&mut changes, &after).await;
@@ -169,7 +169,7 @@ async fn an_idle_connection_that_died_as_well_is_not_used_again() {
     for (relay, config) in [(tls, secure), (plain, master)] {
         let api: Api<Namespace> = Api::all(work(&load(&config, Keepalive::default()).await));
         api.get("default").await.unwrap();
-        relay.silence().unwrap();
+        relay.silence().await.unwrap();
         tokio::time::pause();
         // The watch on another connection has just been given up.
         tokio::time::advance(POOL_IDLE_LIMIT).await;
@@ -207,7 +207,7 @@ async fn the_default_times_keep_the_promise() {
     let mut watch = std::pin::pin!(api.watch(&params, &version).await.unwrap());
     join(&plane.client().await.unwrap(), "times").await;
     watch.next().await.unwrap().unwrap();
-    relay.silence().unwrap();
+    relay.silence().await.unwrap();
     tokio::time::pause();
     let began = Instant::now();
     let end = loop {
@@ -234,7 +234,7 @@ async fn the_election_does_not_wait_for_keepalive() {
     election.get("default").await.unwrap();
     other.get("default").await.unwrap();
     assert_eq!(relay.connections(), 2, "a connection of its own");
-    relay.silence().unwrap();
+    relay.silence().await.unwrap();
     election.get("default").await.unwrap_err();
     election.get("default").await.unwrap();
     assert_eq!(relay.connections(), 3);

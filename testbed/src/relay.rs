@@ -1,7 +1,9 @@
 //! A TCP relay that swallows packets on request, as a firewall that forgot its connections does.
 
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use parking_lot::Mutex;
@@ -71,12 +73,30 @@ impl Relay {
     ///
     /// # Errors
     /// When the kernel takes no packet filter.
-    pub fn silence(&self) -> Result<()> {
+    pub async fn silence(&self) -> Result<()> {
         for connection in self.connections.lock().iter() {
-            connection.socket.attach_filter(&[DROP_ALL])?;
             connection.task.abort();
         }
+        // The kernel would send again what the client has not acknowledged yet.
+        while self.has_unacknowledged()? {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for connection in self.connections.lock().iter() {
+            connection.socket.attach_filter(&[DROP_ALL])?;
+        }
         Ok(())
+    }
+
+    /// Whether a client has still to acknowledge something, by the kernel's table of connections.
+    fn has_unacknowledged(&self) -> Result<bool> {
+        let local = format!(":{:04X}", self.address.port());
+        let table = fs::read_to_string("/proc/net/tcp")?;
+        Ok(table.lines().any(|line| {
+            let mut columns = line.split_whitespace().skip(1);
+            let (address, queues) = (columns.next(), columns.nth(2));
+            let empty = queues.is_none_or(|queues| queues.starts_with("00000000:"));
+            address.is_some_and(|address| address.ends_with(&local)) && !empty
+        }))
     }
 }
 
