@@ -106,6 +106,7 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
 
 /// Flags of this program alone.
 const OWN: &[&str] = &[
+    "delete-orphaned-load-balancers",
     "dry-run",
     "help-cloud-config",
     "help-metrics",

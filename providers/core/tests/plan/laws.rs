@@ -1,16 +1,19 @@
 //! The toy keeps the laws, and a toy with one flaw breaks the law that the flaw is about.
 
-use std::pin::Pin;
+use std::{collections::BTreeMap, pin::Pin};
 
-use ccm_core::testkit::laws::{Broken, Case, converges, foretold, laws, polite, quiet, restartable};
+use ccm_core::{
+    plan::Fact,
+    testkit::laws::{Broken, Case, Weather, check, converges, foretold, laws, polite, quiet, restartable},
+};
 use proptest::{
     strategy::{Strategy, ValueTree},
     test_runner::TestRunner,
 };
 
 use crate::{
-    toy::{Flaw, Toy},
-    toy_cases::{Truth, some_case},
+    toy::{Flaw, Shelf, Toy, shelf_name},
+    toy_cases::{Truth, id, nodes, service, some_case, world},
 };
 
 #[test]
@@ -30,6 +33,35 @@ fn breaks(flaw: Flaw, law: for<'a> fn(&'a Toy, &'a Case<Truth>) -> Verdict<'a>) 
     let mut broken = cases.filter(|case| runtime.block_on(law(&flawed, case)).is_err());
     let case = broken.next().expect("the flaw goes unseen");
     runtime.block_on(law(&Toy::default(), &case)).unwrap();
+}
+
+/// A Service left a load balancer whose other Service does not exist: it is an orphan then, for the process that saw it leave,
+/// too.
+#[test]
+fn a_service_that_left_a_part_is_no_member_of_the_orphan() {
+    let mut gone = service(1, &[82], &[]);
+    gone.is_load_balancer = false;
+    gone.finalizers.clear();
+    let shelf = |index: usize, marks: &[&str]| Shelf {
+        id: Fact::Known(10 + index as u64),
+        name: shelf_name(&id(index)),
+        marks: marks.iter().map(|mark| (*mark).to_owned()).collect(),
+        wood: "pine".to_owned(),
+        address: Fact::Known(format!("192.0.2.{index}")),
+        boxes: BTreeMap::new(),
+    };
+    let case = Case {
+        truth: Truth {
+            shelves: vec![
+                shelf(0, &["kube_cluster_id_others", "svc:n/s1"]),
+                shelf(1, &["kube_cluster_id_me", "svc:n/s0", "svc:n/s1"]),
+            ],
+            ..Truth::default()
+        },
+        worlds: vec![world(vec![gone], nodes([]))],
+        weather: Weather::default(),
+    };
+    check(&Toy::default(), &case).unwrap();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::{LawEngine, Lawful, MemoryCloud};
 use crate::{
     Freshness, Priority,
     load_balancer::{
-        Ask, Effects, LoadBalancers, MemberReport, MemberState, PartState, Request, ServiceId, World,
+        Ask, Effects, LoadBalancers, MemberReport, MemberState, PartKey, PartState, Request, ServiceId, World,
     },
     plan::{Engine, PlanMetrics},
 };
@@ -39,7 +39,8 @@ pub(super) fn request(world: &Arc<World>) -> Request {
     )
 }
 
-/// Runs parts until nothing more happens, orphans that may be deleted included.
+/// Runs parts until nothing more happens, orphans that may be deleted included. Parts keep their order from round to round, as
+/// they do in a plan: the order decides how many writes of tags are needed.
 pub(super) async fn settle<L: Lawful>(engine: &LawEngine<L>, world: &Arc<World>) -> Result<Rest, String> {
     let request = request(world);
     let mut last = String::new();
@@ -48,15 +49,33 @@ pub(super) async fn settle<L: Lawful>(engine: &LawEngine<L>, world: &Arc<World>)
         ..request.clone()
     };
     let mut deleted_orphans = Vec::new();
+    let mut order: Vec<PartKey> = Vec::new();
     for _ in 0..ROUNDS {
         let mut rest = Rest::default();
         let mut moved = false;
         let survey = engine.survey(&request).await.map_err(|error| error.report())?;
         let orphans: Vec<_> = survey.orphans.iter().filter(|orphan| orphan.deletable).collect();
         let orphans = orphans.iter().map(|orphan| (&orphan.part, &sweep));
-        let parts = survey.parts.iter().map(|part| (part, &request));
+        let mut parts: Vec<_> = survey.parts.iter().collect();
+        parts.sort_by_key(|part| {
+            order
+                .iter()
+                .position(|known| known == *part)
+                .unwrap_or(usize::MAX)
+        });
+        for part in &parts {
+            if !order.contains(part) {
+                order.push((*part).clone());
+            }
+        }
+        let parts = parts.into_iter().map(|part| (part, &request));
         for (part, request) in parts.chain(orphans) {
             let report = engine.run(part, request).await;
+            if let Some(renamed) = &report.renamed {
+                for known in order.iter_mut().filter(|known| *known == part) {
+                    known.clone_from(renamed);
+                }
+            }
             moved |= !report.steps.is_empty() || !report.next.is_empty() || report.renamed.is_some();
             match &report.state {
                 PartState::Done => {}
