@@ -5,7 +5,7 @@
 //! it never holds up the work it tells about. What a controller has to say once it says once: it decides when the
 //! content changed, this module only writes.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use futures_util::StreamExt;
 use k8s_openapi::{
@@ -14,9 +14,10 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::{Api, Client, api::PostParams};
+use parking_lot::Mutex;
 use prometheus_client::{encoding::EncodeLabelSet, metrics::counter::Counter, metrics::family::Family};
 use tokio::sync::mpsc;
-use tracing::debug;
+use tracing::{debug, warn};
 
 /// How many events may wait to be written. A burst of thousands of nodes fits; what does not is dropped.
 const CAPACITY: usize = 20_000;
@@ -112,6 +113,8 @@ impl Writer {
             written,
         } = self;
         drop(sender);
+        // Namespaces whose events are refused, so that each is logged once: one that was finalized by force refuses all.
+        let refusing: Mutex<HashSet<String>> = Mutex::default();
         let events = futures_util::stream::unfold(receiver, async |mut receiver| {
             let event = receiver.recv().await?;
             Some((event, receiver))
@@ -129,12 +132,18 @@ impl Writer {
                     };
                 let result = if error.is_some() { "failed" } else { "written" };
                 written.get_or_create(&ResultLabel { result }).inc();
-                if let Some(error) = error {
-                    debug!(
+                let object = event.involved_object.name;
+                match error {
+                    None => {
+                        refusing.lock().remove(&namespace);
+                    }
+                    Some(error) if refusing.lock().insert(namespace.clone()) => warn!(
                         error,
-                        object = event.involved_object.name,
-                        "Could not write event"
-                    );
+                        namespace,
+                        object,
+                        "Could not write event; further ones of this namespace are not logged"
+                    ),
+                    Some(error) => debug!(error, namespace, object, "Could not write event"),
                 }
             })
             .await;

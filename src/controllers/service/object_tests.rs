@@ -154,6 +154,44 @@ fn a_condition_keeps_its_time_while_its_status_stays() {
 }
 
 #[test]
+fn what_another_component_serves_loses_our_finalizer_when_it_goes_and_nothing_else() {
+    let ingress = |view: &mut ServiceView| {
+        view.ingress = vec![Ingress {
+            ip: Some("192.0.2.1".into()),
+            ..Ingress::default()
+        }];
+    };
+    let served = view(|view| {
+        ingress(view);
+        view.finalizers = vec![ServiceView::FINALIZER.into()];
+    });
+    let leaving = ServiceView {
+        deleting: true,
+        ..served.clone()
+    };
+    let without_ours = ServiceView {
+        finalizers: Vec::new(),
+        ..leaving.clone()
+    };
+    for claim in [Claim::Elsewhere, Claim::NotOurs] {
+        assert!(ObjectChange::due(&served, claim, None).is_empty());
+        assert!(ObjectChange::due(&without_ours, claim, None).is_empty());
+    }
+    assert!(ObjectChange::due(&leaving, Claim::NotOurs, None).is_empty());
+    let change = ObjectChange::due(&leaving, Claim::Elsewhere, None);
+    assert_eq!(
+        change.patch(&leaving, at()),
+        json!({
+            "metadata": {
+                "uid": *leaving.id.uid,
+                "$deleteFromPrimitiveList/finalizers": [ServiceView::FINALIZER],
+            },
+            "status": {"loadBalancer": {"ingress": null}},
+        })
+    );
+}
+
+#[test]
 fn our_own_annotations_are_known_when_they_come_back() {
     let annotated = |pairs: &[(&str, &str)]| {
         view(|view| view.annotations = pairs.iter().map(|(key, value)| (*key, *value)).collect())

@@ -14,6 +14,7 @@ mod hands;
 mod life;
 mod naming;
 mod nodes;
+mod orphans;
 mod outside;
 mod places;
 mod refusals;

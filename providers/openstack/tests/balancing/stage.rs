@@ -183,7 +183,7 @@ impl Stage {
     }
 
     /// Runs a part until it does not wait for the cloud any more.
-    async fn run(&self, part: &PartKey, request: &Request) -> PartReport {
+    pub(crate) async fn run(&self, part: &PartKey, request: &Request) -> PartReport {
         let balancers = self.cloud.load_balancers().unwrap();
         let mut part = part.clone();
         loop {
