@@ -25,7 +25,7 @@ use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time
 
 use anyhow::{Context, anyhow};
 use ccm_core::{
-    BuildContext,
+    BuildContext, Environment,
     client::{ClientMetrics, Fence},
     plan::PlanMetrics,
 };
@@ -209,6 +209,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let leases = Leases::new(&config);
     let context = BuildContext {
         cloud_config: config.cloud_config.clone(),
+        environment: Environment::of_process(),
         cluster_name: config.cluster_name.clone(),
         user_agent: config.user_agent.clone(),
         metrics: metrics.with(ClientMetrics::register),
@@ -327,6 +328,7 @@ fn prepare_to_look(config: &Config, fence: &Fence) -> BuildContext {
     let mut registry = Registry::default();
     BuildContext {
         cloud_config: config.cloud_config.clone(),
+        environment: Environment::of_process(),
         cluster_name: config.cluster_name.clone(),
         user_agent: config.user_agent.clone(),
         metrics: ClientMetrics::register(&mut registry),

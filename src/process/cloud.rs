@@ -111,6 +111,7 @@ mod tests {
         };
         let context = BuildContext {
             cloud_config: None,
+            environment: Default::default(),
             cluster_name: "kubernetes".into(),
             user_agent: "test".into(),
             metrics: ClientMetrics::default(),

@@ -302,6 +302,7 @@ fn context() -> BuildContext {
     let mut registry = prometheus_client::registry::Registry::default();
     BuildContext {
         cloud_config: None,
+        environment: Default::default(),
         cluster_name: "c".to_owned(),
         user_agent: "a".to_owned(),
         metrics: ClientMetrics::default(),

@@ -19,6 +19,7 @@ pub mod check;
 pub mod client;
 pub mod cloud;
 pub mod config;
+mod environment;
 pub mod error;
 pub mod instances;
 mod labels;
@@ -31,6 +32,7 @@ pub mod testkit;
 
 pub use async_trait::async_trait;
 pub use cloud::{Cloud, Freshness, Priority, Reload};
+pub use environment::Environment;
 pub use error::{Error, ErrorKind, Outcome, Result, Retry};
 pub use instances::{
     AddressType, Instance, InstanceQuery, InstanceState, Instances, Need, NodeAddress, NodeView, Power,

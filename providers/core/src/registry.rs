@@ -6,7 +6,7 @@
 use std::{path::PathBuf, pin::Pin, sync::Arc};
 
 use crate::{
-    Cloud, Result,
+    Cloud, Environment, Result,
     check::{Checker, Finding},
     client::{ClientMetrics, Fences},
     plan::PlanMetrics,
@@ -45,6 +45,8 @@ inventory::collect!(Provider);
 pub struct BuildContext {
     /// `--cloud-config`, if it was given.
     pub cloud_config: Option<PathBuf>,
+    /// The environment of the process.
+    pub environment: Environment,
     /// `--cluster-name`; part of the names of what is created.
     pub cluster_name: String,
     /// The `User-Agent` header for every cloud call.

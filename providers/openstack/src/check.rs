@@ -28,7 +28,7 @@ use ccm_core::{
 use self::look::{Keys, Look, patiently};
 use crate::{
     client::{Api, Gates},
-    config::{self, Environment, Files, Loaded, Unusable},
+    config::{self, Files, Loaded, Unusable},
     load_balancer::features::{Capabilities, Version},
     view::Generation,
 };
@@ -40,7 +40,7 @@ use crate::{
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
     let loaded = config::read(
         context.cloud_config.as_deref(),
-        &Environment::of_process(),
+        &context.environment,
         &mut Files::default(),
     );
     match loaded {

@@ -67,6 +67,7 @@ pub(crate) struct Gates {
     /// A call that needs a token repeats its attempt, and with it the request for the token.
     logins: Gate,
     requests: RequestMetrics,
+    proxies: http::Proxies,
 }
 
 impl Gates {
@@ -92,6 +93,7 @@ impl Gates {
         context.metrics.publish(crate::NAME, Arc::new(requests.clone()));
         Self {
             requests,
+            proxies: http::Proxies::of(&context.environment),
             calls: Gate::new(config, &context.metrics),
             logins: Gate::new(once, &context.metrics),
         }
@@ -165,7 +167,7 @@ impl Api {
             region,
             interface,
         } = connection;
-        let http = http::client(&tls, &http::Proxies::of_process(), user_agent)?;
+        let http = http::client(&tls, &gates.proxies, user_agent)?;
         let keystone = Arc::new(Keystone::new(
             credentials,
             http.clone(),

@@ -6,7 +6,6 @@
 mod changes;
 mod clouds_yaml;
 mod credentials;
-mod environment;
 mod files;
 pub(crate) mod keys;
 mod load_balancing;
@@ -17,15 +16,13 @@ mod tests;
 use std::{path::Path, time::Duration};
 
 use ccm_core::{
-    Error, ErrorKind, Result,
+    Environment, Error, ErrorKind, Result,
     config::{self, ConfigErrors, Locations, Problem, Problems},
 };
 use secrecy::{ExposeSecret, SecretString};
 
 use self::credentials::Given;
-pub(crate) use self::{
-    environment::Environment, files::Files, keys::CloudConf, load_balancing::LoadBalancing, quota::Quotas,
-};
+pub(crate) use self::{files::Files, keys::CloudConf, load_balancing::LoadBalancing, quota::Quotas};
 use crate::{
     client::{Connection, Tls, catalogue::Interface, http},
     instances::{Networking, parse_sort_order},
@@ -188,7 +185,7 @@ fn settle(
             .filter(|timeout| !timeout.is_zero())
             .unwrap_or(Duration::from_secs(3600)),
         // The exact text, as for the Go cloud controller.
-        regional: env.var("OS_CCM_REGIONAL").as_deref() == Some("true"),
+        regional: env.var("OS_CCM_REGIONAL") == Some("true"),
         networking: Networking {
             ipv6_disabled: conf.networking.ipv6_support_disabled,
             public: conf.networking.public_network_name.clone(),

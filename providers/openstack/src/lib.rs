@@ -20,7 +20,7 @@ use ccm_core::{
 
 use crate::{
     client::{Api, Gates},
-    config::{CloudConf, Environment, Files},
+    config::{CloudConf, Files},
     instances::provider_id,
     load_balancer::{
         apply::Calls,
@@ -129,10 +129,9 @@ impl Cloud for OpenStack {
 }
 
 fn validate(context: &BuildContext) -> Result<()> {
-    let environment = Environment::of_process();
     let loaded = config::load(
         context.cloud_config.as_deref(),
-        &environment,
+        &context.environment,
         &mut Files::default(),
     )?;
     reload::warn_of(&loaded.warnings, &[]);
@@ -141,8 +140,8 @@ fn validate(context: &BuildContext) -> Result<()> {
 
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     // Again, since a mounted Secret may have changed. What is suspicious was said before.
-    let (environment, mut files) = (Environment::of_process(), Files::default());
-    let loaded = config::load(context.cloud_config.as_deref(), &environment, &mut files)?;
+    let mut files = Files::default();
+    let loaded = config::load(context.cloud_config.as_deref(), &context.environment, &mut files)?;
     let settings = &loaded.settings;
     let gates = Gates::new(settings.request_timeout, &settings.quotas, &context);
     let generation = Generation::default();
@@ -167,7 +166,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
         eyes,
         engine,
         routes,
-        reloader: Reloader::new(context, environment, gates, loaded, files),
+        reloader: Reloader::new(context, gates, loaded, files),
     }))
 }
 

@@ -8,7 +8,7 @@ use tracing::warn;
 
 use crate::{
     client::{Api, Connection, Gates},
-    config::{self, Environment, Files, Loaded},
+    config::{self, Files, Loaded},
     view::Current,
 };
 
@@ -19,8 +19,6 @@ const REGION: &str = "[Global] region";
 #[derive(Debug)]
 pub(crate) struct Reloader {
     context: BuildContext,
-    /// As it was at the start: a process's environment does not change.
-    environment: Environment,
     gates: Gates,
     /// Held by whoever reloads.
     configs: tokio::sync::Mutex<Configs>,
@@ -39,16 +37,9 @@ struct Configs {
 
 impl Reloader {
     /// Of a provider that began with this config.
-    pub(crate) fn new(
-        context: BuildContext,
-        environment: Environment,
-        gates: Gates,
-        start: Loaded,
-        files: Files,
-    ) -> Self {
+    pub(crate) fn new(context: BuildContext, gates: Gates, start: Loaded, files: Files) -> Self {
         Self {
             context,
-            environment,
             gates,
             files: Mutex::new(files.clone()),
             configs: tokio::sync::Mutex::new(Configs {
@@ -81,7 +72,8 @@ impl Reloader {
     }
 
     async fn take_over(&self, current: &Current, configs: &mut Configs, files: &mut Files) -> Result<Reload> {
-        let new = config::load(self.context.cloud_config.as_deref(), &self.environment, files)?;
+        let path = self.context.cloud_config.as_deref();
+        let new = config::load(path, &self.context.environment, files)?;
         let changes = configs.last.changes(&new);
         let restart_needed = configs.start.changes(&new).restart;
         if changes.reconnect {

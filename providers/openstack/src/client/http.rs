@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccm_core::{Error, ErrorKind, Result};
+use ccm_core::{Environment, Error, ErrorKind, Result};
 use reqwest::{Certificate, Client, Identity, NoProxy, Proxy, redirect};
 
 /// How long to wait for a connection. The rest of `request-timeout` is for the answer.
@@ -37,15 +37,23 @@ pub(crate) struct Proxies {
     except: String,
 }
 
+/// Without the values: they may hold passwords.
+impl std::fmt::Debug for Proxies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Proxies")
+            .field("http", &self.http.is_some())
+            .field("https", &self.https.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Proxies {
     /// `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, in capitals or not.
-    pub(crate) fn of_process() -> Self {
+    pub(crate) fn of(environment: &Environment) -> Self {
         let var = |name: &str| {
-            let names = [name.to_owned(), name.to_lowercase()];
-            names
-                .into_iter()
-                .filter_map(|name| std::env::var(name).ok())
-                .find(|value| !value.is_empty())
+            let value = environment.var(name);
+            let value = value.or_else(|| environment.var(&name.to_lowercase()));
+            value.map(str::to_owned)
         };
         Self {
             http: var("HTTP_PROXY"),

@@ -6,10 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use ccm_core::Environment;
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use super::{Environment, Files};
+use super::Files;
 
 /// An entry: what we take of it.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -113,6 +114,7 @@ impl Entry {
 ///
 /// If the file or the entry can not be found or read. What stands in the file is not repeated: it holds secrets.
 pub(super) fn entry(file: &str, cloud: &str, env: &Environment, files: &mut Files) -> Result<Entry, Wrong> {
+    let directories = directories(env);
     let named = Some(file)
         .filter(|file| !file.is_empty())
         .map(|file| ("clouds-file", PathBuf::from(file)));
@@ -122,9 +124,8 @@ pub(super) fn entry(file: &str, cloud: &str, env: &Environment, files: &mut File
             Some(clouds) => (path, clouds),
             None => return Err((key, format!("there is no file {}", path.display()))),
         },
-        None => search("clouds", &env.directories, files)?.ok_or_else(|| {
-            let places: Vec<_> = env
-                .directories
+        None => search("clouds", &directories, files)?.ok_or_else(|| {
+            let places: Vec<_> = directories
                 .iter()
                 .map(|place| place.display().to_string())
                 .collect();
@@ -137,7 +138,7 @@ pub(super) fn entry(file: &str, cloud: &str, env: &Environment, files: &mut File
     let (key, name) = match (cloud, env.var("OS_CLOUD")) {
         ("", None) if clouds.clouds.len() == 1 => ("use-clouds", clouds.clouds.keys().next().cloned()),
         ("", None) => ("cloud", None),
-        ("", Some(name)) => ("use-clouds", Some(name)),
+        ("", Some(name)) => ("use-clouds", Some(name.to_owned())),
         (name, _) => ("cloud", Some(name.to_owned())),
     };
     let found = name.as_ref().and_then(|name| clouds.clouds.remove(name));
@@ -156,7 +157,7 @@ pub(super) fn entry(file: &str, cloud: &str, env: &Environment, files: &mut File
 
     // Beside the file itself first.
     let mut places: Vec<PathBuf> = path.parent().map(Path::to_path_buf).into_iter().collect();
-    places.extend(env.directories.iter().cloned());
+    places.extend(directories);
     if let Some((_, mut secure)) = search("secure", &places, files)?
         && let Some(secrets) = secure.clouds.remove(&name)
     {
@@ -169,6 +170,18 @@ pub(super) fn entry(file: &str, cloud: &str, env: &Environment, files: &mut File
         entry = entry.or(vendor);
     }
     Ok(entry)
+}
+
+/// Where the files are looked for, in this order.
+fn directories(env: &Environment) -> Vec<PathBuf> {
+    let home = env
+        .var("HOME")
+        .map(|home| Path::new(home).join(".config/openstack"));
+    let own = env.working_directory().map(Path::to_path_buf);
+    own.into_iter()
+        .chain(home)
+        .chain([PathBuf::from("/etc/openstack")])
+        .collect()
 }
 
 /// The first file of this name.

@@ -2,12 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use ccm_core::config::Problems;
+use ccm_core::{Environment, config::Problems};
 
-use super::{
-    Environment,
-    keys::{CloudConf, LoadBalancer, LoadBalancerClass},
-};
+use super::keys::{CloudConf, LoadBalancer, LoadBalancerClass};
 use crate::load_balancer::protocols::METHODS;
 
 /// Octavia providers that are known to work with this.

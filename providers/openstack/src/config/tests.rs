@@ -27,7 +27,7 @@ impl Files {
     }
 
     pub(super) fn environment(&self) -> Environment {
-        Environment::default().looking_in(self.0.path())
+        Environment::default().in_directory(self.0.path())
     }
 }
 

@@ -462,9 +462,12 @@ fn model() -> Model {
     let text = "[Global]\nauth-url = http://127.0.0.1:1\nusername = u\npassword = p\ntenant-id = t\n\
                 domain-id = d\n[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
     std::fs::write(&file, text).unwrap();
-    let environment = crate::config::Environment::default();
-    let loaded =
-        crate::config::load(Some(&file), &environment, &mut crate::config::Files::default()).unwrap();
+    let loaded = crate::config::load(
+        Some(&file),
+        &ccm_core::Environment::default(),
+        &mut crate::config::Files::default(),
+    )
+    .unwrap();
     Model {
         settings: Arc::new(loaded.settings.load_balancing),
     }

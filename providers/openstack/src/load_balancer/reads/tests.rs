@@ -20,7 +20,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     client::Gates,
-    config::{self, Environment, Files},
+    config::{self, Files},
     error::{is_busy, is_stale},
     load_balancer::{
         bodies::{
@@ -152,6 +152,7 @@ async fn connect(conf: &str) -> (Api, ClientMetrics) {
     let metrics = ClientMetrics::default();
     let context = BuildContext {
         cloud_config: Some(path),
+        environment: Default::default(),
         cluster_name: "kubernetes".into(),
         user_agent: "test".into(),
         metrics: metrics.clone(),
@@ -159,7 +160,7 @@ async fn connect(conf: &str) -> (Api, ClientMetrics) {
         fences: Default::default(),
     };
     let path = context.cloud_config.as_deref();
-    let loaded = config::load(path, &Environment::default(), &mut Files::default()).unwrap();
+    let loaded = config::load(path, &context.environment, &mut Files::default()).unwrap();
     let settings = loaded.settings;
     let gates = Gates::new(settings.request_timeout, &settings.quotas, &context);
     let api = Api::connect(settings.connection, &gates, "test", &Generation::default())

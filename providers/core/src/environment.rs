@@ -1,0 +1,87 @@
+//! The environment of the process, as a value.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// The variables and the working directory of the process, read once at the start. Providers read nothing of it themselves, so
+/// that tests can pass their own.
+#[derive(Clone, Default)]
+pub struct Environment {
+    variables: Arc<BTreeMap<String, String>>,
+    working_directory: Option<PathBuf>,
+}
+
+impl Environment {
+    /// That of this process. Variables that are not UTF-8 are left out.
+    #[must_use]
+    pub fn of_process() -> Self {
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        Self {
+            variables: Arc::new(std::env::vars_os().filter_map(text).collect()),
+            working_directory: std::env::current_dir().ok(),
+        }
+    }
+
+    /// The value of a variable. An empty one counts as unset.
+    #[must_use]
+    pub fn var(&self, name: &str) -> Option<&str> {
+        let value = self.variables.get(name).map(String::as_str);
+        value.filter(|value| !value.is_empty())
+    }
+
+    /// The directory in which the process was started, if it is known.
+    #[must_use]
+    pub fn working_directory(&self) -> Option<&Path> {
+        self.working_directory.as_deref()
+    }
+
+    /// The same with this variable.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        Arc::make_mut(&mut self.variables).insert(name.into(), value.into());
+        self
+    }
+
+    /// The same with this working directory.
+    #[must_use]
+    pub fn in_directory(self, directory: impl Into<PathBuf>) -> Self {
+        Self {
+            working_directory: Some(directory.into()),
+            ..self
+        }
+    }
+}
+
+/// Without values: some are secrets.
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Environment")
+            .field("variables", &self.variables.keys())
+            .field("working_directory", &self.working_directory)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_variable_is_none_and_no_value_is_shown() {
+        let environment = Environment::default()
+            .with("TOKEN", "secret")
+            .with("EMPTY", "")
+            .in_directory("/work");
+        assert_eq!(environment.var("TOKEN"), Some("secret"));
+        assert_eq!((environment.var("EMPTY"), environment.var("OTHER")), (None, None));
+        assert_eq!(environment.working_directory(), Some(Path::new("/work")));
+        let shown = format!("{environment:?}");
+        assert!(shown.contains("TOKEN") && !shown.contains("secret"), "{shown}");
+    }
+}
