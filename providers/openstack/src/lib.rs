@@ -158,7 +158,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
             .metrics
             .publish("openstack_reconcile", Arc::new(metrics.clone()));
         Counted::new(
-            Engine::new(Model { settings }, calls, context.plan.clone()),
+            Engine::new(Model { settings }, Arc::new(calls), context.plan.clone()),
             metrics,
         )
     });

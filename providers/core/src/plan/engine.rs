@@ -39,7 +39,7 @@ type Slots<M> = HashMap<<M as PartModel>::Key, Arc<AsyncMutex<Slot<M>>>>;
 /// Carries out a [`PartModel`] on a [`PartCloud`]; see the [module](super).
 pub struct Engine<M: PartModel, C> {
     pub(super) model: M,
-    pub(super) cloud: C,
+    pub(super) cloud: Arc<C>,
     pub(super) metrics: PlanMetrics,
     memory: Mutex<Memory<M>>,
     slots: Mutex<Slots<M>>,
@@ -80,7 +80,7 @@ struct Status {
 impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
     /// An engine that remembers nothing yet.
     #[must_use]
-    pub fn new(model: M, cloud: C, metrics: PlanMetrics) -> Self {
+    pub fn new(model: M, cloud: Arc<C>, metrics: PlanMetrics) -> Self {
         Self {
             model,
             cloud,

@@ -209,55 +209,6 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
     async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch>;
 }
 
-#[async_trait]
-impl<M: PartModel, C: PartCloud<M>> PartCloud<M> for Arc<C> {
-    async fn directory(&self, ask: Ask) -> Result<Arc<M::Directory>> {
-        (**self).directory(ask).await
-    }
-
-    async fn inputs(
-        &self,
-        key: &M::Key,
-        members: &[Member<M>],
-        cluster: &ClusterView,
-        ask: Ask,
-    ) -> Result<Gathered<M::Inputs>> {
-        (**self).inputs(key, members, cluster, ask).await
-    }
-
-    async fn observe(&self, key: &M::Key, members: &[Member<M>], ask: Ask) -> Result<M::Observed> {
-        (**self).observe(key, members, ask).await
-    }
-
-    async fn send(
-        &self,
-        key: &M::Key,
-        step: &M::Step,
-        observed: &M::Observed,
-        priority: Priority,
-    ) -> Result<Outcome<M::Reply>> {
-        (**self).send(key, step, observed, priority).await
-    }
-
-    async fn poll(
-        &self,
-        key: &M::Key,
-        step: &M::Step,
-        observed: &M::Observed,
-        priority: Priority,
-    ) -> Result<Outcome<M::Reply>> {
-        (**self).poll(key, step, observed, priority).await
-    }
-
-    async fn is_pending(&self, key: &M::Key, observed: &M::Observed, priority: Priority) -> Result<bool> {
-        (**self).is_pending(key, observed, priority).await
-    }
-
-    async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch> {
-        (**self).vouch(cluster, ask).await
-    }
-}
-
 /// One change of the cloud: one call that writes, or one list of calls of which at most one succeeds.
 ///
 /// `Display` is a sentence that names the thing by identity: `create listener tcp/443 on load balancer web`.

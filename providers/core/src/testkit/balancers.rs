@@ -84,7 +84,7 @@ impl FakeBalancers {
     /// An engine that remembers nothing.
     #[must_use]
     pub fn engine(&self, metrics: PlanMetrics) -> Arc<dyn LoadBalancers> {
-        Arc::new(Engine::new(Model, self.clone(), metrics))
+        Arc::new(Engine::new(Model, Arc::new(self.clone()), metrics))
     }
 
     /// All balancers, by id.

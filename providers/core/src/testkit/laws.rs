@@ -20,7 +20,7 @@
 //!
 //! [`laws`] checks all of them and shrinks what breaks one.
 
-use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug};
 
 use proptest::{
     strategy::Strategy,
@@ -40,7 +40,7 @@ pub use cloud::{Fault, MemoryCloud};
 pub use judge::{check, converges, foretold, polite, quiet, restartable};
 
 /// The engine under test.
-pub type LawEngine<L> = Engine<L, Arc<MemoryCloud<L>>>;
+pub type LawEngine<L> = Engine<L, MemoryCloud<L>>;
 
 /// A model for which the laws can be checked.
 pub trait Lawful: PartModel + Clone {

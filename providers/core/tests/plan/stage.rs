@@ -148,7 +148,7 @@ pub const WAIT: Wait = Wait {
 };
 
 pub struct Stage {
-    pub engine: Engine<Toy, Arc<Scripted>>,
+    pub engine: Engine<Toy, Scripted>,
     pub cloud: Arc<Scripted>,
     pub world: Arc<World>,
 }
