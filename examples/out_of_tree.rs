@@ -7,9 +7,12 @@
 use std::{process::ExitCode, sync::Arc};
 
 use ccm_core::{
-    BuildContext, Cloud, Freshness, InstanceQuery, InstanceState, Instances, Priority, Result, async_trait,
-    register_provider,
+    AddressType, BuildContext, Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances,
+    NodeAddress, NodeView, Priority, Result, async_trait, register_provider,
 };
+
+/// The machines of Acme: name and internal address. The name is the id, too.
+const MACHINES: [(&str, &str); 2] = [("node-1", "192.0.2.1"), ("node-2", "192.0.2.2")];
 
 #[derive(Debug)]
 struct Acme;
@@ -40,9 +43,32 @@ impl Instances for Acme {
         _freshness: Freshness,
         _priority: Priority,
     ) -> Vec<Result<InstanceState>> {
-        // Acme has no machines: none of these nodes is one of them.
-        queries.iter().map(|_| Ok(InstanceState::Unmanaged)).collect()
+        // A real cloud is asked about all of them at once.
+        queries.iter().map(|query| Ok(find(&query.node))).collect()
     }
+}
+
+/// A node with a provider ID is looked up by its id, any other by its name.
+fn find(node: &NodeView) -> InstanceState {
+    let (id, unknown) = match &node.provider_id {
+        None => (node.name.as_str(), InstanceState::Unresolved),
+        Some(provider_id) => match provider_id.strip_prefix("acme://") {
+            Some(id) => (id, InstanceState::Absent),
+            None => return InstanceState::Unmanaged,
+        },
+    };
+    let Some((name, address)) = MACHINES.into_iter().find(|(name, _)| *name == id) else {
+        return unknown;
+    };
+    InstanceState::Present(Instance {
+        provider_id: format!("acme://{name}"),
+        instance_type: Some("acme.small".to_owned()),
+        addresses: vec![
+            NodeAddress::new(AddressType::Hostname, name),
+            NodeAddress::new(AddressType::InternalIP, address),
+        ],
+        ..Instance::default()
+    })
 }
 
 fn main() -> ExitCode {
