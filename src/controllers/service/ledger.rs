@@ -271,7 +271,7 @@ impl Ledger {
             // What led to it may have been an old answer.
             job.after = job.after.max(Some(moment));
         }
-        let delete_orphan = self.orphans.permits(key);
+        let delete_orphan = self.permits_deletion(key);
         let world = self.world();
         Some(Task {
             job,
@@ -279,6 +279,14 @@ impl Ledger {
             nodes: self.world_nodes,
             delete_orphan,
         })
+    }
+
+    /// Whether a pass may delete this part as an orphan. Not while a Service waits for its finalizer: it may take it over.
+    fn permits_deletion(&mut self, part: &PartKey) -> bool {
+        if !self.all_included() {
+            self.orphans.postpone(part);
+        }
+        self.orphans.permits(part)
     }
 
     /// Whether the Service is not served, although nothing is under way for it.

@@ -2,7 +2,7 @@
 
 use ccm_core::{
     Error, ErrorKind, Freshness,
-    load_balancer::{Ingress, Policy},
+    load_balancer::{Ingress, OrphanPart, Policy, Survey},
 };
 
 use super::*;
@@ -100,6 +100,34 @@ fn another_one_under_the_same_name_is_served() {
     book.change(&view("a", |view| view.id.uid = "another".into()));
     assert_eq!(book.survey(), [SHARED, "lb/a"]);
     assert!(!book.record("a").is_settled());
+}
+
+#[test]
+fn an_orphan_is_not_deleted_while_a_new_service_may_take_it_over() {
+    let survey = |book: &mut Book| {
+        let orphan = OrphanPart {
+            part: PartKey::new("lb/lost"),
+            what: "load balancer lost".to_owned(),
+            deletable: true,
+        };
+        let survey = Survey {
+            orphans: vec![orphan],
+            ..Survey::default()
+        };
+        let world = book.ledger.begin_survey();
+        runs(&book.ledger.surveyed(survey, &world, book.now))
+    };
+    let mut book = Book::new();
+    assert_eq!(survey(&mut book), [""; 0]);
+    book.tick(3600);
+    assert_eq!(survey(&mut book), ["lb/lost"]);
+    book.change(&view("lost", |view| view.finalizers.clear()));
+    assert!(!book.take("lb/lost").unwrap().delete_orphan);
+    // Only when every Service is known is it permitted again.
+    assert_eq!(survey(&mut book), [""; 0]);
+    book.delete("lost");
+    assert_eq!(survey(&mut book), ["lb/lost"]);
+    assert!(book.take("lb/lost").unwrap().delete_orphan);
 }
 
 #[test]

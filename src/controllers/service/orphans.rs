@@ -96,6 +96,11 @@ impl Orphans {
         }
     }
 
+    /// A pass may not delete this part before the next survey says so again.
+    pub(super) fn postpone(&mut self, part: &PartKey) {
+        self.permitted.remove(part);
+    }
+
     /// Whether a pass may delete this part.
     pub(super) fn permits(&self, part: &PartKey) -> bool {
         self.permitted.contains(part)

@@ -165,7 +165,8 @@ impl Ledger {
         self.orphans.due().filter(|_| self.all_included())
     }
 
-    fn all_included(&self) -> bool {
+    /// Whether passes know of every Service.
+    pub(super) fn all_included(&self) -> bool {
         self.records.values().all(|record| record.included)
     }
 }
