@@ -214,6 +214,12 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             }
         }
         let deletes_orphan = self.request.delete_orphan && survey.is_deletable_orphan(&self.key);
+        if deletes_orphan {
+            // A Service that left the part before may still name it.
+            let memory = self.memory.lock();
+            self.members
+                .retain(|member| !memory.has_left(&member.service.id, &self.key));
+        }
         self.survey = Some(survey);
         if !known || (self.members.is_empty() && !deletes_orphan) || self.is_nobodys_turn() {
             return Ok(None);

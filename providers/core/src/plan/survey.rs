@@ -214,10 +214,10 @@ fn entry<M: PartModel>(
         (named, leaves.clone(), leaves)
     } else {
         let leaves = memory.leaves(&view.id, leaves, &marked);
-        // A part that it has left is its own only while its mark is on it: a new process would not count it, either.
+        let listed = |key: &M::Key| named.contains(key) || marked.contains(key);
         let traces = leaves
             .iter()
-            .filter(|key| marked.contains(key) || !memory.has_left(&view.id, key));
+            .filter(|key| listed(key) || !memory.has_left(&view.id, key));
         let traces = traces.cloned().collect();
         (Vec::new(), leaves, traces)
     };
