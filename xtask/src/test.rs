@@ -1,7 +1,5 @@
 //! Everything CI runs, in its order. Stops at the first step that fails.
 
-mod programs;
-
 use std::time::Instant;
 
 use anyhow::Result;
@@ -91,6 +89,18 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
 }
 
 fn tests(options: &TestOptions) -> Result<()> {
+    let mut command = cargo(&[
+        "test",
+        "--locked",
+        "--workspace",
+        "--all-features",
+        "--no-fail-fast",
+    ]);
+    if options.full {
+        command.env(FULL, "1");
+    } else {
+        command.env_remove(FULL);
+    }
     let available = if options.quick {
         Err("--quick".to_owned())
     } else {
@@ -101,14 +111,16 @@ fn tests(options: &TestOptions) -> Result<()> {
     let cloud = match available {
         Ok(()) => {
             say("starting a real OpenStack for the tests (installed on first use, some minutes)");
+            command.env(REAL_OPENSTACK, "1");
             Some(runtime.block_on(OpenStack::start(REAL_SERVERS))?)
         }
         Err(reason) => {
+            command.env_remove(REAL_OPENSTACK);
             say(&format!("tests against a real OpenStack are left out: {reason}"));
             None
         }
     };
-    let outcome = programs::run(&[(FULL, options.full), (REAL_OPENSTACK, cloud.is_some())]);
+    let outcome = execute(&mut command);
     match cloud {
         Some(cloud) => outcome.and(runtime.block_on(cloud.stop())),
         None => outcome,
