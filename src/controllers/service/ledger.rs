@@ -283,10 +283,12 @@ impl Ledger {
 
     /// Whether a pass may delete this part as an orphan. Not while a Service waits for its finalizer: it may take it over.
     fn permits_deletion(&mut self, part: &PartKey) -> bool {
-        if !self.all_included() {
+        let permitted = self.orphans.permits(part);
+        if permitted && !self.all_included() {
             self.orphans.postpone(part);
+            return false;
         }
-        self.orphans.permits(part)
+        permitted
     }
 
     /// Whether the Service is not served, although nothing is under way for it.

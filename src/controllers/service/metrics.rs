@@ -213,18 +213,12 @@ impl ServiceMetrics {
             "state",
             [("ready", gauge(queue.0)), ("waiting", gauge(queue.1))],
         );
-        let (mut deletable, mut others) = (0, 0);
-        for (orphan, _) in ledger.orphans.all() {
-            *(if orphan.deletable {
-                &mut deletable
-            } else {
-                &mut others
-            }) += 1;
-        }
+        let (deletable, others): (Vec<_>, Vec<_>) =
+            ledger.orphans.all().partition(|(orphan, _)| orphan.deletable);
         set_all(
             &self.orphans,
             "deletable",
-            [("true", deletable), ("false", others)],
+            [("true", gauge(deletable.len())), ("false", gauge(others.len()))],
         );
     }
 }
