@@ -47,7 +47,7 @@ use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
     Cloud,
-    load_balancer::{Marks, PartKey},
+    load_balancer::{OwnershipTag, PartKey},
 };
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -181,7 +181,7 @@ impl ServiceController {
             () = shutdown.cancelled() => return,
             marks = ready => marks,
         };
-        let is_known = matches!(marks, Marks::Known(_));
+        let is_known = matches!(marks, OwnershipTag::Known(_));
         *self.ledger.lock() = Ledger::new(Arc::clone(&self.cluster_name), marks, self.config.orphans);
         info!(
             controller = COMPONENT,
@@ -215,7 +215,7 @@ impl ServiceController {
 
     /// Waits until the ownership tag is known.
     async fn learn_ownership_tag(self: Arc<Self>, mut tag: KnownTag, shutdown: CancellationToken) {
-        let known = tag.wait_for(|marks| matches!(marks, Some(Marks::Known(_))));
+        let known = tag.wait_for(|marks| matches!(marks, Some(OwnershipTag::Known(_))));
         let marks = tokio::select! {
             () = shutdown.cancelled() => return,
             known = known => known.ok().and_then(|marks| marks.clone()),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use ccm_core::{Freshness, Priority, client::Fence, load_balancer::Ask};
+use ccm_core::{Freshness, Priority, client::Fence, load_balancer::ReadOptions};
 use tokio::time::timeout;
 use tracing::info;
 
@@ -76,7 +76,7 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Planned> {
         config,
         marks: &marks,
     };
-    let ask = Ask {
+    let ask = ReadOptions {
         freshness: Freshness::now(),
         priority: Priority::User,
     };

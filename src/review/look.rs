@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
-use ccm_core::{Cloud, load_balancer::Ask, load_balancer::Marks};
+use ccm_core::{Cloud, load_balancer::OwnershipTag, load_balancer::ReadOptions};
 use kube::{Api, Client, api::ListParams};
 use serde::de::DeserializeOwned;
 
@@ -42,7 +42,7 @@ pub(crate) enum Scope {
 pub(crate) struct Looker<'a> {
     pub(crate) cloud: &'a dyn Cloud,
     pub(crate) config: &'a Config,
-    pub(crate) marks: &'a Marks,
+    pub(crate) marks: &'a OwnershipTag,
 }
 
 /// The ownership tag of the cluster, if load balancers are looked at.
@@ -59,9 +59,13 @@ pub(crate) fn ownership_tag(
 ///
 /// # Errors
 /// If the API server does not answer.
-pub(crate) async fn marks(client: &Client, config: &Config, cloud: &dyn Cloud) -> anyhow::Result<Marks> {
+pub(crate) async fn marks(
+    client: &Client,
+    config: &Config,
+    cloud: &dyn Cloud,
+) -> anyhow::Result<OwnershipTag> {
     let Some(mut tag) = ownership_tag(client, config, cloud) else {
-        return Ok(Marks::default());
+        return Ok(OwnershipTag::default());
     };
     match tokio::time::timeout(MARKS_TIMEOUT, tag.wait_for(Option::is_some)).await {
         Ok(Ok(marks)) => Ok(marks.clone().unwrap_or_default()),
@@ -155,7 +159,12 @@ impl Looker<'_> {
     ///
     /// # Errors
     /// If what is asked for is not there.
-    pub(crate) async fn look(&self, cluster: &Cluster, scope: &Scope, ask: Ask) -> anyhow::Result<Review> {
+    pub(crate) async fn look(
+        &self,
+        cluster: &Cluster,
+        scope: &Scope,
+        ask: ReadOptions,
+    ) -> anyhow::Result<Review> {
         let mut review = Review::default();
         let mut nodes = cluster.nodes.clone();
         let enabled = |name| self.config.controllers.is_enabled(name);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use ccm_core::{Cloud, Freshness, Priority, load_balancer::Ask};
+use ccm_core::{Cloud, Freshness, Priority, load_balancer::ReadOptions};
 use kube::Client;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -133,7 +133,7 @@ pub(crate) async fn run(standing: Standing) {
             marks: &marks,
         };
         let began = Instant::now();
-        let ask = Ask {
+        let ask = ReadOptions {
             freshness: Freshness::After(began),
             priority: Priority::Background,
         };

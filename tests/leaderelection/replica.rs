@@ -13,7 +13,7 @@ use ccm_core::{
     Instances, NodeAddress, Outcome, Priority, Result, Routes, async_trait,
     client::{Effect, Gate, GateConfig, Operation, RetryPolicy},
     register_provider,
-    routes::{Applied, Changes, NextHop, Observed, RouteNode, WantedRoute},
+    routes::{Applied, Changes, DesiredRoute, NextHop, Observed, RouteNode},
 };
 use cloud_controller_manager::options::{self, Config, ElectionConfig, Request};
 use ipnet::IpNet;
@@ -128,7 +128,7 @@ impl Routes for Ledger {
         Ok(NextHop::new(node.view.name.as_str()))
     }
 
-    async fn observe(&self, _: &[WantedRoute], _: Priority) -> Result<Observed> {
+    async fn observe(&self, _: &[DesiredRoute], _: Priority) -> Result<Observed> {
         let url = format!("{}/node-route-controller", self.url);
         self.clone().write(self.route_gate.clone(), url).await?;
         Ok(Observed::default())

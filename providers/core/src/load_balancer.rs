@@ -3,7 +3,7 @@
 //! ```text
 //!   service controller                     LoadBalancers (one per cloud)              the cloud
 //!   ------------------                     -----------------------------              ---------
-//!   World: all Services, nodes,  survey    which parts each Service
+//!   ClusterSnapshot: Services,     discover  which parts each Service
 //!   the cluster's name and mark ---------> joins and leaves
 //!
 //!   one worker per part            run     one pass over one part for    reads, writes
@@ -28,17 +28,17 @@ use async_trait::async_trait;
 
 use crate::{Freshness, Priority, Result};
 
-mod mark;
 mod node;
+mod ownership;
 mod report;
 mod service;
 
-pub use mark::{ClusterMark, Marks, Ownership};
 pub use node::{AddressGroup, NodeSet, ServiceNode};
+pub use ownership::{ClusterTag, Ownership, OwnershipTag};
 pub use report::{
-    Blocked, Condition, Effect, Effects, Ingress, IpMode, MemberPlan, MemberReport, MemberState, Note,
-    OrphanPart, PartPlan, PartReport, PartState, PartStatus, PlanProblem, ServiceParts, StepReport, StepText,
-    Survey,
+    Blocked, Condition, Discovery, Effect, Effects, Ingress, IpMode, MemberPlan, MemberReport, MemberState,
+    OrphanPart, PartPlan, PartReport, PartState, PartStatus, PlanProblem, ServiceEvent, ServiceParts,
+    StepReport, StepText,
 };
 pub use service::{
     IpFamily, Policy, PortTarget, Protocol, ServiceId, ServicePort, ServiceView, SessionAffinity,
@@ -56,12 +56,12 @@ pub trait LoadBalancers: Send + Sync {
     /// The values of `spec.loadBalancerClass` that are this provider's. A Service without a class is, too.
     fn classes(&self) -> &[&'static str];
 
-    /// Which parts the Services have. Reads the cloud's listings as far as `request.ask` does not allow cached ones,
+    /// Which parts the Services have. Reads the cloud's listings as far as `request.read` does not allow cached ones,
     /// and writes nothing.
     ///
     /// # Errors
     /// If the listings can not be read.
-    async fn survey(&self, request: &Request) -> Result<Survey>;
+    async fn discover(&self, request: &Request) -> Result<Discovery>;
 
     /// Brings one part where its members want it, as far as it gets without waiting for the cloud.
     ///
@@ -93,7 +93,7 @@ pub enum Claim {
 
 /// Everything in the cluster that decides what load balancers there should be, at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct World {
+pub struct ClusterSnapshot {
     /// All Services that have a load balancer, want one or wanted one: those of type LoadBalancer, those with our
     /// finalizer, those with a load balancer in their status. Others may be among them.
     pub services: Vec<Arc<ServiceView>>,
@@ -101,30 +101,30 @@ pub struct World {
     pub cluster: ClusterView,
 }
 
-/// The part of the [`World`] that is the same for all Services.
+/// The part of the [`ClusterSnapshot`] that is the same for all Services.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterView {
     /// `--cluster-name`.
     pub name: Arc<str>,
     /// This cluster's mark, by which it knows what it made.
-    pub marks: Marks,
+    pub ownership_tag: OwnershipTag,
     /// All nodes.
     pub nodes: NodeSet,
 }
 
 /// How old answers may be and who waits for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct ReadOptions {
     /// How old an answer may be.
     pub freshness: Freshness,
     /// Who waits.
     pub priority: Priority,
 }
 
-impl Ask {
+impl ReadOptions {
     /// The same, but nothing that was asked before now will do.
     #[must_use]
-    pub fn anew(self) -> Self {
+    pub fn uncached(self) -> Self {
         Self {
             freshness: Freshness::now(),
             ..self
@@ -136,9 +136,9 @@ impl Ask {
 #[derive(Clone)]
 pub struct Request {
     /// The cluster. Callers that ask many times about the same moment share one `Arc`; it is compared by address.
-    pub world: Arc<World>,
+    pub snapshot: Arc<ClusterSnapshot>,
     /// How old answers may be and who waits for them.
-    pub ask: Ask,
+    pub read: ReadOptions,
     /// Is told what is about to be done.
     pub watcher: Option<Arc<dyn Watcher>>,
     /// Whether this pass may delete the part if it is an orphan ([`OrphanPart::deletable`]). Without it, a pass over an
@@ -149,10 +149,10 @@ pub struct Request {
 impl Request {
     /// A request that nobody watches.
     #[must_use]
-    pub fn new(world: Arc<World>, ask: Ask) -> Self {
+    pub fn new(snapshot: Arc<ClusterSnapshot>, read: ReadOptions) -> Self {
         Self {
-            world,
-            ask,
+            snapshot,
+            read,
             watcher: None,
             delete_orphan: false,
         }
@@ -162,8 +162,8 @@ impl Request {
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request")
-            .field("services", &self.world.services.len())
-            .field("ask", &self.ask)
+            .field("services", &self.snapshot.services.len())
+            .field("ask", &self.read)
             .finish_non_exhaustive()
     }
 }

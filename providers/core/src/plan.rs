@@ -30,7 +30,7 @@
 //! Members of a part are the Services that name it, and those whose mark stands on it although they name it no more:
 //! these leave, once everything that they name instead serves them. One writer per part; any number of parts at once.
 //!
-//! | [`Standing`] | Who | What the model does |
+//! | [`Membership`] | Who | What the model does |
 //! |---|---|---|
 //! | `Joined` | names the part, is valid, and its earlier parts have told their facts | everything it asks for |
 //! | `Kept` | refused by `check`, inputs unknown, a step failed for good, or not its turn yet | keeps what is there; makes nothing new; follows the nodes while it wants a load balancer |
@@ -48,7 +48,7 @@
 //! - An imagined plan is the same passes with [`PartModel::fold`] in place of [`PartCloud::send`]; so it names exactly
 //!   the steps that are then taken. What is not known yet is a [`Fact::Later`] in it.
 //!
-//! The order of writes is the model's part of being safe to kill. Marks are set by the first write and taken away by
+//! The order of writes is the model's part of being safe to kill. Ownership tags are set by the first write and removed by
 //! the last one; what is found by an object's content is deleted before the object. The laws of the test kit
 //! (`testkit::laws`, feature `testkit`) find what breaks this.
 //!
@@ -56,7 +56,7 @@
 //!
 //! **OpenStack.** Parts `lb/<id>` (`lb/new:<name>` before it exists), `sg/<service>`, `node-ports`. A step is one call
 //! of Octavia or Neutron; nearly every one on `lb` is `Accepted` until the load balancer is ACTIVE again, a 409 is
-//! `Busy`, a load balancer that is PENDING when it is first read is [`PartModel::settling`], a 412 on a port is `Stale`.
+//! `Busy`, a load balancer that is PENDING when it is first read is [`PartModel::pending`], a 412 on a port is `Stale`.
 //! A whole load balancer is one step (fully populated create), a pool's members are one step. Facts: from `lb` the VIP,
 //! its port and the member subnet, from `sg` the group's id. Sharing: members by id, name or tag; owner by name.
 //!
@@ -85,28 +85,28 @@
 //!
 //! **DigitalOcean.** One part, `lb/<id>` (`lb/new:<name>`). A step is one POST or one PUT of the whole document with the
 //! list of its changes; `Observed` is the GET's JSON, so that what we do not manage goes back with the PUT. `new` is
-//! `Accepted` (or `settling` when first seen), 15 s apart. No facts. Sharing: by the id annotation; network, stack and
+//! `Accepted` (or `pending` when first seen), 15 s apart. No facts. Sharing: by the id annotation; network, stack and
 //! type can not be changed, so a wish for another value is `Blocked`. A disowned Service is
 //! `Claim::Elsewhere`: its load balancer stays, and its finalizer goes when it is deleted.
 
+mod credentials;
+mod discovery;
 mod engine;
 #[cfg(feature = "testkit")]
-mod look;
+mod inspect;
 mod memory;
 mod metrics;
 mod model;
 mod pass;
-mod slot;
+mod record;
 mod steps;
-mod survey;
-mod vouch;
 
+pub use credentials::CredentialsCheck;
 pub use engine::Engine;
 #[cfg(feature = "testkit")]
-pub use look::Seen;
+pub use inspect::PartInspection;
 pub use metrics::PlanMetrics;
 pub use model::{
-    Fact, Gathered, Member, Orphan, Outcome, PartCloud, PartModel, Parts, Plan, Review, Standing, Step, Told,
-    Vouch, Wait,
+    CheckResult, Fact, GatheredInputs, Member, Membership, Orphan, Outcome, PartCloud, PartModel, PartOutput,
+    Parts, Plan, ScopeCheck, Step, Wait,
 };
-pub use vouch::CredentialsCheck;

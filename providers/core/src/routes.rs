@@ -88,7 +88,7 @@ pub trait Routes: Send + Sync {
     ///
     /// # Errors
     /// If anything of it can not be read. All or nothing: half a table is no table.
-    async fn observe(&self, wanted: &[WantedRoute], priority: Priority) -> Result<Observed>;
+    async fn observe(&self, wanted: &[DesiredRoute], priority: Priority) -> Result<Observed>;
 
     /// How many routes there is room for in all, read now; `None` if nobody says so. Only who looks ahead asks this: what
     /// is too much is refused anyway.
@@ -148,7 +148,7 @@ pub struct RouteNode {
 
 /// A route that there should be.
 #[derive(Clone, Debug)]
-pub struct WantedRoute {
+pub struct DesiredRoute {
     /// Where packets are for.
     pub destination: IpNet,
     /// Where they go.
@@ -157,7 +157,7 @@ pub struct WantedRoute {
     pub node: Arc<RouteNode>,
 }
 
-impl fmt::Display for WantedRoute {
+impl fmt::Display for DesiredRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             destination,
@@ -212,9 +212,9 @@ pub struct Changes {
     /// Routes that go, before any with the same destination comes.
     pub delete: Vec<CloudRoute>,
     /// Routes that come; if there is not room for all, the first ones.
-    pub create: Vec<WantedRoute>,
+    pub create: Vec<DesiredRoute>,
     /// Routes that are there and lack something beside them.
-    pub finish: Vec<WantedRoute>,
+    pub finish: Vec<DesiredRoute>,
 }
 
 impl Changes {

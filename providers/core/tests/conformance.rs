@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ccm_core::{
     AddressType, Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances, NodeAddress, Power,
     Priority, Result, async_trait,
-    routes::{Applied, Changes, NextHop, Observed, RouteNode, Routes, WantedRoute},
+    routes::{Applied, Changes, DesiredRoute, NextHop, Observed, RouteNode, Routes},
     testkit::{
         FakeCloud, FakeRoutes,
         conformance::{self, BoxError, RouteSubject, Subject},
@@ -253,7 +253,7 @@ impl Routes for Careless {
         self.routes.next_hop(node, destination)
     }
 
-    async fn observe(&self, wanted: &[WantedRoute], priority: Priority) -> Result<Observed> {
+    async fn observe(&self, wanted: &[DesiredRoute], priority: Priority) -> Result<Observed> {
         self.routes.observe(wanted, priority).await
     }
 

@@ -56,7 +56,7 @@ enum Question {
     /// Nothing: the answer is known.
     Known(Result<InstanceState>),
     /// This.
-    Ask(Wanted),
+    ReadOptions(Wanted),
 }
 
 /// What becomes of one query.
@@ -86,7 +86,7 @@ impl OpenStackInstances {
     fn question(&self, query: &InstanceQuery) -> Question {
         let node = &query.node;
         let Some(text) = node.provider_id.as_deref().filter(|text| !text.is_empty()) else {
-            return Question::Ask(Wanted::Name(node.name.clone()));
+            return Question::ReadOptions(Wanted::Name(node.name.clone()));
         };
         match provider_id::parse(text) {
             Err(error) => Question::Known(Err(error)),
@@ -94,7 +94,7 @@ impl OpenStackInstances {
             Ok(ProviderId::Server { region, id }) => {
                 let own = self.region.as_deref().unwrap_or_default();
                 if region.is_empty() || region == own {
-                    Question::Ask(Wanted::Id {
+                    Question::ReadOptions(Wanted::Id {
                         id: id.to_owned(),
                         node: node.name.clone(),
                     })
@@ -179,10 +179,12 @@ impl Instances for OpenStackInstances {
             .iter()
             .map(|query| match self.question(query) {
                 Question::Known(answer) => Slot::Known(answer),
-                Question::Ask(question) => Slot::Asked(*known.entry(question.clone()).or_insert_with(|| {
-                    wanted.push(question);
-                    wanted.len() - 1
-                })),
+                Question::ReadOptions(question) => {
+                    Slot::Asked(*known.entry(question.clone()).or_insert_with(|| {
+                        wanted.push(question);
+                        wanted.len() - 1
+                    }))
+                }
             })
             .collect();
         let found = self.servers.find(&wanted, freshness, priority).await;

@@ -31,7 +31,7 @@ use std::{collections::HashSet, net::IpAddr, sync::Arc};
 use ccm_core::{
     AddressType, Error, ErrorKind, Outcome, Priority, Result, async_trait,
     client::Fence,
-    routes::{Applied, Changes, CloudRoute, NextHop, Observed, RouteLimit, RouteNode, Routes, WantedRoute},
+    routes::{Applied, Changes, CloudRoute, DesiredRoute, NextHop, Observed, RouteLimit, RouteNode, Routes},
 };
 use ipnet::IpNet;
 use parking_lot::Mutex;
@@ -126,7 +126,7 @@ impl RouterRoutes {
             microversion: None,
         };
         let features = Features::of(&api.get(&get, priority).await?);
-        // Told once for each set of credentials.
+        // Reported once for each set of credentials.
         info!(
             router = self.routers.join(","),
             one_by_one = features.atomic,
@@ -151,7 +151,7 @@ impl RouterRoutes {
     /// Those of the wanted routes that are in the table and whose address pairs are missing, or not known.
     async fn unfinished(
         &self,
-        wanted: &[WantedRoute],
+        wanted: &[DesiredRoute],
         routes: &[CloudRoute],
         priority: Priority,
     ) -> Vec<usize> {
@@ -206,7 +206,7 @@ impl Routes for RouterRoutes {
         }
     }
 
-    async fn observe(&self, wanted: &[WantedRoute], priority: Priority) -> Result<Observed> {
+    async fn observe(&self, wanted: &[DesiredRoute], priority: Priority) -> Result<Observed> {
         let features = self.features(priority).await?;
         let api = self.api();
         let seen = self.tables(&api, features, priority).read().await?;
@@ -344,7 +344,7 @@ fn fill(all: &mut [Result<()>], places: &[usize], results: Vec<Result<()>>) {
 }
 
 /// A second path to a destination whose old one could not be removed would get every other packet.
-fn held_back(route: &WantedRoute, changes: &Changes, deleted: &[Result<()>]) -> Result<()> {
+fn held_back(route: &DesiredRoute, changes: &Changes, deleted: &[Result<()>]) -> Result<()> {
     let mut old = changes.delete.iter().zip(deleted);
     let failed = old.find_map(|(old, result)| {
         let same = old.destination.trunc() == route.destination;

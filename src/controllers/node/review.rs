@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ccm_core::{Cloud, InstanceQuery, InstanceState, Need, NodeAddress, load_balancer::Ask};
+use ccm_core::{Cloud, InstanceQuery, InstanceState, Need, NodeAddress, load_balancer::ReadOptions};
 
 use super::{
     desired::{self, NewLabels, Problem},
@@ -27,7 +27,7 @@ pub(crate) async fn review(
     nodes: &mut [Arc<NodeObject>],
     cloud: &dyn Cloud,
     config: &NodeConfig,
-    ask: Ask,
+    ask: ReadOptions,
     review: &mut Review,
 ) {
     let Some(instances) = cloud.instances() else {

@@ -7,7 +7,7 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind,
-    routes::{Changes, CloudRoute, WantedRoute},
+    routes::{Changes, CloudRoute, DesiredRoute},
 };
 use tokio::time::Instant;
 
@@ -46,7 +46,7 @@ impl Key {
     }
 
     /// Of a route that is wanted.
-    pub(super) fn want(route: &WantedRoute) -> Self {
+    pub(super) fn want(route: &DesiredRoute) -> Self {
         Self::Want(
             route.node.view.uid.clone(),
             format!("{} {}", route.destination, route.next_hop),
@@ -228,8 +228,8 @@ mod tests {
 
     use super::*;
 
-    fn wanted(i: usize) -> WantedRoute {
-        WantedRoute {
+    fn wanted(i: usize) -> DesiredRoute {
+        DesiredRoute {
             destination: format!("10.{}.{}.0/24", i / 250, i % 250).parse().unwrap(),
             next_hop: NextHop::new("10.0.0.1"),
             node: Arc::new(RouteNode {

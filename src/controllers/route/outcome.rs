@@ -8,7 +8,7 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind,
-    routes::{Desired, Obstacle, RouteNode, RoutePlan, Want, WantedRoute},
+    routes::{Desired, DesiredRoute, Obstacle, RouteNode, RoutePlan, Want},
 };
 
 use super::holds::Key;
@@ -45,7 +45,7 @@ pub(super) fn items(
     results: &HashMap<Key, Result<(), Error>>,
     waiting: &HashMap<Key, Error>,
 ) -> Vec<Item> {
-    let of_route = |place: usize, route: &WantedRoute| {
+    let of_route = |place: usize, route: &DesiredRoute| {
         if plan.done.get(place).copied().unwrap_or_default() {
             return (Outcome::Done, false);
         }

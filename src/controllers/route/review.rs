@@ -8,7 +8,7 @@ use std::{
 
 use ccm_core::{
     Cloud, Error, ErrorKind, Priority,
-    routes::{CloudRoute, Desired, RoutePlan, WantedRoute, imagine},
+    routes::{CloudRoute, Desired, DesiredRoute, RoutePlan, imagine},
 };
 
 use super::{
@@ -127,7 +127,7 @@ fn add_changes(desired: &Desired, plan: &RoutePlan, beside: Option<&str>, review
         .map(|route| (route.destination, route))
         .collect();
     // A route that goes where another one comes is one change of that route, however it is carried out.
-    let mut comes: HashMap<_, &WantedRoute> = plan
+    let mut comes: HashMap<_, &DesiredRoute> = plan
         .changes
         .create
         .iter()

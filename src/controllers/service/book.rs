@@ -4,8 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use ccm_core::load_balancer::{
-    Claim, Effect, Effects, Ingress, Marks, MemberReport, MemberState, PartKey, PartReport, PartState,
-    ServiceId, ServiceParts, ServicePort, ServiceView, StepText, Survey,
+    Claim, Discovery, Effect, Effects, Ingress, MemberReport, MemberState, OwnershipTag, PartKey, PartReport,
+    PartState, ServiceId, ServiceParts, ServicePort, ServiceView, StepText,
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -49,7 +49,7 @@ impl Book {
         Self {
             ledger: Ledger::new(
                 "test".into(),
-                Marks::Unknown,
+                OwnershipTag::Unknown,
                 OrphanConfig {
                     delete: true,
                     ..OrphanConfig::default()
@@ -84,8 +84,8 @@ impl Book {
         let Some(_) = self.ledger.survey_wanted(self.now) else {
             return Vec::new();
         };
-        let world = self.ledger.begin_survey();
-        let services = world
+        let snapshot = self.ledger.begin_survey();
+        let services = snapshot
             .services
             .iter()
             .map(|view| {
@@ -99,11 +99,11 @@ impl Book {
                 }
             })
             .collect();
-        let survey = Survey {
+        let survey = Discovery {
             services,
-            ..Survey::default()
+            ..Discovery::default()
         };
-        let orders = self.ledger.surveyed(survey, &world, self.now);
+        let orders = self.ledger.surveyed(survey, &snapshot, self.now);
         runs(&orders)
     }
 
@@ -165,7 +165,7 @@ pub(super) fn report(part: &str, state: PartState) -> PartReport {
 pub(super) fn done(part: &str, members: &[&str]) -> PartReport {
     let members = members.iter().map(|name| MemberReport {
         service: ServiceId::new("ns", *name, format!("uid-{name}")),
-        state: MemberState::Serves,
+        state: MemberState::Served,
         touched: true,
         effects: Effects {
             ingress: Some(vec![Ingress {

@@ -100,7 +100,7 @@ impl Ledger {
         orders: &mut Vec<Order>,
     ) -> Next {
         let held = report.members.iter().find_map(|member| match &member.state {
-            MemberState::Held(error) => Some(error),
+            MemberState::Refused(error) => Some(error),
             _ => None,
         });
         let after = |error: &ccm_core::Error| match error.retry() {
@@ -160,7 +160,7 @@ impl Ledger {
             names = self.members_of(part).map(|(name, _)| Name::clone(name)).collect();
         }
         self.kinds.insert(failure.label());
-        let nodes = &task.world.cluster.nodes;
+        let nodes = &task.snapshot.cluster.nodes;
         for name in names {
             if let Some(record) = self.records.get_mut(&name) {
                 orders.extend(failure.tell(record, part, task.job.cause, nodes).map(Order::Tell));
@@ -185,7 +185,7 @@ impl Ledger {
         if member_is_done(report, member) {
             let told = record.told.entry(part.clone()).or_default();
             (told.failure, told.kind) = (None, None);
-            let no_nodes = task.world.cluster.nodes.keeps_members()
+            let no_nodes = task.snapshot.cluster.nodes.keeps_members()
                 && record.view.wants_load_balancer()
                 && record.joins.first() == Some(part);
             if no_nodes && !std::mem::replace(&mut told.no_nodes, true) && !known {
@@ -199,15 +199,15 @@ impl Ledger {
                 orders.push(Order::Tell(Telling::normal(id, "UpdatedLoadBalancer", text)));
             }
         }
-        if let MemberState::Held(error) = &member.state
+        if let MemberState::Refused(error) = &member.state
             && matches!(report.state, PartState::Done)
         {
-            let nodes = &task.world.cluster.nodes;
+            let nodes = &task.snapshot.cluster.nodes;
             let failure = Failure::Error(error);
             let telling = failure.tell(record, part, task.job.cause, nodes);
             orders.extend(telling.map(Order::Tell));
         }
-        let services = &task.world.services;
+        let services = &task.snapshot.services;
         let view = services
             .binary_search_by(|view| view.id.cmp(id))
             .ok()
@@ -247,7 +247,7 @@ fn member_is_done(report: &PartReport, member: &MemberReport) -> bool {
     matches!(report.state, PartState::Done)
         && matches!(
             member.state,
-            MemberState::Serves | MemberState::Left | MemberState::Kept(_)
+            MemberState::Served | MemberState::Left | MemberState::Frozen(_)
         )
 }
 

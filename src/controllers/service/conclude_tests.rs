@@ -43,7 +43,7 @@ fn a_wait_of_the_provider_is_kept_and_one_of_a_header_raised_to_the_backoff() {
         let task = book.take("lb/a").unwrap();
         let ended = if held {
             let mut held = done("lb/a", &["a"]);
-            held.members[0].state = MemberState::Held(error);
+            held.members[0].state = MemberState::Refused(error);
             held.members[0].finished = false;
             held
         } else {
@@ -213,12 +213,14 @@ fn a_note_of_a_part_that_waits_is_told_once_also_after_a_restart() {
         parked.pass_steps = 0;
         parked.members[0].state = MemberState::Pending;
         parked.members[0].finished = false;
-        parked.notes.extend(told.then(|| ccm_core::load_balancer::Note {
-            service: parked.members[0].service.clone(),
-            reason: "LoadBalancerPending",
-            message: "for 5 minutes".to_owned(),
-            warning: true,
-        }));
+        parked
+            .notes
+            .extend(told.then(|| ccm_core::load_balancer::ServiceEvent {
+                service: parked.members[0].service.clone(),
+                reason: "LoadBalancerPending",
+                message: "for 5 minutes".to_owned(),
+                warning: true,
+            }));
         let task = book.take("lb/a").unwrap();
         reasons(&book.conclude(&task, &parked).0).len()
     };

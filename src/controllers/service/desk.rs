@@ -215,18 +215,18 @@ impl ServiceController {
     /// again.
     fn survey(&self, now: Instant) -> Option<BoxFuture<'_, Result<(), (Job, Retry)>>> {
         let balancers = self.cloud.load_balancers()?;
-        let (job, world) = {
+        let (job, snapshot) = {
             let mut ledger = self.ledger.lock();
             let job = ledger.survey_wanted(now)?;
             (job, ledger.begin_survey())
         };
         Some(Box::pin(async move {
-            let request = Request::new(Arc::clone(&world), job.ask());
-            match balancers.survey(&request).await {
+            let request = Request::new(Arc::clone(&snapshot), job.ask());
+            match balancers.discover(&request).await {
                 Ok(survey) => {
                     self.metrics.surveyed("ok");
                     self.teller.works(SURVEY);
-                    let orders = self.ledger.lock().surveyed(survey, &world, Instant::now());
+                    let orders = self.ledger.lock().surveyed(survey, &snapshot, Instant::now());
                     self.carry_out(orders);
                     Ok(())
                 }

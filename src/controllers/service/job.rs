@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccm_core::{Freshness, Priority, load_balancer::Ask};
+use ccm_core::{Freshness, Priority, load_balancer::ReadOptions};
 use tokio::time::Instant;
 
 /// What is read for one Service may serve the next, if both came within this time: a burst of Services costs one listing.
@@ -42,8 +42,8 @@ impl Job {
         }
     }
 
-    pub(super) fn ask(self) -> Ask {
-        Ask {
+    pub(super) fn ask(self) -> ReadOptions {
+        ReadOptions {
             freshness: self.after.map_or(Freshness::AtMost(REMEMBERED), Freshness::After),
             priority: self.priority,
         }

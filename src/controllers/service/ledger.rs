@@ -11,7 +11,7 @@ use std::{
 
 use ccm_core::{
     Priority,
-    load_balancer::{Claim, ClusterView, Marks, PartKey, ServiceId, ServiceView, World},
+    load_balancer::{Claim, ClusterSnapshot, ClusterView, OwnershipTag, PartKey, ServiceId, ServiceView},
 };
 use tokio::time::Instant;
 
@@ -33,7 +33,7 @@ pub(super) struct Ledger {
     pub(super) members: HashMap<PartKey, Vec<Name>>,
     pub(super) nodes: NodeBoard,
     pub(super) orphans: Orphans,
-    world: Arc<World>,
+    snapshot: Arc<ClusterSnapshot>,
     world_nodes: u64,
     world_is_old: bool,
     /// The parts of Services must be found out anew, with answers after this.
@@ -46,13 +46,13 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(cluster_name: Arc<str>, marks: Marks, orphans: OrphanConfig) -> Self {
+    pub(super) fn new(cluster_name: Arc<str>, marks: OwnershipTag, orphans: OrphanConfig) -> Self {
         Self {
-            world: Arc::new(World {
+            snapshot: Arc::new(ClusterSnapshot {
                 services: Vec::new(),
                 cluster: ClusterView {
                     name: cluster_name,
-                    marks,
+                    ownership_tag: marks,
                     ..ClusterView::default()
                 },
             }),
@@ -63,8 +63,8 @@ impl Ledger {
     }
 
     /// The ownership tag of the cluster is known now: every load balancer is compared again.
-    pub(super) fn set_marks(&mut self, marks: Marks, at: Instant) {
-        Arc::make_mut(&mut self.world).cluster.marks = marks;
+    pub(super) fn set_marks(&mut self, marks: OwnershipTag, at: Instant) {
+        Arc::make_mut(&mut self.snapshot).cluster.ownership_tag = marks;
         self.world_is_old = true;
         self.check_drift(at);
     }
@@ -182,7 +182,7 @@ impl Ledger {
     }
 
     /// The world as it is now, one value for one moment.
-    pub(super) fn world(&mut self) -> Arc<World> {
+    pub(super) fn snapshot(&mut self) -> Arc<ClusterSnapshot> {
         if std::mem::take(&mut self.world_is_old) {
             let mut services: Vec<_> = self
                 .records
@@ -192,15 +192,15 @@ impl Ledger {
                 .collect();
             services.sort_by(|a, b| a.id.cmp(&b.id));
             self.world_nodes = self.nodes.generation();
-            self.world = Arc::new(World {
+            self.snapshot = Arc::new(ClusterSnapshot {
                 services,
                 cluster: ClusterView {
                     nodes: self.nodes.set(),
-                    ..self.world.cluster.clone()
+                    ..self.snapshot.cluster.clone()
                 },
             });
         }
-        Arc::clone(&self.world)
+        Arc::clone(&self.snapshot)
     }
 
     /// When something is to be done though nothing is new.
@@ -272,10 +272,10 @@ impl Ledger {
             job.after = job.after.max(Some(moment));
         }
         let delete_orphan = self.permits_deletion(key);
-        let world = self.world();
+        let snapshot = self.snapshot();
         Some(Task {
             job,
-            world,
+            snapshot,
             nodes: self.world_nodes,
             delete_orphan,
         })

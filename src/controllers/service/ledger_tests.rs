@@ -2,7 +2,7 @@
 
 use ccm_core::{
     Error, ErrorKind, Freshness,
-    load_balancer::{Ingress, OrphanPart, Policy, Survey},
+    load_balancer::{Discovery, Ingress, OrphanPart, Policy},
 };
 
 use super::*;
@@ -13,11 +13,11 @@ fn passes_do_not_know_of_a_service_before_it_has_its_finalizer() {
     let mut book = Book::new();
     let orders = book.change(&view("a", |view| view.finalizers.clear()));
     assert!(matches!(orders[..], [Order::Object(_)]), "{orders:?}");
-    assert!(book.ledger.world().services.is_empty());
+    assert!(book.ledger.snapshot().services.is_empty());
     assert_eq!(book.survey(), [""; 0]);
     book.change(&view("a", |_| {}));
     assert_eq!(book.survey(), [SHARED, "lb/a"]);
-    assert_eq!(book.take("lb/a").unwrap().world.services.len(), 1);
+    assert_eq!(book.take("lb/a").unwrap().snapshot.services.len(), 1);
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_service_that_lost_its_finalizer_stays_known() {
     book.served("a");
     let orders = book.change(&view("a", |view| view.finalizers.clear()));
     assert!(matches!(orders[..], [Order::Object(_)]), "{orders:?}");
-    assert_eq!(book.ledger.world().services.len(), 1);
+    assert_eq!(book.ledger.snapshot().services.len(), 1);
 }
 
 #[test]
@@ -110,12 +110,12 @@ fn an_orphan_is_not_deleted_while_a_new_service_may_take_it_over() {
             what: "load balancer lost".to_owned(),
             deletable: true,
         };
-        let survey = Survey {
+        let survey = Discovery {
             orphans: vec![orphan],
-            ..Survey::default()
+            ..Discovery::default()
         };
-        let world = book.ledger.begin_survey();
-        runs(&book.ledger.surveyed(survey, &world, book.now))
+        let snapshot = book.ledger.begin_survey();
+        runs(&book.ledger.surveyed(survey, &snapshot, book.now))
     };
     let mut book = Book::new();
     assert_eq!(survey(&mut book), [""; 0]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccm_core::load_balancer::{ClusterMark, Marks};
+use ccm_core::load_balancer::{ClusterTag, OwnershipTag};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use tokio::{
@@ -23,10 +23,10 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(600);
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// What is known of the tag; `None` before the first answer.
-pub(crate) type KnownTag = watch::Receiver<Option<Marks>>;
+pub(crate) type KnownTag = watch::Receiver<Option<OwnershipTag>>;
 
 /// Asks the API server for the tag until it is known or the receiver is dropped. While the role lacks `get` of the
-/// namespace `kube-system`, the tag is [`Marks::Unknown`]: tags are neither written nor compared.
+/// namespace `kube-system`, the tag is [`OwnershipTag::Unknown`]: tags are neither written nor compared.
 pub(crate) fn follow(client: Client) -> KnownTag {
     let (sender, receiver) = watch::channel(None);
     tokio::spawn(async move {
@@ -39,15 +39,15 @@ pub(crate) fn follow(client: Client) -> KnownTag {
     receiver
 }
 
-/// The tag for the start. It is [`Marks::Unknown`] if the API server does not give it in time.
-pub(crate) async fn at_start(tag: &mut KnownTag) -> Marks {
+/// The tag for the start. It is [`OwnershipTag::Unknown`] if the API server does not give it in time.
+pub(crate) async fn at_start(tag: &mut KnownTag) -> OwnershipTag {
     match timeout(START_LIMIT, tag.wait_for(Option::is_some)).await {
         Ok(Ok(marks)) => marks.clone().unwrap_or_default(),
-        _ => Marks::Unknown,
+        _ => OwnershipTag::Unknown,
     }
 }
 
-async fn find(api: &Api<Namespace>, sender: &watch::Sender<Option<Marks>>) {
+async fn find(api: &Api<Namespace>, sender: &watch::Sender<Option<OwnershipTag>>) {
     let began = Instant::now();
     let mut reported = false;
     let mut pause = PAUSES.0;
@@ -61,7 +61,7 @@ async fn find(api: &Api<Namespace>, sender: &watch::Sender<Option<Marks>>) {
                             uid, "The ownership tag of the cluster is known"
                         );
                     }
-                    sender.send_replace(Some(Marks::Known(ClusterMark::of(&uid))));
+                    sender.send_replace(Some(OwnershipTag::Known(ClusterTag::of(&uid))));
                     return;
                 }
                 None => ("it has no uid".to_owned(), false),
@@ -86,7 +86,7 @@ async fn find(api: &Api<Namespace>, sender: &watch::Sender<Option<Marks>>) {
             );
         }
         if refused {
-            sender.send_replace(Some(Marks::Unknown));
+            sender.send_replace(Some(OwnershipTag::Unknown));
             sleep(REFUSED_PAUSE).await;
         } else {
             sleep(pause).await;

@@ -56,8 +56,8 @@ impl ServiceController {
             return self.parts.done(part);
         };
         let request = Request {
-            world: Arc::clone(&task.world),
-            ask: task.job.ask(),
+            snapshot: Arc::clone(&task.snapshot),
+            read: task.job.ask(),
             delete_orphan: task.delete_orphan,
             watcher: Some(Arc::new(Announcer {
                 controller: Arc::clone(self),
@@ -69,7 +69,7 @@ impl ServiceController {
         let report = balancers.run(part, &request).await;
         let now = Instant::now();
         let (orders, next) = self.ledger.lock().conclude(&task, &report, now);
-        self.judge(part, task.job.cause, &report, next, began);
+        self.ownership(part, task.job.cause, &report, next, began);
         match (&report.renamed, next) {
             (None, Next::Done) => self.parts.done(part),
             (None, Next::Until(due)) => self.parts.done_until(part, due),
@@ -93,7 +93,7 @@ impl ServiceController {
     }
 
     /// Log and metrics.
-    fn judge(&self, part: &PartKey, cause: Cause, report: &PartReport, next: Next, began: Instant) {
+    fn ownership(&self, part: &PartKey, cause: Cause, report: &PartReport, next: Next, began: Instant) {
         let took = began.elapsed();
         let name = report.renamed.as_ref().unwrap_or(part);
         let (state, failure) = match &report.state {
@@ -128,7 +128,7 @@ impl ServiceController {
 
 fn held(report: &PartReport) -> Option<Failure<'_>> {
     report.members.iter().find_map(|member| match &member.state {
-        ccm_core::load_balancer::MemberState::Held(error) => Some(Failure::Error(error)),
+        ccm_core::load_balancer::MemberState::Refused(error) => Some(Failure::Error(error)),
         _ => None,
     })
 }

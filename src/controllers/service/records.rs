@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ccm_core::load_balancer::{Claim, Effects, OrphanPart, PartKey, ServiceId, ServiceView, World};
+use ccm_core::load_balancer::{Claim, ClusterSnapshot, Effects, OrphanPart, PartKey, ServiceId, ServiceView};
 use tokio::time::Instant;
 
 use super::{
@@ -172,7 +172,7 @@ impl State {
 /// What a pass is given.
 pub(super) struct Task {
     pub(super) job: Job,
-    pub(super) world: Arc<World>,
+    pub(super) snapshot: Arc<ClusterSnapshot>,
     /// The generation of the nodes in it.
     pub(super) nodes: u64,
     /// Whether the pass may delete the part if it is an orphan.

@@ -7,8 +7,9 @@ use anyhow::{anyhow, bail};
 use ccm_core::{
     Error, ErrorKind,
     load_balancer::{
-        Ask, Claim, ClusterView, Effects, Ingress, LoadBalancers, Marks, MemberState, PartPlan, PlanProblem,
-        Request, ServiceId, ServiceParts, ServiceView, StepText, Survey, World,
+        Claim, ClusterSnapshot, ClusterView, Discovery, Effects, Ingress, LoadBalancers, MemberState,
+        OwnershipTag, PartPlan, PlanProblem, ReadOptions, Request, ServiceId, ServiceParts, ServiceView,
+        StepText,
     },
 };
 use tokio::time::Instant;
@@ -28,7 +29,7 @@ pub(crate) struct Reviewed<'a> {
     pub(crate) services: &'a [Arc<ServiceObject>],
     pub(crate) nodes: &'a [Arc<NodeObject>],
     pub(crate) cluster_name: &'a str,
-    pub(crate) marks: &'a Marks,
+    pub(crate) marks: &'a OwnershipTag,
     /// `--delete-orphaned-load-balancers`.
     pub(crate) delete_orphans: bool,
 }
@@ -41,7 +42,7 @@ pub(crate) async fn review(
     what: &Reviewed<'_>,
     balancers: &dyn LoadBalancers,
     scope: &Scope,
-    ask: Ask,
+    ask: ReadOptions,
     review: &mut Review,
 ) -> anyhow::Result<()> {
     let only = match scope {
@@ -49,8 +50,8 @@ pub(crate) async fn review(
         Scope::Service { namespace, name } => Some(find(what, namespace, name)?),
     };
     let shown = |view: &ServiceView| only.as_ref().is_none_or(|only| only == &view.id);
-    let request = Request::new(Arc::new(world(what)), ask);
-    let views = || request.world.services.iter().filter(|view| shown(view));
+    let request = Request::new(Arc::new(snapshot(what)), ask);
+    let views = || request.snapshot.services.iter().filter(|view| shown(view));
     for view in views() {
         let subject = review.services.entry(view.id.to_string()).or_default();
         if only.is_some() && balancers.claims(view) != Claim::Ours {
@@ -61,7 +62,7 @@ pub(crate) async fn review(
         }
     }
     let planned = async {
-        let survey = balancers.survey(&request).await?;
+        let survey = balancers.discover(&request).await?;
         let plans = balancers.plan(&request, only.as_ref()).await?;
         Ok::<_, Error>((survey, plans))
     };
@@ -76,7 +77,7 @@ pub(crate) async fn review(
         add_part(plan, &survey, review);
     }
     tell_kept(&plans, review);
-    for (view, parts) in request.world.services.iter().zip(&survey.services) {
+    for (view, parts) in request.snapshot.services.iter().zip(&survey.services) {
         if shown(view) {
             add_object(view, parts, &plans, review);
         }
@@ -121,7 +122,7 @@ fn find(what: &Reviewed<'_>, namespace: &str, name: &str) -> anyhow::Result<Serv
 
 /// All Services that have to do with load balancers, those that still have to get our finalizer among them: it is the
 /// first thing they would get.
-fn world(what: &Reviewed<'_>) -> World {
+fn snapshot(what: &Reviewed<'_>) -> ClusterSnapshot {
     let now = Instant::now();
     let mut board = NodeBoard::default();
     for node in what.nodes {
@@ -134,17 +135,17 @@ fn world(what: &Reviewed<'_>) -> World {
         .map(|object| Arc::clone(&object.view))
         .collect();
     services.sort_by(|a, b| a.id.cmp(&b.id));
-    World {
+    ClusterSnapshot {
         services,
         cluster: ClusterView {
             name: what.cluster_name.into(),
-            marks: what.marks.clone(),
+            ownership_tag: what.marks.clone(),
             nodes: board.set(),
         },
     }
 }
 
-fn add_part(plan: &PartPlan, survey: &Survey, review: &mut Review) {
+fn add_part(plan: &PartPlan, survey: &Discovery, review: &mut Review) {
     let Some(part) = &plan.part else { return };
     let mut whole = Subject::default();
     for step in &plan.steps {
@@ -171,10 +172,10 @@ fn add_part(plan: &PartPlan, survey: &Survey, review: &mut Review) {
     }
     for member in &plan.members {
         match &member.state {
-            MemberState::Held(error) if is_ignorance(error.kind()) => {
+            MemberState::Refused(error) if is_ignorance(error.kind()) => {
                 review.problem(member.service.to_string(), error.report());
             }
-            MemberState::Held(error) => {
+            MemberState::Refused(error) => {
                 let text = format!("{}; it keeps what it has", error.report());
                 service(review, &member.service).block(Blocked::because(text));
             }
@@ -212,7 +213,7 @@ fn add_part(plan: &PartPlan, survey: &Survey, review: &mut Review) {
 /// Services that are not served as they ask, though nothing else says why.
 fn tell_kept(plans: &[PartPlan], review: &mut Review) {
     for member in plans.iter().flat_map(|plan| &plan.members) {
-        let MemberState::Kept(why) = &member.state else {
+        let MemberState::Frozen(why) = &member.state else {
             continue;
         };
         let name = member.service.to_string();

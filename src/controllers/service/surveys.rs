@@ -7,7 +7,7 @@ use std::{
 
 use ccm_core::{
     Error, Priority,
-    load_balancer::{NodeSet, PartKey, ServiceParts, ServiceView, Survey, World},
+    load_balancer::{ClusterSnapshot, Discovery, NodeSet, PartKey, ServiceParts, ServiceView},
 };
 use tokio::time::Instant;
 
@@ -55,16 +55,21 @@ impl Ledger {
     }
 
     /// A survey begins: what comes to be wanted from now on is for the next one.
-    pub(super) fn begin_survey(&mut self) -> Arc<World> {
+    pub(super) fn begin_survey(&mut self) -> Arc<ClusterSnapshot> {
         self.survey = None;
-        self.world()
+        self.snapshot()
     }
 
     /// The parts of all Services are found out, for this world.
-    pub(super) fn surveyed(&mut self, survey: Survey, world: &World, at: Instant) -> Vec<Order> {
+    pub(super) fn surveyed(
+        &mut self,
+        survey: Discovery,
+        snapshot: &ClusterSnapshot,
+        at: Instant,
+    ) -> Vec<Order> {
         let mut due: HashMap<PartKey, Job> = HashMap::new();
         let mut orders = Vec::new();
-        let views = world.services.iter();
+        let views = snapshot.services.iter();
         for (view, parts) in views.zip(survey.services) {
             let name = name(&parts.service);
             let Some(record) = self.records.get_mut(&name) else {

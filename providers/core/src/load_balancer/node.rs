@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    report::Note,
+    report::ServiceEvent,
     service::{IpFamily, ServiceId},
 };
 use crate::{AddressType, NodeAddress, NodeView};
@@ -138,7 +138,7 @@ impl AddressGroup<'_> {
     }
 }
 
-impl Note {
+impl ServiceEvent {
     /// The Warning about nodes that have one address; `None` if there are none.
     #[must_use]
     pub fn duplicate_addresses(service: &ServiceId, groups: &[AddressGroup<'_>]) -> Option<Self> {
@@ -248,7 +248,7 @@ mod tests {
             expected.map(|(address, names)| (address.to_owned(), names.to_owned()))
         );
         let service = ServiceId::new("shop", "web", "u");
-        let note = Note::duplicate_addresses(&service, &groups).unwrap();
+        let note = ServiceEvent::duplicate_addresses(&service, &groups).unwrap();
         assert!(
             note.warning
                 && note
@@ -257,7 +257,7 @@ mod tests {
             "{}",
             note.message
         );
-        assert_eq!(Note::duplicate_addresses(&service, &groups[1..]), None);
+        assert_eq!(ServiceEvent::duplicate_addresses(&service, &groups[1..]), None);
     }
 
     #[test]

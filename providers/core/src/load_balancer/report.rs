@@ -9,7 +9,7 @@ use crate::Error;
 
 /// Which parts the Services have.
 #[derive(Clone, Debug, Default)]
-pub struct Survey {
+pub struct Discovery {
     /// All parts that a Service joins or leaves: each once, and in an order in which few of them have to be run twice.
     pub parts: Vec<PartKey>,
     /// One for each Service of the world, in its order.
@@ -65,7 +65,7 @@ pub struct PartReport {
     /// What can not be changed in place and so stays as it is.
     pub blocked: Vec<Blocked>,
     /// What members should be told.
-    pub notes: Vec<Note>,
+    pub notes: Vec<ServiceEvent>,
     /// Parts that should be run now because of what this pass did: they wait for it.
     pub next: Vec<PartKey>,
 }
@@ -125,13 +125,13 @@ pub struct MemberReport {
 #[derive(Clone, Debug)]
 pub enum MemberState {
     /// The part does for it what it asks.
-    Serves,
+    Served,
     /// Not reached yet: the pass has not ended.
     Pending,
     /// It keeps what it has, for now, for this reason.
-    Kept(String),
+    Frozen(String),
     /// What it asks for can not be, or could not be done. It keeps what it has.
-    Held(Error),
+    Refused(Error),
     /// Nothing of it is left in the part.
     Left,
 }
@@ -204,7 +204,7 @@ pub struct Condition {
 /// Something that a person should be told about a Service, as an event. The same note comes back with every pass for as
 /// long as it is true; whoever posts events posts it when it is new.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Note {
+pub struct ServiceEvent {
     /// About which Service.
     pub service: ServiceId,
     /// The event's reason.
@@ -291,7 +291,7 @@ pub struct PartPlan {
     /// What can not be changed in place.
     pub blocked: Vec<Blocked>,
     /// What members would be told.
-    pub notes: Vec<Note>,
+    pub notes: Vec<ServiceEvent>,
     /// Why the plan of this part is not complete.
     pub problem: Option<PlanProblem>,
 }

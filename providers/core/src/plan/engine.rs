@@ -15,18 +15,18 @@ use tokio::{
 use tracing::{Instrument, info_span};
 
 use super::{
+    discovery::DiscoveredParts,
     memory::Memory,
     metrics::{PlanMetrics, Share},
     model::{PartCloud, PartModel},
-    pass::{Imagined, Pass},
-    slot::Slot,
-    survey::Typed,
+    pass::{DryRun, Pass},
+    record::PartRecord,
 };
 use crate::{
     Error, ErrorKind, Result,
     load_balancer::{
-        Ask, Blocked, Claim, LoadBalancers, MemberPlan, PartKey, PartPlan, PartReport, PartState, PartStatus,
-        PlanProblem, Request, ServiceId, ServiceView, Survey, World,
+        Blocked, Claim, ClusterSnapshot, Discovery, LoadBalancers, MemberPlan, PartKey, PartPlan, PartReport,
+        PartState, PartStatus, PlanProblem, ReadOptions, Request, ServiceId, ServiceView,
     },
 };
 
@@ -34,7 +34,7 @@ use crate::{
 const ROUNDS: usize = 12;
 
 /// Parts by their keys, each with the lock of its one writer.
-type Slots<M> = HashMap<<M as PartModel>::Key, Arc<AsyncMutex<Slot<M>>>>;
+type Slots<M> = HashMap<<M as PartModel>::Key, Arc<AsyncMutex<PartRecord<M>>>>;
 
 /// Carries out a [`PartModel`] on a [`PartCloud`]; see the [module](super).
 pub struct Engine<M: PartModel, C> {
@@ -43,7 +43,7 @@ pub struct Engine<M: PartModel, C> {
     pub(super) metrics: PlanMetrics,
     memory: Mutex<Memory<M>>,
     slots: Mutex<Slots<M>>,
-    survey: Mutex<Option<Arc<Typed<M>>>>,
+    discovery: Mutex<Option<Arc<DiscoveredParts<M>>>>,
     status: Mutex<BTreeMap<M::Key, Status>>,
 }
 
@@ -87,7 +87,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             metrics,
             memory: Mutex::default(),
             slots: Mutex::default(),
-            survey: Mutex::default(),
+            discovery: Mutex::default(),
             status: Mutex::default(),
         }
     }
@@ -105,46 +105,46 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
     }
 
     /// Who has to do with which part, made anew only if the world, the listings or a key has changed.
-    pub(super) async fn typed(
+    pub(super) async fn discovered(
         &self,
-        world: &Arc<World>,
-        ask: Ask,
+        snapshot: &Arc<ClusterSnapshot>,
+        read: ReadOptions,
         memory: &Mutex<Memory<M>>,
-    ) -> Result<Arc<Typed<M>>> {
+    ) -> Result<Arc<DiscoveredParts<M>>> {
         // Whoever makes a key mean something else must know which listings are still under way.
         let reading = Reading::begin(memory);
-        let directory = self.cloud.directory(ask).await?;
-        let mut last = self.survey.lock();
+        let directory = self.cloud.directory(read).await?;
+        let mut last = self.discovery.lock();
         let mut now = memory.lock();
-        if let Some(survey) = &*last
-            && survey.holds(world, &directory, &now)
+        if let Some(discovery) = &*last
+            && discovery.holds(snapshot, &directory, &now)
         {
-            return Ok(Arc::clone(survey));
+            return Ok(Arc::clone(discovery));
         }
-        let survey = Arc::new(Typed::make(
+        let discovery = Arc::new(DiscoveredParts::new(
             &self.model,
-            world,
+            snapshot,
             &directory,
             &mut now,
             reading.number,
         ));
         drop(now);
-        *last = Some(Arc::clone(&survey));
+        *last = Some(Arc::clone(&discovery));
         drop(last);
-        self.forget_idle(&survey);
-        Ok(survey)
+        self.forget_idle(&discovery);
+        Ok(discovery)
     }
 
     /// Frees what is kept of parts with which nobody has to do any more.
-    fn forget_idle(&self, survey: &Typed<M>) {
-        self.slots.lock().retain(|key, slot| {
-            survey.knows(key)
-                || Arc::strong_count(slot) > 1
-                || !slot.try_lock().is_ok_and(|slot| slot.is_idle())
+    fn forget_idle(&self, discovery: &DiscoveredParts<M>) {
+        self.slots.lock().retain(|key, record| {
+            discovery.knows(key)
+                || Arc::strong_count(record) > 1
+                || !record.try_lock().is_ok_and(|record| record.is_idle())
         });
         let mut gone = Vec::new();
         self.status.lock().retain(|key, status| {
-            let keep = survey.knows(key);
+            let keep = discovery.knows(key);
             if !keep {
                 gone.push((self.model.kind(key), status.share));
             }
@@ -174,23 +174,23 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         Ok(self.memory.lock().current(&key))
     }
 
-    fn slot(&self, key: &M::Key) -> Arc<AsyncMutex<Slot<M>>> {
+    fn part_record(&self, key: &M::Key) -> Arc<AsyncMutex<PartRecord<M>>> {
         Arc::clone(self.slots.lock().entry(key.clone()).or_default())
     }
 
     /// The slot of a key, if nobody is at work on it.
-    pub(super) fn try_slot(&self, key: &M::Key) -> Option<OwnedMutexGuard<Slot<M>>> {
-        self.slot(key).try_lock_owned().ok()
+    pub(super) fn try_slot(&self, key: &M::Key) -> Option<OwnedMutexGuard<PartRecord<M>>> {
+        self.part_record(key).try_lock_owned().ok()
     }
 
     /// Waits until nobody else is at work on the part. It may get another key meanwhile.
-    async fn take(&self, key: M::Key) -> (M::Key, OwnedMutexGuard<Slot<M>>) {
+    async fn take(&self, key: M::Key) -> (M::Key, OwnedMutexGuard<PartRecord<M>>) {
         let mut key = self.memory.lock().current(&key);
         loop {
-            let slot = self.slot(&key).lock_owned().await;
+            let record = self.part_record(&key).lock_owned().await;
             let current = self.memory.lock().current(&key);
             if current == key {
-                return (key, slot);
+                return (key, record);
             }
             key = current;
         }
@@ -201,8 +201,8 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             Ok(key) => key,
             Err(error) => return PartReport::failed(part.clone(), error),
         };
-        let (key, slot) = self.take(key).await;
-        let mut pass = Pass::new(self, request, &self.memory, None, key.clone(), slot);
+        let (key, record) = self.take(key).await;
+        let mut pass = Pass::new(self, request, &self.memory, None, key.clone(), record);
         let state = pass.run().await;
         let (now, report) = pass.report(part.clone(), state);
         self.record(&key, now, &report);
@@ -253,14 +253,14 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
     }
 
     /// Runs every part in the mind only, round after round, until nothing more would happen.
-    async fn imagine(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>> {
+    async fn dry_run(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>> {
         // A memory of its own: the plan is the one of a process that has just started.
         let memory = Mutex::new(Memory::default());
-        let imagined = Imagined::<M>::default();
-        let survey = self.typed(&request.world, request.ask, &memory).await?;
-        let mut keys = survey.keys();
+        let dry_run = DryRun::<M>::default();
+        let discovery = self.discovered(&request.snapshot, request.read, &memory).await?;
+        let mut keys = discovery.keys();
         if let Some(only) = only {
-            let entry = survey.entry(only);
+            let entry = discovery.entry(only);
             keys.retain(|key| {
                 entry.is_some_and(|entry| entry.joins.contains(key) || entry.traces.contains(key))
             });
@@ -276,8 +276,10 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             let before = memory.lock().version;
             let mut steps = 0;
             for (key, plan) in keys.iter().zip(&mut plans) {
-                let slot = Arc::new(AsyncMutex::new(Slot::default())).lock_owned().await;
-                let mut pass = Pass::new(self, request, &memory, Some(&imagined), key.clone(), slot);
+                let record = Arc::new(AsyncMutex::new(PartRecord::default()))
+                    .lock_owned()
+                    .await;
+                let mut pass = Pass::new(self, request, &memory, Some(&dry_run), key.clone(), record);
                 let state = pass.run().await;
                 let (_, report) = pass.report(PartKey::new(key.to_string()), state);
                 steps += report.steps.len();
@@ -329,9 +331,11 @@ impl<M: PartModel, C: PartCloud<M>> LoadBalancers for Engine<M, C> {
         self.model.classes()
     }
 
-    async fn survey(&self, request: &Request) -> Result<Survey> {
-        let survey = self.typed(&request.world, request.ask, &self.memory).await?;
-        Ok(survey.public())
+    async fn discover(&self, request: &Request) -> Result<Discovery> {
+        let discovery = self
+            .discovered(&request.snapshot, request.read, &self.memory)
+            .await?;
+        Ok(discovery.public())
     }
 
     async fn run(&self, part: &PartKey, request: &Request) -> PartReport {
@@ -341,7 +345,7 @@ impl<M: PartModel, C: PartCloud<M>> LoadBalancers for Engine<M, C> {
 
     async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>> {
         let span = info_span!("plan", provider = self.model.provider());
-        self.imagine(request, only).instrument(span).await
+        self.dry_run(request, only).instrument(span).await
     }
 
     fn status(&self) -> Vec<PartStatus> {

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::model::{PartModel, Told};
+use super::model::{PartModel, PartOutput};
 use crate::load_balancer::{Effects, ServiceId, ServiceView};
 
 /// What is known of all Services.
@@ -43,13 +43,13 @@ struct Known<M: PartModel> {
     /// When it was last in the world of a survey, or in a pass.
     seen: Instant,
     /// What its parts said.
-    told: BTreeMap<M::Key, Told<M::Facts>>,
+    output: BTreeMap<M::Key, PartOutput<M::Facts>>,
     /// Parts that do what it asked for when it looked like this.
     served: BTreeMap<M::Key, Arc<ServiceView>>,
     /// Parts that it has left.
     left: BTreeSet<M::Key>,
     /// What the parts that it left say about the Service object.
-    parting: Effects,
+    last_effects: Effects,
     /// The parts that it leaves since it wants no load balancer any more. What is deleted on the way is named otherwise
     /// afterwards (by its name, no more by its id), and need not be left once more under that name.
     leaves: Vec<M::Key>,
@@ -59,10 +59,10 @@ impl<M: PartModel> Default for Known<M> {
     fn default() -> Self {
         Self {
             seen: Instant::now(),
-            told: BTreeMap::new(),
+            output: BTreeMap::new(),
             served: BTreeMap::new(),
             left: BTreeSet::new(),
-            parting: Effects::default(),
+            last_effects: Effects::default(),
             leaves: Vec::new(),
         }
     }
@@ -83,7 +83,7 @@ impl<M: PartModel> Default for Memory<M> {
 
 /// What was new in what a part told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct Changed {
     /// It did not serve the Service as it is now before.
     pub(super) serves: bool,
     /// It tells other facts than before.
@@ -97,9 +97,9 @@ impl<M: PartModel> Memory<M> {
     }
 
     /// The key that stands for this one in a survey.
-    pub(super) fn current_in(&self, survey: u64, key: &M::Key) -> M::Key {
+    pub(super) fn current_in(&self, discovery: u64, key: &M::Key) -> M::Key {
         let alias = self.aliases.get(key);
-        let alias = alias.filter(|alias| alias.shown.is_none_or(|shown| survey < shown));
+        let alias = alias.filter(|alias| alias.shown.is_none_or(|shown| discovery < shown));
         alias.map_or(key, |alias| &alias.now).clone()
     }
 
@@ -111,8 +111,8 @@ impl<M: PartModel> Memory<M> {
     }
 
     /// It has what it read.
-    pub(super) fn survey_ended(&mut self, survey: u64) {
-        self.reading.remove(&survey);
+    pub(super) fn survey_ended(&mut self, discovery: u64) {
+        self.reading.remove(&discovery);
         let oldest = self.reading.first().copied().unwrap_or(u64::MAX);
         self.aliases
             .retain(|_, alias| alias.shown.is_none_or(|shown| oldest < shown));
@@ -133,8 +133,8 @@ impl<M: PartModel> Memory<M> {
         self.aliases.insert(old.clone(), alias);
         self.aliases.retain(|from, alias| *from != alias.now);
         for known in self.services.values_mut() {
-            if let Some(told) = known.told.remove(old) {
-                known.told.insert(new.clone(), told);
+            if let Some(output) = known.output.remove(old) {
+                known.output.insert(new.clone(), output);
             }
             if let Some(view) = known.served.remove(old) {
                 known.served.insert(new.clone(), view);
@@ -168,8 +168,8 @@ impl<M: PartModel> Memory<M> {
         });
     }
 
-    pub(super) fn told(&self, id: &ServiceId, key: &M::Key) -> Option<&Told<M::Facts>> {
-        self.services.get(id)?.told.get(key)
+    pub(super) fn output(&self, id: &ServiceId, key: &M::Key) -> Option<&PartOutput<M::Facts>> {
+        self.services.get(id)?.output.get(key)
     }
 
     pub(super) fn has_served(&self, id: &ServiceId, key: &M::Key) -> bool {
@@ -200,7 +200,7 @@ impl<M: PartModel> Memory<M> {
 
     /// The parts that a Service leaves that wants no load balancer: those that it left or leaves already, or `all` if
     /// it only begins, and beside them what still bears its mark.
-    pub(super) fn leaves(&mut self, id: &ServiceId, all: Vec<M::Key>, marked: &[M::Key]) -> Vec<M::Key> {
+    pub(super) fn leaves(&mut self, id: &ServiceId, all: Vec<M::Key>, tagged: &[M::Key]) -> Vec<M::Key> {
         if all.is_empty() {
             return all;
         }
@@ -209,7 +209,7 @@ impl<M: PartModel> Memory<M> {
             known.leaves.clone_from(&all);
             return all;
         }
-        let new = marked.iter().filter(|key| !known.leaves.contains(key));
+        let new = tagged.iter().filter(|key| !known.leaves.contains(key));
         new.chain(&known.leaves).cloned().collect()
     }
 
@@ -223,27 +223,27 @@ impl<M: PartModel> Memory<M> {
     }
 
     /// A part said something; `serves`: it does all that the Service asks. `later`: the parts that listen.
-    pub(super) fn tell(
+    pub(super) fn record_output(
         &mut self,
         view: &Arc<ServiceView>,
         key: &M::Key,
-        told: Told<M::Facts>,
+        output: PartOutput<M::Facts>,
         serves: bool,
         later: &[M::Key],
-    ) -> News {
+    ) -> Changed {
         let known = self.services.entry(view.id.clone()).or_default();
-        let news = News {
+        let news = Changed {
             serves: serves
                 && !known
                     .served
                     .get(key)
                     .is_some_and(|served| served.asks_the_same(view)),
             facts: known
-                .told
+                .output
                 .get(key)
-                .is_none_or(|before| before.facts != told.facts),
+                .is_none_or(|before| before.facts != output.facts),
         };
-        known.told.insert(key.clone(), told);
+        known.output.insert(key.clone(), output);
         if serves {
             known.served.insert(key.clone(), Arc::clone(view));
         }
@@ -260,21 +260,21 @@ impl<M: PartModel> Memory<M> {
     }
 
     /// A part does not serve it any more.
-    pub(super) fn silence(&mut self, id: &ServiceId, key: &M::Key) {
+    pub(super) fn withdraw_output(&mut self, id: &ServiceId, key: &M::Key) {
         if let Some(known) = self.services.get_mut(id)
-            && (known.told.remove(key).is_some() | known.served.remove(key).is_some())
+            && (known.output.remove(key).is_some() | known.served.remove(key).is_some())
         {
             self.version += 1;
         }
     }
 
     /// It has left this part, which says this about the Service object. Whether that is news.
-    pub(super) fn leave(&mut self, id: &ServiceId, key: &M::Key, parting: Option<&Effects>) -> bool {
+    pub(super) fn leave(&mut self, id: &ServiceId, key: &M::Key, last_effects: Option<&Effects>) -> bool {
         let known = self.services.entry(id.clone()).or_default();
-        known.told.remove(key);
+        known.output.remove(key);
         known.served.remove(key);
-        if let Some(effects) = parting {
-            known.parting.merge(effects);
+        if let Some(effects) = last_effects {
+            known.last_effects.merge(effects);
         }
         let news = known.left.insert(key.clone());
         self.names += u64::from(news);
@@ -287,9 +287,9 @@ impl<M: PartModel> Memory<M> {
         let Some(known) = self.services.get(id) else {
             return Effects::default();
         };
-        let mut effects = known.parting.clone();
-        for told in joins.iter().filter_map(|key| known.told.get(key)) {
-            effects.merge(&told.effects);
+        let mut effects = known.last_effects.clone();
+        for output in joins.iter().filter_map(|key| known.output.get(key)) {
+            effects.merge(&output.effects);
         }
         effects
     }

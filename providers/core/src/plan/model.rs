@@ -13,7 +13,8 @@ use async_trait::async_trait;
 use crate::{
     Error, Priority, Result,
     load_balancer::{
-        Ask, Blocked, Claim, ClusterView, Effect, Effects, Note, ServiceId, ServiceView, StepText, World,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, ReadOptions, ServiceEvent, ServiceId,
+        ServiceView, StepText,
     },
 };
 
@@ -64,25 +65,25 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     ) -> Parts<Self::Key>;
 
     /// Objects of this cluster whose Service is not in the world.
-    fn orphans(&self, _world: &World, _directory: &Self::Directory) -> Vec<Orphan<Self::Key>> {
+    fn orphans(&self, _world: &ClusterSnapshot, _directory: &Self::Directory) -> Vec<Orphan<Self::Key>> {
         Vec::new()
     }
 
     /// What is wrong with what the members ask, each alone and all together (two that want the same port). Whoever is
-    /// refused is [`Standing::Kept`] in everything that follows. Members that leave are never refused.
+    /// refused is [`Membership::Frozen`] in everything that follows. Members that leave are never refused.
     fn check(
         &self,
         _key: &Self::Key,
         _members: &[Member<Self>],
         _cluster: &ClusterView,
         _inputs: &Self::Inputs,
-    ) -> Review {
-        Review::default()
+    ) -> CheckResult {
+        CheckResult::default()
     }
 
     /// How the part should be. With no member that stays, that is: gone, as far as it is ours.
     ///
-    /// A member that is [`Standing::Kept`] keeps what it has, but for its nodes ([`Member::follows_nodes`]).
+    /// A member that is [`Membership::Frozen`] keeps what it has, but for its nodes ([`Member::follows_nodes`]).
     fn desired(
         &self,
         key: &Self::Key,
@@ -105,14 +106,14 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     /// The cloud is still at work on the part (a change of somebody else's, or one of ours before a restart): come back
     /// after this long, for this reason. Asked only of what was just read; nothing is sent until
     /// [`PartCloud::is_pending`] says no. The waits grow to a minute, and after five minutes the members are told.
-    fn settling(&self, _key: &Self::Key, _observed: &Self::Observed) -> Option<(Duration, String)> {
+    fn pending(&self, _key: &Self::Key, _observed: &Self::Observed) -> Option<(Duration, String)> {
         None
     }
 
     /// What is wrong with the part itself, so that its members are not served as they should be although no step is due:
     /// the cloud says that it is broken. The pass then fails with this and is tried again with backoff, so that it is seen
     /// when somebody mends it.
-    fn unwell(
+    fn degraded(
         &self,
         _key: &Self::Key,
         _members: &[Member<Self>],
@@ -148,28 +149,28 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         key: &Self::Key,
         member: &Member<Self>,
         observed: &Self::Observed,
-    ) -> Option<Told<Self::Facts>>;
+    ) -> Option<PartOutput<Self::Facts>>;
 }
 
 /// The calls of a provider. Everything that it decides stands in the [`PartModel`].
 #[async_trait]
 pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
     /// Reads the shared listings.
-    async fn directory(&self, ask: Ask) -> Result<Arc<M::Directory>>;
+    async fn directory(&self, read: ReadOptions) -> Result<Arc<M::Directory>>;
 
     /// Reads what [`PartModel::desired`] needs. What can not be found out for one member holds back that member alone
-    /// and stands in [`Gathered::held`]; an error is for what the whole part needs.
+    /// and stands in [`GatheredInputs::refused`]; an error is for what the whole part needs.
     async fn inputs(
         &self,
         key: &M::Key,
         members: &[Member<M>],
         cluster: &ClusterView,
-        ask: Ask,
-    ) -> Result<Gathered<M::Inputs>>;
+        read: ReadOptions,
+    ) -> Result<GatheredInputs<M::Inputs>>;
 
     /// Reads how the part is. All or nothing: a failed read is an error, never "not there". Members say by which names
     /// and addresses leftovers are found.
-    async fn observe(&self, key: &M::Key, members: &[Member<M>], ask: Ask) -> Result<M::Observed>;
+    async fn observe(&self, key: &M::Key, members: &[Member<M>], read: ReadOptions) -> Result<M::Observed>;
 
     /// Makes one change. Ids come from `observed`. Invalidates what it changes in caches, also if it fails.
     ///
@@ -196,7 +197,7 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
         priority: Priority,
     ) -> Result<Outcome<M::Reply>>;
 
-    /// Whether the cloud is still at work on a part that was [`PartModel::settling`] when it was observed. Reads nothing
+    /// Whether the cloud is still at work on a part that was [`PartModel::pending`] when it was observed. Reads nothing
     /// but that; without it the part is read again.
     ///
     /// # Errors
@@ -206,7 +207,7 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
     }
 
     /// Whether we see the cloud in which this cluster is; see [`CredentialsCheck`](super::CredentialsCheck).
-    async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch>;
+    async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck>;
 }
 
 /// One change of the cloud: one call that writes, or one list of calls of which at most one succeeds.
@@ -255,14 +256,14 @@ pub struct Parts<K> {
     /// What the Service names now, in the order of setting up.
     pub named: Vec<K>,
     /// Where its mark stands, in the same order. May hold the same keys.
-    pub marked: Vec<K>,
+    pub tagged: Vec<K>,
 }
 
 impl<K> Default for Parts<K> {
     fn default() -> Self {
         Self {
             named: Vec::new(),
-            marked: Vec::new(),
+            tagged: Vec::new(),
         }
     }
 }
@@ -283,7 +284,7 @@ pub struct Member<M: PartModel> {
     /// The Service.
     pub service: Arc<ServiceView>,
     /// How it stands with the part.
-    pub standing: Standing,
+    pub membership: Membership,
     /// What its earlier parts said, in order. A member that leaves may have none.
     pub facts: Vec<(M::Key, M::Facts)>,
 }
@@ -293,7 +294,7 @@ impl<M: PartModel> Member<M> {
     /// for its turn to leave.
     #[must_use]
     pub fn follows_nodes(&self) -> bool {
-        self.standing != Standing::Leaving && self.service.wants_load_balancer()
+        self.membership != Membership::Leaving && self.service.wants_load_balancer()
     }
 }
 
@@ -301,7 +302,7 @@ impl<M: PartModel> Clone for Member<M> {
     fn clone(&self) -> Self {
         Self {
             service: Arc::clone(&self.service),
-            standing: self.standing.clone(),
+            membership: self.membership.clone(),
             facts: self.facts.clone(),
         }
     }
@@ -311,7 +312,7 @@ impl<M: PartModel> Debug for Member<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Member")
             .field("service", &self.service)
-            .field("standing", &self.standing)
+            .field("membership", &self.membership)
             .field("facts", &self.facts)
             .finish()
     }
@@ -319,41 +320,41 @@ impl<M: PartModel> Debug for Member<M> {
 
 /// How a Service stands with a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Membership {
     /// It gets what it asks for.
-    Joined,
+    Active,
     /// It keeps what it has, for this reason; what is not there yet is not made. Follows the nodes if
     /// [`Member::follows_nodes`] says so.
-    Kept(String),
+    Frozen(String),
     /// Everything of it is taken away.
     Leaving,
 }
 
 /// Inputs, and who has to do without.
 #[derive(Clone, Debug)]
-pub struct Gathered<I> {
+pub struct GatheredInputs<I> {
     /// What was read.
     pub inputs: I,
     /// Members for which something could not be found out.
-    pub held: Vec<(ServiceId, Error)>,
+    pub refused: Vec<(ServiceId, Error)>,
 }
 
-impl<I> From<I> for Gathered<I> {
+impl<I> From<I> for GatheredInputs<I> {
     fn from(inputs: I) -> Self {
         Self {
             inputs,
-            held: Vec::new(),
+            refused: Vec::new(),
         }
     }
 }
 
 /// What is to be said about what the members ask.
 #[derive(Clone, Debug, Default)]
-pub struct Review {
+pub struct CheckResult {
     /// Who asks for what can not be.
     pub refused: Vec<(ServiceId, Error)>,
     /// What members should be told.
-    pub notes: Vec<Note>,
+    pub notes: Vec<ServiceEvent>,
 }
 
 /// The way from how it is to how it should be.
@@ -398,7 +399,7 @@ pub struct Wait {
 
 /// What a part says.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told<F> {
+pub struct PartOutput<F> {
     /// To later parts.
     pub facts: F,
     /// To the Service object.
@@ -407,11 +408,11 @@ pub struct Told<F> {
 
 /// Whether what is not visible is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Vouch {
+pub enum ScopeCheck {
     /// A node of the cluster is visible under the credentials in use (or it has no nodes): what is not visible is gone.
-    Ours,
+    Verified,
     /// It may be our credentials; the text says what was seen.
-    Unproven(String),
+    Unverified(String),
 }
 
 /// Something that may be known only after another step: an id, an address.

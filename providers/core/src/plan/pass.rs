@@ -11,23 +11,23 @@ use tokio::{sync::OwnedMutexGuard, time::Instant};
 use tracing::warn;
 
 use super::{
+    discovery::DiscoveredParts,
     engine::Engine,
     memory::Memory,
-    model::{Member, PartCloud, PartModel, Plan, Standing, Step, Vouch},
-    slot::{Pending, Slot, SoFar},
-    survey::Typed,
+    model::{Member, Membership, PartCloud, PartModel, Plan, ScopeCheck, Step},
+    record::{PartRecord, Pending, Progress},
 };
 use crate::{
     Error, ErrorKind, Freshness, Result,
     client::later,
     load_balancer::{
-        Ask, Blocked, Effect, MemberReport, MemberState, Note, PartKey, PartReport, PartState, Request,
-        ServiceId, ServiceView, StepReport, StepText,
+        Blocked, Effect, MemberReport, MemberState, PartKey, PartReport, PartState, ReadOptions, Request,
+        ServiceEvent, ServiceId, ServiceView, StepReport, StepText,
     },
 };
 
 /// How often a pass looks again because it was not as it seemed.
-const LOOKS: u32 = 3;
+const READS: u32 = 3;
 /// How often a pass plans again after everything was done. One more round finds nothing.
 const ROUNDS: u32 = 4;
 /// An answer that began this long ago at most is "of this pass", if nothing older was wanted: so that one page serves many
@@ -41,7 +41,7 @@ const LONGEST_BUSY_WAIT: Duration = Duration::from_secs(60);
 const LONG_BUSY: Duration = Duration::from_secs(300);
 
 /// How parts would be, in a plan that is not carried out.
-pub(super) type Imagined<M> = Mutex<HashMap<<M as PartModel>::Key, <M as PartModel>::Observed>>;
+pub(super) type DryRun<M> = Mutex<HashMap<<M as PartModel>::Key, <M as PartModel>::Observed>>;
 
 /// A pass at work.
 pub(super) struct Pass<'a, M: PartModel, C> {
@@ -49,34 +49,34 @@ pub(super) struct Pass<'a, M: PartModel, C> {
     pub(super) request: &'a Request,
     pub(super) memory: &'a Mutex<Memory<M>>,
     /// If it is there, nothing is written, and what would be written is folded in here.
-    pub(super) imagined: Option<&'a Imagined<M>>,
+    pub(super) dry_run: Option<&'a DryRun<M>>,
     /// The key under which it began.
     began_as: M::Key,
     pub(super) key: M::Key,
-    pub(super) slot: OwnedMutexGuard<Slot<M>>,
-    pub(super) survey: Option<Arc<Typed<M>>>,
+    pub(super) record: OwnedMutexGuard<PartRecord<M>>,
+    pub(super) discovery: Option<Arc<DiscoveredParts<M>>>,
     pub(super) members: Vec<Member<M>>,
     /// Who is held back, and why.
-    pub(super) held: BTreeMap<ServiceId, Error>,
+    pub(super) frozen: BTreeMap<ServiceId, Error>,
     pub(super) ended: BTreeMap<ServiceId, MemberState>,
     pub(super) steps: Vec<StepReport>,
     pub(super) blocked: Vec<Blocked>,
-    pub(super) notes: Vec<Note>,
+    pub(super) notes: Vec<ServiceEvent>,
     pub(super) next: BTreeSet<M::Key>,
     /// Something is to be created: what is read next must not be old.
     recently: bool,
 }
 
 /// How a look at the part came out.
-pub(super) enum Look<M: PartModel> {
+pub(super) enum PartRead<M: PartModel> {
     /// It can be planned.
-    Ready(Sight<M>),
+    Ready(PlannedPart<M>),
     /// Not now.
     Wait(PartState),
 }
 
 /// What a part is and should be.
-pub(super) struct Sight<M: PartModel> {
+pub(super) struct PlannedPart<M: PartModel> {
     pub(super) observed: M::Observed,
     /// Read in this pass, not from a cache.
     pub(super) fresh: bool,
@@ -86,15 +86,15 @@ pub(super) struct Sight<M: PartModel> {
 }
 
 /// How carrying out a plan ended.
-pub(super) enum Carried {
+pub(super) enum Applied {
     /// Every step is done.
     All,
     /// The part has to wait.
     Wait(PartState),
     /// It was not as it seemed. Holds what says so, if it was an error.
-    LookAgain(Option<Error>),
+    ReadAgain(Option<Error>),
     /// A step for one Service can not be done; it is held back.
-    HeldBack,
+    MemberFrozen,
 }
 
 impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
@@ -102,21 +102,21 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         engine: &'a Engine<M, C>,
         request: &'a Request,
         memory: &'a Mutex<Memory<M>>,
-        imagined: Option<&'a Imagined<M>>,
+        dry_run: Option<&'a DryRun<M>>,
         key: M::Key,
-        slot: OwnedMutexGuard<Slot<M>>,
+        record: OwnedMutexGuard<PartRecord<M>>,
     ) -> Self {
         Self {
             engine,
             request,
             memory,
-            imagined,
+            dry_run,
             began_as: key.clone(),
             key,
-            slot,
-            survey: None,
+            record,
+            discovery: None,
             members: Vec::new(),
-            held: BTreeMap::new(),
+            frozen: BTreeMap::new(),
             ended: BTreeMap::new(),
             steps: Vec::new(),
             blocked: Vec::new(),
@@ -141,48 +141,51 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         let Some(inputs) = self.gather().await? else {
             return Ok(PartState::Done);
         };
-        let (mut looks, mut rounds) = (0, 0);
+        let (mut reads, mut rounds) = (0, 0);
         loop {
-            let sight = match self.look(&inputs, seen.take(), fresh, began).await? {
-                Look::Ready(sight) => sight,
-                Look::Wait(state) => return Ok(state),
+            let planned = match self.read_and_plan(&inputs, seen.take(), fresh, began).await? {
+                PartRead::Ready(planned) => planned,
+                PartRead::Wait(state) => return Ok(state),
             };
-            self.blocked.clone_from(&sight.plan.blocked);
-            fresh = sight.fresh;
-            let mut observed = sight.observed;
-            if self.imagined.is_none() && !self.follow_key(&observed) {
+            self.blocked.clone_from(&planned.plan.blocked);
+            fresh = planned.fresh;
+            let mut observed = planned.observed;
+            if self.dry_run.is_none() && !self.follow_key(&observed) {
                 return Ok(self.key_in_use());
             }
-            if sight.plan.steps.is_empty() {
+            if planned.plan.steps.is_empty() {
                 self.conclude(&observed);
-                let unwell = engine.model.unwell(&self.key, &self.members, &observed);
-                return unwell.map_or(Ok(PartState::Done), Err);
+                let degraded = engine.model.degraded(&self.key, &self.members, &observed);
+                return degraded.map_or(Ok(PartState::Done), Err);
             }
-            let creates = sight
+            let creates = planned
                 .plan
                 .steps
                 .iter()
                 .any(|step| step.effect() == Effect::Create);
-            if creates && !fresh && self.imagined.is_none() {
+            if creates && !fresh && self.dry_run.is_none() {
                 // Whatever a lost reply or a slow listing hides would be made twice.
                 self.recently = true;
                 continue;
             }
-            self.announce(&sight.plan.steps);
-            match self.carry_out(&sight.plan.steps, &mut observed, fresh).await? {
-                Carried::All => {
+            self.announce(&planned.plan.steps);
+            match self
+                .apply_steps(&planned.plan.steps, &mut observed, fresh)
+                .await?
+            {
+                Applied::All => {
                     rounds += 1;
                     if rounds > ROUNDS {
-                        return Err(self.endless(&sight.plan.steps));
+                        return Err(self.endless(&planned.plan.steps));
                     }
                     seen = Some(observed);
                 }
-                Carried::Wait(state) => return Ok(state),
-                Carried::HeldBack => fresh = false,
-                Carried::LookAgain(error) => {
+                Applied::Wait(state) => return Ok(state),
+                Applied::MemberFrozen => fresh = false,
+                Applied::ReadAgain(error) => {
                     fresh = false;
-                    looks += 1;
-                    if looks > LOOKS {
+                    reads += 1;
+                    if reads > READS {
                         return Err(error.unwrap_or_else(|| {
                             Error::new(
                                 ErrorKind::Conflict,
@@ -198,14 +201,16 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     /// Who the members are and what is known about what they ask. `None`: nobody has to do with the part, or it is nobody's
     /// turn.
     pub(super) async fn gather(&mut self) -> Result<Option<M::Inputs>> {
-        let (engine, ask) = (self.engine, self.request.ask);
-        let survey = engine.typed(&self.request.world, ask, self.memory).await?;
-        let known = survey.knows(&self.key);
+        let (engine, read) = (self.engine, self.request.read);
+        let discovery = engine
+            .discovered(&self.request.snapshot, read, self.memory)
+            .await?;
+        let known = discovery.knows(&self.key);
         {
             let mut memory = self.memory.lock();
-            self.members = survey.members(&self.key, &memory);
+            self.members = discovery.members(&self.key, &memory);
             for member in &self.members {
-                if survey
+                if discovery
                     .entry(&member.service.id)
                     .is_some_and(|entry| entry.joins.contains(&self.key))
                 {
@@ -213,30 +218,30 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 }
             }
         }
-        let deletes_orphan = self.request.delete_orphan && survey.is_deletable_orphan(&self.key);
+        let deletes_orphan = self.request.delete_orphan && discovery.is_deletable_orphan(&self.key);
         if deletes_orphan {
             // A Service that left the part before may still name it.
             let memory = self.memory.lock();
             self.members
                 .retain(|member| !memory.has_left(&member.service.id, &self.key));
         }
-        self.survey = Some(survey);
+        self.discovery = Some(discovery);
         if !known || (self.members.is_empty() && !deletes_orphan) || self.is_nobodys_turn() {
             return Ok(None);
         }
-        let cluster = &self.request.world.cluster;
+        let cluster = &self.request.snapshot.cluster;
         let gathered = engine
             .cloud
-            .inputs(&self.key, &self.members, cluster, ask)
+            .inputs(&self.key, &self.members, cluster, read)
             .await?;
-        for (id, error) in gathered.held {
-            self.hold(&id, &error);
+        for (id, error) in gathered.refused {
+            self.freeze(&id, &error);
         }
         let review = engine
             .model
             .check(&self.key, &self.members, cluster, &gathered.inputs);
         for (id, error) in review.refused {
-            self.hold(&id, &error);
+            self.freeze(&id, &error);
         }
         self.notes = review.notes;
         Ok(Some(gathered.inputs))
@@ -246,42 +251,42 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     /// that they leave before this one says when it is their turn.
     fn is_nobodys_turn(&self) -> bool {
         let waits = |member: &Member<M>| {
-            matches!(member.standing, Standing::Kept(_)) && !member.service.wants_load_balancer()
+            matches!(member.membership, Membership::Frozen(_)) && !member.service.wants_load_balancer()
         };
         !self.members.is_empty() && self.members.iter().all(waits)
     }
 
     /// From now on this member keeps what it has. One that leaves, leaves all the same.
-    pub(super) fn hold(&mut self, id: &ServiceId, error: &Error) {
+    pub(super) fn freeze(&mut self, id: &ServiceId, error: &Error) {
         for member in &mut self.members {
-            if &member.service.id == id && member.standing == Standing::Joined {
-                member.standing = Standing::Kept(error.to_string());
-                self.held.insert(id.clone(), error.clone());
+            if &member.service.id == id && member.membership == Membership::Active {
+                member.membership = Membership::Frozen(error.to_string());
+                self.frozen.insert(id.clone(), error.clone());
             }
         }
     }
 
     /// Reads the part, unless it is known how it is, and plans.
-    pub(super) async fn look(
+    pub(super) async fn read_and_plan(
         &mut self,
         inputs: &M::Inputs,
         seen: Option<M::Observed>,
         fresh: bool,
         began: Instant,
-    ) -> Result<Look<M>> {
+    ) -> Result<PartRead<M>> {
         let engine = self.engine;
-        let known = seen.or_else(|| self.imagined?.lock().get(&self.key).cloned());
+        let known = seen.or_else(|| self.dry_run?.lock().get(&self.key).cloned());
         let (observed, fresh) = match known {
             Some(observed) => (observed, fresh),
             None => match self.observe(began).await? {
                 Ok(read) => read,
-                Err(state) => return Ok(Look::Wait(state)),
+                Err(state) => return Ok(PartRead::Wait(state)),
             },
         };
-        let cluster = &self.request.world.cluster;
+        let cluster = &self.request.snapshot.cluster;
         let desired = engine.model.desired(&self.key, &self.members, cluster, inputs);
         let plan = engine.model.plan(&desired, &observed);
-        Ok(Look::Ready(Sight {
+        Ok(PartRead::Ready(PlannedPart {
             observed,
             fresh,
             desired,
@@ -291,31 +296,35 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
 
     async fn observe(&mut self, began: Instant) -> Result<Result<(M::Observed, bool), PartState>> {
         let engine = self.engine;
-        let mut ask = self.request.ask;
-        if self.slot.unsure {
-            ask = ask.anew();
-        } else if self.recently && !is_of_this_pass(ask, began) {
+        let mut read = self.request.read;
+        if self.record.unsure {
+            read = read.uncached();
+        } else if self.recently && !is_of_this_pass(read, began) {
             // A part of the limit, for the reading itself takes time, too.
             let recent = Instant::now().checked_sub(RECENT / 2).unwrap_or(began);
-            ask.freshness = Freshness::After(recent);
+            read.freshness = Freshness::After(recent);
         }
         // However long the answer takes.
-        let fresh = is_of_this_pass(ask, began);
-        let observed = engine.cloud.observe(&self.key, &self.members, ask).await?;
-        self.slot.unsure = false;
+        let fresh = is_of_this_pass(read, began);
+        let observed = engine.cloud.observe(&self.key, &self.members, read).await?;
+        self.record.unsure = false;
         if let Some(what) = engine.model.missing(&self.key, &self.members, &observed) {
-            let anew = ask.anew();
-            if let Vouch::Unproven(why) = engine.cloud.vouch(&self.request.world.cluster, anew).await? {
+            let anew = read.uncached();
+            if let ScopeCheck::Unverified(why) = engine
+                .cloud
+                .verify_scope(&self.request.snapshot.cluster, anew)
+                .await?
+            {
                 // Whatever comes next must not rest on what was seen with these eyes.
-                self.slot.unsure = true;
+                self.record.unsure = true;
                 return Ok(Err(PartState::Blocked(format!(
                     "{what} is not there any more, but {why}: these may be the wrong credentials, so nothing is \
                      changed"
                 ))));
             }
         }
-        if self.imagined.is_none()
-            && let Some((first, why)) = engine.model.settling(&self.key, &observed)
+        if self.dry_run.is_none()
+            && let Some((first, why)) = engine.model.pending(&self.key, &observed)
         {
             let pending = Pending {
                 observed,
@@ -323,11 +332,11 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 first,
                 until: Instant::now(),
                 members: self.members.clone(),
-                survey: self.survey.clone(),
+                discovery: self.discovery.clone(),
             };
             return Ok(Err(self.wait_for(pending)));
         }
-        (self.slot.busy_since, self.slot.busy_note) = (None, None);
+        (self.record.busy_since, self.record.busy_note) = (None, None);
         Ok(Ok((observed, fresh)))
     }
 
@@ -337,15 +346,15 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         if let PartState::Parked { until, .. } = &state {
             pending.until = *until;
         }
-        self.slot.pending = Some(pending);
+        self.record.pending = Some(pending);
         state
     }
 
     /// The part is parked although nothing of ours is under way. The longer it is, the longer are the waits.
     pub(super) fn busy(&mut self, first: Duration, why: String) -> PartState {
         let now = Instant::now();
-        self.slot.unsure = true;
-        let since = *self.slot.busy_since.get_or_insert(now);
+        self.record.unsure = true;
+        let since = *self.record.busy_since.get_or_insert(now);
         let age = now.saturating_duration_since(since);
         if age >= LONG_BUSY {
             self.warn_of_busy(age, &why);
@@ -359,7 +368,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     }
 
     fn warn_of_busy(&mut self, age: Duration, why: &str) {
-        let text = self.slot.busy_note.get_or_insert_with(|| {
+        let text = self.record.busy_note.get_or_insert_with(|| {
             let minutes = age.as_secs() / 60;
             let text = format!(
                 "{why}, for {minutes} minutes now; it is left unchanged until the cloud has finished, and somebody has to \
@@ -368,7 +377,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             warn!(part = %self.key, "Waiting long for somebody else's change: {text}");
             text
         });
-        let notes = self.members.iter().map(|member| Note {
+        let notes = self.members.iter().map(|member| ServiceEvent {
             service: member.service.id.clone(),
             reason: "LoadBalancerPending",
             message: text.clone(),
@@ -378,10 +387,10 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     }
 
     fn announce(&mut self, steps: &[M::Step]) {
-        if self.imagined.is_some() {
+        if self.dry_run.is_some() {
             return;
         }
-        let announced = &mut self.slot.so_far.announced;
+        let announced = &mut self.record.progress.announced;
         let before = announced.len();
         announced.extend(self.members.iter().map(|member| {
             let service = &member.service;
@@ -410,16 +419,18 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     /// The part is as it should be: says so to everybody who listens.
     fn conclude(&mut self, observed: &M::Observed) {
         let mut memory = self.memory.lock();
-        let Some(survey) = &self.survey else { return };
+        let Some(discovery) = &self.discovery else { return };
         for member in &self.members {
             let (id, view) = (&member.service.id, &member.service);
-            let Some(entry) = survey.entry(id) else { continue };
+            let Some(entry) = discovery.entry(id) else {
+                continue;
+            };
             let current = |key| current(&self.began_as, &self.key, &memory, key);
             let joins: Vec<_> = entry.joins.iter().map(current).collect();
             let leaves: Vec<_> = entry.leaves.iter().map(current).collect();
-            let told = self.engine.model.facts(&self.key, member, observed);
-            let state = if member.standing == Standing::Leaving {
-                if memory.leave(id, &self.key, told.as_ref().map(|told| &told.effects)) {
+            let output = self.engine.model.facts(&self.key, member, observed);
+            let state = if member.membership == Membership::Leaving {
+                if memory.leave(id, &self.key, output.as_ref().map(|output| &output.effects)) {
                     let earlier = leaves.iter().take_while(|key| **key != self.key);
                     self.next.extend(earlier.last().cloned());
                     if leaves.iter().all(|key| memory.has_left(id, key)) {
@@ -428,12 +439,12 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     }
                 }
                 MemberState::Left
-            } else if let Some(told) = told {
-                let serves = member.standing == Standing::Joined;
+            } else if let Some(output) = output {
+                let serves = member.membership == Membership::Active;
                 let at = joins.iter().position(|key| key == &self.key);
                 let later = at.and_then(|at| joins.get(at + 1..)).unwrap_or_default();
                 if at.is_some() {
-                    let news = memory.tell(view, &self.key, told, serves, later);
+                    let news = memory.record_output(view, &self.key, output, serves, later);
                     if news.facts {
                         self.next.extend(later.iter().cloned());
                     }
@@ -441,11 +452,11 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                         self.next.extend(leaves);
                     }
                 }
-                kept_or(&self.held, member, MemberState::Serves)
+                kept_or(&self.frozen, member, MemberState::Served)
             } else {
-                memory.silence(id, &self.key);
+                memory.withdraw_output(id, &self.key);
                 let nothing = "it could not be set up".to_owned();
-                kept_or(&self.held, member, MemberState::Kept(nothing))
+                kept_or(&self.frozen, member, MemberState::Frozen(nothing))
             };
             self.ended.insert(id.clone(), state);
         }
@@ -454,15 +465,15 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
 
     /// What to tell the caller. Ends the pass; its key comes back with it.
     pub(super) fn report(mut self, part: PartKey, state: PartState) -> (M::Key, PartReport) {
-        let (so_far, request) = (&self.slot.so_far, self.request);
+        let (progress, request) = (&self.record.progress, self.request);
         let memory = self.memory.lock();
-        let survey = self.survey.as_ref();
+        let discovery = self.discovery.as_ref();
         let members = self
             .members
             .iter()
             .map(|member| {
                 let id = &member.service.id;
-                let entry = survey.and_then(|survey| survey.entry(id));
+                let entry = discovery.and_then(|discovery| discovery.entry(id));
                 let current = |key: &M::Key| current(&self.began_as, &self.key, &memory, key);
                 let joins: Vec<_> = entry.iter().flat_map(|entry| &entry.joins).map(current).collect();
                 MemberReport {
@@ -470,8 +481,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     state: self
                         .ended
                         .remove(id)
-                        .unwrap_or_else(|| kept_or(&self.held, member, MemberState::Pending)),
-                    touched: so_far.touched_all || so_far.touched.contains(id),
+                        .unwrap_or_else(|| kept_or(&self.frozen, member, MemberState::Pending)),
+                    touched: progress.touched_all || progress.touched.contains(id),
                     effects: memory.effects(id, &joins),
                     finished: entry.is_some_and(|entry| {
                         // While a step is waited for, the survey is the one from when it was sent.
@@ -484,7 +495,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         let report = PartReport {
             renamed: Some(PartKey::new(self.key.to_string())).filter(|key| key != &part),
             part,
-            pass_steps: so_far.steps,
+            pass_steps: progress.steps,
             steps: self.steps,
             members,
             blocked: self.blocked,
@@ -497,7 +508,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             state,
         };
         if matches!(report.state, PartState::Done) {
-            self.slot.so_far = SoFar::default();
+            self.record.progress = Progress::default();
         }
         (self.key, report)
     }
@@ -505,7 +516,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
 
 /// Whether a Service still asks for what it asked for when this was seen of it.
 fn asks_now(request: &Request, view: &ServiceView) -> bool {
-    let services = &request.world.services;
+    let services = &request.snapshot.services;
     let mut now = services.iter().filter(|service| service.id == view.id);
     now.any(|service| service.asks_the_same(view))
 }
@@ -524,16 +535,16 @@ fn kept_or<M: PartModel>(
     member: &Member<M>,
     other: MemberState,
 ) -> MemberState {
-    match (held.get(&member.service.id), &member.standing) {
-        (Some(error), _) => MemberState::Held(error.clone()),
-        (None, Standing::Kept(why)) => MemberState::Kept(why.clone()),
+    match (held.get(&member.service.id), &member.membership) {
+        (Some(error), _) => MemberState::Refused(error.clone()),
+        (None, Membership::Frozen(why)) => MemberState::Frozen(why.clone()),
         (None, _) => other,
     }
 }
 
 /// Whether an answer to this question was read in the pass that began then, not from a cache.
-fn is_of_this_pass(ask: Ask, began: Instant) -> bool {
-    match ask.freshness {
+fn is_of_this_pass(read: ReadOptions, began: Instant) -> bool {
+    match read.freshness {
         Freshness::After(instant) => instant >= began || instant.elapsed() <= RECENT,
         Freshness::AtMost(_) => false,
     }

@@ -5,8 +5,8 @@ use tracing::{Instrument, debug, info, info_span};
 
 use super::{
     model::{Outcome, PartCloud, PartModel, Step, Wait},
-    pass::{Carried, Pass},
-    slot::Waiting,
+    pass::{Applied, Pass},
+    record::Waiting,
 };
 use crate::{
     Error, ErrorKind, Outcome as Fate, Result,
@@ -25,45 +25,45 @@ pub(super) enum Resumed<O> {
 
 impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
     /// Sends the steps one after the other, as far as nothing has to be waited for.
-    pub(super) async fn carry_out(
+    pub(super) async fn apply_steps(
         &mut self,
         steps: &[M::Step],
         observed: &mut M::Observed,
         fresh: bool,
-    ) -> Result<Carried> {
+    ) -> Result<Applied> {
         let engine = self.engine;
-        if let Some(imagined) = self.imagined {
+        if let Some(dry_run) = self.dry_run {
             for step in steps {
                 engine.model.fold(&self.key, step, None, observed);
                 self.done(step, Instant::now());
             }
-            imagined.lock().insert(self.key.clone(), observed.clone());
-            return Ok(Carried::All);
+            dry_run.lock().insert(self.key.clone(), observed.clone());
+            return Ok(Applied::All);
         }
         for step in steps {
             // If this future is dropped while the step is under way, the next pass must look for itself.
-            self.slot.unsure = true;
+            self.record.unsure = true;
             let sent = Instant::now();
             let span = info_span!("step", step = step.label());
             let outcome = engine
                 .cloud
-                .send(&self.key, step, observed, self.request.ask.priority)
+                .send(&self.key, step, observed, self.request.read.priority)
                 .instrument(span)
                 .await;
             match outcome {
                 Ok(Outcome::Done(reply)) => {
                     engine.model.fold(&self.key, step, Some(&reply), observed);
-                    self.slot.unsure = false;
+                    self.record.unsure = false;
                     self.done(step, sent);
                     if !self.follow_key(observed) {
-                        return Ok(Carried::Wait(self.key_in_use()));
+                        return Ok(Applied::Wait(self.key_in_use()));
                     }
                 }
                 Ok(Outcome::Accepted(reply, wait)) => {
                     engine.model.fold(&self.key, step, Some(&reply), observed);
                     debug!(step = %step, "The cloud is at work on it");
                     if !self.follow_key(observed) {
-                        return Ok(Carried::Wait(self.key_in_use()));
+                        return Ok(Applied::Wait(self.key_in_use()));
                     }
                     let waiting = Waiting {
                         step: step.sent(),
@@ -73,46 +73,46 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                         since: sent,
                         deadline: sent.checked_add(wait.deadline).unwrap_or(sent),
                         members: self.members.clone(),
-                        survey: self.survey.clone(),
+                        discovery: self.discovery.clone(),
                     };
                     let state = waiting.state();
-                    self.slot.waiting = Some(waiting);
-                    return Ok(Carried::Wait(state));
+                    self.record.waiting = Some(waiting);
+                    return Ok(Applied::Wait(state));
                 }
                 Ok(Outcome::Busy(after)) => {
                     debug!(step = %step, ?after, "It is busy");
-                    return Ok(Carried::Wait(self.busy(after, format!("busy: {step}"))));
+                    return Ok(Applied::Wait(self.busy(after, format!("busy: {step}"))));
                 }
                 Ok(Outcome::Stale) => {
                     self.repeat("stale");
-                    return Ok(Carried::LookAgain(None));
+                    return Ok(Applied::ReadAgain(None));
                 }
                 Err(error) => return self.failed(step, sent, error),
             }
         }
-        Ok(Carried::All)
+        Ok(Applied::All)
     }
 
     /// Asks how the parked step goes.
     pub(super) async fn resume(&mut self) -> Result<Resumed<M::Observed>> {
         let engine = self.engine;
-        if self.imagined.is_some() {
+        if self.dry_run.is_some() {
             return Ok(Resumed::Not);
         }
         if let Some(state) = self.resume_pending().await? {
             return Ok(Resumed::Wait(state));
         }
-        // If this future is dropped while it asks, the next pass looks for itself: the slot is unsure since the send.
-        let Some(mut waiting) = self.slot.waiting.take() else {
+        // If this future is dropped while it asks, the next pass looks for itself: the record is unsure since the send.
+        let Some(mut waiting) = self.record.waiting.take() else {
             return Ok(Resumed::Not);
         };
         // Should it still wait, this is whom it concerns.
         self.members.clone_from(&waiting.members);
-        self.survey.clone_from(&waiting.survey);
+        self.discovery.clone_from(&waiting.discovery);
         let asked = Instant::now();
         if asked < waiting.until {
             let state = waiting.state();
-            self.slot.waiting = Some(waiting);
+            self.record.waiting = Some(waiting);
             return Ok(Resumed::Wait(state));
         }
         let outcome = engine
@@ -121,7 +121,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 &self.key,
                 &waiting.step,
                 &waiting.observed,
-                self.request.ask.priority,
+                self.request.read.priority,
             )
             .await;
         let until = match outcome {
@@ -129,7 +129,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 engine
                     .model
                     .fold(&self.key, &waiting.step, Some(&reply), &mut waiting.observed);
-                self.slot.unsure = false;
+                self.record.unsure = false;
                 self.done(&waiting.step, waiting.since);
                 if !self.follow_key(&waiting.observed) {
                     return Ok(Resumed::Wait(self.key_in_use()));
@@ -149,7 +149,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             }
             Err(error) if may_pass(error.kind()) && asked < waiting.deadline => {
                 waiting.until = asked;
-                self.slot.waiting = Some(waiting);
+                self.record.waiting = Some(waiting);
                 return Err(error);
             }
             Err(error) => {
@@ -165,62 +165,62 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         }
         waiting.until = until;
         let state = waiting.state();
-        self.slot.waiting = Some(waiting);
+        self.record.waiting = Some(waiting);
         Ok(Resumed::Wait(state))
     }
 
     /// Asks whether the cloud has finished what somebody else had it do. `None`: there is nothing to wait for, or it has.
     async fn resume_pending(&mut self) -> Result<Option<PartState>> {
-        let Some(pending) = self.slot.pending.take() else {
+        let Some(pending) = self.record.pending.take() else {
             return Ok(None);
         };
         self.members.clone_from(&pending.members);
-        self.survey.clone_from(&pending.survey);
+        self.discovery.clone_from(&pending.discovery);
         if Instant::now() < pending.until {
             let state = PartState::Parked {
                 until: pending.until,
-                since: self.slot.busy_since.unwrap_or(pending.until),
+                since: self.record.busy_since.unwrap_or(pending.until),
                 why: pending.why.clone(),
             };
-            self.slot.pending = Some(pending);
+            self.record.pending = Some(pending);
             return Ok(Some(state));
         }
-        let priority = self.request.ask.priority;
+        let priority = self.request.read.priority;
         let cloud = &self.engine.cloud;
         match cloud.is_pending(&self.key, &pending.observed, priority).await {
             Ok(true) => Ok(Some(self.wait_for(pending))),
             Ok(false) => Ok(None),
             Err(error) => {
                 if may_pass(error.kind()) {
-                    self.slot.pending = Some(pending);
+                    self.record.pending = Some(pending);
                 }
                 Err(error)
             }
         }
     }
 
-    fn failed(&mut self, step: &M::Step, sent: Instant, error: Error) -> Result<Carried> {
+    fn failed(&mut self, step: &M::Step, sent: Instant, error: Error) -> Result<Applied> {
         let unknown = error.outcome() == Fate::Unknown;
         self.ended_badly(step, sent, &error);
         if unknown {
             // It may have been done: that is for the next look to find out.
             self.touch(step);
             self.repeat("unknown");
-            return Ok(Carried::LookAgain(Some(error)));
+            return Ok(Applied::ReadAgain(Some(error)));
         }
         match error.kind() {
             // Somebody was faster, or what we saw was old.
             ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Conflict => {
                 self.repeat("stale");
-                Ok(Carried::LookAgain(Some(error)))
+                Ok(Applied::ReadAgain(Some(error)))
             }
             kind if is_for_good(kind) && self.members.len() > 1 => match step.service() {
-                Some(service) if !self.held.contains_key(service) => {
+                Some(service) if !self.frozen.contains_key(service) => {
                     self.repeat("held");
                     let service = service.clone();
-                    self.hold(&service, &error);
-                    if self.held.contains_key(&service) {
-                        Ok(Carried::HeldBack)
+                    self.freeze(&service, &error);
+                    if self.frozen.contains_key(&service) {
+                        Ok(Applied::MemberFrozen)
                     } else {
                         Err(error)
                     }
@@ -233,7 +233,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
 
     fn done(&mut self, step: &M::Step, sent: Instant) {
         let text = step.text();
-        if self.imagined.is_none() {
+        if self.dry_run.is_none() {
             let (model, took) = (&self.engine.model, sent.elapsed());
             let (provider, kind) = (model.provider(), model.kind(&self.key));
             self.engine
@@ -265,13 +265,13 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
     }
 
     fn touch(&mut self, step: &M::Step) {
-        let so_far = &mut self.slot.so_far;
-        so_far.steps += 1;
+        let progress = &mut self.record.progress;
+        progress.steps += 1;
         match step.service() {
             Some(service) => {
-                so_far.touched.insert(service.clone());
+                progress.touched.insert(service.clone());
             }
-            None => so_far.touched_all = true,
+            None => progress.touched_all = true,
         }
     }
 
@@ -292,12 +292,12 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         }
         self.memory.lock().rename(&self.key, &new);
         debug!(part = %self.key, now = %new, "The part has got its id");
-        let slot = self.engine.try_slot(&new);
+        let record = self.engine.try_slot(&new);
         let old = std::mem::replace(&mut self.key, new);
-        match slot {
-            Some(mut slot) => {
-                *slot = std::mem::take(&mut *self.slot);
-                self.slot = slot;
+        match record {
+            Some(mut record) => {
+                *record = std::mem::take(&mut *self.record);
+                self.record = record;
                 true
             }
             None => {

@@ -7,14 +7,14 @@ use std::{
 
 use ipnet::IpNet;
 
-use super::{ClusterCidrs, NextHop, RouteNode, WantedRoute};
+use super::{ClusterCidrs, DesiredRoute, NextHop, RouteNode};
 use crate::{Error, Result};
 
 /// What there should be. Oldest node first.
 #[derive(Clone, Debug, Default)]
 pub struct Desired {
     /// The routes, no destination twice.
-    pub wanted: Vec<WantedRoute>,
+    pub wanted: Vec<DesiredRoute>,
     /// What each node has a right to. A node that is not in it has no routes due.
     pub due: Vec<Due>,
     /// Destinations whose routes are left as they are.
@@ -124,7 +124,7 @@ impl Desired {
             }
             Ok(next_hop) if !cidrs.contain(&destination) => Want::Obstacle(Obstacle::Outside(next_hop)),
             Ok(next_hop) => {
-                self.wanted.push(WantedRoute {
+                self.wanted.push(DesiredRoute {
                     destination,
                     next_hop,
                     node: Arc::clone(node),

@@ -3,8 +3,8 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    Changes, CloudRoute, ClusterCidrs, Desired, NextHop, Observed, Obstacle, RouteLimit, RouteNode, Routes,
-    Want, WantedRoute,
+    Changes, CloudRoute, ClusterCidrs, Desired, DesiredRoute, NextHop, Observed, Obstacle, RouteLimit,
+    RouteNode, Routes, Want,
 };
 use crate::{Cloud, Error, ErrorKind, Priority, Result};
 
@@ -31,7 +31,7 @@ pub struct Beyond {
     /// What bounds them.
     pub limit: RouteLimit,
     /// The routes. They are not among the changes.
-    pub routes: Vec<WantedRoute>,
+    pub routes: Vec<DesiredRoute>,
 }
 
 impl RoutePlan {

@@ -28,8 +28,8 @@ use proptest::{
 };
 
 use crate::{
-    load_balancer::{ClusterView, World},
-    plan::{Engine, Gathered, Member, PartModel},
+    load_balancer::{ClusterSnapshot, ClusterView},
+    plan::{Engine, GatheredInputs, Member, PartModel},
 };
 
 mod cloud;
@@ -71,7 +71,7 @@ pub trait Lawful: PartModel + Clone {
         key: &Self::Key,
         members: &[Member<Self>],
         cluster: &ClusterView,
-    ) -> Gathered<Self::Inputs>;
+    ) -> GatheredInputs<Self::Inputs>;
 
     /// What the cloud answers to a step. `serial` is another number every time, for ids.
     fn reply(
@@ -102,7 +102,7 @@ pub struct Case<T> {
     /// What is in the cloud at first.
     pub truth: T,
     /// What the cluster is like, then how it changes. At least one.
-    pub worlds: Vec<World>,
+    pub worlds: Vec<ClusterSnapshot>,
     /// How the cloud answers.
     pub weather: Weather,
 }

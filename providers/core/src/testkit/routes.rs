@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::{
     AddressType, Error, ErrorKind, Priority, Result,
-    routes::{Applied, Changes, CloudRoute, NextHop, Observed, RouteLimit, RouteNode, Routes, WantedRoute},
+    routes::{Applied, Changes, CloudRoute, DesiredRoute, NextHop, Observed, RouteLimit, RouteNode, Routes},
 };
 
 /// What was asked of it.
@@ -124,13 +124,13 @@ impl Routes for FakeRoutes {
             .ok_or_else(|| Error::new(ErrorKind::InvalidSpec, "the node has no address for it"))
     }
 
-    async fn observe(&self, wanted: &[WantedRoute], _: Priority) -> Result<Observed> {
+    async fn observe(&self, wanted: &[DesiredRoute], _: Priority) -> Result<Observed> {
         let mut state = self.0.lock();
         state.calls.push(RouteCall::Observe);
         if let Some(error) = &state.broken {
             return Err(error.clone());
         }
-        let lacks = |route: &WantedRoute| state.unfinished.contains(&route.destination);
+        let lacks = |route: &DesiredRoute| state.unfinished.contains(&route.destination);
         let places = wanted.iter().enumerate().filter(|(_, route)| lacks(route));
         Ok(Observed {
             unfinished: places.map(|(i, _)| i).collect(),

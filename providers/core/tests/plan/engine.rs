@@ -12,7 +12,7 @@ use ccm_core::{
         LoadBalancers, MemberState, PartKey, PartPlan, PartReport, PartState, Request, ServiceView, StepText,
         Watcher,
     },
-    plan::{Engine, Fact, PlanMetrics, Vouch},
+    plan::{Engine, Fact, PlanMetrics, ScopeCheck},
     testkit::laws::{MemoryCloud, Weather},
 };
 use parking_lot::Mutex;
@@ -194,9 +194,9 @@ async fn bad_inputs_hold_back_one_member_alone() {
     let report = stage.run("shelf/#10").await;
     assert!(matches!(report.state, PartState::Done));
     assert_eq!(sentences(&report), ["create box 80 on shelf shelf_n_s0"]);
-    assert!(matches!(report.members[0].state, MemberState::Serves));
+    assert!(matches!(report.members[0].state, MemberState::Served));
     for held in &report.members[1..] {
-        assert!(matches!(held.state, MemberState::Held(_)) && !held.finished);
+        assert!(matches!(held.state, MemberState::Refused(_)) && !held.finished);
     }
 }
 
@@ -212,11 +212,11 @@ async fn a_step_that_fails_for_good_holds_back_its_service_alone() {
     stage.answer("create box 80", Answer::Fail(quota));
     let report = stage.run("shelf/#10").await;
     assert!(matches!(report.state, PartState::Done), "{report:?}");
-    let MemberState::Held(error) = &report.members[0].state else {
+    let MemberState::Refused(error) = &report.members[0].state else {
         panic!("{report:?}");
     };
     assert_eq!(error.kind(), ErrorKind::QuotaExceeded);
-    assert!(matches!(report.members[1].state, MemberState::Serves));
+    assert!(matches!(report.members[1].state, MemberState::Served));
     let boxes: BTreeSet<_> = stage.cloud.memory.truth().shelves[0]
         .boxes
         .keys()
@@ -233,7 +233,7 @@ async fn nothing_is_changed_if_what_was_known_can_not_be_seen_and_nobody_vouches
     stage
         .cloud
         .memory
-        .vouches(Vouch::Unproven("no node is visible".to_owned()));
+        .vouches(ScopeCheck::Unverified("no node is visible".to_owned()));
     stage.run("board").await;
     let report = stage.run("shelf/#10").await;
     let PartState::Blocked(why) = &report.state else {
@@ -244,7 +244,7 @@ async fn nothing_is_changed_if_what_was_known_can_not_be_seen_and_nobody_vouches
         "{why}"
     );
     assert!(!report.members[0].finished, "the finalizer must stay");
-    stage.cloud.memory.vouches(Vouch::Ours);
+    stage.cloud.memory.vouches(ScopeCheck::Verified);
     let report = stage.run("shelf/#10").await;
     assert!(matches!(report.members[0].state, MemberState::Left));
     assert!(report.members[0].finished);
@@ -268,7 +268,7 @@ async fn who_moves_joins_the_new_part_before_leaving_the_old_one() {
         Answer::Fail(Error::new(ErrorKind::Unavailable, "down")),
     );
     let old = stage.run("shelf/#11").await;
-    assert!(matches!(&old.members[0].state, MemberState::Kept(why) if why.contains("shelf/#10")));
+    assert!(matches!(&old.members[0].state, MemberState::Frozen(why) if why.contains("shelf/#10")));
     assert!(matches!(stage.run("shelf/#10").await.state, PartState::Failed(_)));
     assert!(
         stage.run("shelf/#11").await.steps.is_empty(),
@@ -298,7 +298,7 @@ async fn what_is_left_is_read_when_it_is_its_turn_and_not_before() {
     let early = stage.run("shelf/#10").await;
     assert!(matches!(early.state, PartState::Done), "{early:?}");
     assert!(
-        matches!(&early.members[0].state, MemberState::Kept(why) if why.contains("board")),
+        matches!(&early.members[0].state, MemberState::Frozen(why) if why.contains("board")),
         "{:?}",
         early.members
     );
@@ -325,7 +325,7 @@ async fn a_difference_that_can_not_be_changed_stands_in_the_way_of_nothing_else(
         "the wood is pine and can not be made oak without making it anew"
     );
     assert_eq!(sentences(&report), ["create box 80 on shelf shelf_n_s0"]);
-    assert!(matches!(report.members[0].state, MemberState::Serves));
+    assert!(matches!(report.members[0].state, MemberState::Served));
     assert_eq!(stage.engine.status()[0].blocked.len(), 1);
 }
 
@@ -364,7 +364,7 @@ async fn a_service_of_another_class_is_left_alone_whatever_is_on_it() {
         ..Truth::default()
     };
     let stage = stage(truth, vec![other]);
-    let survey = stage.engine.survey(&stage.request()).await.unwrap();
+    let survey = stage.engine.discover(&stage.request()).await.unwrap();
     assert!(survey.services[0].joins.is_empty() && survey.services[0].leaves.is_empty());
     assert!(survey.parts.is_empty() && survey.orphans.is_empty());
     stage.run("shelf/#10").await;
@@ -378,7 +378,7 @@ async fn an_orphan_is_deleted_only_by_a_pass_that_is_permitted_to() {
         ..Truth::default()
     };
     let stage = stage(truth, vec![service(1, &[80], &[])]);
-    let survey = stage.engine.survey(&stage.request()).await.unwrap();
+    let survey = stage.engine.discover(&stage.request()).await.unwrap();
     let orphan = &survey.orphans[0];
     assert!(
         orphan.deletable && !survey.parts.contains(&orphan.part),

@@ -23,17 +23,17 @@ async fn a_part_that_has_its_id_is_known_to_a_pass_with_an_older_listing() {
     let late = Arc::new(Notify::new());
     stage.cloud.script.lock().slow_directory = Some(Arc::clone(&late));
     let other = Arc::clone(&stage);
-    let survey = tokio::spawn(async move { other.engine.survey(&other.request()).await });
+    let survey = tokio::spawn(async move { other.engine.discover(&other.request()).await });
     tokio::task::yield_now().await;
 
     let made = stage.run("shelf/new:shelf_n_s0").await.renamed.unwrap();
-    stage.engine.survey(&stage.request()).await.unwrap();
+    stage.engine.discover(&stage.request()).await.unwrap();
     late.notify_one();
     let old = survey.await.unwrap().unwrap();
     assert_eq!(old.services[0].joins, [made, PartKey::new("board")]);
     // Gone without us, it is made anew: the name that it had means nothing for newer listings.
     stage.cloud.memory.edit(|truth| truth.shelves.clear());
-    let new = stage.engine.survey(&stage.request()).await.unwrap();
+    let new = stage.engine.discover(&stage.request()).await.unwrap();
     assert_eq!(new.services[0].joins[0], PartKey::new("shelf/new:shelf_n_s0"));
 }
 
@@ -42,7 +42,7 @@ async fn what_is_known_of_a_service_outlives_a_pass_that_began_before_it_came() 
     let services = vec![service(0, &[80], &[]), service(1, &[81], &[])];
     let stage = stage(Truth::default(), services);
     let before = Request {
-        world: Arc::new(world(vec![service(0, &[80], &[])], nodes([("n0", true)]))),
+        snapshot: Arc::new(world(vec![service(0, &[80], &[])], nodes([("n0", true)]))),
         ..stage.request()
     };
     let shelf = stage.run("shelf/new:shelf_n_s1").await;

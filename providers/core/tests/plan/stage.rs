@@ -4,8 +4,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     Error, Freshness, Priority, Result, async_trait,
-    load_balancer::{Ask, ClusterView, LoadBalancers, PartKey, PartReport, Request, ServiceView, World},
-    plan::{Engine, Gathered, Member, Outcome, PartCloud, PlanMetrics, Vouch, Wait},
+    load_balancer::{
+        ClusterSnapshot, ClusterView, LoadBalancers, PartKey, PartReport, ReadOptions, Request, ServiceView,
+    },
+    plan::{Engine, GatheredInputs, Member, Outcome, PartCloud, PlanMetrics, ScopeCheck, Wait},
     testkit::laws::{MemoryCloud, Weather},
 };
 use parking_lot::Mutex;
@@ -47,8 +49,8 @@ pub enum Answer {
 
 #[async_trait]
 impl PartCloud<Toy> for Scripted {
-    async fn directory(&self, ask: Ask) -> Result<Arc<Directory>> {
-        let read = self.memory.directory(ask).await;
+    async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
+        let read = self.memory.directory(read).await;
         let slow = self.script.lock().slow_directory.take();
         if let Some(told) = slow {
             told.notified().await;
@@ -61,22 +63,22 @@ impl PartCloud<Toy> for Scripted {
         key: &Key,
         members: &[Member<Toy>],
         cluster: &ClusterView,
-        ask: Ask,
-    ) -> Result<Gathered<()>> {
-        let mut gathered = self.memory.inputs(key, members, cluster, ask).await?;
+        read: ReadOptions,
+    ) -> Result<GatheredInputs<()>> {
+        let mut gathered = self.memory.inputs(key, members, cluster, read).await?;
         let held = &self.script.lock().held;
         for member in members {
             if let Some(error) = held.get(&*member.service.id.name) {
-                gathered.held.push((member.service.id.clone(), error.clone()));
+                gathered.refused.push((member.service.id.clone(), error.clone()));
             }
         }
         Ok(gathered)
     }
 
-    async fn observe(&self, key: &Key, members: &[Member<Toy>], ask: Ask) -> Result<Observed> {
-        let fresh = matches!(ask.freshness, Freshness::After(_));
+    async fn observe(&self, key: &Key, members: &[Member<Toy>], read: ReadOptions) -> Result<Observed> {
+        let fresh = matches!(read.freshness, Freshness::After(_));
         self.script.lock().observed.push((key.to_string(), fresh));
-        self.memory.observe(key, members, ask).await
+        self.memory.observe(key, members, read).await
     }
 
     async fn send(
@@ -137,8 +139,8 @@ impl PartCloud<Toy> for Scripted {
         })
     }
 
-    async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch> {
-        self.memory.vouch(cluster, ask).await
+    async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {
+        self.memory.verify_scope(cluster, read).await
     }
 }
 
@@ -150,7 +152,7 @@ pub const WAIT: Wait = Wait {
 pub struct Stage {
     pub engine: Engine<Toy, Scripted>,
     pub cloud: Arc<Scripted>,
-    pub world: Arc<World>,
+    pub world: Arc<ClusterSnapshot>,
 }
 
 pub fn stage(truth: Truth, services: Vec<ServiceView>) -> Stage {
@@ -169,7 +171,7 @@ impl Stage {
     pub fn request(&self) -> Request {
         Request::new(
             Arc::clone(&self.world),
-            Ask {
+            ReadOptions {
                 freshness: Freshness::AtMost(Duration::from_secs(60)),
                 priority: Priority::User,
             },

@@ -15,9 +15,10 @@ use std::{
 use ccm_core::{
     Error, ErrorKind,
     load_balancer::{
-        Blocked, Claim, ClusterView, Effects, Ingress, Marks, Ownership, ServiceId, ServiceView, World,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, Ingress, Ownership, OwnershipTag, ServiceId,
+        ServiceView,
     },
-    plan::{Fact, Member, Orphan, PartModel, Parts, Plan, Review, Standing, Told},
+    plan::{CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan},
 };
 
 pub use crate::toy_step::{Change, ToyStep};
@@ -107,7 +108,7 @@ pub struct WantedBox {
 #[derive(Debug)]
 pub enum Desired {
     Shelf {
-        marks: Marks,
+        marks: OwnershipTag,
         /// Under which name it may be made, and by whom it is asked for.
         name: Option<String>,
         wood: Option<String>,
@@ -138,7 +139,7 @@ pub struct Reply {
 pub struct Directory {
     pub shelves: Vec<(u64, String, BTreeSet<String>)>,
     pub pinned: BTreeSet<String>,
-    pub marks: Marks,
+    pub marks: OwnershipTag,
 }
 
 /// What a toy does wrong.
@@ -152,7 +153,7 @@ pub enum Flaw {
     Recreates,
     /// Says something else every time.
     Chatty,
-    /// Marks a shelf only after it was made, and finds shelves by their marks.
+    /// Tags a shelf only after it was made, and finds shelves by their marks.
     TagsLater,
     /// Wipes foreign marks when it writes its own.
     Rude,
@@ -227,18 +228,18 @@ impl PartModel for Toy {
                 found.map_or(Key::New(name), |(id, ..)| Key::Id(*id))
             }
         };
-        let marked = directory
+        let tagged = directory
             .shelves
             .iter()
             .filter(|(.., marks)| marks.contains(&tag));
         let board = directory.pinned.contains(&tag).then_some(Key::Board);
         Parts {
             named: vec![shelf, Key::Board],
-            marked: marked.map(|(id, ..)| Key::Id(*id)).chain(board).collect(),
+            tagged: tagged.map(|(id, ..)| Key::Id(*id)).chain(board).collect(),
         }
     }
 
-    fn orphans(&self, world: &World, directory: &Directory) -> Vec<Orphan<Key>> {
+    fn orphans(&self, world: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
         let services = &world.services;
         let known: BTreeSet<_> = services.iter().map(|service| tag(&service.id)).collect();
         let is_orphan = |marks: &BTreeSet<String>| {
@@ -253,19 +254,19 @@ impl PartModel for Toy {
                 deletable: name.starts_with("shelf_")
                     && directory
                         .marks
-                        .judge(marks.iter().map(String::as_str))
+                        .ownership(marks.iter().map(String::as_str))
                         .allows_orphan_deletion(),
             })
             .collect()
     }
 
-    fn check(&self, key: &Key, members: &[Member<Self>], _: &ClusterView, (): &()) -> Review {
-        let mut review = Review::default();
+    fn check(&self, key: &Key, members: &[Member<Self>], _: &ClusterView, (): &()) -> CheckResult {
+        let mut review = CheckResult::default();
         let mut taken = BTreeMap::new();
         let mut sorted: Vec<_> = members.iter().collect();
         sorted.sort_by_key(|member| &member.service.id);
         for member in sorted {
-            if *key == Key::Board || member.standing != Standing::Joined {
+            if *key == Key::Board || member.membership != Membership::Active {
                 continue;
             }
             let id = &member.service.id;
@@ -292,19 +293,19 @@ impl PartModel for Toy {
     }
 
     fn desired(&self, key: &Key, members: &[Member<Self>], cluster: &ClusterView, (): &()) -> Desired {
-        let standing = |wanted: fn(&Standing) -> bool| {
+        let membership = |wanted: fn(&Membership) -> bool| {
             members
                 .iter()
-                .filter(move |member| wanted(&member.standing))
+                .filter(move |member| wanted(&member.membership))
                 .map(|member| tag(&member.service.id))
                 .collect::<BTreeSet<_>>()
         };
-        let kept = standing(|standing| matches!(standing, Standing::Kept(_)));
-        let leaving = standing(|standing| *standing == Standing::Leaving);
+        let kept = membership(|membership| matches!(membership, Membership::Frozen(_)));
+        let leaving = membership(|membership| *membership == Membership::Leaving);
         let joined = || {
             members
                 .iter()
-                .filter(|member| member.standing == Standing::Joined)
+                .filter(|member| member.membership == Membership::Active)
         };
         let nodes: Option<BTreeSet<String>> = (!cluster.nodes.keeps_members()).then(|| {
             cluster
@@ -347,7 +348,7 @@ impl PartModel for Toy {
             }
         }
         Desired::Shelf {
-            marks: cluster.marks.clone(),
+            marks: cluster.ownership_tag.clone(),
             name: owner.map(|owner| shelf_name(&owner.service.id)),
             wood: owner.map(|owner| owner.service.annotation(WOOD).unwrap_or("pine").to_owned()),
             joined: joined()
@@ -407,9 +408,14 @@ impl PartModel for Toy {
         }
     }
 
-    fn facts(&self, key: &Key, member: &Member<Self>, observed: &Observed) -> Option<Told<Fact<String>>> {
+    fn facts(
+        &self,
+        key: &Key,
+        member: &Member<Self>,
+        observed: &Observed,
+    ) -> Option<PartOutput<Fact<String>>> {
         static CHATTER: AtomicU64 = AtomicU64::new(0);
-        if member.standing == Standing::Leaving {
+        if member.membership == Membership::Leaving {
             let mut told = told(Fact::Known(String::new()));
             if *key != Key::Board {
                 told.effects.annotations.insert(WAS.to_owned(), None);
@@ -445,16 +451,16 @@ impl PartModel for Toy {
     }
 }
 
-fn told(facts: Fact<String>) -> Told<Fact<String>> {
-    Told {
+fn told(facts: Fact<String>) -> PartOutput<Fact<String>> {
+    PartOutput {
         facts,
         effects: Effects::default(),
     }
 }
 
 /// Whose a shelf is whose name says that a cluster made it.
-pub fn ownership(marks: &Marks, shelf: &Shelf) -> Ownership {
-    marks.judge(shelf.marks.iter().map(String::as_str))
+pub fn ownership(marks: &OwnershipTag, shelf: &Shelf) -> Ownership {
+    marks.ownership(shelf.marks.iter().map(String::as_str))
 }
 
 pub fn blocked(service: Option<&ServiceId>, field: impl Into<String>, have: &str, want: &str) -> Blocked {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use ccm_core::{
     Labels, NodeView,
     load_balancer::{
-        ClusterMark, ClusterView, Marks, NodeSet, Ownership, ServiceId, ServiceNode, ServicePort,
-        ServiceView, World,
+        ClusterSnapshot, ClusterTag, ClusterView, NodeSet, Ownership, OwnershipTag, ServiceId, ServiceNode,
+        ServicePort, ServiceView,
     },
-    plan::{Fact, Gathered, Member},
+    plan::{Fact, GatheredInputs, Member},
     testkit::laws::{Case, Lawful, weather},
 };
 use proptest::{collection::vec, option, prelude::*, sample::subsequence};
@@ -25,8 +25,8 @@ pub struct Truth {
     pub board: Board,
 }
 
-pub fn marks() -> Marks {
-    Marks::Known(ClusterMark::of("me"))
+pub fn marks() -> OwnershipTag {
+    OwnershipTag::Known(ClusterTag::of("me"))
 }
 
 /// Whether a cluster that is not ours made it, or a person.
@@ -84,7 +84,7 @@ impl Lawful for Toy {
         }
     }
 
-    fn inputs(&self, _: &Key, _: &[Member<Self>], _: &ClusterView) -> Gathered<()> {
+    fn inputs(&self, _: &Key, _: &[Member<Self>], _: &ClusterView) -> GatheredInputs<()> {
         ().into()
     }
 
@@ -261,12 +261,12 @@ pub fn nodes<'a>(names: impl IntoIterator<Item = (&'a str, bool)>) -> NodeSet {
         .collect()
 }
 
-pub fn world(services: Vec<ServiceView>, nodes: NodeSet) -> World {
-    World {
+pub fn world(services: Vec<ServiceView>, nodes: NodeSet) -> ClusterSnapshot {
+    ClusterSnapshot {
         services: services.into_iter().map(Arc::new).collect(),
         cluster: ClusterView {
             name: "toys".into(),
-            marks: marks(),
+            ownership_tag: marks(),
             nodes,
         },
     }
@@ -303,7 +303,7 @@ fn some_service(index: usize) -> impl Strategy<Value = Option<ServiceView>> {
     prop_oneof![1 => Just(None), 5 => some.prop_map(Some)]
 }
 
-fn some_world() -> impl Strategy<Value = World> {
+fn some_world() -> impl Strategy<Value = ClusterSnapshot> {
     let services = (0..SERVICES).map(some_service).collect::<Vec<_>>();
     let nodes_of = vec(option::weighted(0.8, proptest::bool::weighted(0.8)), NODES.len());
     (services, nodes_of).prop_map(|(services, eligible)| {
@@ -336,9 +336,9 @@ fn some_tags() -> impl Strategy<Value = BTreeSet<String>> {
 /// A shelf that bears the name of Service `index`: ours, upstream's or another cluster's, half-made or edited.
 fn made_shelf(index: usize) -> impl Strategy<Value = Shelf> {
     let mark = prop_oneof![
-        3 => Just(Some(ClusterMark::of("me"))),
+        3 => Just(Some(ClusterTag::of("me"))),
         2 => Just(None),
-        1 => Just(Some(ClusterMark::of("others")))
+        1 => Just(Some(ClusterTag::of("others")))
     ];
     (
         mark,

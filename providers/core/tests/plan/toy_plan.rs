@@ -136,7 +136,7 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToySte
         .for_update(&ours, due)
         .filter(|_| shelf.is_made_by_a_cluster())
         .map(ToString::to_string);
-    // Marks come first and go last: whoever is killed in between finds the rest by them.
+    // Ownership tags come first and go last: whoever is killed in between finds the rest by them.
     let add: BTreeSet<_> = missing.into_iter().chain(mark).collect();
     if !add.is_empty() {
         plan.steps

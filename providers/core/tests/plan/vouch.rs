@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ccm_core::{
     Error, ErrorKind, Freshness, Instance, NodeView, Priority,
-    load_balancer::{Ask, ClusterView, NodeSet, ServiceNode},
-    plan::{CredentialsCheck, Vouch},
+    load_balancer::{ClusterView, NodeSet, ReadOptions, ServiceNode},
+    plan::{CredentialsCheck, ScopeCheck},
     testkit::FakeCloud,
 };
 
@@ -33,16 +33,20 @@ fn cluster(provider_ids: &[&str]) -> ClusterView {
     cluster_with_ready(provider_ids, |_| true)
 }
 
-async fn run(check: &CredentialsCheck, cloud: &FakeCloud, cluster: &ClusterView) -> ccm_core::Result<Vouch> {
-    let ask = Ask {
+async fn run(
+    check: &CredentialsCheck,
+    cloud: &FakeCloud,
+    cluster: &ClusterView,
+) -> ccm_core::Result<ScopeCheck> {
+    let read = ReadOptions {
         freshness: Freshness::now(),
         priority: Priority::User,
     };
-    check.run(cloud, cluster, ask).await
+    check.run(cloud, cluster, read).await
 }
 
 /// The first check of a process.
-async fn first(cloud: &FakeCloud, cluster: &ClusterView) -> ccm_core::Result<Vouch> {
+async fn first(cloud: &FakeCloud, cluster: &ClusterView) -> ccm_core::Result<ScopeCheck> {
     run(&CredentialsCheck::default(), cloud, cluster).await
 }
 
@@ -56,7 +60,7 @@ async fn one_node_that_exists_is_proof() {
     let cloud = FakeCloud::default();
     cloud.insert("b", Instance::default());
     let three = cluster(&["fake://a", "", "other://x", "fake://b"]);
-    assert_eq!(first(&cloud, &three).await.unwrap(), Vouch::Ours);
+    assert_eq!(first(&cloud, &three).await.unwrap(), ScopeCheck::Verified);
     assert_eq!(asked(&cloud), [["n0", "n3"]], "one call for all");
 }
 
@@ -64,7 +68,7 @@ async fn one_node_that_exists_is_proof() {
 async fn a_cluster_without_nodes_needs_no_proof() {
     assert_eq!(
         first(&FakeCloud::default(), &cluster(&[])).await.unwrap(),
-        Vouch::Ours
+        ScopeCheck::Verified
     );
 }
 
@@ -73,7 +77,7 @@ async fn nodes_that_do_not_exist_or_are_of_another_cloud_are_no_proof() {
     let cloud = FakeCloud::default();
     for ids in [&["fake://a", "fake://b"][..], &["other://x", ""]] {
         let answer = first(&cloud, &cluster(ids)).await.unwrap();
-        assert!(matches!(answer, Vouch::Unproven(_)), "{ids:?}: {answer:?}");
+        assert!(matches!(answer, ScopeCheck::Unverified(_)), "{ids:?}: {answer:?}");
     }
 }
 
@@ -100,7 +104,7 @@ async fn ready_nodes_are_asked_about_first() {
     cloud.insert("n4", Instance::default());
     // Three dead nodes are the first in the alphabet.
     let three_dead = cluster_with_ready(&SEVEN, |index| index > 2);
-    assert_eq!(first(&cloud, &three_dead).await.unwrap(), Vouch::Ours);
+    assert_eq!(first(&cloud, &three_dead).await.unwrap(), ScopeCheck::Verified);
     assert_eq!(asked(&cloud), [["n3", "n4", "n5"]]);
 }
 
@@ -109,7 +113,7 @@ async fn nodes_that_are_not_ready_are_asked_about_when_no_ready_one_exists() {
     let cloud = FakeCloud::default();
     cloud.insert("n1", Instance::default());
     let cluster = cluster_with_ready(&SEVEN, |index| index > 2);
-    assert_eq!(first(&cloud, &cluster).await.unwrap(), Vouch::Ours);
+    assert_eq!(first(&cloud, &cluster).await.unwrap(), ScopeCheck::Verified);
     assert_eq!(asked(&cloud), [["n3", "n4", "n5"], ["n0", "n1", "n2"]]);
 }
 
@@ -121,12 +125,12 @@ async fn the_next_check_continues_with_other_nodes_until_one_exists() {
             cloud.insert(&format!("n{last}"), Instance::default());
             let cluster = cluster_with_ready(&SEVEN, |_| ready);
             let mut checks = 1;
-            while run(&check, &cloud, &cluster).await.unwrap() != Vouch::Ours {
+            while run(&check, &cloud, &cluster).await.unwrap() != ScopeCheck::Verified {
                 checks += 1;
                 assert!(checks <= 3, "n{last} is never asked about: {:?}", asked(&cloud));
             }
             // What was found once is found at once.
-            assert_eq!(run(&check, &cloud, &cluster).await.unwrap(), Vouch::Ours);
+            assert_eq!(run(&check, &cloud, &cluster).await.unwrap(), ScopeCheck::Verified);
         }
     }
 }
@@ -140,7 +144,7 @@ async fn a_check_that_fails_does_not_keep_the_next_one_from_other_nodes() {
     }
     let seven = cluster(&SEVEN);
     assert!(run(&check, &cloud, &seven).await.is_err());
-    assert_eq!(run(&check, &cloud, &seven).await.unwrap(), Vouch::Ours);
+    assert_eq!(run(&check, &cloud, &seven).await.unwrap(), ScopeCheck::Verified);
 }
 
 #[tokio::test]
@@ -152,15 +156,15 @@ async fn nodes_that_cannot_be_asked_about_are_skipped() {
     let seven = cluster(&SEVEN);
     let answer = first(&cloud, &seven).await.unwrap();
     assert!(
-        matches!(&answer, Vouch::Unproven(why) if why.contains("n4, n5")),
+        matches!(&answer, ScopeCheck::Unverified(why) if why.contains("n4, n5")),
         "an answer about others, and no error: {answer:?}"
     );
     cloud.insert("n5", Instance::default());
-    assert_eq!(first(&cloud, &seven).await.unwrap(), Vouch::Ours);
+    assert_eq!(first(&cloud, &seven).await.unwrap(), ScopeCheck::Verified);
     let four = cluster(&SEVEN[..4]);
     let answer = first(&cloud, &four).await.unwrap();
     assert!(
-        matches!(&answer, Vouch::Unproven(why) if why.contains("another region")),
+        matches!(&answer, ScopeCheck::Unverified(why) if why.contains("another region")),
         "{answer:?}"
     );
 }

@@ -9,8 +9,8 @@ use std::{
 
 use ccm_core::{
     Cloud, Error, ErrorKind, Freshness, Priority, Result, async_trait,
-    load_balancer::{Ask, ClusterView, ServiceView},
-    plan::{CredentialsCheck, Gathered, Member, Outcome, PartCloud, Standing, Vouch, Wait},
+    load_balancer::{ClusterView, ReadOptions, ServiceView},
+    plan::{CredentialsCheck, GatheredInputs, Member, Membership, Outcome, PartCloud, ScopeCheck, Wait},
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -90,11 +90,17 @@ impl<C: Cloud> Calls<C> {
         }
     }
 
-    async fn sight(&self, reads: &Reads, key: &Key, members: &[Member<Model>], ask: Ask) -> Result<Sight> {
+    async fn sight(
+        &self,
+        reads: &Reads,
+        key: &Key,
+        members: &[Member<Model>],
+        read: ReadOptions,
+    ) -> Result<Sight> {
         let balancers = match key {
-            Key::Balancer(id) => reads.load_balancer(id, ask).await?.into_iter().collect(),
+            Key::Balancer(id) => reads.load_balancer(id, read).await?.into_iter().collect(),
             Key::New(name) => {
-                let listing = reads.load_balancers(None, ask).await?;
+                let listing = reads.load_balancers(None, read).await?;
                 let there = listing.by_key(name);
                 let there = there.filter(|balancer| balancer.provisioning_status.is_there());
                 there.cloned().collect::<Vec<_>>()
@@ -120,16 +126,16 @@ impl<C: Cloud> Calls<C> {
         }
         let (cluster, marks) = {
             let known = self.cluster.lock();
-            (known.name.to_string(), known.marks.clone())
+            (known.name.to_string(), known.ownership_tag.clone())
         };
         let mut sight = Sight {
-            external: self.external(reads, members, ask.priority).await?,
+            external: self.external(reads, members, read.priority).await?,
             cluster,
             marks,
             ..Sight::default()
         };
         let port = balancers.first().map(|balancer| balancer.vip_port_id.as_str());
-        let floating = reads.floating_ips(port, ask).await?;
+        let floating = reads.floating_ips(port, read).await?;
         let mut ids = BTreeSet::new();
         for member in members {
             let service = &member.service;
@@ -155,7 +161,9 @@ impl<C: Cloud> Calls<C> {
                 balancer: (*balancer).clone(),
                 ..Tree::default()
             };
-            sight.trees.push(self.tree(reads, key, tree, members, ask).await?);
+            sight
+                .trees
+                .push(self.tree(reads, key, tree, members, read).await?);
         }
         let services = members.iter().map(|member| &*member.service);
         sight.annotated = self.unrecorded.lock().annotated(services, &sight.trees);
@@ -166,7 +174,7 @@ impl<C: Cloud> Calls<C> {
     async fn external(&self, reads: &Reads, members: &[Member<Model>], priority: Priority) -> Result<bool> {
         let settings = &self.settings;
         let asks = members.iter().any(|member| {
-            member.standing != Standing::Leaving
+            member.membership != Membership::Leaving
                 && !wanted::is_internal(&member.service, settings)
                 && wanted::floating_network(&member.service, settings).is_empty()
         });
@@ -184,18 +192,18 @@ impl<C: Cloud> Calls<C> {
         key: &Key,
         mut tree: Tree,
         members: &[Member<Model>],
-        ask: Ask,
+        read: ReadOptions,
     ) -> Result<Tree> {
         let wish = desired::left_by_all(&self.settings, key, members, &self.cluster.lock());
         if wish.is_some_and(|wish| plan::deletes_whole(&wish, &tree)) {
             return Ok(tree);
         }
-        let children = reads.children(&tree.balancer, ask).await?;
-        let contents = match (ask.freshness, ask.priority) {
+        let children = reads.children(&tree.balancer, read).await?;
+        let contents = match (read.freshness, read.priority) {
             (Freshness::After(_), Priority::Background) => Contents::Exactly,
             _ => Contents::Which,
         };
-        let members = reads.members(&children, contents, ask.priority).await?;
+        let members = reads.members(&children, contents, read.priority).await?;
         let mut twigs: Vec<_> = children
             .pools
             .iter()
@@ -225,13 +233,13 @@ impl<C: Cloud> Calls<C> {
         Ok(tree)
     }
 
-    async fn ports(&self, reads: &Reads, members: &[Member<Model>], ask: Ask) -> Result<Observed> {
+    async fn ports(&self, reads: &Reads, members: &[Member<Model>], read: ReadOptions) -> Result<Observed> {
         let mut ports = BTreeMap::new();
         let mut groups = Vec::new();
         for member in members {
-            if member.standing == Standing::Leaving {
+            if member.membership == Membership::Leaving {
                 let name = names::security_group(&member.service.id);
-                let listing = reads.security_groups(Some(&name), ask).await?;
+                let listing = reads.security_groups(Some(&name), read).await?;
                 groups.extend(listing.by_key(&name).map(|group| group.id.clone()));
             }
         }
@@ -243,7 +251,7 @@ impl<C: Cloud> Calls<C> {
             .collect();
         let servers: Vec<_> = servers.iter().map(String::as_str).collect();
         if !servers.is_empty() {
-            for list in reads.ports_of(&servers, ask).await?.into_values() {
+            for list in reads.ports_of(&servers, read).await?.into_values() {
                 for port in list.iter() {
                     ports.insert(port.id.clone(), (**port).clone());
                 }
@@ -251,7 +259,7 @@ impl<C: Cloud> Calls<C> {
         }
         let groups: Vec<_> = groups.iter().map(String::as_str).collect();
         if !groups.is_empty() {
-            for port in reads.ports_with(&groups, ask.priority).await? {
+            for port in reads.ports_with(&groups, read.priority).await? {
                 ports.insert(port.id.clone(), port);
             }
         }
@@ -261,7 +269,7 @@ impl<C: Cloud> Calls<C> {
 
 #[async_trait]
 impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
-    async fn directory(&self, ask: Ask) -> Result<Arc<Directory>> {
+    async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
         let (_, reads) = self.current.clients();
         if let Some(why) = reads.missing().await? {
             // Without it nobody can say what there is: nothing is made, and no finalizer goes.
@@ -270,8 +278,10 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             );
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
-        let (balancers, groups) =
-            tokio::try_join!(reads.load_balancers(None, ask), reads.security_groups(None, ask))?;
+        let (balancers, groups) = tokio::try_join!(
+            reads.load_balancers(None, read),
+            reads.security_groups(None, read)
+        )?;
         Ok(self.catalogue.lock().directory(&balancers, &groups))
     }
 
@@ -280,33 +290,33 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         key: &Key,
         members: &[Member<Model>],
         cluster: &ClusterView,
-        ask: Ask,
-    ) -> Result<Gathered<Inputs>> {
+        read: ReadOptions,
+    ) -> Result<GatheredInputs<Inputs>> {
         let (_, reads) = self.current.clients();
         {
             let mut known = self.cluster.lock();
             known.name.clone_from(&cluster.name);
-            known.marks.clone_from(&cluster.marks);
+            known.ownership_tag.clone_from(&cluster.ownership_tag);
             if *key == Key::NodePorts {
                 *known = cluster.clone();
             }
         }
-        discover::inputs(&self.settings, &reads, key, members, cluster, ask).await
+        discover::inputs(&self.settings, &reads, key, members, cluster, read).await
     }
 
-    async fn observe(&self, key: &Key, members: &[Member<Model>], ask: Ask) -> Result<Observed> {
+    async fn observe(&self, key: &Key, members: &[Member<Model>], read: ReadOptions) -> Result<Observed> {
         let (_, reads) = self.current.clients();
         match key {
             Key::Balancer(_) | Key::New(_) => {
-                Ok(Observed::Balancers(self.sight(&reads, key, members, ask).await?))
+                Ok(Observed::Balancers(self.sight(&reads, key, members, read).await?))
             }
             Key::Group(name) => {
-                let listing = reads.security_groups(Some(name), ask).await?;
+                let listing = reads.security_groups(Some(name), read).await?;
                 Ok(Observed::Groups(
                     listing.by_key(name).map(|group| (**group).clone()).collect(),
                 ))
             }
-            Key::NodePorts => self.ports(&reads, members, ask).await,
+            Key::NodePorts => self.ports(&reads, members, read).await,
         }
     }
 
@@ -421,8 +431,8 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         Ok(pending)
     }
 
-    async fn vouch(&self, cluster: &ClusterView, ask: Ask) -> Result<Vouch> {
-        self.credentials.run(&self.eyes, cluster, ask).await
+    async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {
+        self.credentials.run(&self.eyes, cluster, read).await
     }
 }
 

@@ -6,8 +6,8 @@ mod groups;
 use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
-    load_balancer::{ClusterView, Marks, ServiceId, ServiceView},
-    plan::{Fact, Member, Standing},
+    load_balancer::{ClusterView, OwnershipTag, ServiceId, ServiceView},
+    plan::{Fact, Member, Membership},
 };
 
 use super::{
@@ -71,7 +71,7 @@ pub(crate) enum Desired {
 #[derive(Debug)]
 pub(crate) struct Wish {
     pub(crate) key: Key,
-    pub(crate) marks: Marks,
+    pub(crate) marks: OwnershipTag,
     /// The cluster's name.
     pub(crate) cluster: String,
     pub(crate) can: Capabilities,
@@ -306,7 +306,9 @@ pub(crate) fn left_by_all(
     members: &[Member<Model>],
     cluster: &ClusterView,
 ) -> Option<Wish> {
-    let leave = members.iter().all(|member| member.standing == Standing::Leaving);
+    let leave = members
+        .iter()
+        .all(|member| member.membership == Membership::Leaving);
     leave.then(|| balancer::wish(settings, key, members, cluster, &Inputs::default()))
 }
 

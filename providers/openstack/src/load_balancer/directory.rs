@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use ccm_core::load_balancer::{ClusterView, Marks, Ownership, ServiceId, ServiceView};
+use ccm_core::load_balancer::{ClusterView, Ownership, OwnershipTag, ServiceId, ServiceView};
 
 use super::{
     annotations as note,
@@ -118,7 +118,7 @@ impl Directory {
         let former = |id: &&String| {
             self.balancers.get(*id).is_some_and(|entry| {
                 let mut texts = entry.texts();
-                texts.any(|text| names::is_tag_of(text, service)) && is_ours(entry, &cluster.marks)
+                texts.any(|text| names::is_tag_of(text, service)) && is_ours(entry, &cluster.ownership_tag)
             })
         };
         let mut found: BTreeSet<_> = self.index.with_text(&tag).collect();
@@ -128,7 +128,7 @@ impl Directory {
     }
 
     /// The only one that bears our mark and was made for the Service when the cluster had another name.
-    fn former(&self, service: &ServiceId, marks: &Marks) -> Option<Key> {
+    fn former(&self, service: &ServiceId, marks: &OwnershipTag) -> Option<Key> {
         let bears = |id: &&String| {
             let entry = self.balancers.get(*id);
             entry.is_some_and(|entry| names::is_tag_of(&entry.name, service) && is_ours(entry, marks))
@@ -153,7 +153,7 @@ impl Directory {
                 return self.only(&name);
             }
             self.only(&names::legacy_load_balancer(&service.id))
-                .or_else(|| self.former(&service.id, &cluster.marks))
+                .or_else(|| self.former(&service.id, &cluster.ownership_tag))
         };
         let given = service.annotation(note::LOAD_BALANCER_ID);
         let Some(given) = given.filter(|given| !given.is_empty()) else {
@@ -217,13 +217,13 @@ impl Catalogue {
     }
 }
 
-fn is_ours(entry: &Entry, marks: &Marks) -> bool {
-    marks.judge(entry.tags.iter().map(String::as_str)) == Ownership::Ours
+fn is_ours(entry: &Entry, marks: &OwnershipTag) -> bool {
+    marks.ownership(entry.tags.iter().map(String::as_str)) == Ownership::Ours
 }
 
 #[cfg(test)]
 mod tests {
-    use ccm_core::load_balancer::ClusterMark;
+    use ccm_core::load_balancer::ClusterTag;
 
     use super::*;
 
@@ -234,7 +234,7 @@ mod tests {
     fn cluster(name: &str) -> ClusterView {
         ClusterView {
             name: name.into(),
-            marks: Marks::Known(ClusterMark::of("me")),
+            ownership_tag: OwnershipTag::Known(ClusterTag::of("me")),
             ..ClusterView::default()
         }
     }
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn whatever_bears_the_name_of_a_service_is_found() {
-        let mark = ClusterMark::of("me").to_string();
+        let mark = ClusterTag::of("me").to_string();
         let directory = directory(&[
             ("named", "kube_service_c_shop_web", &[]),
             ("tagged", "mine", &["kept", "kube_service_c_shop_web"]),
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn names_that_are_too_long_are_found_as_well() {
-        let mark = ClusterMark::of("me").to_string();
+        let mark = ClusterTag::of("me").to_string();
         for length in 225..260 {
             let (old, new) = ("x".repeat(length), "y".repeat(length));
             let name = names::load_balancer(&old, &web());

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ccm_core::{
     Error, ErrorKind, Result,
-    load_balancer::{Ask, ClusterView, ServiceView},
-    plan::{Gathered, Member, Standing},
+    load_balancer::{ClusterView, ReadOptions, ServiceView},
+    plan::{GatheredInputs, Member, Membership},
 };
 
 use super::{
@@ -29,40 +29,40 @@ pub(super) async fn inputs(
     key: &Key,
     members: &[Member<Model>],
     cluster: &ClusterView,
-    ask: Ask,
-) -> Result<Gathered<Inputs>> {
+    read: ReadOptions,
+) -> Result<GatheredInputs<Inputs>> {
     let provider = &settings.conf.lb_provider;
-    let version = reads.version(ask.priority).await;
-    // Deletions and members need no feature; what does is held back below.
+    let version = reads.version(read.priority).await;
+    // Deletions and members need no feature; the rest is checked below.
     let can = match &version {
         Ok(version) => Capabilities::of(*version, provider),
         Err(_) => Capabilities::unknown(provider),
     };
     let mut inputs = Inputs {
-        holders: holders::holders(reads, key, members, ask).await?,
+        holders: holders::holders(reads, key, members, read).await?,
         can,
         each: BTreeMap::new(),
         groups: BTreeMap::new(),
         balancer: None,
     };
     if let Key::Balancer(id) = key {
-        let listing = reads.load_balancers(None, ask).await?;
+        let listing = reads.load_balancers(None, read).await?;
         inputs.balancer = listing.by_id(id).cloned();
     }
-    let mut held = Vec::new();
+    let mut refused = Vec::new();
     for member in members {
         let service = &member.service;
-        match (key, &member.standing) {
-            (Key::NodePorts, Standing::Leaving) => {
+        match (key, &member.membership) {
+            (Key::NodePorts, Membership::Leaving) => {
                 let name = names::security_group(&service.id);
-                let listing = reads.security_groups(Some(&name), ask).await?;
+                let listing = reads.security_groups(Some(&name), read).await?;
                 let ids = listing.by_key(&name).map(|group| group.id.clone()).collect();
                 inputs.groups.insert(name, ids);
             }
-            (Key::NodePorts, _) | (_, Standing::Leaving | Standing::Kept(_)) => {}
-            (_, Standing::Joined) => {
+            (Key::NodePorts, _) | (_, Membership::Leaving | Membership::Frozen(_)) => {}
+            (_, Membership::Active) => {
                 if let Err(error) = &version {
-                    held.push((service.id.clone(), unknown_version(error)));
+                    refused.push((service.id.clone(), unknown_version(error)));
                     continue;
                 }
                 // What is wrong with it is said by `check`.
@@ -73,8 +73,8 @@ pub(super) async fn inputs(
                     reads,
                     cluster,
                     settings,
-                    ask,
-                    known_subnet: known_subnet(reads, key, member, ask).await?,
+                    read,
+                    known_subnet: known_subnet(reads, key, member, read).await?,
                 };
                 let found = match key {
                     Key::Group(_) => found.for_group(service, &wanted, member).await,
@@ -82,12 +82,12 @@ pub(super) async fn inputs(
                 };
                 match found {
                     Ok(found) => drop(inputs.each.insert(service.id.clone(), found)),
-                    Err(error) => held.push((service.id.clone(), error)),
+                    Err(error) => refused.push((service.id.clone(), error)),
                 }
             }
         }
     }
-    Ok(Gathered { inputs, held })
+    Ok(GatheredInputs { inputs, refused })
 }
 
 /// Why a Service keeps what it has.
@@ -105,15 +105,15 @@ struct Finder<'a> {
     reads: &'a Reads,
     cluster: &'a ClusterView,
     settings: &'a LoadBalancing,
-    ask: Ask,
+    read: ReadOptions,
     /// Where the virtual address is already; empty if there is none.
     known_subnet: String,
 }
 
 /// Where the virtual address of the load balancer is that a part is about.
-async fn known_subnet(reads: &Reads, key: &Key, member: &Member<Model>, ask: Ask) -> Result<String> {
+async fn known_subnet(reads: &Reads, key: &Key, member: &Member<Model>, read: ReadOptions) -> Result<String> {
     if let Key::Balancer(id) = key {
-        let listing = reads.load_balancers(None, ask).await?;
+        let listing = reads.load_balancers(None, read).await?;
         let balancer = listing.by_id(id);
         return Ok(balancer.map_or_else(String::new, |found| found.vip_subnet_id.clone()));
     }
@@ -158,7 +158,7 @@ impl Finder<'_> {
         let subnet = self
             .reads
             .discovery
-            .subnet(&found.member_subnet, self.ask.priority);
+            .subnet(&found.member_subnet, self.read.priority);
         let subnet = subnet.await?;
         let Some(subnet) = &*subnet else {
             return Err(invalid(format!(
@@ -178,7 +178,7 @@ impl Finder<'_> {
         if self
             .reads
             .discovery
-            .secret_exists(&secret, self.ask.priority)
+            .secret_exists(&secret, self.read.priority)
             .await?
         {
             return Ok(());
@@ -237,7 +237,7 @@ impl Finder<'_> {
             nodes.iter().map(|(server, _)| server.clone()).collect()
         };
         let all: Vec<_> = all.iter().map(String::as_str).collect();
-        let ports = self.reads.ports_of(&all, self.ask).await?;
+        let ports = self.reads.ports_of(&all, self.read).await?;
         let subnet = nodes.iter().find_map(|(server, address)| {
             let mut fixed = ports.get(server)?.iter().flat_map(|port| &port.fixed_ips);
             let fixed = fixed.find(|fixed| fixed.ip_address == *address)?;
@@ -253,7 +253,7 @@ impl Finder<'_> {
 
     /// Where a floating address comes from.
     async fn floating(&self, wanted: &Wanted, found: &mut Found) -> Result<()> {
-        let (source, priority) = (&wanted.source, self.ask.priority);
+        let (source, priority) = (&wanted.source, self.read.priority);
         let discovery = &self.reads.discovery;
         let network = if source.network.is_empty() {
             let network = discovery.default_external_network(priority).await?;

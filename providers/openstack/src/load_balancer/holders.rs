@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
     Result,
-    load_balancer::{Ask, ServiceView},
-    plan::{Member, Standing},
+    load_balancer::{ReadOptions, ServiceView},
+    plan::{Member, Membership},
 };
 
 use super::{
@@ -38,7 +38,7 @@ pub(super) async fn holders(
     reads: &Reads,
     key: &Key,
     members: &[Member<Model>],
-    ask: Ask,
+    read: ReadOptions,
 ) -> Result<Holders> {
     let Key::Balancer(id) = key else {
         return Ok(Holders::new());
@@ -46,16 +46,16 @@ pub(super) async fn holders(
     let mut asked = BTreeSet::new();
     let clash = members
         .iter()
-        .filter(|member| member.standing != Standing::Leaving)
+        .filter(|member| member.membership != Membership::Leaving)
         .flat_map(|member| slots(&member.service))
         .any(|slot| !asked.insert(slot));
     if !clash {
         return Ok(Holders::new());
     }
-    let Some(balancer) = reads.load_balancer(id, ask).await? else {
+    let Some(balancer) = reads.load_balancer(id, read).await? else {
         return Ok(Holders::new());
     };
-    let children = reads.children(&balancer, ask).await?;
+    let children = reads.children(&balancer, read).await?;
     let held = children.listeners.iter().map(|listener| {
         let branch = Branch {
             listener: (**listener).clone(),

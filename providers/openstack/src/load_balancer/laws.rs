@@ -9,8 +9,8 @@ use std::{
 };
 
 use ccm_core::{
-    load_balancer::{ClusterMark, ClusterView, Marks, Ownership},
-    plan::{Gathered, Member as Joiner},
+    load_balancer::{ClusterTag, ClusterView, Ownership, OwnershipTag},
+    plan::{GatheredInputs, Member as Joiner},
     testkit::laws::{Lawful, laws},
 };
 
@@ -40,8 +40,8 @@ pub(crate) struct Truth {
     ports: BTreeMap<String, Port>,
 }
 
-fn marks() -> Marks {
-    Marks::Known(ClusterMark::of("me"))
+fn ownership_tag() -> OwnershipTag {
+    OwnershipTag::Known(ClusterTag::of("me"))
 }
 
 fn made(tree: &Tree) -> bool {
@@ -50,7 +50,7 @@ fn made(tree: &Tree) -> bool {
 
 fn is_foreign(tree: &Tree) -> bool {
     let tags = tree.balancer.tags.iter().map(String::as_str);
-    !made(tree) || matches!(marks().judge(tags), Ownership::Foreign(_))
+    !made(tree) || matches!(ownership_tag().ownership(tags), Ownership::Foreign(_))
 }
 
 fn of_key(tree: &Tree, key: &Key) -> bool {
@@ -147,7 +147,7 @@ impl Lawful for Model {
                     floating: truth.floating.clone(),
                     external: true,
                     cluster: cluster.name.to_string(),
-                    marks: cluster.marks.clone(),
+                    marks: cluster.ownership_tag.clone(),
                     annotated: Unrecorded::default()
                         .annotated(members.iter().map(|member| &*member.service), &trees),
                     trees,
@@ -205,7 +205,7 @@ impl Lawful for Model {
         Directory::new(balancers, groups)
     }
 
-    fn inputs(&self, _: &Key, members: &[Joiner<Self>], _: &ClusterView) -> Gathered<Inputs> {
+    fn inputs(&self, _: &Key, members: &[Joiner<Self>], _: &ClusterView) -> GatheredInputs<Inputs> {
         let found = Found {
             vip_subnet: "sub".into(),
             member_subnet: "sub".into(),

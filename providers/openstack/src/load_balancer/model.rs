@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     Error, ErrorKind,
-    load_balancer::{Claim, ClusterView, Effects, IpFamily, ServiceId, ServiceView, World},
-    plan::{Fact, Member, Orphan, PartModel, Parts, Plan, Review, Standing, Told},
+    load_balancer::{Claim, ClusterSnapshot, ClusterView, Effects, IpFamily, ServiceId, ServiceView},
+    plan::{CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan},
 };
 
 use super::{
@@ -46,7 +46,12 @@ pub(crate) struct Facts {
 }
 
 impl Model {
-    fn facts_of_balancer(&self, member: &Member<Self>, tree: &Tree, sight: &Sight) -> Option<Told<Facts>> {
+    fn facts_of_balancer(
+        &self,
+        member: &Member<Self>,
+        tree: &Tree,
+        sight: &Sight,
+    ) -> Option<PartOutput<Facts>> {
         let service = &member.service;
         let balancer = &tree.balancer;
         let internal = wanted::is_internal(service, &self.settings);
@@ -82,7 +87,7 @@ impl Model {
             let hostname = service.annotation(note::HOSTNAME);
             effects.ingress = Some(vec![ingress::ingress(address, hostname, proxy, &rule)]);
         }
-        Some(Told {
+        Some(PartOutput {
             facts: Facts {
                 vip_subnet: balancer.vip_subnet_id.clone(),
                 group: None,
@@ -129,30 +134,36 @@ impl PartModel for Model {
             named.extend([Key::Group(group.clone()), Key::NodePorts]);
         }
         let balancers = directory.marked_by(&service.id, cluster).into_iter();
-        let mut marked: Vec<_> = balancers.map(|id| Key::Balancer(id.clone())).collect();
+        let mut tagged: Vec<_> = balancers.map(|id| Key::Balancer(id.clone())).collect();
         if directory.has_group(&group) {
-            marked.extend([Key::Group(group), Key::NodePorts]);
+            tagged.extend([Key::Group(group), Key::NodePorts]);
         }
-        Parts { named, marked }
+        Parts { named, tagged }
     }
 
-    fn orphans(&self, world: &World, directory: &Directory) -> Vec<Orphan<Key>> {
+    fn orphans(&self, world: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
         orphans::orphans(world, directory)
     }
 
-    fn check(&self, key: &Key, members: &[Member<Self>], cluster: &ClusterView, inputs: &Inputs) -> Review {
-        let mut review = Review::default();
+    fn check(
+        &self,
+        key: &Key,
+        members: &[Member<Self>],
+        cluster: &ClusterView,
+        inputs: &Inputs,
+    ) -> CheckResult {
+        let mut review = CheckResult::default();
         let balancer = matches!(key, Key::Balancer(_) | Key::New(_));
         let mut taken: BTreeMap<Slot, ServiceId> = BTreeMap::new();
         let mut joined: Vec<_> = members
             .iter()
-            .filter(|member| member.standing == Standing::Joined)
+            .filter(|member| member.membership == Membership::Active)
             .collect();
         joined.sort_by_key(|member| &member.service.id);
         // Who has a port keeps it, whoever else asks for it, and even if something else is wrong with it.
         for member in members
             .iter()
-            .filter(|member| member.standing != Standing::Leaving)
+            .filter(|member| member.membership != Membership::Leaving)
         {
             let tag = names::load_balancer(&cluster.name, &member.service.id);
             let held = holders::slots(&member.service).into_iter();
@@ -234,7 +245,7 @@ impl PartModel for Model {
         }
     }
 
-    fn settling(&self, _: &Key, observed: &Observed) -> Option<(Duration, String)> {
+    fn pending(&self, _: &Key, observed: &Observed) -> Option<(Duration, String)> {
         let Observed::Balancers(sight) = observed else {
             return None;
         };
@@ -252,7 +263,7 @@ impl PartModel for Model {
         ))
     }
 
-    fn unwell(&self, _: &Key, members: &[Member<Self>], observed: &Observed) -> Option<Error> {
+    fn degraded(&self, _: &Key, members: &[Member<Self>], observed: &Observed) -> Option<Error> {
         let Observed::Balancers(sight) = observed else {
             return None;
         };
@@ -262,7 +273,7 @@ impl PartModel for Model {
         let staying = || {
             members
                 .iter()
-                .filter(|member| member.standing != Standing::Leaving)
+                .filter(|member| member.membership != Membership::Leaving)
         };
         (staying().next().is_some() && tree.balancer.provisioning_status == Provisioning::Error).then(|| {
             let balancer = &tree.balancer;
@@ -270,7 +281,7 @@ impl PartModel for Model {
                 names::load_balancer(&sight.cluster, &member.service.id) == balancer.name
             };
             let tags = balancer.tags.iter().map(String::as_str);
-            let is_unused = sight.marks.judge(tags).allows_changes()
+            let is_unused = sight.marks.ownership(tags).allows_changes()
                 && staying().any(is_own)
                 && !staying().any(|member| tree.is_named_by(&desired::named(&member.service)));
             if is_unused {
@@ -313,12 +324,12 @@ impl PartModel for Model {
         }
     }
 
-    fn facts(&self, key: &Key, member: &Member<Self>, observed: &Observed) -> Option<Told<Facts>> {
-        let nothing = Told {
+    fn facts(&self, key: &Key, member: &Member<Self>, observed: &Observed) -> Option<PartOutput<Facts>> {
+        let nothing = PartOutput {
             facts: Facts::default(),
             effects: Effects::default(),
         };
-        if member.standing == Standing::Leaving {
+        if member.membership == Membership::Leaving {
             let mut told = nothing;
             if let Key::Balancer(id) = key {
                 // Only what speaks of this one: it may have another one now.
@@ -345,7 +356,7 @@ impl PartModel for Model {
                 let owned = balancer.name == own || balancer.name == names::legacy_load_balancer(id);
                 let tags = balancer.tags.iter().map(String::as_str);
                 let another = balancer.name.starts_with(names::SERVICE_PREFIX)
-                    && !sight.marks.judge(tags).allows_changes();
+                    && !sight.marks.ownership(tags).allows_changes();
                 let refused = another || (!owned && wanted::is_internal(&member.service, &self.settings));
                 if refused || (!tagged && !owned) {
                     return None;
@@ -359,7 +370,7 @@ impl PartModel for Model {
                 } else {
                     Fact::Known(group.id.clone())
                 };
-                Some(Told {
+                Some(PartOutput {
                     facts: Facts {
                         group: Some(id),
                         ..Facts::default()

@@ -1,6 +1,6 @@
 //! What people are told about a Service that is served, though not with all that it asks for.
 
-use ccm_core::load_balancer::{ClusterView, IpFamily, Note, ServiceView};
+use ccm_core::load_balancer::{ClusterView, IpFamily, ServiceEvent, ServiceView};
 
 use super::{
     annotations as note, desired::Inputs, features::Feature, names, protocols::METHODS, tags, wanted::Wanted,
@@ -14,14 +14,14 @@ pub(crate) fn about(
     wanted: &Wanted,
     cluster: &ClusterView,
     inputs: &Inputs,
-    notes: &mut Vec<Note>,
+    notes: &mut Vec<ServiceEvent>,
 ) {
-    notes.extend(Note::duplicate_addresses(
+    notes.extend(ServiceEvent::duplicate_addresses(
         &service.id,
         &wanted.selector.nodes(cluster, wanted.family),
     ));
     let mut say = |reason, message: String| {
-        notes.push(Note {
+        notes.push(ServiceEvent {
             service: service.id.clone(),
             reason,
             message,

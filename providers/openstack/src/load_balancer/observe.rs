@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use ccm_core::load_balancer::{Marks, Protocol};
+use ccm_core::load_balancer::{OwnershipTag, Protocol};
 
 use super::{
     member::Member,
@@ -33,7 +33,7 @@ pub(crate) struct Sight {
     /// The cluster's name.
     pub(crate) cluster: String,
     /// By which marks it is judged whose they are.
-    pub(crate) marks: Marks,
+    pub(crate) marks: OwnershipTag,
     /// Tags that came from the members' annotations.
     pub(crate) annotated: Annotated,
 }

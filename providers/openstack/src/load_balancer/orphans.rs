@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
-    load_balancer::{ServiceView, World},
+    load_balancer::{ClusterSnapshot, ServiceView},
     plan::Orphan,
 };
 
@@ -16,7 +16,7 @@ use super::{
 
 /// The tags of all Services, by the cluster name in them.
 struct ServiceTags<'a> {
-    world: &'a World,
+    snapshot: &'a ClusterSnapshot,
     by_cluster: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -25,7 +25,7 @@ impl ServiceTags<'_> {
     fn contains(&mut self, tag: &str) -> bool {
         let cluster = names::cluster_of(tag).unwrap_or_default();
         if !self.by_cluster.contains_key(cluster) {
-            let services = self.world.services.iter();
+            let services = self.snapshot.services.iter();
             let tags = services.map(|service| names::load_balancer(cluster, &service.id));
             self.by_cluster.insert(cluster.to_owned(), tags.collect());
         }
@@ -37,13 +37,13 @@ impl ServiceTags<'_> {
 
 /// Load balancers with this cluster's ownership tag and without a Service, listeners of missing Services on load balancers
 /// that other Services use, and security groups of missing Services.
-pub(super) fn orphans(world: &World, directory: &Directory) -> Vec<Orphan<Key>> {
+pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
     let mut tags = ServiceTags {
-        world,
+        snapshot,
         by_cluster: BTreeMap::new(),
     };
     let id_of = |service: &'_ ServiceView| service.annotation(note::LOAD_BALANCER_ID).map(str::to_owned);
-    let named: BTreeSet<String> = world
+    let named: BTreeSet<String> = snapshot
         .services
         .iter()
         .filter_map(|service| id_of(service))
@@ -60,12 +60,15 @@ pub(super) fn orphans(world: &World, directory: &Directory) -> Vec<Orphan<Key>> 
             .copied()
             .filter(|tag| !tags.contains(tag))
             .collect();
-        let ownership = world.cluster.marks.judge(entry.tags.iter().map(String::as_str));
+        let ownership = snapshot
+            .cluster
+            .ownership_tag
+            .ownership(entry.tags.iter().map(String::as_str));
         let is_used = missing.len() < of_services.len() || named.contains(id);
         if is_used && ownership.allows_changes() {
             let ours = missing
                 .iter()
-                .filter(|tag| names::cluster_of(tag) == Some(&*world.cluster.name));
+                .filter(|tag| names::cluster_of(tag) == Some(&*snapshot.cluster.name));
             orphans.extend(ours.map(|tag| Orphan {
                 key: Key::Balancer(id.clone()),
                 what: format!("listeners tagged {tag} on load balancer {} ({id})", entry.name),
@@ -75,17 +78,17 @@ pub(super) fn orphans(world: &World, directory: &Directory) -> Vec<Orphan<Key>> 
             orphans.push(Orphan {
                 key: Key::Balancer(id.clone()),
                 what: format!("load balancer {} ({id})", entry.name),
-                deletable: is_of_cluster_alone(entry, &world.cluster.name),
+                deletable: is_of_cluster_alone(entry, &snapshot.cluster.name),
             });
         }
     }
-    let known: BTreeSet<String> = world
+    let known: BTreeSet<String> = snapshot
         .services
         .iter()
         .map(|service| names::security_group(&service.id))
         .collect();
     let groups = directory.groups().filter(|(name, description)| {
-        names::is_security_group_of_cluster(description, &world.cluster.name) && !known.contains(*name)
+        names::is_security_group_of_cluster(description, &snapshot.cluster.name) && !known.contains(*name)
     });
     orphans.extend(groups.map(|(name, _)| Orphan {
         key: Key::Group(name.clone()),
@@ -107,14 +110,14 @@ fn is_of_cluster_alone(entry: &Entry, cluster: &str) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use ccm_core::load_balancer::{ClusterMark, ClusterView, Marks, ServiceId};
+    use ccm_core::load_balancer::{ClusterTag, ClusterView, OwnershipTag, ServiceId};
 
     use super::*;
 
     #[test]
     fn what_has_no_service_is_found_and_only_whole_load_balancers_of_this_cluster_are_deletable() {
-        let mark = ClusterMark::of("me").to_string();
-        let other = ClusterMark::of("other").to_string();
+        let mark = ClusterTag::of("me").to_string();
+        let other = ClusterTag::of("other").to_string();
         let (web, gone) = ("kube_service_c_shop_web", "kube_service_c_shop_gone");
         let entry = |name: &str, tags: &[&str]| Entry {
             name: name.to_owned(),
@@ -152,15 +155,15 @@ mod tests {
                 ..ServiceView::default()
             })
         };
-        let world = World {
+        let snapshot = ClusterSnapshot {
             services: vec![service("web", None), service("x", Some("5 named by id"))],
             cluster: ClusterView {
                 name: "c".into(),
-                marks: Marks::Known(ClusterMark::of("me")),
+                ownership_tag: OwnershipTag::Known(ClusterTag::of("me")),
                 ..ClusterView::default()
             },
         };
-        let found: Vec<_> = orphans(&world, &directory)
+        let found: Vec<_> = orphans(&snapshot, &directory)
             .into_iter()
             .map(|orphan| (orphan.what, orphan.deletable))
             .collect();

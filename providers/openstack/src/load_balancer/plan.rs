@@ -140,7 +140,7 @@ impl<'a> Site<'a> {
         let balancer = &tree.balancer;
         let made = balancer.name.starts_with(names::SERVICE_PREFIX)
             || whos(wish).any(|who| who.owns(&balancer.name));
-        let ownership = wish.marks.judge(balancer.tags.iter().map(String::as_str));
+        let ownership = wish.marks.ownership(balancer.tags.iter().map(String::as_str));
         Self {
             wish,
             tree,
@@ -161,7 +161,7 @@ impl<'a> Site<'a> {
     }
 
     /// Whether these are tags of the Service.
-    fn marked(&self, tags: &[String], who: &Who) -> bool {
+    fn tagged(&self, tags: &[String], who: &Who) -> bool {
         tags.iter().any(|tag| *tag == who.tag || self.was(tag, who))
     }
 
@@ -202,7 +202,7 @@ impl<'a> Site<'a> {
         tags.filter(|tag| {
             !known
                 .iter()
-                .any(|who| self.marked(std::slice::from_ref(tag), who))
+                .any(|who| self.tagged(std::slice::from_ref(tag), who))
         })
         .count()
     }
@@ -299,7 +299,7 @@ fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> (Vec<&'a Joined>, Vec
     let (wish, balancer) = (site.wish, &site.tree.balancer);
     let leaves = |tag: &String| {
         let mut leaving = wish.leaving.iter();
-        leaving.any(|leaver| site.marked(std::slice::from_ref(tag), &leaver.who))
+        leaving.any(|leaver| site.tagged(std::slice::from_ref(tag), &leaver.who))
     };
     let tags = balancer.tags.iter().filter(|tag| names::is_service_tag(tag));
     let mut shared = tags.filter(|tag| !leaves(tag)).count();
@@ -308,7 +308,7 @@ fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> (Vec<&'a Joined>, Vec
     let mut refused = Vec::new();
     for joined in &wish.joined {
         let owner = site.owned_by(&joined.who);
-        let known = site.marked(&balancer.tags, &joined.who);
+        let known = site.tagged(&balancer.tags, &joined.who);
         let mut refuse = |have: String, want: &str| {
             refused.push(joined);
             plan.blocked
@@ -377,7 +377,7 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
     let (requested, withdrawn) = requested_tags(site, &admitted);
     let missing: Vec<_> = admitted
         .iter()
-        .filter(|joined| tags && !site.marked(&balancer.tags, &joined.who))
+        .filter(|joined| tags && !site.tagged(&balancer.tags, &joined.who))
         .map(|joined| joined.who.tag.clone())
         .chain(requested)
         .collect();
@@ -386,7 +386,7 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
         .iter()
         .filter(|tag| {
             let mut leaving = wish.leaving.iter();
-            leaving.any(|leaver| site.marked(std::slice::from_ref(tag), &leaver.who))
+            leaving.any(|leaver| site.tagged(std::slice::from_ref(tag), &leaver.who))
         })
         .cloned()
         .chain(withdrawn)

@@ -27,7 +27,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use ccm_core::{
     Error, ErrorKind, Priority, Result, Retry,
     client::{Cache, CacheConfig, ClientMetrics, later},
-    load_balancer::Ask,
+    load_balancer::ReadOptions,
 };
 use futures_util::future::try_join_all;
 use tokio::{sync::Mutex, time::Instant};
@@ -237,23 +237,23 @@ impl Reads {
     ///
     /// # Errors
     /// If it can not be read.
-    pub(crate) async fn children(&self, balancer: &LoadBalancer, ask: Ask) -> Result<Children> {
+    pub(crate) async fn children(&self, balancer: &LoadBalancer, read: ReadOptions) -> Result<Children> {
         let project = self.api.project().await?;
         let foreign =
             project.is_some_and(|own| !balancer.project_id.is_empty() && own != balancer.project_id);
         if foreign {
-            return Box::pin(self.foreign_children(&balancer.id, ask.priority)).await;
+            return Box::pin(self.foreign_children(&balancer.id, read.priority)).await;
         }
         let id = Some(balancer.id.as_str());
         let (listeners, pools) = tokio::try_join!(
-            self.shared(&self.listeners, id, &[], ask),
-            self.shared(&self.pools, id, &[], ask)
+            self.shared(&self.listeners, id, &[], read),
+            self.shared(&self.pools, id, &[], read)
         )?;
         let shelf = pools;
         let pools: Vec<_> = shelf.by_key(&balancer.id).cloned().collect();
         let mut monitors = Vec::new();
         if pools.iter().any(|pool| !pool.healthmonitor_id.is_empty()) {
-            let listing = self.shared(&self.monitors, id, &[], ask).await?;
+            let listing = self.shared(&self.monitors, id, &[], read).await?;
             for pool in &pools {
                 monitors.extend(listing.by_key(&pool.id).cloned());
             }
@@ -334,7 +334,7 @@ impl Reads {
     pub(crate) async fn floating_ips(
         &self,
         port: Option<&str>,
-        ask: Ask,
+        read: ReadOptions,
     ) -> Result<Arc<Listing<FloatingIp>>> {
         const FIELDS: Query = &[
             ("fields", "id"),
@@ -345,7 +345,7 @@ impl Reads {
             ("fields", "tags"),
             ("fields", "revision_number"),
         ];
-        self.shared(&self.floating_ips, port, FIELDS, ask).await
+        self.shared(&self.floating_ips, port, FIELDS, read).await
     }
 
     /// The security groups of the project with their rules. `name`: the one that matters to the asker.
@@ -355,7 +355,7 @@ impl Reads {
     pub(crate) async fn security_groups(
         &self,
         name: Option<&str>,
-        ask: Ask,
+        read: ReadOptions,
     ) -> Result<Arc<Listing<SecurityGroup>>> {
         const FIELDS: Query = &[
             ("fields", "id"),
@@ -364,7 +364,7 @@ impl Reads {
             ("fields", "tags"),
             ("fields", "security_group_rules"),
         ];
-        self.shared(&self.security_groups, name, FIELDS, ask).await
+        self.shared(&self.security_groups, name, FIELDS, read).await
     }
 
     /// The rules of a security group, read now.
@@ -381,9 +381,9 @@ impl Reads {
         shelf: &Shelf<T>,
         key: Option<&str>,
         query: Query,
-        ask: Ask,
+        read: ReadOptions,
     ) -> Result<Arc<Listing<T>>> {
-        let Ask { freshness, priority } = ask;
+        let ReadOptions { freshness, priority } = read;
         shelf
             .read(key, freshness, || {
                 let api = self.api.clone();

@@ -10,8 +10,8 @@ use ccm_core::{
     Result, async_trait,
     client::ProviderMetrics,
     load_balancer::{
-        Claim, LoadBalancers, MemberReport, MemberState, PartKey, PartPlan, PartReport, PartState,
-        PartStatus, Request, ServiceId, ServiceView, Survey,
+        Claim, Discovery, LoadBalancers, MemberReport, MemberState, PartKey, PartPlan, PartReport, PartState,
+        PartStatus, Request, ServiceId, ServiceView,
     },
 };
 use parking_lot::Mutex;
@@ -144,8 +144,10 @@ impl<L> Counted<L> {
             }
             PartState::Done => {
                 let mut states = report.members.iter().map(|member| &member.state);
-                let waits = states.clone().all(|state| matches!(state, MemberState::Kept(_)));
-                let held = states.any(|state| matches!(state, MemberState::Held(_)));
+                let waits = states
+                    .clone()
+                    .all(|state| matches!(state, MemberState::Frozen(_)));
+                let held = states.any(|state| matches!(state, MemberState::Refused(_)));
                 // Who only waits for other parts costs nothing here yet.
                 (!waits || !report.steps.is_empty(), !held)
             }
@@ -187,8 +189,8 @@ impl<L: LoadBalancers> LoadBalancers for Counted<L> {
         self.inner.classes()
     }
 
-    async fn survey(&self, request: &Request) -> Result<Survey> {
-        self.inner.survey(request).await
+    async fn discover(&self, request: &Request) -> Result<Discovery> {
+        self.inner.discover(request).await
     }
 
     async fn run(&self, part: &PartKey, request: &Request) -> PartReport {

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ccm_core::load_balancer::{ClusterMark, ServiceId, ServiceView};
+use ccm_core::load_balancer::{ClusterTag, ServiceId, ServiceView};
 
 use super::{annotations as note, names, observe::Tree};
 
@@ -138,7 +138,7 @@ pub(crate) fn requests(service: &ServiceView) -> impl Iterator<Item = &'static s
 
 /// Whether only the controller may write this tag: it says whose an object is, or which Services use it.
 pub(crate) fn is_reserved(tag: &str) -> bool {
-    [names::SERVICE_PREFIX, ClusterMark::PREFIX].iter().any(|prefix| {
+    [names::SERVICE_PREFIX, ClusterTag::PREFIX].iter().any(|prefix| {
         let start = tag.get(..prefix.len());
         start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     })

@@ -10,7 +10,7 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
-    routes::{Changes, CloudRoute, WantedRoute},
+    routes::{Changes, CloudRoute, DesiredRoute},
 };
 use futures_util::future::{join_all, try_join_all};
 use ipnet::IpNet;
@@ -85,7 +85,7 @@ impl Pairs {
     }
 
     /// Whether this route's pair was there not long ago.
-    pub(super) fn is_known(&self, route: &WantedRoute) -> bool {
+    pub(super) fn is_known(&self, route: &DesiredRoute) -> bool {
         let known = self.known.lock();
         known.get(&key(route)).is_some_and(|seen| seen.elapsed() < KEPT)
     }
@@ -94,7 +94,7 @@ impl Pairs {
     pub(super) async fn lacking(
         &self,
         api: &Api,
-        routes: &[&WantedRoute],
+        routes: &[&DesiredRoute],
         priority: Priority,
     ) -> Result<Vec<bool>> {
         let ports = ports(api, routes.iter().map(|route| route.next_hop.as_str()), priority).await?;
@@ -114,7 +114,7 @@ impl Pairs {
     pub(super) async fn add(
         &self,
         api: &Api,
-        routes: &[&WantedRoute],
+        routes: &[&DesiredRoute],
         priority: Priority,
     ) -> Vec<Result<()>> {
         let ports = match ports(api, routes.iter().map(|route| route.next_hop.as_str()), priority).await {
@@ -243,7 +243,7 @@ impl Pairs {
     }
 }
 
-fn key(route: &WantedRoute) -> (IpNet, String) {
+fn key(route: &DesiredRoute) -> (IpNet, String) {
     (route.destination, route.next_hop.as_str().to_owned())
 }
 
@@ -278,7 +278,7 @@ fn at<'a>(ports: &'a Ports, address: &str) -> &'a [PairPort] {
 }
 
 /// The node's port with the route's next hop: that of its server, if that is known, else the only one.
-fn port_of<'a>(ports: &'a Ports, route: &WantedRoute) -> Result<&'a PairPort> {
+fn port_of<'a>(ports: &'a Ports, route: &DesiredRoute) -> Result<&'a PairPort> {
     let all = at(ports, route.next_hop.as_str());
     let id = route.node.view.provider_id.as_deref();
     let server = match id.map(provider_id::parse) {

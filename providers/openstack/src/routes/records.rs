@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ccm_core::routes::{CloudRoute, NextHop, WantedRoute};
+use ccm_core::routes::{CloudRoute, DesiredRoute, NextHop};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -82,7 +82,7 @@ impl RawRoute {
     }
 
     /// As it is to stand there.
-    pub(super) fn of_wanted(route: &WantedRoute) -> Self {
+    pub(super) fn of_wanted(route: &DesiredRoute) -> Self {
         Self {
             destination: route.destination.to_string(),
             nexthop: route.next_hop.to_string(),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use ccm_core::{
     Result,
-    routes::{CloudRoute, WantedRoute},
+    routes::{CloudRoute, DesiredRoute},
 };
 use futures_util::future::{join_all, try_join_all};
 use ipnet::IpNet;
@@ -68,7 +68,7 @@ impl Seen {
     }
 
     /// Those of the wanted routes that some of the routers have and others lack, by their places.
-    pub(super) fn incomplete(&self, wanted: &[WantedRoute]) -> Vec<usize> {
+    pub(super) fn incomplete(&self, wanted: &[DesiredRoute]) -> Vec<usize> {
         let mut incomplete = Vec::new();
         if self.each.len() < 2 {
             return incomplete;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ccm_core::{
     Freshness,
-    load_balancer::{Marks, Note, PartState},
+    load_balancer::{OwnershipTag, PartState, ServiceEvent},
 };
 use ccm_sim::{Action, Fault};
 use tokio::time::Instant;
@@ -53,7 +53,7 @@ const CREATIONS: [(&str, bool); 4] = [
 async fn creating(config: &str, known: bool) -> Stage {
     let mut stage = Stage::new(2, config).await;
     if !known {
-        stage.marks = Marks::Unknown;
+        stage.ownership_tag = OwnershipTag::Unknown;
     }
     stage.sim.fail_next_changes(1);
     stage.services.push(service("web", &[80, 443]));
@@ -79,7 +79,7 @@ async fn a_failed_creation_is_repeated_whatever_is_known_and_however_it_is_sent(
         let id = &balancers[0].loadbalancer.id;
         stage.sim.set_provisioning_status(id, "ERROR").unwrap();
         stage.services = vec![service("web", &[80, 443])];
-        stage.ask.freshness = Freshness::now();
+        stage.read.freshness = Freshness::now();
         stage.settle().await;
         assert_eq!(&stage.balancers()[0].loadbalancer.id, id, "{config} {known}");
     }
@@ -102,7 +102,7 @@ async fn a_creation_that_failed_before_a_restart_is_left_to_people_who_are_told_
         assert_eq!(stage.balancers()[0].loadbalancer.id, id);
         assert!(!stage.sim.call_counts().contains_key("loadbalancer_delete"));
         stage.sim.delete_object(&id).unwrap();
-        stage.ask.freshness = Freshness::now();
+        stage.read.freshness = Freshness::now();
         stage.settle_in_trouble().await;
         assert_eq!(stage.complaints(), [""; 0], "{config} {known}");
         assert_ne!(stage.address("web"), "");
@@ -184,7 +184,7 @@ async fn a_cloud_without_octavia_says_what_to_do_and_drops_nothing() {
 }
 
 /// Runs every part as often as it asks for, for so long. Returns what members were told, each thing once.
-async fn wait_out(stage: &mut Stage, time: Duration) -> Vec<Note> {
+async fn wait_out(stage: &mut Stage, time: Duration) -> Vec<ServiceEvent> {
     let end = Instant::now() + time;
     let mut notes = Vec::new();
     loop {

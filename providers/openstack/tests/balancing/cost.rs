@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use ccm_core::{
     Freshness, Priority,
-    load_balancer::{Ask, PartState, ServiceView},
+    load_balancer::{PartState, ReadOptions, ServiceView},
 };
 
 use crate::stage::{Stage, service, wait_until};
@@ -12,16 +12,16 @@ use crate::stage::{Stage, service, wait_until};
 const GROUPS: &str = "manage-security-groups = true\ncreate-monitor = true";
 
 /// As the controller asks when a Service has changed.
-fn changed() -> Ask {
-    Ask {
+fn changed() -> ReadOptions {
+    ReadOptions {
         freshness: Freshness::now(),
         priority: Priority::User,
     }
 }
 
 /// As the controller asks in the slow check.
-fn drift() -> Ask {
-    Ask {
+fn drift() -> ReadOptions {
+    ReadOptions {
         priority: Priority::Background,
         ..changed()
     }
@@ -61,7 +61,7 @@ fn pages() -> BTreeMap<&'static str, usize> {
 async fn one_service_is_made_with_few_reads() {
     let mut stage = Stage::new(6, GROUPS).await;
     stage.services = services(1);
-    stage.ask = changed();
+    stage.read = changed();
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
     let (writes, reads) = stage.cost();
@@ -79,7 +79,7 @@ async fn a_slow_creation_costs_few_polls() {
             .sim
             .configure(|settings| settings.load_balancing.create_time = takes);
         stage.services = services(1);
-        stage.ask = changed();
+        stage.read = changed();
         let began = tokio::time::Instant::now();
         stage.settle().await;
         assert_eq!(stage.complaints(), [""; 0]);
@@ -97,7 +97,7 @@ async fn many_creations_share_their_polls() {
         .sim
         .configure(|settings| settings.load_balancing.create_time = Duration::from_secs(30));
     stage.services = services(20);
-    stage.ask = changed();
+    stage.read = changed();
     stage.pass_once().await;
     calls(&stage);
     // Until all are there.
@@ -125,7 +125,7 @@ async fn a_service_that_goes_costs_a_page_of_each_kind_that_decides_and_no_look_
     stage.restart().await;
     stage.settle().await;
     stage.service("web-0").deleting = true;
-    stage.ask = changed();
+    stage.read = changed();
     calls(&stage);
     stage.run_through().await;
     let counted = calls(&stage);
@@ -174,7 +174,7 @@ async fn a_restart_reads_pages_and_each_pool_once() {
     stage.services = services(5);
     stage.settle().await;
     stage.restart().await;
-    stage.ask = changed();
+    stage.read = changed();
     calls(&stage);
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
@@ -197,18 +197,18 @@ async fn members_are_read_pool_by_pool_in_the_slow_check_alone() {
     calls(&stage);
 
     // Somebody changed a Service: everything is looked at, but not what users set on members.
-    stage.ask = changed();
+    stage.read = changed();
     stage.settle().await;
     assert_eq!(calls(&stage), pages());
 
-    stage.ask = drift();
+    stage.read = drift();
     stage.settle().await;
     let mut expected = pages();
     expected.insert("loadbalancer_member_list", 9);
     assert_eq!(calls(&stage), expected);
 
     // And nothing at all if nothing happened.
-    stage.ask.freshness = Freshness::AtMost(Duration::from_secs(3600));
+    stage.read.freshness = Freshness::AtMost(Duration::from_secs(3600));
     stage.settle().await;
     assert_eq!(calls(&stage), BTreeMap::new());
 }

@@ -1,6 +1,6 @@
 //! The cluster gets another name.
 
-use ccm_core::load_balancer::ClusterMark;
+use ccm_core::load_balancer::ClusterTag;
 use ccm_sim::{Action, Fault};
 use serde_json::json;
 
@@ -15,7 +15,7 @@ fn unmark(stage: &Stage) {
             .clone();
         let tags: Vec<_> = tags
             .into_iter()
-            .filter(|tag| !tag.as_str().unwrap().starts_with(ClusterMark::PREFIX))
+            .filter(|tag| !tag.as_str().unwrap().starts_with(ClusterTag::PREFIX))
             .collect();
         let patch = json!({"tags": tags});
         let id = &balancer.loadbalancer.id;
@@ -35,9 +35,7 @@ fn names(stage: &Stage) -> Vec<String> {
             tags.chain([object.name.clone()])
         })
     });
-    let mut all: Vec<_> = all
-        .filter(|name| !name.starts_with(ClusterMark::PREFIX))
-        .collect();
+    let mut all: Vec<_> = all.filter(|name| !name.starts_with(ClusterTag::PREFIX)).collect();
     all.sort();
     all.dedup();
     all
@@ -77,7 +75,7 @@ async fn load_balancers_get_the_new_name_whoever_made_them() {
             .collect();
         assert_eq!(names(&stage), expected);
         let mark = balancer.loadbalancer.attributes["tags"].to_string();
-        assert!(mark.contains(ClusterMark::PREFIX), "{mark}");
+        assert!(mark.contains(ClusterTag::PREFIX), "{mark}");
         // A monitor, a pool and a listener for each port, and itself; nothing else is touched.
         let (writes, _) = stage.cost();
         assert_eq!(writes, 7 + usize::from(unmarked), "{:?}", stage.sim.call_counts());
@@ -267,7 +265,7 @@ async fn another_clusters_load_balancer_that_is_shared_stays_its_own() {
         assert_eq!(stage.complaints(), [""; 0]);
         assert_eq!(stage.balancers()[0].listeners.len(), 3);
         let tags = stage.balancers()[0].loadbalancer.attributes["tags"].to_string();
-        assert!(!tags.contains(ClusterMark::PREFIX), "{tags}");
+        assert!(!tags.contains(ClusterTag::PREFIX), "{tags}");
         stage.service("api").deleting = true;
         stage.settle().await;
         assert!(stage.services.is_empty());

@@ -46,19 +46,19 @@ async fn ask(stage: &mut Stage, name: &str) -> Result<()> {
             });
             let queries: Vec<_> = queries.collect();
             let answers = stage.cloud.instances().unwrap();
-            let answers = answers.describe(&queries, stage.ask.freshness, stage.ask.priority);
+            let answers = answers.describe(&queries, stage.read.freshness, stage.read.priority);
             answers.await.into_iter().try_for_each(|answer| answer.map(drop))
         }
         "network" | "load-balancer" => {
             let balancers = stage.cloud.load_balancers().unwrap();
-            balancers.survey(&stage.request()).await.map(drop)
+            balancers.discover(&stage.request()).await.map(drop)
         }
         _ => {
             stage.pass_once().await;
             let failed = stage.reports.iter().find_map(|report| match &report.state {
                 PartState::Failed(error) => Some(error.clone()),
                 _ => report.members.iter().find_map(|member| match &member.state {
-                    MemberState::Held(error) => Some(error.clone()),
+                    MemberState::Refused(error) => Some(error.clone()),
                     _ => None,
                 }),
             });

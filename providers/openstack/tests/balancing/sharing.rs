@@ -351,7 +351,7 @@ async fn a_load_balancer_that_another_cluster_uses_outlives_our_last_service() {
         .await
         .make("listeners", "listener", body)
         .await;
-    stage.ask.freshness = Freshness::now();
+    stage.read.freshness = Freshness::now();
     stage.service("web").deleting = true;
     stage.run_through().await;
     stage.settle().await;

@@ -10,8 +10,8 @@ use ccm_core::{
     AddressType, Cloud, Freshness, Labels, NodeAddress, NodeView, Priority,
     client::ClientMetrics,
     load_balancer::{
-        Ask, ClusterMark, ClusterView, Marks, MemberState, NodeSet, PartKey, PartReport, PartState, Protocol,
-        Request, ServiceId, ServiceNode, ServicePort, ServiceView, World,
+        ClusterSnapshot, ClusterTag, ClusterView, MemberState, NodeSet, OwnershipTag, PartKey, PartReport,
+        PartState, Protocol, ReadOptions, Request, ServiceId, ServiceNode, ServicePort, ServiceView,
     },
 };
 use ccm_sim::openstack::{AppCredentialSpec, BalancerState, Config, OpenStack, ServerSpec, UserSpec};
@@ -32,10 +32,10 @@ pub(crate) struct Stage {
     pub(crate) nodes: Vec<ServiceNode>,
     pub(crate) cluster: String,
     /// Whether the cluster knows its own tag.
-    pub(crate) marks: Marks,
+    pub(crate) ownership_tag: OwnershipTag,
     conf: String,
     /// How old answers may be, and who waits.
-    pub(crate) ask: Ask,
+    pub(crate) read: ReadOptions,
     /// The last reports of the last time.
     pub(crate) reports: Vec<PartReport>,
 }
@@ -98,9 +98,9 @@ impl Stage {
             services: Vec::new(),
             nodes: Vec::new(),
             cluster: "kubernetes".to_owned(),
-            marks: Marks::Known(ClusterMark::of("kube-system-uid")),
+            ownership_tag: OwnershipTag::Known(ClusterTag::of("kube-system-uid")),
             conf,
-            ask: Ask {
+            read: ReadOptions {
                 freshness: Freshness::AtMost(Duration::from_secs(3600)),
                 priority: Priority::User,
             },
@@ -201,28 +201,28 @@ impl Stage {
     }
 
     pub(crate) fn request(&self) -> Request {
-        let world = World {
+        let world = ClusterSnapshot {
             services: self.services.iter().cloned().map(Arc::new).collect(),
             cluster: ClusterView {
                 name: self.cluster.as_str().into(),
-                marks: self.marks.clone(),
+                ownership_tag: self.ownership_tag.clone(),
                 nodes: self.nodes.iter().cloned().collect::<NodeSet>(),
             },
         };
-        Request::new(Arc::new(world), self.ask)
+        Request::new(Arc::new(world), self.read)
     }
 
     /// Why it can not be found out which parts there are.
     pub(crate) async fn survey_error(&self) -> String {
         let balancers = self.cloud.load_balancers().unwrap();
-        balancers.survey(&self.request()).await.unwrap_err().report()
+        balancers.discover(&self.request()).await.unwrap_err().report()
     }
 
     /// Runs every part once, whatever comes of it.
     pub(crate) async fn pass_once(&mut self) {
         let request = self.request();
         let balancers = self.cloud.load_balancers().unwrap();
-        let survey = balancers.survey(&request).await.unwrap();
+        let survey = balancers.discover(&request).await.unwrap();
         self.reports.clear();
         for part in &survey.parts {
             self.reports.push(balancers.run(part, &request).await);
@@ -234,7 +234,7 @@ impl Stage {
     pub(crate) async fn run_through(&mut self) {
         let request = self.request();
         let balancers = self.cloud.load_balancers().unwrap();
-        let survey = balancers.survey(&request).await.unwrap();
+        let survey = balancers.discover(&request).await.unwrap();
         let mut due: VecDeque<_> = survey.parts.into_iter().rev().collect();
         self.reports.clear();
         while let Some(part) = due.pop_front() {
@@ -250,7 +250,7 @@ impl Stage {
         for _ in 0..60 {
             let request = self.request();
             let balancers = self.cloud.load_balancers().unwrap();
-            let survey = balancers.survey(&request).await.unwrap();
+            let survey = balancers.discover(&request).await.unwrap();
             let mut moved = false;
             self.reports.clear();
             for part in &survey.parts {
@@ -328,7 +328,7 @@ impl Stage {
             }
             all.extend(report.blocked.iter().map(ToString::to_string));
             all.extend(report.members.iter().filter_map(|member| match &member.state {
-                MemberState::Held(error) => Some(error.report()),
+                MemberState::Refused(error) => Some(error.report()),
                 _ => None,
             }));
         }

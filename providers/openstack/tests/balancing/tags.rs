@@ -1,6 +1,6 @@
 //! Tags that somebody else writes while we do.
 
-use ccm_core::load_balancer::ClusterMark;
+use ccm_core::load_balancer::ClusterTag;
 use serde_json::json;
 
 use crate::{
@@ -71,10 +71,7 @@ async fn another_clusters_tag_survives_whatever_we_write() {
     let listeners: Vec<_> = left.listeners.iter().map(|listener| &listener.id).collect();
     assert_eq!(listeners, [&theirs]);
     assert!(left.pools.is_empty() && left.members.is_empty());
-    assert_eq!(
-        tags(&stage),
-        [ClusterMark::of("kube-system-uid").as_str(), THEIRS]
-    );
+    assert_eq!(tags(&stage), [ClusterTag::of("kube-system-uid").as_str(), THEIRS]);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What goes wrong, and what must not.
 
-use ccm_core::load_balancer::{ClusterMark, ServiceView};
+use ccm_core::load_balancer::{ClusterTag, ServiceView};
 use ccm_sim::{Action, Fault};
 use serde_json::json;
 
@@ -57,7 +57,7 @@ async fn a_lost_answer_at_any_write_leaks_nothing_and_doubles_nothing() {
 async fn another_clusters_load_balancer_of_the_same_name_is_left_alone() {
     let mut stage = Stage::served().await;
     let balancer = stage.balancers().remove(0).loadbalancer;
-    let tags = json!({"tags": [balancer.name, ClusterMark::of("another").as_str()]});
+    let tags = json!({"tags": [balancer.name, ClusterTag::of("another").as_str()]});
     stage
         .sim
         .patch_object(&balancer.id, tags.as_object().unwrap())

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value, json};
 
 use crate::http::Answer;
-use crate::world::World;
+use crate::world::ClusterSnapshot;
 
 /// The headers that a client may go by.
 const HEADERS: &[&str] = &[
@@ -53,7 +53,7 @@ const INNARDS: &[&str] = &[
 
 /// Words that stand for what is different in each cloud: everything that the world knows by name, and what has the
 /// form of an id, a time, a physical address or a token.
-fn normal(world: &World, text: &str) -> String {
+fn normal(world: &ClusterSnapshot, text: &str) -> String {
     let mut known: Vec<(&str, &str)> = world
         .vars
         .iter()
@@ -149,7 +149,7 @@ fn form(word: &str) -> String {
 /// What clients read of the catalogue, by type: the services that both clouds have, and where they are for everybody.
 /// The real one has further services. In the simulator the other interfaces have paths of their own, so that its call
 /// log tells which was used, and the URL of Keystone may end in its version or not.
-fn catalogue(world: &World, services: &[Value]) -> Value {
+fn catalogue(world: &ClusterSnapshot, services: &[Value]) -> Value {
     let mut shown = Map::new();
     for service in services {
         let kind = service["type"].as_str().unwrap_or_default();
@@ -173,7 +173,7 @@ fn catalogue(world: &World, services: &[Value]) -> Value {
     Value::Object(shown)
 }
 
-fn normal_json(world: &World, value: &Value) -> Value {
+fn normal_json(world: &ClusterSnapshot, value: &Value) -> Value {
     match value {
         Value::String(text) => Value::String(normal(world, text)),
         Value::Array(list) => list.iter().map(|entry| normal_json(world, entry)).collect(),
@@ -205,7 +205,7 @@ fn normal_json(world: &World, value: &Value) -> Value {
 }
 
 /// An answer as one document, free of what differs from cloud to cloud.
-pub(crate) fn document(world: &World, answer: &Answer) -> Value {
+pub(crate) fn document(world: &ClusterSnapshot, answer: &Answer) -> Value {
     let headers: BTreeMap<&str, String> = HEADERS
         .iter()
         .filter_map(|name| {

@@ -16,7 +16,7 @@ use compare::Difference;
 use http::Answer;
 use serde_json::Value;
 use table::Case;
-use world::World;
+use world::ClusterSnapshot;
 
 /// Requests that may be answered differently, by a part of what they are, and why.
 const ALLOWED: &[(&str, &str)] = &[(
@@ -24,7 +24,7 @@ const ALLOWED: &[(&str, &str)] = &[(
     "the simulator refuses a pattern that looks ahead, which its own engine does not know and nothing here sends",
 )];
 
-async fn send(world: &World, case: &Case) -> Answer {
+async fn send(world: &ClusterSnapshot, case: &Case) -> Answer {
     let fill = |text: &str| {
         let mut text = text.to_owned();
         for (name, value) in &world.vars {
@@ -52,8 +52,8 @@ async fn a_client_cannot_tell_the_simulator_from_the_real_openstack() {
         return;
     }
     let cloud = RealOpenStack::shared(1).await.unwrap();
-    let real = World::real(cloud, &format!("parity-{}", std::process::id())).await;
-    let simulated = World::simulated(&real).await;
+    let real = ClusterSnapshot::real(cloud, &format!("parity-{}", std::process::id())).await;
+    let simulated = ClusterSnapshot::simulated(&real).await;
     // The services are processes of their own, so they can be asked at the same time.
     let by_service = ["identity", "compute", "network"].map(|service| {
         let cases = table::cases();
@@ -78,7 +78,11 @@ async fn a_client_cannot_tell_the_simulator_from_the_real_openstack() {
 }
 
 /// The same of requests that build on each other.
-async fn tell(mut real: World, mut simulated: World, story: Vec<story::Step>) -> Vec<String> {
+async fn tell(
+    mut real: ClusterSnapshot,
+    mut simulated: ClusterSnapshot,
+    story: Vec<story::Step>,
+) -> Vec<String> {
     let mut reports = Vec::new();
     for step in story {
         let case = &step.case;
@@ -96,7 +100,7 @@ async fn tell(mut real: World, mut simulated: World, story: Vec<story::Step>) ->
 }
 
 /// What is different, one text for each request.
-async fn compare_all(real: &World, simulated: &World, cases: Vec<Case>) -> Vec<String> {
+async fn compare_all(real: &ClusterSnapshot, simulated: &ClusterSnapshot, cases: Vec<Case>) -> Vec<String> {
     let mut reports = Vec::new();
     for case in cases {
         let (a, b) = tokio::join!(send(real, &case), send(simulated, &case));

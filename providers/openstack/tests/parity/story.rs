@@ -10,18 +10,18 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::table::Case;
-use crate::world::World;
+use crate::world::ClusterSnapshot;
 
 /// How long the real cloud may take for one change.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Something to remember of an answer: under which name, and where it stands.
-type Note = (&'static str, Box<dyn Fn(&Value) -> Option<String> + Send + Sync>);
+type ServiceEvent = (&'static str, Box<dyn Fn(&Value) -> Option<String> + Send + Sync>);
 
 /// A request, what to remember of its answer, and whether a load balancer has to come to rest after it.
 pub(crate) struct Step {
     pub(crate) case: Case,
-    notes: Vec<Note>,
+    notes: Vec<ServiceEvent>,
     rest: bool,
 }
 
@@ -59,7 +59,7 @@ impl Step {
     }
 
     /// What the answer teaches a world, and the wait for its load balancer.
-    pub(crate) async fn finish(&self, world: &mut World, answer: Option<&Value>) {
+    pub(crate) async fn finish(&self, world: &mut ClusterSnapshot, answer: Option<&Value>) {
         for (name, find) in &self.notes {
             let found = answer.and_then(find);
             let found = found.unwrap_or_else(|| panic!("{}: no {name} in {answer:?}", self.case));

@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const CHANGE: Duration = Duration::from_secs(3600);
 
 /// A cloud with what the requests are about, by the names that the requests use.
-pub(crate) struct World {
+pub(crate) struct ClusterSnapshot {
     pub(crate) http: Client,
     /// Ids, tokens and URLs by name.
     pub(crate) vars: BTreeMap<&'static str, String>,
@@ -35,7 +35,7 @@ pub(crate) struct World {
     _sim: Option<OpenStack>,
 }
 
-impl World {
+impl ClusterSnapshot {
     fn new(http: Client, auth_url: &str) -> Self {
         let identity = auth_url.trim_end_matches("/v3").to_owned();
         Self {

@@ -10,9 +10,10 @@ use super::{Balancer, CLASS, CLASS_ELSEWHERE, COLOUR, ID, WOOD};
 use crate::{
     Error, ErrorKind,
     load_balancer::{
-        Blocked, Claim, ClusterView, Effect, Effects, Ingress, Marks, Note, ServiceId, ServiceView, World,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, OwnershipTag, ServiceEvent,
+        ServiceId, ServiceView,
     },
-    plan::{Fact, Member, Orphan, PartModel, Parts, Plan, Review, Standing, Step, Told},
+    plan::{CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, Step},
 };
 
 /// The model of [`FakeBalancers`](super::FakeBalancers).
@@ -76,12 +77,12 @@ pub enum Desired {
         like: Balancer,
         service: ServiceId,
         nodes: Option<BTreeSet<String>>,
-        marks: Marks,
+        marks: OwnershipTag,
     },
     /// As it is, but for its members.
     Kept(Option<BTreeSet<String>>),
     /// Not there.
-    Gone(Marks),
+    Gone(OwnershipTag),
     /// The Services that may come in, those that may not any more, and the nodes, if there are any.
     Hosts {
         joins: BTreeSet<String>,
@@ -182,7 +183,7 @@ fn desired_balancer(member: &Member<Model>, cluster: &ClusterView) -> Desired {
         name: balancer_name(&service.id),
         address: Fact::Later("the balancer's address".into()),
         owner: service.id.to_string(),
-        mark: cluster.marks.for_create().map(ToString::to_string),
+        mark: cluster.ownership_tag.for_create().map(ToString::to_string),
         wood: wood(service),
         ports: service
             .ports
@@ -195,7 +196,7 @@ fn desired_balancer(member: &Member<Model>, cluster: &ClusterView) -> Desired {
         like,
         service: service.id.clone(),
         nodes,
-        marks: cluster.marks.clone(),
+        marks: cluster.ownership_tag.clone(),
     }
 }
 
@@ -240,20 +241,20 @@ impl PartModel for Model {
             Some(id) => Key::Id(*id),
             None => Key::New(name),
         };
-        let mut marked = Vec::new();
+        let mut tagged = Vec::new();
         if matches!(balancer, Key::Id(_)) {
-            marked.push(balancer.clone());
+            tagged.push(balancer.clone());
         }
         if directory.on_hosts.contains(&owner) {
-            marked.push(Key::Hosts);
+            tagged.push(Key::Hosts);
         }
         Parts {
             named: vec![balancer, Key::Hosts],
-            marked,
+            tagged,
         }
     }
 
-    fn orphans(&self, world: &World, directory: &Directory) -> Vec<Orphan<Key>> {
+    fn orphans(&self, world: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
         let services = &world.services;
         let known: BTreeSet<_> = services.iter().map(|service| service.id.to_string()).collect();
         let orphans = directory
@@ -271,16 +272,16 @@ impl PartModel for Model {
             .collect()
     }
 
-    fn check(&self, key: &Key, members: &[Member<Self>], _: &ClusterView, (): &()) -> Review {
-        let mut review = Review::default();
+    fn check(&self, key: &Key, members: &[Member<Self>], _: &ClusterView, (): &()) -> CheckResult {
+        let mut review = CheckResult::default();
         for member in members.iter().filter(|_| *key != Key::Hosts) {
             let id = member.service.id.clone();
             match member.service.annotation(COLOUR) {
-                Some("plaid") if member.standing == Standing::Joined => {
+                Some("plaid") if member.membership == Membership::Active => {
                     let error = Error::new(ErrorKind::InvalidSpec, "plaid is no colour");
                     review.refused.push((id, error));
                 }
-                Some("pink") => review.notes.push(Note {
+                Some("pink") => review.notes.push(ServiceEvent {
                     service: id,
                     reason: "ColourIgnored",
                     message: "pink is taken for grey".to_owned(),
@@ -294,29 +295,29 @@ impl PartModel for Model {
 
     fn desired(&self, key: &Key, members: &[Member<Self>], cluster: &ClusterView, (): &()) -> Desired {
         if *key == Key::Hosts {
-            let with = |standing: Standing| {
+            let with = |membership: Membership| {
                 members
                     .iter()
-                    .filter(|member| member.standing == standing)
+                    .filter(|member| member.membership == membership)
                     .map(|member| member.service.id.to_string())
                     .collect()
             };
             return Desired::Hosts {
-                joins: with(Standing::Joined),
-                leaves: with(Standing::Leaving),
+                joins: with(Membership::Active),
+                leaves: with(Membership::Leaving),
                 nodes: node_names(cluster),
             };
         }
         match members.first() {
-            Some(member) if member.standing == Standing::Joined => desired_balancer(member, cluster),
-            Some(member) if member.standing != Standing::Leaving => {
+            Some(member) if member.membership == Membership::Active => desired_balancer(member, cluster),
+            Some(member) if member.membership != Membership::Leaving => {
                 Desired::Kept(if member.follows_nodes() {
                     node_names(cluster)
                 } else {
                     None
                 })
             }
-            _ => Desired::Gone(cluster.marks.clone()),
+            _ => Desired::Gone(cluster.ownership_tag.clone()),
         }
     }
 
@@ -359,10 +360,15 @@ impl PartModel for Model {
         }
     }
 
-    fn facts(&self, key: &Key, member: &Member<Self>, observed: &Observed) -> Option<Told<Fact<String>>> {
+    fn facts(
+        &self,
+        key: &Key,
+        member: &Member<Self>,
+        observed: &Observed,
+    ) -> Option<PartOutput<Fact<String>>> {
         let mut effects = Effects::default();
         let mut facts = Fact::Known(String::new());
-        if member.standing == Standing::Leaving {
+        if member.membership == Membership::Leaving {
             if *key != Key::Hosts {
                 effects.annotations.insert(ID.to_owned(), None);
             }
@@ -376,7 +382,7 @@ impl PartModel for Model {
                 ..Ingress::default()
             }]);
         }
-        Some(Told { facts, effects })
+        Some(PartOutput { facts, effects })
     }
 }
 
@@ -421,7 +427,8 @@ fn plan_balancer(desired: &Desired, have: Option<&Balancer>) -> Plan<ModelStep> 
             service: service.cloned(),
         });
     };
-    let may_change = |marks: &Marks, have: &Balancer| marks.judge(have.mark.as_deref()).allows_changes();
+    let may_change =
+        |marks: &OwnershipTag, have: &Balancer| marks.ownership(have.mark.as_deref()).allows_changes();
     match (desired, have) {
         (Desired::Balancer { like, service, .. }, None) => {
             step(&like.name, Change::Create(like.clone()), Some(service));

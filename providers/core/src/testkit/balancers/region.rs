@@ -15,8 +15,8 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Freshness, Priority, Result,
-    load_balancer::{Ask, ClusterView},
-    plan::{Fact, Gathered, Member, Outcome, PartCloud, Vouch, Wait},
+    load_balancer::{ClusterView, ReadOptions},
+    plan::{Fact, GatheredInputs, Member, Outcome, PartCloud, ScopeCheck, Wait},
 };
 
 /// A look at a part.
@@ -96,11 +96,11 @@ impl State {
 
 #[async_trait]
 impl PartCloud<Model> for FakeBalancers {
-    async fn directory(&self, ask: Ask) -> Result<Arc<Directory>> {
+    async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
         let mut state = self.state.lock();
         state.check()?;
         if let Some((began, directory)) = &state.directory
-            && ask.freshness.allows(*began)
+            && read.freshness.allows(*began)
         {
             return Ok(Arc::clone(directory));
         }
@@ -117,21 +117,21 @@ impl PartCloud<Model> for FakeBalancers {
         _: &Key,
         _: &[Member<Model>],
         cluster: &ClusterView,
-        _: Ask,
-    ) -> Result<Gathered<()>> {
+        _: ReadOptions,
+    ) -> Result<GatheredInputs<()>> {
         // Only that a cluster without a name is a mistake of the caller.
         if cluster.name.is_empty() {
             return Err(Error::new(ErrorKind::Unexpected, "the cluster has no name"));
         }
-        Ok(Gathered::from(()))
+        Ok(GatheredInputs::from(()))
     }
 
-    async fn observe(&self, key: &Key, _: &[Member<Model>], ask: Ask) -> Result<Observed> {
+    async fn observe(&self, key: &Key, _: &[Member<Model>], read: ReadOptions) -> Result<Observed> {
         let mut state = self.state.lock();
         state.reads.push(Read {
             part: key.to_string(),
-            fresh: matches!(ask.freshness, Freshness::After(_)),
-            priority: ask.priority,
+            fresh: matches!(read.freshness, Freshness::After(_)),
+            priority: read.priority,
         });
         state.check()?;
         Ok(match key {
@@ -190,7 +190,7 @@ impl PartCloud<Model> for FakeBalancers {
         })
     }
 
-    async fn vouch(&self, _: &ClusterView, _: Ask) -> Result<Vouch> {
-        Ok(Vouch::Ours)
+    async fn verify_scope(&self, _: &ClusterView, _: ReadOptions) -> Result<ScopeCheck> {
+        Ok(ScopeCheck::Verified)
     }
 }

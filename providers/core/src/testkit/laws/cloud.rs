@@ -16,8 +16,8 @@ use tokio::sync::Notify;
 use super::{Lawful, Weather};
 use crate::{
     Error, ErrorKind, Outcome as Fate, Priority, Result,
-    load_balancer::{Ask, ClusterView},
-    plan::{Gathered, Member, Outcome, PartCloud, PartModel, Standing, Vouch, Wait},
+    load_balancer::{ClusterView, ReadOptions},
+    plan::{GatheredInputs, Member, Membership, Outcome, PartCloud, PartModel, ScopeCheck, Wait},
 };
 
 /// What goes wrong with one write.
@@ -91,7 +91,7 @@ struct State<L: Lawful> {
     dead: bool,
     rude: Option<String>,
     destroyed: Option<String>,
-    vouch: Vouch,
+    vouch: ScopeCheck,
 }
 
 impl<L: Lawful> MemoryCloud<L> {
@@ -113,7 +113,7 @@ impl<L: Lawful> MemoryCloud<L> {
                 dead: false,
                 rude: None,
                 destroyed: None,
-                vouch: Vouch::Ours,
+                vouch: ScopeCheck::Verified,
             }),
             killed: Notify::new(),
         }
@@ -154,7 +154,7 @@ impl<L: Lawful> MemoryCloud<L> {
     }
 
     /// From now on this is said of whether we see the right cloud.
-    pub fn vouches(&self, vouch: Vouch) {
+    pub fn vouches(&self, vouch: ScopeCheck) {
         self.state.lock().vouch = vouch;
     }
 
@@ -186,7 +186,11 @@ impl<L: Lawful> MemoryCloud<L> {
         let before = self.model.foreign(&state.truth);
         // The cloud changes what is in it, not what the engine saw.
         let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
-        if self.model.destroys(step) && members.iter().any(|member| member.standing != Standing::Leaving) {
+        if self.model.destroys(step)
+            && members
+                .iter()
+                .any(|member| member.membership != Membership::Leaving)
+        {
             state
                 .destroyed
                 .get_or_insert_with(|| format!("{key}: `{step}` was sent although members stay"));
@@ -236,7 +240,7 @@ const WAIT: Wait = Wait {
 
 #[async_trait]
 impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
-    async fn directory(&self, _: Ask) -> Result<Arc<<L as PartModel>::Directory>> {
+    async fn directory(&self, _: ReadOptions) -> Result<Arc<<L as PartModel>::Directory>> {
         self.live().await;
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -251,8 +255,8 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         key: &L::Key,
         members: &[Member<L>],
         cluster: &ClusterView,
-        _: Ask,
-    ) -> Result<Gathered<L::Inputs>> {
+        _: ReadOptions,
+    ) -> Result<GatheredInputs<L::Inputs>> {
         self.live().await;
         // Asked in every pass, also in one that goes on with what it saw before.
         let mut state = self.state.lock();
@@ -262,7 +266,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         Ok(self.model.inputs(key, members, cluster))
     }
 
-    async fn observe(&self, key: &L::Key, members: &[Member<L>], _: Ask) -> Result<L::Observed> {
+    async fn observe(&self, key: &L::Key, members: &[Member<L>], _: ReadOptions) -> Result<L::Observed> {
         self.live().await;
         let state = self.state.lock();
         Ok(self.model.view(&state.truth, key, members, &state.cluster))
@@ -335,7 +339,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         })
     }
 
-    async fn vouch(&self, _: &ClusterView, _: Ask) -> Result<Vouch> {
+    async fn verify_scope(&self, _: &ClusterView, _: ReadOptions) -> Result<ScopeCheck> {
         self.live().await;
         Ok(self.state.lock().vouch.clone())
     }

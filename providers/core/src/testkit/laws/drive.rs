@@ -6,7 +6,8 @@ use super::{LawEngine, Lawful, MemoryCloud};
 use crate::{
     Freshness, Priority,
     load_balancer::{
-        Ask, Effects, LoadBalancers, MemberReport, MemberState, PartKey, PartState, Request, ServiceId, World,
+        ClusterSnapshot, Effects, LoadBalancers, MemberReport, MemberState, PartKey, PartState, ReadOptions,
+        Request, ServiceId,
     },
     plan::{Engine, PlanMetrics},
 };
@@ -29,10 +30,10 @@ pub(super) fn engine<L: Lawful>(model: &L, cloud: &Arc<MemoryCloud<L>>) -> LawEn
     Engine::new(model.clone(), Arc::clone(cloud), PlanMetrics::default())
 }
 
-pub(super) fn request(world: &Arc<World>) -> Request {
+pub(super) fn request(world: &Arc<ClusterSnapshot>) -> Request {
     Request::new(
         Arc::clone(world),
-        Ask {
+        ReadOptions {
             freshness: Freshness::AtMost(Duration::from_secs(3600)),
             priority: Priority::User,
         },
@@ -41,7 +42,10 @@ pub(super) fn request(world: &Arc<World>) -> Request {
 
 /// Runs parts until nothing more happens, orphans that may be deleted included. Parts keep their order from round to round, as
 /// they do in a plan: the order decides how many writes of tags are needed.
-pub(super) async fn settle<L: Lawful>(engine: &LawEngine<L>, world: &Arc<World>) -> Result<Rest, String> {
+pub(super) async fn settle<L: Lawful>(
+    engine: &LawEngine<L>,
+    world: &Arc<ClusterSnapshot>,
+) -> Result<Rest, String> {
     let request = request(world);
     let mut last = String::new();
     let sweep = Request {
@@ -53,7 +57,7 @@ pub(super) async fn settle<L: Lawful>(engine: &LawEngine<L>, world: &Arc<World>)
     for _ in 0..ROUNDS {
         let mut rest = Rest::default();
         let mut moved = false;
-        let survey = engine.survey(&request).await.map_err(|error| error.report())?;
+        let survey = engine.discover(&request).await.map_err(|error| error.report())?;
         let orphans: Vec<_> = survey.orphans.iter().filter(|orphan| orphan.deletable).collect();
         let orphans = orphans.iter().map(|orphan| (&orphan.part, &sweep));
         let mut parts: Vec<_> = survey.parts.iter().collect();
@@ -112,7 +116,7 @@ pub(super) async fn settle<L: Lawful>(engine: &LawEngine<L>, world: &Arc<World>)
 }
 
 fn note(rest: &mut Rest, part: &str, member: MemberReport) {
-    if let MemberState::Held(error) = &member.state {
+    if let MemberState::Refused(error) = &member.state {
         let key = format!("{part} for {}", member.service);
         rest.problems.insert(key, error.report());
     }
@@ -124,7 +128,7 @@ fn note(rest: &mut Rest, part: &str, member: MemberReport) {
 pub(super) async fn settle_or_die<L: Lawful>(
     engine: &LawEngine<L>,
     cloud: &MemoryCloud<L>,
-    world: &Arc<World>,
+    world: &Arc<ClusterSnapshot>,
 ) -> Result<bool, String> {
     tokio::select! {
         biased;

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Error,
-    load_balancer::{LoadBalancers, MemberState, World},
+    load_balancer::{ClusterSnapshot, LoadBalancers, MemberState},
 };
 
 /// Checks all laws on one case.
@@ -37,7 +37,7 @@ fn failed(law: &'static str) -> impl Fn(Error) -> Broken {
     move |error| broken(law, error.report())
 }
 
-fn worlds<T>(case: &Case<T>) -> Vec<Arc<World>> {
+fn worlds<T>(case: &Case<T>) -> Vec<Arc<ClusterSnapshot>> {
     case.worlds.iter().cloned().map(Arc::new).collect()
 }
 
@@ -50,7 +50,7 @@ async fn prepare<L: Lawful>(
     law: &'static str,
     model: &L,
     case: &Case<L::Truth>,
-) -> Result<(Arc<MemoryCloud<L>>, Arc<World>), Broken> {
+) -> Result<(Arc<MemoryCloud<L>>, Arc<ClusterSnapshot>), Broken> {
     let cloud = cloud(model, case);
     let mut worlds = worlds(case);
     let last = worlds
@@ -74,9 +74,9 @@ pub async fn converges<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<()
     let engine = engine(model, &cloud);
     for world in worlds(case) {
         settle(&engine, &world).await.map_err(|how| broken(LAW, how))?;
-        let survey = engine.survey(&request(&world)).await.map_err(failed(LAW))?;
+        let survey = engine.discover(&request(&world)).await.map_err(failed(LAW))?;
         for part in survey.parts {
-            let seen = engine.look(&part, &request(&world)).await;
+            let seen = engine.inspect(&part, &request(&world)).await;
             let Some(seen) = seen.map_err(failed(LAW))? else {
                 continue;
             };
@@ -131,7 +131,7 @@ async fn still<L: Lawful>(
     law: &'static str,
     engine: &super::LawEngine<L>,
     cloud: &MemoryCloud<L>,
-    world: &Arc<World>,
+    world: &Arc<ClusterSnapshot>,
     before: &Rest,
 ) -> Result<(), Broken> {
     let again = settle(engine, world).await.map_err(|how| broken(law, how))?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ccm_core::{
     load_balancer::{AddressGroup, ClusterView, IpFamily, ServiceView, SessionAffinity},
-    plan::{Member, Standing},
+    plan::{Member, Membership},
 };
 
 use super::{
@@ -36,7 +36,7 @@ pub(super) fn wish(
     let conf = &settings.conf;
     let mut wish = Wish {
         key: key.clone(),
-        marks: cluster.marks.clone(),
+        marks: cluster.ownership_tag.clone(),
         cluster: cluster.name.to_string(),
         can: inputs.can,
         provider: conf.lb_provider.clone(),
@@ -52,16 +52,16 @@ pub(super) fn wish(
     for member in members {
         let service = &member.service;
         let who = Who::of(service, cluster);
-        let read = (member.standing == Standing::Joined)
+        let read = (member.membership == Membership::Active)
             .then(|| Wanted::read(service, settings, Some(inputs.can)).ok())
             .flatten()
             .zip(inputs.each.get(&service.id));
-        match (&member.standing, read) {
-            (Standing::Leaving, _) => wish.leaving.push(Leaver {
+        match (&member.membership, read) {
+            (Membership::Leaving, _) => wish.leaving.push(Leaver {
                 who,
                 keep_floating_ip: wanted::keeps_floating_ip(service),
             }),
-            (Standing::Joined, Some((wanted, found))) => {
+            (Membership::Active, Some((wanted, found))) => {
                 wish.joined.push(joined(
                     settings, key, service, who, &wanted, found, inputs.can, cluster,
                 ));

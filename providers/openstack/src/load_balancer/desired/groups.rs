@@ -2,7 +2,7 @@
 
 use ccm_core::{
     load_balancer::{ClusterView, Protocol, ServiceView},
-    plan::{Fact, Member, Standing},
+    plan::{Fact, Member, Membership},
 };
 
 use super::{Found, GroupRef, GroupWish, Inputs, PortsWish, RuleTuple, server_of};
@@ -20,7 +20,9 @@ pub(super) fn group(
     cluster: &ClusterView,
     inputs: &Inputs,
 ) -> GroupWish {
-    let joined = members.iter().find(|member| member.standing == Standing::Joined);
+    let joined = members
+        .iter()
+        .find(|member| member.membership == Membership::Active);
     let rules = joined.and_then(|member| {
         let service = &member.service;
         let found = inputs.each.get(&service.id)?;
@@ -34,7 +36,10 @@ pub(super) fn group(
             .map(|member| names::security_group_description(&cluster.name, &member.service.id))
             .unwrap_or_default(),
         rules,
-        goes: !members.is_empty() && members.iter().all(|member| member.standing == Standing::Leaving),
+        goes: !members.is_empty()
+            && members
+                .iter()
+                .all(|member| member.membership == Membership::Leaving),
     }
 }
 
@@ -84,8 +89,8 @@ pub(super) fn ports(
     let mut wish = PortsWish::default();
     for member in members {
         let service = &member.service;
-        match member.standing {
-            Standing::Leaving => {
+        match member.membership {
+            Membership::Leaving => {
                 let name = names::security_group(&service.id);
                 let ids = inputs.groups.get(&name).into_iter().flatten();
                 wish.unwanted.extend(ids.map(|id| GroupRef {
@@ -117,7 +122,7 @@ pub(super) fn ports(
                     }
                 }
             }
-            Standing::Joined | Standing::Kept(_) => {}
+            Membership::Active | Membership::Frozen(_) => {}
         }
     }
     wish

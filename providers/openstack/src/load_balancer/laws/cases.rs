@@ -5,13 +5,14 @@ use std::{collections::BTreeMap, sync::Arc};
 use ccm_core::{
     AddressType, Labels, NodeAddress, NodeView,
     load_balancer::{
-        ClusterMark, ClusterView, NodeSet, Protocol, ServiceId, ServiceNode, ServicePort, ServiceView, World,
+        ClusterSnapshot, ClusterTag, ClusterView, NodeSet, Protocol, ServiceId, ServiceNode, ServicePort,
+        ServiceView,
     },
     testkit::laws::{Case, weather},
 };
 use proptest::{collection::vec, option, prelude::*, sample::subsequence};
 
-use super::{Truth, marks};
+use super::{Truth, ownership_tag};
 use crate::{
     instances::records::{FixedIp, Port},
     load_balancer::{
@@ -151,7 +152,7 @@ fn address(node: usize) -> String {
     format!("10.0.0.{}", 10 + node)
 }
 
-fn world() -> impl Strategy<Value = World> {
+fn world() -> impl Strategy<Value = ClusterSnapshot> {
     let services = (0..SERVICES).map(service).collect::<Vec<_>>();
     let nodes = vec(option::weighted(0.9, proptest::bool::weighted(0.9)), NODES);
     let cluster = prop_oneof![3 => Just(CLUSTERS[0]), 1 => Just(CLUSTERS[1])];
@@ -173,11 +174,11 @@ fn world() -> impl Strategy<Value = World> {
                 ready: true,
             })
         });
-        World {
+        ClusterSnapshot {
             services: services.into_iter().flatten().map(Arc::new).collect(),
             cluster: ClusterView {
                 name: cluster.into(),
-                marks: marks(),
+                ownership_tag: ownership_tag(),
                 nodes: nodes.collect::<NodeSet>(),
             },
         }
@@ -295,9 +296,9 @@ fn tags() -> impl Strategy<Value = Vec<String>> {
 
 fn tree(index: usize) -> impl Strategy<Value = Tree> {
     let mark = prop_oneof![
-        3 => Just(Some(ClusterMark::of("me"))),
+        3 => Just(Some(ClusterTag::of("me"))),
         2 => Just(None),
-        1 => Just(Some(ClusterMark::of("others")))
+        1 => Just(Some(ClusterTag::of("others")))
     ];
     (mark, tags(), branches(), proptest::bool::weighted(0.1)).prop_map(
         move |(mark, tags, branches, error)| Tree {

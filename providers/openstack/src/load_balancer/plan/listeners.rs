@@ -24,7 +24,7 @@ use crate::load_balancer::{
 /// Whose a listener is.
 fn belongs(site: &Site<'_>, listener: &Listener, who: &Who) -> bool {
     if listener.tags.iter().any(|tag| names::is_service_tag(tag)) {
-        return site.marked(&listener.tags, who);
+        return site.tagged(&listener.tags, who);
     }
     // Made before there were tags; what has another name was made by a person.
     site.owned_by(who) && listener.name.starts_with("listener_")
@@ -227,7 +227,7 @@ fn listener_change(
     if !change.tags.is_keep() {
         why.push("listener-tags".to_owned());
     }
-    if site.wish.can.has(Feature::Tags) && !site.marked(&have.tags, &joined.who) {
+    if site.wish.can.has(Feature::Tags) && !site.tagged(&have.tags, &joined.who) {
         let mut tags = match change.tags {
             Set::To(tags) => tags,
             _ => have.tags.clone(),

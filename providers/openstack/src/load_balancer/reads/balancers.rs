@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ccm_core::{Error, ErrorKind, Freshness, Priority, Result, load_balancer::Ask};
+use ccm_core::{Error, ErrorKind, Freshness, Priority, Result, load_balancer::ReadOptions};
 use tokio::time::Instant;
 
 use super::{Listing, Reads, octavia};
@@ -31,21 +31,25 @@ impl Reads {
     pub(crate) async fn load_balancers(
         &self,
         id: Option<&str>,
-        ask: Ask,
+        read: ReadOptions,
     ) -> Result<Arc<Listing<LoadBalancer>>> {
-        self.shared(&self.balancers, id, &[], ask).await
+        self.shared(&self.balancers, id, &[], read).await
     }
 
     /// The load balancer with this id, wherever it is; `None` if there is none. A listing alone never says that.
     ///
     /// # Errors
     /// If that can not be found out.
-    pub(crate) async fn load_balancer(&self, id: &str, ask: Ask) -> Result<Option<Arc<LoadBalancer>>> {
-        let listing = self.load_balancers(Some(id), ask).await?;
+    pub(crate) async fn load_balancer(
+        &self,
+        id: &str,
+        read: ReadOptions,
+    ) -> Result<Option<Arc<LoadBalancer>>> {
+        let listing = self.load_balancers(Some(id), read).await?;
         if let Some(found) = listing.by_id(id) {
             return Ok(Some(Arc::clone(found)).filter(|found| found.provisioning_status.exists()));
         }
-        self.load_balancer_uncached(id, ask.priority).await
+        self.load_balancer_uncached(id, read.priority).await
     }
 
     /// As [`Self::load_balancer`], asked now.

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use ccm_core::{Freshness, Priority, Result, load_balancer::Ask};
+use ccm_core::{Freshness, Priority, Result, load_balancer::ReadOptions};
 use tokio::time::Instant;
 
 use super::Reads;
@@ -29,20 +29,20 @@ impl Reads {
     pub(crate) async fn ports_of(
         &self,
         servers: &[&str],
-        ask: Ask,
+        read: ReadOptions,
     ) -> Result<HashMap<String, Arc<Vec<Arc<Port>>>>> {
         let mut found = HashMap::new();
-        let mut missing = self.known_ports(servers.iter().copied(), ask.freshness, &mut found);
+        let mut missing = self.known_ports(servers.iter().copied(), read.freshness, &mut found);
         if missing.is_empty() {
             return Ok(found);
         }
         let _reading = self.ports_being_read.lock().await;
         // Whoever read meanwhile may have read them, too.
-        missing = self.known_ports(missing, ask.freshness, &mut found);
+        missing = self.known_ports(missing, read.freshness, &mut found);
         missing.sort_unstable();
         missing.dedup();
         let began = Instant::now();
-        let read = list_ports(&self.api, ("device_id", &missing), &PORT_FIELDS, ask.priority).await?;
+        let read = list_ports(&self.api, ("device_id", &missing), &PORT_FIELDS, read.priority).await?;
         let mut by_server: HashMap<String, Vec<Arc<Port>>> =
             missing.iter().map(|id| ((*id).to_owned(), Vec::new())).collect();
         for port in read {

@@ -9,7 +9,8 @@ mod real;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, ErrorKind, Freshness, Outcome, Priority, Retry, client::ClientMetrics, load_balancer::Ask,
+    BuildContext, ErrorKind, Freshness, Outcome, Priority, Retry, client::ClientMetrics,
+    load_balancer::ReadOptions,
 };
 use ccm_sim::{
     Action, Fault,
@@ -37,14 +38,14 @@ use crate::{
 };
 
 /// The simulated cloud and the reads of it.
-struct World {
+struct Fixture {
     sim: OpenStack,
     api: Api,
     reads: Reads,
     subnet: String,
 }
 
-impl World {
+impl Fixture {
     async fn new() -> Self {
         Self::with(Config::default()).await
     }
@@ -124,9 +125,9 @@ impl World {
         counts
     }
 
-    async fn children(&self, id: &str, ask: Ask) -> Children {
-        let balancer = self.reads.load_balancer(id, ask).await.unwrap().unwrap();
-        self.reads.children(&balancer, ask).await.unwrap()
+    async fn children(&self, id: &str, read: ReadOptions) -> Children {
+        let balancer = self.reads.load_balancer(id, read).await.unwrap().unwrap();
+        self.reads.children(&balancer, read).await.unwrap()
     }
 
     async fn addresses(&self, children: &Children) -> Vec<String> {
@@ -191,15 +192,15 @@ fn monitor(pool: &str) -> NewMonitor {
     }
 }
 
-fn lately() -> Ask {
-    Ask {
+fn lately() -> ReadOptions {
+    ReadOptions {
         freshness: Freshness::AtMost(Duration::from_secs(3600)),
         priority: Priority::User,
     }
 }
 
-fn now() -> Ask {
-    lately().anew()
+fn now() -> ReadOptions {
+    lately().uncached()
 }
 
 fn counts(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {

@@ -6,7 +6,7 @@ use super::*;
 async fn a_load_balancer_at_work_is_busy() {
     let mut config = Config::default();
     config.settings.load_balancing.create_time = Duration::from_secs(3600);
-    let world = World::with(config).await;
+    let world = Fixture::with(config).await;
     let made = world
         .writes()
         .create_load_balancer(&world.body("web"))
@@ -32,7 +32,7 @@ async fn a_load_balancer_at_work_is_busy() {
 
 #[tokio::test]
 async fn a_write_whose_answer_was_lost_is_not_sent_again_and_is_looked_up() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let made = world.make("web").await;
     let pool = world.children(&made.id, lately()).await.pools[0].clone();
     world
@@ -78,7 +78,7 @@ async fn a_write_whose_answer_was_lost_is_not_sent_again_and_is_looked_up() {
 
 #[tokio::test]
 async fn listeners_pools_and_monitors_are_made_changed_and_deleted() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let made = world.make("web").await;
     world.children(&made.id, lately()).await;
     let body = NewListener {
@@ -165,7 +165,7 @@ async fn listeners_pools_and_monitors_are_made_changed_and_deleted() {
 
 #[tokio::test]
 async fn small_changes_are_folded_into_the_listings() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let made = world.make("web").await;
     let children = world.children(&made.id, lately()).await;
     let (pool, check) = (children.pools[0].id.clone(), children.monitors[0].id.clone());
@@ -239,7 +239,7 @@ async fn small_changes_are_folded_into_the_listings() {
 
 #[tokio::test]
 async fn a_change_that_is_led_elsewhere_is_no_success() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let made = world.make("web").await;
     let listing = format!("/RegionOne/load-balancer/v2.0/lbaas/loadbalancers/{}", made.id);
     world.sim.add_fault(
@@ -272,7 +272,7 @@ async fn a_quota_that_is_reached_is_told_from_a_right_that_is_missing() {
     for (what, limit) in [("load_balancer", 1), ("floatingip", 0)] {
         config.settings.resource_quotas.insert(what.to_owned(), limit);
     }
-    let world = World::with(config).await;
+    let world = Fixture::with(config).await;
     world.make("web").await;
     let error = world
         .writes()

@@ -4,13 +4,13 @@ use super::*;
 
 #[tokio::test]
 async fn one_listing_of_each_kind_serves_all_load_balancers() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let mut ids = Vec::new();
     for i in 0..7 {
         ids.push(world.make(&format!("lb-{i}")).await.id);
     }
     let reads = Reads::new(world.api.clone(), &ClientMetrics::default());
-    let fresh = World { reads, ..world };
+    let fresh = Fixture { reads, ..world };
     fresh.calls();
     for id in &ids {
         let children = fresh.children(id, lately()).await;
@@ -45,7 +45,7 @@ async fn one_listing_of_each_kind_serves_all_load_balancers() {
 
 #[tokio::test]
 async fn listings_are_of_the_project_alone() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     world.reads.load_balancers(None, now()).await.unwrap();
     world.reads.floating_ips(None, now()).await.unwrap();
     world.reads.security_groups(None, now()).await.unwrap();
@@ -65,7 +65,7 @@ async fn listings_are_of_the_project_alone() {
 async fn listings_of_many_pages_are_read_to_the_end() {
     let mut config = Config::default();
     config.settings.load_balancing.max_limit = 2;
-    let world = World::with(config).await;
+    let world = Fixture::with(config).await;
     for i in 0..5 {
         world.make(&format!("lb-{i}")).await;
     }
@@ -76,7 +76,7 @@ async fn listings_of_many_pages_are_read_to_the_end() {
 
 #[tokio::test]
 async fn what_we_made_is_known_without_reading_it_again() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let before = world.reads.load_balancers(None, lately()).await.unwrap();
     assert_eq!(before.len(), 0);
     world.make("first").await;
@@ -109,7 +109,7 @@ async fn what_we_made_is_known_without_reading_it_again() {
 
 #[tokio::test]
 async fn a_node_that_joins_costs_one_write_and_the_waiting() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let made = world.make("web").await;
     let other = world.make("other").await;
     let pool = world.children(&made.id, lately()).await.pools[0].id.clone();
@@ -135,7 +135,7 @@ async fn a_node_that_joins_costs_one_write_and_the_waiting() {
 
 #[tokio::test]
 async fn members_that_somebody_else_changed_are_read_again() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let made = world.make("web").await;
     let children = world.children(&made.id, lately()).await;
     let pool = Arc::clone(&children.pools[0]);
@@ -164,7 +164,7 @@ async fn members_that_somebody_else_changed_are_read_again() {
 
 #[tokio::test]
 async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let made = world.make("web").await;
     let gone = "00000000-0000-0000-0000-000000000000";
     assert!(world.reads.load_balancer(gone, now()).await.unwrap().is_none());
@@ -209,7 +209,7 @@ async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
 async fn the_version_is_asked_until_it_is_known() {
     let mut config = Config::default();
     config.settings.load_balancing.max_minor = 11;
-    let world = World::with(config).await;
+    let world = Fixture::with(config).await;
     world
         .sim
         .add_fault(Fault::on("version_list", Action::status(403)).once());
@@ -237,15 +237,15 @@ async fn the_version_is_asked_until_it_is_known() {
 async fn a_cloud_without_octavia_says_so() {
     let mut config = Config::default();
     config.settings.load_balancing.enabled = false;
-    let world = World::with(config).await;
+    let world = Fixture::with(config).await;
     let reason = world.reads.missing().await.unwrap().unwrap();
     assert!(reason.contains("load-balancer"), "{reason}");
-    assert_eq!(World::new().await.reads.missing().await.unwrap(), None);
+    assert_eq!(Fixture::new().await.reads.missing().await.unwrap(), None);
 }
 
 #[tokio::test]
 async fn a_failed_listing_is_an_error_and_not_an_empty_one() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let made = world.make("web").await;
     for action in [Action::status(404), Action::status(403), Action::EmptyJson] {
         world
@@ -254,7 +254,10 @@ async fn a_failed_listing_is_an_error_and_not_an_empty_one() {
         let balancer = world.reads.load_balancer(&made.id, now()).await.unwrap().unwrap();
         let priority = Priority::User;
         let freshness = Freshness::now();
-        let failed = world.reads.children(&balancer, Ask { freshness, priority }).await;
+        let failed = world
+            .reads
+            .children(&balancer, ReadOptions { freshness, priority })
+            .await;
         let kind = failed.unwrap_err().kind();
         assert_ne!(kind, ErrorKind::NotFound, "{action:?}");
         world.sim.clear_faults();
@@ -263,7 +266,7 @@ async fn a_failed_listing_is_an_error_and_not_an_empty_one() {
 
 #[tokio::test]
 async fn a_page_that_is_too_large_is_read_in_parts() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let text = json!({"description": "x".repeat(2 << 20)});
     let mut ids = Vec::new();
     for name in ["a", "b", "c"] {

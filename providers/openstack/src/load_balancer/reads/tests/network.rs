@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn floating_addresses_are_found_by_port_and_by_address() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let made = world.make("web").await;
     let network = world
         .reads
@@ -60,7 +60,7 @@ async fn floating_addresses_are_found_by_port_and_by_address() {
 
 #[tokio::test]
 async fn security_groups_come_with_their_rules() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let body = NewSecurityGroup {
         name: "lb-sg-x".into(),
         description: "d".into(),
@@ -112,7 +112,7 @@ async fn security_groups_come_with_their_rules() {
 
 #[tokio::test]
 async fn ports_of_many_servers_are_read_together_and_changed_only_as_they_were_read() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let servers = world
         .sim
         .create_servers(200, &ServerSpec::named("node-{i}"))
@@ -158,7 +158,7 @@ async fn ports_of_many_servers_are_read_together_and_changed_only_as_they_were_r
 
 #[tokio::test]
 async fn networks_and_subnets_are_read_once_and_what_is_missing_is_asked_again() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let discovery = &world.reads.discovery;
     for _ in 0..3 {
         discovery
@@ -201,7 +201,7 @@ async fn networks_and_subnets_are_read_once_and_what_is_missing_is_asked_again()
 
 #[tokio::test]
 async fn secrets_are_looked_up_in_barbican() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let secret = |container| {
         let spec = SecretSpec {
             container,
@@ -222,7 +222,7 @@ async fn secrets_are_looked_up_in_barbican() {
     }
     let mut config = Config::default();
     config.settings.key_manager = false;
-    let without = World::with(config).await;
+    let without = Fixture::with(config).await;
     let error = without
         .reads
         .discovery
@@ -235,7 +235,7 @@ async fn secrets_are_looked_up_in_barbican() {
 
 #[tokio::test]
 async fn a_tag_that_a_port_does_not_have_is_removed_without_an_error() {
-    let world = World::new().await;
+    let world = Fixture::new().await;
     let server = world.sim.create_server(&ServerSpec::named("n")).unwrap();
     let ports = world.reads.ports_of(&[&server], now()).await.unwrap();
     world

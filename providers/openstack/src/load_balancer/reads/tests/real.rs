@@ -35,9 +35,9 @@ impl Real {
         tokio::time::timeout(LIMIT, settled).await.unwrap()
     }
 
-    async fn children(&self, id: &str, ask: Ask) -> Children {
-        let balancer = self.reads.load_balancer(id, ask).await.unwrap().unwrap();
-        self.reads.children(&balancer, ask).await.unwrap()
+    async fn children(&self, id: &str, read: ReadOptions) -> Children {
+        let balancer = self.reads.load_balancer(id, read).await.unwrap().unwrap();
+        self.reads.children(&balancer, read).await.unwrap()
     }
 
     /// What is kept is what the cloud says now.

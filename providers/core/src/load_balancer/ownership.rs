@@ -4,9 +4,9 @@ use std::{fmt, sync::Arc};
 
 /// The mark on what a cluster created: `kube_cluster_id_<uid of the kube-system namespace>`, or the cloud's form of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClusterMark(Arc<str>);
+pub struct ClusterTag(Arc<str>);
 
-impl ClusterMark {
+impl ClusterTag {
     /// What every mark begins with.
     pub const PREFIX: &'static str = "kube_cluster_id_";
 
@@ -29,7 +29,7 @@ impl ClusterMark {
     }
 }
 
-impl fmt::Display for ClusterMark {
+impl fmt::Display for ClusterTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -37,12 +37,12 @@ impl fmt::Display for ClusterMark {
 
 /// What this cluster knows of its own mark, and how it judges by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Marks {
+pub enum OwnershipTag {
     /// The namespace may not be read: marks are neither written nor judged.
     #[default]
     Unknown,
     /// This one is ours.
-    Known(ClusterMark),
+    Known(ClusterTag),
 }
 
 /// Whose an object is that bears a name of ours, by the marks on it.
@@ -54,24 +54,24 @@ pub enum Ownership {
     /// write that is due anyway.
     Adopted,
     /// It bears only another cluster's mark: refused.
-    Foreign(ClusterMark),
+    Foreign(ClusterTag),
     /// We do not know our own mark. Treated as ours, and no mark is written.
-    Unjudged,
+    Unverified,
 }
 
-impl Marks {
+impl OwnershipTag {
     /// Whose an object with these tags is, if its name says that it could be ours.
-    pub fn judge<'a>(&self, tags: impl IntoIterator<Item = &'a str>) -> Ownership {
+    pub fn ownership<'a>(&self, tags: impl IntoIterator<Item = &'a str>) -> Ownership {
         let Self::Known(ours) = self else {
-            return Ownership::Unjudged;
+            return Ownership::Unverified;
         };
         let mut foreign = None;
         for tag in tags {
             if tag == ours.as_str() {
                 return Ownership::Ours;
             }
-            if tag.starts_with(ClusterMark::PREFIX) {
-                foreign = Some(ClusterMark(tag.into()));
+            if tag.starts_with(ClusterTag::PREFIX) {
+                foreign = Some(ClusterTag(tag.into()));
             }
         }
         foreign.map_or(Ownership::Adopted, Ownership::Foreign)
@@ -79,7 +79,7 @@ impl Marks {
 
     /// The mark for what is created.
     #[must_use]
-    pub fn for_create(&self) -> Option<&ClusterMark> {
+    pub fn for_create(&self) -> Option<&ClusterTag> {
         match self {
             Self::Unknown => None,
             Self::Known(ours) => Some(ours),
@@ -90,7 +90,7 @@ impl Marks {
     /// *first* of those writes (or before it): if the process is killed after the last one, nothing is due any more and
     /// the mark would never be added.
     #[must_use]
-    pub fn for_update(&self, ownership: &Ownership, write_due: bool) -> Option<&ClusterMark> {
+    pub fn for_update(&self, ownership: &Ownership, write_due: bool) -> Option<&ClusterTag> {
         (*ownership == Ownership::Adopted && write_due)
             .then(|| self.for_create())
             .flatten()
@@ -117,9 +117,9 @@ mod tests {
 
     #[test]
     fn judges_by_the_marks_that_are_there() {
-        let ours = ClusterMark::of("1-2");
-        let theirs = ClusterMark::of("3-4");
-        let marks = Marks::Known(ours.clone());
+        let ours = ClusterTag::of("1-2");
+        let theirs = ClusterTag::of("3-4");
+        let marks = OwnershipTag::Known(ours.clone());
         let cases = [
             (vec![], Ownership::Adopted),
             (vec!["kube_service_a_b_c"], Ownership::Adopted),
@@ -128,19 +128,23 @@ mod tests {
             (vec![theirs.as_str(), "x"], Ownership::Foreign(theirs.clone())),
         ];
         for (tags, expected) in cases {
-            assert_eq!(marks.judge(tags.iter().copied()), expected, "{tags:?}");
-            assert_eq!(Marks::Unknown.judge(tags), Ownership::Unjudged);
+            assert_eq!(marks.ownership(tags.iter().copied()), expected, "{tags:?}");
+            assert_eq!(OwnershipTag::Unknown.ownership(tags), Ownership::Unverified);
         }
         assert_eq!(theirs.uid(), "3-4");
     }
 
     #[test]
     fn a_mark_is_added_only_together_with_another_write() {
-        let marks = Marks::Known(ClusterMark::of("1"));
+        let marks = OwnershipTag::Known(ClusterTag::of("1"));
         assert!(marks.for_update(&Ownership::Adopted, false).is_none());
         assert_eq!(marks.for_update(&Ownership::Adopted, true), marks.for_create());
         assert!(marks.for_update(&Ownership::Ours, true).is_none());
-        assert!(Marks::Unknown.for_update(&Ownership::Unjudged, true).is_none());
-        assert!(Marks::Unknown.for_create().is_none());
+        assert!(
+            OwnershipTag::Unknown
+                .for_update(&Ownership::Unverified, true)
+                .is_none()
+        );
+        assert!(OwnershipTag::Unknown.for_create().is_none());
     }
 }

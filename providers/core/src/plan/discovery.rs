@@ -7,13 +7,15 @@ use std::{
 
 use super::{
     memory::Memory,
-    model::{Member, Orphan, PartModel, Parts, Standing},
+    model::{Member, Membership, Orphan, PartModel, Parts},
 };
-use crate::load_balancer::{Claim, OrphanPart, PartKey, ServiceId, ServiceParts, ServiceView, Survey, World};
+use crate::load_balancer::{
+    Claim, ClusterSnapshot, Discovery, OrphanPart, PartKey, ServiceId, ServiceParts, ServiceView,
+};
 
-/// A [`Survey`] in the provider's own keys, with the members of each part.
-pub(super) struct Typed<M: PartModel> {
-    pub(super) world: Arc<World>,
+/// A [`Discovery`] in the provider's own keys, with the members of each part.
+pub(super) struct DiscoveredParts<M: PartModel> {
+    pub(super) snapshot: Arc<ClusterSnapshot>,
     pub(super) directory: Arc<M::Directory>,
     /// The memory's names when it was made: keys may have been replaced since.
     names: u64,
@@ -33,35 +35,35 @@ pub(super) struct Entry<K> {
     pub(super) traces: Vec<K>,
 }
 
-impl<M: PartModel> Typed<M> {
-    pub(super) fn make(
+impl<M: PartModel> DiscoveredParts<M> {
+    pub(super) fn new(
         model: &M,
-        world: &Arc<World>,
+        snapshot: &Arc<ClusterSnapshot>,
         directory: &Arc<M::Directory>,
         memory: &mut Memory<M>,
         number: u64,
     ) -> Self {
-        let parts: Vec<_> = world
+        let parts: Vec<_> = snapshot
             .services
             .iter()
             .map(|view| {
                 let claim = model.claims(view);
                 let parts = if claim == Claim::Ours {
-                    model.parts(view, &world.cluster, directory)
+                    model.parts(view, &snapshot.cluster, directory)
                 } else {
                     Parts::default()
                 };
                 (view, claim, parts)
             })
             .collect();
-        let orphans = model.orphans(world, directory);
+        let orphans = model.orphans(snapshot, directory);
         let listed: HashSet<_> = parts
             .iter()
-            .flat_map(|(.., parts)| parts.named.iter().chain(&parts.marked))
+            .flat_map(|(.., parts)| parts.named.iter().chain(&parts.tagged))
             .cloned()
             .collect();
         memory.listed(&listed);
-        let exists: HashSet<_> = world.services.iter().map(|view| &view.id).collect();
+        let exists: HashSet<_> = snapshot.services.iter().map(|view| &view.id).collect();
         memory.retain(|id| exists.contains(id));
         let services: Vec<_> = parts
             .into_iter()
@@ -77,7 +79,7 @@ impl<M: PartModel> Typed<M> {
             }
         }
         Self {
-            world: Arc::clone(world),
+            snapshot: Arc::clone(snapshot),
             directory: Arc::clone(directory),
             names: memory.names,
             services,
@@ -90,12 +92,12 @@ impl<M: PartModel> Typed<M> {
     /// Whether it still holds for this world and this directory.
     pub(super) fn holds(
         &self,
-        world: &Arc<World>,
+        snapshot: &Arc<ClusterSnapshot>,
         directory: &Arc<M::Directory>,
         memory: &Memory<M>,
     ) -> bool {
         self.names == memory.names
-            && Arc::ptr_eq(&self.world, world)
+            && Arc::ptr_eq(&self.snapshot, snapshot)
             && Arc::ptr_eq(&self.directory, directory)
     }
 
@@ -153,9 +155,9 @@ impl<M: PartModel> Typed<M> {
         self.entries(key).map(|entry| entry.member(key, memory)).collect()
     }
 
-    pub(super) fn public(&self) -> Survey {
+    pub(super) fn public(&self) -> Discovery {
         let name = |key: &M::Key| PartKey::new(key.to_string());
-        Survey {
+        Discovery {
             parts: self.keys().iter().map(name).collect(),
             services: self
                 .services
@@ -187,23 +189,23 @@ fn entry<M: PartModel>(
     claim: Claim,
     parts: Parts<M::Key>,
     memory: &mut Memory<M>,
-    survey: u64,
+    discovery: u64,
 ) -> Entry<M::Key> {
     let current = |keys: Vec<M::Key>| {
         let mut current: Vec<M::Key> = Vec::with_capacity(keys.len());
         for key in keys {
-            let key = memory.current_in(survey, &key);
+            let key = memory.current_in(discovery, &key);
             if !current.contains(&key) {
                 current.push(key);
             }
         }
         current
     };
-    let (named, marked) = (current(parts.named), current(parts.marked));
+    let (named, tagged) = (current(parts.named), current(parts.tagged));
     let wants = view.wants_load_balancer();
     // A Service without our finalizer never had one, or lost it: it leaves only where its mark surely stands.
-    let leaves_named = |key: &&M::Key| !wants && (view.needs_cleanup() || marked.contains(key));
-    let leaves: Vec<_> = marked
+    let leaves_named = |key: &&M::Key| !wants && (view.needs_cleanup() || tagged.contains(key));
+    let leaves: Vec<_> = tagged
         .iter()
         .filter(|key| !named.contains(key))
         .chain(named.iter().filter(leaves_named))
@@ -213,8 +215,8 @@ fn entry<M: PartModel>(
         memory.stays(&view.id);
         (named, leaves.clone(), leaves)
     } else {
-        let leaves = memory.leaves(&view.id, leaves, &marked);
-        let listed = |key: &M::Key| named.contains(key) || marked.contains(key);
+        let leaves = memory.leaves(&view.id, leaves, &tagged);
+        let listed = |key: &M::Key| named.contains(key) || tagged.contains(key);
         let traces = leaves
             .iter()
             .filter(|key| listed(key) || !memory.has_left(&view.id, key));
@@ -233,36 +235,38 @@ fn entry<M: PartModel>(
 impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> Entry<K> {
     fn member<M: PartModel<Key = K>>(&self, key: &K, memory: &Memory<M>) -> Member<M> {
         let id = &self.view.id;
-        let (earlier, standing) = if let Some(at) = self.joins.iter().position(|own| own == key) {
+        let (earlier, membership) = if let Some(at) = self.joins.iter().position(|own| own == key) {
             let earlier = self.joins.get(..at).unwrap_or_default();
-            let silent = earlier.iter().find(|earlier| memory.told(id, earlier).is_none());
-            let standing = silent.map_or(Standing::Joined, |silent| {
-                Standing::Kept(format!("it waits for {silent}"))
+            let silent = earlier
+                .iter()
+                .find(|earlier| memory.output(id, earlier).is_none());
+            let membership = silent.map_or(Membership::Active, |silent| {
+                Membership::Frozen(format!("it waits for {silent}"))
             });
-            (earlier, standing)
+            (earlier, membership)
         } else {
             (self.joins.as_slice(), self.leaving(key, memory))
         };
         Member {
             service: Arc::clone(&self.view),
-            standing,
+            membership,
             facts: earlier
                 .iter()
-                .filter_map(|key| Some((key.clone(), memory.told(id, key)?.facts.clone())))
+                .filter_map(|key| Some((key.clone(), memory.output(id, key)?.facts.clone())))
                 .collect(),
         }
     }
 
     /// First everything that it joins must serve, then it leaves part after part, in reverse order.
-    fn leaving<M: PartModel<Key = K>>(&self, key: &K, memory: &Memory<M>) -> Standing {
+    fn leaving<M: PartModel<Key = K>>(&self, key: &K, memory: &Memory<M>) -> Membership {
         let id = &self.view.id;
         if let Some(waits) = self.joins.iter().find(|join| !memory.has_served(id, join)) {
-            return Standing::Kept(format!("it leaves when {waits} serves it"));
+            return Membership::Frozen(format!("it leaves when {waits} serves it"));
         }
         let later = self.leaves.iter().skip_while(|own| *own != key).skip(1);
         match later.into_iter().find(|later| !memory.has_left(id, later)) {
-            Some(waits) => Standing::Kept(format!("it leaves when it has left {waits}")),
-            None => Standing::Leaving,
+            Some(waits) => Membership::Frozen(format!("it leaves when it has left {waits}")),
+            None => Membership::Leaving,
         }
     }
 

@@ -7,8 +7,8 @@ use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 use super::{
     engine::Engine,
     model::{Member, PartCloud, PartModel, Plan},
-    pass::{Imagined, Look, Pass},
-    slot::Slot,
+    pass::{DryRun, PartRead, Pass},
+    record::PartRecord,
 };
 use crate::{
     Result,
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// What the engine sees of a part.
-pub struct Seen<M: PartModel> {
+pub struct PartInspection<M: PartModel> {
     /// Who has to do with it, and how each stands with it.
     pub members: Vec<Member<M>>,
     /// How it should be.
@@ -32,21 +32,23 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
     ///
     /// # Errors
     /// If something can not be read.
-    pub async fn look(&self, part: &PartKey, request: &Request) -> Result<Option<Seen<M>>> {
-        let imagined = Imagined::<M>::default();
+    pub async fn inspect(&self, part: &PartKey, request: &Request) -> Result<Option<PartInspection<M>>> {
+        let dry_run = DryRun::<M>::default();
         let key = self.current(part)?;
-        let slot = Arc::new(AsyncMutex::new(Slot::default())).lock_owned().await;
-        let mut pass = Pass::new(self, request, self.memory(), Some(&imagined), key, slot);
+        let record = Arc::new(AsyncMutex::new(PartRecord::default()))
+            .lock_owned()
+            .await;
+        let mut pass = Pass::new(self, request, self.memory(), Some(&dry_run), key, record);
         let Some(inputs) = pass.gather().await? else {
             return Ok(None);
         };
-        match pass.look(&inputs, None, false, Instant::now()).await? {
-            Look::Wait(_) => Ok(None),
-            Look::Ready(sight) => Ok(Some(Seen {
+        match pass.read_and_plan(&inputs, None, false, Instant::now()).await? {
+            PartRead::Wait(_) => Ok(None),
+            PartRead::Ready(planned) => Ok(Some(PartInspection {
                 members: pass.members,
-                desired: sight.desired,
-                observed: sight.observed,
-                plan: sight.plan,
+                desired: planned.desired,
+                observed: planned.observed,
+                plan: planned.plan,
             })),
         }
     }

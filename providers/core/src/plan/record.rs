@@ -5,13 +5,13 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
+    discovery::DiscoveredParts,
     model::{Member, PartModel},
-    survey::Typed,
 };
 use crate::load_balancer::ServiceId;
 
 /// What is kept of a part between calls. Locked while a pass is at work: one writer per part.
-pub(super) struct Slot<M: PartModel> {
+pub(super) struct PartRecord<M: PartModel> {
     /// A write was sent and its end was not seen, or failed: the next look must not come from a cache.
     pub(super) unsure: bool,
     /// A step that the cloud is at work on.
@@ -23,7 +23,7 @@ pub(super) struct Slot<M: PartModel> {
     /// A state that somebody else left, for whose end the part waits.
     pub(super) pending: Option<Pending<M>>,
     /// The pass so far, from its first call to the one that ends well.
-    pub(super) so_far: SoFar,
+    pub(super) progress: Progress,
 }
 
 /// A step that the cloud is at work on.
@@ -38,7 +38,7 @@ pub(super) struct Waiting<M: PartModel> {
     pub(super) deadline: Instant,
     /// Whom it concerns.
     pub(super) members: Vec<Member<M>>,
-    pub(super) survey: Option<Arc<Typed<M>>>,
+    pub(super) discovery: Option<Arc<DiscoveredParts<M>>>,
 }
 
 /// A part that the cloud was at work on when it was read, without our doing.
@@ -50,12 +50,12 @@ pub(super) struct Pending<M: PartModel> {
     pub(super) until: Instant,
     /// Whom it concerns.
     pub(super) members: Vec<Member<M>>,
-    pub(super) survey: Option<Arc<Typed<M>>>,
+    pub(super) discovery: Option<Arc<DiscoveredParts<M>>>,
 }
 
 /// What a pass did, over all its calls.
 #[derive(Default)]
-pub(super) struct SoFar {
+pub(super) struct Progress {
     pub(super) steps: usize,
     pub(super) touched: BTreeSet<ServiceId>,
     pub(super) touched_all: bool,
@@ -63,7 +63,7 @@ pub(super) struct SoFar {
     pub(super) announced: BTreeSet<(ServiceId, bool)>,
 }
 
-impl<M: PartModel> Default for Slot<M> {
+impl<M: PartModel> Default for PartRecord<M> {
     fn default() -> Self {
         Self {
             unsure: false,
@@ -71,12 +71,12 @@ impl<M: PartModel> Default for Slot<M> {
             busy_since: None,
             busy_note: None,
             pending: None,
-            so_far: SoFar::default(),
+            progress: Progress::default(),
         }
     }
 }
 
-impl<M: PartModel> Slot<M> {
+impl<M: PartModel> PartRecord<M> {
     pub(super) fn is_idle(&self) -> bool {
         !self.unsure && self.waiting.is_none()
     }

@@ -5,10 +5,10 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use super::model::Vouch;
+use super::model::ScopeCheck;
 use crate::{
     Cloud, ErrorKind, InstanceQuery, InstanceState, Need, Result,
-    load_balancer::{Ask, ClusterView, ServiceNode},
+    load_balancer::{ClusterView, ReadOptions, ServiceNode},
 };
 
 /// How many nodes are asked about at once.
@@ -34,12 +34,17 @@ impl CredentialsCheck {
     ///
     /// # Errors
     /// If the cloud could not be asked.
-    pub async fn run(&self, cloud: &dyn Cloud, cluster: &ClusterView, ask: Ask) -> Result<Vouch> {
+    pub async fn run(
+        &self,
+        cloud: &dyn Cloud,
+        cluster: &ClusterView,
+        read: ReadOptions,
+    ) -> Result<ScopeCheck> {
         if cluster.nodes.is_empty() {
-            return Ok(Vouch::Ours);
+            return Ok(ScopeCheck::Verified);
         }
         let Some(instances) = cloud.instances() else {
-            return Ok(Vouch::Unproven(
+            return Ok(ScopeCheck::Unverified(
                 "this cloud tells nothing about machines".to_owned(),
             ));
         };
@@ -66,14 +71,16 @@ impl CredentialsCheck {
                         need: Need::Existence,
                     })
                     .collect();
-                let answers = instances.describe(&queries, ask.freshness, ask.priority).await;
+                let answers = instances.describe(&queries, read.freshness, read.priority).await;
                 if cloud.generation() != generation {
-                    return Ok(Vouch::Unproven("the credentials changed meanwhile".to_owned()));
+                    return Ok(ScopeCheck::Unverified(
+                        "the credentials changed meanwhile".to_owned(),
+                    ));
                 }
                 let mut answered = false;
                 for (node, answer) in batch.iter().zip(answers) {
                     match answer {
-                        Ok(InstanceState::Present(_)) => return Ok(Vouch::Ours),
+                        Ok(InstanceState::Present(_)) => return Ok(ScopeCheck::Verified),
                         Ok(InstanceState::Absent | InstanceState::Unresolved) => {
                             answered = true;
                             missing.push(node.view.name.as_str());
@@ -100,7 +107,7 @@ impl CredentialsCheck {
         if let Some(error) = failed {
             return Err(error);
         }
-        Ok(Vouch::Unproven(match (missing.as_slice(), refused) {
+        Ok(ScopeCheck::Unverified(match (missing.as_slice(), refused) {
             ([], Some(error)) => format!("no node can be asked about: {}", error.report()),
             ([], None) => format!("no node has a provider ID of {}", cloud.name()),
             (names, _) => format!("of the nodes {} none is in {}", names.join(", "), cloud.scope()),
