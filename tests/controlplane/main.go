@@ -28,7 +28,7 @@ func run() error {
 	audit := flag.Bool("audit", false, "write every request at level Metadata to DIR/audit.log")
 	withParent := flag.Bool("exit-with-parent", false, "exit at once when standard input ends, so that nothing outlives the parent")
 	assets := flag.String("assets", "", "run the binaries `etcd` and `kube-apiserver` of this directory as children (what KUBEBUILDER_ASSETS names)")
-	limit := flag.Duration("ready-timeout", time.Minute, "give up when the API server is not ready after this time")
+	limit := flag.Duration("ready-timeout", 5*time.Minute, "give up when the API server is not ready after this time")
 	flag.Parse()
 	if *dir == "" || flag.NArg() > 0 {
 		return errors.New("usage: ccm-controlplane --dir DIR [--audit] [--exit-with-parent] [--assets DIR]")
