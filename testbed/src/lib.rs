@@ -10,12 +10,16 @@
 //! | [`controlplane`] | etcd and kube-apiserver, built from `tests/controlplane` |
 //! | [`openstack_real`] | Keystone, Nova, Neutron, Octavia, Glance, Placement, from `tests/openstack-real` |
 //! | [`contender`] | programs with client-go's leader election, from `tests/leaderelection` and `tests/leadermigration` |
+//! | [`cargo`] | nothing; builds the program |
+//! | [`cloud`] | the cloud of demo and benchmarks: simulated or real |
+//! | [`document`] | nothing; writes the sections of docs/benchmarks.md |
 //! | [`manifests`] | nothing; applies the files of `deploy/` and knows which rights they give |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
 //! | [`proxy`] | a proxy before the API server, or before a real OpenStack, with faults and a log |
 //! | [`relay`] | a TCP relay that can swallow packets |
 //! | [`observe`] | nothing; looks at Nodes, and waits |
+//! | [`progress`] | nothing; follows Nodes and Services live |
 //! | [`picture`] | nothing; the load balancers of a simulated cloud as lines to compare |
 //! | [`stage`] | control plane and program together |
 //! | [`sweep`] | the program, again and again: crash sweeps and fault storms |
@@ -23,8 +27,11 @@
 
 pub mod binary;
 pub mod cache;
+pub mod cargo;
+pub mod cloud;
 pub mod contender;
 pub mod controlplane;
+pub mod document;
 mod golang;
 pub mod manifests;
 pub mod nodes;
@@ -32,6 +39,7 @@ pub mod observe;
 pub mod openstack_real;
 pub mod picture;
 mod process;
+pub mod progress;
 pub mod proxy;
 pub mod relay;
 pub mod scenarios;

@@ -18,7 +18,7 @@ fn state() -> PathBuf {
 }
 
 #[tokio::test]
-async fn servers_come_and_go_and_calls_are_seen() {
+async fn servers_of_a_real_cloud_come_and_go_and_calls_are_seen() {
     if env::var_os("CCM_TEST_OPENSTACK_REAL").is_none() {
         say("left out, since CCM_TEST_OPENSTACK_REAL is not set: the test of the real OpenStack");
         return;

@@ -18,20 +18,17 @@ use std::{
 use anyhow::{Context, Result, bail};
 use ccm_testbed::{
     binary::Ccm,
+    cargo::{Build, program},
+    cloud::Cloud,
     nodes::{self, NodeSpec},
+    progress::{Nodes, Row, Watch},
     stage::Stage,
 };
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
 use self::services::Act;
-use crate::{
-    cargo::{Build, program},
-    cloud::Cloud,
-    print,
-    progress::{Nodes, Row, Watch},
-    say,
-};
+use crate::{print, say};
 
 /// Rows of the table that is drawn again and again.
 const LIVE_ROWS: usize = 15;

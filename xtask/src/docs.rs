@@ -11,7 +11,7 @@ use std::{fs, path::PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::cargo::{Build, build_binary, output, root};
+use ccm_testbed::cargo::{Build, build_binary, output, root};
 
 #[derive(Args, Debug)]
 pub(crate) struct DocsOptions {

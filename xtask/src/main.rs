@@ -3,17 +3,14 @@
 //! Each command brings its own set-up: what it needs it builds or installs into `~/.cache/ccm` (or
 //! `$CCM_CACHE_DIR`), says so in one line, and finds it there the next time.
 
-mod bench;
-mod cargo;
-mod cloud;
 mod demo;
 mod docs;
-mod progress;
 mod sweep;
 mod test;
 
 use std::{io::Write, process::ExitCode};
 
+use ccm_testbed::cargo::{cargo, run};
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
@@ -34,8 +31,13 @@ enum Task {
     Test(test::TestOptions),
     /// Kill the program at every call of a scenario, or play it in storms of faults.
     Sweep(sweep::SweepOptions),
-    /// Measure calls, seconds and bytes.
-    Bench(bench::BenchOptions),
+    /// Measure calls, seconds and bytes (benches/).
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// The benchmark and its options; `--help` lists them.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Write the generated documents: docs/reference/*.
     Docs(docs::DocsOptions),
 }
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::run(&options),
         Task::Test(options) => test::run(&options),
         Task::Sweep(options) => sweep::run(&options),
-        Task::Bench(options) => bench::run(&options),
+        Task::Bench { arguments } => bench(&arguments),
         Task::Docs(options) => docs::run(&options),
     };
     match result {
@@ -55,6 +57,21 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs the benchmarks in the profile of the tests, which shares their dependencies: what is measured is a release build.
+fn bench(arguments: &[String]) -> anyhow::Result<()> {
+    let mut command = cargo(&[
+        "bench",
+        "--profile",
+        "dev",
+        "--features",
+        "openstack",
+        "--bench",
+        "clouds",
+        "--",
+    ]);
+    run(command.args(arguments))
 }
 
 /// A line about what is being done, on standard error.

@@ -7,15 +7,13 @@ use std::{
 
 use anyhow::{Result, bail};
 use ccm_testbed::{
+    cargo::{Build, build_binary},
     scenarios::Kind,
     sweep::{Progress, Scenario, Selection, Storm, Sweep},
 };
 use clap::Args;
 
-use crate::{
-    cargo::{Build, build_binary},
-    print, say,
-};
+use crate::{print, say};
 
 /// Time between two lines about how far it is.
 const TELL: Duration = Duration::from_secs(10);

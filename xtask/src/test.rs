@@ -1,13 +1,19 @@
-//! Everything CI runs, in its order. Stops at the first step that fails.
+//! Everything CI runs. What waits or computes little runs beside what computes: the real cloud is installed and started
+//! while the code compiles, documents and licences are checked while the tests wait for servers. The first step that fails
+//! ends the run, once what runs beside it has ended.
 
-use std::time::Instant;
+mod programs;
 
-use anyhow::Result;
-use ccm_testbed::openstack_real::OpenStack;
+use std::{collections::BTreeSet, fs, thread, time::Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use ccm_testbed::{
+    cargo::{Build, build_binary, cargo, root, run as execute},
+    openstack_real::OpenStack,
+};
 use clap::Args;
 
 use crate::{
-    cargo::{Build, build_binary, cargo, run as execute},
     demo::{self, DemoOptions},
     docs, say,
 };
@@ -21,6 +27,10 @@ pub(crate) struct TestOptions {
     /// Also what takes long: on the real OpenStack every recorded Service is played, not five of them.
     #[arg(long, conflicts_with = "quick")]
     full: bool,
+
+    /// Test one cloud and what it shares with the others, such as `openstack`.
+    #[arg(long, value_name = "NAME")]
+    cloud: Option<String>,
 }
 
 /// The environment variable that lets tests start a real OpenStack. Without it they would install packages on the
@@ -33,44 +43,95 @@ const FULL: &str = "CCM_TEST_FULL";
 /// Servers that the real cloud starts with.
 const REAL_SERVERS: u32 = 6;
 
-/// Every set of features that is built on its own: none, each cloud, all.
-const FEATURE_SETS: [&[&str]; 3] = [
-    &[],
-    &["--features", "openstack"],
-    &["--features", "all-providers"],
-];
+/// The clouds that are tested.
+struct Clouds {
+    chosen: Vec<String>,
+    others: Vec<String>,
+}
+
+impl Clouds {
+    /// Finds the clouds by the folders of `providers/`.
+    fn find(chosen: Option<&str>) -> Result<Self> {
+        let mut all = Vec::new();
+        for entry in fs::read_dir(root().join("providers"))? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name != "core" && entry.path().join("Cargo.toml").exists() {
+                all.push(name);
+            }
+        }
+        all.sort();
+        let Some(chosen) = chosen else {
+            return Ok(Self {
+                chosen: all,
+                others: Vec::new(),
+            });
+        };
+        if !all.iter().any(|name| name == chosen) {
+            bail!("there is no cloud {chosen:?}; clouds are {}", all.join(", "));
+        }
+        let (chosen, others) = all.into_iter().partition(|name| name == chosen);
+        Ok(Self { chosen, others })
+    }
+
+    fn contain(&self, name: &str) -> bool {
+        self.chosen.iter().any(|chosen| chosen == name)
+    }
+
+    /// The features of the program with all these clouds.
+    fn features(&self) -> &str {
+        match self.chosen.as_slice() {
+            [only] if !self.others.is_empty() => only,
+            _ => "all-providers",
+        }
+    }
+
+    /// Every set of features of the program that is checked on its own: none, each cloud, all.
+    fn feature_sets(&self) -> BTreeSet<&str> {
+        let each = self.chosen.iter().map(String::as_str);
+        each.chain(["", self.features()]).collect()
+    }
+
+    /// The packages and features with everything that is tested, as arguments of cargo.
+    fn selection(&self) -> Vec<String> {
+        let mut arguments = vec!["--workspace".to_owned()];
+        if self.others.is_empty() {
+            arguments.push("--all-features".to_owned());
+            return arguments;
+        }
+        for name in &self.others {
+            arguments.extend(["--exclude".to_owned(), format!("ccm-provider-{name}")]);
+        }
+        let features: Vec<_> = self
+            .chosen
+            .iter()
+            .map(|name| format!("cloud-controller-manager/{name}"))
+            .collect();
+        arguments.extend(["--features".to_owned(), features.join(",")]);
+        arguments
+    }
+}
 
 pub(crate) fn run(options: &TestOptions) -> Result<()> {
+    let began = Instant::now();
+    let clouds = Clouds::find(options.cloud.as_deref())?;
     step("format", || execute(&mut cargo(&["fmt", "--all", "--check"])))?;
-    for features in FEATURE_SETS {
-        let name = format!("clippy {}", features.last().unwrap_or(&"without features"));
-        step(&name, || {
-            let mut command = cargo(&["clippy", "--locked", "--all-targets"]);
-            execute(command.args(features).args(["--", "-D", "warnings"]))
-        })?;
-    }
-    step("clippy of the workspace", || {
-        let args = [
-            "clippy",
-            "--locked",
-            "--workspace",
-            "--all-targets",
-            "--all-features",
-            "--",
-            "-D",
-            "warnings",
-        ];
-        execute(&mut cargo(&args))
+    thread::scope(|scope| {
+        let real = scope.spawn(|| real_openstack(options, &clouds));
+        let programs = compile(&clouds)?;
+        let real = joined(real.join())?;
+        let beside = scope.spawn(|| checks(&clouds));
+        let switches = [(FULL, options.full), (REAL_OPENSTACK, real.is_some())];
+        let tests = step("tests", || programs::run(programs, &switches));
+        let beside = joined(beside.join());
+        let stopped = match real {
+            Some(cloud) => tokio::runtime::Runtime::new()?.block_on(cloud.stop()),
+            None => Ok(()),
+        };
+        tests.and(beside).and(stopped)
     })?;
-    step("tests without a cloud", || {
-        // Cargo builds examples only along with all tests.
-        execute(&mut cargo(&["build", "--locked", "--example", "out_of_tree"]))?;
-        let args = ["test", "--locked", "--test", "registry", "--test", "out_of_tree"];
-        execute(&mut cargo(&args))
-    })?;
-    step("tests", || tests(options))?;
     step("demo", || {
-        let program = build_binary("all-providers", Build::Dev)?;
+        let program = build_binary(clouds.features(), Build::Dev)?;
         demo::run(&DemoOptions {
             nodes: Some(50),
             once: true,
@@ -78,53 +139,74 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
             ..DemoOptions::default()
         })
     })?;
-    step("documentation", || {
-        let mut command = cargo(&["doc", "--locked", "--workspace", "--all-features", "--no-deps"]);
-        execute(command.env("RUSTDOCFLAGS", "-D warnings"))
-    })?;
-    step("licences and sources of dependencies", deny)?;
-    step("generated documents", || {
-        docs::run(&docs::DocsOptions { check: true })
-    })
+    say(&format!(
+        "== all: ok after {:.0} s",
+        began.elapsed().as_secs_f64()
+    ));
+    Ok(())
 }
 
-fn tests(options: &TestOptions) -> Result<()> {
-    let mut command = cargo(&[
-        "test",
-        "--locked",
-        "--workspace",
-        "--all-features",
-        "--no-fail-fast",
-    ]);
-    if options.full {
-        command.env(FULL, "1");
-    } else {
-        command.env_remove(FULL);
+fn joined<T>(result: thread::Result<Result<T>>) -> Result<T> {
+    result.unwrap_or_else(|_| Err(anyhow!("a step panicked")))
+}
+
+/// Everything that compiles, with all warnings: the code is checked before its tests run.
+fn compile(clouds: &Clouds) -> Result<Vec<programs::Program>> {
+    for features in clouds.feature_sets() {
+        let name = format!("clippy with features {features:?}");
+        step(&name, || {
+            let mut command = cargo(&["clippy", "--locked", "--all-targets"]);
+            execute(command.args(["--features", features, "--", "-D", "warnings"]))
+        })?;
     }
-    let available = if options.quick {
-        Err("--quick".to_owned())
-    } else {
-        OpenStack::available()
+    let selection = clouds.selection();
+    step("clippy of the workspace", || {
+        let mut command = cargo(&["clippy", "--locked", "--all-targets"]);
+        execute(command.args(&selection).args(["--", "-D", "warnings"]))
+    })?;
+    step("tests without a cloud", || {
+        // Cargo builds examples only along with all tests.
+        execute(&mut cargo(&["build", "--locked", "--example", "out_of_tree"]))?;
+        let args = ["test", "--locked", "--test", "registry", "--test", "out_of_tree"];
+        execute(&mut cargo(&args))
+    })?;
+    step("building the tests", || programs::build(&selection))
+}
+
+/// What computes little, to be done while tests wait for servers.
+fn checks(clouds: &Clouds) -> Result<()> {
+    let selection = clouds.selection();
+    step("examples in the documentation", || {
+        execute(cargo(&["test", "--locked", "--doc"]).args(&selection))
+    })?;
+    step("documentation", || {
+        let mut command = cargo(&["doc", "--locked", "--no-deps"]);
+        execute(command.args(&selection).env("RUSTDOCFLAGS", "-D warnings"))
+    })?;
+    step("licences and sources of dependencies", deny)?;
+    if clouds.others.is_empty() {
+        step("generated documents", || {
+            docs::run(&docs::DocsOptions { check: true })
+        })?;
+    }
+    Ok(())
+}
+
+/// The real cloud of the tests, installed on first use. It is held during all the tests: those of each crate join it.
+fn real_openstack(options: &TestOptions, clouds: &Clouds) -> Result<Option<OpenStack>> {
+    let available = match options.quick {
+        true => Err("--quick".to_owned()),
+        false if !clouds.contain("openstack") => Err("another cloud is tested".to_owned()),
+        false => OpenStack::available(),
     };
+    if let Err(reason) = available {
+        say(&format!("tests against a real OpenStack are left out: {reason}"));
+        return Ok(None);
+    }
+    say("starting a real OpenStack for the tests (installed on first use, some minutes)");
     let runtime = tokio::runtime::Runtime::new()?;
-    // Held during all the tests: those of each crate join the one that runs.
-    let cloud = match available {
-        Ok(()) => {
-            say("starting a real OpenStack for the tests (installed on first use, some minutes)");
-            command.env(REAL_OPENSTACK, "1");
-            Some(runtime.block_on(OpenStack::start(REAL_SERVERS))?)
-        }
-        Err(reason) => {
-            command.env_remove(REAL_OPENSTACK);
-            say(&format!("tests against a real OpenStack are left out: {reason}"));
-            None
-        }
-    };
-    let outcome = execute(&mut command);
-    match cloud {
-        Some(cloud) => outcome.and(runtime.block_on(cloud.stop())),
-        None => outcome,
-    }
+    let cloud = runtime.block_on(OpenStack::start(REAL_SERVERS));
+    cloud.context("cannot start a real OpenStack").map(Some)
 }
 
 fn deny() -> Result<()> {
@@ -154,16 +236,16 @@ fn deny() -> Result<()> {
         "licenses",
         "sources",
     ]);
-    execute(command.current_dir(crate::cargo::root()))
+    execute(command.current_dir(root()))
 }
 
-fn step(name: &str, run: impl FnOnce() -> Result<()>) -> Result<()> {
+fn step<T>(name: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     say(&format!("== {name}"));
     let began = Instant::now();
-    run()?;
+    let result = run().with_context(|| format!("step {name:?} failed"))?;
     say(&format!(
         "== {name}: ok after {:.0} s",
         began.elapsed().as_secs_f64()
     ));
-    Ok(())
+    Ok(result)
 }

@@ -7,7 +7,7 @@ use ccm_testbed::openstack_real::OpenStack as Real;
 use serde_json::{Value, json};
 
 use super::http;
-use crate::cloud::Cloud;
+use ccm_testbed::cloud::Cloud;
 
 /// The pools of load balancers with the names of their members.
 pub(super) type Pools = BTreeMap<String, BTreeSet<String>>;

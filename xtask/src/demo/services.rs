@@ -24,7 +24,9 @@ use super::{
     http::{self, Pods},
     tables::{self, Deed, row},
 };
-use crate::{cloud::Cloud, print, say};
+use ccm_testbed::cloud::Cloud;
+
+use crate::{print, say};
 
 /// Under this name the program makes what it makes, so that nothing else in a cloud is taken for it.
 pub(super) const CLUSTER: &str = "demo";

@@ -140,7 +140,7 @@ pub(super) fn neutron() -> Vec<Case> {
         &format!("{devices}&sort_key=device_id&sort_dir=asc&limit=1&marker=<port-b>&fields=device_id"),
         "device_id=<a>&marker=<port-b>&limit=1&fields=id",
         "device_id=nothing",
-        "device_id=",
+        "device_id=&device_owner=compute:nova",
         "device_id=<foreign>",
         "device_owner=compute:nova&fields=device_id",
         "device_owner=compute:nova&device_owner=nothing&fields=device_id",

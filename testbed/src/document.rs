@@ -4,14 +4,17 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 
-use crate::{cargo::root, say};
+use crate::{cache::say, cargo::root};
 
 const TITLE: &str = "# Benchmarks\n\n\
     Made by `cargo xtask bench <NAME> --write`: a real kube-apiserver and etcd, the simulated OpenStack with 50 ms for\n\
     every call, and the release build, all on the same machine. Each section is from one run.\n";
 
 /// Puts the section in the place of the one that has this name, or at the end.
-pub(super) fn write_section(name: &str, section: &str) -> Result<()> {
+///
+/// # Errors
+/// If the file cannot be read or written.
+pub fn write_section(name: &str, section: &str) -> Result<()> {
     let path = root().join("docs/benchmarks.md");
     let old = if path.exists() {
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?
@@ -19,7 +22,7 @@ pub(super) fn write_section(name: &str, section: &str) -> Result<()> {
         TITLE.to_owned()
     };
     write(&path, &replace(&old, name, section))?;
-    say(&format!("wrote the section {name} of {}", path.display()));
+    say(format!("wrote the section {name} of {}", path.display()));
     Ok(())
 }
 

@@ -17,23 +17,23 @@ use kube::{
 use serde_json::json;
 
 /// Every call of the simulated cloud takes this long.
-pub(super) const LATENCY: Duration = Duration::from_millis(50);
+pub(crate) const LATENCY: Duration = Duration::from_millis(50);
 
 /// Requests to the API server at once.
-pub(super) const PARALLEL: usize = 32;
+pub(crate) const PARALLEL: usize = 32;
 
 /// The program's requests to the API server that change something.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Writes {
+pub(crate) struct Writes {
     /// Of nodes.
-    pub(super) nodes: usize,
+    pub(crate) nodes: usize,
     /// New or updated Events.
-    pub(super) events: usize,
+    pub(crate) events: usize,
 }
 
 impl Writes {
     /// Those that came after `before`.
-    pub(super) fn since(self, before: Self) -> Self {
+    pub(crate) fn since(self, before: Self) -> Self {
         Self {
             nodes: self.nodes - before.nodes,
             events: self.events - before.events,
@@ -42,7 +42,7 @@ impl Writes {
 }
 
 /// The program's writes so far.
-pub(super) fn writes(stage: &Stage) -> Result<Writes> {
+pub(crate) fn writes(stage: &Stage) -> Result<Writes> {
     let mut writes = Writes::default();
     for entry in stage.control_plane.audit_log()? {
         if !entry.user_agent.starts_with("cloud-controller-manager") {
@@ -58,10 +58,10 @@ pub(super) fn writes(stage: &Stage) -> Result<Writes> {
 }
 
 /// Nothing takes this long unless it is broken: the ports of 5,000 nodes pass the gate in four minutes.
-pub(super) const LIMIT: Duration = Duration::from_secs(900);
+pub(crate) const LIMIT: Duration = Duration::from_secs(900);
 
 /// Waits until a metric has reached this value; returns the value it has then.
-pub(super) async fn wait_for(ccm: &Ccm, name: &str, value: u64) -> Result<u64> {
+pub(crate) async fn wait_for(ccm: &Ccm, name: &str, value: u64) -> Result<u64> {
     let wait = async {
         loop {
             let now = metric(&ccm.get("/metrics").await?.1, name).unwrap_or(0);
@@ -77,7 +77,7 @@ pub(super) async fn wait_for(ccm: &Ccm, name: &str, value: u64) -> Result<u64> {
 }
 
 /// Makes Services of type LoadBalancer with so many ports each.
-pub(super) async fn create_services(api: &Api<Service>, names: &[String], ports: u16) -> Result<()> {
+pub(crate) async fn create_services(api: &Api<Service>, names: &[String], ports: u16) -> Result<()> {
     let made = stream::iter(names).map(|name| async move {
         let ports: Vec<_> = (0..ports)
             .map(|port| json!({"name": format!("p{port}"), "port": 8000 + port}))
@@ -110,7 +110,7 @@ async fn patiently<T>(request: impl AsyncFn() -> kube::Result<T>) -> Result<T> {
 }
 
 /// Waits until so many Services have an address, and no others are there.
-pub(super) async fn served(api: &Api<Service>, count: usize, limit: Duration) -> Result<()> {
+pub(crate) async fn served(api: &Api<Service>, count: usize, limit: Duration) -> Result<()> {
     let began = Instant::now();
     while began.elapsed() < limit {
         let all = patiently(async || api.list(&ListParams::default()).await)
@@ -140,7 +140,7 @@ pub(super) async fn served(api: &Api<Service>, count: usize, limit: Duration) ->
 }
 
 /// The value of a metric, named with its labels; none if there is no such sample.
-pub(super) fn metric<T: FromStr>(text: &str, name: &str) -> Option<T> {
+pub(crate) fn metric<T: FromStr>(text: &str, name: &str) -> Option<T> {
     let value = text
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -148,7 +148,7 @@ pub(super) fn metric<T: FromStr>(text: &str, name: &str) -> Option<T> {
 }
 
 /// The calls that came after `before`, by what they do.
-pub(super) fn since(before: &BTreeMap<String, u64>, mut now: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+pub(crate) fn since(before: &BTreeMap<String, u64>, mut now: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     for (op, count) in before {
         if let Some(total) = now.get_mut(op) {
             *total -= count;
@@ -159,7 +159,7 @@ pub(super) fn since(before: &BTreeMap<String, u64>, mut now: BTreeMap<String, u6
 }
 
 /// The calls in words.
-pub(super) fn kinds(calls: &BTreeMap<String, u64>) -> String {
+pub(crate) fn kinds(calls: &BTreeMap<String, u64>) -> String {
     calls
         .iter()
         .map(|(op, count)| format!("{op} {count}"))
@@ -168,7 +168,7 @@ pub(super) fn kinds(calls: &BTreeMap<String, u64>) -> String {
 }
 
 /// The middle one of these times.
-pub(super) fn median(mut times: Vec<Duration>) -> Duration {
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
 }

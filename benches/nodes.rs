@@ -10,16 +10,16 @@ use std::{
 use anyhow::Result;
 use ccm_sim::openstack::ServerSpec;
 use ccm_testbed::{
+    cloud::Cloud,
+    document::write_section,
     nodes::{self, NodeSpec},
+    progress::Watch,
     stage::Stage,
 };
 use clap::Args;
 
-use super::{
-    document::write_section,
-    measure::{LATENCY, kinds, since, wait_for, writes},
-};
-use crate::{cloud::Cloud, print, progress::Watch, say};
+use crate::measure::{LATENCY, kinds, since, wait_for, writes};
+use crate::{print, say};
 
 /// Upstream's calls for one node, at initialisation and at every refresh.
 const GO_CALLS_PER_NODE: usize = 4;

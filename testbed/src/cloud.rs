@@ -2,16 +2,16 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use crate::openstack_real::{Mark, OpenStack as Real};
 use anyhow::{Context, Result};
 use ccm_sim::{
     Latency, Scope,
     openstack::{Config, OpenStack as Simulated, ServerSpec},
 };
-use ccm_testbed::openstack_real::{Mark, OpenStack as Real};
 use ipnet::IpNet;
 
 /// The cloud behind the cluster.
-pub(crate) enum Cloud {
+pub enum Cloud {
     /// `ccm-sim` in this process.
     Simulated(Simulated),
     /// OpenStack itself; its log counts from the mark.
@@ -20,14 +20,14 @@ pub(crate) enum Cloud {
 
 impl Cloud {
     /// A simulated OpenStack with this latency for every call.
-    pub(crate) async fn simulated(latency: Duration) -> Result<Self> {
+    pub async fn simulated(latency: Duration) -> Result<Self> {
         let cloud = Simulated::start(Config::default()).await?;
         cloud.set_latency(Scope::all(), Some(Latency::Fixed { time: latency }));
         Ok(Self::Simulated(cloud))
     }
 
     /// The same with networks in 127.0.0.0/8, where its load balancers answer, and with the time that they take.
-    pub(crate) async fn on_loopback(latency: Duration, private: IpNet, public: IpNet) -> Result<Self> {
+    pub async fn on_loopback(latency: Duration, private: IpNet, public: IpNet) -> Result<Self> {
         let mut config = Config {
             private_subnet: private,
             public_subnet: public,
@@ -44,13 +44,15 @@ impl Cloud {
     }
 
     /// A real OpenStack with this many servers.
-    pub(crate) async fn real(servers: u32) -> Result<Self> {
+    pub async fn real(servers: u32) -> Result<Self> {
         let cloud = Real::start(servers).await?;
         let mark = cloud.mark()?;
         Ok(Self::Real(cloud, mark))
     }
 
-    pub(crate) fn describe(&self) -> String {
+    /// Which kind of cloud, and its URL.
+    #[must_use]
+    pub fn describe(&self) -> String {
         match self {
             Self::Simulated(cloud) => format!("simulated OpenStack at {}", cloud.auth_url()),
             Self::Real(cloud, _) => format!("real OpenStack at {}", cloud.auth_url()),
@@ -58,7 +60,7 @@ impl Cloud {
     }
 
     /// Makes servers for nodes that a demo shows: several zones and flavors.
-    pub(crate) async fn servers(&self, count: usize) -> Result<Vec<String>> {
+    pub async fn servers(&self, count: usize) -> Result<Vec<String>> {
         match self {
             Self::Simulated(cloud) => {
                 let mut names = Vec::with_capacity(count);
@@ -88,7 +90,7 @@ impl Cloud {
     }
 
     /// Deletes the server of a node that left. Those of a real cloud stay, for whoever uses it next.
-    pub(crate) fn delete_server(&self, id: &str) -> Result<()> {
+    pub fn delete_server(&self, id: &str) -> Result<()> {
         match self {
             Self::Simulated(cloud) => Ok(cloud.delete_server(id)?),
             Self::Real(..) => Ok(()),
@@ -96,7 +98,7 @@ impl Cloud {
     }
 
     /// The program's config file for this cloud.
-    pub(crate) fn config(&self) -> Result<String> {
+    pub fn config(&self) -> Result<String> {
         match self {
             Self::Simulated(cloud) => Ok(cloud.cloud_conf()),
             Self::Real(cloud, _) => {
@@ -107,7 +109,7 @@ impl Cloud {
     }
 
     /// The calls of the program so far, by what they do.
-    pub(crate) fn calls(&self) -> Result<BTreeMap<String, u64>> {
+    pub fn calls(&self) -> Result<BTreeMap<String, u64>> {
         match self {
             Self::Simulated(cloud) => Ok(cloud.call_counts()),
             Self::Real(cloud, mark) => {

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::observe;
 use anyhow::{Context, Result, bail};
-use ccm_testbed::observe;
 use futures_util::TryStreamExt;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -18,12 +18,17 @@ use tokio::{sync::watch, task::JoinHandle};
 
 /// One node, as `kubectl get nodes -o wide` would like to show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Row {
-    pub(crate) initialized: bool,
-    pub(crate) provider_id: String,
-    pub(crate) zone: String,
-    pub(crate) instance_type: String,
-    pub(crate) addresses: String,
+pub struct Row {
+    /// Whether the node has lost the taint `uninitialized`.
+    pub initialized: bool,
+    /// `spec.providerID`.
+    pub provider_id: String,
+    /// The zone's label.
+    pub zone: String,
+    /// The instance type's label.
+    pub instance_type: String,
+    /// All addresses, the host name aside.
+    pub addresses: String,
 }
 
 impl Row {
@@ -46,26 +51,31 @@ impl Row {
 
 /// All nodes at one moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Nodes {
-    pub(crate) rows: BTreeMap<String, Row>,
+pub struct Nodes {
+    /// The nodes by their names.
+    pub rows: BTreeMap<String, Row>,
     /// When the last of them became initialised.
-    pub(crate) finished: Option<Instant>,
+    pub finished: Option<Instant>,
 }
 
 impl Nodes {
-    pub(crate) fn initialized(&self) -> usize {
+    /// How many nodes are initialised.
+    #[must_use]
+    pub fn initialized(&self) -> usize {
         self.rows.values().filter(|row| row.initialized).count()
     }
 }
 
 /// Watches the nodes of a cluster, for as long as it lives.
-pub(crate) struct Watch {
+pub struct Watch {
     nodes: watch::Receiver<Arc<Nodes>>,
     task: JoinHandle<()>,
 }
 
 impl Watch {
-    pub(crate) fn start(client: Client) -> Self {
+    /// Begins to watch the nodes.
+    #[must_use]
+    pub fn start(client: Client) -> Self {
         let (sender, nodes) = watch::channel(Arc::default());
         let task = tokio::spawn(async move {
             let config = watcher::Config::default().page_size(500);
@@ -103,12 +113,12 @@ impl Watch {
     }
 
     /// The nodes now.
-    pub(crate) fn now(&self) -> Arc<Nodes> {
+    pub fn now(&self) -> Arc<Nodes> {
         Arc::clone(&self.nodes.borrow())
     }
 
     /// Returns when `count` nodes are initialised.
-    pub(crate) async fn initialized(&mut self, count: usize, limit: Duration) -> Result<Arc<Nodes>> {
+    pub async fn initialized(&mut self, count: usize, limit: Duration) -> Result<Arc<Nodes>> {
         match self.wait(limit, |nodes| nodes.initialized() >= count).await? {
             Some(nodes) => Ok(nodes),
             None => bail!(
@@ -119,7 +129,7 @@ impl Watch {
     }
 
     /// Returns when no more than `count` nodes are left.
-    pub(crate) async fn left(&mut self, count: usize, limit: Duration) -> Result<()> {
+    pub async fn left(&mut self, count: usize, limit: Duration) -> Result<()> {
         match self.wait(limit, |nodes| nodes.rows.len() <= count).await? {
             Some(_) => Ok(()),
             None => bail!(

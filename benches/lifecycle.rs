@@ -10,18 +10,18 @@ use std::{
 use anyhow::{Context, Result, bail};
 use ccm_testbed::{
     binary::Ccm,
+    cloud::Cloud,
+    document::write_section,
     nodes::{self, NodeSpec, set_ready},
     observe::eventually,
+    progress::Watch,
     stage::Stage,
 };
 use clap::Args;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::{
-    document::write_section,
-    measure::{LATENCY, Writes, kinds, median, since, wait_for, writes},
-};
-use crate::{cloud::Cloud, print, progress::Watch, say};
+use crate::measure::{LATENCY, Writes, kinds, median, since, wait_for, writes};
+use crate::{print, say};
 
 /// Upstream asks four times for each node that is not ready, every five seconds.
 const GO_CALLS: u64 = 4;

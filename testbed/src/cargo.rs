@@ -7,10 +7,10 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::say;
+use crate::cache::say;
 
 /// The root of the checkout.
-pub(crate) fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     // This crate lies one level below it.
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -19,14 +19,14 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// A cargo command in the root of the checkout.
-pub(crate) fn cargo(args: &[&str]) -> Command {
+pub fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
     command
 }
 
 /// Runs it and fails if it fails.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
+pub fn run(command: &mut Command) -> Result<()> {
     let shown = shown(command);
     let status = command
         .status()
@@ -38,7 +38,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Runs it and returns what it printed on standard output.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
+pub fn output(command: &mut Command) -> Result<String> {
     let shown = shown(command);
     let output = command
         .stderr(Stdio::inherit())
@@ -60,7 +60,7 @@ fn shown(command: &Command) -> String {
 
 /// How the program is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Build {
+pub enum Build {
     /// Soon ready, to be shown.
     Dev,
     /// As it is shipped, to be measured.
@@ -68,7 +68,7 @@ pub(crate) enum Build {
 }
 
 /// The given binary, else a build with OpenStack.
-pub(crate) fn program(given: Option<&PathBuf>, build: Build) -> Result<PathBuf> {
+pub fn program(given: Option<&PathBuf>, build: Build) -> Result<PathBuf> {
     if let Some(program) = given {
         return Ok(program.clone());
     }
@@ -82,7 +82,7 @@ pub(crate) fn program(given: Option<&PathBuf>, build: Build) -> Result<PathBuf> 
 }
 
 /// Builds the binary with these features and returns its path.
-pub(crate) fn build_binary(features: &str, build: Build) -> Result<PathBuf> {
+pub fn build_binary(features: &str, build: Build) -> Result<PathBuf> {
     let mut args = vec![
         "build",
         "--bin",

@@ -11,6 +11,8 @@ use anyhow::{Context, Result, bail};
 use ccm_sim::openstack::{OpenStack, RouterSpec, ServerSpec};
 use ccm_testbed::{
     binary::Ccm,
+    cloud::Cloud,
+    document::write_section,
     nodes::{self, NodeSpec},
     observe::eventually,
     stage::Stage,
@@ -24,11 +26,8 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{
-    document::write_section,
-    measure::{LATENCY, LIMIT, kinds, since, wait_for},
-};
-use crate::{cloud::Cloud, print, say};
+use crate::measure::{LATENCY, LIMIT, kinds, since, wait_for};
+use crate::{print, say};
 
 /// Pods' networks: apart from those of the servers.
 const CLUSTER: &str = "100.64.0.0/10";

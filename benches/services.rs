@@ -14,6 +14,7 @@ use ccm_sim::{
 };
 use ccm_testbed::{
     binary::Ccm,
+    document::write_section,
     nodes::{self, NodeSpec},
     stage::Stage,
 };
@@ -22,10 +23,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, api::DeleteParams};
 
-use super::{
-    document::write_section,
-    measure::{LATENCY, PARALLEL, create_services, kinds, served},
-};
+use crate::measure::{LATENCY, PARALLEL, create_services, kinds, served};
 use crate::{print, say};
 
 /// How long Octavia takes, as a small cloud does.

@@ -15,17 +15,17 @@ use ccm_sim::{
 };
 use ccm_testbed::{
     binary::Ccm,
+    cloud::Cloud,
+    document::write_section,
     nodes::{self, NodeSpec},
+    progress::Watch,
     stage::Stage,
 };
 use clap::Args;
 use kube::Api;
 
-use super::{
-    document::write_section,
-    measure::{LATENCY, create_services, median, metric, served, wait_for},
-};
-use crate::{cloud::Cloud, print, progress::Watch, say};
+use crate::measure::{LATENCY, create_services, median, metric, served, wait_for};
+use crate::{print, say};
 
 /// Nodes of the small cluster, with which the Go program was measured.
 const FEW: usize = 6;

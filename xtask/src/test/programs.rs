@@ -1,0 +1,177 @@
+//! Builds the test programs and runs several at once: most of them wait for servers most of the time.
+
+use std::{
+    collections::VecDeque,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Mutex,
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+use ccm_testbed::cargo::{cargo, output};
+
+use crate::{print, say};
+
+/// Test programs that run at the same time.
+const PROGRAMS: usize = 3;
+
+/// Tests of a program that run at the same time. More than there are cores, because they wait.
+const THREADS: &str = "4";
+
+/// The programs that take longest start first, so that none of them is waited for at the end.
+const LONG: [&str; 5] = ["openstack", "election", "parity", "balancing", "service"];
+
+/// What the names of tests against the real cloud contain. They share one cloud, and each compares what it finds there, so
+/// they run one program after the other, with as many threads as there are cores.
+const REAL: &str = "real";
+
+/// A compiled test program, or a part of its tests.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    name: String,
+    executable: PathBuf,
+    /// The folder of its package. Its tests read files relative to it.
+    folder: PathBuf,
+    is_real: bool,
+}
+
+/// Builds the test programs of these packages and features (arguments of cargo).
+///
+/// # Errors
+/// If something does not compile.
+pub(super) fn build(selection: &[String]) -> Result<Vec<Program>> {
+    let mut build = cargo(&[
+        "test",
+        "--locked",
+        "--no-run",
+        "--message-format=json-render-diagnostics",
+    ]);
+    let messages = output(build.args(selection))?;
+    let mut programs: Vec<_> = messages.lines().filter_map(Program::parse).collect();
+    if programs.is_empty() {
+        bail!("cargo built no test program");
+    }
+    programs.sort_by_key(Program::rank);
+    Ok(programs)
+}
+
+/// Runs the programs. `switches`: variables that are set or not.
+///
+/// # Errors
+/// With the names of the programs in which a test failed.
+pub(super) fn run(programs: Vec<Program>, switches: &[(&str, bool)]) -> Result<()> {
+    say(&format!(
+        "running {} test programs, {PROGRAMS} at a time",
+        programs.len()
+    ));
+    let with_real_tests = programs.iter().filter(|program| program.has_real_tests());
+    let real: Vec<_> = with_real_tests
+        .map(|program| Program {
+            is_real: true,
+            ..program.clone()
+        })
+        .collect();
+    let queue = Mutex::new(VecDeque::from(programs));
+    let failed = Mutex::new(Vec::new());
+    let run_one = |program: Program| {
+        let passed = program.run(switches).unwrap_or_else(|error| {
+            say(&format!("error: {error:#}"));
+            false
+        });
+        if !passed && let Ok(mut failed) = failed.lock() {
+            failed.push(program.shown());
+        }
+    };
+    let next = || queue.lock().ok()?.pop_front();
+    let run_queue = || {
+        while let Some(program) = next() {
+            run_one(program);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..PROGRAMS {
+            scope.spawn(run_queue);
+        }
+        real.into_iter().for_each(run_one);
+        run_queue();
+    });
+    match failed.into_inner() {
+        Ok(failed) if failed.is_empty() => Ok(()),
+        Ok(failed) => bail!("tests failed in {}", failed.join(", ")),
+        Err(_) => bail!("a test program could not be run"),
+    }
+}
+
+impl Program {
+    /// The test program in a line of cargo's messages, if there is one.
+    fn parse(line: &str) -> Option<Self> {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_test = message.get("profile")?.get("test")?.as_bool()?;
+        let executable = message.get("executable")?.as_str().filter(|_| is_test)?;
+        let manifest = Path::new(message.get("manifest_path")?.as_str()?);
+        let target = message.get("target")?;
+        // Benchmarks are programs of this kind, too.
+        let kinds = target.get("kind")?.as_array()?;
+        if kinds.iter().any(|kind| kind == "bench") {
+            return None;
+        }
+        Some(Self {
+            name: target.get("name")?.as_str()?.to_owned(),
+            executable: executable.into(),
+            folder: manifest.parent()?.to_owned(),
+            is_real: false,
+        })
+    }
+
+    /// Its package's folder and its name.
+    fn shown(&self) -> String {
+        let folder = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        let part = if self.is_real { " (real cloud)" } else { "" };
+        format!("{folder} {}{part}", self.name)
+    }
+
+    /// Whether it has tests against the real cloud.
+    fn has_real_tests(&self) -> bool {
+        let list = Command::new(&self.executable).args(["--list", REAL]).output();
+        list.is_ok_and(|list| String::from_utf8_lossy(&list.stdout).contains(": test"))
+    }
+
+    /// Its place in the order of starts.
+    fn rank(&self) -> usize {
+        let long = LONG.iter().position(|name| *name == self.name);
+        long.unwrap_or(LONG.len())
+    }
+
+    /// Runs its tests and prints their output when they have ended. Returns whether all passed.
+    fn run(&self, switches: &[(&str, bool)]) -> Result<bool> {
+        let mut command = Command::new(&self.executable);
+        command
+            .current_dir(&self.folder)
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .stdin(Stdio::null());
+        for (variable, is_on) in switches {
+            match is_on {
+                true => command.env(variable, "1"),
+                false => command.env_remove(variable),
+            };
+        }
+        if self.is_real {
+            command.arg(REAL);
+        } else {
+            command.args(["--skip", REAL]).env("RUST_TEST_THREADS", THREADS);
+        }
+        let began = Instant::now();
+        let done = command
+            .output()
+            .with_context(|| format!("cannot run {}", self.executable.display()))?;
+        print(&format!(
+            "     Ran {} in {:.0} s\n{}{}",
+            self.shown(),
+            began.elapsed().as_secs_f64(),
+            String::from_utf8_lossy(&done.stdout),
+            String::from_utf8_lossy(&done.stderr),
+        ));
+        Ok(done.status.success())
+    }
+}
