@@ -6,12 +6,14 @@
 
 mod answer;
 mod cloud;
+mod controls;
 mod front;
 mod request;
 mod rules;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,14 +26,14 @@ use kube::client::Body as KubeBody;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use answer::{ProxyBody, collect, next, refusal};
 pub use cloud::CloudProxy;
+pub use controls::Controls;
 use front::{Front, accept, passed_on};
 pub use request::Request;
-use rules::Rules;
 pub use rules::{Action, Rule};
 
 /// A running proxy. Dropping it closes it and all its connections.
@@ -45,10 +47,7 @@ pub struct Proxy {
 
 struct Shared {
     upstream: kube::Client,
-    rules: Rules,
-    log: Mutex<Log>,
-    /// Changes with the log.
-    changes: watch::Sender<()>,
+    controls: Controls,
     /// Watches that are open, each with what ends it.
     streams: Mutex<BTreeMap<u64, OpenWatch>>,
 }
@@ -60,12 +59,6 @@ impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").finish_non_exhaustive()
     }
-}
-
-#[derive(Default)]
-struct Log {
-    last: u64,
-    requests: BTreeMap<u64, Request>,
 }
 
 impl Drop for Proxy {
@@ -95,9 +88,7 @@ impl Proxy {
             .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
         let shared = Arc::new(Shared {
             upstream,
-            rules: Rules::default(),
-            log: Mutex::default(),
-            changes: watch::Sender::new(()),
+            controls: Controls::default(),
             streams: Mutex::default(),
         });
         let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
@@ -119,39 +110,6 @@ impl Proxy {
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
-    }
-
-    /// Adds a rule and returns its number. Rules are asked in the order in which they were added.
-    pub fn add(&self, rule: Rule) -> u64 {
-        self.shared.rules.add(rule)
-    }
-
-    /// Removes a rule; what it held goes on.
-    pub fn remove(&self, id: u64) {
-        self.shared.rules.retain(|rule| rule != id);
-    }
-
-    /// Removes all rules.
-    pub fn clear(&self) {
-        self.shared.rules.retain(|_| false);
-    }
-
-    /// How often the rules in force have fired.
-    #[must_use]
-    pub fn fired(&self) -> u64 {
-        self.shared.rules.fired()
-    }
-
-    /// Waits until no request is held any more: those of a client that is gone are forgotten, not carried out.
-    pub fn none_held(&self) -> impl Future<Output = ()> + Send + use<> {
-        let shared = Arc::clone(&self.shared);
-        async move { shared.rules.none_held().await }
-    }
-
-    /// The request that a rule holds ([`Action::Hold`]), as soon as there is one; none if the rule is removed before.
-    pub fn reached(&self, id: u64) -> impl Future<Output = Option<String>> + Send + use<> {
-        let shared = Arc::clone(&self.shared);
-        async move { shared.rules.reached(id).await }
     }
 
     /// Makes the API server unreachable for these requests: connections are reset, and watches that are open break.
@@ -183,42 +141,19 @@ impl Proxy {
     pub fn watches(&self) -> usize {
         self.shared.streams.lock().len()
     }
+}
 
-    /// All requests since the start or the last [`Self::forget`], in the order of their arrival.
-    #[must_use]
-    pub fn requests(&self) -> Vec<Request> {
-        self.shared.log.lock().requests.values().cloned().collect()
-    }
+impl Deref for Proxy {
+    type Target = Controls;
 
-    /// Those of them that may change something.
-    #[must_use]
-    pub fn writes(&self) -> Vec<Request> {
-        let mut requests = self.requests();
-        requests.retain(Request::is_write);
-        requests
-    }
-
-    /// Forgets all requests so far.
-    pub fn forget(&self) {
-        self.shared.log.lock().requests.clear();
-    }
-
-    /// Waits until the log of requests satisfies a condition.
-    pub async fn wait_for(&self, done: impl Fn(&[Request]) -> bool) {
-        let mut changes = self.shared.changes.subscribe();
-        loop {
-            changes.borrow_and_update();
-            // The sender is in `self`, so that waiting can not fail.
-            if done(&self.requests()) || changes.changed().await.is_err() {
-                return;
-            }
-        }
+    fn deref(&self) -> &Controls {
+        &self.shared.controls
     }
 }
 
 impl Front for Shared {
-    fn rules(&self) -> &Rules {
-        &self.rules
+    fn controls(&self) -> &Controls {
+        &self.controls
     }
 
     fn read(&self, head: &Parts) -> Request {
@@ -231,26 +166,8 @@ impl Front for Shared {
         )
     }
 
-    fn enter(&self, mut request: Request) -> Request {
-        {
-            let mut log = self.log.lock();
-            log.last += 1;
-            request.seq = log.last;
-            log.requests.insert(request.seq, request.clone());
-        }
-        self.changes.send_replace(());
-        request
-    }
-
-    fn update(&self, seq: u64, change: impl FnOnce(&mut Request)) {
-        if let Some(request) = self.log.lock().requests.get_mut(&seq) {
-            change(request);
-        }
-        self.changes.send_replace(());
-    }
-
-    fn refusal(&self, _: &Request, code: u16, retry_after: Option<u32>) -> Response<ProxyBody> {
-        refusal(code, retry_after)
+    fn refusal(&self, _: &Request, code: u16) -> String {
+        refusal(code)
     }
 
     async fn forward(
@@ -327,7 +244,7 @@ fn stream(
                     let _gone = sender.send(Err(CutOff)).await;
                     break;
                 }
-                () = shared.rules.silence(&request) => {}
+                () = shared.controls.rules.silence(&request) => {}
             }
             if sender.send(part).await.is_err() {
                 break;

@@ -99,6 +99,7 @@ async fn faults_answer_without_the_api_server_or_after_it() {
             Action::Status {
                 code: 429,
                 retry_after: Some(1),
+                body: None,
             },
             429,
             false,
@@ -108,6 +109,7 @@ async fn faults_answer_without_the_api_server_or_after_it() {
             Action::Status {
                 code: 503,
                 retry_after: None,
+                body: None,
             },
             503,
             false,

@@ -46,6 +46,7 @@ impl Life {
         let conflict = Action::Status {
             code: 409,
             retry_after: None,
+            body: None,
         };
         proxy.add(
             Rule::when(

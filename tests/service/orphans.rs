@@ -108,6 +108,7 @@ async fn a_listing_that_lost_services_after_410_costs_no_load_balancer() {
     let gone = Action::Status {
         code: 410,
         retry_after: None,
+        body: None,
     };
     proxy.add(Rule::when(is_watch_of_services, gone).at(1));
     let expired = Rule::when(is_watch_of_services, Action::Reset);

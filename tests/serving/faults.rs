@@ -35,6 +35,7 @@ async fn while_the_api_server_can_not_be_asked_nobody_is_served_but_probes() {
         let fault = Action::Status {
             code: 403,
             retry_after: None,
+            body: None,
         };
         let rule = proxy.add(Rule::when(move |request| request.resource == resource, fault));
         for _ in 0..3 {
@@ -61,6 +62,7 @@ async fn while_the_api_server_can_not_be_asked_nobody_is_served_but_probes() {
     let once = Action::Status {
         code: 500,
         retry_after: None,
+        body: None,
     };
     proxy.add(Rule::when(|request| request.resource == "tokenreviews", once).at(1));
     assert_eq!(ccm.get_as(&scraper, "/metrics").await.unwrap().0, 200);

@@ -54,16 +54,15 @@ pub(super) async fn truncate(response: Response<ProxyBody>, line: &Arc<Line>) ->
     response
 }
 
-/// A failure as the API server writes it.
-pub(super) fn refusal(code: u16, retry_after: Option<u32>) -> Response<ProxyBody> {
-    let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+/// The body of a failure as the API server writes it.
+pub(super) fn refusal(code: u16) -> String {
     let reason = match code {
         429 => "TooManyRequests",
         503 => "ServiceUnavailable",
         504 => "Timeout",
         _ => "InternalError",
     };
-    let body = json!({
+    json!({
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
@@ -71,8 +70,14 @@ pub(super) fn refusal(code: u16, retry_after: Option<u32>) -> Response<ProxyBody
         "message": "refused on purpose",
         "reason": reason,
         "code": code,
-    });
-    let mut response = json_response(status, body.to_string().into_bytes());
+    })
+    .to_string()
+}
+
+/// A failure with this body.
+pub(super) fn refused(code: u16, retry_after: Option<u32>, body: String) -> Response<ProxyBody> {
+    let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json_response(status, body.into_bytes());
     if let Some(seconds) = retry_after {
         response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
@@ -13,7 +14,7 @@ use ccm_sim::wire::WireBody;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::request::Parts;
-use http::{Response, StatusCode, header};
+use http::{Response, header};
 use hyper::body::Bytes;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -22,8 +23,7 @@ use tokio::task::JoinHandle;
 
 use super::answer::ProxyBody;
 use super::front::{Front, accept, passed_on};
-use super::rules::Rules;
-use super::{Action, Request, Rule};
+use super::{Action, Controls, Request, Rule};
 use crate::sweep::Party;
 
 /// The service of which nothing is known yet but its URL.
@@ -44,8 +44,7 @@ struct Shared {
     client: reqwest::Client,
     /// Where the services really are by their types: scheme and authority, and the path.
     services: Mutex<BTreeMap<String, (String, String)>>,
-    rules: Rules,
-    log: Mutex<Vec<Request>>,
+    controls: Controls,
 }
 
 impl Drop for CloudProxy {
@@ -75,8 +74,7 @@ impl CloudProxy {
                 IDENTITY.to_owned(),
                 (base.to_owned(), path.to_owned()),
             )])),
-            rules: Rules::default(),
-            log: Mutex::default(),
+            controls: Controls::default(),
         });
         let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Self {
@@ -109,41 +107,6 @@ impl CloudProxy {
         self.address
     }
 
-    /// Adds a rule and returns its number. A request's resource is the type of its service (`load-balancer`), its name
-    /// is the path there.
-    pub fn add(&self, rule: Rule) -> u64 {
-        self.shared.rules.add(rule)
-    }
-
-    /// Removes all rules; what they held goes on.
-    pub fn clear(&self) {
-        self.shared.rules.retain(|_| false);
-    }
-
-    /// How often the rules in force have fired.
-    #[must_use]
-    pub fn fired(&self) -> u64 {
-        self.shared.rules.fired()
-    }
-
-    /// Waits until no request is held any more: those of a client that is gone are forgotten, not carried out.
-    pub fn none_held(&self) -> impl Future<Output = ()> + Send + use<> {
-        let shared = Arc::clone(&self.shared);
-        async move { shared.rules.none_held().await }
-    }
-
-    /// The request that a rule holds ([`Action::Hold`]), as soon as there is one; none if the rule is removed before.
-    pub fn reached(&self, id: u64) -> impl Future<Output = Option<String>> + Send + use<> {
-        let shared = Arc::clone(&self.shared);
-        async move { shared.rules.reached(id).await }
-    }
-
-    /// All requests since the start or the last [`Self::forget`], in the order of their arrival.
-    #[must_use]
-    pub fn requests(&self) -> Vec<Request> {
-        self.shared.log.lock().clone()
-    }
-
     /// Those of them that may change something; getting a token is no such thing.
     #[must_use]
     pub fn writes(&self) -> Vec<Request> {
@@ -151,10 +114,13 @@ impl CloudProxy {
         requests.retain(changes);
         requests
     }
+}
 
-    /// Forgets all requests so far.
-    pub fn forget(&self) {
-        self.shared.log.lock().clear();
+impl Deref for CloudProxy {
+    type Target = Controls;
+
+    fn deref(&self) -> &Controls {
+        &self.shared.controls
     }
 }
 
@@ -169,7 +135,7 @@ impl Party for CloudProxy {
     }
 
     fn forget(&self) {
-        Self::forget(self);
+        Controls::forget(self);
     }
 
     fn calls(&self) -> Vec<String> {
@@ -182,7 +148,7 @@ impl Party for CloudProxy {
     }
 
     fn none_held(&self) -> BoxFuture<'static, ()> {
-        Self::none_held(self).boxed()
+        Controls::none_held(self).boxed()
     }
 
     fn rage(&self, seed: u64) {
@@ -262,8 +228,8 @@ impl Shared {
 }
 
 impl Front for Shared {
-    fn rules(&self) -> &Rules {
-        &self.rules
+    fn controls(&self) -> &Controls {
+        &self.controls
     }
 
     fn read(&self, head: &Parts) -> Request {
@@ -279,21 +245,8 @@ impl Front for Shared {
         }
     }
 
-    fn update(&self, seq: u64, change: impl FnOnce(&mut Request)) {
-        if let Some(request) = self.log.lock().iter_mut().find(|request| request.seq == seq) {
-            change(request);
-        }
-    }
-
-    fn enter(&self, mut request: Request) -> Request {
-        let mut log = self.log.lock();
-        request.seq = log.last().map_or(1, |last| last.seq + 1);
-        log.push(request.clone());
-        request
-    }
-
-    fn refusal(&self, request: &Request, code: u16, retry_after: Option<u32>) -> Response<ProxyBody> {
-        refusal(&request.resource, code, retry_after)
+    fn refusal(&self, request: &Request, code: u16) -> String {
+        refusal(&request.resource, code)
     }
 
     async fn forward(
@@ -341,9 +294,8 @@ async fn forward(
     Ok(response)
 }
 
-/// A failure as the service of this type writes it.
-fn refusal(service: &str, code: u16, retry_after: Option<u32>) -> Response<ProxyBody> {
-    let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+/// The body of a failure as the service of this type writes it.
+fn refusal(service: &str, code: u16) -> String {
     let text = "refused on purpose";
     let body = match (service, code) {
         ("load-balancer", 409) => json!({
@@ -354,15 +306,7 @@ fn refusal(service: &str, code: u16, retry_after: Option<u32>) -> Response<Proxy
         ("network", _) => json!({"NeutronError": {"type": "Refused", "message": text, "detail": ""}}),
         _ => json!({"error": {"code": code, "message": text, "title": "Refused"}}),
     };
-    let body = body.to_string().into_bytes();
-    let mut response = Response::new(ProxyBody::Whole(WireBody::whole(body)));
-    *response.status_mut() = status;
-    let json = header::HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, json);
-    if let Some(seconds) = retry_after {
-        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
-    }
-    response
+    body.to_string()
 }
 
 #[cfg(test)]
@@ -449,6 +393,7 @@ mod tests {
         let status = Action::Status {
             code: 429,
             retry_after: Some(1),
+            body: None,
         };
         proxy.add(Rule::when(changes, status).at(1));
         assert_eq!(make("refused").await.unwrap(), 429);

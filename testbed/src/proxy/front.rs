@@ -12,26 +12,19 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::answer::{ProxyBody, collect, empty_json, truncate};
-use super::rules::Rules;
-use super::{Action, Request};
+use super::answer::{ProxyBody, collect, empty_json, refused, truncate};
+use super::{Action, Controls, Request};
 
 /// What a proxy is before one kind of server.
 pub(super) trait Front: Send + Sync + 'static {
-    /// What to do with requests.
-    fn rules(&self) -> &Rules;
+    /// Rules and log.
+    fn controls(&self) -> &Controls;
 
     /// What is asked.
     fn read(&self, head: &Parts) -> Request;
 
-    /// Writes a request into the log; it comes back with its number.
-    fn enter(&self, request: Request) -> Request;
-
-    /// Changes a request in the log.
-    fn update(&self, seq: u64, change: impl FnOnce(&mut Request));
-
-    /// A failure as the server writes it.
-    fn refusal(&self, request: &Request, code: u16, retry_after: Option<u32>) -> Response<ProxyBody>;
+    /// The body of a failure as the server writes it.
+    fn refusal(&self, request: &Request, code: u16) -> String;
 
     /// Asks the server.
     fn forward(
@@ -89,10 +82,12 @@ async fn serve<F: Front>(
 ) -> Result<Response<ProxyBody>, Closed> {
     let (head, body) = request.into_parts();
     let body = collect(body).await.map_err(|_| Closed)?;
-    let request = shared.enter(shared.read(&head));
-    let verdict = shared.rules().judge(&request);
+    let request = shared.controls().enter(shared.read(&head));
+    let verdict = shared.controls().rules.judge(&request);
     if let Some((_, action)) = &verdict.action {
-        shared.update(request.seq, |request| request.fault = Some(action.name()));
+        shared
+            .controls()
+            .update(request.seq, |request| request.fault = Some(action.name()));
     }
     if !verdict.delay.is_zero() {
         tokio::time::sleep(verdict.delay).await;
@@ -108,12 +103,12 @@ async fn serve<F: Front>(
     let response = match verdict.action {
         None | Some((_, Action::Delay(_))) => forward().await?,
         Some((id, Action::Hold(Moment::Before) | Action::Silence)) => {
-            shared.rules().hold(id, &request).await;
+            shared.controls().rules.hold(id, &request).await;
             forward().await?
         }
         Some((id, Action::Hold(Moment::AfterCommit))) => {
             let response = forward().await?;
-            shared.rules().hold(id, &request).await;
+            shared.controls().rules.hold(id, &request).await;
             response
         }
         Some((id, Action::Hold(Moment::AfterReply))) => {
@@ -124,7 +119,7 @@ async fn serve<F: Front>(
                     let (shared, request) = (Arc::clone(shared), request.clone());
                     tokio::spawn(async move {
                         if sent.await {
-                            shared.rules().reach(id, &request);
+                            shared.controls().rules.reach(id, &request);
                         }
                     });
                     ProxyBody::Whole(body)
@@ -133,7 +128,17 @@ async fn serve<F: Front>(
             };
             Response::from_parts(head, body)
         }
-        Some((_, Action::Status { code, retry_after })) => shared.refusal(&request, code, retry_after),
+        Some((
+            _,
+            Action::Status {
+                code,
+                retry_after,
+                body,
+            },
+        )) => {
+            let body = body.unwrap_or_else(|| shared.refusal(&request, code));
+            refused(code, retry_after, body)
+        }
         Some((_, Action::EmptyJson)) => empty_json(),
         Some((_, Action::Reset)) => return Err(reset()),
         Some((_, Action::CommitThenReset)) => {
@@ -142,7 +147,7 @@ async fn serve<F: Front>(
         }
         Some((_, Action::Truncate)) => truncate(forward().await?, line).await,
     };
-    shared.update(request.seq, |request| {
+    shared.controls().update(request.seq, |request| {
         request.status = Some(response.status().as_u16());
     });
     Ok(response)

@@ -30,6 +30,8 @@ pub enum Action {
         code: u16,
         /// Seconds, for the header `Retry-After`.
         retry_after: Option<u32>,
+        /// The body; without one, that of a failure as this server writes it.
+        body: Option<String>,
     },
     /// Resets the connection without forwarding the request.
     Reset,

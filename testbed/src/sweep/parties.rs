@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
 use super::Party;
-use crate::proxy::{Action, Proxy, Request, Rule};
+use crate::proxy::{Action, Controls, Proxy, Request, Rule};
 
 /// The services of a simulated OpenStack, as quotas and faults name them.
 pub const SERVICES_OF_OPENSTACK: [&str; 4] = ["identity", "compute", "network", "load-balancer"];
@@ -31,7 +31,7 @@ impl Party for Proxy {
     }
 
     fn forget(&self) {
-        Self::forget(self);
+        Controls::forget(self);
     }
 
     fn calls(&self) -> Vec<String> {
@@ -45,11 +45,15 @@ impl Party for Proxy {
     }
 
     fn none_held(&self) -> BoxFuture<'static, ()> {
-        Self::none_held(self).boxed()
+        Controls::none_held(self).boxed()
     }
 
     fn rage(&self, seed: u64) {
-        let status = |code, retry_after| Action::Status { code, retry_after };
+        let status = |code, retry_after| Action::Status {
+            code,
+            retry_after,
+            body: None,
+        };
         let kinds = [
             (status(429, Some(1)), LIKELY),
             (status(429, None), LIKELY),
