@@ -38,7 +38,7 @@ pub use ownership::{ClusterTag, Ownership, OwnershipTag};
 pub use report::{
     Blocked, Condition, Discovery, Effect, Effects, Ingress, IpMode, MemberPlan, MemberReport, MemberState,
     OrphanPart, PartPlan, PartReport, PartState, PartStatus, PlanProblem, ServiceEvent, ServiceParts,
-    StepReport, StepText,
+    StepDescription, StepReport,
 };
 pub use service::{
     IpFamily, Policy, PortTarget, Protocol, ServiceId, ServicePort, ServiceView, SessionAffinity,
@@ -172,7 +172,7 @@ impl fmt::Debug for Request {
 pub trait Watcher: Send + Sync {
     /// These steps are due on `part`. Called when a pass has something to do: not when there is nothing, and not again
     /// when a parked pass goes on, unless a Service came or wants something else since.
-    fn due(&self, part: &PartKey, steps: &[StepText]);
+    fn due(&self, part: &PartKey, steps: &[StepDescription]);
 }
 
 /// The name of a part, such as `lb/6d7c…` or `node-ports`: the *thing*, not the way to it. What it means is the

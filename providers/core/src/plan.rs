@@ -107,6 +107,6 @@ pub use engine::Engine;
 pub use inspect::PartInspection;
 pub use metrics::PlanMetrics;
 pub use model::{
-    CheckResult, Fact, GatheredInputs, Member, Membership, Orphan, Outcome, PartCloud, PartModel, PartOutput,
-    Parts, Plan, ScopeCheck, Step, Wait,
+    Change, CheckResult, Fact, GatheredInputs, Member, Membership, Orphan, Outcome, PartCloud, PartModel,
+    PartOutput, Parts, Plan, ScopeCheck, Step, Wait,
 };

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use ccm_core::load_balancer::{
     Claim, Discovery, Effect, Effects, Ingress, MemberReport, MemberState, OwnershipTag, PartKey, PartReport,
-    PartState, ServiceId, ServiceParts, ServicePort, ServiceView, StepText,
+    PartState, ServiceId, ServiceParts, ServicePort, ServiceView, StepDescription,
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -205,11 +205,10 @@ pub(super) fn reasons(orders: &[Order]) -> Vec<&'static str> {
         .collect()
 }
 
-pub(super) fn steps(service: Option<&str>) -> Vec<StepText> {
-    vec![StepText {
-        sentence: "do something".to_owned(),
-        why: String::new(),
-        effect: Effect::Change,
+pub(super) fn steps(service: Option<&str>) -> Vec<StepDescription> {
+    let description = StepDescription::new("balancer_update", Effect::Change, "do something");
+    vec![StepDescription {
         service: service.map(|name| ServiceId::new("ns", name, format!("uid-{name}"))),
+        ..description
     }]
 }

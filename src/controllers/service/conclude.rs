@@ -3,7 +3,7 @@
 use ccm_core::{
     ErrorKind, Retry,
     client::later,
-    load_balancer::{MemberReport, MemberState, PartKey, PartReport, PartState, ServiceId, StepText},
+    load_balancer::{MemberReport, MemberState, PartKey, PartReport, PartState, ServiceId, StepDescription},
 };
 use tokio::time::{Duration, Instant};
 
@@ -36,7 +36,12 @@ pub(super) enum Next {
 
 impl Ledger {
     /// A pass over `part` is about to do these steps: whom to tell.
-    pub(super) fn steps_due(&mut self, part: &PartKey, steps: &[StepText], cause: Cause) -> Vec<Telling> {
+    pub(super) fn steps_due(
+        &mut self,
+        part: &PartKey,
+        steps: &[StepDescription],
+        cause: Cause,
+    ) -> Vec<Telling> {
         if let Some(part) = self.parts.get_mut(part) {
             part.plan = Some(show::plan(steps));
         }

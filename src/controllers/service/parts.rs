@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ccm_core::{
     ErrorKind,
     client::later,
-    load_balancer::{PartKey, PartReport, PartState, Request, StepText, Watcher},
+    load_balancer::{PartKey, PartReport, PartState, Request, StepDescription, Watcher},
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +22,7 @@ struct Announcer {
 }
 
 impl Watcher for Announcer {
-    fn due(&self, _: &PartKey, steps: &[StepText]) {
+    fn due(&self, _: &PartKey, steps: &[StepDescription]) {
         let tellings = self
             .controller
             .ledger

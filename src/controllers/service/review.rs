@@ -9,7 +9,7 @@ use ccm_core::{
     load_balancer::{
         Claim, ClusterSnapshot, ClusterView, Discovery, Effects, Ingress, LoadBalancers, MemberState,
         OwnershipTag, PartPlan, PlanProblem, ReadOptions, Request, ServiceId, ServiceParts, ServiceView,
-        StepText,
+        StepDescription,
     },
 };
 use tokio::time::Instant;
@@ -229,12 +229,12 @@ fn service<'a>(review: &'a mut Review, id: &ServiceId) -> &'a mut Subject {
     review.services.entry(id.to_string()).or_default()
 }
 
-fn change(step: &StepText, part: &str) -> Change {
+fn change(step: &StepDescription, part: &str) -> Change {
     Change {
         effect: step.effect.into(),
         kind: Kind::Cloud,
         what: step.sentence.clone(),
-        why: step.why.clone(),
+        why: step.reason.clone(),
         part: Some(part.to_owned()),
     }
 }

@@ -1,6 +1,6 @@
 //! How Services stand, for people.
 
-use ccm_core::load_balancer::{OrphanPart, StepText};
+use ccm_core::load_balancer::{OrphanPart, StepDescription};
 use k8s_openapi::jiff::Timestamp;
 use tracing::warn;
 
@@ -19,7 +19,7 @@ const STEPS: usize = 10;
 const ORPHANS: usize = 5;
 
 /// What a pass is about to do.
-pub(super) fn plan(steps: &[StepText]) -> Plan {
+pub(super) fn plan(steps: &[StepDescription]) -> Plan {
     Plan {
         at: Timestamp::now(),
         steps: steps

@@ -255,24 +255,42 @@ pub enum Effect {
     Delete,
 }
 
-/// A step, for people.
+/// What a step does, for reports, logs and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StepText {
+pub struct StepDescription {
+    /// The kind of step, as a metric label: `listener_create`.
+    pub label: &'static str,
+    /// What it does to the object. Before a step that creates, the engine makes sure that the part was read in this very
+    /// pass, not from a cache.
+    pub effect: Effect,
     /// What it does: `create listener tcp/443 on load balancer kube_service_a_b_web`.
     pub sentence: String,
-    /// Why it is due; empty where that is plain.
-    pub why: String,
-    /// What it does to the thing.
-    pub effect: Effect,
-    /// For which Service; `None`: for the part as a whole.
+    /// Why it is due: `connection limit 5 -> 10`. Empty where that is plain.
+    pub reason: String,
+    /// The Service that the step is for; `None`: the part as a whole. If the step fails for good, this Service is frozen
+    /// and the others continue.
     pub service: Option<ServiceId>,
+}
+
+impl StepDescription {
+    /// A step for the part as a whole, without a reason.
+    #[must_use]
+    pub fn new(label: &'static str, effect: Effect, sentence: impl Into<String>) -> Self {
+        Self {
+            label,
+            effect,
+            sentence: sentence.into(),
+            reason: String::new(),
+            service: None,
+        }
+    }
 }
 
 /// A step that was tried.
 #[derive(Clone, Debug)]
 pub struct StepReport {
     /// Which one.
-    pub text: StepText,
+    pub description: StepDescription,
     /// What became of it.
     pub result: Result<(), Error>,
     /// How long the request took.
@@ -287,7 +305,7 @@ pub struct PartPlan {
     /// Its members.
     pub members: Vec<MemberPlan>,
     /// The steps, in order.
-    pub steps: Vec<StepText>,
+    pub steps: Vec<StepDescription>,
     /// What can not be changed in place.
     pub blocked: Vec<Blocked>,
     /// What members would be told.

@@ -299,7 +299,8 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
 
 /// The plan takes over the steps of every round and everything else from the last one.
 fn add(plan: &mut PartPlan, report: PartReport) {
-    plan.steps.extend(report.steps.into_iter().map(|step| step.text));
+    plan.steps
+        .extend(report.steps.into_iter().map(|step| step.description));
     plan.members = report
         .members
         .into_iter()

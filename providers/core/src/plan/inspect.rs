@@ -24,7 +24,7 @@ pub struct PartInspection<M: PartModel> {
     /// How it is.
     pub observed: M::Observed,
     /// The way from there.
-    pub plan: Plan<M::Step>,
+    pub plan: Plan<M::Change>,
 }
 
 impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {

@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use crate::{
     Error, Priority, Result,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, ReadOptions, ServiceEvent, ServiceId,
-        ServiceView, StepText,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, ReadOptions, ServiceEvent, ServiceId,
+        ServiceView, StepDescription,
     },
 };
 
@@ -37,8 +37,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     type Desired: Debug + Send + Sync + 'static;
     /// How a part is.
     type Observed: Clone + Debug + PartialEq + Send + Sync + 'static;
-    /// One change.
-    type Step: Step;
+    /// One change of a part.
+    type Change: Change;
     /// What the cloud answers to a step, as far as [`fold`](Self::fold) needs it: ids, addresses, revisions.
     type Reply: Clone + Debug + Send + Sync + 'static;
 
@@ -124,15 +124,15 @@ pub trait PartModel: Send + Sync + Sized + 'static {
 
     /// The steps from how it is to how it should be, in order; none if nothing differs. What can not be changed in
     /// place is blocked. Never deletes a load balancer or an address to change a field of it.
-    fn plan(&self, desired: &Self::Desired, observed: &Self::Observed) -> Plan<Self::Step>;
+    fn plan(&self, desired: &Self::Desired, observed: &Self::Observed) -> Plan<Self::Change>;
 
-    /// What `observed` becomes through `step`. Without a reply: as far as that can be foretold, ids being
-    /// [`Fact::Later`]. May be called again with a later reply to the same step, of which [`Step::sent`] is left, and then
+    /// What `observed` becomes through `change`. Without a reply: as far as that can be foretold, ids being
+    /// [`Fact::Later`]. May be called again with a later reply to the same change, of which [`Change::sent`] is left, and then
     /// must come to the same as if only that one had been folded.
     fn fold(
         &self,
         key: &Self::Key,
-        step: &Self::Step,
+        change: &Self::Change,
         reply: Option<&Self::Reply>,
         observed: &mut Self::Observed,
     );
@@ -180,7 +180,7 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
     async fn send(
         &self,
         key: &M::Key,
-        step: &M::Step,
+        change: &M::Change,
         observed: &M::Observed,
         priority: Priority,
     ) -> Result<Outcome<M::Reply>>;
@@ -192,7 +192,7 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
     async fn poll(
         &self,
         key: &M::Key,
-        step: &M::Step,
+        change: &M::Change,
         observed: &M::Observed,
         priority: Priority,
     ) -> Result<Outcome<M::Reply>>;
@@ -212,41 +212,56 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
 
 /// One change of the cloud: one call that writes, or one list of calls of which at most one succeeds.
 ///
-/// `Display` is a sentence that names the thing by identity: `create listener tcp/443 on load balancer web`.
-pub trait Step: Clone + Debug + Display + PartialEq + Send + Sync + 'static {
-    /// The kind of step, as a metric label: `listener_create`.
-    fn label(&self) -> &'static str;
+/// Objects are named by identity, never by an id that the cloud assigns.
+pub trait Change: Clone + Debug + PartialEq + Send + Sync + 'static {
+    /// Describes the change. Called once, when the change becomes a [`Step`].
+    fn describe(&self) -> StepDescription;
 
-    /// What it does. Before a step that creates, the engine makes sure that the part was read in this very pass, not
-    /// from a cache.
-    fn effect(&self) -> Effect;
-
-    /// The Service for which alone it is; `None`: for the part as a whole. If it fails for good, that Service is held
-    /// back and the others go on.
-    fn service(&self) -> Option<&ServiceId> {
-        None
-    }
-
-    /// Why it is due, where that is not plain: `connection limit 5 -> 10`.
-    fn why(&self) -> String {
-        String::new()
-    }
-
-    /// What is kept of it while the cloud is at work: with all that is said of it, and what [`PartCloud::poll`] and the
-    /// [`PartModel::fold`] of a later reply need. Hundreds may wait at once, so what only the sending needed should go.
+    /// What is kept of the change while the cloud is at work: what [`PartCloud::poll`] and the [`PartModel::fold`] of a
+    /// later reply need. Hundreds may wait at once, so data that only the request needed should be dropped.
     #[must_use]
     fn sent(&self) -> Self {
         self.clone()
     }
+}
 
-    /// For people.
-    fn text(&self) -> StepText {
-        StepText {
-            sentence: self.to_string(),
-            why: self.why(),
-            effect: self.effect(),
-            service: self.service().cloned(),
+/// A planned [`Change`] with its description. `Display` is the description's sentence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step<C> {
+    /// What [`PartCloud::send`] carries out.
+    pub change: C,
+    /// What is reported, logged and counted.
+    pub description: StepDescription,
+}
+
+impl<C: Change> Step<C> {
+    /// A step that carries out `change`.
+    #[must_use]
+    pub fn new(change: C) -> Self {
+        Self {
+            description: change.describe(),
+            change,
         }
+    }
+
+    /// Sets the [reason](StepDescription::reason).
+    #[must_use]
+    pub fn because(mut self, reason: impl Into<String>) -> Self {
+        self.description.reason = reason.into();
+        self
+    }
+
+    /// Sets the [Service](StepDescription::service).
+    #[must_use]
+    pub fn for_service(mut self, service: Option<&ServiceId>) -> Self {
+        self.description.service = service.cloned();
+        self
+    }
+}
+
+impl<C> Display for Step<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.description.sentence)
     }
 }
 
@@ -359,14 +374,14 @@ pub struct CheckResult {
 
 /// The way from how it is to how it should be.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan<S> {
+pub struct Plan<C> {
     /// In order.
-    pub steps: Vec<S>,
+    pub steps: Vec<Step<C>>,
     /// Differences that stay.
     pub blocked: Vec<Blocked>,
 }
 
-impl<S> Default for Plan<S> {
+impl<C> Default for Plan<C> {
     fn default() -> Self {
         Self {
             steps: Vec::new(),

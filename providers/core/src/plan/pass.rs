@@ -22,7 +22,7 @@ use crate::{
     client::later,
     load_balancer::{
         Blocked, Effect, MemberReport, MemberState, PartKey, PartReport, PartState, ReadOptions, Request,
-        ServiceEvent, ServiceId, ServiceView, StepReport, StepText,
+        ServiceEvent, ServiceId, ServiceView, StepReport,
     },
 };
 
@@ -82,7 +82,7 @@ pub(super) struct PlannedPart<M: PartModel> {
     pub(super) fresh: bool,
     #[cfg_attr(not(feature = "testkit"), expect(dead_code, reason = "the laws look at it"))]
     pub(super) desired: M::Desired,
-    pub(super) plan: Plan<M::Step>,
+    pub(super) plan: Plan<M::Change>,
 }
 
 /// How carrying out a plan ended.
@@ -162,7 +162,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 .plan
                 .steps
                 .iter()
-                .any(|step| step.effect() == Effect::Create);
+                .any(|step| step.description.effect == Effect::Create);
             if creates && !fresh && self.dry_run.is_none() {
                 // Whatever a lost reply or a slow listing hides would be made twice.
                 self.recently = true;
@@ -386,7 +386,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         self.notes.extend(notes);
     }
 
-    fn announce(&mut self, steps: &[M::Step]) {
+    fn announce(&mut self, steps: &[Step<M::Change>]) {
         if self.dry_run.is_some() {
             return;
         }
@@ -401,12 +401,12 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             return;
         }
         if let Some(watcher) = &self.request.watcher {
-            let texts: Vec<StepText> = steps.iter().map(Step::text).collect();
-            watcher.due(&PartKey::new(self.key.to_string()), &texts);
+            let steps: Vec<_> = steps.iter().map(|step| step.description.clone()).collect();
+            watcher.due(&PartKey::new(self.key.to_string()), &steps);
         }
     }
 
-    fn endless(&self, steps: &[M::Step]) -> Error {
+    fn endless(&self, steps: &[Step<M::Change>]) -> Error {
         let first = steps.first().map(ToString::to_string).unwrap_or_default();
         Error::new(
             ErrorKind::Unexpected,

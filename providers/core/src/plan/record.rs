@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     discovery::DiscoveredParts,
-    model::{Member, PartModel},
+    model::{Member, PartModel, Step},
 };
 use crate::load_balancer::ServiceId;
 
@@ -28,8 +28,8 @@ pub(super) struct PartRecord<M: PartModel> {
 
 /// A step that the cloud is at work on.
 pub(super) struct Waiting<M: PartModel> {
-    /// What is left of it; see [`Step::sent`](super::model::Step::sent).
-    pub(super) step: M::Step,
+    /// What is kept of it; see [`Change::sent`](super::model::Change::sent).
+    pub(super) step: Step<M::Change>,
     /// With the step folded in.
     pub(super) observed: M::Observed,
     pub(super) fresh: bool,

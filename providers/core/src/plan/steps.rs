@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, debug, info, info_span};
 
 use super::{
-    model::{Outcome, PartCloud, PartModel, Step, Wait},
+    model::{Change, Outcome, PartCloud, PartModel, Step, Wait},
     pass::{Applied, Pass},
     record::Waiting,
 };
@@ -27,14 +27,14 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
     /// Sends the steps one after the other, as far as nothing has to be waited for.
     pub(super) async fn apply_steps(
         &mut self,
-        steps: &[M::Step],
+        steps: &[Step<M::Change>],
         observed: &mut M::Observed,
         fresh: bool,
     ) -> Result<Applied> {
         let engine = self.engine;
         if let Some(dry_run) = self.dry_run {
             for step in steps {
-                engine.model.fold(&self.key, step, None, observed);
+                engine.model.fold(&self.key, &step.change, None, observed);
                 self.done(step, Instant::now());
             }
             dry_run.lock().insert(self.key.clone(), observed.clone());
@@ -44,15 +44,15 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             // If this future is dropped while the step is under way, the next pass must look for itself.
             self.record.unsure = true;
             let sent = Instant::now();
-            let span = info_span!("step", step = step.label());
+            let span = info_span!("step", step = step.description.label);
             let outcome = engine
                 .cloud
-                .send(&self.key, step, observed, self.request.read.priority)
+                .send(&self.key, &step.change, observed, self.request.read.priority)
                 .instrument(span)
                 .await;
             match outcome {
                 Ok(Outcome::Done(reply)) => {
-                    engine.model.fold(&self.key, step, Some(&reply), observed);
+                    engine.model.fold(&self.key, &step.change, Some(&reply), observed);
                     self.record.unsure = false;
                     self.done(step, sent);
                     if !self.follow_key(observed) {
@@ -60,13 +60,16 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                     }
                 }
                 Ok(Outcome::Accepted(reply, wait)) => {
-                    engine.model.fold(&self.key, step, Some(&reply), observed);
+                    engine.model.fold(&self.key, &step.change, Some(&reply), observed);
                     debug!(step = %step, "The cloud is at work on it");
                     if !self.follow_key(observed) {
                         return Ok(Applied::Wait(self.key_in_use()));
                     }
                     let waiting = Waiting {
-                        step: step.sent(),
+                        step: Step {
+                            change: step.change.sent(),
+                            description: step.description.clone(),
+                        },
                         observed: observed.clone(),
                         fresh,
                         until: after(sent, wait),
@@ -119,16 +122,19 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             .cloud
             .poll(
                 &self.key,
-                &waiting.step,
+                &waiting.step.change,
                 &waiting.observed,
                 self.request.read.priority,
             )
             .await;
         let until = match outcome {
             Ok(Outcome::Done(reply)) => {
-                engine
-                    .model
-                    .fold(&self.key, &waiting.step, Some(&reply), &mut waiting.observed);
+                engine.model.fold(
+                    &self.key,
+                    &waiting.step.change,
+                    Some(&reply),
+                    &mut waiting.observed,
+                );
                 self.record.unsure = false;
                 self.done(&waiting.step, waiting.since);
                 if !self.follow_key(&waiting.observed) {
@@ -137,9 +143,12 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 return Ok(Resumed::At(waiting.observed, waiting.fresh));
             }
             Ok(Outcome::Accepted(reply, wait)) => {
-                engine
-                    .model
-                    .fold(&self.key, &waiting.step, Some(&reply), &mut waiting.observed);
+                engine.model.fold(
+                    &self.key,
+                    &waiting.step.change,
+                    Some(&reply),
+                    &mut waiting.observed,
+                );
                 after(asked, wait)
             }
             Ok(Outcome::Busy(after)) => asked.checked_add(after).unwrap_or(asked),
@@ -199,7 +208,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         }
     }
 
-    fn failed(&mut self, step: &M::Step, sent: Instant, error: Error) -> Result<Applied> {
+    fn failed(&mut self, step: &Step<M::Change>, sent: Instant, error: Error) -> Result<Applied> {
         let unknown = error.outcome() == Fate::Unknown;
         self.ended_badly(step, sent, &error);
         if unknown {
@@ -214,7 +223,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 self.repeat("stale");
                 Ok(Applied::ReadAgain(Some(error)))
             }
-            kind if is_for_good(kind) && self.members.len() > 1 => match step.service() {
+            kind if is_for_good(kind) && self.members.len() > 1 => match &step.description.service {
                 Some(service) if !self.frozen.contains_key(service) => {
                     self.repeat("held");
                     let service = service.clone();
@@ -231,43 +240,43 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         }
     }
 
-    fn done(&mut self, step: &M::Step, sent: Instant) {
-        let text = step.text();
+    fn done(&mut self, step: &Step<M::Change>, sent: Instant) {
+        let description = step.description.clone();
         if self.dry_run.is_none() {
             let (model, took) = (&self.engine.model, sent.elapsed());
             let (provider, kind) = (model.provider(), model.kind(&self.key));
             self.engine
                 .metrics
-                .step_ended(provider, kind, step.label(), "ok", took);
-            info!(part = %self.key, why = text.why, took_ms = millis(took), "Done: {}", text.sentence);
+                .step_ended(provider, kind, step.description.label, "ok", took);
+            info!(part = %self.key, reason = description.reason, took_ms = millis(took), "Done: {}", description.sentence);
         }
         self.touch(step);
         self.steps.push(StepReport {
-            text,
+            description,
             result: Ok(()),
             took: sent.elapsed(),
         });
     }
 
-    fn ended_badly(&mut self, step: &M::Step, sent: Instant, error: &Error) {
+    fn ended_badly(&mut self, step: &Step<M::Change>, sent: Instant, error: &Error) {
         let (model, took) = (&self.engine.model, sent.elapsed());
         let (provider, kind) = (model.provider(), model.kind(&self.key));
         self.engine
             .metrics
-            .step_ended(provider, kind, step.label(), "error", took);
+            .step_ended(provider, kind, step.description.label, "error", took);
         // Whoever runs the pass says so, once per change of state.
         debug!(part = %self.key, step = %step, error = error.report(), "A step failed");
         self.steps.push(StepReport {
-            text: step.text(),
+            description: step.description.clone(),
             result: Err(error.clone()),
             took,
         });
     }
 
-    fn touch(&mut self, step: &M::Step) {
+    fn touch(&mut self, step: &Step<M::Change>) {
         let progress = &mut self.record.progress;
         progress.steps += 1;
-        match step.service() {
+        match &step.description.service {
             Some(service) => {
                 progress.touched.insert(service.clone());
             }

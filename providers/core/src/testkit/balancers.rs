@@ -28,7 +28,7 @@ use crate::{
     plan::{Engine, Fact, PlanMetrics},
 };
 
-pub use model::{Change, Key, Model, ModelStep};
+pub use model::{Action, Key, Model, ModelChange};
 pub use region::Read;
 use region::State;
 

@@ -77,7 +77,7 @@ pub trait Lawful: PartModel + Clone {
     fn reply(
         &self,
         key: &Self::Key,
-        step: &Self::Step,
+        change: &Self::Change,
         observed: &Self::Observed,
         serial: u64,
     ) -> Self::Reply;
@@ -92,8 +92,8 @@ pub trait Lawful: PartModel + Clone {
     /// `plan`, as simply as can be: what `plan` forgets must be found here.
     fn differences(&self, desired: &Self::Desired, observed: &Self::Observed) -> Vec<String>;
 
-    /// Whether the step deletes a load balancer or an address, other than to follow a wish that a member states.
-    fn destroys(&self, step: &Self::Step) -> bool;
+    /// Whether the change deletes a load balancer or an address, other than to follow a wish that a member states.
+    fn destroys(&self, change: &Self::Change) -> bool;
 }
 
 /// A cloud as it was found, and what the cluster wants of it one after the other.

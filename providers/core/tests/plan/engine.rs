@@ -9,8 +9,8 @@ use std::{
 use ccm_core::{
     Error, ErrorKind,
     load_balancer::{
-        LoadBalancers, MemberState, PartKey, PartPlan, PartReport, PartState, Request, ServiceView, StepText,
-        Watcher,
+        LoadBalancers, MemberState, PartKey, PartPlan, PartReport, PartState, Request, ServiceView,
+        StepDescription, Watcher,
     },
     plan::{Engine, Fact, PlanMetrics, ScopeCheck},
     testkit::laws::{MemoryCloud, Weather},
@@ -28,7 +28,7 @@ fn sentences(report: &PartReport) -> Vec<&str> {
     report
         .steps
         .iter()
-        .map(|step| step.text.sentence.as_str())
+        .map(|step| step.description.sentence.as_str())
         .collect()
 }
 
@@ -333,7 +333,7 @@ async fn a_difference_that_can_not_be_changed_stands_in_the_way_of_nothing_else(
 struct Listener(Mutex<Vec<String>>);
 
 impl Watcher for Listener {
-    fn due(&self, part: &PartKey, steps: &[StepText]) {
+    fn due(&self, part: &PartKey, steps: &[StepDescription]) {
         self.0.lock().push(format!("{part}: {}", steps.len()));
     }
 }

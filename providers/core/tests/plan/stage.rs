@@ -7,14 +7,14 @@ use ccm_core::{
     load_balancer::{
         ClusterSnapshot, ClusterView, LoadBalancers, PartKey, PartReport, ReadOptions, Request, ServiceView,
     },
-    plan::{Engine, GatheredInputs, Member, Outcome, PartCloud, PlanMetrics, ScopeCheck, Wait},
+    plan::{Change as _, Engine, GatheredInputs, Member, Outcome, PartCloud, PlanMetrics, ScopeCheck, Wait},
     testkit::laws::{MemoryCloud, Weather},
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    toy::{Directory, Key, Observed, Reply, Toy, ToyStep},
+    toy::{Directory, Key, Observed, Reply, Toy, ToyChange},
     toy_cases::{Truth, nodes, world},
 };
 
@@ -84,7 +84,7 @@ impl PartCloud<Toy> for Scripted {
     async fn send(
         &self,
         key: &Key,
-        step: &ToyStep,
+        change: &ToyChange,
         seen: &Observed,
         priority: Priority,
     ) -> Result<Outcome<Reply>> {
@@ -92,7 +92,7 @@ impl PartCloud<Toy> for Scripted {
             let sends = &mut self.script.lock().sends;
             let at = sends
                 .iter()
-                .position(|(begin, _)| step.to_string().starts_with(begin));
+                .position(|(begin, _)| change.describe().sentence.starts_with(begin));
             at.map(|at| sends.remove(at).1)
         };
         match answer {
@@ -100,18 +100,18 @@ impl PartCloud<Toy> for Scripted {
             Some(Answer::Stale) => Ok(Outcome::Stale),
             Some(Answer::Fail(error)) => Err(error),
             Some(Answer::Hang) => {
-                self.memory.send(key, step, seen, priority).await?;
+                self.memory.send(key, change, seen, priority).await?;
                 std::future::pending().await
             }
-            Some(Answer::Wait(wait)) => match self.memory.send(key, step, seen, priority).await? {
+            Some(Answer::Wait(wait)) => match self.memory.send(key, change, seen, priority).await? {
                 Outcome::Done(reply) => Ok(Outcome::Accepted(reply, wait)),
                 other => Ok(other),
             },
-            None => self.memory.send(key, step, seen, priority).await,
+            None => self.memory.send(key, change, seen, priority).await,
         }
     }
 
-    async fn poll(&self, _: &Key, step: &ToyStep, _: &Observed, _: Priority) -> Result<Outcome<Reply>> {
+    async fn poll(&self, _: &Key, change: &ToyChange, _: &Observed, _: Priority) -> Result<Outcome<Reply>> {
         let mut script = self.script.lock();
         script.polled += 1;
         let done = script.polls.remove(0)?;
@@ -121,7 +121,7 @@ impl PartCloud<Toy> for Scripted {
             .truth()
             .shelves
             .into_iter()
-            .find(|shelf| shelf.name == step.shelf);
+            .find(|shelf| shelf.name == change.shelf);
         let reply = made.map_or(
             Reply {
                 id: 0,

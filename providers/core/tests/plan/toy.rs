@@ -21,7 +21,7 @@ use ccm_core::{
     plan::{CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan},
 };
 
-pub use crate::toy_step::{Change, ToyStep};
+pub use crate::toy_step::{Action, ToyChange, ToyStep, step};
 
 /// The shelf that is meant, by id.
 pub const SHELF: &str = "toy/shelf";
@@ -191,7 +191,7 @@ impl PartModel for Toy {
     type Facts = Fact<String>;
     type Desired = Desired;
     type Observed = Observed;
-    type Step = ToyStep;
+    type Change = ToyChange;
     type Reply = Reply;
 
     fn provider(&self) -> &'static str {
@@ -379,7 +379,7 @@ impl PartModel for Toy {
         }
     }
 
-    fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<ToyStep> {
+    fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<ToyChange> {
         match (desired, observed) {
             (Desired::Shelf { .. }, Observed::Shelf(shelves)) => {
                 crate::toy_plan::shelf(self, desired, shelves.first())
@@ -397,8 +397,8 @@ impl PartModel for Toy {
         }
     }
 
-    fn fold(&self, _: &Key, step: &ToyStep, reply: Option<&Reply>, observed: &mut Observed) {
-        crate::toy_plan::fold(self, step, reply, observed);
+    fn fold(&self, _: &Key, change: &ToyChange, reply: Option<&Reply>, observed: &mut Observed) {
+        crate::toy_plan::fold(self, change, reply, observed);
     }
 
     fn rekey(&self, key: &Key, observed: &Observed) -> Option<Key> {

@@ -15,7 +15,7 @@ use ccm_core::{
 use proptest::{collection::vec, option, prelude::*, sample::subsequence};
 
 use crate::toy::{
-    Board, Box, COLOUR, Desired, Directory, Flaw, Key, Observed, Reply, SHELF, Shelf, Toy, ToyStep, WOOD,
+    Board, Box, COLOUR, Desired, Directory, Flaw, Key, Observed, Reply, SHELF, Shelf, Toy, ToyChange, WOOD,
     ownership, shelf_name, tag,
 };
 
@@ -88,7 +88,7 @@ impl Lawful for Toy {
         ().into()
     }
 
-    fn reply(&self, _: &Key, _: &ToyStep, _: &Observed, serial: u64) -> Reply {
+    fn reply(&self, _: &Key, _: &ToyChange, _: &Observed, serial: u64) -> Reply {
         Reply {
             id: 100 + serial,
             address: format!("10.0.0.{serial}"),
@@ -172,8 +172,8 @@ impl Lawful for Toy {
         }
     }
 
-    fn destroys(&self, step: &ToyStep) -> bool {
-        step.change == crate::toy::Change::DeleteShelf
+    fn destroys(&self, change: &ToyChange) -> bool {
+        change.action == crate::toy::Action::DeleteShelf
     }
 }
 

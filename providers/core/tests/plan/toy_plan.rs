@@ -8,7 +8,8 @@ use ccm_core::{
 };
 
 use crate::toy::{
-    Board, Box, Change, Desired, Flaw, Observed, Reply, Shelf, Toy, ToyStep, WantedBox, blocked, ownership,
+    Action, Board, Box, Desired, Flaw, Observed, Reply, Shelf, Toy, ToyChange, ToyStep, WantedBox, blocked,
+    ownership, step,
 };
 
 /// What a box is to be like. Without nodes it keeps those that it has.
@@ -20,7 +21,7 @@ fn wanted(wanted: &WantedBox, tag: &str) -> Box {
     }
 }
 
-pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToyStep> {
+pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToyChange> {
     let Desired::Shelf {
         marks,
         name,
@@ -48,11 +49,7 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToySte
         }
         return plan;
     };
-    let step = |change, service: Option<&ServiceId>| ToyStep {
-        shelf: shelf.name.clone(),
-        change,
-        service: service.cloned(),
-    };
+    let step = |action, service: Option<&ServiceId>| step(&shelf.name, action, service);
     let ours = ownership(marks, shelf);
     if shelf.is_made_by_a_cluster() && !ours.allows_changes() {
         for service in joined.values() {
@@ -70,7 +67,7 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToySte
         let swept = leaving.is_empty() && kept.is_empty() && ours == Ownership::Ours;
         let left = !leaving.is_empty() && kept.is_empty() && others == 0;
         if shelf.is_made_by_a_cluster() && (swept || left) {
-            plan.steps.push(step(Change::DeleteShelf, None));
+            plan.steps.push(step(Action::DeleteShelf, None));
             return plan;
         }
     }
@@ -78,7 +75,7 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToySte
         && *wood != shelf.wood
     {
         if toy.has(Flaw::Recreates) {
-            plan.steps.push(step(Change::DeleteShelf, None));
+            plan.steps.push(step(Action::DeleteShelf, None));
             return plan;
         }
         plan.blocked.push(blocked(None, "wood", &shelf.wood, wood));
@@ -96,12 +93,12 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToySte
             .is_some_and(|want| have.owner == crate::toy::tag(&want.service));
         if theirs && !keeps {
             plan.steps
-                .push(step(Change::RemoveBox(*port), joined.get(&have.owner)));
+                .push(step(Action::RemoveBox(*port), joined.get(&have.owner)));
         } else if following.contains(&have.owner)
             && let Some(nodes) = nodes
             && *nodes != have.nodes
         {
-            plan.steps.push(step(Change::Fill(*port, nodes.clone()), None));
+            plan.steps.push(step(Action::Fill(*port, nodes.clone()), None));
         }
     }
     for (port, want) in boxes {
@@ -111,16 +108,16 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToySte
                 let paints = have.colour != want.colour && !toy.has(Flaw::ForgetsColour);
                 if paints || toy.has(Flaw::PaintsAlways) {
                     plan.steps
-                        .push(step(Change::Paint(*port, want.colour.clone()), service));
+                        .push(step(Action::Paint(*port, want.colour.clone()), service));
                 }
                 if have.nodes != want.nodes && nodes.is_some() {
                     plan.steps
-                        .push(step(Change::Fill(*port, want.nodes.clone()), service));
+                        .push(step(Action::Fill(*port, want.nodes.clone()), service));
                 }
             }
             Some(have) if joined.contains_key(&have.owner) || leaving.contains(&have.owner) => {
                 plan.steps
-                    .push(step(Change::AddBox(*port, wanted(want, &tag)), service));
+                    .push(step(Action::AddBox(*port, wanted(want, &tag)), service));
             }
             Some(have) => {
                 plan.blocked
@@ -128,7 +125,7 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToySte
             }
             None => plan
                 .steps
-                .push(step(Change::AddBox(*port, wanted(want, &tag)), service)),
+                .push(step(Action::AddBox(*port, wanted(want, &tag)), service)),
         }
     }
     let due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
@@ -140,11 +137,11 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToySte
     let add: BTreeSet<_> = missing.into_iter().chain(mark).collect();
     if !add.is_empty() {
         plan.steps
-            .insert(0, step(Change::Retag(add, BTreeSet::new()), None));
+            .insert(0, step(Action::Retag(add, BTreeSet::new()), None));
     }
     if !surplus.is_empty() {
         plan.steps
-            .push(step(Change::Retag(BTreeSet::new(), surplus), None));
+            .push(step(Action::Retag(BTreeSet::new(), surplus), None));
     }
     plan
 }
@@ -170,18 +167,15 @@ fn create(toy: &Toy, desired: &Desired, name: &str) -> ToyStep {
         .iter()
         .map(|(port, want)| (*port, wanted(want, &crate::toy::tag(&want.service))))
         .collect();
-    ToyStep {
-        shelf: name.to_owned(),
-        change: Change::CreateShelf(Shelf {
-            id: Fact::Later(format!("the id of shelf {name}").into()),
-            name: name.to_owned(),
-            marks: tags,
-            wood: wood.clone().unwrap_or_default(),
-            address: Fact::Later(format!("the address of shelf {name}").into()),
-            boxes,
-        }),
-        service: None,
-    }
+    let new = Shelf {
+        id: Fact::Later(format!("the id of shelf {name}").into()),
+        name: name.to_owned(),
+        marks: tags,
+        wood: wood.clone().unwrap_or_default(),
+        address: Fact::Later(format!("the address of shelf {name}").into()),
+        boxes,
+    };
+    step(name, Action::CreateShelf(new), None)
 }
 
 pub fn board(
@@ -190,12 +184,8 @@ pub fn board(
     kept: &BTreeSet<String>,
     leaving: &BTreeSet<String>,
     have: &Board,
-) -> Plan<ToyStep> {
-    let step = |change, service: Option<&ServiceId>| ToyStep {
-        shelf: "board".to_owned(),
-        change,
-        service: service.cloned(),
-    };
+) -> Plan<ToyChange> {
+    let step = |action, service: Option<&ServiceId>| step("board", action, service);
     let mut plan = Plan::default();
     // Without any node the pins stay.
     let keeps = |tag: &String| kept.contains(tag) || (services.contains_key(tag) && pins.is_empty());
@@ -203,35 +193,35 @@ pub fn board(
         let theirs = services.contains_key(tag) || leaving.contains(tag);
         if theirs && !keeps(tag) && pins.get(&(node.clone(), tag.clone())) != Some(address) {
             plan.steps
-                .push(step(Change::Unpin(node.clone(), tag.clone()), services.get(tag)));
+                .push(step(Action::Unpin(node.clone(), tag.clone()), services.get(tag)));
         }
     }
     for ((node, tag), address) in pins {
         if have.get(&(node.clone(), tag.clone())) != Some(address) {
-            let pin = Change::Pin(node.clone(), tag.clone(), address.clone());
+            let pin = Action::Pin(node.clone(), tag.clone(), address.clone());
             plan.steps.push(step(pin, services.get(tag)));
         }
     }
     plan
 }
 
-pub fn fold(toy: &Toy, step: &ToyStep, reply: Option<&Reply>, observed: &mut Observed) {
+pub fn fold(toy: &Toy, change: &ToyChange, reply: Option<&Reply>, observed: &mut Observed) {
     match observed {
-        Observed::Board(pins) => match &step.change {
-            Change::Pin(node, tag, address) => {
+        Observed::Board(pins) => match &change.action {
+            Action::Pin(node, tag, address) => {
                 pins.insert((node.clone(), tag.clone()), address.clone());
             }
-            Change::Unpin(node, tag) => {
+            Action::Unpin(node, tag) => {
                 pins.remove(&(node.clone(), tag.clone()));
             }
             _ => {}
         },
-        Observed::Shelf(shelves) => fold_shelf(toy, step, reply, shelves),
+        Observed::Shelf(shelves) => fold_shelf(toy, change, reply, shelves),
     }
 }
 
-fn fold_shelf(toy: &Toy, step: &ToyStep, reply: Option<&Reply>, shelves: &mut Vec<Shelf>) {
-    if let Change::CreateShelf(new) = &step.change {
+fn fold_shelf(toy: &Toy, change: &ToyChange, reply: Option<&Reply>, shelves: &mut Vec<Shelf>) {
+    if let Action::CreateShelf(new) = &change.action {
         let mut new = new.clone();
         if let Some(reply) = reply {
             new.id = Fact::Known(reply.id);
@@ -243,31 +233,31 @@ fn fold_shelf(toy: &Toy, step: &ToyStep, reply: Option<&Reply>, shelves: &mut Ve
         }
         return;
     }
-    if step.change == Change::DeleteShelf {
+    if change.action == Action::DeleteShelf {
         if !shelves.is_empty() {
             shelves.remove(0);
         }
         return;
     }
     let Some(shelf) = shelves.first_mut() else { return };
-    match &step.change {
-        Change::AddBox(port, new) => {
+    match &change.action {
+        Action::AddBox(port, new) => {
             shelf.boxes.insert(*port, new.clone());
         }
-        Change::Paint(port, colour) => {
+        Action::Paint(port, colour) => {
             if let Some(have) = shelf.boxes.get_mut(port) {
                 have.colour.clone_from(colour);
             }
         }
-        Change::Fill(port, nodes) => {
+        Action::Fill(port, nodes) => {
             if let Some(have) = shelf.boxes.get_mut(port) {
                 have.nodes.clone_from(nodes);
             }
         }
-        Change::RemoveBox(port) => {
+        Action::RemoveBox(port) => {
             shelf.boxes.remove(port);
         }
-        Change::Retag(add, remove) => {
+        Action::Retag(add, remove) => {
             if toy.has(Flaw::Rude) {
                 shelf.marks.remove("books");
             }

@@ -1,16 +1,16 @@
 //! What can be done to shelves and to the board.
 
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
 
 use ccm_core::{
-    load_balancer::{Effect, ServiceId},
-    plan::{Fact, Step},
+    load_balancer::{Effect, ServiceId, StepDescription},
+    plan::{Change, Fact, Step},
 };
 
 use crate::toy::{Box, Shelf};
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum Action {
     CreateShelf(Shelf),
     DeleteShelf,
     AddBox(u16, Box),
@@ -23,54 +23,56 @@ pub enum Change {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct ToyStep {
+pub struct ToyChange {
     pub shelf: String,
-    pub change: Change,
-    pub service: Option<ServiceId>,
+    pub action: Action,
 }
 
-impl fmt::Display for ToyStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+pub type ToyStep = Step<ToyChange>;
+
+pub fn step(shelf: &str, action: Action, service: Option<&ServiceId>) -> ToyStep {
+    let shelf = shelf.to_owned();
+    Step::new(ToyChange { shelf, action }).for_service(service)
+}
+
+impl Change for ToyChange {
+    fn describe(&self) -> StepDescription {
         let shelf = &self.shelf;
-        match &self.change {
-            Change::CreateShelf(new) => write!(f, "create shelf {shelf} with {} boxes", new.boxes.len()),
-            Change::DeleteShelf => write!(f, "delete shelf {shelf}"),
-            Change::AddBox(port, _) => write!(f, "create box {port} on shelf {shelf}"),
-            Change::Paint(port, colour) => write!(f, "paint box {port} on shelf {shelf} {colour}"),
-            Change::Fill(port, nodes) => write!(f, "fill box {port} on shelf {shelf} with {nodes:?}"),
-            Change::RemoveBox(port) => write!(f, "delete box {port} on shelf {shelf}"),
-            Change::Retag(add, remove) => {
-                write!(f, "mark shelf {shelf} with {add:?} and not with {remove:?}")
-            }
-            Change::Pin(node, tag, _) => write!(f, "pin {tag} to {node}"),
-            Change::Unpin(node, tag) => write!(f, "unpin {tag} from {node}"),
-        }
-    }
-}
-
-impl Step for ToyStep {
-    fn label(&self) -> &'static str {
-        match self.change {
-            Change::CreateShelf(_) => "shelf_create",
-            Change::DeleteShelf => "shelf_delete",
-            Change::AddBox(..) => "box_create",
-            Change::Paint(..) | Change::Fill(..) => "box_update",
-            Change::RemoveBox(_) => "box_delete",
-            Change::Retag(..) => "shelf_update",
-            Change::Pin(..) => "pin_create",
-            Change::Unpin(..) => "pin_delete",
-        }
-    }
-
-    fn effect(&self) -> Effect {
-        match self.change {
-            Change::CreateShelf(_) | Change::AddBox(..) | Change::Pin(..) => Effect::Create,
-            Change::DeleteShelf | Change::RemoveBox(_) | Change::Unpin(..) => Effect::Delete,
-            _ => Effect::Change,
-        }
-    }
-
-    fn service(&self) -> Option<&ServiceId> {
-        self.service.as_ref()
+        let (label, effect, sentence) = match &self.action {
+            Action::CreateShelf(new) => (
+                "shelf_create",
+                Effect::Create,
+                format!("create shelf {shelf} with {} boxes", new.boxes.len()),
+            ),
+            Action::DeleteShelf => ("shelf_delete", Effect::Delete, format!("delete shelf {shelf}")),
+            Action::AddBox(port, _) => (
+                "box_create",
+                Effect::Create,
+                format!("create box {port} on shelf {shelf}"),
+            ),
+            Action::Paint(port, colour) => (
+                "box_update",
+                Effect::Change,
+                format!("paint box {port} on shelf {shelf} {colour}"),
+            ),
+            Action::Fill(port, nodes) => (
+                "box_update",
+                Effect::Change,
+                format!("fill box {port} on shelf {shelf} with {nodes:?}"),
+            ),
+            Action::RemoveBox(port) => (
+                "box_delete",
+                Effect::Delete,
+                format!("delete box {port} on shelf {shelf}"),
+            ),
+            Action::Retag(add, remove) => (
+                "shelf_update",
+                Effect::Change,
+                format!("mark shelf {shelf} with {add:?} and not with {remove:?}"),
+            ),
+            Action::Pin(node, tag, _) => ("pin_create", Effect::Create, format!("pin {tag} to {node}")),
+            Action::Unpin(node, tag) => ("pin_delete", Effect::Delete, format!("unpin {tag} from {node}")),
+        };
+        StepDescription::new(label, effect, sentence)
     }
 }

@@ -30,7 +30,7 @@ use super::{
     reads::{Contents, Reads},
     records::{LoadBalancer, Provisioning, State},
     send::Sender,
-    steps::{Change, Step},
+    steps::{Action, Change},
     tags::Unrecorded,
     wanted,
 };
@@ -323,14 +323,14 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
     async fn send(
         &self,
         key: &Key,
-        step: &Step,
+        change: &Change,
         observed: &Observed,
         priority: Priority,
     ) -> Result<Outcome<Reply>> {
         let (api, reads) = self.current.clients();
         let sender = Sender::new(&api, &reads, priority);
-        match sender.send(step, observed).await {
-            Ok(Some(reply)) if is_waited_for(&step.change) => {
+        match sender.send(change, observed).await {
+            Ok(Some(reply)) if is_waited_for(&change.action) => {
                 // A create gives the part another key.
                 let key = match &reply {
                     Reply::Balancer(made) => {
@@ -340,7 +340,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
                     }
                     _ => key,
                 };
-                let poll = self.pace.lock().begins(key, pace::Kind::of(&step.change));
+                let poll = self.pace.lock().begins(key, pace::Kind::of(&change.action));
                 Ok(Outcome::Accepted(reply, self.wait(poll)))
             }
             Ok(Some(reply)) => Ok(Outcome::Done(reply)),
@@ -348,7 +348,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             Err(error) if is_stale(&error) => Ok(Outcome::Stale),
             Err(error) => match is_busy(&error) {
                 Some(after) => Ok(Outcome::Busy(after)),
-                None if step.change == Change::DeleteGroup && error.kind() == ErrorKind::Conflict => {
+                None if change.action == Action::DeleteGroup && error.kind() == ErrorKind::Conflict => {
                     Ok(Outcome::Busy(IN_USE))
                 }
                 None => Err(error),
@@ -359,12 +359,12 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
     async fn poll(
         &self,
         key: &Key,
-        step: &Step,
+        change: &Change,
         observed: &Observed,
         priority: Priority,
     ) -> Result<Outcome<Reply>> {
         let (_, reads) = self.current.clients();
-        let deletes = matches!(step.change, Change::DeleteBalancer { .. });
+        let deletes = matches!(change.action, Action::DeleteBalancer { .. });
         let id = match (key, observed) {
             (Key::Balancer(id), _) => id.as_str(),
             _ => return Ok(Outcome::Stale),
@@ -393,7 +393,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
                 ends(false);
                 Err(Error::new(
                     ErrorKind::Unexpected,
-                    format!("Octavia could not do this, load balancer {id} is in ERROR: {step}"),
+                    format!("Octavia could not do this, load balancer {id} is in ERROR: {change}"),
                 ))
             }
             Some(Provisioning::Active) => {
@@ -455,19 +455,19 @@ async fn state(
 }
 
 /// Whether Octavia is at work on the load balancer after it.
-fn is_waited_for(change: &Change) -> bool {
+fn is_waited_for(action: &Action) -> bool {
     !matches!(
-        change,
-        Change::CreateFloating(_)
-            | Change::AttachFloating(_)
-            | Change::DetachFloating(_)
-            | Change::DeleteFloating(_)
-            | Change::CreateGroup(_)
-            | Change::DeleteGroup
-            | Change::CreateRule(_)
-            | Change::DeleteRule(..)
-            | Change::DeletePortTag { .. }
-            | Change::SetPortGroups { .. }
+        action,
+        Action::CreateFloating(_)
+            | Action::AttachFloating(_)
+            | Action::DetachFloating(_)
+            | Action::DeleteFloating(_)
+            | Action::CreateGroup(_)
+            | Action::DeleteGroup
+            | Action::CreateRule(_)
+            | Action::DeleteRule(..)
+            | Action::DeletePortTag { .. }
+            | Action::SetPortGroups { .. }
     )
 }
 

@@ -12,7 +12,7 @@ use super::{
     records::{
         FloatingIp, Listener, LoadBalancer, Monitor, Persistence, Pool, Provisioning, Rule, SecurityGroup,
     },
-    steps::{Change, Step},
+    steps::{Action, Change},
     writes::Made,
 };
 use crate::instances::records::Port;
@@ -35,20 +35,20 @@ pub(crate) enum Reply {
 }
 
 /// Does the step to `observed`.
-pub(crate) fn fold(step: &Step, reply: Option<&Reply>, observed: &mut Observed) {
+pub(crate) fn fold(change: &Change, reply: Option<&Reply>, observed: &mut Observed) {
     if matches!(reply, Some(Reply::Settled)) {
         return;
     }
     match observed {
-        Observed::Balancers(sight) => balancers(step, reply, sight),
-        Observed::Groups(groups) => group(step, reply, groups),
+        Observed::Balancers(sight) => balancers(change, reply, sight),
+        Observed::Groups(groups) => group(change, reply, groups),
         Observed::Ports(ports) => {
-            if let Change::DeletePortTag { port, group } = &step.change
+            if let Action::DeletePortTag { port, group } = &change.action
                 && let Some(have) = ports.get_mut(port)
             {
                 have.tags.retain(|tag| group.id.known() != Some(tag));
             }
-            if let Change::SetPortGroups { port, add, remove } = &step.change
+            if let Action::SetPortGroups { port, add, remove } = &change.action
                 && let Some(have) = ports.get_mut(port)
             {
                 if let Some(Reply::Port(now)) = reply {
@@ -67,9 +67,9 @@ pub(crate) fn fold(step: &Step, reply: Option<&Reply>, observed: &mut Observed) 
     }
 }
 
-fn balancers(step: &Step, reply: Option<&Reply>, sight: &mut Sight) {
-    match &step.change {
-        Change::CreateBalancer(body) => {
+fn balancers(change: &Change, reply: Option<&Reply>, sight: &mut Sight) {
+    match &change.action {
+        Action::CreateBalancer(body) => {
             let mut balancer = LoadBalancer {
                 name: body.name.clone(),
                 description: body.description.clone(),
@@ -99,11 +99,11 @@ fn balancers(step: &Step, reply: Option<&Reply>, sight: &mut Sight) {
             }];
             return;
         }
-        Change::DeleteBalancer { .. } => {
+        Action::DeleteBalancer { .. } => {
             sight.trees.clear();
             return;
         }
-        Change::DeleteFloating(address) => {
+        Action::DeleteFloating(address) => {
             sight
                 .floating
                 .retain(|floating| floating.floating_ip_address != *address);
@@ -111,18 +111,18 @@ fn balancers(step: &Step, reply: Option<&Reply>, sight: &mut Sight) {
         _ => {}
     }
     if let Some(tree) = sight.trees.first_mut() {
-        floating(step, reply, tree, &mut sight.floating);
-        below(step, reply, tree);
+        floating(change, reply, tree, &mut sight.floating);
+        below(change, reply, tree);
     }
 }
 
-fn floating(step: &Step, reply: Option<&Reply>, tree: &mut Tree, known: &mut Vec<FloatingIp>) {
+fn floating(change: &Change, reply: Option<&Reply>, tree: &mut Tree, known: &mut Vec<FloatingIp>) {
     let answered = match reply {
         Some(Reply::Floating(floating)) => Some((**floating).clone()),
         _ => None,
     };
-    match &step.change {
-        Change::CreateFloating(wish) => {
+    match &change.action {
+        Action::CreateFloating(wish) => {
             tree.floating = Some(answered.unwrap_or_else(|| FloatingIp {
                 floating_ip_address: wish.address.clone(),
                 floating_network_id: wish.network.clone().unwrap_or_default(),
@@ -131,7 +131,7 @@ fn floating(step: &Step, reply: Option<&Reply>, tree: &mut Tree, known: &mut Vec
                 ..FloatingIp::default()
             }));
         }
-        Change::AttachFloating(address) => {
+        Action::AttachFloating(address) => {
             let have = known
                 .iter_mut()
                 .find(|floating| floating.floating_ip_address == *address);
@@ -141,7 +141,7 @@ fn floating(step: &Step, reply: Option<&Reply>, tree: &mut Tree, known: &mut Vec
             });
             tree.floating = answered.or(foretold);
         }
-        Change::DetachFloating(address) => {
+        Action::DetachFloating(address) => {
             if let Some(detached) = tree.floating.take()
                 && !known.iter().any(|floating| floating.id == detached.id)
             {
@@ -153,20 +153,20 @@ fn floating(step: &Step, reply: Option<&Reply>, tree: &mut Tree, known: &mut Vec
                 }
             }
         }
-        Change::DeleteFloating(_) => tree.floating = None,
+        Action::DeleteFloating(_) => tree.floating = None,
         _ => {}
     }
 }
 
-fn below(step: &Step, reply: Option<&Reply>, tree: &mut Tree) {
-    match &step.change {
-        Change::Failover => tree.balancer.provisioning_status = Provisioning::Active,
-        Change::Rename { from, to } => {
+fn below(change: &Change, reply: Option<&Reply>, tree: &mut Tree) {
+    match &change.action {
+        Action::Failover => tree.balancer.provisioning_status = Provisioning::Active,
+        Action::Rename { from, to } => {
             let balancer = &mut tree.balancer;
             balancer.name = names::with_cluster(&balancer.name, from, to);
             balancer.tags = names::tags_with_cluster(&balancer.tags, from, to);
         }
-        Change::Retag { add, remove } => {
+        Action::Retag { add, remove } => {
             let tags = &mut tree.balancer.tags;
             tags.retain(|tag| !remove.contains(tag));
             for tag in add {
@@ -175,7 +175,7 @@ fn below(step: &Step, reply: Option<&Reply>, tree: &mut Tree) {
                 }
             }
         }
-        Change::CreateListener(slot, body) => {
+        Action::CreateListener(slot, body) => {
             tree.branches.retain(|branch| branch.slot() != *slot);
             let mut branch = new_branch(body);
             if let Some(Reply::Listener(made)) = reply {
@@ -183,38 +183,38 @@ fn below(step: &Step, reply: Option<&Reply>, tree: &mut Tree) {
             }
             tree.branches.push(branch);
         }
-        Change::DeleteListener(slot) => tree.branches.retain(|branch| branch.slot() != *slot),
-        Change::DeleteLoosePool(id) => tree.loose.retain(|pool| pool.id != *id),
-        Change::UpdateListener(slot, change) => {
+        Action::DeleteListener(slot) => tree.branches.retain(|branch| branch.slot() != *slot),
+        Action::DeleteLoosePool(id) => tree.loose.retain(|pool| pool.id != *id),
+        Action::UpdateListener(slot, change) => {
             if let Some(branch) = tree.branch_mut(*slot) {
                 change_listener(&mut branch.listener, change);
             }
         }
-        change => {
-            let slot = match change {
-                Change::CreatePool(slot, _)
-                | Change::UpdatePool(slot, _)
-                | Change::DeletePool(slot)
-                | Change::AddMembers(slot, _)
-                | Change::SetMembers(slot, _)
-                | Change::CreateMember(slot, _)
-                | Change::DeleteMember(slot, ..)
-                | Change::CreateMonitor(slot, _)
-                | Change::UpdateMonitor(slot, _)
-                | Change::DeleteMonitor(slot) => *slot,
+        action => {
+            let slot = match action {
+                Action::CreatePool(slot, _)
+                | Action::UpdatePool(slot, _)
+                | Action::DeletePool(slot)
+                | Action::AddMembers(slot, _)
+                | Action::SetMembers(slot, _)
+                | Action::CreateMember(slot, _)
+                | Action::DeleteMember(slot, ..)
+                | Action::CreateMonitor(slot, _)
+                | Action::UpdateMonitor(slot, _)
+                | Action::DeleteMonitor(slot) => *slot,
                 _ => return,
             };
-            pool(change, reply, slot, tree);
+            pool(action, reply, slot, tree);
         }
     }
 }
 
-fn pool(change: &Change, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
+fn pool(action: &Action, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
     let Some(branch) = tree.branch_mut(slot) else {
         return;
     };
-    match change {
-        Change::CreatePool(_, body) => {
+    match action {
+        Action::CreatePool(_, body) => {
             let mut twig = new_twig(body);
             if let Some(Reply::Pool(made)) = reply {
                 twig.pool.id.clone_from(&made.id);
@@ -222,15 +222,15 @@ fn pool(change: &Change, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
             branch.twig = Some(twig);
             return;
         }
-        Change::DeletePool(_) => {
+        Action::DeletePool(_) => {
             branch.twig = None;
             return;
         }
         _ => {}
     }
     let Some(twig) = &mut branch.twig else { return };
-    match change {
-        Change::UpdatePool(_, change) => {
+    match action {
+        Action::UpdatePool(_, change) => {
             put(&mut twig.pool.name, &change.name);
             put(&mut twig.pool.lb_algorithm, &change.lb_algorithm);
             put(&mut twig.pool.tags, &change.tags);
@@ -240,9 +240,9 @@ fn pool(change: &Change, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
                 Set::To(new) => twig.pool.session_persistence = Some(persistence(new)),
             }
         }
-        Change::AddMembers(_, members) => add(&mut twig.members, members),
-        Change::CreateMember(_, wish) => add(&mut twig.members, std::slice::from_ref(wish)),
-        Change::SetMembers(_, members) => {
+        Action::AddMembers(_, members) => add(&mut twig.members, members),
+        Action::CreateMember(_, wish) => add(&mut twig.members, std::slice::from_ref(wish)),
+        Action::SetMembers(_, members) => {
             let have = by_identity(&twig.members);
             let members = members.iter().map(|wish| {
                 let same = have.get(&wish.identity()).copied();
@@ -257,20 +257,20 @@ fn pool(change: &Change, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
             });
             twig.members = members.collect();
         }
-        Change::DeleteMember(_, address, port) => {
+        Action::DeleteMember(_, address, port) => {
             let gone = (address.as_str(), *port);
             let stay = twig.members.iter().filter(|member| member.identity() != gone);
             twig.members = stay.cloned().collect();
         }
-        Change::CreateMonitor(_, body) => {
+        Action::CreateMonitor(_, body) => {
             let mut monitor = new_monitor(body);
             if let Some(Reply::Monitor(made)) = reply {
                 monitor.id.clone_from(&made.id);
             }
             twig.monitor = Some(monitor);
         }
-        Change::DeleteMonitor(_) => twig.monitor = None,
-        Change::UpdateMonitor(_, change) => {
+        Action::DeleteMonitor(_) => twig.monitor = None,
+        Action::UpdateMonitor(_, change) => {
             if let Some(monitor) = &mut twig.monitor {
                 put(&mut monitor.name, &change.name);
                 put(&mut monitor.delay, &change.delay);
@@ -396,13 +396,13 @@ fn new_monitor(body: &NewMonitor) -> Monitor {
     }
 }
 
-fn group(step: &Step, reply: Option<&Reply>, groups: &mut Vec<SecurityGroup>) {
-    match &step.change {
-        Change::CreateGroup(description) => {
+fn group(change: &Change, reply: Option<&Reply>, groups: &mut Vec<SecurityGroup>) {
+    match &change.action {
+        Action::CreateGroup(description) => {
             let made = match reply {
                 Some(Reply::Group(made)) => (**made).clone(),
                 _ => SecurityGroup {
-                    name: step.of.clone(),
+                    name: change.target.clone(),
                     description: description.clone(),
                     rules: ["IPv4", "IPv6"].map(let_out).to_vec(),
                     ..SecurityGroup::default()
@@ -410,8 +410,8 @@ fn group(step: &Step, reply: Option<&Reply>, groups: &mut Vec<SecurityGroup>) {
             };
             *groups = vec![made];
         }
-        Change::DeleteGroup => drop((!groups.is_empty()).then(|| groups.remove(0))),
-        Change::CreateRule(rule) => {
+        Action::DeleteGroup => drop((!groups.is_empty()).then(|| groups.remove(0))),
+        Action::CreateRule(rule) => {
             let Some(group) = groups.first_mut() else { return };
             let made = match reply {
                 Some(Reply::Rule(made)) => (**made).clone(),
@@ -429,7 +429,7 @@ fn group(step: &Step, reply: Option<&Reply>, groups: &mut Vec<SecurityGroup>) {
                 group.rules.push(made);
             }
         }
-        Change::DeleteRule(what, id) => {
+        Action::DeleteRule(what, id) => {
             if let Some(group) = groups.first_mut() {
                 group
                     .rules

@@ -25,7 +25,7 @@ use super::{
     names,
     observe::{Branch, Observed, Sight, Tree, Twig},
     records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule, SecurityGroup},
-    steps::{Change, Step},
+    steps::{Action, Change},
     tags::Unrecorded,
     writes::Made,
 };
@@ -230,13 +230,13 @@ impl Lawful for Model {
         .into()
     }
 
-    fn reply(&self, _: &Key, step: &Step, observed: &Observed, serial: u64) -> Reply {
+    fn reply(&self, _: &Key, change: &Change, observed: &Observed, serial: u64) -> Reply {
         let port = match observed {
             Observed::Balancers(sight) => sight.trees.first().map(|tree| tree.balancer.vip_port_id.clone()),
             _ => None,
         };
-        match &step.change {
-            Change::CreateBalancer(body) => Reply::Balancer(Box::new(Made {
+        match &change.action {
+            Action::CreateBalancer(body) => Reply::Balancer(Box::new(Made {
                 members: Vec::new(),
                 balancer: LoadBalancer {
                     id: format!("lb-{serial}"),
@@ -249,28 +249,28 @@ impl Lawful for Model {
                     ..LoadBalancer::default()
                 },
             })),
-            Change::CreateListener(..) => Reply::Listener(Box::new(Listener {
+            Action::CreateListener(..) => Reply::Listener(Box::new(Listener {
                 id: format!("l-{serial}"),
                 ..Listener::default()
             })),
-            Change::CreatePool(..) => Reply::Pool(Box::new(Pool {
+            Action::CreatePool(..) => Reply::Pool(Box::new(Pool {
                 id: format!("p-{serial}"),
                 ..Pool::default()
             })),
-            Change::CreateMonitor(..) => Reply::Monitor(Box::new(Monitor {
+            Action::CreateMonitor(..) => Reply::Monitor(Box::new(Monitor {
                 id: format!("m-{serial}"),
                 ..Monitor::default()
             })),
-            Change::CreateFloating(wish) => Reply::Floating(Box::new(FloatingIp {
+            Action::CreateFloating(wish) => Reply::Floating(Box::new(FloatingIp {
                 id: format!("f-{serial}"),
                 floating_ip_address: format!("203.0.{}.{}", serial / 250, serial % 250),
                 port_id: port.unwrap_or_default(),
                 description: wish.description.clone(),
                 ..FloatingIp::default()
             })),
-            Change::CreateGroup(_) => Reply::Group(Box::new(SecurityGroup {
-                id: format!("id-{}", step.of),
-                name: step.of.clone(),
+            Action::CreateGroup(_) => Reply::Group(Box::new(SecurityGroup {
+                id: format!("id-{}", change.target),
+                name: change.target.clone(),
                 rules: vec![
                     Rule {
                         id: format!("r-{serial}"),
@@ -287,7 +287,7 @@ impl Lawful for Model {
                 ],
                 ..SecurityGroup::default()
             })),
-            Change::CreateRule(rule) => Reply::Rule(Box::new(Rule {
+            Action::CreateRule(rule) => Reply::Rule(Box::new(Rule {
                 id: format!("r-{serial}"),
                 direction: "ingress".into(),
                 ethertype: rule.ethertype.into(),
@@ -451,8 +451,8 @@ impl Lawful for Model {
         }
     }
 
-    fn destroys(&self, step: &Step) -> bool {
-        matches!(step.change, Change::DeleteBalancer { anew: false, .. })
+    fn destroys(&self, change: &Change) -> bool {
+        matches!(change.action, Action::DeleteBalancer { anew: false, .. })
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
     orphans, plan,
     protocols::{METHODS, Proxy},
     records::Provisioning,
-    steps::Step,
+    steps::Change,
     tags::{self, ServiceTags},
     wanted::{self, Wanted},
 };
@@ -104,7 +104,7 @@ impl PartModel for Model {
     type Facts = Facts;
     type Desired = Desired;
     type Observed = Observed;
-    type Step = Step;
+    type Change = Change;
     type Reply = Reply;
 
     fn provider(&self) -> &'static str {
@@ -303,12 +303,12 @@ impl PartModel for Model {
         })
     }
 
-    fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<Step> {
+    fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<Change> {
         plan::plan(desired, observed)
     }
 
-    fn fold(&self, _: &Key, step: &Step, reply: Option<&Reply>, observed: &mut Observed) {
-        fold::fold(step, reply, observed);
+    fn fold(&self, _: &Key, change: &Change, reply: Option<&Reply>, observed: &mut Observed) {
+        fold::fold(change, reply, observed);
     }
 
     fn rekey(&self, key: &Key, observed: &Observed) -> Option<Key> {

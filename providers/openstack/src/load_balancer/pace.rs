@@ -8,7 +8,7 @@ use std::{collections::HashMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{key::Key, steps::Change};
+use super::{key::Key, steps::Action};
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,10 +22,10 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) fn of(change: &Change) -> Self {
-        match change {
-            Change::CreateBalancer(_) => Self::Create,
-            Change::DeleteBalancer { .. } => Self::Delete,
+    pub(super) fn of(action: &Action) -> Self {
+        match action {
+            Action::CreateBalancer(_) => Self::Create,
+            Action::DeleteBalancer { .. } => Self::Delete,
             _ => Self::Update,
         }
     }

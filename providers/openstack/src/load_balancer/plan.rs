@@ -22,12 +22,12 @@ use super::{
     names,
     observe::{Observed, Sight, Tree},
     records::Provisioning,
-    steps::{Change, Step},
+    steps::{Action, Change, Step, step},
     tags::{self, Annotated},
 };
 
 /// The steps, in order, and what stays different.
-pub(crate) fn plan(desired: &Desired, observed: &Observed) -> Plan<Step> {
+pub(crate) fn plan(desired: &Desired, observed: &Observed) -> Plan<Change> {
     match (desired, observed) {
         (Desired::Balancer(wish), Observed::Balancers(sight)) => balancer(wish, sight),
         (Desired::Group(wish), Observed::Groups(have)) => groups::group(wish, have),
@@ -36,7 +36,7 @@ pub(crate) fn plan(desired: &Desired, observed: &Observed) -> Plan<Step> {
     }
 }
 
-fn balancer(wish: &Wish, sight: &Sight) -> Plan<Step> {
+fn balancer(wish: &Wish, sight: &Sight) -> Plan<Change> {
     match sight.trees.as_slice() {
         [] => absent(wish, sight),
         [tree] => present(wish, sight, tree),
@@ -53,7 +53,7 @@ fn balancer(wish: &Wish, sight: &Sight) -> Plan<Step> {
     }
 }
 
-fn refused(wish: &Wish, field: &str, have: &str, want: &str) -> Plan<Step> {
+fn refused(wish: &Wish, field: &str, have: &str, want: &str) -> Plan<Change> {
     let each = wish.joined.iter();
     Plan {
         steps: Vec::new(),
@@ -73,7 +73,7 @@ fn blocked(service: Option<&ServiceId>, field: &str, have: &str, want: &str) -> 
 }
 
 /// There is no load balancer (any more).
-fn absent(wish: &Wish, sight: &Sight) -> Plan<Step> {
+fn absent(wish: &Wish, sight: &Sight) -> Plan<Change> {
     let mut plan = Plan::default();
     floating::sweep(wish, sight, &mut plan);
     let alone = wish.joined.len() == 1 && wish.kept.is_empty();
@@ -95,12 +95,9 @@ fn absent(wish: &Wish, sight: &Sight) -> Plan<Step> {
                 "there",
             ));
         } else {
-            plan.steps.push(Step {
-                of: joined.who.tag.clone(),
-                change: Change::CreateBalancer(Box::new(bodies::new_balancer(wish, joined))),
-                service: Some(joined.who.service.clone()),
-                why: String::new(),
-            });
+            let create = Action::CreateBalancer(Box::new(bodies::new_balancer(wish, joined)));
+            plan.steps
+                .push(step(&joined.who.tag, create).for_service(service));
         }
     }
     plan
@@ -151,13 +148,8 @@ impl<'a> Site<'a> {
         }
     }
 
-    fn step(&self, change: Change, service: Option<&ServiceId>) -> Step {
-        Step {
-            of: self.tree.balancer.name.clone(),
-            change,
-            service: service.cloned(),
-            why: String::new(),
-        }
+    fn step(&self, action: Action, service: Option<&ServiceId>) -> Step {
+        step(&self.tree.balancer.name, action).for_service(service)
     }
 
     /// Whether these are tags of the Service.
@@ -229,7 +221,7 @@ impl<'a> Site<'a> {
     }
 }
 
-fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Step> {
+fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Change> {
     let balancer = &tree.balancer;
     let site = Site::new(wish, tree, &sight.annotated);
     let field = format!("load balancer {}", balancer.name);
@@ -241,24 +233,20 @@ fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Step> {
     }
     if balancer.provisioning_status == Provisioning::Error {
         if site.never_worked() {
-            let mut step = site.step(
-                Change::DeleteBalancer {
-                    cascade: true,
-                    anew: true,
-                },
-                None,
-            );
-            step.why = "its creation failed; it is created again".to_owned();
+            let action = Action::DeleteBalancer {
+                cascade: true,
+                anew: true,
+            };
+            let step = site.step(action, None);
             return Plan {
-                steps: vec![step],
+                steps: vec![step.because("its creation failed; it is created again")],
                 blocked: Vec::new(),
             };
         }
         if wish.failover && site.made && !(wish.joined.is_empty() && wish.kept.is_empty()) {
-            let why = "it is in ERROR".to_owned();
-            let step = site.step(Change::Failover, None);
+            let step = site.step(Action::Failover, None);
             return Plan {
-                steps: vec![Step { why, ..step }],
+                steps: vec![step.because("it is in ERROR")],
                 blocked: Vec::new(),
             };
         }
@@ -272,7 +260,7 @@ fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Step> {
     change(&site, sight)
 }
 
-fn delete(site: &Site<'_>) -> Plan<Step> {
+fn delete(site: &Site<'_>) -> Plan<Change> {
     let mut plan = Plan::default();
     let (wish, tree) = (site.wish, site.tree);
     floating::release(site, &mut plan);
@@ -284,18 +272,16 @@ fn delete(site: &Site<'_>) -> Plan<Step> {
         }
         for pool in &tree.loose {
             plan.steps
-                .push(site.step(Change::DeleteLoosePool(pool.id.clone()), None));
+                .push(site.step(Action::DeleteLoosePool(pool.id.clone()), None));
         }
     }
-    plan.steps.push(Step {
-        why: "no Service wants it any more".to_owned(),
-        ..site.step(Change::DeleteBalancer { cascade, anew: false }, None)
-    });
+    let step = site.step(Action::DeleteBalancer { cascade, anew: false }, None);
+    plan.steps.push(step.because("no Service wants it any more"));
     plan
 }
 
 /// Who of those that ask for it may use the load balancer, and who is refused.
-fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> (Vec<&'a Joined>, Vec<&'a Joined>) {
+fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Change>) -> (Vec<&'a Joined>, Vec<&'a Joined>) {
     let (wish, balancer) = (site.wish, &site.tree.balancer);
     let leaves = |tag: &String| {
         let mut leaving = wish.leaving.iter();
@@ -343,7 +329,7 @@ fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Step>) -> (Vec<&'a Joined>, Vec
     (admitted, refused)
 }
 
-fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
+fn change(site: &Site<'_>, sight: &Sight) -> Plan<Change> {
     let mut plan = Plan::default();
     let (wish, tree) = (site.wish, site.tree);
     let balancer = &tree.balancer;
@@ -404,11 +390,11 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Step> {
     if !add.is_empty() {
         let remove = Vec::new();
         plan.steps
-            .insert(0, site.step(Change::Retag { add, remove }, None));
+            .insert(0, site.step(Action::Retag { add, remove }, None));
     }
     if !surplus.is_empty() {
         let (add, remove) = (Vec::new(), surplus);
-        plan.steps.push(site.step(Change::Retag { add, remove }, None));
+        plan.steps.push(site.step(Action::Retag { add, remove }, None));
     }
     plan
 }
@@ -437,7 +423,7 @@ fn requested_tags(site: &Site<'_>, admitted: &[&Joined]) -> (Vec<String>, Vec<St
 }
 
 /// What only a new load balancer can be given, and its owner asks for by annotation.
-fn create_only(site: &Site<'_>, admitted: &[&Joined], plan: &mut Plan<Step>) {
+fn create_only(site: &Site<'_>, admitted: &[&Joined], plan: &mut Plan<Change>) {
     use super::annotations as note;
     let balancer = &site.tree.balancer;
     for joined in admitted.iter().filter(|joined| site.owned_by(&joined.who)) {

@@ -164,7 +164,7 @@ impl<L> Counted<L> {
 
 /// What the pass was for, by what it did; `None` if it did nothing.
 fn operation(report: &PartReport) -> Option<&'static str> {
-    let sentences = || report.steps.iter().map(|step| step.text.sentence.as_str());
+    let sentences = || report.steps.iter().map(|step| step.description.sentence.as_str());
     let left = |member: &MemberReport| matches!(member.state, MemberState::Left);
     let gone = !report.members.is_empty() && report.members.iter().all(left);
     if gone || sentences().any(|sentence| sentence.starts_with("delete load balancer")) {

@@ -17,7 +17,7 @@ use super::{
     plan::member,
     reads::Reads,
     records::{Listener, LoadBalancer, Pool},
-    steps::{Change, Step},
+    steps::{Action, Change},
     writes::Writes,
 };
 use crate::client::{Api, Op};
@@ -55,60 +55,63 @@ impl<'a> Sender<'a> {
     }
 
     /// `None`: an id is not known.
-    pub(super) async fn send(&self, step: &Step, observed: &Observed) -> Sent {
+    pub(super) async fn send(&self, change: &Change, observed: &Observed) -> Sent {
         match observed {
-            Observed::Balancers(sight) => match &step.change {
-                Change::CreateBalancer(body) => {
+            Observed::Balancers(sight) => match &change.action {
+                Action::CreateBalancer(body) => {
                     let made = self.writes.create_load_balancer(body).await?;
                     Ok(Some(Reply::Balancer(Box::new(made))))
                 }
-                Change::CreateFloating(_)
-                | Change::AttachFloating(_)
-                | Change::DetachFloating(_)
-                | Change::DeleteFloating(_) => self.floating(&step.change, sight).await,
-                change => {
+                Action::CreateFloating(_)
+                | Action::AttachFloating(_)
+                | Action::DetachFloating(_)
+                | Action::DeleteFloating(_) => self.floating(&change.action, sight).await,
+                action => {
                     let tree = some!(sight.trees.first());
                     let balancer = some!(id(&tree.balancer.id));
-                    self.below(change, tree, balancer).await
+                    self.below(action, tree, balancer).await
                 }
             },
             Observed::Groups(groups) => {
                 let group = groups.first();
-                match &step.change {
-                    Change::CreateGroup(description) => {
+                match &change.action {
+                    Action::CreateGroup(description) => {
                         let body = NewSecurityGroup {
-                            name: step.of.clone(),
+                            name: change.target.clone(),
                             description: description.clone(),
                         };
                         let made = self.writes.create_security_group(&body).await?;
                         Ok(Some(Reply::Group(Box::new(made))))
                     }
-                    Change::DeleteGroup => {
+                    Action::DeleteGroup => {
                         let group = some!(group.and_then(|group| id(&group.id)));
-                        self.writes.delete_security_group(&step.of, group).await?;
+                        self.writes.delete_security_group(&change.target, group).await?;
                         Ok(Some(Reply::Nothing))
                     }
-                    Change::CreateRule(rule) => {
+                    Action::CreateRule(rule) => {
                         let group = some!(group.and_then(|group| id(&group.id)));
-                        let made = self.writes.create_rule(&step.of, &new_rule(group, rule)).await?;
+                        let made = self
+                            .writes
+                            .create_rule(&change.target, &new_rule(group, rule))
+                            .await?;
                         Ok(Some(Reply::Rule(Box::new(made))))
                     }
-                    Change::DeleteRule(_, rule) => {
+                    Action::DeleteRule(_, rule) => {
                         let group = some!(group.and_then(|group| id(&group.id)));
                         let rule = some!(id(rule));
-                        self.writes.delete_rule((&step.of, group), rule).await?;
+                        self.writes.delete_rule((&change.target, group), rule).await?;
                         Ok(Some(Reply::Nothing))
                     }
-                    _ => Err(mismatch(step)),
+                    _ => Err(mismatch(change)),
                 }
             }
-            Observed::Ports(ports) => match &step.change {
-                Change::DeletePortTag { port, group } => {
+            Observed::Ports(ports) => match &change.action {
+                Action::DeletePortTag { port, group } => {
                     let port = some!(ports.get(port));
                     self.writes.delete_port_tag(port, group.id.get()?).await?;
                     Ok(Some(Reply::Nothing))
                 }
-                Change::SetPortGroups { port, add, remove } => {
+                Action::SetPortGroups { port, add, remove } => {
                     let port = some!(ports.get(port));
                     let mut groups = port.security_groups.clone();
                     groups.retain(|group| !remove.iter().any(|gone| gone.id.known() == Some(group)));
@@ -121,12 +124,12 @@ impl<'a> Sender<'a> {
                     let now = self.writes.update_port(port, &body).await?;
                     Ok(Some(Reply::Port(Box::new(now))))
                 }
-                _ => Err(mismatch(step)),
+                _ => Err(mismatch(change)),
             },
         }
     }
 
-    async fn floating(&self, change: &Change, sight: &Sight) -> Sent {
+    async fn floating(&self, action: &Action, sight: &Sight) -> Sent {
         let tree = sight.trees.first();
         let port = tree.map(|tree| tree.balancer.vip_port_id.as_str());
         let find = |address: &String| {
@@ -134,12 +137,12 @@ impl<'a> Sender<'a> {
             let mut all = attached.into_iter().chain(&sight.floating);
             all.find(|floating| floating.floating_ip_address == *address)
         };
-        match change {
-            Change::CreateFloating(wish) => {
+        match action {
+            Action::CreateFloating(wish) => {
                 let port = some!(port.and_then(id));
                 self.create_floating(wish, port).await
             }
-            Change::AttachFloating(address) => {
+            Action::AttachFloating(address) => {
                 let port = some!(port.and_then(id));
                 let floating = some!(find(address));
                 let body = FloatingIpChange {
@@ -148,7 +151,7 @@ impl<'a> Sender<'a> {
                 let now = self.writes.update_floating_ip(port, &floating.id, &body).await?;
                 Ok(Some(Reply::Floating(Box::new(now))))
             }
-            Change::DetachFloating(address) => {
+            Action::DetachFloating(address) => {
                 let floating = some!(find(address));
                 let body = FloatingIpChange { port_id: Set::Clear };
                 self.writes
@@ -156,7 +159,7 @@ impl<'a> Sender<'a> {
                     .await?;
                 Ok(Some(Reply::Nothing))
             }
-            Change::DeleteFloating(address) => {
+            Action::DeleteFloating(address) => {
                 let floating = some!(find(address));
                 let floating_id = some!(id(&floating.id));
                 self.writes
@@ -198,23 +201,23 @@ impl<'a> Sender<'a> {
         }))
     }
 
-    async fn below(&self, change: &Change, tree: &Tree, balancer: &str) -> Sent {
-        if !self.has_planned_tags(change, tree, balancer).await? {
+    async fn below(&self, action: &Action, tree: &Tree, balancer: &str) -> Sent {
+        if !self.has_planned_tags(action, tree, balancer).await? {
             return Ok(None);
         }
-        match change {
-            Change::DeleteBalancer { cascade, .. } => {
+        match action {
+            Action::DeleteBalancer { cascade, .. } => {
                 self.writes.delete_load_balancer(balancer, *cascade).await?;
             }
-            Change::Failover => self.writes.failover(balancer).await?,
-            Change::Rename { from, to } => {
+            Action::Failover => self.writes.failover(balancer).await?,
+            Action::Rename { from, to } => {
                 let body = LoadBalancerChange {
                     name: Set::To(names::with_cluster(&tree.balancer.name, from, to)),
                     tags: Set::To(names::tags_with_cluster(&tree.balancer.tags, from, to)),
                 };
                 self.writes.update_load_balancer(balancer, &body).await?;
             }
-            Change::Retag { add, remove } => {
+            Action::Retag { add, remove } => {
                 let mut tags = tree.balancer.tags.clone();
                 tags.retain(|tag| !remove.contains(tag));
                 for tag in add {
@@ -228,7 +231,7 @@ impl<'a> Sender<'a> {
                 };
                 self.writes.update_load_balancer(balancer, &body).await?;
             }
-            Change::CreateListener(_, body) => {
+            Action::CreateListener(_, body) => {
                 let body = NewListener {
                     loadbalancer_id: balancer.to_owned(),
                     ..(**body).clone()
@@ -236,15 +239,15 @@ impl<'a> Sender<'a> {
                 let made = self.writes.create_listener(&body).await?;
                 return Ok(Some(Reply::Listener(Box::new(made))));
             }
-            Change::UpdateListener(slot, body) => {
+            Action::UpdateListener(slot, body) => {
                 let listener = some!(listener(tree, *slot));
                 self.writes.update_listener(balancer, listener, body).await?;
             }
-            Change::DeleteListener(slot) => {
+            Action::DeleteListener(slot) => {
                 let listener = some!(listener(tree, *slot));
                 self.writes.delete_listener(balancer, listener).await?;
             }
-            Change::CreatePool(slot, body) => {
+            Action::CreatePool(slot, body) => {
                 let listener = some!(listener(tree, *slot));
                 let body = NewPool {
                     listener_id: listener.to_owned(),
@@ -253,21 +256,21 @@ impl<'a> Sender<'a> {
                 let made = self.writes.create_pool(balancer, &body).await?;
                 return Ok(Some(Reply::Pool(Box::new(made))));
             }
-            Change::DeleteLoosePool(pool) => {
+            Action::DeleteLoosePool(pool) => {
                 self.writes.delete_pool(balancer, pool).await?;
             }
-            Change::UpdatePool(slot, _)
-            | Change::DeletePool(slot)
-            | Change::AddMembers(slot, _)
-            | Change::SetMembers(slot, _)
-            | Change::CreateMember(slot, _)
-            | Change::DeleteMember(slot, ..)
-            | Change::CreateMonitor(slot, _)
-            | Change::UpdateMonitor(slot, _)
-            | Change::DeleteMonitor(slot) => {
+            Action::UpdatePool(slot, _)
+            | Action::DeletePool(slot)
+            | Action::AddMembers(slot, _)
+            | Action::SetMembers(slot, _)
+            | Action::CreateMember(slot, _)
+            | Action::DeleteMember(slot, ..)
+            | Action::CreateMonitor(slot, _)
+            | Action::UpdateMonitor(slot, _)
+            | Action::DeleteMonitor(slot) => {
                 let twig = some!(tree.branch(*slot).and_then(|branch| branch.twig.as_ref()));
                 let pool = some!(id(&twig.pool.id));
-                return self.in_pool(change, twig, balancer, pool).await;
+                return self.in_pool(action, twig, balancer, pool).await;
             }
             _ => return Ok(None),
         }
@@ -276,14 +279,14 @@ impl<'a> Sender<'a> {
 
     /// Whether that of which the change writes the tags still has those with which it was planned; asked now. Tags are
     /// written as a whole, so what somebody else added meanwhile would be lost; and with it the plan may be another one.
-    async fn has_planned_tags(&self, change: &Change, tree: &Tree, balancer: &str) -> Result<bool> {
-        let (now, planned) = match change {
-            Change::Rename { .. } | Change::Retag { .. } => {
+    async fn has_planned_tags(&self, action: &Action, tree: &Tree, balancer: &str) -> Result<bool> {
+        let (now, planned) = match action {
+            Action::Rename { .. } | Action::Retag { .. } => {
                 let op = Op::LoadBalancerGet;
                 let now = self.reads.uncached::<LoadBalancer>(op, balancer, self.priority);
                 (now.await?.map(|now| now.tags), &tree.balancer.tags)
             }
-            Change::UpdateListener(slot, body) if !body.tags.is_keep() => {
+            Action::UpdateListener(slot, body) if !body.tags.is_keep() => {
                 let Some(Branch { listener, .. }) = tree.branch(*slot) else {
                     return Ok(false);
                 };
@@ -291,7 +294,7 @@ impl<'a> Sender<'a> {
                 let now = self.reads.uncached::<Listener>(op, &listener.id, self.priority);
                 (now.await?.map(|now| now.tags), &listener.tags)
             }
-            Change::UpdatePool(slot, body) if !body.tags.is_keep() => {
+            Action::UpdatePool(slot, body) if !body.tags.is_keep() => {
                 let twig = tree.branch(*slot).and_then(|branch| branch.twig.as_ref());
                 let Some((pool, id)) = twig.and_then(|twig| Some((&twig.pool, id(&twig.pool.id)?))) else {
                     return Ok(false);
@@ -305,20 +308,20 @@ impl<'a> Sender<'a> {
         Ok(now == Some(planned.iter().collect()))
     }
 
-    async fn in_pool(&self, change: &Change, twig: &Twig, balancer: &str, pool: &str) -> Sent {
+    async fn in_pool(&self, action: &Action, twig: &Twig, balancer: &str, pool: &str) -> Sent {
         let monitor = twig.monitor.as_ref().and_then(|monitor| id(&monitor.id));
-        match change {
-            Change::UpdatePool(_, body) => drop(self.writes.update_pool(balancer, pool, body).await?),
-            Change::DeletePool(_) => self.writes.delete_pool(balancer, pool).await?,
-            Change::AddMembers(_, members) => {
+        match action {
+            Action::UpdatePool(_, body) => drop(self.writes.update_pool(balancer, pool, body).await?),
+            Action::DeletePool(_) => self.writes.delete_pool(balancer, pool).await?,
+            Action::AddMembers(_, members) => {
                 let bodies: Vec<_> = members.iter().map(member).collect();
                 self.writes.add_members(balancer, pool, &bodies).await?;
             }
-            Change::SetMembers(_, members) => {
+            Action::SetMembers(_, members) => {
                 let bodies = self.merged(pool, members).await?;
                 self.writes.set_members(balancer, pool, &bodies).await?;
             }
-            Change::CreateMember(_, wish) => {
+            Action::CreateMember(_, wish) => {
                 // What is made one by one has neither a subnet nor a monitor's port of its own.
                 let body = MemberBody {
                     subnet_id: String::new(),
@@ -326,7 +329,7 @@ impl<'a> Sender<'a> {
                 };
                 self.writes.create_member(balancer, pool, &body).await?;
             }
-            Change::DeleteMember(_, address, port) => {
+            Action::DeleteMember(_, address, port) => {
                 let identity = (address.as_str(), *port);
                 let known = twig.members.iter().find(|member| member.identity() == identity);
                 let mut gone = known.map(|member| member.id.clone()).unwrap_or_default();
@@ -337,7 +340,7 @@ impl<'a> Sender<'a> {
                 }
                 self.writes.delete_member(balancer, pool, &gone).await?;
             }
-            Change::CreateMonitor(_, body) => {
+            Action::CreateMonitor(_, body) => {
                 let body = NewMonitor {
                     pool_id: pool.to_owned(),
                     ..body.clone()
@@ -345,10 +348,10 @@ impl<'a> Sender<'a> {
                 let made = self.writes.create_monitor(balancer, &body).await?;
                 return Ok(Some(Reply::Monitor(Box::new(made))));
             }
-            Change::UpdateMonitor(_, body) => {
+            Action::UpdateMonitor(_, body) => {
                 self.writes.update_monitor(balancer, some!(monitor), body).await?;
             }
-            Change::DeleteMonitor(_) => {
+            Action::DeleteMonitor(_) => {
                 self.writes.delete_monitor(balancer, pool, some!(monitor)).await?;
             }
             _ => return Ok(None),
@@ -383,12 +386,12 @@ fn listener(tree: &Tree, slot: Slot) -> Option<&str> {
     id(&tree.branch(slot)?.listener.id)
 }
 
-fn mismatch(step: &Step) -> Error {
+fn mismatch(change: &Change) -> Error {
     Error::new(
         ErrorKind::Unexpected,
         "this is no step of this part; this is a bug",
     )
-    .with_context("step", step.to_string())
+    .with_context("step", change.to_string())
 }
 
 fn new_rule(group: &str, rule: &RuleTuple) -> NewRule {

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use ccm_core::{
-    load_balancer::{Effect, ServiceId},
-    plan::Step as CoreStep,
+    load_balancer::{Effect, StepDescription},
+    plan,
 };
 
 use super::{
@@ -15,17 +15,24 @@ use super::{
 
 /// One change.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Step {
+pub(crate) struct Change {
     /// Name of the load balancer, security group, or node address that is changed.
-    pub(crate) of: String,
-    pub(crate) change: Change,
-    pub(crate) service: Option<ServiceId>,
-    pub(crate) why: String,
+    pub(crate) target: String,
+    pub(crate) action: Action,
+}
+
+/// A planned change.
+pub(crate) type Step = plan::Step<Change>;
+
+/// A step that changes the object of this name.
+pub(crate) fn step(target: &str, action: Action) -> Step {
+    let target = target.to_owned();
+    Step::new(Change { target, action })
 }
 
 /// What is changed.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Change {
+pub(crate) enum Action {
     CreateBalancer(Box<NewLoadBalancer>),
     DeleteBalancer {
         cascade: bool,
@@ -86,11 +93,11 @@ pub(crate) enum Change {
     },
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = &self.of;
-        match &self.change {
-            Change::CreateBalancer(body) => {
+        let of = &self.target;
+        match &self.action {
+            Action::CreateBalancer(body) => {
                 write!(f, "create load balancer {of}")?;
                 let slots: Vec<_> = body
                     .listeners
@@ -102,16 +109,16 @@ impl fmt::Display for Step {
                 }
                 write!(f, " with listeners {}", slots.join(", "))
             }
-            Change::DeleteBalancer { cascade: true, .. } => {
+            Action::DeleteBalancer { cascade: true, .. } => {
                 write!(f, "delete load balancer {of} and everything below it")
             }
-            Change::DeleteBalancer { cascade: false, .. } => write!(f, "delete load balancer {of}"),
-            Change::Failover => write!(f, "fail over load balancer {of}"),
-            Change::Rename { from, to } => write!(
+            Action::DeleteBalancer { cascade: false, .. } => write!(f, "delete load balancer {of}"),
+            Action::Failover => write!(f, "fail over load balancer {of}"),
+            Action::Rename { from, to } => write!(
                 f,
                 "rename load balancer {of} and change its tags: cluster {to} in place of {from}"
             ),
-            Change::Retag { add, remove } => {
+            Action::Retag { add, remove } => {
                 let parts = [("add", add), ("remove", remove)];
                 let parts: Vec<_> = parts
                     .iter()
@@ -120,97 +127,97 @@ impl fmt::Display for Step {
                     .collect();
                 write!(f, "change tags of load balancer {of}: {}", parts.join("; "))
             }
-            Change::CreateListener(slot, _) => write!(f, "create listener {slot} on load balancer {of}"),
-            Change::UpdateListener(slot, _) => write!(f, "change listener {slot} on load balancer {of}"),
-            Change::DeleteListener(slot) => write!(f, "delete listener {slot} on load balancer {of}"),
-            Change::CreatePool(slot, _) => write!(f, "create pool of listener {slot} on load balancer {of}"),
-            Change::UpdatePool(slot, _) => write!(f, "change pool of listener {slot} on load balancer {of}"),
-            Change::DeletePool(slot) => write!(f, "delete pool of listener {slot} on load balancer {of}"),
-            Change::DeleteLoosePool(id) => {
+            Action::CreateListener(slot, _) => write!(f, "create listener {slot} on load balancer {of}"),
+            Action::UpdateListener(slot, _) => write!(f, "change listener {slot} on load balancer {of}"),
+            Action::DeleteListener(slot) => write!(f, "delete listener {slot} on load balancer {of}"),
+            Action::CreatePool(slot, _) => write!(f, "create pool of listener {slot} on load balancer {of}"),
+            Action::UpdatePool(slot, _) => write!(f, "change pool of listener {slot} on load balancer {of}"),
+            Action::DeletePool(slot) => write!(f, "delete pool of listener {slot} on load balancer {of}"),
+            Action::DeleteLoosePool(id) => {
                 write!(f, "delete pool {id} without a listener on load balancer {of}")
             }
-            Change::AddMembers(slot, members) => {
+            Action::AddMembers(slot, members) => {
                 write!(
                     f,
                     "add members {} to the pool of listener {slot} on load balancer {of}",
                     list(members)
                 )
             }
-            Change::SetMembers(slot, members) => {
+            Action::SetMembers(slot, members) => {
                 write!(
                     f,
                     "set the members of the pool of listener {slot} on load balancer {of} to {}",
                     list(members)
                 )
             }
-            Change::CreateMember(slot, member) => write!(
+            Action::CreateMember(slot, member) => write!(
                 f,
                 "create member {}:{} in the pool of listener {slot} on load balancer {of}",
                 member.address, member.port
             ),
-            Change::DeleteMember(slot, address, port) => write!(
+            Action::DeleteMember(slot, address, port) => write!(
                 f,
                 "delete member {address}:{port} in the pool of listener {slot} on load balancer {of}"
             ),
-            Change::CreateMonitor(slot, _) => {
+            Action::CreateMonitor(slot, _) => {
                 write!(
                     f,
                     "create health monitor of listener {slot} on load balancer {of}"
                 )
             }
-            Change::UpdateMonitor(slot, _) => {
+            Action::UpdateMonitor(slot, _) => {
                 write!(
                     f,
                     "change health monitor of listener {slot} on load balancer {of}"
                 )
             }
-            Change::DeleteMonitor(slot) => {
+            Action::DeleteMonitor(slot) => {
                 write!(
                     f,
                     "delete health monitor of listener {slot} on load balancer {of}"
                 )
             }
-            Change::CreateFloating(wish) if wish.address.is_empty() => {
+            Action::CreateFloating(wish) if wish.address.is_empty() => {
                 write!(f, "create floating address for load balancer {of}")
             }
-            Change::CreateFloating(wish) => {
+            Action::CreateFloating(wish) => {
                 write!(
                     f,
                     "create floating address {} for load balancer {of}",
                     wish.address
                 )
             }
-            Change::AttachFloating(address) => {
+            Action::AttachFloating(address) => {
                 write!(f, "attach floating address {address} to load balancer {of}")
             }
-            Change::DetachFloating(address) => {
+            Action::DetachFloating(address) => {
                 write!(f, "detach floating address {address} from load balancer {of}")
             }
-            Change::DeleteFloating(address) => {
+            Action::DeleteFloating(address) => {
                 write!(f, "delete floating address {address} of load balancer {of}")
             }
-            Change::CreateGroup(_) => write!(f, "create security group {of}"),
-            Change::DeleteGroup => write!(f, "delete security group {of}"),
-            Change::CreateRule(rule) => write!(
+            Action::CreateGroup(_) => write!(f, "create security group {of}"),
+            Action::DeleteGroup => write!(f, "delete security group {of}"),
+            Action::CreateRule(rule) => write!(
                 f,
                 "create rule in security group {of}: {} {} from {}",
                 rule.protocol, rule.port, rule.range
             ),
-            Change::DeleteRule(what, _) => write!(f, "delete rule in security group {of}: {what}"),
-            Change::DeletePortTag { group, .. } => {
+            Action::DeleteRule(what, _) => write!(f, "delete rule in security group {of}: {what}"),
+            Action::DeletePortTag { group, .. } => {
                 write!(
                     f,
                     "remove the tag of security group {} from node port {of}",
                     group.name
                 )
             }
-            Change::SetPortGroups { add, remove, .. } => {
+            Action::SetPortGroups { add, remove, .. } => {
                 let add: Vec<_> = add.iter().map(|group| format!("add {}", group.name)).collect();
                 let remove = remove.iter().map(|group| format!("remove {}", group.name));
                 let all: Vec<_> = add.into_iter().chain(remove).collect();
                 write!(f, "change security groups of node port {of}: {}", all.join(", "))
             }
-            Change::Sent { sentence, .. } => f.write_str(sentence),
+            Action::Sent { sentence, .. } => f.write_str(sentence),
         }
     }
 }
@@ -229,78 +236,74 @@ fn list(members: &[MemberWish]) -> String {
     }
 }
 
-impl CoreStep for Step {
+impl Change {
     fn label(&self) -> &'static str {
-        match self.change {
-            Change::CreateBalancer(_) => "loadbalancer_create",
-            Change::DeleteBalancer { .. } => "loadbalancer_delete",
-            Change::Failover => "loadbalancer_failover",
-            Change::Retag { .. } | Change::Rename { .. } => "loadbalancer_update",
-            Change::CreateListener(..) => "listener_create",
-            Change::UpdateListener(..) => "listener_update",
-            Change::DeleteListener(_) => "listener_delete",
-            Change::CreatePool(..) => "pool_create",
-            Change::UpdatePool(..) => "pool_update",
-            Change::DeletePool(_) | Change::DeleteLoosePool(_) => "pool_delete",
-            Change::AddMembers(..) | Change::SetMembers(..) => "members_update",
-            Change::CreateMember(..) => "member_create",
-            Change::DeleteMember(..) => "member_delete",
-            Change::CreateMonitor(..) => "healthmonitor_create",
-            Change::UpdateMonitor(..) => "healthmonitor_update",
-            Change::DeleteMonitor(_) => "healthmonitor_delete",
-            Change::CreateFloating(_) => "floatingip_create",
-            Change::AttachFloating(_) | Change::DetachFloating(_) => "floatingip_update",
-            Change::DeleteFloating(_) => "floatingip_delete",
-            Change::CreateGroup(_) => "security_group_create",
-            Change::DeleteGroup => "security_group_delete",
-            Change::CreateRule(_) => "security_group_rule_create",
-            Change::DeleteRule(..) => "security_group_rule_delete",
-            Change::DeletePortTag { .. } => "port_tag_delete",
-            Change::SetPortGroups { .. } => "port_update",
-            Change::Sent { label, .. } => label,
+        match self.action {
+            Action::CreateBalancer(_) => "loadbalancer_create",
+            Action::DeleteBalancer { .. } => "loadbalancer_delete",
+            Action::Failover => "loadbalancer_failover",
+            Action::Retag { .. } | Action::Rename { .. } => "loadbalancer_update",
+            Action::CreateListener(..) => "listener_create",
+            Action::UpdateListener(..) => "listener_update",
+            Action::DeleteListener(_) => "listener_delete",
+            Action::CreatePool(..) => "pool_create",
+            Action::UpdatePool(..) => "pool_update",
+            Action::DeletePool(_) | Action::DeleteLoosePool(_) => "pool_delete",
+            Action::AddMembers(..) | Action::SetMembers(..) => "members_update",
+            Action::CreateMember(..) => "member_create",
+            Action::DeleteMember(..) => "member_delete",
+            Action::CreateMonitor(..) => "healthmonitor_create",
+            Action::UpdateMonitor(..) => "healthmonitor_update",
+            Action::DeleteMonitor(_) => "healthmonitor_delete",
+            Action::CreateFloating(_) => "floatingip_create",
+            Action::AttachFloating(_) | Action::DetachFloating(_) => "floatingip_update",
+            Action::DeleteFloating(_) => "floatingip_delete",
+            Action::CreateGroup(_) => "security_group_create",
+            Action::DeleteGroup => "security_group_delete",
+            Action::CreateRule(_) => "security_group_rule_create",
+            Action::DeleteRule(..) => "security_group_rule_delete",
+            Action::DeletePortTag { .. } => "port_tag_delete",
+            Action::SetPortGroups { .. } => "port_update",
+            Action::Sent { label, .. } => label,
         }
     }
 
     fn effect(&self) -> Effect {
-        match self.change {
-            Change::CreateBalancer(_)
-            | Change::CreateListener(..)
-            | Change::CreatePool(..)
-            | Change::CreateMember(..)
-            | Change::CreateMonitor(..)
-            | Change::CreateFloating(_)
-            | Change::CreateGroup(_)
-            | Change::CreateRule(_) => Effect::Create,
-            Change::DeleteBalancer { .. }
-            | Change::DeleteListener(_)
-            | Change::DeletePool(_)
-            | Change::DeleteLoosePool(_)
-            | Change::DeleteMember(..)
-            | Change::DeleteMonitor(_)
-            | Change::DeleteFloating(_)
-            | Change::DeleteGroup
-            | Change::DeleteRule(..) => Effect::Delete,
-            Change::Sent { effect, .. } => effect,
+        match self.action {
+            Action::CreateBalancer(_)
+            | Action::CreateListener(..)
+            | Action::CreatePool(..)
+            | Action::CreateMember(..)
+            | Action::CreateMonitor(..)
+            | Action::CreateFloating(_)
+            | Action::CreateGroup(_)
+            | Action::CreateRule(_) => Effect::Create,
+            Action::DeleteBalancer { .. }
+            | Action::DeleteListener(_)
+            | Action::DeletePool(_)
+            | Action::DeleteLoosePool(_)
+            | Action::DeleteMember(..)
+            | Action::DeleteMonitor(_)
+            | Action::DeleteFloating(_)
+            | Action::DeleteGroup
+            | Action::DeleteRule(..) => Effect::Delete,
+            Action::Sent { effect, .. } => effect,
             _ => Effect::Change,
         }
     }
+}
 
-    fn service(&self) -> Option<&ServiceId> {
-        self.service.as_ref()
-    }
-
-    fn why(&self) -> String {
-        self.why.clone()
+impl plan::Change for Change {
+    fn describe(&self) -> StepDescription {
+        StepDescription::new(self.label(), self.effect(), self.to_string())
     }
 
     fn sent(&self) -> Self {
-        match self.change {
+        match self.action {
             // These hold what may be thousands of members.
-            Change::CreateBalancer(_) | Change::AddMembers(..) | Change::SetMembers(..) => Self {
-                of: self.of.clone(),
-                service: self.service.clone(),
-                why: self.why.clone(),
-                change: Change::Sent {
+            Action::CreateBalancer(_) | Action::AddMembers(..) | Action::SetMembers(..) => Self {
+                target: self.target.clone(),
+                action: Action::Sent {
                     sentence: self.to_string(),
                     label: self.label(),
                     effect: self.effect(),
@@ -313,6 +316,8 @@ impl CoreStep for Step {
 
 #[cfg(test)]
 mod tests {
+    use ccm_core::plan::Change as _;
+
     use super::*;
     use crate::load_balancer::bodies::MemberBody;
 
@@ -342,21 +347,15 @@ mod tests {
             listeners: vec![listener],
             ..NewLoadBalancer::default()
         };
-        for change in [
-            Change::CreateBalancer(Box::new(balancer)),
-            Change::AddMembers(slot, wishes.clone()),
-            Change::SetMembers(slot, wishes),
+        for action in [
+            Action::CreateBalancer(Box::new(balancer)),
+            Action::AddMembers(slot, wishes.clone()),
+            Action::SetMembers(slot, wishes),
         ] {
-            let step = Step {
-                of: "web".to_owned(),
-                change,
-                service: Some(ServiceId::new("shop", "web", "u")),
-                why: "a node joined".to_owned(),
-            };
-            let sent = step.sent();
-            assert!(matches!(sent.change, Change::Sent { .. }), "{sent:?}");
-            assert_eq!(sent.text(), step.text());
-            assert_eq!(sent.label(), step.label());
+            let change = step("web", action).change;
+            let sent = change.sent();
+            assert!(matches!(sent.action, Action::Sent { .. }), "{sent:?}");
+            assert_eq!(sent.describe(), change.describe());
         }
     }
 

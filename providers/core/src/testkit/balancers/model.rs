@@ -11,9 +11,9 @@ use crate::{
     Error, ErrorKind,
     load_balancer::{
         Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, OwnershipTag, ServiceEvent,
-        ServiceId, ServiceView,
+        ServiceId, ServiceView, StepDescription,
     },
-    plan::{CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, Step},
+    plan::{self, CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, Step},
 };
 
 /// The model of [`FakeBalancers`](super::FakeBalancers).
@@ -100,7 +100,7 @@ pub struct Reply {
 
 /// What can be done.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub enum Action {
     /// Makes a balancer.
     Create(Balancer),
     /// Sets its ports.
@@ -113,52 +113,46 @@ pub enum Change {
     Host(BTreeSet<String>, BTreeSet<String>),
 }
 
-/// A step.
+/// A change of a balancer or node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ModelStep {
+pub struct ModelChange {
     /// The name of the balancer or node.
     pub thing: String,
     /// What is done to it.
-    pub change: Change,
-    /// For whom.
-    pub service: Option<ServiceId>,
+    pub action: Action,
 }
 
-impl fmt::Display for ModelStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl plan::Change for ModelChange {
+    fn describe(&self) -> StepDescription {
         let thing = &self.thing;
-        match &self.change {
-            Change::Create(_) => write!(f, "create balancer {thing}"),
-            Change::Ports(ports) => write!(f, "set ports of balancer {thing} to {ports:?}"),
-            Change::Members(members) => write!(f, "set members of balancer {thing} to {members:?}"),
-            Change::Delete => write!(f, "delete balancer {thing}"),
-            Change::Host(joins, leaves) => {
-                write!(f, "let {joins:?} into node {thing} and {leaves:?} no more")
-            }
-        }
-    }
-}
-
-impl Step for ModelStep {
-    fn label(&self) -> &'static str {
-        match self.change {
-            Change::Create(_) => "balancer_create",
-            Change::Ports(_) | Change::Members(_) => "balancer_update",
-            Change::Delete => "balancer_delete",
-            Change::Host(..) => "host_update",
-        }
-    }
-
-    fn effect(&self) -> Effect {
-        match self.change {
-            Change::Create(_) => Effect::Create,
-            Change::Delete => Effect::Delete,
-            _ => Effect::Change,
-        }
-    }
-
-    fn service(&self) -> Option<&ServiceId> {
-        self.service.as_ref()
+        let (label, effect, sentence) = match &self.action {
+            Action::Create(_) => (
+                "balancer_create",
+                Effect::Create,
+                format!("create balancer {thing}"),
+            ),
+            Action::Ports(ports) => (
+                "balancer_update",
+                Effect::Change,
+                format!("set ports of balancer {thing} to {ports:?}"),
+            ),
+            Action::Members(members) => (
+                "balancer_update",
+                Effect::Change,
+                format!("set members of balancer {thing} to {members:?}"),
+            ),
+            Action::Delete => (
+                "balancer_delete",
+                Effect::Delete,
+                format!("delete balancer {thing}"),
+            ),
+            Action::Host(joins, leaves) => (
+                "host_update",
+                Effect::Change,
+                format!("let {joins:?} into node {thing} and {leaves:?} no more"),
+            ),
+        };
+        StepDescription::new(label, effect, sentence)
     }
 }
 
@@ -207,7 +201,7 @@ impl PartModel for Model {
     type Facts = Fact<String>;
     type Desired = Desired;
     type Observed = Observed;
-    type Step = ModelStep;
+    type Change = ModelChange;
     type Reply = Option<Reply>;
 
     fn provider(&self) -> &'static str {
@@ -321,7 +315,7 @@ impl PartModel for Model {
         }
     }
 
-    fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<ModelStep> {
+    fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<ModelChange> {
         match (desired, observed) {
             (Desired::Hosts { joins, leaves, nodes }, Observed::Hosts(have)) => {
                 plan_hosts(joins, leaves, nodes, have)
@@ -331,24 +325,24 @@ impl PartModel for Model {
         }
     }
 
-    fn fold(&self, _: &Key, step: &ModelStep, reply: Option<&Option<Reply>>, observed: &mut Observed) {
-        match (&step.change, observed) {
-            (Change::Host(joins, leaves), Observed::Hosts(hosts)) => {
-                let host = hosts.entry(step.thing.clone()).or_default();
+    fn fold(&self, _: &Key, change: &ModelChange, reply: Option<&Option<Reply>>, observed: &mut Observed) {
+        match (&change.action, observed) {
+            (Action::Host(joins, leaves), Observed::Hosts(hosts)) => {
+                let host = hosts.entry(change.thing.clone()).or_default();
                 host.extend(joins.iter().cloned());
                 host.retain(|service| !leaves.contains(service));
                 hosts.retain(|_, services| !services.is_empty());
             }
-            (Change::Create(new), Observed::Balancer(have)) => {
+            (Action::Create(new), Observed::Balancer(have)) => {
                 let have = have.get_or_insert_with(|| new.clone());
                 if let Some(Some(reply)) = reply {
                     have.id = Fact::Known(reply.id);
                     have.address = Fact::Known(reply.address.clone());
                 }
             }
-            (Change::Delete, Observed::Balancer(have)) => *have = None,
-            (Change::Ports(ports), Observed::Balancer(Some(have))) => have.ports.clone_from(ports),
-            (Change::Members(members), Observed::Balancer(Some(have))) => have.members.clone_from(members),
+            (Action::Delete, Observed::Balancer(have)) => *have = None,
+            (Action::Ports(ports), Observed::Balancer(Some(have))) => have.ports.clone_from(ports),
+            (Action::Members(members), Observed::Balancer(Some(have))) => have.members.clone_from(members),
             _ => {}
         }
     }
@@ -391,7 +385,7 @@ fn plan_hosts(
     leaves: &BTreeSet<String>,
     nodes: &Option<BTreeSet<String>>,
     have: &BTreeMap<String, BTreeSet<String>>,
-) -> Plan<ModelStep> {
+) -> Plan<ModelChange> {
     let mut plan = Plan::default();
     let all: BTreeSet<_> = nodes.iter().flatten().chain(have.keys()).collect();
     let nothing = BTreeSet::new();
@@ -408,30 +402,27 @@ fn plan_hosts(
             .cloned()
             .collect();
         if !add.is_empty() || !remove.is_empty() {
-            plan.steps.push(ModelStep {
+            plan.steps.push(Step::new(ModelChange {
                 thing: node.clone(),
-                change: Change::Host(add, remove),
-                service: None,
-            });
+                action: Action::Host(add, remove),
+            }));
         }
     }
     plan
 }
 
-fn plan_balancer(desired: &Desired, have: Option<&Balancer>) -> Plan<ModelStep> {
+fn plan_balancer(desired: &Desired, have: Option<&Balancer>) -> Plan<ModelChange> {
     let mut plan = Plan::default();
-    let mut step = |thing: &str, change, service: Option<&ServiceId>| {
-        plan.steps.push(ModelStep {
-            thing: thing.to_owned(),
-            change,
-            service: service.cloned(),
-        });
+    let mut step = |thing: &str, action, service: Option<&ServiceId>| {
+        let thing = thing.to_owned();
+        let step = Step::new(ModelChange { thing, action });
+        plan.steps.push(step.for_service(service));
     };
     let may_change =
         |marks: &OwnershipTag, have: &Balancer| marks.ownership(have.mark.as_deref()).allows_changes();
     match (desired, have) {
         (Desired::Balancer { like, service, .. }, None) => {
-            step(&like.name, Change::Create(like.clone()), Some(service));
+            step(&like.name, Action::Create(like.clone()), Some(service));
         }
         (
             Desired::Balancer {
@@ -443,12 +434,12 @@ fn plan_balancer(desired: &Desired, have: Option<&Balancer>) -> Plan<ModelStep> 
             Some(have),
         ) if may_change(marks, have) => {
             if like.ports != have.ports {
-                step(&have.name, Change::Ports(like.ports.clone()), Some(service));
+                step(&have.name, Action::Ports(like.ports.clone()), Some(service));
             }
             if let Some(nodes) = nodes
                 && nodes != &have.members
             {
-                step(&have.name, Change::Members(nodes.clone()), Some(service));
+                step(&have.name, Action::Members(nodes.clone()), Some(service));
             }
             if like.wood != have.wood {
                 plan.blocked.push(Blocked {
@@ -460,10 +451,10 @@ fn plan_balancer(desired: &Desired, have: Option<&Balancer>) -> Plan<ModelStep> 
             }
         }
         (Desired::Kept(Some(nodes)), Some(have)) if nodes != &have.members => {
-            step(&have.name, Change::Members(nodes.clone()), None);
+            step(&have.name, Action::Members(nodes.clone()), None);
         }
         (Desired::Gone(marks), Some(have)) if may_change(marks, have) => {
-            step(&have.name, Change::Delete, None);
+            step(&have.name, Action::Delete, None);
         }
         _ => {}
     }

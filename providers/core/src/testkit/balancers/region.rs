@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use super::{
     Balancer, FakeBalancers,
-    model::{Change, Directory, Key, Model, ModelStep, Observed, Reply},
+    model::{Action, Directory, Key, Model, ModelChange, Observed, Reply},
 };
 use crate::{
     Error, ErrorKind, Freshness, Priority, Result,
     load_balancer::{ClusterView, ReadOptions},
-    plan::{Fact, GatheredInputs, Member, Outcome, PartCloud, ScopeCheck, Wait},
+    plan::{Change as _, Fact, GatheredInputs, Member, Outcome, PartCloud, ScopeCheck, Wait},
 };
 
 /// A look at a part.
@@ -56,16 +56,16 @@ impl State {
         self.broken.clone().map_or(Ok(()), Err)
     }
 
-    fn carry_out(&mut self, step: &ModelStep, seen: &Observed) -> Result<Option<Reply>> {
+    fn carry_out(&mut self, change: &ModelChange, seen: &Observed) -> Result<Option<Reply>> {
         self.directory = None;
-        if let Change::Host(joins, leaves) = &step.change {
-            let host = self.hosts.entry(step.thing.clone()).or_default();
+        if let Action::Host(joins, leaves) = &change.action {
+            let host = self.hosts.entry(change.thing.clone()).or_default();
             host.extend(joins.iter().cloned());
             host.retain(|service| !leaves.contains(service));
             self.hosts.retain(|_, services| !services.is_empty());
             return Ok(None);
         }
-        if let Change::Create(new) = &step.change {
+        if let Action::Create(new) = &change.action {
             self.last += 1;
             let id = self.last;
             let address = format!("192.0.2.{id}");
@@ -83,9 +83,9 @@ impl State {
         };
         let id = *seen.id.get()?;
         let balancer = self.balancers.get_mut(&id).ok_or_else(gone)?;
-        match &step.change {
-            Change::Ports(ports) => balancer.ports.clone_from(ports),
-            Change::Members(members) => balancer.members.clone_from(members),
+        match &change.action {
+            Action::Ports(ports) => balancer.ports.clone_from(ports),
+            Action::Members(members) => balancer.members.clone_from(members),
             _ => {
                 self.balancers.remove(&id);
             }
@@ -147,11 +147,11 @@ impl PartCloud<Model> for FakeBalancers {
     async fn send(
         &self,
         _: &Key,
-        step: &ModelStep,
+        change: &ModelChange,
         observed: &Observed,
         _: Priority,
     ) -> Result<Outcome<Option<Reply>>> {
-        let sentence = step.to_string();
+        let sentence = change.describe().sentence;
         self.state.lock().writes.push(sentence.clone());
         let mut open = self.open.subscribe();
         // The sender lives as long as `self`, so waiting can not fail.
@@ -164,7 +164,7 @@ impl PartCloud<Model> for FakeBalancers {
         if let Some(fault) = fault {
             return Err(state.faults.remove(fault).1);
         }
-        let reply = state.carry_out(step, observed)?;
+        let reply = state.carry_out(change, observed)?;
         if state.polls == 0 {
             return Ok(Outcome::Done(reply));
         }
@@ -176,12 +176,12 @@ impl PartCloud<Model> for FakeBalancers {
     async fn poll(
         &self,
         _: &Key,
-        step: &ModelStep,
+        change: &ModelChange,
         _: &Observed,
         _: Priority,
     ) -> Result<Outcome<Option<Reply>>> {
         let mut state = self.state.lock();
-        let left = state.under_way.entry(step.to_string()).or_default();
+        let left = state.under_way.entry(change.describe().sentence).or_default();
         *left = left.saturating_sub(1);
         Ok(if *left == 0 {
             Outcome::Done(None)

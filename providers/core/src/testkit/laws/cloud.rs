@@ -17,7 +17,9 @@ use super::{Lawful, Weather};
 use crate::{
     Error, ErrorKind, Outcome as Fate, Priority, Result,
     load_balancer::{ClusterView, ReadOptions},
-    plan::{GatheredInputs, Member, Membership, Outcome, PartCloud, PartModel, ScopeCheck, Wait},
+    plan::{
+        Change as _, GatheredInputs, Member, Membership, Outcome, PartCloud, PartModel, ScopeCheck, Wait,
+    },
 };
 
 /// What goes wrong with one write.
@@ -178,34 +180,35 @@ impl<L: Lawful> MemoryCloud<L> {
         self.state.lock().dead = true;
     }
 
-    fn commit(&self, key: &L::Key, step: &L::Step, seen: &L::Observed) -> L::Reply {
+    fn commit(&self, key: &L::Key, change: &L::Change, seen: &L::Observed) -> L::Reply {
         let mut state = self.state.lock();
         let state = &mut *state;
+        let sentence = change.describe().sentence;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let reply = self.model.reply(key, step, seen, serial);
+        let reply = self.model.reply(key, change, seen, serial);
         let before = self.model.foreign(&state.truth);
         // The cloud changes what is in it, not what the engine saw.
         let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
-        if self.model.destroys(step)
+        if self.model.destroys(change)
             && members
                 .iter()
                 .any(|member| member.membership != Membership::Leaving)
         {
             state
                 .destroyed
-                .get_or_insert_with(|| format!("{key}: `{step}` was sent although members stay"));
+                .get_or_insert_with(|| format!("{key}: `{sentence}` was sent although members stay"));
         }
         let mut view = self.model.view(&state.truth, key, members, &state.cluster);
-        self.model.fold(key, step, Some(&reply), &mut view);
+        self.model.fold(key, change, Some(&reply), &mut view);
         self.model.store(&mut state.truth, key, view);
         let after = self.model.foreign(&state.truth);
         if before != after {
             state
                 .rude
-                .get_or_insert_with(|| format!("`{step}` changed {before:?} to {after:?}"));
+                .get_or_insert_with(|| format!("`{sentence}` changed {before:?} to {after:?}"));
         }
         state.directory = None;
-        state.done.push(step.to_string());
+        state.done.push(sentence);
         reply
     }
 
@@ -275,7 +278,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
     async fn send(
         &self,
         key: &L::Key,
-        step: &L::Step,
+        change: &L::Change,
         observed: &L::Observed,
         _: Priority,
     ) -> Result<Outcome<L::Reply>> {
@@ -287,12 +290,12 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
                 self.live().await;
             }
             Some(Fault::KilledAfterCommit) => {
-                self.commit(key, step, observed);
+                self.commit(key, change, observed);
                 self.die();
                 self.live().await;
             }
             Some(Fault::NoAnswerDone) => {
-                self.commit(key, step, observed);
+                self.commit(key, change, observed);
                 return Err(no_answer());
             }
             Some(Fault::NoAnswerNotDone) => return Err(no_answer()),
@@ -301,7 +304,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
             Some(Fault::Stale) => return Ok(Outcome::Stale),
             Some(Fault::KilledAfterReply) | None => {}
         }
-        let reply = self.commit(key, step, observed);
+        let reply = self.commit(key, change, observed);
         if fault.is_some() {
             self.die();
         }
@@ -312,20 +315,21 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         self.state
             .lock()
             .polls
-            .insert(step.to_string(), (polls, reply.clone()));
+            .insert(change.describe().sentence, (polls, reply.clone()));
         Ok(Outcome::Accepted(reply, WAIT))
     }
 
     async fn poll(
         &self,
         key: &L::Key,
-        step: &L::Step,
+        change: &L::Change,
         observed: &L::Observed,
         _: Priority,
     ) -> Result<Outcome<L::Reply>> {
         self.live().await;
+        let step = change.describe().sentence;
         let mut state = self.state.lock();
-        let Some((left, reply)) = state.polls.get_mut(&step.to_string()) else {
+        let Some((left, reply)) = state.polls.get_mut(&step) else {
             return Err(Error::new(
                 ErrorKind::Unexpected,
                 format!("{key}: `{step}` is not under way, {observed:?}"),

@@ -96,10 +96,10 @@ pub(super) async fn settle<L: Lawful>(
                 }
             }
             if request.delete_orphan {
-                deleted_orphans.extend(report.steps.iter().map(|step| step.text.sentence.clone()));
+                deleted_orphans.extend(report.steps.iter().map(|step| step.description.sentence.clone()));
             }
             if let Some(step) = report.steps.last() {
-                last = format!("{part}: {}", step.text.sentence);
+                last = format!("{part}: {}", step.description.sentence);
             }
             for member in report.members {
                 note(&mut rest, part.as_str(), member);

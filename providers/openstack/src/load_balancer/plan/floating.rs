@@ -7,11 +7,11 @@ use crate::load_balancer::{
     desired::{Joined, Wish},
     names,
     observe::Sight,
-    steps::{Change, Step},
+    steps::{Action, Change, step},
 };
 
 /// What the owner wants of the floating address.
-pub(super) fn change(site: &Site<'_>, admitted: &[&Joined], sight: &Sight, plan: &mut Plan<Step>) {
+pub(super) fn change(site: &Site<'_>, admitted: &[&Joined], sight: &Sight, plan: &mut Plan<Change>) {
     let tree = site.tree;
     let owner = admitted.iter().find(|joined| site.owned_by(&joined.who));
     let before = plan.steps.len();
@@ -35,22 +35,20 @@ pub(super) fn change(site: &Site<'_>, admitted: &[&Joined], sight: &Sight, plan:
     }
 }
 
-fn own(site: &Site<'_>, owner: &Joined, sight: &Sight, plan: &mut Plan<Step>) {
+fn own(site: &Site<'_>, owner: &Joined, sight: &Sight, plan: &mut Plan<Change>) {
     let tree = site.tree;
     let service = Some(&owner.who.service);
     if owner.internal {
         if let Some(have) = &tree.floating {
             let address = have.floating_ip_address.clone();
             let ours = have.description.contains(names::FLOATING_IP_MARK);
-            let change = if ours && !owner.keep_floating_ip {
-                Change::DeleteFloating(address)
+            let action = if ours && !owner.keep_floating_ip {
+                Action::DeleteFloating(address)
             } else {
-                Change::DetachFloating(address)
+                Action::DetachFloating(address)
             };
-            plan.steps.push(Step {
-                why: "the Service is internal".to_owned(),
-                ..site.step(change, service)
-            });
+            plan.steps
+                .push(site.step(action, service).because("the Service is internal"));
         }
         return;
     }
@@ -70,7 +68,7 @@ fn own(site: &Site<'_>, owner: &Joined, sight: &Sight, plan: &mut Plan<Step>) {
         (Some(there), _) if there.port_id.is_empty() => {
             let address = there.floating_ip_address.clone();
             plan.steps
-                .push(site.step(Change::AttachFloating(address), service));
+                .push(site.step(Action::AttachFloating(address), service));
         }
         (Some(_), _) => plan.blocked.push(blocked(
             service,
@@ -80,14 +78,14 @@ fn own(site: &Site<'_>, owner: &Joined, sight: &Sight, plan: &mut Plan<Step>) {
         )),
         (None, Some(_)) => plan
             .steps
-            .push(site.step(Change::CreateFloating(wish.clone()), service)),
+            .push(site.step(Action::CreateFloating(wish.clone()), service)),
         // A note says so.
         (None, None) => {}
     }
 }
 
 /// What goes together with the load balancer.
-pub(super) fn release(site: &Site<'_>, plan: &mut Plan<Step>) {
+pub(super) fn release(site: &Site<'_>, plan: &mut Plan<Change>) {
     let leaving = &site.wish.leaving;
     let owner = leaving.iter().find(|leaver| site.owned_by(&leaver.who));
     // Without a Service nobody can say any more whether it was to be kept.
@@ -99,24 +97,21 @@ pub(super) fn release(site: &Site<'_>, plan: &mut Plan<Step>) {
         && !decides.keep_floating_ip
     {
         plan.steps
-            .push(site.step(Change::DeleteFloating(have.floating_ip_address.clone()), None));
+            .push(site.step(Action::DeleteFloating(have.floating_ip_address.clone()), None));
     }
 }
 
 /// Those whose load balancer is gone already.
-pub(super) fn sweep(wish: &Wish, sight: &Sight, plan: &mut Plan<Step>) {
+pub(super) fn sweep(wish: &Wish, sight: &Sight, plan: &mut Plan<Change>) {
     for leaver in wish.leaving.iter().filter(|leaver| !leaver.keep_floating_ip) {
         let left = sight
             .floating
             .iter()
             .filter(|floating| floating.port_id.is_empty() && leaver.who.made(floating));
         for floating in left {
-            plan.steps.push(Step {
-                of: leaver.who.tag.clone(),
-                change: Change::DeleteFloating(floating.floating_ip_address.clone()),
-                service: Some(leaver.who.service.clone()),
-                why: "its load balancer is gone".to_owned(),
-            });
+            let action = Action::DeleteFloating(floating.floating_ip_address.clone());
+            let step = step(&leaver.who.tag, action).for_service(Some(&leaver.who.service));
+            plan.steps.push(step.because("its load balancer is gone"));
         }
     }
 }

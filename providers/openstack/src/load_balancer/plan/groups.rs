@@ -10,7 +10,7 @@ use crate::{
     load_balancer::{
         desired::{GroupRef, GroupWish, PortsWish, RuleTuple},
         records::{Rule, SecurityGroup},
-        steps::{Change, Step},
+        steps::{Action, Change, step},
     },
 };
 
@@ -46,16 +46,11 @@ pub(crate) fn sentence(rule: &Rule) -> String {
 }
 
 /// The security group of one Service.
-pub(super) fn group(wish: &GroupWish, have: &[SecurityGroup]) -> Plan<Step> {
-    let step = |change| Step {
-        of: wish.name.clone(),
-        change,
-        service: wish.service.clone(),
-        why: String::new(),
-    };
+pub(super) fn group(wish: &GroupWish, have: &[SecurityGroup]) -> Plan<Change> {
+    let step = |action| step(&wish.name, action).for_service(wish.service.as_ref());
     let mut plan = Plan::default();
     if wish.goes {
-        plan.steps.extend(have.iter().map(|_| step(Change::DeleteGroup)));
+        plan.steps.extend(have.iter().map(|_| step(Action::DeleteGroup)));
         return plan;
     }
     let Some(rules) = &wish.rules else {
@@ -65,7 +60,7 @@ pub(super) fn group(wish: &GroupWish, have: &[SecurityGroup]) -> Plan<Step> {
     let group = match have {
         [] => {
             plan.steps
-                .push(step(Change::CreateGroup(wish.description.clone())));
+                .push(step(Action::CreateGroup(wish.description.clone())));
             &none
         }
         [group] => group,
@@ -81,13 +76,13 @@ pub(super) fn group(wish: &GroupWish, have: &[SecurityGroup]) -> Plan<Step> {
     };
     for rule in rules {
         if !group.rules.iter().any(|have| same(have, rule)) {
-            plan.steps.push(step(Change::CreateRule(rule.clone())));
+            plan.steps.push(step(Action::CreateRule(rule.clone())));
         }
     }
     for have in &group.rules {
         if !rules.iter().any(|rule| same(have, rule)) {
             plan.steps
-                .push(step(Change::DeleteRule(sentence(have), have.id.clone())));
+                .push(step(Action::DeleteRule(sentence(have), have.id.clone())));
         }
     }
     plan
@@ -103,7 +98,7 @@ struct Due {
 }
 
 /// The groups of all nodes' ports: one write for each port.
-pub(super) fn ports(wish: &PortsWish, have: &BTreeMap<String, Port>) -> Plan<Step> {
+pub(super) fn ports(wish: &PortsWish, have: &BTreeMap<String, Port>) -> Plan<Change> {
     let mut due: BTreeMap<&str, Due> = BTreeMap::new();
     for (id, port) in have {
         let secured = port.port_security_enabled != Some(false);
@@ -142,23 +137,16 @@ pub(super) fn ports(wish: &PortsWish, have: &BTreeMap<String, Port>) -> Plan<Ste
     }
     let mut plan = Plan::default();
     for (id, due) in due {
-        let mut push = |change| {
-            plan.steps.push(Step {
-                of: due.address.clone(),
-                change,
-                service: None,
-                why: String::new(),
-            });
-        };
+        let mut push = |action| plan.steps.push(step(&due.address, action));
         let port = id.to_owned();
         // The tags first: once a port has the group no more it is not found any more.
         for group in due.tags {
             let port = port.clone();
-            push(Change::DeletePortTag { port, group });
+            push(Action::DeletePortTag { port, group });
         }
         if !due.add.is_empty() || !due.remove.is_empty() {
             let (add, remove) = (due.add, due.remove);
-            push(Change::SetPortGroups { port, add, remove });
+            push(Action::SetPortGroups { port, add, remove });
         }
     }
     plan

@@ -17,7 +17,7 @@ use crate::load_balancer::{
     observe::{Branch, Slot, Twig},
     protocols::METHODS,
     records::Listener,
-    steps::{Change, Step},
+    steps::{Action, Change},
     tags::{self, ServiceTags},
 };
 
@@ -39,7 +39,7 @@ fn usable(site: &Site<'_>, listener: &Listener, joined: &Joined, want: Option<&P
 }
 
 /// Deletes a listener that its Service wants no more, or wants otherwise than it can be made.
-pub(super) fn surplus(site: &Site<'_>, admitted: &[&Joined], branch: &Branch, plan: &mut Plan<Step>) {
+pub(super) fn surplus(site: &Site<'_>, admitted: &[&Joined], branch: &Branch, plan: &mut Plan<Change>) {
     let (listener, slot) = (&branch.listener, branch.slot());
     let leaves = site
         .wish
@@ -61,7 +61,7 @@ pub(super) fn surplus(site: &Site<'_>, admitted: &[&Joined], branch: &Branch, pl
     }
     remove(site, branch, Some(&owner.who.service), plan);
     if let Some(step) = plan.steps.last_mut() {
-        step.why = match want {
+        step.description.reason = match want {
             Some(_) => format!("its protocol is {}", listener.protocol),
             None => "its Service has no such port".to_owned(),
         };
@@ -69,12 +69,12 @@ pub(super) fn surplus(site: &Site<'_>, admitted: &[&Joined], branch: &Branch, pl
 }
 
 /// The pool first: it is found by its listener.
-pub(super) fn remove(site: &Site<'_>, branch: &Branch, service: Option<&ServiceId>, plan: &mut Plan<Step>) {
+pub(super) fn remove(site: &Site<'_>, branch: &Branch, service: Option<&ServiceId>, plan: &mut Plan<Change>) {
     let slot = branch.slot();
     if branch.twig.is_some() {
-        plan.steps.push(site.step(Change::DeletePool(slot), service));
+        plan.steps.push(site.step(Action::DeletePool(slot), service));
     }
-    plan.steps.push(site.step(Change::DeleteListener(slot), service));
+    plan.steps.push(site.step(Action::DeleteListener(slot), service));
 }
 
 /// Brings one port of a Service where it wants it.
@@ -83,7 +83,7 @@ pub(super) fn port(
     admitted: &[&Joined],
     joined: &Joined,
     want: &PortWish,
-    plan: &mut Plan<Step>,
+    plan: &mut Plan<Change>,
 ) {
     let service = Some(&joined.who.service);
     let balancer = &site.tree.balancer.name;
@@ -130,19 +130,19 @@ pub(super) fn port(
     }
 }
 
-fn create(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Step>) {
+fn create(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Change>) {
     let body = bodies::new_listener(site.wish, joined, want);
     let service = Some(&joined.who.service);
     plan.steps
-        .push(site.step(Change::CreateListener(want.slot, Box::new(body)), service));
+        .push(site.step(Action::CreateListener(want.slot, Box::new(body)), service));
     create_pool(site, joined, want, plan);
 }
 
-fn create_pool(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Step>) {
+fn create_pool(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Change>) {
     let service = Some(&joined.who.service);
     let body = bodies::new_pool(joined, want);
     plan.steps
-        .push(site.step(Change::CreatePool(want.slot, Box::new(body)), service));
+        .push(site.step(Action::CreatePool(want.slot, Box::new(body)), service));
     members(
         site,
         want.slot,
@@ -154,26 +154,22 @@ fn create_pool(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Pla
     monitor(site, joined, want, &Twig::default(), plan);
 }
 
-fn update(site: &Site<'_>, joined: &Joined, want: &PortWish, branch: &Branch, plan: &mut Plan<Step>) {
+fn update(site: &Site<'_>, joined: &Joined, want: &PortWish, branch: &Branch, plan: &mut Plan<Change>) {
     let service = Some(&joined.who.service);
     let (change, why) = listener_change(site, joined, want, &branch.listener);
     if change != ListenerChange::default() {
-        plan.steps.push(Step {
-            why,
-            ..site.step(Change::UpdateListener(want.slot, Box::new(change)), service)
-        });
+        let step = site.step(Action::UpdateListener(want.slot, Box::new(change)), service);
+        plan.steps.push(step.because(why));
     }
     let Some(twig) = &branch.twig else {
         return create_pool(site, joined, want, plan);
     };
     if twig.pool.protocol != want.pool_protocol {
-        plan.steps.push(Step {
-            why: format!(
-                "its protocol is {}, not {}",
-                twig.pool.protocol, want.pool_protocol
-            ),
-            ..site.step(Change::DeletePool(want.slot), service)
-        });
+        let step = site.step(Action::DeletePool(want.slot), service);
+        plan.steps.push(step.because(format!(
+            "its protocol is {}, not {}",
+            twig.pool.protocol, want.pool_protocol
+        )));
         return create_pool(site, joined, want, plan);
     }
     let have = twig.pool.session_persistence.as_ref();
@@ -206,10 +202,8 @@ fn update(site: &Site<'_>, joined: &Joined, want: &PortWish, branch: &Branch, pl
         if !change.tags.is_keep() {
             why.push("pool-tags".to_owned());
         }
-        plan.steps.push(Step {
-            why: why.join(", "),
-            ..site.step(Change::UpdatePool(want.slot, change), service)
-        });
+        let step = site.step(Action::UpdatePool(want.slot, change), service);
+        plan.steps.push(step.because(why.join(", ")));
     }
     members(site, want.slot, want.members.as_deref(), twig, service, plan);
     monitor(site, joined, want, twig, plan);
@@ -325,7 +319,7 @@ fn members(
     want: Option<&[MemberWish]>,
     twig: &Twig,
     service: Option<&ServiceId>,
-    plan: &mut Plan<Step>,
+    plan: &mut Plan<Change>,
 ) {
     let Some(want) = want else { return };
     let wanted: BTreeSet<_> = want.iter().map(MemberWish::identity).collect();
@@ -336,13 +330,13 @@ fn members(
         .cloned()
         .collect();
     let old: Vec<_> = there.difference(&wanted).collect();
-    let delete = |(address, port): &(&str, u16)| Change::DeleteMember(slot, (*address).to_owned(), *port);
+    let delete = |(address, port): &(&str, u16)| Action::DeleteMember(slot, (*address).to_owned(), *port);
     if site.wish.serial {
         for member in new {
             let name = names::serial_member(&member.name, &member.address, member.port);
             let member = MemberWish { name, ..member };
             plan.steps
-                .push(site.step(Change::CreateMember(slot, member), service));
+                .push(site.step(Action::CreateMember(slot, member), service));
         }
         plan.steps.extend(
             old.into_iter()
@@ -365,9 +359,9 @@ fn members(
     if !changed && old.is_empty() && (fresh || site.wish.can.has(Feature::AdditiveMembers)) {
         let new = std::mem::take(&mut new);
         let change = if site.wish.can.has(Feature::AdditiveMembers) {
-            Change::AddMembers(slot, new)
+            Action::AddMembers(slot, new)
         } else {
-            Change::SetMembers(slot, new)
+            Action::SetMembers(slot, new)
         };
         plan.steps.push(site.step(change, service));
     } else if !changed
@@ -384,12 +378,12 @@ fn members(
             MemberWish { name, ..want.clone() }
         });
         plan.steps
-            .push(site.step(Change::SetMembers(slot, all.collect()), service));
+            .push(site.step(Action::SetMembers(slot, all.collect()), service));
     }
 }
 
 /// The members of a Service that keeps what it has, at one of its listeners.
-pub(super) fn follow(site: &Site<'_>, who: &Who, slot: Slot, want: &[MemberWish], plan: &mut Plan<Step>) {
+pub(super) fn follow(site: &Site<'_>, who: &Who, slot: Slot, want: &[MemberWish], plan: &mut Plan<Change>) {
     let Some(branch) = site.tree.branch(slot) else {
         return;
     };
@@ -418,23 +412,21 @@ pub(super) fn follow(site: &Site<'_>, who: &Who, slot: Slot, want: &[MemberWish]
     members(site, slot, Some(&want), twig, None, plan);
 }
 
-fn monitor(site: &Site<'_>, joined: &Joined, want: &PortWish, twig: &Twig, plan: &mut Plan<Step>) {
+fn monitor(site: &Site<'_>, joined: &Joined, want: &PortWish, twig: &Twig, plan: &mut Plan<Change>) {
     let (slot, service) = (want.slot, Some(&joined.who.service));
     let create = |wish| bodies::new_monitor(wish, want.index, &joined.who.tag);
     match (&twig.monitor, want.monitor) {
         (None, None) => {}
         (None, Some(wish)) => plan
             .steps
-            .push(site.step(Change::CreateMonitor(slot, create(wish)), service)),
-        (Some(_), None) => plan.steps.push(site.step(Change::DeleteMonitor(slot), service)),
+            .push(site.step(Action::CreateMonitor(slot, create(wish)), service)),
+        (Some(_), None) => plan.steps.push(site.step(Action::DeleteMonitor(slot), service)),
         (Some(have), Some(wish)) if have.kind != wish.check.kind() => {
             let why = format!("its type is {}, not {}", have.kind, wish.check.kind());
-            plan.steps.push(Step {
-                why,
-                ..site.step(Change::DeleteMonitor(slot), service)
-            });
             plan.steps
-                .push(site.step(Change::CreateMonitor(slot, create(wish)), service));
+                .push(site.step(Action::DeleteMonitor(slot), service).because(why));
+            plan.steps
+                .push(site.step(Action::CreateMonitor(slot, create(wish)), service));
         }
         (Some(have), Some(wish)) => {
             let set = |have: i64, want: i64| if have == want { Set::Keep } else { Set::To(want) };
@@ -460,10 +452,8 @@ fn monitor(site: &Site<'_>, joined: &Joined, want: &PortWish, twig: &Twig, plan:
                 let why: Vec<_> = why
                     .map(|(field, have, want)| format!("{field} {have} -> {want}"))
                     .collect();
-                plan.steps.push(Step {
-                    why: why.join(", "),
-                    ..site.step(Change::UpdateMonitor(slot, change), service)
-                });
+                let step = site.step(Action::UpdateMonitor(slot, change), service);
+                plan.steps.push(step.because(why.join(", ")));
             }
         }
     }

@@ -3,11 +3,11 @@
 use ccm_core::plan::Plan;
 
 use super::Site;
-use crate::load_balancer::steps::{Change, Step};
+use crate::load_balancer::steps::{Action, Change};
 
 /// Deletes them, since the listener comes back with a pool of its own. A person's pools may well be without a
 /// listener; those of Services are told from them by their names.
-pub(super) fn sweep(site: &Site<'_>, plan: &mut Plan<Step>) {
+pub(super) fn sweep(site: &Site<'_>, plan: &mut Plan<Change>) {
     let wish = site.wish;
     let joined = wish.joined.iter().map(|joined| &joined.who.tag);
     let kept = wish.kept.iter().map(|kept| &kept.who.tag);
@@ -19,9 +19,9 @@ pub(super) fn sweep(site: &Site<'_>, plan: &mut Plan<Step>) {
         .collect();
     for pool in &site.tree.loose {
         if owners.iter().any(|owner| is_pool_of(&pool.name, owner)) {
-            let mut step = site.step(Change::DeleteLoosePool(pool.id.clone()), None);
-            step.why = format!("pool {} has no listener any more", pool.name);
-            plan.steps.push(step);
+            let step = site.step(Action::DeleteLoosePool(pool.id.clone()), None);
+            plan.steps
+                .push(step.because(format!("pool {} has no listener any more", pool.name)));
         }
     }
 }

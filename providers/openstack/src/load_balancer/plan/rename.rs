@@ -13,7 +13,7 @@ use crate::load_balancer::{
     desired::{Who, Wish},
     names,
     observe::{Branch, Tree},
-    steps::{Change, Step},
+    steps::{Action, Change},
 };
 
 /// The cluster's former names: that of the load balancer, and those that only something below it has.
@@ -74,7 +74,7 @@ fn names_of(branch: &Branch) -> impl Iterator<Item = &String> {
 }
 
 /// The steps that rename.
-pub(super) fn steps(site: &Site<'_>, plan: &mut Plan<Step>) {
+pub(super) fn steps(site: &Site<'_>, plan: &mut Plan<Change>) {
     if site.former.is_empty() {
         return;
     }
@@ -83,24 +83,19 @@ pub(super) fn steps(site: &Site<'_>, plan: &mut Plan<Step>) {
         "the cluster is called {cluster}, no more {}",
         site.former.join(" or ")
     );
-    let mut push = |change| {
-        plan.steps.push(Step {
-            why: why.clone(),
-            ..site.step(change, None)
-        });
-    };
+    let mut push = |action| plan.steps.push(site.step(action, None).because(why.clone()));
     for branch in &site.tree.branches {
         below(site, branch, &mut push);
     }
     if let Some(former) = site.former_of(&site.tree.balancer.name) {
-        push(Change::Rename {
+        push(Action::Rename {
             from: former.to_owned(),
             to: cluster.clone(),
         });
     }
 }
 
-fn below(site: &Site<'_>, branch: &Branch, push: &mut impl FnMut(Change)) {
+fn below(site: &Site<'_>, branch: &Branch, push: &mut impl FnMut(Action)) {
     let cluster = site.wish.cluster.as_str();
     let slot = branch.slot();
     let renamed = |name: &String| match site.former_of(name) {
@@ -114,14 +109,14 @@ fn below(site: &Site<'_>, branch: &Branch, push: &mut impl FnMut(Change)) {
         ..MonitorChange::default()
     };
     if !change.name.is_keep() {
-        push(Change::UpdateMonitor(slot, change));
+        push(Action::UpdateMonitor(slot, change));
     }
     let change = PoolChange {
         name: twig.map_or(Set::Keep, |twig| renamed(&twig.pool.name)),
         ..PoolChange::default()
     };
     if !change.name.is_keep() {
-        push(Change::UpdatePool(slot, change));
+        push(Action::UpdatePool(slot, change));
     }
     let listener = &branch.listener;
     let mut tags = listener.tags.clone();
@@ -138,6 +133,6 @@ fn below(site: &Site<'_>, branch: &Branch, push: &mut impl FnMut(Change)) {
         ..ListenerChange::default()
     };
     if change != ListenerChange::default() {
-        push(Change::UpdateListener(slot, Box::new(change)));
+        push(Action::UpdateListener(slot, Box::new(change)));
     }
 }
