@@ -3,7 +3,7 @@
 //! | Part | Holds |
 //! |---|---|
 //! | this file | what is looked at, and what it comes to |
-//! | [`manifest`], [`yaml`] | Services in files, and where in them everything stands |
+//! | [`manifest`] | Services in files, and where in them everything stands |
 //! | [`text`] | the same for people to read |
 //! | [`json`] | the same for programs |
 //!
@@ -16,7 +16,6 @@ mod manifest;
 #[cfg(test)]
 mod tests;
 mod text;
-mod yaml;
 
 use std::{
     collections::BTreeMap,

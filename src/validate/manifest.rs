@@ -4,12 +4,14 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
     check::{Field, Finding, Place, Severity},
-    config::Position,
+    config::{
+        KeyCase, Position,
+        yaml::{self, Entry, Node, Value},
+    },
     load_balancer::ServiceView,
 };
 use serde::Serialize;
 
-use super::yaml::{self, Entry, Node, Value};
 use crate::informers::service::ServiceObject;
 
 /// What stands in one file.
@@ -76,26 +78,28 @@ pub(super) fn read(file: &str, content: &[u8]) -> Reading {
         file,
         reading: Reading::default(),
     };
-    let text = match std::str::from_utf8(content) {
-        Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
+    let text = match yaml::utf8(content) {
+        Ok(text) => text,
         Err(error) => {
-            let good = content.get(..error.valid_up_to()).unwrap_or_default();
-            let line = good.iter().filter(|byte| **byte == b'\n').count() + 1;
-            let at = Position { line, column: 1 };
-            reader.wrong(None, at, "not UTF-8", "store the file as UTF-8");
+            reader.wrong(
+                None,
+                error.position,
+                error.message,
+                error.hint.unwrap_or_default(),
+            );
             return reader.reading;
         }
     };
     for document in yaml::documents(text) {
         match document {
             Ok(node) => reader.object(node, None),
-            Err(broken) => {
+            Err(error) => {
                 let fix = if text.contains("{{") {
                     "give what a template makes of it, such as the output of `helm template`"
                 } else {
                     "mend this document; the others were read"
                 };
-                reader.wrong(None, broken.at, format!("no YAML: {}", broken.message), fix);
+                reader.wrong(None, error.position, format!("no YAML: {}", error.message), fix);
             }
         }
     }
@@ -190,19 +194,11 @@ impl Reader<'_> {
 
     /// Keys that stand twice: one of the two is lost, and which one is decided by who reads it.
     fn duplicates(&mut self, service: Option<&str>, node: &Node) {
-        let mut seen: BTreeMap<&str, Position> = BTreeMap::new();
-        for Entry { key, at, node } in node.entries() {
-            if let Some(first) = seen.insert(key, *at) {
-                let message = format!("stands twice, first in line {}", first.line);
-                let fix = "leave only one of them";
-                self.note(Severity::Error, (service, key), *at, message, fix);
-            }
-            self.duplicates(service, node);
-        }
-        if let Value::List(items) = &node.value {
-            for item in items {
-                self.duplicates(service, item);
-            }
+        for duplicate in node.duplicates(KeyCase::Sensitive) {
+            let Entry { key, at, .. } = duplicate.entry;
+            let message = format!("stands twice, first in line {}", duplicate.first.line);
+            let fix = "leave only one of them";
+            self.note(Severity::Error, (service, key), *at, message, fix);
         }
     }
 

@@ -1,9 +1,10 @@
-//! The config files of the clouds: Go's `gcfg` dialect, read into documented structs, with every mistake reported at
-//! once.
+//! The config files of the clouds: Go's `gcfg` dialect, YAML or JSON, read into documented structs, with every mistake
+//! reported at once.
 //!
 //! | Module | Holds |
 //! |---|---|
 //! | [`gcfg`] | the dialect: from text to a document with positions |
+//! | [`yaml`] | YAML and JSON: from text to values with positions, for config files and for other readers |
 //! | [`value`] | from the text of a key to a value, by serde |
 //! | [`config_section!`], [`config_file!`] | the structs: key, type, default and meaning in one place |
 //! | [`problems`] | errors and warnings with line and column; a provider's own checks add to the same list |
@@ -24,6 +25,7 @@ pub mod suggest;
 #[cfg(test)]
 mod tests;
 pub mod value;
+pub mod yaml;
 
 use std::path::Path;
 
@@ -33,6 +35,7 @@ pub use self::{
     gcfg::Position,
     problems::{ConfigErrors, KeyPath, Locations, Problem, Problems},
     section::{ConfigFile, FileField, FileReader, Section, SectionReader, same_value},
+    yaml::KeyCase,
 };
 pub use crate::{config_file, config_section};
 
@@ -58,6 +61,39 @@ pub fn parse<T: ConfigFile>(
     parse_with(text, file, |_, _| ())
 }
 
+/// Reads a YAML or JSON config file, whose keys are those of one [`config_section!`]. Maps and lists are values of keys:
+/// the type of such a field is anything that serde deserializes, best a struct with `#[serde(default)]`.
+///
+/// A key that is unknown, at any depth of structs, or that is given twice is a warning. A key with `null` keeps its
+/// default. `file` is the file's path as the user gave it, for the messages only. `check` as in [`parse_with`]; it names
+/// keys by [`KeyPath::key`].
+///
+/// # Errors
+/// Everything that is wrong, in the order of the file. A file with a syntax error is not read any further.
+pub fn parse_yaml<S: Section>(
+    text: impl AsRef<[u8]>,
+    file: impl AsRef<Path>,
+    case: KeyCase,
+    check: impl FnOnce(&S, &mut Problems),
+) -> Result<Parsed<S>, ConfigErrors> {
+    let mut problems = Problems::new(&file.as_ref().to_string_lossy(), Locations::default());
+    let mut value = S::default();
+    match yaml::utf8(text.as_ref()).and_then(yaml::document) {
+        Err(error) => problems.syntax_error(&error),
+        Ok(Some(root)) if !matches!(root.value, yaml::Value::Map(_)) => {
+            let message = format!("the file holds {}; write keys with values", root.value.kind());
+            problems.error_at(root.at, None, message);
+        }
+        Ok(root) => {
+            if let Some(root) = root {
+                value = section::read_yaml(&root, case, &mut problems);
+            }
+            check(&value, &mut problems);
+        }
+    }
+    finish(value, problems)
+}
+
 /// As [`parse`], with checks of the config's meaning whose errors and warnings join the others.
 ///
 /// Where a value is of the wrong type the check sees the default, and what it says of that key is dropped. It does not
@@ -79,9 +115,12 @@ pub fn parse_with<T: ConfigFile>(
         check(&value, &mut problems);
     }
     for error in syntax_errors {
-        let hint = error.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-        problems.error_at(error.position, None, format!("{}{hint}", error.message));
+        problems.syntax_error(&error);
     }
+    finish(value, problems)
+}
+
+fn finish<T>(value: T, problems: Problems) -> Result<Parsed<T>, ConfigErrors> {
     let locations = problems.locations().clone();
     let warnings = problems.finish()?;
     Ok(Parsed {

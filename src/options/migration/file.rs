@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use ccm_core::config::suggest;
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::Spanned;
+use ccm_core::config::{
+    KeyCase, suggest,
+    yaml::{self, Node, Value},
+};
 
 use super::{COMPONENT, is_ours};
 use crate::options::{
@@ -51,18 +52,18 @@ struct Told<'a> {
 }
 
 impl Told<'_> {
-    fn wrong(&mut self, line: u64, message: impl fmt::Display) {
+    fn wrong(&mut self, line: usize, message: impl fmt::Display) {
         self.errors += 1;
         let place = self.place(line);
         self.reader.refuse(format!("{place}: {message}"));
     }
 
-    fn suspicious(&mut self, line: u64, message: impl fmt::Display) {
+    fn suspicious(&mut self, line: usize, message: impl fmt::Display) {
         let place = self.place(line);
         self.reader.warn(format!("{place}: {message}"));
     }
 
-    fn place(&self, line: u64) -> String {
+    fn place(&self, line: usize) -> String {
         // Where there is nothing, there is no line.
         match line {
             0 => format!("--{FLAG}: {}", self.file),
@@ -72,31 +73,27 @@ impl Told<'_> {
 }
 
 fn document(text: &str, told: &mut Told<'_>) -> Option<MigrationConfig> {
-    let document: Node = match serde_saphyr::from_str(text) {
+    let document = match yaml::document(text) {
         Ok(document) => document,
         Err(error) => {
-            let line = error.location().map_or(0, |at| at.line());
-            let message = match error.without_snippet() {
-                serde_saphyr::Error::DuplicateMappingKey { key, .. } => {
-                    format!("{} stands there twice", key.as_deref().unwrap_or("a key"))
-                }
-                serde_saphyr::Error::MultipleDocuments { .. } => {
-                    format!("a second document begins here; write one {KIND}")
-                }
-                error => format!("neither YAML nor JSON: {error}"),
+            let message = match error.hint {
+                Some(_) => format!("{}; write one {KIND}", error.message),
+                None => format!("neither YAML nor JSON: {}", error.message),
             };
-            told.wrong(line, message);
+            told.wrong(error.position.line, message);
             return None;
         }
     };
-    let Value::Map(fields) = &document.value else {
-        told.wrong(
-            0,
-            format!("{} is no {KIND}; see docs/operations.md", document.value),
-        );
+    let what = document.as_ref().map_or("nothing".to_owned(), name_of);
+    let Some(document) = document.filter(is_map) else {
+        told.wrong(0, format!("{what} is no {KIND}; see docs/operations.md"));
         return None;
     };
-    let fields = Fields::new(fields, "", &KEYS, told);
+    for duplicate in document.duplicates(KeyCase::Sensitive) {
+        let entry = duplicate.entry;
+        told.wrong(entry.at.line, format!("{} stands there twice", entry.key));
+    }
+    let fields = Fields::new(&document, "", &KEYS, told);
     let version = fields.text("apiVersion", told);
     if let Some((version, line)) = version
         && !VERSIONS.contains(&version)
@@ -132,10 +129,10 @@ fn document(text: &str, told: &mut Told<'_>) -> Option<MigrationConfig> {
 }
 
 fn check_lock(fields: &Fields<'_>, version: Option<&str>, told: &mut Told<'_>) {
-    let Some((key, _)) = fields.get("resourceLock") else {
+    let Some(lock) = fields.map.entry("resourceLock") else {
         return;
     };
-    let line = key.referenced.line();
+    let line = lock.at.line;
     if version == Some(NEWEST) {
         told.wrong(
             line,
@@ -153,25 +150,18 @@ fn check_lock(fields: &Fields<'_>, version: Option<&str>, told: &mut Told<'_>) {
 }
 
 fn leaders(fields: &Fields<'_>, told: &mut Told<'_>) -> Vec<ControllerLeader> {
-    let items = match fields.get("controllerLeaders") {
-        Some((
-            _,
-            Node {
-                value: Value::List(items),
-                ..
-            },
-        )) => items.as_slice(),
-        Some((_, node)) if !matches!(node.value, Value::Nothing) => {
-            told.wrong(
-                node.referenced.line(),
-                format!(
-                    "controllerLeaders: {} is no list of name and component",
-                    node.value
-                ),
-            );
-            return Vec::new();
-        }
-        _ => &[],
+    let items = match fields.map.get("controllerLeaders") {
+        Some(node) => match &node.value {
+            Value::List(items) => items.as_slice(),
+            Value::Null => &[],
+            _ => {
+                let what = name_of(node);
+                let message = format!("controllerLeaders: {what} is no list of name and component");
+                told.wrong(node.at.line, message);
+                return Vec::new();
+            }
+        },
+        None => &[],
     };
     if items.is_empty() {
         told.suspicious(
@@ -182,16 +172,15 @@ fn leaders(fields: &Fields<'_>, told: &mut Told<'_>) -> Vec<ControllerLeader> {
     let mut seen = BTreeMap::new();
     let read = items.iter().enumerate().filter_map(|(number, item)| {
         let path = format!("controllerLeaders[{number}].");
-        let Value::Map(map) = &item.value else {
-            told.wrong(
-                item.referenced.line(),
-                format!("controllerLeaders[{number}]: {} is no name and component", item.value),
-            );
+        if !is_map(item) {
+            let what = name_of(item);
+            let message = format!("controllerLeaders[{number}]: {what} is no name and component");
+            told.wrong(item.at.line, message);
             return None;
-        };
+        }
         let fields = Fields {
-            line: item.referenced.line(),
-            ..Fields::new(map, &path, &LEADER_KEYS, told)
+            line: item.at.line,
+            ..Fields::new(item, &path, &LEADER_KEYS, told)
         };
         let (name, component) = (fields.text("name", told), fields.text("component", told));
         let ((name, name_line), (component, component_line)) = (name?, component?);
@@ -221,7 +210,7 @@ fn leaders(fields: &Fields<'_>, told: &mut Told<'_>) -> Vec<ControllerLeader> {
 }
 
 /// A slip in it would leave a controller to nobody, or to two.
-fn check_component(component: &str, line: u64, path: &str, told: &mut Told<'_>) {
+fn check_component(component: &str, line: usize, path: &str, told: &mut Told<'_>) {
     if let Some(meant) = suggest::slip(component, [COMPONENT, "kube-controller-manager"])
         && meant != component
     {
@@ -233,7 +222,7 @@ fn check_component(component: &str, line: u64, path: &str, told: &mut Told<'_>) 
 }
 
 /// The file is for other managers as well, and they have controllers that this one has not.
-fn unknown(name: &str, line: u64, path: &str, told: &mut Told<'_>) {
+fn unknown(name: &str, line: usize, path: &str, told: &mut Told<'_>) {
     match suggest::slip(name, selection::migrated_names()) {
         Some(meant) => told.wrong(line, format!("{path}name {name:?}: did you mean {meant:?}?")),
         None => told.suspicious(
@@ -243,147 +232,59 @@ fn unknown(name: &str, line: u64, path: &str, told: &mut Told<'_>) {
     }
 }
 
-/// The entries of a map, by key.
+/// A map whose keys are known.
 struct Fields<'a> {
-    entries: &'a [(Spanned<String>, Node)],
+    map: &'a Node,
     /// What stands before the keys in messages.
     path: &'a str,
     /// Where the map is, for what is missing in it; 0 for the whole file.
-    line: u64,
+    line: usize,
 }
 
 impl<'a> Fields<'a> {
-    fn new(
-        entries: &'a [(Spanned<String>, Node)],
-        path: &'a str,
-        known: &[&'static str],
-        told: &mut Told<'_>,
-    ) -> Self {
-        for (key, _) in entries {
-            if known.contains(&key.value.as_str()) {
+    fn new(map: &'a Node, path: &'a str, known: &[&'static str], told: &mut Told<'_>) -> Self {
+        for entry in map.entries() {
+            if known.contains(&entry.key.as_str()) {
                 continue;
             }
-            let hint = match suggest::nearest(&key.value, known.iter().copied()) {
+            let hint = match suggest::nearest(&entry.key, known.iter().copied()) {
                 Some(meant) => format!("did you mean {meant:?}?"),
                 None => format!("there are {}", known.join(", ")),
             };
-            told.wrong(
-                key.referenced.line(),
-                format!("{path}{}: unknown key; {hint}", key.value),
-            );
+            told.wrong(entry.at.line, format!("{path}{}: unknown key; {hint}", entry.key));
         }
-        Self {
-            entries,
-            path,
-            line: 0,
-        }
-    }
-
-    fn get(&self, key: &str) -> Option<&'a (Spanned<String>, Node)> {
-        self.entries.iter().find(|(name, _)| name.value == key)
+        Self { map, path, line: 0 }
     }
 
     /// A text that has to be there and not to be empty, and its line.
-    fn text(&self, key: &str, told: &mut Told<'_>) -> Option<(&'a str, u64)> {
-        let Some((_, node)) = self.get(key) else {
+    fn text(&self, key: &str, told: &mut Told<'_>) -> Option<(&'a str, usize)> {
+        let Some(node) = self.map.get(key) else {
             told.wrong(self.line, format!("{}{key} is missing", self.path));
             return None;
         };
-        let line = node.referenced.line();
-        match &node.value {
-            Value::Text(text) if !text.is_empty() => Some((text, line)),
-            Value::Text(_) | Value::Nothing => {
-                told.wrong(line, format!("{}{key} is empty", self.path));
-                None
-            }
-            other => {
-                told.wrong(
-                    line,
-                    format!("{}{key}: {other} is no text; put it in quotes", self.path),
-                );
-                None
-            }
-        }
+        let line = node.at.line;
+        let wrong = match &node.value {
+            Value::Text(text) if !text.is_empty() => return Some((text, line)),
+            Value::Text(_) | Value::Null => format!("{}{key} is empty", self.path),
+            _ => format!(
+                "{}{key}: {} is no text; put it in quotes",
+                self.path,
+                name_of(node)
+            ),
+        };
+        told.wrong(line, wrong);
+        None
     }
 }
 
-/// A value with its place.
-type Node = Spanned<Value>;
-
-/// Anything that may stand in the file.
-enum Value {
-    Map(Vec<(Spanned<String>, Node)>),
-    List(Vec<Node>),
-    Text(String),
-    Nothing,
-    /// A number, true or false.
-    Scalar(String),
+fn is_map(node: &Node) -> bool {
+    matches!(node.value, Value::Map(_))
 }
 
-impl fmt::Display for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Map(_) => f.write_str("a map"),
-            Self::List(_) => f.write_str("a list"),
-            Self::Text(text) => write!(f, "{text:?}"),
-            Self::Nothing => f.write_str("nothing"),
-            Self::Scalar(scalar) => f.write_str(scalar),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Value {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any;
-
-        impl<'de> Visitor<'de> for Any {
-            type Value = Value;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-                Ok(Value::Text(text.to_owned()))
-            }
-
-            fn visit_unit<E>(self) -> Result<Value, E> {
-                Ok(Value::Nothing)
-            }
-
-            fn visit_bool<E>(self, scalar: bool) -> Result<Value, E> {
-                Ok(Value::Scalar(scalar.to_string()))
-            }
-
-            fn visit_i64<E>(self, scalar: i64) -> Result<Value, E> {
-                Ok(Value::Scalar(scalar.to_string()))
-            }
-
-            fn visit_u64<E>(self, scalar: u64) -> Result<Value, E> {
-                Ok(Value::Scalar(scalar.to_string()))
-            }
-
-            fn visit_f64<E>(self, scalar: f64) -> Result<Value, E> {
-                Ok(Value::Scalar(scalar.to_string()))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-                let mut items = Vec::new();
-                while let Some(item) = list.next_element()? {
-                    items.push(item);
-                }
-                Ok(Value::List(items))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-                let mut entries = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    entries.push(entry);
-                }
-                Ok(Value::Map(entries))
-            }
-        }
-
-        deserializer.deserialize_any(Any)
+/// A value, as messages name it.
+fn name_of(value: &Node) -> String {
+    match &value.value {
+        Value::Text(text) => format!("{text:?}"),
+        other => value.scalar().unwrap_or(other.kind()).to_owned(),
     }
 }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     probe,
-    section::{ConfigFile, is_secret},
+    section::{ConfigFile, Section, is_secret},
 };
 
 /// What is documented of one key.
@@ -95,6 +95,13 @@ pub fn markdown<T: ConfigFile>(heading_level: usize) -> String {
         .map(|section| format!("{marks} `{}`\n\n{}", section.header(), table(section)))
         .collect();
     sections.join("\n")
+}
+
+/// Renders the reference of a YAML or JSON config file as Markdown: its doc comment and a table of its keys. Ends with a
+/// line break.
+#[must_use]
+pub fn yaml_markdown<S: Section>() -> String {
+    table(&SectionDoc::new("", false, S::ABOUT, S::keys()))
 }
 
 fn table(section: &SectionDoc) -> String {

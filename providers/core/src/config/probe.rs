@@ -22,6 +22,10 @@ pub(super) enum Kind {
     Duration,
     ListOf(Box<Kind>),
     OneOf(&'static [&'static str]),
+    /// A map of any keys to values of one type.
+    Map,
+    /// A map with these keys.
+    Struct(&'static [&'static str]),
 }
 
 impl fmt::Display for Kind {
@@ -34,6 +38,8 @@ impl fmt::Display for Kind {
             Self::Text => f.write_str("string"),
             Self::TextOf(form) => write!(f, "string: {form}"),
             Self::Duration => f.write_str("duration"),
+            Self::Map => f.write_str("map"),
+            Self::Struct(keys) => write!(f, "map with `{}`", keys.join("`, `")),
             Self::ListOf(element) => write!(f, "list of {element}"),
             Self::OneOf(variants) => {
                 let quoted: Vec<String> = variants.iter().map(|variant| format!("`{variant}`")).collect();
@@ -156,8 +162,21 @@ impl<'de> Deserializer<'de> for Probe {
         Err(Answer(Kind::OneOf(variants)))
     }
 
+    fn deserialize_map<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Answer> {
+        Err(Answer(Kind::Map))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        keys: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, Answer> {
+        Err(Answer(Kind::Struct(keys)))
+    }
+
     serde::forward_to_deserialize_any! {
-        i128 u128 char str string bytes byte_buf unit unit_struct tuple tuple_struct map struct identifier ignored_any
+        i128 u128 char str string bytes byte_buf unit unit_struct tuple tuple_struct identifier ignored_any
     }
 }
 

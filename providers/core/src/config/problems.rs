@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use super::gcfg::{Position, fold};
+use super::gcfg::{Position, SyntaxError, fold};
 use crate::error::{Error, ErrorKind};
 
 /// More problems than this are counted, not shown: the file is then no config file at all.
@@ -13,7 +13,8 @@ const MAX_MESSAGE: usize = 400;
 
 /// Names a section, or a key in it. Case does not count, but for the subsection.
 ///
-/// Made from `"Section"`, `("Section", "key")` or `("Section", "subsection", "key")`.
+/// Made from `"Section"`, `("Section", "key")` or `("Section", "subsection", "key")`. A YAML or JSON file has no sections:
+/// there, use [`KeyPath::key`].
 #[derive(Clone, Copy, Debug)]
 pub struct KeyPath<'a> {
     section: &'a str,
@@ -60,6 +61,16 @@ impl<'a> KeyPath<'a> {
         }
     }
 
+    /// A key of a file without sections.
+    #[must_use]
+    pub const fn key(key: &'a str) -> Self {
+        Self {
+            section: "",
+            subsection: None,
+            key: Some(key),
+        }
+    }
+
     /// The same in one form, to compare and to look up. A section is the key without a name.
     fn normal(&self) -> NormalPath {
         NormalPath {
@@ -73,9 +84,10 @@ impl<'a> KeyPath<'a> {
         Self { key: None, ..self }
     }
 
-    /// As the header is written in the file.
+    /// As the header is written in the file; empty for a file without sections.
     fn header(&self) -> String {
         match self.subsection {
+            _ if self.section.is_empty() => String::new(),
             Some(name) if !name.is_empty() => format!("[{} {name:?}]", self.section),
             _ => format!("[{}]", self.section),
         }
@@ -100,13 +112,13 @@ impl<'a> KeyPath<'a> {
     }
 }
 
-/// As messages name it: `[Section] key`, `[Section "subsection"] key`.
+/// As messages name it: `[Section] key`, `[Section "subsection"] key`, or only `key` if the file has no sections.
 impl fmt::Display for KeyPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.header())?;
-        match self.key {
-            Some(key) => write!(f, " {key}"),
-            None => Ok(()),
+        match (self.header().as_str(), self.key) {
+            (header, None) => f.write_str(header),
+            ("", Some(key)) => f.write_str(key),
+            (header, Some(key)) => write!(f, "{header} {key}"),
         }
     }
 }
@@ -302,6 +314,21 @@ impl Problems {
     pub(super) fn error_at(&mut self, position: Position, path: Option<KeyPath<'_>>, message: String) {
         let problem = self.problem(Some(position), path, message);
         self.errors.push(problem);
+    }
+
+    pub(super) fn syntax_error(&mut self, error: &SyntaxError) {
+        let hint = error.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+        self.error_at(error.position, None, format!("{}{hint}", error.message));
+    }
+
+    /// Adds an error about a value inside of the value of a key. `inside`: the path to it from the key.
+    pub(super) fn error_inside(&mut self, position: Position, key: KeyPath<'_>, inside: &str, message: &str) {
+        let named = format!("{key}{inside}");
+        let problem = self.problem(Some(position), Some(key), format!("{named}: {message}"));
+        self.errors.push(Problem {
+            named: Some(named),
+            ..problem
+        });
     }
 
     /// Adds a warning about a key that has a place but is not known.

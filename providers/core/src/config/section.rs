@@ -1,4 +1,7 @@
 //! From a document to config structs: which section and key goes where, and what is left over.
+//!
+//! A file of `gcfg` has sections. A YAML or JSON file is one section, whose name is empty; what is nested in it is the
+//! value of a key.
 
 use std::{
     any::{Any, TypeId},
@@ -14,6 +17,7 @@ use super::{
     gcfg::{Document, Entry, Position, same},
     problems::{KeyPath, Problems},
     suggest, value,
+    yaml::{self, KeyCase, Node},
 };
 
 /// A whole config file as a struct, one field per section. Made with [`config_file!`](crate::config_file).
@@ -242,12 +246,13 @@ impl<'d> FileReader<'d> {
         let mut reader = SectionReader {
             name,
             subsection: group.subsection,
-            left: group.entries.clone(),
+            left: Left::Gcfg(group.entries.clone()),
             known: Vec::new(),
             problems: &mut self.problems,
         };
         let section = S::read(&mut reader);
         let SectionReader { left, known, .. } = reader;
+        let Left::Gcfg(left) = left else { return section };
         self.unknown.extend(left.into_iter().map(|entry| Unknown {
             path: group.path(Some(&entry.key.text)),
             entry,
@@ -278,10 +283,8 @@ impl<'d> FileReader<'d> {
             let near = suggest::nearest(&entry.key.text, known.iter().copied());
             let message = if let Some(section) = elsewhere() {
                 format!("unknown key, ignored; it belongs in {}", section.header())
-            } else if let Some(near) = near {
-                format!("unknown key, ignored; did you mean {near}?")
             } else {
-                "unknown key, ignored".to_owned()
+                unknown_key(near)
             };
             // A word alone on a line that resembles no key may be the rest of a value that was broken into two
             // lines, perhaps of a password: it is not repeated.
@@ -293,12 +296,19 @@ impl<'d> FileReader<'d> {
     }
 }
 
+/// The keys of a section that nobody took yet.
+#[derive(Debug)]
+enum Left<'d> {
+    Gcfg(Vec<&'d Entry>),
+    Yaml(Vec<&'d yaml::Entry>, KeyCase),
+}
+
 /// Hands out the keys of a section and collects what is wrong.
 #[derive(Debug)]
 pub struct SectionReader<'p, 'd> {
     name: &'static str,
     subsection: Option<&'d str>,
-    left: Vec<&'d Entry>,
+    left: Left<'d>,
     known: Vec<&'static str>,
     problems: &'p mut Problems,
 }
@@ -307,26 +317,115 @@ impl SectionReader<'_, '_> {
     /// Takes a key. If it is not given, or wrong, `target` keeps its default.
     pub fn key<T: DeserializeOwned + fmt::Debug + 'static>(&mut self, name: &'static str, target: &mut T) {
         self.known.push(name);
-        let entries: Vec<&Entry> = self.left.extract_if(.., |entry| entry.key.is(name)).collect();
-        let Some(last) = entries.last() else { return };
         let path = KeyPath::new(self.name, self.subsection, Some(name));
-        self.problems.locations_mut().add(path, last.position());
-        let read = value::read::<T>(&entries);
-        for (number, error) in read.errors {
-            let position = entries.get(number).unwrap_or(last).position();
-            // Only the type of a secret is talked about; its own errors could repeat it.
-            let blank = entries.get(number).is_some_and(|entry| entry.value.is_none());
-            let (message, hint) = if is_secret::<T>() && !blank {
-                ("value not accepted", None)
-            } else {
-                (error.message(), error.correction())
-            };
-            let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-            let text = format!("{message} at {}{hint}", path.place());
-            self.problems.error_at(position, Some(path), text);
-        }
-        if let Some(value) = read.value {
+        let value = match &mut self.left {
+            Left::Gcfg(left) => {
+                let entries: Vec<&Entry> = left.extract_if(.., |entry| entry.key.is(name)).collect();
+                read_entries(&entries, path, self.problems)
+            }
+            Left::Yaml(left, case) => {
+                let entries = left.extract_if(.., |entry| case.same(&entry.key, name));
+                entries
+                    .last()
+                    .and_then(|entry| read_node(&entry.node, *case, path, self.problems))
+            }
+        };
+        if let Some(value) = value {
             *target = value;
         }
     }
+}
+
+fn read_entries<T: DeserializeOwned + 'static>(
+    entries: &[&Entry],
+    path: KeyPath<'_>,
+    problems: &mut Problems,
+) -> Option<T> {
+    let last = entries.last()?;
+    problems.locations_mut().add(path, last.position());
+    let read = value::read::<T>(entries);
+    for (number, error) in read.errors {
+        let position = entries.get(number).unwrap_or(last).position();
+        // Only the type of a secret is talked about; its own errors could repeat it.
+        let blank = entries.get(number).is_some_and(|entry| entry.value.is_none());
+        let (message, hint) = if is_secret::<T>() && !blank {
+            ("value not accepted", None)
+        } else {
+            (error.message(), error.correction())
+        };
+        let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+        let text = format!("{message} at {}{hint}", path.place());
+        problems.error_at(position, Some(path), text);
+    }
+    read.value
+}
+
+/// `null` is as good as no key.
+fn read_node<T: DeserializeOwned + 'static>(
+    node: &Node,
+    case: KeyCase,
+    path: KeyPath<'_>,
+    problems: &mut Problems,
+) -> Option<T> {
+    if node.value == yaml::Value::Null {
+        return None;
+    }
+    problems.locations_mut().add(path, node.at);
+    let read = value::read_node::<T>(node, case);
+    for (position, error) in read.errors {
+        // The errors of a secret could repeat it.
+        let text = if is_secret::<T>() {
+            "value not accepted; write a text".to_owned()
+        } else {
+            error.to_string()
+        };
+        problems.error_inside(position, path, error.path(), &text);
+    }
+    for unknown in read.unknown {
+        let inside = KeyPath::new("", None, Some(&unknown.key));
+        problems.warn_at(unknown.at, inside, &unknown_key(unknown.near));
+    }
+    read.value
+}
+
+fn unknown_key(near: Option<&str>) -> String {
+    match near {
+        Some(near) => format!("unknown key, ignored; did you mean {near}?"),
+        None => "unknown key, ignored".to_owned(),
+    }
+}
+
+/// Reads a YAML or JSON file, which is a map.
+pub(super) fn read_yaml<S: Section>(root: &Node, case: KeyCase, problems: &mut Problems) -> S {
+    problems
+        .locations_mut()
+        .add(KeyPath::new("", None, None), root.at);
+    for duplicate in root.duplicates(case) {
+        let path = KeyPath::new("", None, Some(&duplicate.entry.key));
+        let line = duplicate.first.line;
+        let message = format!("given twice, first in line {line}; the last one counts, keep only one");
+        problems.warn_at(duplicate.entry.at, path, &message);
+    }
+    let mut reader = SectionReader {
+        name: "",
+        subsection: None,
+        left: Left::Yaml(root.entries().iter().collect(), case),
+        known: Vec::new(),
+        problems,
+    };
+    let section = S::read(&mut reader);
+    let SectionReader {
+        left,
+        known,
+        problems,
+        ..
+    } = reader;
+    if let Left::Yaml(left, _) = left {
+        for entry in left {
+            let near = suggest::nearest(&entry.key, known.iter().copied());
+            let path = KeyPath::new("", None, Some(&entry.key));
+            problems.warn_at(entry.at, path, &unknown_key(near));
+        }
+    }
+    section
 }

@@ -12,6 +12,36 @@
 //! | list | the key repeated; a key without `=` empties what was given so far |
 //! | enum | the names of its variants |
 
+/// The numbers of a deserializer, from its methods `integer` and `float`.
+macro_rules! numbers {
+    () => {
+        numbers! {
+            deserialize_i8 visit_i8 i8 "int8";
+            deserialize_i16 visit_i16 i16 "int16";
+            deserialize_i32 visit_i32 i32 "int32";
+            deserialize_i64 visit_i64 i64 "int";
+            deserialize_u8 visit_u8 u8 "uint8";
+            deserialize_u16 visit_u16 u16 "uint16";
+            deserialize_u32 visit_u32 u32 "uint32";
+            deserialize_u64 visit_u64 u64 "uint";
+        }
+
+        fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+            visitor.visit_f64(self.float()?)
+        }
+
+        fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+            visitor.visit_f64(self.float()?)
+        }
+    };
+    ($($method:ident $visit:ident $type:ident $go:literal;)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+            visitor.$visit(self.integer::<$type>($go)?)
+        }
+    )*};
+}
+
+mod node;
 mod number;
 #[cfg(test)]
 mod tests;
@@ -22,7 +52,12 @@ use serde::de::{
     self, DeserializeOwned, Deserializer, EnumAccess, IntoDeserializer, SeqAccess, VariantAccess, Visitor,
 };
 
-use super::{duration, gcfg::Entry, suggest};
+pub(super) use self::node::read as read_node;
+use super::{
+    duration,
+    gcfg::{Entry, Position},
+    suggest,
+};
 
 /// How many wrong elements of one list are reported. Each costs another look at the whole list.
 const MAX_LIST_ERRORS: usize = 20;
@@ -34,6 +69,8 @@ pub struct ValueError {
     hint: Option<String>,
     /// Which occurrence of the key, where that is not the one at hand.
     occurrence: Option<usize>,
+    /// The path to the value in a nested value, and its position: `[1].name`.
+    nested: Option<(String, Position)>,
 }
 
 impl ValueError {
@@ -42,6 +79,7 @@ impl ValueError {
             message: message.into(),
             hint: None,
             occurrence: None,
+            nested: None,
         }
     }
 
@@ -81,6 +119,10 @@ impl std::error::Error for ValueError {}
 impl de::Error for ValueError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::new(message.to_string())
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Self::new(format!("key {field:?} is missing"))
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
@@ -184,15 +226,15 @@ impl<'a> KeyDeserializer<'a> {
     }
 
     fn bool(&self) -> Result<bool, ValueError> {
-        let Ok(text) = self.text() else { return Ok(true) };
-        match text.to_lowercase().as_str() {
-            "true" | "yes" | "on" | "1" => Ok(true),
-            "false" | "no" | "off" | "0" => Ok(false),
-            _ => {
-                let error = ValueError::new(format!("failed to parse bool `{text}`"));
-                Err(error.hint("write true, yes, on or 1, or else false, no, off or 0"))
-            }
-        }
+        self.text().map_or(Ok(true), parse_bool)
+    }
+
+    fn integer<T: number::Integer>(&self, go: &str) -> Result<T, ValueError> {
+        number::integer(self.text(), go)
+    }
+
+    fn float(&self) -> Result<f64, ValueError> {
+        number::float(self.text())
     }
 
     fn string(&self) -> Result<&'a str, ValueError> {
@@ -200,13 +242,24 @@ impl<'a> KeyDeserializer<'a> {
     }
 }
 
-/// Numbers of one width each.
-macro_rules! numbers {
-    ($($method:ident $visit:ident $type:ident $go:literal;)*) => {$(
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-            visitor.$visit(number::integer::<$type>(self.text(), $go)?)
+fn parse_bool(text: &str) -> Result<bool, ValueError> {
+    match text.to_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" => Ok(true),
+        "false" | "no" | "off" | "0" => Ok(false),
+        _ => {
+            let error = ValueError::new(format!("failed to parse bool `{text}`"));
+            Err(error.hint("write true, yes, on or 1, or else false, no, off or 0"))
         }
-    )*};
+    }
+}
+
+/// Checks a duration before its type does, for the hint.
+fn check_duration(text: Result<&str, ValueError>) -> Result<(), ValueError> {
+    let text = text.map_err(|error| error.hint("write a duration such as 90s or 1m30s"))?;
+    match duration::parse(text) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(ValueError::new(error.to_string()).hint(error.hint())),
+    }
 }
 
 impl<'de> Deserializer<'de> for KeyDeserializer<'_> {
@@ -220,24 +273,7 @@ impl<'de> Deserializer<'de> for KeyDeserializer<'_> {
         visitor.visit_bool(self.bool()?)
     }
 
-    numbers! {
-        deserialize_i8 visit_i8 i8 "int8";
-        deserialize_i16 visit_i16 i16 "int16";
-        deserialize_i32 visit_i32 i32 "int32";
-        deserialize_i64 visit_i64 i64 "int";
-        deserialize_u8 visit_u8 u8 "uint8";
-        deserialize_u16 visit_u16 u16 "uint16";
-        deserialize_u32 visit_u32 u32 "uint32";
-        deserialize_u64 visit_u64 u64 "uint";
-    }
-
-    fn deserialize_f32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-        visitor.visit_f64(number::float(self.text())?)
-    }
-
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
-        visitor.visit_f64(number::float(self.text())?)
-    }
+    numbers!();
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
         visitor.visit_some(self)
@@ -249,13 +285,7 @@ impl<'de> Deserializer<'de> for KeyDeserializer<'_> {
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
         if name == duration::NEWTYPE {
-            // Read here too, only to tell what would have been right.
-            let text = self
-                .text()
-                .map_err(|error| error.hint("write a duration such as 90s or 1m30s"))?;
-            if let Err(error) = duration::parse(text) {
-                return Err(ValueError::new(error.to_string()).hint(error.hint()));
-            }
+            check_duration(self.text())?;
         }
         visitor.visit_newtype_struct(self)
     }

@@ -370,7 +370,7 @@ impl PartModel for Toy {
     fn missing(&self, key: &Key, members: &[Member<Self>], observed: &Observed) -> Option<String> {
         let knew = members
             .iter()
-            .find_map(|member| member.service.annotation(WAS)?.parse().ok())?;
+            .find_map(|member| member.service.annotation(WAS)?.parse::<u64>().ok())?;
         match (key, observed) {
             (Key::Id(id), Observed::Shelf(shelves)) if shelves.is_empty() && *id == knew => {
                 Some(format!("shelf #{id}"))

@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ccm_core::Environment;
+use ccm_core::{
+    Environment,
+    config::{KeyCase, Position, yaml},
+};
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -210,21 +213,21 @@ fn read(path: &Path, files: &mut Files) -> Result<Option<File>, Wrong> {
             ));
         }
     };
-    if text.trim().is_empty() {
-        return Ok(Some(File::default()));
-    }
     // Neither the error's own text nor the line may be shown: a password may stand there.
-    serde_saphyr::from_str(&text).map(Some).map_err(|error| {
-        let place = error
-            .location()
-            .map(|at| format!(":{}:{}", at.line(), at.column()))
-            .unwrap_or_default();
+    let wrong = |at: Position| {
         (
             "use-clouds",
             format!(
-                "{}{place}: not YAML, or a value is not what its key takes",
+                "{}:{at}: not YAML, or a value is not what its key takes",
                 path.display()
             ),
         )
-    })
+    };
+    let Some(root) = yaml::document(&text).map_err(|error| wrong(error.position))? else {
+        return Ok(Some(File::default()));
+    };
+    if let Some(twice) = root.duplicates(KeyCase::Sensitive).first() {
+        return Err(wrong(twice.entry.at));
+    }
+    root.deserialize().map(Some).map_err(|(at, _)| wrong(at))
 }

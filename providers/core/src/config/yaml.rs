@@ -1,97 +1,169 @@
-//! YAML as values that know where they stand. JSON is YAML, too.
+//! YAML and JSON as values with positions. JSON is YAML, too.
 //!
-//! Scalars without quotes mean what they mean to `kubectl`, which reads YAML 1.1: `yes`, `no`, `on` and `off` are booleans.
-//! What can not be read spoils its own document alone.
+//! Plain scalars mean what they mean to `kubectl`, which reads YAML 1.1: `yes`, `no`, `on` and `off` are booleans. A
+//! syntax error spoils its own document only.
+//!
+//! [`parse_yaml`](super::parse_yaml) reads a config file, [`Node::deserialize`] any type that serde knows; a reader with
+//! rules of its own takes the [`Node`]s.
 
-use std::collections::HashMap;
+#[cfg(test)]
+mod tests;
 
-use ccm_core::config::Position;
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
+
 use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Number, Value as Json};
 
-/// More values than this are no manifests: aliases of aliases write out to any number of them.
+use super::{
+    gcfg::{Position, SyntaxError, fold},
+    value::{self, ValueError},
+};
+
+/// The most values that a file may hold: aliases of aliases expand to any number of them.
 const MAX_NODES: usize = 1_000_000;
 
-/// A value and where it begins.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Node {
-    pub(super) at: Position,
-    pub(super) value: Value,
+/// A value and where it begins. It may be a secret, so `Debug` does not show it.
+#[derive(Clone, PartialEq)]
+pub struct Node {
+    /// Where it begins.
+    pub at: Position,
+    /// The value.
+    pub value: Value,
 }
 
-/// A value.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node")
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A value without its position.
+#[derive(Clone, PartialEq)]
+pub enum Value {
+    /// `null`, `~`, or nothing at all.
     Null,
-    /// With the text that it stands for.
+    /// A boolean, with the text in the file.
     Bool(bool, String),
-    /// With the text that it stands for.
+    /// A number, with the text in the file.
     Number(Number, String),
+    /// A quoted scalar, or a plain one that is nothing else.
     Text(String),
+    /// A sequence.
     List(Vec<Node>),
-    /// In the order of the file; a key may stand twice.
+    /// A mapping in the order of the file; a key may occur twice.
     Map(Vec<Entry>),
 }
 
 /// A key with its value.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry {
-    pub(super) key: String,
-    /// Where the key stands.
-    pub(super) at: Position,
-    pub(super) node: Node,
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// Where the key begins.
+    pub at: Position,
+    /// The value.
+    pub node: Node,
 }
 
-/// Why a document can not be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Broken {
-    pub(super) at: Position,
-    pub(super) message: String,
+/// How keys are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyCase {
+    /// Case counts, as in the Kubernetes API.
+    #[default]
+    Sensitive,
+    /// Case does not count, as when Go decodes JSON.
+    Insensitive,
+}
+
+impl KeyCase {
+    /// Whether two keys are the same.
+    #[must_use]
+    pub fn same(self, a: &str, b: &str) -> bool {
+        a == b || (self == Self::Insensitive && super::gcfg::same(a, b))
+    }
+
+    /// The form in which keys are compared.
+    fn normal(self, key: &str) -> String {
+        match self {
+            Self::Sensitive => key.to_owned(),
+            Self::Insensitive => fold(key).collect(),
+        }
+    }
+}
+
+/// A key that occurs twice in one mapping.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Duplicate<'a> {
+    /// The later occurrence.
+    pub entry: &'a Entry,
+    /// Where the key occurs first.
+    pub first: Position,
 }
 
 impl Value {
-    /// What people call it.
-    pub(super) fn kind(&self) -> &'static str {
+    /// The kind of value, as messages name it.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
             Self::Bool(..) => "a boolean",
             Self::Number(..) => "a number",
             Self::Text(_) => "a text",
             Self::List(_) => "a list",
-            Self::Map(_) => "a mapping",
+            Self::Map(_) => "a map",
         }
     }
 }
 
 impl Node {
     /// The entries, if it is a mapping.
-    pub(super) fn entries(&self) -> &[Entry] {
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
         match &self.value {
             Value::Map(entries) => entries,
             _ => &[],
         }
     }
 
-    /// What stands under a key. Of a key that stands twice the last one counts.
-    pub(super) fn entry(&self, key: &str) -> Option<&Entry> {
+    /// The entry of a key. If the key occurs twice, the last entry counts.
+    #[must_use]
+    pub fn entry(&self, key: &str) -> Option<&Entry> {
         self.entries().iter().rev().find(|entry| entry.key == key)
     }
 
-    /// The value under a key.
-    pub(super) fn get(&self, key: &str) -> Option<&Self> {
+    /// The value of a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Self> {
         self.entry(key).map(|entry| &entry.node)
     }
 
-    /// The text under a key.
-    pub(super) fn text(&self, key: &str) -> Option<&str> {
+    /// The text of a key; `None` if its value is of another kind.
+    #[must_use]
+    pub fn text(&self, key: &str) -> Option<&str> {
         match &self.get(key)?.value {
             Value::Text(text) => Some(text),
             _ => None,
         }
     }
 
-    /// Where the last key of a path stands, or the last of them that is there.
-    pub(super) fn locate(&self, path: &[&str]) -> Position {
+    /// The text of a scalar in the file; `None` for null, a list or a map.
+    #[must_use]
+    pub fn scalar(&self) -> Option<&str> {
+        match &self.value {
+            Value::Bool(_, text) | Value::Number(_, text) | Value::Text(text) => Some(text),
+            Value::Null | Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
+    /// Where the last key of a path is, or the last one of them that exists.
+    #[must_use]
+    pub fn locate(&self, path: &[&str]) -> Position {
         let (mut at, mut node) = (self.at, self);
         for key in path {
             let Some(entry) = node.entry(key) else { break };
@@ -100,8 +172,46 @@ impl Node {
         at
     }
 
-    /// The same without places.
-    pub(super) fn to_json(&self) -> Json {
+    /// All keys that occur twice in a mapping, at any depth, in the order of the file.
+    #[must_use]
+    pub fn duplicates(&self, case: KeyCase) -> Vec<Duplicate<'_>> {
+        let mut found = Vec::new();
+        self.add_duplicates(case, &mut found);
+        found
+    }
+
+    fn add_duplicates<'a>(&'a self, case: KeyCase, found: &mut Vec<Duplicate<'a>>) {
+        let mut seen: BTreeMap<String, Position> = BTreeMap::new();
+        for entry in self.entries() {
+            let first = *seen.entry(case.normal(&entry.key)).or_insert(entry.at);
+            if first != entry.at {
+                found.push(Duplicate { entry, first });
+            }
+            entry.node.add_duplicates(case, found);
+        }
+        if let Value::List(items) = &self.value {
+            for item in items {
+                item.add_duplicates(case, found);
+            }
+        }
+    }
+
+    /// Deserializes the value. Keys are case-sensitive, unknown keys are ignored, and a key without a value is a missing
+    /// key.
+    ///
+    /// # Errors
+    /// The first value that its key does not take, with its position. The error may repeat the value.
+    pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, (Position, ValueError)> {
+        let mut read = value::read_node(self, KeyCase::Sensitive);
+        match read.value {
+            Some(value) => Ok(value),
+            None => Err(read.errors.swap_remove(0)),
+        }
+    }
+
+    /// The same value without positions.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
         match &self.value {
             Value::Null => Json::Null,
             Value::Bool(value, _) => Json::Bool(*value),
@@ -118,8 +228,40 @@ impl Node {
     }
 }
 
+/// The text of a file.
+///
+/// # Errors
+/// The file is not UTF-8.
+pub fn utf8(content: &[u8]) -> Result<&str, SyntaxError> {
+    std::str::from_utf8(content).map_err(|error| {
+        let valid = content.get(..error.valid_up_to()).unwrap_or_default();
+        let line = valid.iter().filter(|byte| **byte == b'\n').count() + 1;
+        SyntaxError {
+            hint: Some("store the file as UTF-8"),
+            ..syntax_error(Position { line, column: 1 }, "not UTF-8")
+        }
+    })
+}
+
+/// The only document of a file; `None` if the file is empty.
+///
+/// # Errors
+/// The file is neither YAML nor JSON, or there is a second document.
+pub fn document(text: &str) -> Result<Option<Node>, SyntaxError> {
+    let mut documents = documents(text).into_iter();
+    let first = documents.next().transpose()?;
+    match documents.next().transpose()? {
+        None => Ok(first),
+        Some(second) => Err(SyntaxError {
+            hint: Some("write only one document"),
+            ..syntax_error(second.at, "a second document begins here")
+        }),
+    }
+}
+
 /// All documents of a file; empty ones are left out.
-pub(super) fn documents(text: &str) -> Vec<Result<Node, Broken>> {
+pub fn documents(text: &str) -> Vec<Result<Node, SyntaxError>> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut options = Options::default();
     options.set_emit_comments(false);
     let mut reader = Reader {
@@ -133,13 +275,13 @@ pub(super) fn documents(text: &str) -> Vec<Result<Node, Broken>> {
             Ok(Some(node)) if node.value == Value::Null => {}
             Ok(Some(node)) => documents.push(Ok(node)),
             Ok(None) => return documents,
-            Err(broken) => {
-                documents.push(Err(broken));
+            Err(error) => {
+                documents.push(Err(error));
                 match reader.parser.proceed_next_document() {
                     Ok(true) => {}
                     Ok(false) => return documents,
                     Err(error) => {
-                        documents.push(Err(wrong(&error)));
+                        documents.push(Err(scan_error(&error)));
                         return documents;
                     }
                 }
@@ -150,26 +292,26 @@ pub(super) fn documents(text: &str) -> Vec<Result<Node, Broken>> {
 
 struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    /// With how many values there are in each.
+    /// Each anchored value with the number of values in it.
     anchors: HashMap<usize, (Node, usize)>,
-    /// How many more values there may be.
+    /// The number of values that may still follow.
     left: usize,
 }
 
 impl<'a> Reader<'a> {
     /// The next document; `None` at the end.
-    fn document(&mut self) -> Result<Option<Node>, Broken> {
+    fn document(&mut self) -> Result<Option<Node>, SyntaxError> {
         self.anchors.clear();
         let mut found = None;
         loop {
             let Some(event) = self.parser.next_event() else {
                 return Ok(found);
             };
-            let (event, span) = event.map_err(|error| wrong(&error))?;
+            let (event, span) = event.map_err(|error| scan_error(&error))?;
             match event {
                 Event::StreamEnd => return Ok(found),
                 Event::DocumentEnd => {
-                    // An empty one is a document, too.
+                    // An empty document is a document, too.
                     let nothing = || Node {
                         at: position(&span),
                         value: Value::Null,
@@ -182,19 +324,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The value that begins with this event. Nested no deeper than the parser allows.
-    fn node(&mut self, event: Event<'a>, span: &Span) -> Result<Node, Broken> {
+    /// The value that begins with this event. The parser limits the depth of nesting.
+    fn node(&mut self, event: Event<'a>, span: &Span) -> Result<Node, SyntaxError> {
         let at = position(span);
         let before = self.left;
         self.take(1, at)?;
         let (value, anchor) = match event {
             Event::Alias(id) => {
                 let Some((node, size)) = self.anchors.get(&id).cloned() else {
-                    // It is inside of what it stands for.
-                    return Err(Broken {
-                        at,
-                        message: "an alias stands in what it stands for".to_owned(),
-                    });
+                    // An anchor is known when its value ends.
+                    return Err(syntax_error(at, "an alias is inside of its own anchor"));
                 };
                 self.take(size, at)?;
                 return Ok(Node { at, ..node });
@@ -202,7 +341,7 @@ impl<'a> Reader<'a> {
             Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag.as_deref()), anchor),
             Event::SequenceStart(_, anchor, _) => (self.list()?, anchor),
             Event::MappingStart(_, anchor, _) => (self.map()?, anchor),
-            // `is_node` knows no others.
+            // `is_node` is true for no other events.
             _ => (Value::Null, 0),
         };
         let node = Node { at, value };
@@ -212,7 +351,7 @@ impl<'a> Reader<'a> {
         Ok(node)
     }
 
-    fn list(&mut self) -> Result<Value, Broken> {
+    fn list(&mut self) -> Result<Value, SyntaxError> {
         let mut items = Vec::new();
         while let Some((event, span)) = self.inner(&Event::SequenceEnd)? {
             items.push(self.node(event, &span)?);
@@ -220,15 +359,12 @@ impl<'a> Reader<'a> {
         Ok(Value::List(items))
     }
 
-    fn map(&mut self) -> Result<Value, Broken> {
+    fn map(&mut self) -> Result<Value, SyntaxError> {
         let (mut entries, mut merged) = (Vec::new(), Vec::new());
         while let Some((event, span)) = self.inner(&Event::MappingEnd)? {
             let at = position(&span);
             let Some((key, style)) = event.scalar().map(|(key, style)| (key.to_owned(), style)) else {
-                return Err(Broken {
-                    at,
-                    message: "a key is no text".to_owned(),
-                });
+                return Err(syntax_error(at, "a key is not a scalar"));
             };
             self.node(event, &span)?;
             let Some((event, span)) = self.inner(&Event::MappingEnd)? else {
@@ -255,13 +391,13 @@ impl<'a> Reader<'a> {
         Ok(Value::Map(entries))
     }
 
-    /// The next event inside of something; `None` at its end.
-    fn inner(&mut self, end: &Event<'_>) -> Result<Option<(Event<'a>, Span)>, Broken> {
+    /// The next event inside of a list or map; `None` at its end.
+    fn inner(&mut self, end: &Event<'_>) -> Result<Option<(Event<'a>, Span)>, SyntaxError> {
         loop {
             let Some(event) = self.parser.next_event() else {
                 return Ok(None);
             };
-            let (event, span) = event.map_err(|error| wrong(&error))?;
+            let (event, span) = event.map_err(|error| scan_error(&error))?;
             if event == *end {
                 return Ok(None);
             }
@@ -271,11 +407,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn take(&mut self, nodes: usize, at: Position) -> Result<(), Broken> {
+    fn take(&mut self, nodes: usize, at: Position) -> Result<(), SyntaxError> {
         let left = self.left.checked_sub(nodes);
-        self.left = left.ok_or_else(|| Broken {
-            at,
-            message: format!("the file holds more than {MAX_NODES} values, aliases written out"),
+        self.left = left.ok_or_else(|| {
+            let message = format!("the file holds more than {MAX_NODES} values with its aliases expanded");
+            syntax_error(at, message)
         })?;
         Ok(())
     }
@@ -288,15 +424,21 @@ fn position(span: &Span) -> Position {
     }
 }
 
-fn wrong(error: &ScanError) -> Broken {
-    let marker = error.marker();
-    Broken {
-        at: Position {
-            line: marker.line(),
-            column: marker.col() + 1,
-        },
-        message: error.info(),
+fn syntax_error(position: Position, message: impl Into<String>) -> SyntaxError {
+    SyntaxError {
+        position,
+        message: message.into(),
+        hint: None,
     }
+}
+
+fn scan_error(error: &ScanError) -> SyntaxError {
+    let marker = error.marker();
+    let position = Position {
+        line: marker.line(),
+        column: marker.col() + 1,
+    };
+    syntax_error(position, error.info())
 }
 
 fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
@@ -320,7 +462,7 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
     }
 }
 
-/// A number as YAML 1.1 writes it; texts such as `1.2.3` and `10.0.0.0/8` are none.
+/// A number as YAML 1.1 writes it; texts such as `1.2.3` and `10.0.0.0/8` are not numbers.
 fn number(text: &str) -> Option<Number> {
     let plain = text.replace('_', "");
     let unsigned = plain.strip_prefix(['-', '+']).unwrap_or(&plain);
