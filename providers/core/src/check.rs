@@ -155,6 +155,12 @@ pub enum Field {
 }
 
 impl Field {
+    /// The annotation of this name.
+    #[must_use]
+    pub fn annotation(key: &str) -> Self {
+        Self::Annotation(key.to_owned())
+    }
+
     /// The names that lead to it in a manifest.
     #[must_use]
     pub fn path(&self) -> Vec<&str> {

@@ -2,14 +2,14 @@
 //!
 //! Clouds differ in their calls and are alike in everything around a call: a quota that many controllers share, replies
 //! that say "slow down", requests that hang, listings in pages, questions that twenty callers ask at one moment.
-//! The kit is written once; a provider describes its calls (an enum that implements [`Operation`]) and hands each to
+//! The kit is written once; a provider describes its calls (an enum that implements [`Operation`]: [`operations!`]) and hands each to
 //! [`Gate::call`]. SDKs own their transports, so everything here acts on *operations*, not on HTTP requests.
 //!
 //! What happens to a call, outermost first:
 //!
 //! | Layer | Type | Does |
 //! |---|---|---|
-//! | sharing | [`Cache`], [`Batcher`] | many questions, one request; chosen by the provider per call |
+//! | sharing | [`Cache`], [`IndexedCache`], [`Batcher`] | many questions, one request; chosen by the provider per call |
 //! | span and metrics | [`Gate`], [`ClientMetrics`] | one span `cloud{provider, operation, call}`, the last a number, `ccm_cloud_*` |
 //! | deadline | [`Gate`] | bounds everything below it, waiting for quota and between attempts included |
 //! | retry | [`RetryPolicy`] | the only layer that repeats a request; the SDK's own retry is off |
@@ -22,19 +22,16 @@
 //! [`Outcome::Unknown`](crate::Outcome::Unknown) and the caller reads before it writes.
 //!
 //! ```
-//! use ccm_core::client::{ClientMetrics, Effect, Gate, GateConfig, Operation};
+//! use ccm_core::client::{ClientMetrics, Gate, GateConfig, operations};
 //! use ccm_core::{Priority, Result};
 //!
-//! #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-//! enum Op { ServerGet, ServerCreate }
-//!
-//! impl Operation for Op {
-//!     fn name(self) -> &'static str {
-//!         match self { Self::ServerGet => "server_get", Self::ServerCreate => "server_create" }
-//!     }
-//!     fn bucket(self) -> &'static str { "compute" }
-//!     fn effect(self) -> Effect {
-//!         match self { Self::ServerGet => Effect::Read, Self::ServerCreate => Effect::Write }
+//! operations! {
+//!     /// The calls.
+//!     enum Op {
+//!         /// One server.
+//!         ServerGet = "server_get", "compute", Read;
+//!         /// A new server.
+//!         ServerCreate = "server_create", "compute", Write;
 //!     }
 //! }
 //!
@@ -57,6 +54,7 @@ mod batch;
 mod cache;
 mod fence;
 mod gate;
+mod indexed;
 mod metrics;
 mod op;
 mod page;
@@ -68,8 +66,11 @@ pub use batch::{BatchConfig, Batcher};
 pub use cache::{Cache, CacheConfig};
 pub use fence::{Fence, Fenced, Fences};
 pub use gate::{CallOptions, Gate, GateConfig};
+pub use indexed::{Indexed, IndexedCache, Listing};
 pub use metrics::{ClientMetrics, ProviderMetrics};
 pub use op::{Effect, Operation};
+
+pub use crate::operations;
 pub use page::{Marker, Page, Pages, collect};
 pub use rate_limit::{Bucket, BucketState, Permit, Quota};
 pub use recent::RecentError;

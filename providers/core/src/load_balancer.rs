@@ -28,21 +28,35 @@ use async_trait::async_trait;
 
 use crate::{Freshness, Priority, Result};
 
+mod annotations;
+mod names;
 mod node;
 mod ownership;
+mod reconcile_metrics;
 mod report;
+mod selector;
 mod service;
+mod source_ranges;
 
+pub use annotations::{AnnotationDoc, AnnotationReader, AnnotationTable, IgnoredValue, InvalidField};
+pub use names::truncated;
 pub use node::{AddressGroup, NodeSet, ServiceNode};
 pub use ownership::{ClusterTag, Ownership, OwnershipTag};
+pub use reconcile_metrics::{
+    MeasuredLoadBalancers, ReconcileMetrics, ReconcileMetricsConfig, Reconciliation,
+};
 pub use report::{
     Blocked, Condition, Discovery, Effect, Effects, Ingress, IpMode, MemberPlan, MemberReport, MemberState,
     OrphanPart, PartPlan, PartReport, PartState, PartStatus, PlanProblem, ServiceEvent, ServiceParts,
     StepDescription, StepReport,
 };
+pub use selector::NodeSelector;
 pub use service::{
     IpFamily, Policy, PortTarget, Protocol, ServiceId, ServicePort, ServiceView, SessionAffinity,
 };
+pub use source_ranges::SourceRanges;
+
+pub use crate::annotations;
 
 /// The load balancers of one cloud.
 ///

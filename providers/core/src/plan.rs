@@ -94,10 +94,12 @@ mod discovery;
 mod engine;
 #[cfg(feature = "testkit")]
 mod inspect;
+mod key;
 mod memory;
 mod metrics;
 mod model;
 mod pass;
+mod poll;
 mod record;
 mod steps;
 
@@ -110,3 +112,6 @@ pub use model::{
     Change, CheckResult, Fact, GatheredInputs, Member, Membership, Orphan, Outcome, PartCloud, PartModel,
     PartOutput, Parts, Plan, ScopeCheck, Step, Wait,
 };
+pub use poll::{PollIntervals, PollTiming};
+
+pub use crate::part_keys;

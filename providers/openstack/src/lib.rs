@@ -14,19 +14,17 @@ mod view;
 use std::{path::PathBuf, sync::Arc};
 
 use ccm_core::{
-    BuildContext, Cloud, Instances, Reload, Result, Routes, async_trait, load_balancer::LoadBalancers,
-    plan::Engine, register_provider,
+    BuildContext, Cloud, Instances, Reload, Result, Routes, async_trait,
+    load_balancer::{LoadBalancers, MeasuredLoadBalancers, ReconcileMetrics},
+    plan::Engine,
+    register_provider,
 };
 
 use crate::{
     client::{Api, Gates},
     config::{CloudConf, Files},
     instances::provider_id,
-    load_balancer::{
-        apply::Calls,
-        model::Model,
-        reconcile::{Counted, ReconcileMetrics},
-    },
+    load_balancer::{apply::Calls, part::Model, reconcile::RECONCILE_METRICS},
     reload::Reloader,
     routes::RouterRoutes,
     view::{Current, Generation},
@@ -50,7 +48,7 @@ struct OpenStack {
     eyes: Eyes,
     reloader: Reloader,
     /// `None`: load balancers are switched off.
-    engine: Option<Counted<Engine<Model, Calls<Eyes>>>>,
+    engine: Option<MeasuredLoadBalancers<Engine<Model, Calls<Eyes>>>>,
     /// `None`: no router is configured.
     routes: Option<RouterRoutes>,
 }
@@ -153,11 +151,11 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let engine = settings.load_balancing.conf.enabled.then(|| {
         let settings = Arc::new(settings.load_balancing.clone());
         let calls = Calls::new(current, Arc::clone(&settings), eyes.clone());
-        let metrics = ReconcileMetrics::default();
+        let metrics = ReconcileMetrics::new(&RECONCILE_METRICS);
         context
             .metrics
             .publish("openstack_reconcile", Arc::new(metrics.clone()));
-        Counted::new(
+        MeasuredLoadBalancers::new(
             Engine::new(Model { settings }, Arc::new(calls), context.plan.clone()),
             metrics,
         )

@@ -1,25 +1,24 @@
 //! Load balancers: what they are read with and written with, and the pure rules by which Services become load balancers.
 //!
-//! | Room | Holds |
+//! | Module | Contents |
 //! |---|---|
-//! | [`key`] | the parts: a load balancer, a Service's security group, the ports of all nodes |
-//! | [`wanted`], [`desired`] | from a Service's fields, annotations, class and the config to how a part should be |
-//! | [`observe`] | how a part is, as values |
-//! | [`plan`], [`steps`], [`fold`] | the way from one to the other, each change by itself, and what it leads to |
-//! | [`directory`] | which load balancer is whose |
-//! | [`notes`] | what people are told beside it |
+//! | [`part`] | the parts: a load balancer, a Service's security group, the ports of all nodes |
+//! | [`wanted`], [`desired`] | from a Service's fields, annotations, class and the config to the desired state of a part |
+//! | [`observe`] | the observed state of a part |
+//! | [`plan`], [`steps`], [`fold`] | the changes from one to the other, and their effects |
+//! | [`directory`], [`orphans`] | which load balancer belongs to which Service, and which to none |
+//! | [`notes`] | warnings about a Service |
 //! | [`model`] | the `PartModel` of all that |
 //! | [`apply`], [`discover`], [`send`] | the calls |
-//! | [`reconcile`] | the Go cloud controller's metrics of this work |
-//! | [`pace`] | when to look whether Octavia is done |
+//! | [`reconcile`] | the Go cloud controller's metrics |
 //! | [`reads`] | shared listings of the project's load balancers and what belongs to them |
 //! | [`writes`] | one function for each change of Octavia and Neutron |
-//! | [`records`], [`bodies`], [`id`] | what is received and what is sent |
-//! | [`features`] | what a version of Octavia and a provider can |
-//! | [`annotations`] | what Services ask for beyond their fields |
-//! | [`names`] | names, tags and descriptions, and the cluster's name in them |
+//! | [`records`], [`bodies`], [`member`], [`id`] | responses and request bodies |
+//! | [`features`] | the features of a version of Octavia and of a provider |
+//! | [`annotations`] | the annotations of Services |
+//! | [`names`], [`tags`] | names, tags and descriptions, and the cluster's name in them |
 //! | [`protocols`] | protocols of listeners and pools, types of health monitors |
-//! | [`selector`], [`source_ranges`], [`subnets`], [`secrets`], [`ingress`] | one rule each |
+//! | [`subnets`], [`secrets`] | one rule each |
 
 pub(crate) mod annotations;
 pub(crate) mod apply;
@@ -29,10 +28,7 @@ pub(crate) mod directory;
 pub(crate) mod discover;
 pub(crate) mod features;
 pub(crate) mod fold;
-pub(crate) mod holders;
 pub(crate) mod id;
-pub(crate) mod ingress;
-pub(crate) mod key;
 #[cfg(test)]
 mod laws;
 pub(crate) mod member;
@@ -41,16 +37,14 @@ pub(crate) mod names;
 pub(crate) mod notes;
 pub(crate) mod observe;
 mod orphans;
-mod pace;
+pub(crate) mod part;
 pub(crate) mod plan;
 pub(crate) mod protocols;
 pub(crate) mod reads;
 pub(crate) mod reconcile;
 pub(crate) mod records;
 pub(crate) mod secrets;
-pub(crate) mod selector;
 mod send;
-pub(crate) mod source_ranges;
 pub(crate) mod steps;
 pub(crate) mod subnets;
 pub(crate) mod tags;

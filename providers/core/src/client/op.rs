@@ -25,3 +25,64 @@ pub enum Effect {
     /// A second sending might do the work twice (`POST`). Repeated only when the cloud refused it for its rate.
     Write,
 }
+
+/// Makes the enum of a provider's calls, with its [`Operation`]: a line for each call with its name, its quota bucket and
+/// its [`Effect`]. `ALL` lists the calls.
+///
+/// ```
+/// use ccm_core::client::{Effect, Operation, operations};
+///
+/// operations! {
+///     /// The calls of the cloud.
+///     pub enum Op {
+///         /// One server.
+///         ServerGet = "server_get", "compute", Read;
+///         /// A new volume.
+///         VolumeCreate = "volume_create", "storage", Write;
+///     }
+/// }
+///
+/// assert_eq!(Op::VolumeCreate.bucket(), "storage");
+/// assert_eq!(Op::ALL.len(), 2);
+/// ```
+#[macro_export]
+macro_rules! operations {
+    (
+        $(#[$about:meta])*
+        $vis:vis enum $name:ident {
+            $($(#[$meaning:meta])* $op:ident = $label:expr, $bucket:expr, $effect:ident;)+
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        $vis enum $name {
+            $($(#[$meaning])* $op,)+
+        }
+
+        impl $name {
+            /// All calls, in the order of their declaration.
+            #[allow(dead_code, reason = "a provider need not list its calls")]
+            $vis const ALL: &'static [Self] = &[$(Self::$op),+];
+        }
+
+        impl $crate::client::Operation for $name {
+            fn name(self) -> &'static str {
+                match self {
+                    $(Self::$op => $label,)+
+                }
+            }
+
+            fn bucket(self) -> &'static str {
+                match self {
+                    $(Self::$op => $bucket,)+
+                }
+            }
+
+            fn effect(self) -> $crate::client::Effect {
+                match self {
+                    $(Self::$op => $crate::client::Effect::$effect,)+
+                }
+            }
+        }
+    };
+}

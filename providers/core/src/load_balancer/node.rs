@@ -160,15 +160,11 @@ impl ServiceEvent {
         if more > 0 {
             texts.push(format!("{more} more addresses are shared"));
         }
-        Some(Self {
-            service: service.clone(),
-            reason: "DuplicateNodeAddress",
-            message: format!(
-                "{}; the load balancer has one member for each address; delete the Node objects that are out of date",
-                texts.join("; ")
-            ),
-            warning: true,
-        })
+        let message = format!(
+            "{}; the load balancer has one member for each address; delete the Node objects that are out of date",
+            texts.join("; ")
+        );
+        Some(Self::warning(service, "DuplicateNodeAddress", message))
     }
 }
 

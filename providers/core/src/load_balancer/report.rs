@@ -215,6 +215,19 @@ pub struct ServiceEvent {
     pub warning: bool,
 }
 
+impl ServiceEvent {
+    /// A Warning about a Service.
+    #[must_use]
+    pub fn warning(service: &ServiceId, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            service: service.clone(),
+            reason,
+            message: message.into(),
+            warning: true,
+        }
+    }
+}
+
 /// A difference that the cloud can not take away in place. Everything else is done nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Blocked {

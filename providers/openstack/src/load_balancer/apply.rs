@@ -9,8 +9,11 @@ use std::{
 
 use ccm_core::{
     Cloud, Error, ErrorKind, Freshness, Priority, Result, async_trait,
-    load_balancer::{ClusterView, ReadOptions, ServiceView},
-    plan::{CredentialsCheck, GatheredInputs, Member, Membership, Outcome, PartCloud, ScopeCheck, Wait},
+    load_balancer::{ClusterView, Effect, ReadOptions, ServiceView},
+    plan::{
+        CredentialsCheck, GatheredInputs, Membership, Outcome, PartCloud, PollIntervals, PollTiming,
+        ScopeCheck, Wait,
+    },
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -21,11 +24,9 @@ use super::{
     directory::{Catalogue, Directory},
     discover,
     fold::Reply,
-    key::Key,
-    model::Model,
     names,
-    observe::{Branch, Observed, Sight, Tree, Twig},
-    pace::{self, Pace},
+    observe::{self, Branch, Observed, Sight, Tree, Twig},
+    part::{Key, Model, PartMember},
     plan,
     reads::{Contents, Reads},
     records::{LoadBalancer, Provisioning, State},
@@ -51,8 +52,8 @@ pub(crate) struct Calls<C> {
     credentials: CredentialsCheck,
     /// The last directory.
     catalogue: Mutex<Catalogue>,
-    /// What Octavia is at work on.
-    pace: Mutex<Pace>,
+    /// When to poll the load balancers that Octavia is changing.
+    polls: Mutex<PollIntervals<Key>>,
     /// Ids of load balancers whose creation this process sent and which it has not seen `ACTIVE` or gone since.
     created: Mutex<HashSet<String>>,
     /// The cluster as the last pass saw it: whose mark is ours, and which ports there are to look at.
@@ -76,7 +77,7 @@ impl<C: Cloud> Calls<C> {
             eyes,
             credentials: CredentialsCheck::default(),
             catalogue: Mutex::default(),
-            pace: Mutex::default(),
+            polls: Mutex::new(PollIntervals::new(poll_timing)),
             created: Mutex::default(),
             cluster: Mutex::default(),
             unrecorded: Mutex::default(),
@@ -94,7 +95,7 @@ impl<C: Cloud> Calls<C> {
         &self,
         reads: &Reads,
         key: &Key,
-        members: &[Member<Model>],
+        members: &[PartMember],
         read: ReadOptions,
     ) -> Result<Sight> {
         let balancers = match key {
@@ -166,12 +167,14 @@ impl<C: Cloud> Calls<C> {
                 .push(self.tree(reads, key, tree, members, read).await?);
         }
         let services = members.iter().map(|member| &*member.service);
-        sight.annotated = self.unrecorded.lock().annotated(services, &sight.trees);
+        let present = || observe::tags_of(&sight.trees, |_| true);
+        let annotated = self.unrecorded.lock().annotated(services, present);
+        sight.annotated = annotated;
         Ok(sight)
     }
 
     /// Whether a floating address can be had by those that leave it to us from where.
-    async fn external(&self, reads: &Reads, members: &[Member<Model>], priority: Priority) -> Result<bool> {
+    async fn external(&self, reads: &Reads, members: &[PartMember], priority: Priority) -> Result<bool> {
         let settings = &self.settings;
         let asks = members.iter().any(|member| {
             member.membership != Membership::Leaving
@@ -191,7 +194,7 @@ impl<C: Cloud> Calls<C> {
         reads: &Reads,
         key: &Key,
         mut tree: Tree,
-        members: &[Member<Model>],
+        members: &[PartMember],
         read: ReadOptions,
     ) -> Result<Tree> {
         let wish = desired::left_by_all(&self.settings, key, members, &self.cluster.lock());
@@ -233,7 +236,7 @@ impl<C: Cloud> Calls<C> {
         Ok(tree)
     }
 
-    async fn ports(&self, reads: &Reads, members: &[Member<Model>], read: ReadOptions) -> Result<Observed> {
+    async fn ports(&self, reads: &Reads, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
         let mut ports = BTreeMap::new();
         let mut groups = Vec::new();
         for member in members {
@@ -288,7 +291,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
     async fn inputs(
         &self,
         key: &Key,
-        members: &[Member<Model>],
+        members: &[PartMember],
         cluster: &ClusterView,
         read: ReadOptions,
     ) -> Result<GatheredInputs<Inputs>> {
@@ -304,7 +307,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         discover::inputs(&self.settings, &reads, key, members, cluster, read).await
     }
 
-    async fn observe(&self, key: &Key, members: &[Member<Model>], read: ReadOptions) -> Result<Observed> {
+    async fn observe(&self, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
         let (_, reads) = self.current.clients();
         match key {
             Key::Balancer(_) | Key::New(_) => {
@@ -340,7 +343,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
                     }
                     _ => key,
                 };
-                let poll = self.pace.lock().begins(key, pace::Kind::of(&change.action));
+                let poll = self.polls.lock().accepted(key, poll_kind(&change.action));
                 Ok(Outcome::Accepted(reply, self.wait(poll)))
             }
             Ok(Some(reply)) => Ok(Outcome::Done(reply)),
@@ -370,12 +373,12 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             _ => return Ok(Outcome::Stale),
         };
         let looked = Instant::now();
-        let (since, waiting) = self.pace.lock().since(key);
+        let (since, waiting) = self.polls.lock().since(key);
         let state = match since {
             Some(since) => state(&reads, id, since, waiting, SHARED_POLL, priority).await?,
             None => reads.state(id, priority).await?,
         };
-        let ends = |done: bool| self.pace.lock().ends(key, done.then_some(looked));
+        let ends = |done: bool| self.polls.lock().ended(key, done.then_some(looked));
         let status = state.map(|state| state.provisioning_status);
         if matches!(status, None | Some(Provisioning::Active)) {
             self.created.lock().remove(id);
@@ -405,7 +408,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
                 })
             }
             Some(_) => {
-                let poll = self.pace.lock().not_yet(key, looked);
+                let poll = self.polls.lock().not_ended(key, looked);
                 Ok(Outcome::Accepted(Reply::Settled, self.wait(poll)))
             }
         }
@@ -422,11 +425,11 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             return Ok(false);
         };
         let (_, reads) = self.current.clients();
-        let (since, waiting) = self.pace.lock().polls_pending(id);
+        let (since, waiting) = self.polls.lock().polled_pending(id);
         let state = state(&reads, id, since, waiting, SHARED_PENDING_POLL, priority).await?;
         let pending = state.is_some_and(|state| state.provisioning_status.is_pending());
         if !pending {
-            self.pace.lock().settled(id);
+            self.polls.lock().pending_ended(id);
         }
         Ok(pending)
     }
@@ -452,6 +455,25 @@ async fn state(
     let recent = Instant::now().checked_sub(shared);
     let recent = recent.map_or(since, |recent| recent.max(since));
     reads.state_among_many(id, recent, priority).await
+}
+
+/// What Octavia does to the machines of the load balancer for a change.
+fn poll_kind(action: &Action) -> Effect {
+    match action {
+        Action::CreateBalancer(_) => Effect::Create,
+        Action::DeleteBalancer { .. } => Effect::Delete,
+        _ => Effect::Change,
+    }
+}
+
+fn poll_timing(kind: Effect) -> PollTiming {
+    match kind {
+        Effect::Change => PollTiming {
+            first: Duration::from_millis(1100),
+            interval: Duration::from_millis(750),
+        },
+        Effect::Create | Effect::Delete => PollTiming::default(),
+    }
 }
 
 /// Whether Octavia is at work on the load balancer after it.

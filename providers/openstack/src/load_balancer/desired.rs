@@ -1,30 +1,27 @@
-//! How the parts should be, as values: from Services, nodes and what was found out for them.
-
-mod balancer;
-mod groups;
+//! How the parts should be, as values: from Services, nodes and what was discovered for them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
-    load_balancer::{ClusterView, OwnershipTag, ServiceId, ServiceView},
-    plan::{Fact, Member, Membership},
+    load_balancer::{
+        AddressGroup, ClusterView, IpFamily, OwnershipTag, Protocol, ServiceId, ServiceView, SessionAffinity,
+        SourceRanges,
+    },
+    plan::{Fact, Membership},
 };
 
 use super::{
     annotations as note,
     bodies::Timeouts,
-    features::Capabilities,
-    holders::Holders,
-    key::Key,
+    features::{Capabilities, Feature},
     member::Identity,
-    model::Model,
     names,
     observe::{Slot, Tree},
-    protocols::Check,
+    part::{Key, Model, PartMember},
+    protocols::{self, Check},
     records::{FloatingIp, LoadBalancer},
-    source_ranges::SourceRanges,
     tags::ServiceTags,
-    wanted::Pace,
+    wanted::{self, HealthMonitorTimes, Wanted},
 };
 use crate::{config::LoadBalancing, instances::provider_id};
 
@@ -42,6 +39,9 @@ pub(crate) struct Found {
     /// Subnets to try one after the other; empty: Neutron chooses.
     pub(crate) floating_subnets: Vec<String>,
 }
+
+/// Tags of Services by the port whose listener is theirs.
+pub(crate) type Holders = BTreeMap<Slot, String>;
 
 /// What was found out.
 #[derive(Clone, Debug, Default)]
@@ -226,7 +226,7 @@ impl MemberWish {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MonitorWish {
     pub(crate) check: Check,
-    pub(crate) pace: Pace,
+    pub(crate) times: HealthMonitorTimes,
 }
 
 /// A Service that keeps what it has.
@@ -284,17 +284,17 @@ pub(crate) struct GroupRef {
 pub(crate) fn desired(
     model: &Model,
     key: &Key,
-    members: &[Member<Model>],
+    members: &[PartMember],
     cluster: &ClusterView,
     inputs: &Inputs,
 ) -> Desired {
     match key {
         Key::Balancer(_) | Key::New(_) => {
-            let wish = balancer::wish(&model.settings, key, members, cluster, inputs);
+            let wish = balancer(&model.settings, key, members, cluster, inputs);
             Desired::Balancer(Box::new(wish))
         }
-        Key::Group(name) => Desired::Group(groups::group(model, name, members, cluster, inputs)),
-        Key::NodePorts => Desired::Ports(groups::ports(model, members, cluster, inputs)),
+        Key::Group(name) => Desired::Group(group(model, name, members, cluster, inputs)),
+        Key::NodePorts => Desired::Ports(ports(model, members, cluster, inputs)),
     }
 }
 
@@ -303,13 +303,13 @@ pub(crate) fn desired(
 pub(crate) fn left_by_all(
     settings: &LoadBalancing,
     key: &Key,
-    members: &[Member<Model>],
+    members: &[PartMember],
     cluster: &ClusterView,
 ) -> Option<Wish> {
     let leave = members
         .iter()
         .all(|member| member.membership == Membership::Leaving);
-    leave.then(|| balancer::wish(settings, key, members, cluster, &Inputs::default()))
+    leave.then(|| balancer(settings, key, members, cluster, &Inputs::default()))
 }
 
 /// The id of the server behind a node.
@@ -318,4 +318,304 @@ pub(crate) fn server_of(provider_id: &str) -> Option<String> {
         Ok(provider_id::ProviderId::Server { id, .. }) => Some(id.to_owned()),
         _ => None,
     }
+}
+
+/// A load balancer: which Services are active, frozen or leaving, and their listeners and members.
+fn balancer(
+    settings: &LoadBalancing,
+    key: &Key,
+    members: &[PartMember],
+    cluster: &ClusterView,
+    inputs: &Inputs,
+) -> Wish {
+    let conf = &settings.conf;
+    let mut wish = Wish {
+        key: key.clone(),
+        marks: cluster.ownership_tag.clone(),
+        cluster: cluster.name.to_string(),
+        can: inputs.can,
+        provider: conf.lb_provider.clone(),
+        serial: conf.provider_requires_serial_api_calls,
+        cascade: conf.cascade_delete,
+        failover: conf.failover_in_error,
+        max_shared: conf.max_shared_lb,
+        has_nodes: !cluster.nodes.keeps_members(),
+        joined: Vec::new(),
+        kept: Vec::new(),
+        leaving: Vec::new(),
+    };
+    for member in members {
+        let service = &member.service;
+        let who = Who::of(service, cluster);
+        let read = (member.membership == Membership::Active)
+            .then(|| Wanted::read(service, settings, Some(inputs.can)).ok())
+            .flatten()
+            .zip(inputs.each.get(&service.id));
+        match (&member.membership, read) {
+            (Membership::Leaving, _) => wish.leaving.push(Leaver {
+                who,
+                keep_floating_ip: wanted::keeps_floating_ip(service),
+            }),
+            (Membership::Active, Some((wanted, found))) => {
+                wish.joined.push(joined(
+                    settings, key, service, who, &wanted, found, inputs.can, cluster,
+                ));
+            }
+            _ => {
+                let follows = member.follows_nodes() && wish.has_nodes;
+                wish.kept.push(Kept {
+                    who,
+                    follows: if follows {
+                        follow(settings, service, cluster)
+                    } else {
+                        Vec::new()
+                    },
+                });
+            }
+        }
+    }
+    wish
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "everything that decides about a Service"
+)]
+fn joined(
+    settings: &LoadBalancing,
+    key: &Key,
+    service: &Arc<ServiceView>,
+    who: Who,
+    wanted: &Wanted,
+    found: &Found,
+    can: Capabilities,
+    cluster: &ClusterView,
+) -> Joined {
+    let v6 = wanted.family == Some(IpFamily::V6);
+    let id = service.annotation(note::LOAD_BALANCER_ID);
+    let address = service.annotation(note::LOAD_BALANCER_ADDRESS);
+    let had_one = matches!(key, Key::Balancer(key) if id == Some(key)) && address.is_some();
+    let only_if = |condition: bool, value: &str| {
+        if condition {
+            value.to_owned()
+        } else {
+            String::new()
+        }
+    };
+    let without_port = wanted.vip_port.is_empty();
+    let fields = NewFields {
+        description: names::load_balancer_description(&cluster.name, &service.id),
+        flavor: only_if(can.has(Feature::Flavors), &wanted.flavor),
+        zone: only_if(can.has(Feature::AvailabilityZones), &wanted.zone),
+        vip_port: wanted.vip_port.clone(),
+        vip_subnet: only_if(without_port, &found.vip_subnet),
+        vip_network: only_if(without_port, &wanted.vip_network),
+        vip_address: only_if(wanted.internal || v6, &service.load_balancer_ip),
+    };
+    let create_only = [
+        (note::SUBNET_ID, true),
+        (note::NETWORK_ID, true),
+        (note::PORT_ID, true),
+        (note::FLAVOR_ID, can.has(Feature::Flavors)),
+        (note::AVAILABILITY_ZONE, can.has(Feature::AvailabilityZones)),
+    ];
+    let given = create_only.into_iter().filter(|(_, is_supported)| *is_supported);
+    let given = given
+        .filter_map(|(key, _)| Some((key, service.annotation(key)?.to_owned())))
+        .filter(|(_, value)| !value.is_empty())
+        .collect();
+    Joined {
+        internal: wanted.internal,
+        keep_floating_ip: wanted.keep_floating_ip,
+        had_one,
+        fields,
+        given,
+        tags: if can.has(Feature::Tags) {
+            wanted.tags.clone()
+        } else {
+            ServiceTags::default()
+        },
+        floating: FloatingWish {
+            network: found.floating_network.clone(),
+            subnets: found.floating_subnets.clone(),
+            address: service.load_balancer_ip.to_string(),
+            description: who.floating_description.clone(),
+        },
+        ports: port_wishes(settings, service, wanted, found, can, cluster),
+        who,
+    }
+}
+
+fn port_wishes(
+    settings: &LoadBalancing,
+    service: &ServiceView,
+    wanted: &Wanted,
+    found: &Found,
+    can: Capabilities,
+    cluster: &ClusterView,
+) -> Vec<PortWish> {
+    let serial = settings.conf.provider_requires_serial_api_calls;
+    let health = wanted.monitor.and(service.health_check_port());
+    let nodes = wanted.selector.nodes(cluster, wanted.family);
+    let each = service.ports.iter().enumerate().map(|(index, port)| {
+        let protocol = protocols::listener(port.protocol, !wanted.tls.is_empty(), wanted.forwarded_for);
+        let check = Check::of(port.protocol, health, can);
+        let members = members_at(&nodes, port.node_port).map(|member| MemberWish {
+            subnet: found.member_subnet.clone(),
+            monitor_port: if serial { None } else { check.monitor_port() },
+            ..member
+        });
+        PortWish {
+            slot: port.into(),
+            index,
+            protocol,
+            connection_limit: wanted.connection_limit,
+            timeouts: can.has(Feature::Timeouts).then_some(wanted.timeouts),
+            forwarded_for: wanted.forwarded_for,
+            tls: wanted.tls.clone(),
+            ranges: can.has(Feature::AllowedCidrs).then(|| wanted.ranges.clone()),
+            pool_protocol: protocols::pool(protocol, wanted.proxy),
+            method: wanted.method.clone(),
+            sticky: service.session_affinity != SessionAffinity::None,
+            members: (!cluster.nodes.keeps_members()).then(|| members.collect()),
+            monitor: wanted.monitor.map(|times| MonitorWish { check, times }),
+        }
+    });
+    each.collect()
+}
+
+/// The members that these nodes are at a port, one for each address.
+fn members_at<'a>(nodes: &'a [AddressGroup<'_>], node_port: u16) -> impl Iterator<Item = MemberWish> + 'a {
+    let nodes = nodes.iter().filter(move |_| node_port > 0);
+    nodes.map(move |group| MemberWish {
+        name: group.newest.view.name.clone(),
+        other_names: group.others.iter().map(|node| node.view.name.clone()).collect(),
+        address: group.address.to_string(),
+        port: node_port,
+        ..MemberWish::default()
+    })
+}
+
+/// The members that a Service would have wherever it has a listener, whatever else is wrong with it.
+fn follow(
+    settings: &LoadBalancing,
+    service: &ServiceView,
+    cluster: &ClusterView,
+) -> Vec<(Slot, Vec<MemberWish>)> {
+    let selector = wanted::selector(service, settings);
+    let nodes = selector.nodes(cluster, service.ip_families.first().copied());
+    let ports = service.ports.iter().filter(|port| port.node_port > 0);
+    ports
+        .map(|port| (port.into(), members_at(&nodes, port.node_port).collect()))
+        .collect()
+}
+
+fn group(
+    model: &Model,
+    name: &str,
+    members: &[PartMember],
+    cluster: &ClusterView,
+    inputs: &Inputs,
+) -> GroupWish {
+    let joined = members
+        .iter()
+        .find(|member| member.membership == Membership::Active);
+    let rules = joined.and_then(|member| {
+        let service = &member.service;
+        let found = inputs.each.get(&service.id)?;
+        let wanted = Wanted::read(service, &model.settings, Some(inputs.can)).ok()?;
+        Some(rules(service, &wanted, found, inputs.can))
+    });
+    GroupWish {
+        name: name.to_owned(),
+        service: joined.map(|member| member.service.id.clone()),
+        description: joined
+            .map(|member| names::security_group_description(&cluster.name, &member.service.id))
+            .unwrap_or_default(),
+        rules,
+        goes: !members.is_empty()
+            && members
+                .iter()
+                .all(|member| member.membership == Membership::Leaving),
+    }
+}
+
+fn rules(service: &ServiceView, wanted: &Wanted, found: &Found, can: Capabilities) -> Vec<RuleTuple> {
+    let ethertype = if found.member_range.contains(':') {
+        "IPv6"
+    } else {
+        "IPv4"
+    };
+    // The client's address arrives at the nodes only there.
+    let ranges = if can.ovn {
+        wanted.ranges.texts()
+    } else {
+        vec![found.member_range.clone()]
+    };
+    let rule = |protocol: Protocol, port, range: &String| RuleTuple {
+        protocol: protocol.as_str().to_lowercase(),
+        ethertype,
+        port,
+        range: range.clone(),
+    };
+    let ports = service.ports.iter().filter(|port| port.node_port > 0);
+    let mut rules: Vec<_> = ports
+        .flat_map(|port| {
+            let each = ranges.iter();
+            each.map(move |range| rule(port.protocol, port.node_port, range))
+        })
+        .collect();
+    if service.health_check_node_port > 0 {
+        rules.push(rule(
+            Protocol::Tcp,
+            service.health_check_node_port,
+            &found.member_range,
+        ));
+    }
+    rules.sort();
+    rules.dedup();
+    rules
+}
+
+fn ports(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> PortsWish {
+    let mut wish = PortsWish::default();
+    for member in members {
+        let service = &member.service;
+        match member.membership {
+            Membership::Leaving => {
+                let name = names::security_group(&service.id);
+                let ids = inputs.groups.get(&name).into_iter().flatten();
+                wish.unwanted.extend(ids.map(|id| GroupRef {
+                    name: name.clone(),
+                    id: Fact::Known(id.clone()),
+                }));
+            }
+            // One that is refused follows the nodes, too.
+            _ if member.follows_nodes() => {
+                let Some(group) = member
+                    .facts
+                    .iter()
+                    .rev()
+                    .find_map(|(_, facts)| facts.group.clone())
+                else {
+                    continue;
+                };
+                let group = GroupRef {
+                    name: names::security_group(&service.id),
+                    id: group,
+                };
+                let selector = wanted::selector(service, &model.settings);
+                let family = service.ip_families.first().copied();
+                for node in cluster.nodes.eligible() {
+                    let server = node.view.provider_id.as_deref().and_then(server_of);
+                    let taken = selector.matches(&node.view.labels);
+                    if let Some((server, address)) = server.zip(node.address(family)).filter(|_| taken) {
+                        wish.wanted.push((address.to_string(), server, group.clone()));
+                    }
+                }
+            }
+            Membership::Active | Membership::Frozen(_) => {}
+        }
+    }
+    wish
 }

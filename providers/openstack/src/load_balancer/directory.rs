@@ -5,13 +5,14 @@ use std::{
     sync::Arc,
 };
 
-use ccm_core::load_balancer::{ClusterView, Ownership, OwnershipTag, ServiceId, ServiceView};
+use ccm_core::{
+    client::Listing,
+    load_balancer::{ClusterView, Ownership, OwnershipTag, ServiceId, ServiceView},
+};
 
 use super::{
-    annotations as note,
-    key::Key,
-    names,
-    reads::Listing,
+    annotations as note, names,
+    part::Key,
     records::{LoadBalancer, SecurityGroup},
 };
 

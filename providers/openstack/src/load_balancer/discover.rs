@@ -1,20 +1,19 @@
 //! What has to be found out before it can be said how a part should be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
     Error, ErrorKind, Result,
-    load_balancer::{ClusterView, ReadOptions, ServiceView},
-    plan::{GatheredInputs, Member, Membership},
+    load_balancer::{ClusterView, IpFamily, ReadOptions, ServiceView},
+    plan::{GatheredInputs, Membership},
 };
 
 use super::{
-    desired::{Found, Inputs, server_of},
+    desired::{Found, Holders, Inputs, server_of},
     features::Capabilities,
-    holders,
-    key::Key,
-    model::Model,
     names,
+    observe::Slot,
+    part::{Key, PartMember},
     reads::Reads,
     secrets::SecretRef,
     subnets::SubnetFilter,
@@ -27,7 +26,7 @@ pub(super) async fn inputs(
     settings: &LoadBalancing,
     reads: &Reads,
     key: &Key,
-    members: &[Member<Model>],
+    members: &[PartMember],
     cluster: &ClusterView,
     read: ReadOptions,
 ) -> Result<GatheredInputs<Inputs>> {
@@ -39,7 +38,7 @@ pub(super) async fn inputs(
         Err(_) => Capabilities::unknown(provider),
     };
     let mut inputs = Inputs {
-        holders: holders::holders(reads, key, members, read).await?,
+        holders: holders(reads, key, members, read).await?,
         can,
         each: BTreeMap::new(),
         groups: BTreeMap::new(),
@@ -78,7 +77,7 @@ pub(super) async fn inputs(
                 };
                 let found = match key {
                     Key::Group(_) => found.for_group(service, &wanted, member).await,
-                    _ => found.for_balancer(service, &wanted).await,
+                    _ => found.for_balancer(&wanted).await,
                 };
                 match found {
                     Ok(found) => drop(inputs.each.insert(service.id.clone(), found)),
@@ -88,6 +87,28 @@ pub(super) async fn inputs(
         }
     }
     Ok(GatheredInputs { inputs, refused })
+}
+
+/// The owners of the listeners, if two members that do not leave ask for the same port.
+async fn holders(reads: &Reads, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Holders> {
+    let mut ports = BTreeSet::new();
+    let mut staying = members
+        .iter()
+        .filter(|member| member.membership != Membership::Leaving)
+        .flat_map(|member| Slot::all_of(&member.service));
+    let (Key::Balancer(id), false) = (key, staying.all(|port| ports.insert(port))) else {
+        return Ok(Holders::new());
+    };
+    let Some(balancer) = reads.load_balancer(id, read).await? else {
+        return Ok(Holders::new());
+    };
+    let children = reads.children(&balancer, read).await?;
+    let owners = children.listeners.iter().map(|listener| {
+        let tag = listener.tags.iter().find(|tag| names::is_service_tag(tag));
+        // Listeners from before tags existed belong to the Service of the load balancer's name.
+        (Slot::of(listener), tag.unwrap_or(&balancer.name).clone())
+    });
+    Ok(owners.collect())
 }
 
 /// Why a Service keeps what it has.
@@ -111,17 +132,22 @@ struct Finder<'a> {
 }
 
 /// Where the virtual address of the load balancer is that a part is about.
-async fn known_subnet(reads: &Reads, key: &Key, member: &Member<Model>, read: ReadOptions) -> Result<String> {
+async fn known_subnet(reads: &Reads, key: &Key, member: &PartMember, read: ReadOptions) -> Result<String> {
     if let Key::Balancer(id) = key {
         let listing = reads.load_balancers(None, read).await?;
         let balancer = listing.by_id(id);
         return Ok(balancer.map_or_else(String::new, |found| found.vip_subnet_id.clone()));
     }
-    let mut facts = member.facts.iter().map(|(_, facts)| &facts.vip_subnet);
-    Ok(facts
+    Ok(vip_subnet_of(member))
+}
+
+/// The subnet of the virtual address as the member's other parts say it; empty if none does.
+fn vip_subnet_of(member: &PartMember) -> String {
+    let mut subnets = member.facts.iter().map(|(_, facts)| &facts.vip_subnet);
+    subnets
         .find(|subnet| !subnet.is_empty())
         .cloned()
-        .unwrap_or_default())
+        .unwrap_or_default()
 }
 
 fn invalid(text: impl Into<String>) -> Error {
@@ -129,31 +155,19 @@ fn invalid(text: impl Into<String>) -> Error {
 }
 
 impl Finder<'_> {
-    async fn for_balancer(&self, service: &ServiceView, wanted: &Wanted) -> Result<Found> {
+    async fn for_balancer(&self, wanted: &Wanted) -> Result<Found> {
         self.certificate(wanted).await?;
         let mut found = self.subnets(wanted).await?;
-        let v6 = service.ip_families.first() == Some(&ccm_core::load_balancer::IpFamily::V6);
-        if !wanted.internal && !v6 {
+        if !wanted.internal && wanted.family != Some(IpFamily::V6) {
             self.floating(wanted, &mut found).await?;
         }
         Ok(found)
     }
 
-    async fn for_group(
-        &self,
-        service: &ServiceView,
-        wanted: &Wanted,
-        member: &Member<Model>,
-    ) -> Result<Found> {
+    async fn for_group(&self, service: &ServiceView, wanted: &Wanted, member: &PartMember) -> Result<Found> {
         let mut found = self.subnets(wanted).await?;
         if found.member_subnet.is_empty() {
-            let known = member
-                .facts
-                .iter()
-                .find(|(_, facts)| !facts.vip_subnet.is_empty());
-            if let Some((_, facts)) = known {
-                found.member_subnet.clone_from(&facts.vip_subnet);
-            }
+            found.member_subnet = vip_subnet_of(member);
         }
         let subnet = self
             .reads

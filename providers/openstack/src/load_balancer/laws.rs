@@ -19,11 +19,10 @@ use super::{
     directory::{Directory, Entry},
     features::{Capabilities, Version},
     fold::Reply,
-    key::Key,
     member::Member,
-    model::Model,
     names,
-    observe::{Branch, Observed, Sight, Tree, Twig},
+    observe::{Branch, Observed, Sight, Tree, Twig, tags_of},
+    part::{Key, Model},
     records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule, SecurityGroup},
     steps::{Action, Change},
     tags::Unrecorded,
@@ -149,7 +148,9 @@ impl Lawful for Model {
                     cluster: cluster.name.to_string(),
                     marks: cluster.ownership_tag.clone(),
                     annotated: Unrecorded::default()
-                        .annotated(members.iter().map(|member| &*member.service), &trees),
+                        .annotated(members.iter().map(|member| &*member.service), || {
+                            tags_of(&trees, |_| true)
+                        }),
                     trees,
                 })
             }

@@ -1,54 +1,38 @@
 //! The [`PartModel`] of OpenStack: who has to do with which part, and what parts say.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use ccm_core::{
     Error, ErrorKind,
-    load_balancer::{Claim, ClusterSnapshot, ClusterView, Effects, IpFamily, ServiceId, ServiceView},
-    plan::{CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan},
+    load_balancer::{
+        Claim, ClusterSnapshot, ClusterView, Effects, Ingress, IpFamily, IpMode, ServiceId, ServiceView,
+    },
+    plan::{CheckResult, Fact, Membership, Orphan, PartModel, PartOutput, Parts, Plan},
 };
 
 use super::{
-    annotations::{self as note, Reader},
+    annotations as note,
     desired::{self, Desired, Inputs},
     directory::Directory,
     fold::{self, Reply},
-    holders,
-    ingress::{self, HostnameRule},
-    key::Key,
     names, notes,
-    observe::{Observed, Sight, Slot, Tree},
-    orphans, plan,
+    observe::{self, Observed, Sight, Slot, Tree},
+    orphans,
+    part::{Facts, Key, Model, PartMember},
+    plan,
     protocols::{METHODS, Proxy},
     records::Provisioning,
     steps::Change,
     tags::{self, ServiceTags},
     wanted::{self, Wanted},
 };
-use crate::config::LoadBalancing;
-
 /// How soon to poll a load balancer at which somebody else is at work, for the first time. The engine's waits grow.
 const SETTLING: Duration = Duration::from_secs(2);
-
-/// The decisions.
-#[derive(Clone, Debug)]
-pub(crate) struct Model {
-    pub(crate) settings: Arc<LoadBalancing>,
-}
-
-/// What parts tell later ones.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Facts {
-    /// From a load balancer: where its virtual address is.
-    pub(crate) vip_subnet: String,
-    /// From a security group: its id.
-    pub(crate) group: Option<Fact<String>>,
-}
 
 impl Model {
     fn facts_of_balancer(
         &self,
-        member: &Member<Self>,
+        member: &PartMember,
         tree: &Tree,
         sight: &Sight,
     ) -> Option<PartOutput<Facts>> {
@@ -73,19 +57,18 @@ impl Model {
         set(note::LOAD_BALANCER_ADDRESS, address);
         if sight.annotated.contains_key(&service.id) {
             let tag = names::load_balancer(&sight.cluster, &service.id);
-            let record = ServiceTags::record(service, tree, &tag);
+            let present = observe::tags_of(std::slice::from_ref(tree), |tags| tags.contains(&tag));
+            let record = ServiceTags::record(service, &present);
             let record = record.map(|(key, value)| (key.to_owned(), value));
             effects.annotations.extend(record);
         }
         if !address.is_empty() {
             let conf = &self.settings.conf;
-            let rule = HostnameRule {
-                enabled: conf.enable_ingress_hostname,
-                suffix: conf.ingress_hostname_suffix.clone(),
-            };
-            let proxy = Reader::new(&service.annotations).proxy() != Proxy::Off;
+            let suffix = Some(&*conf.ingress_hostname_suffix).filter(|_| conf.enable_ingress_hostname);
             let hostname = service.annotation(note::HOSTNAME);
-            effects.ingress = Some(vec![ingress::ingress(address, hostname, proxy, &rule)]);
+            let is_proxy = service.annotation(note::PROXY_PROTOCOL).and_then(Proxy::parse);
+            let is_proxy = is_proxy.unwrap_or_default() != Proxy::Off;
+            effects.ingress = Some(vec![ingress(address, hostname, is_proxy, suffix)]);
         }
         Some(PartOutput {
             facts: Facts {
@@ -120,11 +103,7 @@ impl PartModel for Model {
     }
 
     fn kind(&self, key: &Key) -> &'static str {
-        match key {
-            Key::Balancer(_) | Key::New(_) => "lb",
-            Key::Group(_) => "sg",
-            Key::NodePorts => "node-ports",
-        }
+        key.kind()
     }
 
     fn parts(&self, service: &ServiceView, cluster: &ClusterView, directory: &Directory) -> Parts<Key> {
@@ -148,7 +127,7 @@ impl PartModel for Model {
     fn check(
         &self,
         key: &Key,
-        members: &[Member<Self>],
+        members: &[PartMember],
         cluster: &ClusterView,
         inputs: &Inputs,
     ) -> CheckResult {
@@ -166,7 +145,7 @@ impl PartModel for Model {
             .filter(|member| member.membership != Membership::Leaving)
         {
             let tag = names::load_balancer(&cluster.name, &member.service.id);
-            let held = holders::slots(&member.service).into_iter();
+            let held = Slot::all_of(&member.service);
             let held = held.filter(|slot| inputs.holders.get(slot) == Some(&tag));
             taken.extend(held.map(|slot| (slot, member.service.id.clone())));
         }
@@ -189,7 +168,7 @@ impl PartModel for Model {
                     .push((service.id.clone(), Error::new(ErrorKind::InvalidSpec, text)));
                 continue;
             }
-            let slots = holders::slots(service);
+            let slots: Vec<_> = Slot::all_of(service).collect();
             let other = |slot| taken.get(slot).filter(|other| **other != service.id);
             let clash = slots.iter().find_map(|slot| Some((slot, other(slot)?)));
             if let Some((slot, other)) = clash {
@@ -200,29 +179,17 @@ impl PartModel for Model {
                 continue;
             }
             taken.extend(slots.into_iter().map(|slot| (slot, service.id.clone())));
-            notes::about(
-                &self.settings,
-                service,
-                &wanted,
-                cluster,
-                inputs,
-                &mut review.notes,
-            );
+            let notes = notes::about(&self.settings, service, &wanted, cluster, inputs);
+            review.notes.extend(notes);
         }
         review
     }
 
-    fn desired(
-        &self,
-        key: &Key,
-        members: &[Member<Self>],
-        cluster: &ClusterView,
-        inputs: &Inputs,
-    ) -> Desired {
+    fn desired(&self, key: &Key, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> Desired {
         desired::desired(self, key, members, cluster, inputs)
     }
 
-    fn missing(&self, key: &Key, members: &[Member<Self>], observed: &Observed) -> Option<String> {
+    fn missing(&self, key: &Key, members: &[PartMember], observed: &Observed) -> Option<String> {
         let Observed::Balancers(sight) = observed else {
             return None;
         };
@@ -231,14 +198,14 @@ impl PartModel for Model {
         }
         match key {
             Key::Balancer(id) => {
-                let knew = |member: &Member<Self>| {
+                let knew = |member: &PartMember| {
                     member.service.annotation(note::LOAD_BALANCER_ID) == Some(id)
                         || member.service.status_addresses().next().is_some()
                 };
                 members.iter().any(knew).then(|| format!("load balancer {id}"))
             }
             Key::New(name) => {
-                let knew = |member: &Member<Self>| !member.service.ingress.is_empty();
+                let knew = |member: &PartMember| !member.service.ingress.is_empty();
                 members.iter().any(knew).then(|| format!("load balancer {name}"))
             }
             _ => None,
@@ -263,7 +230,7 @@ impl PartModel for Model {
         ))
     }
 
-    fn degraded(&self, _: &Key, members: &[Member<Self>], observed: &Observed) -> Option<Error> {
+    fn degraded(&self, _: &Key, members: &[PartMember], observed: &Observed) -> Option<Error> {
         let Observed::Balancers(sight) = observed else {
             return None;
         };
@@ -277,7 +244,7 @@ impl PartModel for Model {
         };
         (staying().next().is_some() && tree.balancer.provisioning_status == Provisioning::Error).then(|| {
             let balancer = &tree.balancer;
-            let is_own = |member: &Member<Self>| {
+            let is_own = |member: &PartMember| {
                 names::load_balancer(&sight.cluster, &member.service.id) == balancer.name
             };
             let tags = balancer.tags.iter().map(String::as_str);
@@ -324,7 +291,7 @@ impl PartModel for Model {
         }
     }
 
-    fn facts(&self, key: &Key, member: &Member<Self>, observed: &Observed) -> Option<PartOutput<Facts>> {
+    fn facts(&self, key: &Key, member: &PartMember, observed: &Observed) -> Option<PartOutput<Facts>> {
         let nothing = PartOutput {
             facts: Facts::default(),
             effects: Effects::default(),
@@ -380,5 +347,45 @@ impl PartModel for Model {
             }
             Observed::Ports(_) => Some(nothing),
         }
+    }
+}
+
+/// The one entry of `status.loadBalancer.ingress`. `hostname`: the annotation; `is_proxy`: members get the PROXY protocol,
+/// which a node that bypasses the load balancer would not speak; `suffix`: of the host name that stands for such an address.
+fn ingress(address: &str, hostname: Option<&str>, is_proxy: bool, suffix: Option<&str>) -> Ingress {
+    let hostname = hostname.filter(|name| !name.is_empty()).map(str::to_owned);
+    let suffix = suffix.filter(|_| is_proxy);
+    let hostname = hostname.or_else(|| Some(format!("{address}.{}", suffix?)));
+    if let Some(hostname) = hostname {
+        return Ingress {
+            hostname: Some(hostname.into()),
+            ..Ingress::default()
+        };
+    }
+    Ingress {
+        ip: Some(address.into()),
+        ip_mode: Some(if is_proxy { IpMode::Proxy } else { IpMode::Vip }),
+        ..Ingress::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_name_hides_the_address() {
+        let show = |hostname, proxy, enabled: bool| {
+            let ingress = ingress("192.0.2.1", hostname, proxy, Some("nip.io").filter(|_| enabled));
+            let (ip, name) = (ingress.ip.as_deref(), ingress.hostname.as_deref());
+            format!("{} {:?}", ip.or(name).unwrap_or_default(), ingress.ip_mode)
+        };
+        assert_eq!(show(None, false, false), "192.0.2.1 Some(Vip)");
+        assert_eq!(show(None, false, true), "192.0.2.1 Some(Vip)");
+        assert_eq!(show(None, true, false), "192.0.2.1 Some(Proxy)");
+        assert_eq!(show(None, true, true), "192.0.2.1.nip.io None");
+        assert_eq!(show(Some("web.example"), true, true), "web.example None");
+        assert_eq!(show(Some("web.example"), false, false), "web.example None");
+        assert_eq!(show(Some(""), false, false), "192.0.2.1 Some(Vip)");
     }
 }

@@ -1,7 +1,7 @@
 //! Names, tags and descriptions of everything that is made for Services. They are those of the Go cloud controller to the
 //! byte: by them it and we find what the other one made.
 
-use ccm_core::load_balancer::ServiceId;
+use ccm_core::load_balancer::{ServiceId, truncated};
 
 /// What the name of every load balancer that was made for a Service begins with, and every tag of ours.
 pub(crate) const SERVICE_PREFIX: &str = "kube_service_";
@@ -10,13 +10,9 @@ pub(crate) const FLOATING_IP_MARK: &str = "Floating IP for Kubernetes external s
 /// Octavia and Neutron take no longer names and descriptions.
 const MAX: usize = 255;
 
-/// The first 255 bytes, or somewhat fewer so that no character is cut.
-pub(crate) fn cut(mut text: String) -> String {
-    if text.len() > MAX {
-        let end = (0..=MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        text.truncate(end);
-    }
-    text
+/// The first 255 bytes.
+pub(crate) fn cut(text: String) -> String {
+    truncated(text, MAX)
 }
 
 /// The name of a Service's load balancer, and the tag of the Service on whatever it uses.

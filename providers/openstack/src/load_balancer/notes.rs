@@ -14,22 +14,14 @@ pub(crate) fn about(
     wanted: &Wanted,
     cluster: &ClusterView,
     inputs: &Inputs,
-    notes: &mut Vec<ServiceEvent>,
-) {
-    notes.extend(ServiceEvent::duplicate_addresses(
-        &service.id,
-        &wanted.selector.nodes(cluster, wanted.family),
-    ));
-    let mut say = |reason, message: String| {
-        notes.push(ServiceEvent {
-            service: service.id.clone(),
-            reason,
-            message,
-            warning: true,
-        });
-    };
-    if !wanted.tolerated.is_empty() {
-        let all: Vec<_> = wanted.tolerated.iter().map(ToString::to_string).collect();
+) -> Vec<ServiceEvent> {
+    let nodes = wanted.selector.nodes(cluster, wanted.family);
+    let mut notes: Vec<_> = ServiceEvent::duplicate_addresses(&service.id, &nodes)
+        .into_iter()
+        .collect();
+    let mut say = |reason, message: String| notes.push(ServiceEvent::warning(&service.id, reason, message));
+    if !wanted.ignored.is_empty() {
+        let all: Vec<_> = wanted.ignored.iter().map(ToString::to_string).collect();
         say("LoadBalancerAnnotationIgnored", all.join("; "));
     }
     if let Some(balancer) = &inputs.balancer
@@ -92,7 +84,7 @@ pub(crate) fn about(
         );
     }
     if wanted.internal {
-        return;
+        return notes;
     }
     if wanted.family == Some(IpFamily::V6) {
         say(
@@ -121,6 +113,7 @@ pub(crate) fn about(
             say("LoadBalancerForcedInternal", text.to_owned());
         }
     }
+    notes
 }
 
 /// What is wrong with a method that Octavia does not know.

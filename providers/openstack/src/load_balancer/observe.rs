@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use ccm_core::load_balancer::{OwnershipTag, Protocol};
+use ccm_core::load_balancer::{OwnershipTag, Protocol, ServicePort, ServiceView};
 
 use super::{
     member::Member,
     records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, SecurityGroup},
-    tags::Annotated,
+    tags::{Annotated, ServiceTags},
 };
 use crate::instances::records::Port;
 
@@ -51,6 +51,21 @@ pub(crate) struct Tree {
     pub(crate) is_being_created: bool,
 }
 
+/// The tags of load balancers, of those of their listeners whose tags are `meant`, and of the pools of these.
+pub(crate) fn tags_of(trees: &[Tree], meant: impl Fn(&[String]) -> bool) -> ServiceTags {
+    let mut tags = ServiceTags::default();
+    for tree in trees {
+        tags.load_balancer.extend(tree.balancer.tags.iter().cloned());
+        let branches = tree.branches.iter();
+        for branch in branches.filter(|branch| meant(&branch.listener.tags)) {
+            tags.listener.extend(branch.listener.tags.iter().cloned());
+            let twig = branch.twig.iter();
+            tags.pool.extend(twig.flat_map(|twig| &twig.pool.tags).cloned());
+        }
+    }
+    tags
+}
+
 /// A listener with its pool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Branch {
@@ -66,10 +81,10 @@ pub(crate) struct Twig {
     pub(crate) monitor: Option<Monitor>,
 }
 
-/// What tells a listener from the others of its load balancer: two of them can not have the same.
+/// The identity of a listener: no two listeners of a load balancer have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Slot {
-    /// What is below the listener's own protocol.
+    /// The transport protocol below the listener's protocol.
     pub(crate) transport: Protocol,
     pub(crate) port: u16,
 }
@@ -81,7 +96,12 @@ impl std::fmt::Display for Slot {
 }
 
 impl Slot {
-    /// Where a listener is.
+    /// The ports of a Service, each of which needs a listener.
+    pub(crate) fn all_of(service: &ServiceView) -> impl Iterator<Item = Self> {
+        service.ports.iter().map(Self::from)
+    }
+
+    /// The identity of a listener.
     pub(crate) fn of(listener: &Listener) -> Self {
         Self {
             transport: match listener.protocol.as_str() {
@@ -90,6 +110,15 @@ impl Slot {
                 _ => Protocol::Tcp,
             },
             port: listener.protocol_port,
+        }
+    }
+}
+
+impl From<&ServicePort> for Slot {
+    fn from(port: &ServicePort) -> Self {
+        Self {
+            transport: port.protocol,
+            port: port.port,
         }
     }
 }

@@ -10,8 +10,8 @@ use ccm_core::{
 use super::{
     annotations as note,
     directory::{Directory, Entry},
-    key::Key,
     names,
+    part::Key,
 };
 
 /// The tags of all Services, by the cluster name in them.

@@ -18,9 +18,9 @@ use ccm_core::{
 use super::{
     desired::{Desired, Joined, Who, Wish},
     features::Feature,
-    key::Key,
     names,
     observe::{Observed, Sight, Tree},
+    part::Key,
     records::Provisioning,
     steps::{Action, Change, Step, step},
     tags::{self, Annotated},

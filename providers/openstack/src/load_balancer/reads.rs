@@ -18,7 +18,6 @@ mod balancers;
 mod discovery;
 mod members;
 mod ports;
-mod shelf;
 #[cfg(test)]
 mod tests;
 
@@ -26,24 +25,24 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     Error, ErrorKind, Priority, Result, Retry,
-    client::{Cache, CacheConfig, ClientMetrics, later},
+    client::{Cache, CacheConfig, ClientMetrics, Indexed, IndexedCache, Listing, later},
     load_balancer::ReadOptions,
 };
 use futures_util::future::try_join_all;
 use tokio::{sync::Mutex, time::Instant};
 
-pub(crate) use self::{
-    discovery::Discovery,
-    members::Members,
-    shelf::{Listing, Shelf, Shelved},
-};
+pub(crate) use self::{discovery::Discovery, members::Members};
 use super::{
     features::Version,
     member::Member,
-    records::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, SecurityGroup, State},
+    records::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Ref, SecurityGroup, State},
 };
 use crate::{
-    client::{Api, Get, Op, catalogue::Service, listing::One},
+    client::{
+        Api, Get, Op,
+        catalogue::Service,
+        listing::{One, Resource},
+    },
     error::is_permanent,
     instances::records::Port,
 };
@@ -51,46 +50,33 @@ use crate::{
 /// Query of a listing.
 type Query = &'static [(&'static str, &'static str)];
 
-impl Shelved for LoadBalancer {
-    fn keys(&self) -> Vec<&str> {
-        vec![&self.name]
-    }
+/// The keys by which objects are found beside their ID.
+macro_rules! indexed {
+    ($($kind:ident by |$object:ident| $keys:expr;)+) => {$(
+        impl Indexed for $kind {
+            fn id(&self) -> &str {
+                &self.id
+            }
+
+            fn index_keys(&self) -> Vec<&str> {
+                let $object = self;
+                $keys
+            }
+        }
+    )+};
 }
 
-impl Shelved for Listener {
-    fn keys(&self) -> Vec<&str> {
-        self.loadbalancers
-            .iter()
-            .map(|balancer| balancer.id.as_str())
-            .collect()
-    }
+indexed! {
+    LoadBalancer by |balancer| vec![&balancer.name];
+    Listener by |listener| ids(&listener.loadbalancers);
+    Pool by |pool| ids(&pool.loadbalancers);
+    Monitor by |monitor| ids(&monitor.pools);
+    FloatingIp by |floating| vec![&floating.port_id, &floating.floating_ip_address];
+    SecurityGroup by |group| vec![&group.name];
 }
 
-impl Shelved for Pool {
-    fn keys(&self) -> Vec<&str> {
-        self.loadbalancers
-            .iter()
-            .map(|balancer| balancer.id.as_str())
-            .collect()
-    }
-}
-
-impl Shelved for Monitor {
-    fn keys(&self) -> Vec<&str> {
-        self.pools.iter().map(|pool| pool.id.as_str()).collect()
-    }
-}
-
-impl Shelved for FloatingIp {
-    fn keys(&self) -> Vec<&str> {
-        vec![&self.port_id, &self.floating_ip_address]
-    }
-}
-
-impl Shelved for SecurityGroup {
-    fn keys(&self) -> Vec<&str> {
-        vec![&self.name]
-    }
+fn ids(objects: &[Ref]) -> Vec<&str> {
+    objects.iter().map(|object| object.id.as_str()).collect()
 }
 
 /// What is below a load balancer, each kind by id: listings come in any order, passes are to be the same.
@@ -126,19 +112,19 @@ pub(crate) enum Contents {
 pub(crate) struct Reads {
     api: Api,
     /// Load balancers. Touched by id.
-    pub(crate) balancers: Shelf<LoadBalancer>,
+    pub(crate) balancers: IndexedCache<LoadBalancer>,
     /// Their states by id, while many are waited for.
     states: Cache<(), HashMap<String, State>>,
     /// Listeners. Touched by load balancer.
-    pub(crate) listeners: Shelf<Listener>,
+    pub(crate) listeners: IndexedCache<Listener>,
     /// Pools. Touched by load balancer.
-    pub(crate) pools: Shelf<Pool>,
+    pub(crate) pools: IndexedCache<Pool>,
     /// Health monitors. Touched by load balancer.
-    pub(crate) monitors: Shelf<Monitor>,
+    pub(crate) monitors: IndexedCache<Monitor>,
     /// Floating addresses. Touched by port.
-    pub(crate) floating_ips: Shelf<FloatingIp>,
+    pub(crate) floating_ips: IndexedCache<FloatingIp>,
     /// Security groups. Touched by name.
-    pub(crate) security_groups: Shelf<SecurityGroup>,
+    pub(crate) security_groups: IndexedCache<SecurityGroup>,
     /// Members of pools.
     pub(crate) members: Members,
     /// Networks, subnets, secrets.
@@ -169,13 +155,13 @@ impl Reads {
             ..CacheConfig::new("openstack_load_balancer_states")
         };
         Self {
-            balancers: Shelf::new("openstack_load_balancers", metrics),
+            balancers: IndexedCache::new("openstack_load_balancers", metrics),
             states: Cache::new(states, metrics),
-            listeners: Shelf::new("openstack_listeners", metrics),
-            pools: Shelf::new("openstack_pools", metrics),
-            monitors: Shelf::new("openstack_health_monitors", metrics),
-            floating_ips: Shelf::new("openstack_floating_ips", metrics),
-            security_groups: Shelf::new("openstack_security_groups", metrics),
+            listeners: IndexedCache::new("openstack_listeners", metrics),
+            pools: IndexedCache::new("openstack_pools", metrics),
+            monitors: IndexedCache::new("openstack_health_monitors", metrics),
+            floating_ips: IndexedCache::new("openstack_floating_ips", metrics),
+            security_groups: IndexedCache::new("openstack_security_groups", metrics),
             members: Members::default(),
             discovery: Discovery::new(api.clone(), metrics),
             ports: Cache::new(ports, metrics),
@@ -187,9 +173,9 @@ impl Reads {
 
     /// Something happened below this load balancer of which we know nothing more.
     pub(crate) fn touch_children(&self, balancer: &str) {
-        self.listeners.touched(balancer);
-        self.pools.touched(balancer);
-        self.monitors.touched(balancer);
+        self.listeners.invalidate(balancer);
+        self.pools.invalidate(balancer);
+        self.monitors.invalidate(balancer);
     }
 
     /// Why there are no load balancers at all; `None` if there are.
@@ -249,8 +235,12 @@ impl Reads {
             self.shared(&self.listeners, id, &[], read),
             self.shared(&self.pools, id, &[], read)
         )?;
-        let shelf = pools;
-        let pools: Vec<_> = shelf.by_key(&balancer.id).cloned().collect();
+        let listing = pools;
+        let pools: Vec<_> = listing.by_key(&balancer.id).cloned().collect();
+        let as_of = pools
+            .iter()
+            .map(|pool| (pool.id.clone(), listing.as_of(&pool.id)));
+        let as_of = as_of.collect();
         let mut monitors = Vec::new();
         if pools.iter().any(|pool| !pool.healthmonitor_id.is_empty()) {
             let listing = self.shared(&self.monitors, id, &[], read).await?;
@@ -260,7 +250,7 @@ impl Reads {
         }
         Ok(Children {
             listeners: listeners.by_key(&balancer.id).cloned().collect(),
-            as_of: pools_as_of(&pools, &shelf),
+            as_of,
             pools,
             monitors,
         }
@@ -376,16 +366,16 @@ impl Reads {
         self.api.list(&[("security_group_id", group)], priority).await
     }
 
-    async fn shared<T: Shelved>(
+    async fn shared<T: Indexed + Resource>(
         &self,
-        shelf: &Shelf<T>,
+        cache: &IndexedCache<T>,
         key: Option<&str>,
         query: Query,
         read: ReadOptions,
     ) -> Result<Arc<Listing<T>>> {
         let ReadOptions { freshness, priority } = read;
-        shelf
-            .read(key, freshness, || {
+        cache
+            .get(key, freshness, || {
                 let api = self.api.clone();
                 async move {
                     // An admin role sees every project's otherwise.
@@ -416,10 +406,4 @@ fn octavia<'a>(op: Op, path: &'a [&'a str], query: &'a [(&'static str, &'a str)]
         query,
         microversion: None,
     }
-}
-
-fn pools_as_of(pools: &[Arc<Pool>], shelf: &Listing<Pool>) -> HashMap<String, Instant> {
-    let each = pools.iter();
-    each.map(|pool| (pool.id.clone(), shelf.as_of(&pool.id)))
-        .collect()
 }

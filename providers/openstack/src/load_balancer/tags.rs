@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::load_balancer::{ClusterTag, ServiceId, ServiceView};
 
-use super::{annotations as note, names, observe::Tree};
+use super::{annotations as note, names};
 
 /// Octavia refuses longer tags.
 const MAX_CHARS: usize = 255;
@@ -67,21 +67,6 @@ impl ServiceTags {
         }
     }
 
-    /// The tags of load balancers, of those of their listeners whose tags are `meant`, and of the pools of these.
-    fn present(trees: &[Tree], meant: impl Fn(&[String]) -> bool) -> Self {
-        let mut tags = Self::default();
-        for tree in trees {
-            tags.load_balancer.extend(tree.balancer.tags.iter().cloned());
-            let branches = tree.branches.iter();
-            for branch in branches.filter(|branch| meant(&branch.listener.tags)) {
-                tags.listener.extend(branch.listener.tags.iter().cloned());
-                let twig = branch.twig.iter();
-                tags.pool.extend(twig.flat_map(|twig| &twig.pool.tags).cloned());
-            }
-        }
-        tags
-    }
-
     fn each(&self) -> [&BTreeSet<String>; 3] {
         [&self.load_balancer, &self.listener, &self.pool]
     }
@@ -106,16 +91,13 @@ impl ServiceTags {
         self.each().iter().all(|tags| tags.is_empty())
     }
 
-    /// The annotations that record which of the tags that the Service requests are on the load balancer and on the
-    /// listeners with the tag `own`.
+    /// The annotations that record which of the tags that the Service requests are among those on its objects.
     pub(crate) fn record(
         service: &ServiceView,
-        tree: &Tree,
-        own: &String,
+        present: &Self,
     ) -> impl Iterator<Item = (&'static str, Option<String>)> {
         let mut applied = Self::requested(service, |_, _| ());
-        let trees = std::slice::from_ref(tree);
-        applied.retain(&Self::present(trees, |tags| tags.contains(own)));
+        applied.retain(present);
         let values = applied.each().map(|tags| {
             let tags: Vec<_> = tags.iter().map(String::as_str).collect();
             (!tags.is_empty()).then(|| tags.join(","))
@@ -126,14 +108,16 @@ impl ServiceTags {
 
 /// The annotations of the Service that record which tags were applied.
 pub(crate) fn records(service: &ServiceView) -> impl Iterator<Item = &'static str> {
-    let given = |key: &&'static str| service.annotation(key).is_some();
-    APPLIED.into_iter().filter(given)
+    given(service, APPLIED)
 }
 
 /// The annotations of the Service that request tags.
 pub(crate) fn requests(service: &ServiceView) -> impl Iterator<Item = &'static str> {
-    let given = |key: &&'static str| service.annotation(key).is_some();
-    REQUESTED.into_iter().filter(given)
+    given(service, REQUESTED)
+}
+
+fn given(service: &ServiceView, keys: [&'static str; 3]) -> impl Iterator<Item = &'static str> {
+    keys.into_iter().filter(|key| service.annotation(key).is_some())
 }
 
 /// Whether only the controller may write this tag: it says whose an object is, or which Services use it.
@@ -185,11 +169,11 @@ pub(crate) fn difference(
 pub(crate) struct Unrecorded(Annotated);
 
 impl Unrecorded {
-    /// What came from the annotations of these Services, with what is known from before.
+    /// The tags that came from the annotations of these Services, now or earlier. `present`: all tags on their objects.
     pub(crate) fn annotated<'a>(
         &mut self,
         services: impl Iterator<Item = &'a ServiceView>,
-        trees: &[Tree],
+        present: impl Fn() -> ServiceTags,
     ) -> Annotated {
         let mut all = Annotated::new();
         for service in services {
@@ -204,7 +188,7 @@ impl Unrecorded {
                 continue;
             }
             // What is neither requested nor there any more may be added by somebody else.
-            let mut known = ServiceTags::present(trees, |_| true);
+            let mut known = present();
             known.extend(&requested);
             tags.retain(&known);
             if tags != applied && service.wants_load_balancer() {

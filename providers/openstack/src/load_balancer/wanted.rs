@@ -3,31 +3,37 @@
 use ccm_core::{
     Result,
     check::Field,
-    load_balancer::{IpFamily, ServiceView},
+    config::GoDuration,
+    load_balancer::{
+        AnnotationReader, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol, ServiceView,
+        SourceRanges,
+    },
 };
 
 use super::{
     annotations as note,
-    annotations::{Reader, Refused, Tolerated, allowed, field},
+    annotations::allowed,
     bodies::Timeouts,
     features::{Capabilities, Feature},
     protocols::Proxy,
-    selector::Selector,
-    source_ranges::SourceRanges,
     tags::ServiceTags,
 };
 use crate::config::{LoadBalancing, keys::LoadBalancerClass};
 
 /// How members are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub(crate) struct HealthMonitorTimes {
+    /// Seconds between two checks.
     pub(crate) delay: i64,
+    /// Seconds that a check may take.
     pub(crate) timeout: i64,
+    /// Checks until a member is up.
     pub(crate) max_retries: i64,
+    /// Checks until a member is down.
     pub(crate) max_retries_down: i64,
 }
 
-/// Where a floating address comes from. Empty texts say nothing.
+/// Where a floating IP comes from. An empty text leaves it open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) network: String,
@@ -36,7 +42,7 @@ pub(crate) struct Source {
     pub(crate) tags: String,
 }
 
-/// What a Service asks for.
+/// What a Service asks of its load balancer.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) family: Option<IpFamily>,
@@ -48,156 +54,144 @@ pub(crate) struct Wanted {
     pub(crate) vip_subnet: String,
     pub(crate) vip_network: String,
     pub(crate) vip_port: String,
-    /// Where members are, if that is said and not found out.
+    /// The members' subnet; empty if it has to be discovered.
     pub(crate) member_subnet: String,
     pub(crate) source: Source,
     pub(crate) connection_limit: i64,
     pub(crate) method: String,
     pub(crate) timeouts: Timeouts,
-    pub(crate) monitor: Option<Pace>,
+    pub(crate) monitor: Option<HealthMonitorTimes>,
     pub(crate) flavor: String,
     pub(crate) zone: String,
-    pub(crate) selector: Selector,
+    pub(crate) selector: NodeSelector,
     pub(crate) ranges: SourceRanges,
-    /// Tags beside those that the cluster needs for itself.
+    /// Tags beside those that the controller needs for itself.
     pub(crate) tags: ServiceTags,
-    /// What was taken for something else.
-    pub(crate) tolerated: Vec<Tolerated>,
+    /// Values that are ignored.
+    pub(crate) ignored: Vec<IgnoredValue>,
 }
 
-/// Whether a Service keeps its load balancer to the inside.
+/// Whether the Service has no floating IP.
 pub(crate) fn is_internal(service: &ServiceView, settings: &LoadBalancing) -> bool {
     settings.conf.internal_lb || service.annotation(note::INTERNAL) == Some("true")
 }
 
-/// Whether a Service's floating address outlives it.
+/// Whether the Service's floating IP is kept when the Service is deleted.
 pub(crate) fn keeps_floating_ip(service: &ServiceView) -> bool {
     service.annotation(note::KEEP_FLOATING_IP) == Some("true")
 }
 
-/// The class that a Service names, if there is one.
-pub(crate) fn class<'a>(service: &ServiceView, settings: &'a LoadBalancing) -> Option<&'a LoadBalancerClass> {
-    let name = service.annotation(note::CLASS)?;
-    settings.classes.get(name)
+fn class<'a>(service: &ServiceView, settings: &'a LoadBalancing) -> Option<&'a LoadBalancerClass> {
+    settings.classes.get(service.annotation(note::CLASS)?)
 }
 
-/// Which nodes a Service takes as members.
-pub(crate) fn selector(service: &ServiceView, settings: &LoadBalancing) -> Selector {
+/// The nodes that are members for the Service.
+pub(crate) fn selector(service: &ServiceView, settings: &LoadBalancing) -> NodeSelector {
     let text = service.annotation(note::NODE_SELECTOR);
-    Selector::parse(text.unwrap_or(&settings.conf.node_selector))
+    NodeSelector::parse(text.unwrap_or(&settings.conf.node_selector))
 }
 
-/// The external network that a Service names; empty if it leaves that to us.
+/// The external network that the Service names; empty if it names none.
 pub(crate) fn floating_network<'a>(service: &'a ServiceView, settings: &'a LoadBalancing) -> &'a str {
     let class = class(service, settings).map(|class| class.floating_network_id.as_str());
-    class.filter(|network| !network.is_empty()).unwrap_or_else(|| {
-        service
-            .annotation(note::FLOATING_NETWORK_ID)
-            .unwrap_or(&settings.conf.floating_network_id)
-    })
+    let given = || service.annotation(note::FLOATING_NETWORK_ID);
+    let class = class.filter(|network| !network.is_empty());
+    class.or_else(given).unwrap_or(&settings.conf.floating_network_id)
 }
 
 impl Wanted {
-    /// Reads all of it.
+    /// Reads the Service.
     ///
     /// # Errors
-    /// What the Go cloud controller or Octavia refuses, all of it at once.
+    /// Everything that the Go cloud controller or Octavia refuses, as one error.
     pub(crate) fn read(
         service: &ServiceView,
         settings: &LoadBalancing,
         can: Option<Capabilities>,
     ) -> Result<Self> {
-        let (wanted, refused) = Self::examine(service, settings, can);
-        if refused.is_empty() {
+        let (wanted, invalid) = Self::examine(service, settings, can);
+        if invalid.is_empty() {
             Ok(wanted)
         } else {
-            Err(note::refusal(&refused))
+            Err(InvalidField::error(&invalid))
         }
     }
 
-    /// As [`Self::read`], with what is refused one by one. In its place stands the default.
+    /// As [`Self::read`], with everything that is refused. The default replaces a refused value.
     pub(crate) fn examine(
         service: &ServiceView,
         settings: &LoadBalancing,
         can: Option<Capabilities>,
-    ) -> (Self, Vec<Refused>) {
+    ) -> (Self, Vec<InvalidField>) {
         let conf = &settings.conf;
         let class = class(service, settings);
-        let mut read = Reader::new(&service.annotations);
+        let of_class = |value: fn(&LoadBalancerClass) -> &String| {
+            class
+                .map(|class| value(class).as_str())
+                .filter(|value| !value.is_empty())
+        };
+        let family = service.ip_families.first().copied();
+        let mut read = AnnotationReader::new(&service.annotations);
         if service.ports.is_empty() {
-            read.refuse(Field::Spec("ports"), "the Service has no ports".to_owned());
+            read.refuse_field(InvalidField {
+                field: Field::Spec("ports"),
+                message: "the Service has no ports".to_owned(),
+            });
         }
-        if let Some(name) = read.given(note::CLASS).filter(|name| !name.is_empty())
+        if let Some(name) = read.get(note::CLASS).filter(|name| !name.is_empty())
             && class.is_none()
         {
             read.refuse(
-                field(note::CLASS),
-                format!("{}: the config has no [LoadBalancerClass {name:?}]", note::CLASS),
+                note::CLASS,
+                format_args!("the config has no [LoadBalancerClass {name:?}]"),
             );
         }
         let internal = read.flag(note::INTERNAL, conf.internal_lb) || conf.internal_lb;
-        let proxy = read.proxy();
+        let proxy = read.parsed(note::PROXY_PROTOCOL, Proxy::Off, false, Proxy::parse);
         let forwarded_for = read.flag(note::X_FORWARDED_FOR, false);
-        let tls = read
-            .text(note::TLS_CONTAINER_REF, &conf.default_tls_container_ref)
-            .to_owned();
+        let tls = read.text(note::TLS_CONTAINER_REF, &conf.default_tls_container_ref);
         if proxy != Proxy::Off && forwarded_for {
-            read.refuse(
-                field(note::X_FORWARDED_FOR),
-                format!(
+            read.refuse_field(InvalidField {
+                field: Field::annotation(note::X_FORWARDED_FOR),
+                message: format!(
                     "{} and {} cannot be used together",
                     note::PROXY_PROTOCOL,
                     note::X_FORWARDED_FOR
                 ),
-            );
+            });
         }
         if let Some(can) = can {
             refuse_unsupported(&mut read, service, can, proxy, forwarded_for, !tls.is_empty());
         }
-        let of_class = |value: fn(&LoadBalancerClass) -> &String| class.map(|class| value(class).as_str());
-        let mut vip = [
+        let [vip_subnet, vip_network] = [
             (
                 note::SUBNET_ID,
                 of_class(|class| &class.subnet_id),
-                conf.subnet_id.as_str(),
+                &conf.subnet_id,
             ),
             (
                 note::NETWORK_ID,
                 of_class(|class| &class.network_id),
-                conf.network_id.as_str(),
+                &conf.network_id,
             ),
         ]
-        .map(|(key, class, default)| {
-            let class = class.filter(|value| !value.is_empty());
-            match class {
-                // Where addresses are public the class decides before the annotation.
-                Some(class) if !internal => class.to_owned(),
-                class => read.text_or_class(key, class, default).to_owned(),
-            }
+        .map(|(key, class, default)| match class {
+            // Where addresses are public, the class precedes the annotation.
+            Some(class) if !internal => class.to_owned(),
+            class => read.text(key, class.unwrap_or(default)),
         });
-        let [vip_subnet, vip_network] = &mut vip;
-        let explicit = read.text_or_class(
+        let member_subnet = read.text(
             note::MEMBER_SUBNET_ID,
-            of_class(|class| &class.member_subnet_id),
-            &conf.member_subnet_id,
+            of_class(|class| &class.member_subnet_id).unwrap_or(&conf.member_subnet_id),
         );
-        let member_subnet = [explicit, conf.subnet_id.as_str(), vip_subnet.as_str()]
+        let member_subnet = [&member_subnet, &conf.subnet_id, &vip_subnet]
             .into_iter()
             .find(|subnet| !subnet.is_empty())
-            .unwrap_or_default()
-            .to_owned();
-        let family = service.ip_families.first().copied();
-        let listed = service.source_ranges.iter().flatten().map(|range| &**range);
-        let from_spec = listed.clone().next().is_some();
-        let ranges = SourceRanges::of(listed, read.given(note::SOURCE_RANGES), family);
-        let ranges = ranges.unwrap_or_else(|error| {
-            let about = if from_spec {
-                Field::Spec("loadBalancerSourceRanges")
-            } else {
-                field(note::SOURCE_RANGES)
-            };
-            read.refuse(about, error.to_string());
-            SourceRanges::everybody(family)
+            .cloned()
+            .unwrap_or_default();
+        let ranges = SourceRanges::of(service).unwrap_or_else(|invalid| {
+            read.refuse_field(invalid);
+            SourceRanges::all(family)
         });
         let timeouts = Timeouts {
             timeout_client_data: read.number(note::TIMEOUT_CLIENT_DATA, 50_000, allowed::TIMEOUT),
@@ -205,30 +199,23 @@ impl Wanted {
             timeout_member_data: read.number(note::TIMEOUT_MEMBER_DATA, 50_000, allowed::TIMEOUT),
             timeout_tcp_inspect: read.number(note::TIMEOUT_TCP_INSPECT, 0, allowed::TIMEOUT),
         };
-        let seconds = |duration: ccm_core::config::GoDuration| {
-            i64::try_from(duration.to_std().as_secs()).unwrap_or(i64::MAX)
+        let is_monitored = read.flag(note::ENABLE_HEALTH_MONITOR, conf.create_monitor);
+        let mut seconds = |key, default: GoDuration| {
+            let default = i64::try_from(default.to_std().as_secs()).unwrap_or(i64::MAX);
+            read.number(key, default, allowed::SECONDS)
         };
-        let monitored = read.flag(note::ENABLE_HEALTH_MONITOR, conf.create_monitor);
-        let pace = Pace {
-            delay: read.number(
-                note::HEALTH_MONITOR_DELAY,
-                seconds(conf.monitor_delay),
-                allowed::SECONDS,
-            ),
-            timeout: read.number(
-                note::HEALTH_MONITOR_TIMEOUT,
-                seconds(conf.monitor_timeout),
-                allowed::SECONDS,
-            ),
-            max_retries: read.number(
-                note::HEALTH_MONITOR_MAX_RETRIES,
-                i64::from(conf.monitor_max_retries),
-                allowed::RETRIES,
-            ),
-            max_retries_down: read.number(
+        let (delay, timeout) = (
+            seconds(note::HEALTH_MONITOR_DELAY, conf.monitor_delay),
+            seconds(note::HEALTH_MONITOR_TIMEOUT, conf.monitor_timeout),
+        );
+        let mut retries = |key, default| read.number(key, i64::from(default), allowed::RETRIES);
+        let times = HealthMonitorTimes {
+            delay,
+            timeout,
+            max_retries: retries(note::HEALTH_MONITOR_MAX_RETRIES, conf.monitor_max_retries),
+            max_retries_down: retries(
                 note::HEALTH_MONITOR_MAX_RETRIES_DOWN,
-                i64::from(conf.monitor_max_retries_down),
-                allowed::RETRIES,
+                conf.monitor_max_retries_down,
             ),
         };
         let wanted = Self {
@@ -238,112 +225,97 @@ impl Wanted {
             proxy,
             forwarded_for,
             tls,
-            vip_subnet: std::mem::take(vip_subnet),
-            vip_network: std::mem::take(vip_network),
-            vip_port: read.text(note::PORT_ID, "").to_owned(),
+            vip_subnet,
+            vip_network,
+            vip_port: read.text(note::PORT_ID, ""),
             member_subnet,
-            source: source(&read, class, settings),
+            source: source(service, settings),
             connection_limit: read.number(note::CONNECTION_LIMIT, -1, allowed::CONNECTION_LIMIT),
-            method: read.text(note::LB_METHOD, &conf.lb_method).to_owned(),
+            method: read.text(note::LB_METHOD, &conf.lb_method),
             timeouts,
-            monitor: monitored.then_some(pace),
-            flavor: read.text(note::FLAVOR_ID, &conf.flavor_id).to_owned(),
-            zone: read
-                .text(note::AVAILABILITY_ZONE, &conf.availability_zone)
-                .to_owned(),
+            monitor: is_monitored.then_some(times),
+            flavor: read.text(note::FLAVOR_ID, &conf.flavor_id),
+            zone: read.text(note::AVAILABILITY_ZONE, &conf.availability_zone),
             selector: selector(service, settings),
             ranges,
             tags: ServiceTags::requested(service, |key, problem| read.warn(key, problem)),
-            tolerated: Vec::new(),
+            ignored: Vec::new(),
         };
-        let (tolerated, refused) = read.finish();
-        (Self { tolerated, ..wanted }, refused)
+        let (ignored, invalid) = read.finish();
+        (Self { ignored, ..wanted }, invalid)
     }
 }
 
-/// The first of class, annotations and config that names a subnet, by id or by pattern.
-fn source(read: &Reader<'_>, class: Option<&LoadBalancerClass>, settings: &LoadBalancing) -> Source {
+/// The first of class, annotations and config that names a subnet, by ID or by pattern.
+fn source(service: &ServiceView, settings: &LoadBalancing) -> Source {
     let conf = &settings.conf;
-    let own = |value: Option<&String>| value.cloned().unwrap_or_default();
-    let given = |key| read.given(key).unwrap_or_default().to_owned();
-    let network = class
-        .map(|class| class.floating_network_id.as_str())
-        .filter(|network| !network.is_empty())
-        .unwrap_or_else(|| read.text(note::FLOATING_NETWORK_ID, &conf.floating_network_id))
-        .to_owned();
-    let candidates = [
-        (
-            own(class.map(|class| &class.floating_subnet_id)),
-            own(class.map(|class| &class.floating_subnet)),
-            own(class.map(|class| &class.floating_subnet_tags)),
-        ),
-        (
-            given(note::FLOATING_SUBNET_ID),
-            given(note::FLOATING_SUBNET),
-            given(note::FLOATING_SUBNET_TAGS),
-        ),
-        (
-            conf.floating_subnet_id.clone(),
-            conf.floating_subnet.clone(),
-            conf.floating_subnet_tags.clone(),
-        ),
+    let of_class = class(service, settings).map_or([""; 3], |class| {
+        [
+            &class.floating_subnet_id,
+            &class.floating_subnet,
+            &class.floating_subnet_tags,
+        ]
+    });
+    let annotated = [
+        note::FLOATING_SUBNET_ID,
+        note::FLOATING_SUBNET,
+        note::FLOATING_SUBNET_TAGS,
+    ]
+    .map(|key| service.annotation(key).unwrap_or_default());
+    let configured = [
+        conf.floating_subnet_id.as_str(),
+        &conf.floating_subnet,
+        &conf.floating_subnet_tags,
     ];
-    let first = candidates
+    let first = [of_class, annotated, configured]
         .into_iter()
-        .find(|(id, pattern, tags)| !id.is_empty() || !pattern.is_empty() || !tags.is_empty());
-    let (subnet, pattern, tags) = first.unwrap_or_default();
+        .find(|texts| texts.iter().any(|text| !text.is_empty()));
+    let [subnet, pattern, tags] = first.unwrap_or_default().map(str::to_owned);
     Source {
-        network,
+        network: floating_network(service, settings).to_owned(),
         subnet,
         pattern,
         tags,
     }
 }
 
-/// What this Octavia, or this provider of it, does not have and would answer with an error.
+/// Refuses what this Octavia, or its provider, would answer with an error.
 fn refuse_unsupported(
-    read: &mut Reader<'_>,
+    read: &mut AnnotationReader<'_>,
     service: &ServiceView,
     can: Capabilities,
     proxy: Proxy,
     forwarded_for: bool,
     tls: bool,
 ) {
-    use ccm_core::load_balancer::Protocol;
     if can.ovn {
-        for (asked, key) in [
+        for (is_requested, key) in [
             (proxy != Proxy::Off, note::PROXY_PROTOCOL),
             (forwarded_for, note::X_FORWARDED_FOR),
             (tls, note::TLS_CONTAINER_REF),
         ] {
-            if asked {
+            if is_requested {
                 read.refuse(
-                    field(key),
-                    format!("{key}: Octavia's provider ovn only passes packets on, it does not have that"),
+                    key,
+                    "Octavia's provider ovn only passes packets on, it does not have that",
                 );
             }
         }
     } else if proxy == Proxy::V2 && !can.has(Feature::ProxyV2) {
         read.refuse(
-            field(note::PROXY_PROTOCOL),
-            format!(
-                "{}: v2 needs version 2.22 of Octavia's API; v1 would do",
-                note::PROXY_PROTOCOL
-            ),
+            note::PROXY_PROTOCOL,
+            "v2 needs version 2.22 of Octavia's API; v1 would do",
         );
     }
     let has = |protocol| service.ports.iter().any(|port| port.protocol == protocol);
     if has(Protocol::Sctp) && !can.has(Feature::Sctp) {
-        read.refuse(
-            Field::Spec("ports"),
-            "SCTP needs version 2.23 of Octavia's API".to_owned(),
-        );
+        read.refuse_field(InvalidField {
+            field: Field::Spec("ports"),
+            message: "SCTP needs version 2.23 of Octavia's API".to_owned(),
+        });
     }
     if proxy != Proxy::Off && has(Protocol::Udp) {
-        read.refuse(
-            field(note::PROXY_PROTOCOL),
-            format!("{}: not for UDP", note::PROXY_PROTOCOL),
-        );
+        read.refuse(note::PROXY_PROTOCOL, "not for UDP");
     }
     if (forwarded_for || tls) && (has(Protocol::Udp) || has(Protocol::Sctp)) {
         let key = if tls {
@@ -351,6 +323,83 @@ fn refuse_unsupported(
         } else {
             note::X_FORWARDED_FOR
         };
-        read.refuse(field(key), format!("{key}: only for TCP"));
+        read.refuse(key, "only for TCP");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, time::Duration};
+
+    use ccm_core::load_balancer::ServicePort;
+
+    use super::*;
+    use crate::config::keys;
+
+    fn settings() -> LoadBalancing {
+        let class = LoadBalancerClass {
+            network_id: "class".to_owned(),
+            ..LoadBalancerClass::default()
+        };
+        LoadBalancing {
+            conf: keys::LoadBalancer {
+                subnet_id: "config".to_owned(),
+                network_id: "config".to_owned(),
+                internal_lb: true,
+                ..keys::LoadBalancer::default()
+            },
+            classes: BTreeMap::from([("gold".to_owned(), class)]),
+            patience: Duration::ZERO,
+        }
+    }
+
+    fn read(annotations: &[(&str, &str)]) -> (Wanted, Vec<InvalidField>) {
+        let service = ServiceView {
+            annotations: annotations.iter().map(|(key, value)| (*key, *value)).collect(),
+            ports: vec![ServicePort::default()],
+            ..ServiceView::default()
+        };
+        Wanted::examine(&service, &settings(), None)
+    }
+
+    #[test]
+    fn annotation_then_class_then_config() {
+        let class = (note::CLASS, "gold");
+        let network = |annotations: &[(&str, &str)]| read(annotations).0.vip_network;
+        assert_eq!(network(&[class, (note::NETWORK_ID, "own")]), "own");
+        assert_eq!(network(&[class]), "class");
+        assert_eq!(network(&[]), "config");
+        // The class has no subnet.
+        assert_eq!(read(&[class]).0.vip_subnet, "config");
+    }
+
+    #[test]
+    fn values_without_a_meaning_are_ignored_and_wrong_ones_refused() {
+        let (wanted, invalid) = read(&[
+            (note::PROXY_PROTOCOL, "v3"),
+            (note::KEEP_FLOATING_IP, "yes"),
+            (note::TIMEOUT_CLIENT_DATA, "-1"),
+            (note::HEALTH_MONITOR_MAX_RETRIES, "11"),
+        ]);
+        assert_eq!(wanted.proxy, Proxy::Off);
+        let ignored: Vec<_> = wanted
+            .ignored
+            .iter()
+            .map(|ignored| (ignored.key, ignored.problem.as_str()))
+            .collect();
+        assert_eq!(
+            ignored,
+            [
+                (note::PROXY_PROTOCOL, "\"v3\" has no meaning, false is used"),
+                (note::KEEP_FLOATING_IP, "\"yes\" has no meaning, false is used"),
+            ]
+        );
+        let error = InvalidField::error(&invalid).to_string();
+        for text in [
+            "health-monitor-max-retries: 11 is not between 1 and 10",
+            "timeout-client-data: -1 is not between 0 and",
+        ] {
+            assert!(error.contains(text), "{error}");
+        }
     }
 }

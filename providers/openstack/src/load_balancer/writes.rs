@@ -9,7 +9,10 @@ mod network;
 
 use std::{sync::Arc, time::Duration};
 
-use ccm_core::{Outcome, Priority, Result};
+use ccm_core::{
+    Outcome, Priority, Result,
+    client::{Indexed, IndexedCache},
+};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -22,7 +25,7 @@ use super::{
     id::Id,
     member::Member,
     observe::Slot,
-    reads::{Reads, Shelf, Shelved},
+    reads::Reads,
     records::{self, Listener, LoadBalancer, Monitor, Pool, Provisioning},
 };
 use crate::{
@@ -81,7 +84,7 @@ impl<'a> Writes<'a> {
             )
         };
         let Graph { balancer, children } = self.api.write(&write.json(&envelope), self.priority).await?;
-        self.reads.balancers.learned(balancer.clone());
+        self.reads.balancers.insert(balancer.clone());
         let mut made = Made {
             balancer,
             members: Vec::new(),
@@ -105,9 +108,9 @@ impl<'a> Writes<'a> {
                 .extend(of.map(|listener| (Slot::of(listener), Arc::clone(&members))));
             pool
         });
-        self.reads.pools.made(id, pools);
-        self.reads.listeners.made(id, listeners);
-        self.reads.monitors.made(id, monitors);
+        self.reads.pools.insert_complete(id, pools);
+        self.reads.listeners.insert_complete(id, listeners);
+        self.reads.monitors.insert_complete(id, monitors);
         Ok(made)
     }
 
@@ -132,7 +135,7 @@ impl<'a> Writes<'a> {
             ..Write::new(Op::LoadBalancerDelete, Service::LoadBalancer, Verb::Delete, &path)
         };
         let result = self.api.execute(&write, self.priority).await;
-        self.reads.balancers.touched(id);
+        self.reads.balancers.invalidate(id);
         self.reads.touch_children(id);
         gone_is_deleted(result)
     }
@@ -142,7 +145,7 @@ impl<'a> Writes<'a> {
         let path = ["lbaas", "loadbalancers", id, "failover"];
         let write = Write::new(Op::LoadBalancerFailover, Service::LoadBalancer, Verb::Put, &path);
         let result = self.api.execute(&write, self.priority).await;
-        self.reads.balancers.touched(id);
+        self.reads.balancers.invalidate(id);
         result
     }
 
@@ -175,7 +178,7 @@ impl<'a> Writes<'a> {
             .delete(Op::ListenerDelete, Service::LoadBalancer, &path)
             .await;
         // Its pool no longer says that it is the listener's.
-        self.reads.pools.touched(balancer);
+        self.reads.pools.invalidate(balancer);
         self.less(balancer, &self.reads.listeners, id, result)
     }
 
@@ -190,7 +193,7 @@ impl<'a> Writes<'a> {
                 bulk(body.members.len()),
             )
             .await;
-        self.reads.listeners.touched(balancer);
+        self.reads.listeners.invalidate(balancer);
         self.below(balancer, &self.reads.pools, result)
     }
 
@@ -208,8 +211,8 @@ impl<'a> Writes<'a> {
         let path = ["lbaas", "pools", id];
         let result = self.delete(Op::PoolDelete, Service::LoadBalancer, &path).await;
         self.reads.members.forget(id);
-        self.reads.listeners.touched(balancer);
-        self.reads.monitors.touched(balancer);
+        self.reads.listeners.invalidate(balancer);
+        self.reads.monitors.invalidate(balancer);
         self.less(balancer, &self.reads.pools, id, result)
     }
 
@@ -266,10 +269,10 @@ impl<'a> Writes<'a> {
             .await;
         let result: Result<Monitor> = self.below(balancer, &self.reads.monitors, result);
         match &result {
-            Ok(monitor) => self.reads.pools.amend(&body.pool_id, |pool| {
+            Ok(monitor) => self.reads.pools.update(&body.pool_id, |pool| {
                 pool.healthmonitor_id.clone_from(&monitor.id);
             }),
-            Err(_) => self.reads.pools.touched(balancer),
+            Err(_) => self.reads.pools.invalidate(balancer),
         }
         result
     }
@@ -293,8 +296,11 @@ impl<'a> Writes<'a> {
         let path = ["lbaas", "healthmonitors", id];
         let result = self.delete(Op::MonitorDelete, Service::LoadBalancer, &path).await;
         match &result {
-            Ok(()) => self.reads.pools.amend(pool, |pool| pool.healthmonitor_id.clear()),
-            Err(_) => self.reads.pools.touched(balancer),
+            Ok(()) => self
+                .reads
+                .pools
+                .update(pool, |pool| pool.healthmonitor_id.clear()),
+            Err(_) => self.reads.pools.invalidate(balancer),
         }
         self.less(balancer, &self.reads.monitors, id, result)
     }
@@ -344,29 +350,40 @@ impl<'a> Writes<'a> {
     }
 
     /// Puts what a thing became into its listing.
-    fn note<T: Shelved + Clone>(&self, shelf: &Shelf<T>, key: &str, result: Result<T>) -> Result<T> {
+    fn note<T: Indexed + Clone>(&self, cache: &IndexedCache<T>, key: &str, result: Result<T>) -> Result<T> {
         match &result {
-            Ok(thing) => shelf.learned(thing.clone()),
-            Err(_) => shelf.touched(key),
+            Ok(thing) => cache.insert(thing.clone()),
+            Err(_) => cache.invalidate(key),
         }
         result
     }
 
     /// As [`Self::note`], for a thing below a load balancer.
-    fn below<T: Below + Clone>(&self, balancer: &str, shelf: &Shelf<T>, result: Result<T>) -> Result<T> {
+    fn below<T: Below + Clone>(
+        &self,
+        balancer: &str,
+        cache: &IndexedCache<T>,
+        result: Result<T>,
+    ) -> Result<T> {
         match &result {
             Ok(thing) => {
                 let mut settled = thing.clone();
                 settled.settle();
-                shelf.learned(settled);
+                cache.insert(settled);
             }
-            Err(_) => shelf.touched(balancer),
+            Err(_) => cache.invalidate(balancer),
         }
         self.at_work(balancer, result)
     }
 
-    fn less<T: Shelved>(&self, balancer: &str, shelf: &Shelf<T>, id: &str, result: Result<()>) -> Result<()> {
-        let result = noted_delete(shelf, balancer, id, result);
+    fn less<T: Indexed>(
+        &self,
+        balancer: &str,
+        cache: &IndexedCache<T>,
+        id: &str,
+        result: Result<()>,
+    ) -> Result<()> {
+        let result = noted_delete(cache, balancer, id, result);
         self.at_work(balancer, result)
     }
 
@@ -379,7 +396,7 @@ impl<'a> Writes<'a> {
     ) -> Result<T> {
         if !known {
             self.reads.members.forget(pool);
-            self.reads.pools.touched(balancer);
+            self.reads.pools.invalidate(balancer);
         }
         self.at_work(balancer, result)
     }
@@ -387,11 +404,11 @@ impl<'a> Writes<'a> {
     /// Octavia is at work on the load balancer if it accepted a change of anything below it.
     fn at_work<T>(&self, balancer: &str, result: Result<T>) -> Result<T> {
         match &result {
-            Ok(_) => self.reads.balancers.amend(balancer, |balancer| {
+            Ok(_) => self.reads.balancers.update(balancer, |balancer| {
                 balancer.provisioning_status = Provisioning::PendingUpdate;
             }),
             // Also what was refused may have been because of a change that is not ours.
-            Err(_) => self.reads.balancers.touched(balancer),
+            Err(_) => self.reads.balancers.invalidate(balancer),
         }
         if result
             .as_ref()
@@ -404,7 +421,7 @@ impl<'a> Writes<'a> {
 }
 
 /// A thing below a load balancer.
-trait Below: Shelved {
+trait Below: Indexed {
     /// Is as it will be once the load balancer has settled.
     fn settle(&mut self);
 }
@@ -421,10 +438,10 @@ macro_rules! below {
 
 below! { Listener Pool Monitor }
 
-fn noted_delete<T: Shelved>(shelf: &Shelf<T>, key: &str, id: &str, result: Result<()>) -> Result<()> {
+fn noted_delete<T: Indexed>(cache: &IndexedCache<T>, key: &str, id: &str, result: Result<()>) -> Result<()> {
     match &result {
-        Ok(()) => shelf.forgotten(id),
-        Err(_) => shelf.touched(key),
+        Ok(()) => cache.remove(id),
+        Err(_) => cache.invalidate(key),
     }
     result
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::load_balancer::IpFamily;
+use ccm_core::load_balancer::{IpFamily, SourceRanges};
 
 use crate::load_balancer::{
     bodies::{MemberBody, NewListener, NewLoadBalancer, NewMonitor, NewPersistence, NewPool},
@@ -10,7 +10,6 @@ use crate::load_balancer::{
     features::Feature,
     names,
     protocols::{Check, HEALTHZ, METHODS},
-    source_ranges::SourceRanges,
 };
 
 /// The header that members read the client's address from.
@@ -100,14 +99,14 @@ pub(super) fn new_pool(joined: &Joined, port: &PortWish) -> NewPool {
 
 pub(super) fn new_monitor(monitor: MonitorWish, index: usize, tag: &str) -> NewMonitor {
     let http = matches!(monitor.check, Check::Healthz(_)).then_some(HEALTHZ);
-    let pace = monitor.pace;
+    let times = monitor.times;
     NewMonitor {
         name: names::monitor(index, tag),
         kind: monitor.check.kind(),
-        delay: pace.delay,
-        timeout: pace.timeout,
-        max_retries: pace.max_retries,
-        max_retries_down: pace.max_retries_down,
+        delay: times.delay,
+        timeout: times.timeout,
+        max_retries: times.max_retries,
+        max_retries_down: times.max_retries_down,
         url_path: http.map(|(path, ..)| path),
         http_method: http.map(|(_, method, _)| method),
         expected_codes: http.map(|(.., codes)| codes),

@@ -431,21 +431,21 @@ fn monitor(site: &Site<'_>, joined: &Joined, want: &PortWish, twig: &Twig, plan:
         (Some(have), Some(wish)) => {
             let set = |have: i64, want: i64| if have == want { Set::Keep } else { Set::To(want) };
             let change = MonitorChange {
-                delay: set(have.delay, wish.pace.delay),
-                timeout: set(have.timeout, wish.pace.timeout),
-                max_retries: set(have.max_retries, wish.pace.max_retries),
-                max_retries_down: set(have.max_retries_down, wish.pace.max_retries_down),
+                delay: set(have.delay, wish.times.delay),
+                timeout: set(have.timeout, wish.times.timeout),
+                max_retries: set(have.max_retries, wish.times.max_retries),
+                max_retries_down: set(have.max_retries_down, wish.times.max_retries_down),
                 ..MonitorChange::default()
             };
             if change != MonitorChange::default() {
                 let fields = [
-                    ("delay", have.delay, wish.pace.delay),
-                    ("timeout", have.timeout, wish.pace.timeout),
-                    ("max-retries", have.max_retries, wish.pace.max_retries),
+                    ("delay", have.delay, wish.times.delay),
+                    ("timeout", have.timeout, wish.times.timeout),
+                    ("max-retries", have.max_retries, wish.times.max_retries),
                     (
                         "max-retries-down",
                         have.max_retries_down,
-                        wish.pace.max_retries_down,
+                        wish.times.max_retries_down,
                     ),
                 ];
                 let why = fields.iter().filter(|(_, have, want)| have != want);

@@ -2,10 +2,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ccm_core::{Error, ErrorKind, Freshness, Priority, Result, load_balancer::ReadOptions};
+use ccm_core::{Error, ErrorKind, Freshness, Priority, Result, client::Listing, load_balancer::ReadOptions};
 use tokio::time::Instant;
 
-use super::{Listing, Reads, octavia};
+use super::{Reads, octavia};
 use crate::{
     client::{
         Op,
@@ -92,7 +92,7 @@ impl Reads {
     pub(crate) fn is_worth_listing(&self, waiting: usize) -> bool {
         const FEW: usize = 2;
         // As long as nobody has read the listing, it is not known how long it is.
-        let known = self.balancers.len().unwrap_or(usize::MAX);
+        let known = self.balancers.last_len().unwrap_or(usize::MAX);
         waiting > FEW && waiting.saturating_mul(STATES_FOR_ONE_LOOK) >= known
     }
 
@@ -138,7 +138,7 @@ impl Reads {
         match self.api.get::<Document>(&get, priority).await {
             Ok(Document { loadbalancer: state }) => Ok(self.note_state(id, state)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.balancers.forgotten(id);
+                self.balancers.remove(id);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -148,10 +148,10 @@ impl Reads {
     /// Puts a state into the listing.
     fn note_state(&self, id: &str, state: State) -> Option<State> {
         if !state.provisioning_status.exists() {
-            self.balancers.forgotten(id);
+            self.balancers.remove(id);
             return None;
         }
-        self.balancers.amend(id, |balancer| {
+        self.balancers.update(id, |balancer| {
             balancer.provisioning_status = state.provisioning_status.clone();
             balancer.operating_status.clone_from(&state.operating_status);
             balancer.updated_at.clone_from(&state.updated_at);

@@ -90,8 +90,8 @@ impl Writes<'_> {
             Ok(rule) => self
                 .reads
                 .security_groups
-                .amend(&body.security_group_id, |group| group.rules.push(rule.clone())),
-            Err(_) => self.reads.security_groups.touched(group),
+                .update(&body.security_group_id, |group| group.rules.push(rule.clone())),
+            Err(_) => self.reads.security_groups.invalidate(group),
         }
         result
     }
@@ -107,8 +107,8 @@ impl Writes<'_> {
             Ok(()) => self
                 .reads
                 .security_groups
-                .amend(group, |group| group.rules.retain(|rule| rule.id != id)),
-            Err(_) => self.reads.security_groups.touched(name),
+                .update(group, |group| group.rules.retain(|rule| rule.id != id)),
+            Err(_) => self.reads.security_groups.invalidate(name),
         }
         result
     }

@@ -1,18 +1,17 @@
-//! Which nodes become members: `node-selector`.
+//! A selection of nodes by their labels, as annotations and config files give it.
 
-use ccm_core::{
-    Labels,
-    load_balancer::{AddressGroup, ClusterView, IpFamily, ServiceNode},
-};
+use super::{AddressGroup, ClusterView, IpFamily};
+use crate::Labels;
 
-/// Labels that a node must have, all of them. An empty selector takes every node.
+/// Labels that a node must have, all of them. An empty selector selects every node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Selector(Vec<(String, String)>);
+pub struct NodeSelector(Vec<(String, String)>);
 
-impl Selector {
-    /// Reads `key=value, other`: a key without a value (or with an empty one) need only be there. Of a key that stands
-    /// twice the last one counts. Nothing is refused.
-    pub(crate) fn parse(text: &str) -> Self {
+impl NodeSelector {
+    /// Reads `key=value, other`: of a key without a value, or with an empty one, the label need only exist. If a key is
+    /// repeated, the last one counts. No text is refused.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
         let mut labels: Vec<(String, String)> = Vec::new();
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
             let (key, value) = item.split_once('=').unwrap_or((item, ""));
@@ -22,23 +21,21 @@ impl Selector {
         Self(labels)
     }
 
-    /// Whether a node with these labels is taken.
-    pub(crate) fn matches(&self, labels: &Labels) -> bool {
-        self.0.iter().all(|(key, wanted)| {
+    /// Whether a node with these labels is selected.
+    #[must_use]
+    pub fn matches(&self, labels: &Labels) -> bool {
+        self.0.iter().all(|(key, required)| {
             labels
                 .get(key)
-                .is_some_and(|value| wanted.is_empty() || value == wanted)
+                .is_some_and(|value| required.is_empty() || value == required)
         })
     }
 
-    /// The nodes that become members, by address.
-    pub(crate) fn nodes<'a>(
-        &self,
-        cluster: &'a ClusterView,
-        family: Option<IpFamily>,
-    ) -> Vec<AddressGroup<'a>> {
-        let matches = |node: &ServiceNode| self.matches(&node.view.labels);
-        cluster.nodes.by_address(family, matches)
+    /// The selected nodes of the cluster that may be members, by their address of the family.
+    #[must_use]
+    pub fn nodes<'a>(&self, cluster: &'a ClusterView, family: Option<IpFamily>) -> Vec<AddressGroup<'a>> {
+        let nodes = &cluster.nodes;
+        nodes.by_address(family, |node| self.matches(&node.view.labels))
     }
 }
 
@@ -48,7 +45,7 @@ mod tests {
 
     #[test]
     fn items_are_keys_with_or_without_a_value() {
-        let read = |text: &str| Selector::parse(text).0;
+        let read = |text: &str| NodeSelector::parse(text).0;
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         assert_eq!(read("k1=v1,k2=v2"), [pair("k1", "v1"), pair("k2", "v2")]);
         assert_eq!(read("k2=v2=true"), [pair("k2", "v2=true")]);
@@ -76,9 +73,13 @@ mod tests {
             ("env=prod,missing", false),
             ("=prod", false),
         ] {
-            assert_eq!(Selector::parse(selector).matches(&node), matches, "{selector:?}");
+            assert_eq!(
+                NodeSelector::parse(selector).matches(&node),
+                matches,
+                "{selector:?}"
+            );
         }
         let bare = Labels::default();
-        assert!(!Selector::parse("env").matches(&bare) && Selector::parse("").matches(&bare));
+        assert!(!NodeSelector::parse("env").matches(&bare) && NodeSelector::parse("").matches(&bare));
     }
 }

@@ -1,0 +1,408 @@
+//! Annotations of Services: a provider's table of them, and the reader of their values.
+//!
+//! A provider declares its annotations once, with [`annotations!`]. The table is the users' reference, the list against
+//! which misspelled names are compared, and the text that `validate` shows beside a wrong value.
+//! [`AnnotationReader`] reads the values of one Service and collects everything that is wrong with them.
+
+use std::{collections::BTreeMap, fmt, ops::RangeInclusive, str::FromStr};
+
+use crate::{
+    Error, ErrorKind, Labels,
+    check::{Field, ServiceFinding, Severity},
+    config::suggest,
+};
+
+/// Declares the annotations of a provider: a constant for each, with its name, the values that it takes and, as its doc
+/// comment, its meaning for users. `TABLE` is the [`AnnotationTable`] of all.
+///
+/// ```
+/// mod annotations {
+///     ccm_core::load_balancer::annotations! {
+///         prefixes: ["acme.example/"];
+///         reference: "docs/reference/acme.md";
+///         /// The load balancer has no public address.
+///         INTERNAL = "acme.example/internal", "bool, default false";
+///     }
+/// }
+///
+/// assert_eq!(annotations::INTERNAL, "acme.example/internal");
+/// assert!(annotations::TABLE.markdown().contains("has no public address"));
+/// ```
+#[macro_export]
+macro_rules! annotations {
+    (
+        prefixes: [$($prefix:literal),+];
+        reference: $reference:literal;
+        $($(#[doc = $about:literal])+ $name:ident = $text:literal, $values:literal;)+
+    ) => {
+        $($(#[doc = $about])+ pub(crate) const $name: &str = $text;)+
+
+        /// All annotations.
+        pub(crate) const TABLE: $crate::load_balancer::AnnotationTable = $crate::load_balancer::AnnotationTable {
+            prefixes: &[$($prefix),+],
+            reference: $reference,
+            entries: &[$($crate::load_balancer::AnnotationDoc {
+                name: $name,
+                values: $values,
+                about: concat!($($about),+),
+            }),+],
+        };
+    };
+}
+
+/// The documentation of one annotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnnotationDoc {
+    /// Its name.
+    pub name: &'static str,
+    /// The values that it takes, and the default: `bool, default false`.
+    pub values: &'static str,
+    /// Its meaning for users.
+    pub about: &'static str,
+}
+
+/// The annotations of a provider; made by [`annotations!`].
+#[derive(Clone, Copy, Debug)]
+pub struct AnnotationTable {
+    /// The beginnings of the provider's annotations. An annotation that begins so and is not in the table is a mistake.
+    pub prefixes: &'static [&'static str],
+    /// The page that documents the table for users.
+    pub reference: &'static str,
+    /// The annotations.
+    pub entries: &'static [AnnotationDoc],
+}
+
+impl AnnotationTable {
+    /// The users' reference: a Markdown table.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let rows = self.entries.iter().map(|AnnotationDoc { name, values, about }| {
+            format!("| `{name}` | {values} | {} |\n", about.trim())
+        });
+        let rows: String = rows.collect();
+        format!("| Annotation | Value | Effect |\n|---|---|---|\n{rows}")
+    }
+
+    /// The values and the meaning of an annotation, to show beside a wrong value. Empty for other fields.
+    fn takes(&self, field: &Field) -> String {
+        let known = self
+            .entries
+            .iter()
+            .find(|entry| *field == Field::annotation(entry.name));
+        known.map_or_else(String::new, |entry| {
+            format!("takes: {}. {}", entry.values, entry.about.trim())
+        })
+    }
+
+    /// The finding about a field that is refused.
+    #[must_use]
+    pub fn invalid(&self, invalid: &InvalidField) -> ServiceFinding {
+        ServiceFinding {
+            severity: Severity::Error,
+            fix: self.takes(&invalid.field),
+            message: invalid.bare().to_owned(),
+            field: invalid.field.clone(),
+        }
+    }
+
+    /// The finding about a value that is ignored.
+    #[must_use]
+    pub fn ignored(&self, ignored: &IgnoredValue) -> ServiceFinding {
+        let field = Field::annotation(ignored.key);
+        ServiceFinding {
+            severity: Severity::Warning,
+            fix: self.takes(&field),
+            message: ignored.problem.clone(),
+            field,
+        }
+    }
+
+    /// The findings about annotations that begin as the provider's do and are not in the table.
+    #[must_use]
+    pub fn unknown(&self, annotations: &Labels) -> Vec<ServiceFinding> {
+        let end = |name: &'static str| Some((name.rsplit_once('/')?.1, name));
+        // All names are alike up to the slash.
+        let by_end: BTreeMap<_, _> = self.entries.iter().filter_map(|entry| end(entry.name)).collect();
+        let is_unknown = |key: &&str| {
+            self.prefixes.iter().any(|prefix| key.starts_with(prefix))
+                && self.entries.iter().all(|entry| entry.name != *key)
+        };
+        let unknown = annotations.iter().map(|(key, _)| key).filter(is_unknown);
+        let findings = unknown.map(|key| {
+            let end = key.rsplit_once('/').map_or(key, |(_, end)| end);
+            let near = suggest::nearest(end, by_end.keys().copied()).and_then(|end| by_end.get(end));
+            ServiceFinding {
+                severity: Severity::Warning,
+                field: Field::annotation(key),
+                message: "no such annotation, it has no effect".to_owned(),
+                fix: near.map_or_else(
+                    || format!("{} lists all annotations", self.reference),
+                    |near| format!("did you mean {near}?"),
+                ),
+            }
+        });
+        findings.collect()
+    }
+}
+
+/// An annotation whose value is ignored, all of it or a part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IgnoredValue {
+    /// The annotation.
+    pub key: &'static str,
+    /// The problem, and what is used instead.
+    pub problem: String,
+}
+
+impl fmt::Display for IgnoredValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.problem)
+    }
+}
+
+/// A field or annotation because of which a Service is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidField {
+    /// The field.
+    pub field: Field,
+    /// The problem. The text names the field.
+    pub message: String,
+}
+
+impl InvalidField {
+    /// An annotation with this problem, which does not name it.
+    #[must_use]
+    pub fn annotation(key: &str, problem: impl fmt::Display) -> Self {
+        Self {
+            field: Field::annotation(key),
+            message: format!("{key}: {problem}"),
+        }
+    }
+
+    /// The message without the name of the field at its beginning.
+    fn bare(&self) -> &str {
+        let message = self.message.as_str();
+        let rest = message.strip_prefix("annotation ").unwrap_or(message);
+        let rest = rest.strip_prefix(&self.field.to_string());
+        rest.and_then(|rest| rest.strip_prefix(": ")).unwrap_or(message)
+    }
+
+    /// One error about all invalid fields.
+    #[must_use]
+    pub fn error(all: &[Self]) -> Error {
+        let all: Vec<_> = all.iter().map(|invalid| invalid.message.as_str()).collect();
+        Error::new(ErrorKind::InvalidSpec, format!("annotations: {}", all.join("; ")))
+    }
+}
+
+/// Reads the annotations of one Service and collects what is wrong with them.
+///
+/// A value of the wrong type is ignored and reported, and the default is used. A number out of its range is refused.
+#[derive(Debug)]
+pub struct AnnotationReader<'a> {
+    annotations: &'a Labels,
+    ignored: Vec<IgnoredValue>,
+    invalid: Vec<InvalidField>,
+}
+
+impl<'a> AnnotationReader<'a> {
+    /// A reader of these annotations.
+    #[must_use]
+    pub fn new(annotations: &'a Labels) -> Self {
+        Self {
+            annotations,
+            ignored: Vec::new(),
+            invalid: Vec::new(),
+        }
+    }
+
+    /// The value as it is, also if it is empty; `None` without the annotation.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&'a str> {
+        self.annotations.get(key)
+    }
+
+    /// The value as it is, or the default without the annotation.
+    #[must_use]
+    pub fn text(&self, key: &str, default: &str) -> String {
+        self.get(key).unwrap_or(default).to_owned()
+    }
+
+    /// A value that `parse` reads. `default` is used without the annotation, and if `parse` returns `None`; `shown` is the
+    /// default as the warning names it.
+    pub fn parsed<T>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        shown: impl fmt::Display,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> T {
+        let Some(text) = self.get(key) else {
+            return default;
+        };
+        parse(text).unwrap_or_else(|| {
+            self.warn(key, format!("{text:?} has no meaning, {shown} is used"));
+            default
+        })
+    }
+
+    /// `true` or `false`.
+    pub fn flag(&mut self, key: &'static str, default: bool) -> bool {
+        self.parsed(key, default, default, |text| text.parse().ok())
+    }
+
+    /// A whole number in a range.
+    pub fn number<T>(&mut self, key: &'static str, default: T, allowed: RangeInclusive<T>) -> T
+    where
+        T: FromStr + PartialOrd + fmt::Display + Copy,
+    {
+        match self.parsed(key, None, default, |text| text.parse().ok().map(Some)) {
+            Some(number) if allowed.contains(&number) => number,
+            Some(number) => {
+                let (least, most) = allowed.into_inner();
+                self.refuse(key, format_args!("{number} is not between {least} and {most}"));
+                default
+            }
+            None => default,
+        }
+    }
+
+    /// Refuses the Service because of an annotation. `problem` does not name it.
+    pub fn refuse(&mut self, key: &str, problem: impl fmt::Display) {
+        self.refuse_field(InvalidField::annotation(key, problem));
+    }
+
+    /// Refuses the Service because of a field.
+    pub fn refuse_field(&mut self, invalid: InvalidField) {
+        self.invalid.push(invalid);
+    }
+
+    /// Reports an annotation whose value is ignored, all of it or a part.
+    pub fn warn(&mut self, key: &'static str, problem: String) {
+        self.ignored.push(IgnoredValue { key, problem });
+    }
+
+    /// Everything that was ignored and everything that is refused.
+    #[must_use]
+    pub fn finish(self) -> (Vec<IgnoredValue>, Vec<InvalidField>) {
+        (self.ignored, self.invalid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    annotations! {
+        prefixes: ["acme.example/"];
+        reference: "docs/reference/acme.md";
+        /// No public address.
+        INTERNAL = "acme.example/internal", "bool, default false";
+        /// Whether the address is kept.
+        KEEP = "acme.example/keep-address", "bool, default false";
+        /// Whether members are checked.
+        CHECK = "acme.example/health-check", "bool, default true";
+        /// The most connections at once.
+        LIMIT = "acme.example/connection-limit", "number, default -1";
+        /// How long a client may be silent.
+        TIMEOUT = "acme.example/timeout", "milliseconds, default 50000";
+        /// The network.
+        NETWORK = "acme.example/network", "text";
+        /// The mode.
+        MODE = "acme.example/mode", "fast or slow, default slow";
+    }
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs.iter().map(|(key, value)| (*key, *value)).collect()
+    }
+
+    fn mode(text: &str) -> Option<&'static str> {
+        ["fast", "slow"].into_iter().find(|mode| *mode == text)
+    }
+
+    #[test]
+    fn absent_valid_invalid_and_empty_values() {
+        let labels = labels(&[
+            (INTERNAL, "true"),
+            (KEEP, "yes"),
+            (LIMIT, "100"),
+            (TIMEOUT, "many"),
+            (NETWORK, ""),
+            (MODE, "v3"),
+        ]);
+        let mut reader = AnnotationReader::new(&labels);
+        assert!(reader.flag(INTERNAL, false));
+        assert!(!reader.flag(KEEP, false));
+        assert!(reader.flag(CHECK, true), "absent");
+        assert_eq!(reader.number(LIMIT, -1, -1..=i64::MAX), 100);
+        assert_eq!(reader.number(TIMEOUT, 50_000, 0..=60_000), 50_000);
+        assert_eq!(reader.text(NETWORK, "net"), "", "replaces the config's");
+        assert_eq!(reader.text("acme.example/x", "sub"), "sub");
+        assert_eq!(reader.parsed(MODE, "slow", "slow", mode), "slow");
+        let (ignored, invalid) = reader.finish();
+        assert_eq!(invalid, []);
+        let ignored: Vec<_> = ignored.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            ignored,
+            [
+                "acme.example/keep-address: \"yes\" has no meaning, false is used",
+                "acme.example/timeout: \"many\" has no meaning, 50000 is used",
+                "acme.example/mode: \"v3\" has no meaning, slow is used",
+            ]
+        );
+        for empty in [CHECK, TIMEOUT] {
+            let labels = [(empty, "")].into_iter().collect();
+            let mut reader = AnnotationReader::new(&labels);
+            reader.flag(CHECK, true);
+            assert_eq!(reader.number(TIMEOUT, 50_000, 0..=60_000), 50_000);
+            assert_eq!(reader.finish().0.len(), 1, "an empty {empty} has no meaning");
+        }
+    }
+
+    #[test]
+    fn everything_that_is_refused_is_named_in_one_error() {
+        let labels = labels(&[(LIMIT, "11"), (TIMEOUT, "-1")]);
+        let mut reader = AnnotationReader::new(&labels);
+        assert_eq!(reader.number(LIMIT, 1, 1..=10), 1);
+        reader.number(TIMEOUT, 50_000, 0..=60_000);
+        // A default out of the range is the config's own problem.
+        assert_eq!(reader.number("acme.example/x", 11, 1..=10), 11);
+        reader.refuse_field(InvalidField {
+            field: Field::Whole,
+            message: "x and y cannot be used together".to_owned(),
+        });
+        let invalid = reader.finish().1;
+        let error = InvalidField::error(&invalid);
+        assert_eq!(error.kind(), ErrorKind::InvalidSpec);
+        assert_eq!(
+            error.to_string(),
+            "annotations: acme.example/connection-limit: 11 is not between 1 and 10; acme.example/timeout: -1 is not \
+             between 0 and 60000; x and y cannot be used together"
+        );
+        let finding = invalid.first().map(|invalid| TABLE.invalid(invalid));
+        let finding = finding.map(|finding| (finding.message, finding.fix));
+        let fix = "takes: number, default -1. The most connections at once.";
+        assert_eq!(
+            finding,
+            Some(("11 is not between 1 and 10".to_owned(), fix.to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_misspelled_annotation_is_reported_with_the_nearest_name() {
+        let labels = labels(&[
+            ("acme.example/conection-limit", "1"),
+            ("acme.example/zzz", "1"),
+            (LIMIT, "1"),
+            ("other.example/limit", "1"),
+        ]);
+        let found = TABLE.unknown(&labels).into_iter().map(|finding| finding.fix);
+        assert_eq!(
+            found.collect::<Vec<_>>(),
+            [
+                format!("did you mean {LIMIT}?"),
+                "docs/reference/acme.md lists all annotations".to_owned()
+            ]
+        );
+    }
+}

@@ -1,0 +1,28 @@
+//! Names of objects in the cloud.
+
+/// The text, cut after `max` bytes, or after somewhat fewer so that no character is cut.
+#[must_use]
+pub fn truncated(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        let end = (0..=max).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        for (text, max, expected) in [
+            ("abc", 3, "abc"),
+            ("abcd", 3, "abc"),
+            ("aüb", 2, "a"),
+            ("ü", 1, ""),
+        ] {
+            assert_eq!(truncated(text.to_owned(), max), expected);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The clients that a load balancer serves: `spec.loadBalancerSourceRanges` and its annotation.
+
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+
+use super::{InvalidField, IpFamily, ServiceView};
+use crate::check::Field;
+
+/// The networks of the clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceRanges {
+    ranges: BTreeSet<IpNet>,
+    /// Whether the Service names the networks. False: it serves all clients.
+    pub given: bool,
+}
+
+impl SourceRanges {
+    /// The annotation that is used if the field is empty. Kubernetes defines it for all clouds.
+    pub const ANNOTATION: &'static str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+
+    /// The networks that a Service names: in its field, else in the annotation, else all clients of its first IP family.
+    /// Each network is reduced to its network address (`10.1.2.3/8` is `10.0.0.0/8`).
+    ///
+    /// # Errors
+    /// An entry that is not a CIDR. [`SourceRanges::all`] may be used in its place, to find further problems.
+    pub fn of(service: &ServiceView) -> Result<Self, InvalidField> {
+        let mut ranges = BTreeSet::new();
+        for text in service.source_ranges.iter().flatten() {
+            let range = text.trim().parse::<IpNet>().map_err(|_| InvalidField {
+                field: Field::Spec("loadBalancerSourceRanges"),
+                message: format!(
+                    "spec.loadBalancerSourceRanges: {text:?} is no CIDR; a valid one is 10.0.0.0/24"
+                ),
+            });
+            ranges.insert(range?.trunc());
+        }
+        let text = service.annotation(Self::ANNOTATION).unwrap_or_default().trim();
+        if ranges.is_empty() {
+            if text.is_empty() {
+                return Ok(Self::all(service.ip_families.first().copied()));
+            }
+            for item in text.split(',') {
+                let range = item.trim().parse::<IpNet>().map_err(|_| InvalidField {
+                    field: Field::Annotation(Self::ANNOTATION.to_owned()),
+                    message: format!(
+                        "annotation {}: {item:?} is no CIDR; valid ones are 10.0.0.0/24,192.168.2.0/24",
+                        Self::ANNOTATION
+                    ),
+                });
+                ranges.insert(range?.trunc());
+            }
+        }
+        Ok(Self { ranges, given: true })
+    }
+
+    /// All clients of a family (IPv4 if it is not known), as if the Service named none.
+    #[must_use]
+    pub fn all(family: Option<IpFamily>) -> Self {
+        let all = match family {
+            Some(IpFamily::V6) => IpNet::V6(ipnet::Ipv6Net::default()),
+            _ => IpNet::V4(ipnet::Ipv4Net::default()),
+        };
+        Self {
+            ranges: [all].into(),
+            given: false,
+        }
+    }
+
+    /// The networks as CIDRs, each once, sorted.
+    #[must_use]
+    pub fn texts(&self) -> Vec<String> {
+        self.ranges.iter().map(ToString::to_string).collect()
+    }
+
+    /// Whether these CIDRs are the same networks, in whatever notation and order.
+    pub fn same<'a>(&self, others: impl IntoIterator<Item = &'a str>) -> bool {
+        let others: Option<BTreeSet<IpNet>> = others
+            .into_iter()
+            .map(|text| Some(text.parse::<IpNet>().ok()?.trunc()))
+            .collect();
+        others.is_some_and(|others| others == self.ranges)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn read(
+        field: &[&str],
+        annotation: Option<&str>,
+        family: Option<IpFamily>,
+    ) -> Result<SourceRanges, InvalidField> {
+        let annotation = annotation.map(|value| (SourceRanges::ANNOTATION, value));
+        SourceRanges::of(&ServiceView {
+            source_ranges: Some(field.iter().map(|range| (*range).into()).collect()),
+            annotations: annotation.into_iter().collect(),
+            ip_families: family.into_iter().collect(),
+            ..ServiceView::default()
+        })
+    }
+
+    fn texts(field: &[&str], annotation: Option<&str>, family: Option<IpFamily>) -> Vec<String> {
+        read(field, annotation, family).unwrap().texts()
+    }
+
+    #[test]
+    fn the_field_comes_first_then_the_annotation_then_all_clients() {
+        let other = Some("192.168.0.0/16");
+        assert_eq!(texts(&["10.0.0.0/8"], other, None), ["10.0.0.0/8"]);
+        assert_eq!(texts(&[], other, None), ["192.168.0.0/16"]);
+        assert_eq!(texts(&[], None, None), ["0.0.0.0/0"]);
+        assert_eq!(texts(&[], Some("  "), Some(IpFamily::V4)), ["0.0.0.0/0"]);
+        assert_eq!(texts(&[], None, Some(IpFamily::V6)), ["::/0"]);
+    }
+
+    #[test]
+    fn ranges_are_reduced_to_network_addresses_and_named_once() {
+        assert_eq!(
+            texts(
+                &["192.168.32.1/24", " 192.168.32.0/24 ", "10.0.0.1/32"],
+                None,
+                None
+            ),
+            ["10.0.0.1/32", "192.168.32.0/24"]
+        );
+        assert_eq!(
+            texts(&[], Some(" 10.1.2.3/8 ,fd00::1/64"), None),
+            ["10.0.0.0/8", "fd00::/64"]
+        );
+    }
+
+    #[test]
+    fn the_same_ranges_in_another_notation_are_the_same() {
+        let ranges = read(&["10.0.0.0/8", "fd00::/64"], None, None).unwrap();
+        assert!(ranges.same(["fd00:0:0::/64", "10.1.1.1/8"]));
+        assert!(!ranges.same(["10.0.0.0/8"]) && !ranges.same(["10.0.0.0/8", "x"]) && !ranges.same([]));
+    }
+
+    #[test]
+    fn an_entry_that_is_no_cidr_is_refused_by_name() {
+        for (field, annotation, named) in [
+            (
+                &["10.0.0.1"][..],
+                None,
+                "spec.loadBalancerSourceRanges: \"10.0.0.1\"",
+            ),
+            (&[], Some("10.0.0.0/8,,"), "load-balancer-source-ranges: \"\""),
+            (
+                &[],
+                Some("10.0.0.0/40"),
+                "load-balancer-source-ranges: \"10.0.0.0/40\"",
+            ),
+        ] {
+            let invalid = read(field, annotation, None).unwrap_err();
+            assert_eq!(
+                invalid.field == Field::Spec("loadBalancerSourceRanges"),
+                annotation.is_none()
+            );
+            assert!(invalid.message.contains(named), "{}", invalid.message);
+        }
+    }
+}
