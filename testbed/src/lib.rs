@@ -10,6 +10,7 @@
 //! | [`controlplane`] | etcd and kube-apiserver, built from `tests/controlplane` |
 //! | [`openstack_real`] | Keystone, Nova, Neutron, Octavia, Glance, Placement, from `tests/openstack-real` |
 //! | [`contender`] | programs with client-go's leader election, from `tests/leaderelection` and `tests/leadermigration` |
+//! | [`forward`] | sockets on loopback for the load balancers of a simulated cloud |
 //! | [`manifests`] | nothing; applies the files of `deploy/` and knows which rights they give |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
@@ -25,6 +26,7 @@ pub mod binary;
 pub mod cache;
 pub mod contender;
 pub mod controlplane;
+pub mod forward;
 mod golang;
 pub mod manifests;
 pub mod nodes;
