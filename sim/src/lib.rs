@@ -38,7 +38,6 @@
 //! | `POST /_sim/networks/{network}/subnets` | [`openstack::SubnetSpec`] |
 //! | `POST /_sim/routers` | [`openstack::RouterSpec`] |
 //! | `GET /_sim/load_balancers` | everything that load balancers are made of ([`openstack::BalancerState`]) |
-//! | `GET /_sim/load_balancers/forwards` | where load balancers answer ([`openstack::Forward`]) |
 //! | `PATCH`, `DELETE /_sim/load_balancers/{id}` | changes or deletes a load balancer, listener, pool, member or health monitor behind everybody's back: `provisioning_status`, `operating_status`, `attributes` |
 //! | `POST /_sim/load_balancers/failures` | lets the next `count` changes fail |
 //! | `POST /_sim/load_balancers/flavors`, `.../zones` | by `name`, `enabled` or not |

@@ -10,7 +10,6 @@
 mod barbican;
 mod control;
 mod control_http;
-mod forward;
 mod identity;
 mod ids;
 mod keystone;
@@ -29,10 +28,8 @@ use http::StatusCode;
 use ipnet::{IpNet, Ipv4Net};
 use parking_lot::RwLock;
 use serde_json::json;
-use tokio::sync::Notify;
 
 pub use control::{BalancerState, Control, FloatingState, GroupState, ObjectState};
-pub use forward::Forward;
 pub use settings::{LoadBalancing, Settings};
 pub use spec::{
     AddressSpec, AppCredential, AppCredentialSpec, FlavorSpec, NetworkSpec, PortPatch, PortSpec, RouterSpec,
@@ -45,7 +42,6 @@ use crate::faults::Snapshot;
 use crate::http::{Reply, Request, segments};
 use crate::quota::Refusal;
 use crate::server::{Cloud, Server, Target, Traffic, bind};
-use forward::Forwarder;
 use identity::{Caller, Identity};
 use ids::Ids;
 use region::{Birth, Region};
@@ -108,7 +104,6 @@ fn subnet(address: [u8; 4], length: u8) -> IpNet {
 pub struct OpenStack {
     control: Control,
     server: Server,
-    forwarder: Forwarder,
 }
 
 impl OpenStack {
@@ -140,21 +135,14 @@ impl OpenStack {
             private_subnet: config.private_subnet,
             public_subnet: config.public_subnet,
             settings: RwLock::new(config.settings),
-            reconfigured: Notify::new(),
-            forwards: RwLock::new(Vec::new()),
         });
         let control = Control::new(Arc::clone(&cloud), Arc::clone(&traffic));
         for region in &config.regions {
             control.create_region(region)?;
         }
         control.require_region()?;
-        let forwarder = Forwarder::start(Arc::clone(&cloud));
         let server = Server::start(listener, traffic, cloud);
-        Ok(Self {
-            control,
-            server,
-            forwarder,
-        })
+        Ok(Self { control, server })
     }
 
     /// A handle to tell and ask the cloud, which may outlive this one.
@@ -164,7 +152,6 @@ impl OpenStack {
 
     /// Stops, and returns when the listener is closed.
     pub async fn shutdown(self) {
-        drop(self.forwarder);
         self.server.shutdown().await;
     }
 }
@@ -188,10 +175,6 @@ pub(crate) struct OpenStackCloud {
     private_subnet: IpNet,
     public_subnet: IpNet,
     settings: RwLock<Settings>,
-    /// Told when the settings have changed.
-    reconfigured: Notify,
-    /// Where load balancers answer, or why not.
-    forwards: RwLock<Vec<Forward>>,
 }
 
 impl OpenStackCloud {

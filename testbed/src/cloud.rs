@@ -26,7 +26,8 @@ impl Cloud {
         Ok(Self::Simulated(cloud))
     }
 
-    /// The same with networks in 127.0.0.0/8, where its load balancers answer, and with the time that they take.
+    /// The same with networks in 127.0.0.0/8, where a [`Forwarder`](crate::forward::Forwarder) can serve its load balancers,
+    /// and with the time that their changes take.
     pub async fn on_loopback(latency: Duration, private: IpNet, public: IpNet) -> Result<Self> {
         let mut config = Config {
             private_subnet: private,
@@ -34,7 +35,6 @@ impl Cloud {
             ..Config::default()
         };
         let ways = &mut config.settings.load_balancing;
-        ways.forward = true;
         ways.create_time = Duration::from_secs(3);
         ways.update_time = Duration::from_millis(500);
         ways.delete_time = Duration::from_secs(1);

@@ -13,6 +13,7 @@
 //! | [`cargo`] | nothing; builds the program |
 //! | [`cloud`] | the cloud of demo and benchmarks: simulated or real |
 //! | [`document`] | nothing; writes the sections of docs/benchmarks.md |
+//! | [`forward`] | sockets on loopback for the load balancers of a simulated cloud |
 //! | [`manifests`] | nothing; applies the files of `deploy/` and knows which rights they give |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
@@ -32,6 +33,7 @@ pub mod cloud;
 pub mod contender;
 pub mod controlplane;
 pub mod document;
+pub mod forward;
 mod golang;
 pub mod manifests;
 pub mod nodes;

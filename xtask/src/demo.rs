@@ -20,6 +20,7 @@ use ccm_testbed::{
     binary::Ccm,
     cargo::{Build, program},
     cloud::Cloud,
+    forward::Forwarder,
     nodes::{self, NodeSpec},
     progress::{Nodes, Row, Watch},
     stage::Stage,
@@ -141,7 +142,11 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     screen.clear();
     print(render(&finished, names.len(), &calls, baseline, elapsed, FINAL_ROWS).trim_end());
 
-    let mut act = Act::new(&cloud, &mut ccm, client, place.port, &names);
+    let forwarder = match &cloud {
+        Cloud::Simulated(cloud) => Some(Forwarder::start(cloud.control())),
+        Cloud::Real(..) => None,
+    };
+    let mut act = Act::new(&cloud, forwarder, &mut ccm, client, place.port, &names);
     let played = act.play(&joining).await;
     // What is made in a real cloud, which others use too, does not stay there, however it went.
     if options.once || options.real {

@@ -231,7 +231,6 @@ fn things(control: &Control, request: &Request, method: &str, path: &[&str]) -> 
 fn balancing(control: &Control, request: &Request, method: &str, path: &[&str]) -> Answer {
     match (method, path) {
         ("GET", ["load_balancers"]) => ok(&json!({"load_balancers": control.load_balancers()})),
-        ("GET", ["load_balancers", "forwards"]) => ok(&json!({"forwards": control.forwards()})),
         ("POST", ["load_balancers", "failures"]) => {
             control.fail_next_changes(body::<FailuresRequest>(request)?.count);
             done(())

@@ -81,8 +81,6 @@ pub struct LoadBalancing {
     pub heartbeats: bool,
     /// Most objects on a page.
     pub max_limit: usize,
-    /// Whether connections to virtual and floating addresses in 127.0.0.0/8 are led on to the members, for the demo.
-    pub forward: bool,
     /// Least delay of a health monitor of type `UDP-CONNECT`, in seconds.
     pub udp_connect_min_delay: i64,
 }
@@ -99,7 +97,6 @@ impl Default for LoadBalancing {
             delete_time: Duration::ZERO,
             heartbeats: true,
             max_limit: 1000,
-            forward: false,
             udp_connect_min_delay: 3,
         }
     }

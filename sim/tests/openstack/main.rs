@@ -8,7 +8,6 @@ mod client;
 mod compute;
 mod control;
 mod faults;
-mod forward;
 mod identity;
 mod listing;
 mod network;

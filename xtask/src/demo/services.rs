@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use ccm_testbed::{
     binary::Ccm,
+    forward::{Forward, Forwarder},
     nodes::{self, NodeSpec},
     observe,
 };
@@ -44,6 +45,8 @@ const QUIET: Duration = Duration::from_millis(1500);
 /// What plays.
 pub(super) struct Act<'a> {
     pub(super) cloud: &'a Cloud,
+    /// Serves the load balancers of a simulated cloud.
+    forwarder: Option<Forwarder>,
     pub(super) ccm: &'a mut Ccm,
     pub(super) client: Client,
     /// The port of the Services.
@@ -66,6 +69,7 @@ struct Seen {
 impl<'a> Act<'a> {
     pub(super) fn new(
         cloud: &'a Cloud,
+        forwarder: Option<Forwarder>,
         ccm: &'a mut Ccm,
         client: Client,
         port: u16,
@@ -73,6 +77,7 @@ impl<'a> Act<'a> {
     ) -> Self {
         Self {
             cloud,
+            forwarder,
             ccm,
             client,
             port,
@@ -152,8 +157,8 @@ impl<'a> Act<'a> {
         })
         .await?;
         if let Cloud::Simulated(cloud) = self.cloud {
-            self.until("nothing listens for the load balancers", async |_| {
-                Ok(cloud.forwards().is_empty().then_some(()))
+            self.until("nothing listens for the load balancers", async |act| {
+                Ok(act.forwards().is_empty().then_some(()))
             })
             .await?;
             let left = cloud.floating_addresses();
@@ -413,14 +418,21 @@ impl<'a> Act<'a> {
         Ok(())
     }
 
-    /// Waits until the simulator listens at an address.
+    fn forwards(&self) -> Vec<Forward> {
+        self.forwarder
+            .as_ref()
+            .map(Forwarder::forwards)
+            .unwrap_or_default()
+    }
+
+    /// Waits until a load balancer of the simulated cloud is served at an address.
     async fn listening(&mut self, address: IpAddr) -> Result<()> {
-        let Cloud::Simulated(cloud) = self.cloud else {
+        if self.forwarder.is_none() {
             return Ok(());
-        };
+        }
         let what = format!("the simulated load balancer answers at {address}");
-        self.until(&what, async |_| {
-            let forwards = cloud.forwards();
+        self.until(&what, async |act| {
+            let forwards = act.forwards();
             let Some(forward) = forwards.iter().find(|one| one.address.ip() == address) else {
                 return Ok(None);
             };

@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 
 use super::Control;
 use crate::error::{Error, Result};
-use crate::openstack::forward::Forward;
 use crate::openstack::region::{Kind, Object, Provisioning, Region, Secret};
 use crate::openstack::spec::SecretSpec;
 
@@ -104,12 +103,6 @@ impl Control {
             }
         }
         found
-    }
-
-    /// Where load balancers are to answer, and why they do not where they do not; nothing without
-    /// [`LoadBalancing::forward`](crate::openstack::LoadBalancing::forward).
-    pub fn forwards(&self) -> Vec<Forward> {
-        self.cloud.forwards.read().clone()
     }
 
     /// Sets the provisioning status of a load balancer or anything below it, now and whatever is under way. `ERROR` is

@@ -1,28 +1,111 @@
-//! Load balancers that answer on loopback and lead to their members.
+//! Load balancers of the simulated OpenStack that are served on loopback.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Once;
 use std::time::Duration;
 
-use ccm_sim::openstack::{Config, Forward, ServerSpec};
+use ccm_sim::openstack::{Config, OpenStack, ServerSpec, SubnetSpec};
+use ccm_testbed::forward::{Forward, Forwarder};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::client::Session;
-
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// A simulated cloud whose load balancers are served, and a client that is logged in.
+struct Session {
+    cloud: OpenStack,
+    forwarder: Option<Forwarder>,
+    http: reqwest::Client,
+    token: String,
+}
+
+/// An answer of the cloud.
+struct Answer {
+    status: u16,
+    text: String,
+    json: Value,
+}
+
+impl Answer {
+    /// Text at a JSON pointer.
+    fn at(&self, pointer: &str) -> &str {
+        self.json
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+}
+
+impl Session {
+    async fn with(config: Config) -> Self {
+        static PROVIDER: Once = Once::new();
+        PROVIDER.call_once(|| {
+            let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        });
+        let domain = json!({"id": "default"});
+        let user = json!({"name": config.user, "password": config.password, "domain": domain});
+        let project = json!({"name": config.project, "domain": domain});
+        let login = json!({"auth": {
+            "identity": {"methods": ["password"], "password": {"user": user}},
+            "scope": {"project": project},
+        }});
+        let cloud = OpenStack::start(config).await.unwrap();
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(LIMIT)
+            .build()
+            .unwrap();
+        let url = format!("{}/auth/tokens", cloud.auth_url());
+        let response = http.post(url).json(&login).send().await.unwrap();
+        let token = response.headers()["x-subject-token"].to_str().unwrap().to_owned();
+        let forwarder = Some(Forwarder::start(cloud.control()));
+        Self {
+            cloud,
+            forwarder,
+            http,
+            token,
+        }
+    }
+
+    fn forwards(&self) -> Vec<Forward> {
+        self.forwarder.as_ref().unwrap().forwards()
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Value) -> Answer {
+        let url = self
+            .cloud
+            .auth_url()
+            .replace("/identity/v3", &format!("/RegionOne/{path}"));
+        let mut request = self.http.request(method, url).header("x-auth-token", &self.token);
+        if !body.is_null() {
+            request = request.json(&body);
+        }
+        let response = request.send().await.unwrap();
+        let status = response.status().as_u16();
+        let text = response.text().await.unwrap();
+        let json = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Answer { status, text, json }
+    }
+
+    async fn lb(&self, method: Method, path: &str, body: Value) -> Answer {
+        self.send(method, &format!("load-balancer/v2.0/lbaas{path}"), body)
+            .await
+    }
+}
 
 /// A cloud whose networks are 127.N.0.0/17 and 127.N.128.0/24, so that tests that run at once do not meet.
 async fn on_loopback(number: u8) -> Session {
-    let mut config = Config {
+    Session::with(Config {
         private_subnet: format!("127.{number}.0.0/17").parse().unwrap(),
         public_subnet: format!("127.{number}.128.0/24").parse().unwrap(),
         ..Config::default()
-    };
-    config.settings.load_balancing.forward = true;
-    Session::with(config).await
+    })
+    .await
 }
 
 /// Something that answers every connection with its name, until it is dropped.
@@ -102,7 +185,8 @@ struct Balancer {
 impl Session {
     /// One port that leads to these members.
     async fn balancing(&self, listener: Value, members: &[Value]) -> Balancer {
-        let subnet = self.neutron("/subnets?name=private-0").await;
+        let path = "network/v2.0/subnets?name=private-0";
+        let subnet = self.send(Method::GET, path, Value::Null).await;
         let mut listener = listener;
         let protocol = listener["protocol"].as_str().unwrap_or("TCP").to_owned();
         listener["protocol"] = json!(protocol);
@@ -129,7 +213,7 @@ impl Session {
 
     /// Waits until the only forward is like this.
     async fn forward(&self, what: &str, like: impl Fn(&Forward) -> bool) -> Forward {
-        eventually(what, async || match self.cloud.forwards().as_slice() {
+        eventually(what, async || match self.forwards().as_slice() {
             [one] if like(one) => Some(one.clone()),
             _ => None,
         })
@@ -183,7 +267,10 @@ async fn members_answer_in_turn_at_the_virtual_address_until_it_is_deleted() {
     let answer = session.lb(Method::DELETE, &path, Value::Null).await;
     assert_eq!(answer.status, 204, "{}", answer.text);
     silent(made.front).await;
-    assert_eq!(session.cloud.forwards(), []);
+    eventually("no forwards", async || {
+        session.forwards().is_empty().then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -231,28 +318,21 @@ async fn clients_outside_of_the_allowed_ranges_hear_nothing() {
 }
 
 #[tokio::test]
-async fn nothing_answers_unless_it_is_switched_on_and_the_load_balancer_works() {
-    let session = on_loopback(104).await;
-    session
-        .cloud
-        .configure(|settings| settings.load_balancing.forward = false);
+async fn nothing_answers_without_a_forwarder_or_while_the_load_balancer_does_not_work() {
+    let mut session = on_loopback(104).await;
+    session.forwarder = None;
     let member = Member::start([127, 104, 1, 1], "one").await;
     let port = free_port([127, 104, 0, 1]).await;
     let made = session
         .balancing(json!({ "protocol_port": port }), &[member.json(1)])
         .await;
     assert!(TcpStream::connect(made.front).await.is_err());
-    assert_eq!(session.cloud.forwards(), []);
 
-    let switch = |on: bool| json!({"load_balancing": {"forward": on}});
-    let answer = session.sim(Method::PATCH, "/settings", switch(true)).await;
-    assert_eq!(answer.status, 200, "{}", answer.text);
+    session.forwarder = Some(Forwarder::start(session.cloud.control()));
     eventually("an answer", async || said(made.front).await).await;
-    let shown = session
-        .sim(Method::GET, "/load_balancers/forwards", Value::Null)
-        .await;
-    assert_eq!(shown.at("/forwards/0/address"), made.front.to_string());
-    assert_eq!(shown.at("/forwards/0/listener_id"), made.listener);
+    let shown = session.forward("listening", |_| true).await;
+    assert_eq!(shown.address, made.front);
+    assert_eq!(shown.listener_id, made.listener);
 
     session.cloud.set_provisioning_status(&made.id, "ERROR").unwrap();
     silent(made.front).await;
@@ -265,7 +345,7 @@ async fn nothing_answers_unless_it_is_switched_on_and_the_load_balancer_works() 
     session.cloud.patch_object(&made.listener, &on).unwrap();
     eventually("an answer", async || said(made.front).await).await;
 
-    session.sim(Method::PATCH, "/settings", switch(false)).await;
+    session.forwarder = None;
     silent(made.front).await;
 }
 
@@ -313,21 +393,21 @@ async fn what_would_need_more_than_passing_bytes_on_is_named() {
 
 #[tokio::test]
 async fn addresses_outside_of_loopback_are_left_alone() {
-    let mut config = Config::default();
-    config.settings.load_balancing.forward = true;
-    let session = Session::with(config).await;
+    let session = Session::with(Config::default()).await;
     session.cloud.create_server(&ServerSpec::named("node-1")).unwrap();
     let member = json!({"address": "10.0.0.2", "protocol_port": 30000});
     let made = session.balancing(json!({"protocol_port": 8080}), &[member]).await;
     assert!(!made.front.ip().is_loopback());
     // A second one, on loopback, shows that the first was looked at.
-    let subnet = json!({"name": "loop", "cidr": "127.107.0.0/24"});
-    let answer = session
-        .sim(Method::POST, "/networks/private/subnets", subnet)
-        .await;
+    let subnet = SubnetSpec {
+        name: "loop".to_owned(),
+        cidr: Some("127.107.0.0/24".parse().unwrap()),
+        ..SubnetSpec::default()
+    };
+    let subnet = session.cloud.create_subnet("private", &subnet).unwrap();
     let port = free_port([127, 107, 0, 1]).await;
     let lb = json!({
-        "vip_subnet_id": answer.at("/id"),
+        "vip_subnet_id": subnet,
         "listeners": [{"protocol": "TCP", "protocol_port": port}],
     });
     let made = session

@@ -1,0 +1,339 @@
+//! Load balancers of a simulated OpenStack that really balance: connections to a virtual or floating address are passed
+//! on to the members.
+//!
+//! Only addresses in 127.0.0.0/8 are served, which every Linux machine has without configuration: nothing here can be
+//! reached from another machine, and nothing here reaches one. Bytes are passed on unchanged. A listener or pool that
+//! would have to change them (TLS, PROXY, headers) or that is not TCP is not served; [`Forwarder::forwards`] says so.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ccm_sim::openstack::{BalancerState, Control, ObjectState};
+use ipnet::IpNet;
+use parking_lot::RwLock;
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+
+/// Time between two reads of the load balancers.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Time that a member has to accept a connection before the next one is tried; Octavia's default.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause after a failure to accept, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// An address and port of a load balancer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// The virtual or floating address with the listener's port.
+    pub address: SocketAddr,
+    /// Id of the listener.
+    pub listener_id: String,
+    /// Why nothing answers there, if so.
+    pub problem: Option<String>,
+}
+
+/// A socket that is open for a listener. Dropping it closes it with all its connections.
+struct OpenSocket {
+    listener: String,
+    task: AbortHandle,
+}
+
+impl Drop for OpenSocket {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Opens and closes sockets as load balancers come and go. Dropping it closes all sockets.
+#[derive(Debug)]
+pub struct Forwarder {
+    task: JoinHandle<()>,
+    forwards: Arc<RwLock<Vec<Forward>>>,
+}
+
+impl Forwarder {
+    /// Starts to serve the load balancers of this cloud.
+    pub fn start(cloud: Control) -> Self {
+        let forwards = Arc::default();
+        Self {
+            task: tokio::spawn(run(cloud, Arc::clone(&forwards))),
+            forwards,
+        }
+    }
+
+    /// The addresses of load balancers, each once, as of the last read.
+    pub fn forwards(&self) -> Vec<Forward> {
+        self.forwards.read().clone()
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn run(cloud: Control, shown: Arc<RwLock<Vec<Forward>>>) {
+    let mut sockets = JoinSet::new();
+    let mut open: BTreeMap<SocketAddr, OpenSocket> = BTreeMap::new();
+    loop {
+        let mut forwards = forwards(&cloud);
+        open.retain(|address, known| {
+            forwards.iter().any(|forward| {
+                forward.address == *address
+                    && forward.listener_id == known.listener
+                    && forward.problem.is_none()
+            })
+        });
+        for forward in &mut forwards {
+            if forward.problem.is_some() || open.contains_key(&forward.address) {
+                continue;
+            }
+            match TcpListener::bind(forward.address).await {
+                Ok(socket) => {
+                    let listener = forward.listener_id.clone();
+                    let task = sockets.spawn(serve(cloud.clone(), socket, listener.clone()));
+                    open.insert(forward.address, OpenSocket { listener, task });
+                }
+                Err(error) => forward.problem = Some(unbound(forward.address, &error)),
+            }
+        }
+        *shown.write() = forwards;
+        while sockets.try_join_next().is_some() {}
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+fn unbound(address: SocketAddr, error: &std::io::Error) -> String {
+    let port = address.port();
+    if error.kind() == std::io::ErrorKind::PermissionDenied && port < 1024 {
+        format!("only root may listen on port {port}; a Service with a port from 1024 on is served")
+    } else {
+        format!("cannot listen on {address}: {error}")
+    }
+}
+
+/// An attribute; null if the object does not have it.
+fn attribute<'a>(object: &'a ObjectState, name: &str) -> &'a Value {
+    object.attributes.get(name).unwrap_or(&Value::Null)
+}
+
+fn text<'a>(object: &'a ObjectState, name: &str) -> &'a str {
+    attribute(object, name).as_str().unwrap_or_default()
+}
+
+/// The addresses at which load balancers are to answer now, each once, by address.
+fn forwards(cloud: &Control) -> Vec<Forward> {
+    let floating = cloud.floating_ips();
+    let mut found: BTreeMap<SocketAddr, Forward> = BTreeMap::new();
+    let balancers = cloud.load_balancers();
+    let heartbeats = cloud.settings().load_balancing.heartbeats;
+    for state in balancers
+        .iter()
+        .filter(|state| serves(&state.loadbalancer, heartbeats))
+    {
+        let port_id = text(&state.loadbalancer, "vip_port_id");
+        let leading = floating
+            .iter()
+            .filter(|floating| floating.port_id.as_deref() == Some(port_id));
+        let addresses: Vec<IpAddr> = addresses(&state.loadbalancer)
+            .chain(leading.map(|floating| floating.address))
+            .filter(|address| address.is_ipv4() && address.is_loopback())
+            .collect();
+        for listener in state.listeners.iter().filter(|listener| serves(listener, false)) {
+            let port = attribute(listener, "protocol_port").as_u64();
+            let Some(port) = port.and_then(|port| u16::try_from(port).ok()) else {
+                continue;
+            };
+            for address in &addresses {
+                let address = SocketAddr::new(*address, port);
+                found.entry(address).or_insert_with(|| Forward {
+                    address,
+                    listener_id: listener.id.clone(),
+                    problem: unsupported(state, listener),
+                });
+            }
+        }
+    }
+    found.into_values().collect()
+}
+
+/// Whether an object takes part: enabled, created, and not being deleted. A change in progress interrupts nothing.
+fn serves(object: &ObjectState, must_be_online: bool) -> bool {
+    matches!(object.provisioning_status.as_str(), "ACTIVE" | "PENDING_UPDATE")
+        && attribute(object, "admin_state_up") != &Value::Bool(false)
+        && object.operating_status != "ERROR"
+        && !(must_be_online && object.operating_status == "OFFLINE")
+}
+
+/// The virtual addresses of a load balancer.
+fn addresses(balancer: &ObjectState) -> impl Iterator<Item = IpAddr> + '_ {
+    let more = attribute(balancer, "additional_vips").as_array();
+    let more = more.into_iter().flatten().filter_map(|vip| vip.get("ip_address"));
+    std::iter::once(attribute(balancer, "vip_address"))
+        .chain(more)
+        .filter_map(Value::as_str)
+        .filter_map(|text| text.parse().ok())
+}
+
+fn pool_of<'a>(state: &'a BalancerState, listener: &ObjectState) -> Option<&'a ObjectState> {
+    let id = text(listener, "default_pool_id");
+    state.pools.iter().find(|pool| pool.id == id)
+}
+
+/// Why a listener cannot be served by passing bytes on, if so.
+fn unsupported(state: &BalancerState, listener: &ObjectState) -> Option<String> {
+    let protocol = text(listener, "protocol");
+    if !matches!(protocol, "TCP" | "HTTP" | "HTTPS") {
+        return Some(format!("listeners of protocol {protocol} are not forwarded"));
+    }
+    let headers = attribute(listener, "insert_headers").as_object();
+    if headers.is_some_and(|headers| !headers.is_empty()) {
+        return Some("listeners that insert headers are not forwarded".to_owned());
+    }
+    let protocol = text(pool_of(state, listener)?, "protocol");
+    (!matches!(protocol, "TCP" | "HTTP" | "HTTPS"))
+        .then(|| format!("pools of protocol {protocol} are not forwarded"))
+}
+
+/// Accepts connections for a listener until it is aborted.
+async fn serve(cloud: Control, socket: TcpListener, listener: String) {
+    let turn = Arc::new(AtomicUsize::new(0));
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok((client, peer)) = socket.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let members = members(&cloud.load_balancers(), &listener, peer.ip());
+        let turn = Arc::clone(&turn);
+        connections.spawn(async move { connect(client, &members, &turn).await });
+    }
+}
+
+/// A member and its share of the connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Backend {
+    address: SocketAddr,
+    weight: usize,
+}
+
+/// The members that may get a connection of this client; none if the client is not allowed.
+fn members(balancers: &[BalancerState], listener: &str, client: IpAddr) -> Vec<Backend> {
+    let found = balancers.iter().find_map(|state| {
+        let found = state.listeners.iter().find(|known| known.id == listener)?;
+        allows(attribute(found, "allowed_cidrs"), client).then_some(())?;
+        let pool = pool_of(state, found).filter(|pool| serves(pool, false))?;
+        Some((state, pool))
+    });
+    let Some((state, pool)) = found else {
+        return Vec::new();
+    };
+    let (spare, mut first): (Vec<_>, Vec<_>) = state
+        .members
+        .iter()
+        .filter(|member| member.parent_id == pool.id && serves(member, false))
+        .filter_map(|member| {
+            Some((
+                attribute(member, "backup") == &Value::Bool(true),
+                backend(member)?,
+            ))
+        })
+        .partition(|(backup, _)| *backup);
+    if first.is_empty() {
+        first = spare;
+    }
+    first.into_iter().map(|(_, backend)| backend).collect()
+}
+
+/// The place of a member, if it has a weight and is on this machine.
+fn backend(member: &ObjectState) -> Option<Backend> {
+    let address: IpAddr = text(member, "address").parse().ok()?;
+    let port = u16::try_from(attribute(member, "protocol_port").as_u64()?).ok()?;
+    let weight = attribute(member, "weight").as_u64().unwrap_or(1);
+    let weight = usize::try_from(weight).ok().filter(|weight| *weight > 0)?;
+    address.is_loopback().then(|| Backend {
+        address: SocketAddr::new(address, port),
+        weight,
+    })
+}
+
+/// Whether a listener accepts connections of this client. Without a list it accepts all.
+fn allows(cidrs: &Value, client: IpAddr) -> bool {
+    let Some(cidrs) = cidrs.as_array() else {
+        return true;
+    };
+    let mut nets = cidrs
+        .iter()
+        .filter_map(Value::as_str)
+        .filter_map(|text| text.parse::<IpNet>().ok());
+    nets.any(|net| net.contains(&client))
+}
+
+/// The members in the order in which a connection tries them: the next one by weight, then those after it.
+fn order(members: &[Backend], turn: usize) -> impl Iterator<Item = SocketAddr> + '_ {
+    let total: usize = members.iter().map(|member| member.weight).sum();
+    let mut left = turn.checked_rem(total).unwrap_or_default();
+    let first = members.iter().position(|member| {
+        let mine = left < member.weight;
+        left = left.saturating_sub(member.weight);
+        mine
+    });
+    let all = members.iter().cycle().skip(first.unwrap_or_default());
+    all.take(members.len()).map(|member| member.address)
+}
+
+/// Passes a connection on to the next member, or to one after it that answers; else it is closed.
+async fn connect(mut client: TcpStream, members: &[Backend], turn: &AtomicUsize) {
+    for address in order(members, turn.fetch_add(1, Ordering::Relaxed)) {
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address));
+        if let Ok(Ok(mut member)) = connecting.await {
+            // Either side may break off, which ends it for both.
+            let _ended = tokio::io::copy_bidirectional(&mut client, &mut member).await;
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn backends(weights: &[usize]) -> Vec<Backend> {
+        let member = |(port, &weight)| Backend {
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            weight,
+        };
+        (1..).zip(weights).map(member).collect()
+    }
+
+    #[test]
+    fn members_take_turns_by_weight_and_stand_in_for_each_other() {
+        let members = backends(&[1, 2, 1]);
+        let ports = |turn| -> Vec<u16> { order(&members, turn).map(|address| address.port()).collect() };
+        let turns: Vec<_> = (0..5).map(|turn| ports(turn).first().copied()).collect();
+        assert_eq!(turns, [Some(1), Some(2), Some(2), Some(3), Some(1)]);
+        assert_eq!(ports(3), [3, 1, 2]);
+        assert_eq!(order(&[], 7).next(), None);
+    }
+
+    #[test]
+    fn allowed_ranges_decide_who_may_come() {
+        let client = IpAddr::from([127, 0, 0, 1]);
+        for (cidrs, expected) in [
+            (Value::Null, true),
+            (json!(["10.0.0.0/8", "127.0.0.0/8"]), true),
+            (json!(["10.0.0.0/8"]), false),
+            (json!(["10.0.0.1/32", "::/0"]), false),
+        ] {
+            assert_eq!(allows(&cidrs, client), expected, "{cidrs}");
+        }
+    }
+}
