@@ -41,7 +41,8 @@ pub use report::{
     StepDescription, StepReport,
 };
 pub use service::{
-    IpFamily, Policy, PortTarget, Protocol, ServiceId, ServicePort, ServiceView, SessionAffinity,
+    IpFamily, Policy, PortTarget, Protocol, ProviderFinalizers, ServiceId, ServicePort, ServiceType,
+    ServiceView, SessionAffinity,
 };
 
 /// The load balancers of one cloud.
@@ -55,6 +56,9 @@ pub trait LoadBalancers: Send + Sync {
 
     /// The values of `spec.loadBalancerClass` that are this provider's. A Service without a class is, too.
     fn classes(&self) -> &[&'static str];
+
+    /// The provider's own finalizers for this Service.
+    fn finalizers(&self, service: &ServiceView) -> ProviderFinalizers;
 
     /// Which parts the Services have. Reads the cloud's listings as far as `request.read` does not allow cached ones,
     /// and writes nothing.

@@ -11,7 +11,7 @@ use ccm_core::{
     client::ProviderMetrics,
     load_balancer::{
         Claim, Discovery, LoadBalancers, MemberReport, MemberState, PartKey, PartPlan, PartReport, PartState,
-        PartStatus, Request, ServiceId, ServiceView,
+        PartStatus, ProviderFinalizers, Request, ServiceId, ServiceView,
     },
 };
 use parking_lot::Mutex;
@@ -187,6 +187,10 @@ impl<L: LoadBalancers> LoadBalancers for Counted<L> {
 
     fn classes(&self) -> &[&'static str] {
         self.inner.classes()
+    }
+
+    fn finalizers(&self, service: &ServiceView) -> ProviderFinalizers {
+        self.inner.finalizers(service)
     }
 
     async fn discover(&self, request: &Request) -> Result<Discovery> {
