@@ -6,8 +6,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::load_balancer::{
-    Condition, Ingress, IpFamily, IpMode, Policy, PortTarget, Protocol, ServiceId, ServicePort, ServiceView,
-    SessionAffinity,
+    Condition, Ingress, IpFamily, IpMode, Policy, PortTarget, Protocol, ServiceId, ServicePort, ServiceType,
+    ServiceView, SessionAffinity,
 };
 use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::Deserialize;
@@ -34,6 +34,7 @@ impl Intern for ServiceObject {
             return;
         };
         view.annotations.share(|text| interner.share(text));
+        view.labels.share(|text| interner.share(text));
         interner.share(&mut view.id.namespace);
         for finalizer in &mut view.finalizers {
             interner.share(finalizer);
@@ -55,7 +56,7 @@ impl Intern for ServiceObject {
 impl ServiceObject {
     /// Whether it has, had or wants a load balancer.
     pub(crate) fn is_concerned(&self) -> bool {
-        self.view.is_load_balancer || self.view.has_finalizer() || !self.view.ingress.is_empty()
+        self.view.is_load_balancer() || self.view.has_finalizer() || !self.view.ingress.is_empty()
     }
 }
 
@@ -90,6 +91,7 @@ struct WireMeta {
     resource_version: Option<String>,
     deletion_timestamp: Option<serde::de::IgnoredAny>,
     annotations: Option<BTreeMap<String, String>>,
+    labels: Option<BTreeMap<String, String>>,
     finalizers: Option<Vec<Text>>,
 }
 
@@ -283,9 +285,14 @@ impl From<Wire> for ServiceObject {
         let view = ServiceView {
             id,
             annotations: annotations.into_iter().collect(),
+            labels: metadata.labels.unwrap_or_default().into_iter().collect(),
             finalizers: texts(metadata.finalizers.unwrap_or_default()),
             deleting: metadata.deletion_timestamp.is_some(),
-            is_load_balancer: spec.kind.as_deref() == Some("LoadBalancer"),
+            service_type: spec
+                .kind
+                .as_deref()
+                .and_then(ServiceType::parse)
+                .unwrap_or_default(),
             session_affinity: spec.affinity(),
             ip_families: spec.families(),
             class: non_empty(spec.load_balancer_class),

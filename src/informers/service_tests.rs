@@ -38,7 +38,9 @@ fn keeps_what_decides_about_a_load_balancer() {
     let view = &service.view;
     assert_eq!(view.id, ServiceId::new("shop", "web", "u1"));
     assert_eq!(view.annotations.iter().collect::<Vec<_>>(), [("a", "b")]);
-    assert!(view.deleting && view.is_load_balancer && view.has_finalizer() && view.needs_cleanup());
+    assert!(view.deleting && view.is_load_balancer() && view.has_finalizer());
+    assert!(!view.wants_load_balancer());
+    assert_eq!(view.labels.iter().collect::<Vec<_>>(), [("app", "web")]);
     assert_eq!(view.class.as_deref(), Some("example.com/lb"));
     assert_eq!(view.ports[0].target, PortTarget::Name("web".into()));
     let dns = &view.ports[1];
@@ -68,6 +70,16 @@ fn a_bare_service_is_enough() {
     let service = read(json!({"metadata": {"name": "web", "namespace": "shop"}}));
     assert!(service.view.allocates_node_ports && service.view.source_ranges.is_none());
     assert!(!service.view.wants_load_balancer());
+    for (text, service_type) in [
+        ("ClusterIP", ServiceType::ClusterIp),
+        ("NodePort", ServiceType::NodePort),
+        ("LoadBalancer", ServiceType::LoadBalancer),
+        ("ExternalName", ServiceType::ExternalName),
+        ("", ServiceType::ClusterIp),
+    ] {
+        let service = read(json!({"metadata": {"name": "web"}, "spec": {"type": text}}));
+        assert_eq!(service.view.service_type, service_type, "{text}");
+    }
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! From the first to the last day of a Service.
 
-use ccm_core::testkit::balancers::{CLASS_ELSEWHERE, ID};
+use ccm_core::testkit::balancers::{
+    CLASS_ELSEWHERE, FINALIZER_INSIDE, FINALIZER_OUTSIDE, ID, NO_PARTS, PLACE,
+};
 use ccm_testbed::nodes;
+use k8s_openapi::api::core::v1::Service;
 use serde_json::json;
 
 use crate::stage::{COMPONENT, FINALIZER, Stage, addresses, eventually, has_finalizer};
@@ -17,6 +20,8 @@ async fn the_life_of_a_service() {
     a_type_change_takes_the_load_balancer_away(&stage).await;
     a_service_made_anew_gets_another_load_balancer(&stage).await;
     services_of_others_are_left_alone(&stage).await;
+    a_provider_has_finalizers_of_its_own(&stage).await;
+    a_service_without_parts_is_not_held(&stage).await;
 }
 
 async fn a_service_gets_a_load_balancer(stage: &Stage) {
@@ -226,4 +231,62 @@ async fn services_of_others_are_left_alone(stage: &Stage) {
         assert_eq!(stage.cloud.of(&format!("default/{name}")), None);
         stage.merge(name, json!({"metadata": {"finalizers": null}})).await;
     }
+}
+
+fn finalizers(service: &Service) -> Vec<&str> {
+    let finalizers = service.metadata.finalizers.iter().flatten();
+    finalizers.map(String::as_str).collect()
+}
+
+async fn a_provider_has_finalizers_of_its_own(stage: &Stage) {
+    stage
+        .create("placed", |service| {
+            service["metadata"]["annotations"] = json!({PLACE: "inside"});
+        })
+        .await;
+    let service = stage
+        .service("placed", "has an address", |service| {
+            !addresses(service).is_empty()
+        })
+        .await;
+    assert_eq!(finalizers(&service), [FINALIZER, FINALIZER_INSIDE]);
+    // Both finalizers in one patch, then everything else at once.
+    let patches = stage.writes();
+    let patches = patches.iter().filter(|(.., name)| name == "placed").count();
+    assert_eq!(patches, 2);
+    stage
+        .merge("placed", json!({"metadata": {"annotations": {PLACE: "outside"}}}))
+        .await;
+    stage
+        .service("placed", "has the other finalizer alone", |service| {
+            finalizers(service) == [FINALIZER, FINALIZER_OUTSIDE]
+        })
+        .await;
+    // The provider's own one holds it, too, until its load balancer is gone.
+    stage.cloud.hold();
+    stage.delete("placed").await;
+    stage
+        .merge("placed", json!({"metadata": {"finalizers": [FINALIZER_OUTSIDE]}}))
+        .await;
+    stage.cloud.open();
+    stage.gone("placed").await;
+    assert_eq!(stage.cloud.of("default/placed"), None);
+}
+
+async fn a_service_without_parts_is_not_held(stage: &Stage) {
+    let writes = stage.cloud.writes().len();
+    stage
+        .create("free", |service| {
+            service["metadata"]["labels"] = json!({NO_PARTS: ""});
+            service["metadata"]["annotations"] = json!({PLACE: "inside"});
+        })
+        .await;
+    stage
+        .service("free", "has its finalizers", |service| {
+            finalizers(service) == [FINALIZER, FINALIZER_INSIDE]
+        })
+        .await;
+    stage.delete("free").await;
+    stage.gone("free").await;
+    assert_eq!(stage.cloud.writes().len(), writes, "{:?}", stage.cloud.writes());
 }

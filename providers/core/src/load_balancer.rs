@@ -52,7 +52,8 @@ pub use report::{
 };
 pub use selector::NodeSelector;
 pub use service::{
-    IpFamily, Policy, PortTarget, Protocol, ServiceId, ServicePort, ServiceView, SessionAffinity,
+    IpFamily, Policy, PortTarget, Protocol, ProviderFinalizers, ServiceId, ServicePort, ServiceType,
+    ServiceView, SessionAffinity,
 };
 pub use source_ranges::SourceRanges;
 
@@ -69,6 +70,9 @@ pub trait LoadBalancers: Send + Sync {
 
     /// The values of `spec.loadBalancerClass` that are this provider's. A Service without a class is, too.
     fn classes(&self) -> &[&'static str];
+
+    /// The provider's own finalizers for this Service.
+    fn finalizers(&self, service: &ServiceView) -> ProviderFinalizers;
 
     /// Which parts the Services have. Reads the cloud's listings as far as `request.read` does not allow cached ones,
     /// and writes nothing.

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use ccm_core::load_balancer::{
     Claim, Discovery, Effect, Effects, Ingress, MemberReport, MemberState, OwnershipTag, PartKey, PartReport,
-    PartState, ServiceId, ServiceParts, ServicePort, ServiceView, StepDescription,
+    PartState, ProviderFinalizers, ServiceId, ServiceParts, ServicePort, ServiceType, ServiceView,
+    StepDescription,
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -22,7 +23,7 @@ pub(super) const SHARED: &str = "hosts";
 pub(super) fn view(name: &str, change: impl FnOnce(&mut ServiceView)) -> Arc<ServiceView> {
     let mut view = ServiceView {
         id: ServiceId::new("ns", name, format!("uid-{name}")),
-        is_load_balancer: true,
+        service_type: ServiceType::LoadBalancer,
         finalizers: vec![ServiceView::FINALIZER.into()],
         ports: vec![ServicePort::default()],
         ..ServiceView::default()
@@ -42,6 +43,8 @@ fn node(name: &str) -> NodeObject {
 pub(super) struct Book {
     pub(super) ledger: Ledger,
     pub(super) now: Instant,
+    /// The provider's own finalizers for every Service.
+    pub(super) finalizers: ProviderFinalizers,
 }
 
 impl Book {
@@ -56,6 +59,7 @@ impl Book {
                 },
             ),
             now: Instant::now(),
+            finalizers: ProviderFinalizers::default(),
         }
     }
 
@@ -65,7 +69,7 @@ impl Book {
 
     pub(super) fn change(&mut self, view: &Arc<ServiceView>) -> Vec<Order> {
         let name = name(&view.id);
-        let now = Some((Arc::clone(view), Claim::Ours));
+        let now = Some((Arc::clone(view), Claim::Ours, self.finalizers));
         self.ledger.service_changed(&name, now, self.now)
     }
 

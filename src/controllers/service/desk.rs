@@ -163,8 +163,12 @@ impl ServiceController {
             return;
         };
         let now = self.services.get(&name).map(|object| {
-            let claim = balancers.claims(&object.view);
-            (Arc::clone(&object.view), claim)
+            let view = &object.view;
+            (
+                Arc::clone(view),
+                balancers.claims(view),
+                balancers.finalizers(view),
+            )
         });
         let orders = self.ledger.lock().service_changed(&name, now, Instant::now());
         self.carry_out(orders);

@@ -11,7 +11,10 @@ use std::{
 
 use ccm_core::{
     Priority,
-    load_balancer::{Claim, ClusterSnapshot, ClusterView, OwnershipTag, PartKey, ServiceId, ServiceView},
+    load_balancer::{
+        Claim, ClusterSnapshot, ClusterView, OwnershipTag, PartKey, ProviderFinalizers, ServiceId,
+        ServiceView,
+    },
 };
 use tokio::time::Instant;
 
@@ -74,14 +77,14 @@ impl Ledger {
         self.world_is_old |= news != NodeNews::Nothing;
     }
 
-    /// A Service is like this now, and whose work it is; `None`: it is gone.
+    /// A Service is like this now, whose work it is, and with which finalizers of the provider; `None`: it is gone.
     pub(super) fn service_changed(
         &mut self,
         name: &Name,
-        now: Option<(Arc<ServiceView>, Claim)>,
+        now: Option<(Arc<ServiceView>, Claim, ProviderFinalizers)>,
         at: Instant,
     ) -> Vec<Order> {
-        let Some((view, claim)) = now else {
+        let Some((view, claim, finalizers)) = now else {
             self.forget(name, at);
             return Vec::new();
         };
@@ -100,6 +103,7 @@ impl Ledger {
         let record = self.records.entry(Arc::clone(name)).or_insert_with(|| Record {
             view: Arc::clone(&view),
             claim,
+            finalizers,
             joins: Vec::new(),
             leaves: Vec::new(),
             dirty: Some(Job {
@@ -140,6 +144,7 @@ impl Ledger {
         record.announced &= record.view.wants_load_balancer() == view.wants_load_balancer();
         record.view = view;
         record.claim = claim;
+        record.finalizers = finalizers;
         record.included |= !record.has_to_wait();
         if record.included
             && let Some(job) = record.dirty

@@ -2,7 +2,7 @@
 
 use ccm_core::{
     Error, ErrorKind, Freshness,
-    load_balancer::{Discovery, Ingress, OrphanPart, Policy},
+    load_balancer::{Claim, Discovery, Effects, Ingress, OrphanPart, Policy, ServiceParts, ServiceType},
 };
 
 use super::*;
@@ -21,6 +21,57 @@ fn passes_do_not_know_of_a_service_before_it_has_its_finalizer() {
 }
 
 #[test]
+fn passes_do_not_know_of_a_service_before_it_has_the_finalizers_of_the_provider() {
+    let mut book = Book::new();
+    book.finalizers = ProviderFinalizers {
+        needed: &["example.com/own"],
+        all: &["example.com/own"],
+    };
+    let orders = book.change(&view("a", |_| {}));
+    assert!(matches!(orders[..], [Order::Object(_)]), "{orders:?}");
+    assert!(book.ledger.snapshot().services.is_empty());
+    book.change(&view("a", |view| view.finalizers.push("example.com/own".into())));
+    assert_eq!(book.ledger.snapshot().services.len(), 1);
+    assert_eq!(book.survey(), [SHARED, "lb/a"]);
+}
+
+#[test]
+fn a_service_without_parts_is_finished() {
+    let survey = |book: &mut Book| {
+        let snapshot = book.ledger.begin_survey();
+        let services = snapshot.services.iter().map(|view| ServiceParts {
+            service: view.id.clone(),
+            claim: Claim::Ours,
+            joins: Vec::new(),
+            leaves: Vec::new(),
+        });
+        let survey = Discovery {
+            services: services.collect(),
+            ..Discovery::default()
+        };
+        book.ledger.surveyed(survey, &snapshot, book.now)
+    };
+    let mut book = Book::new();
+    book.change(&view("a", |_| {}));
+    let orders = survey(&mut book);
+    assert!(matches!(orders[..], [Order::Object(_)]), "{orders:?}");
+    assert!(book.record("a").is_settled());
+    assert_eq!(book.record("a").effects, Some(Effects::default()));
+    assert_eq!(book.ledger.due(), None);
+    // What it said about the status is forgotten: whoever serves it now writes there.
+    let mut book = Book::new();
+    book.served("a");
+    book.change(&view("a", |view| view.external_ips = vec!["192.0.2.1".into()]));
+    survey(&mut book);
+    assert!(book.record("a").is_settled());
+    assert_eq!(book.record("a").effects, Some(Effects::default()));
+    book.change(&view("a", |view| view.deleting = true));
+    let orders = survey(&mut book);
+    assert!(matches!(orders[..], [Order::Object(_)]), "{orders:?}");
+    assert!(book.record("a").is_settled());
+}
+
+#[test]
 fn a_service_that_lost_its_finalizer_stays_known() {
     let mut book = Book::new();
     book.served("a");
@@ -32,11 +83,16 @@ fn a_service_that_lost_its_finalizer_stays_known() {
 #[test]
 fn only_what_a_service_asks_for_makes_its_parts_dirty() {
     type Case = (&'static str, fn(&mut ServiceView), bool);
-    let cases: [Case; 16] = [
+    let cases: [Case; 17] = [
         ("nothing", |_| {}, false),
         ("status", |view| view.ingress = vec![Ingress::default()], false),
         ("finalizers", |view| view.finalizers.push("x".into()), false),
-        ("type", |view| view.is_load_balancer = false, true),
+        (
+            "labels",
+            |view| view.labels = [("a", "b")].into_iter().collect(),
+            true,
+        ),
+        ("type", |view| view.service_type = ServiceType::ClusterIp, true),
         ("ports", |view| view.ports.clear(), true),
         ("node port", |view| view.ports[0].node_port = 1, true),
         (

@@ -1,20 +1,22 @@
 //! What a Service object should say, and the patch that makes it so.
 //!
 //! One strategic merge patch of `services/status`, which takes metadata along: a role needs no more than upstream's. It
-//! names the finalizer to add or to remove, never the whole list, and carries the uid, so that the API server refuses it
+//! names the finalizers to add or to remove, never the whole list, and carries the uid, so that the API server refuses it
 //! (409) for a Service that was made anew under the same name.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use ccm_core::load_balancer::{Claim, Condition, Effects, Ingress, IpMode, ServiceView};
+use ccm_core::load_balancer::{Claim, Condition, Effects, Ingress, IpMode, ProviderFinalizers, ServiceView};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 /// What a Service object does not say yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ObjectChange {
-    /// Add our finalizer, or remove it.
-    pub(super) finalizer: Option<FinalizerChange>,
+    /// Finalizers to add.
+    pub(super) add_finalizers: Vec<&'static str>,
+    /// Finalizers to remove.
+    pub(super) remove_finalizers: Vec<&'static str>,
     /// Annotations to set or, with `None`, to remove.
     pub(super) annotations: BTreeMap<String, Option<String>>,
     /// The whole of `status.loadBalancer.ingress`.
@@ -23,20 +25,14 @@ pub(super) struct ObjectChange {
     pub(super) conditions: Vec<Condition>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FinalizerChange {
-    Add,
-    Remove,
-}
-
 impl ObjectChange {
     /// What `view` does not say yet. `effects`: what its load balancer says about it, once all of it is done.
-    pub(super) fn of(view: &ServiceView, effects: Option<&Effects>) -> Self {
-        let mut change = Self::default();
+    pub(super) fn of(view: &ServiceView, finalizers: ProviderFinalizers, effects: Option<&Effects>) -> Self {
+        let mut change = Self {
+            add_finalizers: finalizers.missing(view),
+            ..Self::default()
+        };
         let wants = view.wants_load_balancer();
-        if wants && !view.has_finalizer() {
-            change.finalizer = Some(FinalizerChange::Add);
-        }
         let Some(effects) = effects else { return change };
         change.annotations = effects
             .annotations
@@ -60,18 +56,23 @@ impl ObjectChange {
             .filter(|condition| !view.conditions.contains(condition))
             .cloned()
             .collect();
-        if !wants && view.has_finalizer() {
-            change.finalizer = Some(FinalizerChange::Remove);
-        }
+        change.remove_finalizers = finalizers.surplus(view);
         change
     }
 
     /// [`of`](Self::of) a Service that is ours. One that another component for this cloud serves is left unchanged, but our
-    /// finalizer, if it has it from before, does not keep it from being deleted.
-    pub(super) fn due(view: &ServiceView, claim: Claim, effects: Option<&Effects>) -> Self {
+    /// finalizers, if it has them from before, do not keep it from being deleted.
+    pub(super) fn due(
+        view: &ServiceView,
+        claim: Claim,
+        finalizers: ProviderFinalizers,
+        effects: Option<&Effects>,
+    ) -> Self {
         match claim {
-            Claim::Ours => Self::of(view, effects),
-            Claim::Elsewhere if view.needs_cleanup() => Self::of(view, Some(&Effects::default())),
+            Claim::Ours => Self::of(view, finalizers, effects),
+            Claim::Elsewhere if finalizers.needs_cleanup(view) => {
+                Self::of(view, finalizers, Some(&Effects::default()))
+            }
             Claim::Elsewhere | Claim::NotOurs => Self::default(),
         }
     }
@@ -82,29 +83,29 @@ impl ObjectChange {
 
     /// What fails if it can not be made, in upstream's words.
     pub(super) fn failure(&self) -> &'static str {
-        match self.finalizer {
-            Some(FinalizerChange::Add) => "failed to add load balancer cleanup finalizer",
-            Some(FinalizerChange::Remove) => "failed to remove load balancer cleanup finalizer",
-            None => "failed to update load balancer status",
+        if !self.add_finalizers.is_empty() {
+            "failed to add load balancer cleanup finalizer"
+        } else if !self.remove_finalizers.is_empty() {
+            "failed to remove load balancer cleanup finalizer"
+        } else {
+            "failed to update load balancer status"
         }
     }
 
     /// The body of the patch.
     pub(super) fn patch(&self, view: &ServiceView, now: Timestamp) -> Value {
         let mut metadata = Map::from_iter([("uid".to_owned(), json!(*view.id.uid))]);
-        match self.finalizer {
-            Some(FinalizerChange::Add) => {
-                metadata.insert("finalizers".to_owned(), json!([ServiceView::FINALIZER]));
-                // At the end: the API server would put it first.
-                let known = view.finalizers.iter().map(|name| &**name);
-                let order: Vec<_> = known.chain([ServiceView::FINALIZER]).collect();
-                metadata.insert("$setElementOrder/finalizers".to_owned(), json!(order));
-            }
-            Some(FinalizerChange::Remove) => {
-                let key = "$deleteFromPrimitiveList/finalizers".to_owned();
-                metadata.insert(key, json!([ServiceView::FINALIZER]));
-            }
-            None => {}
+        if !self.add_finalizers.is_empty() {
+            metadata.insert("finalizers".to_owned(), json!(self.add_finalizers));
+            // At the end: the API server would put them first.
+            let known = view.finalizers.iter().map(|name| &**name);
+            let order = known.filter(|name| !self.remove_finalizers.contains(name));
+            let order: Vec<_> = order.chain(self.add_finalizers.iter().copied()).collect();
+            metadata.insert("$setElementOrder/finalizers".to_owned(), json!(order));
+        }
+        if !self.remove_finalizers.is_empty() {
+            let key = "$deleteFromPrimitiveList/finalizers".to_owned();
+            metadata.insert(key, json!(self.remove_finalizers));
         }
         if !self.annotations.is_empty() {
             metadata.insert("annotations".to_owned(), json!(self.annotations));

@@ -1,4 +1,4 @@
-//! The writers of Service objects: finalizer, status, annotations.
+//! The writers of Service objects: finalizers, status, annotations.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use tracing::info;
 use super::{
     COMPONENT, ServiceController,
     ledger::Ledger,
-    object::{FinalizerChange, ObjectChange},
+    object::ObjectChange,
     records::{Name, Written},
     tell::Telling,
 };
@@ -26,7 +26,7 @@ const STORE_LAG: Duration = Duration::from_secs(10);
 /// What is to be written to a Service object.
 struct Due {
     change: ObjectChange,
-    /// People are told when the finalizer is gone: there was a load balancer.
+    /// People are told when the finalizers are gone: there was a load balancer.
     tell_deleted: bool,
 }
 
@@ -52,7 +52,7 @@ impl Ledger {
         // What is known is about the Service as it was served.
         let current = served.is_some_and(|served| served.asks_the_same(&object.view));
         let effects = record.effects.as_ref().filter(|_| current);
-        let change = ObjectChange::due(&object.view, record.claim, effects);
+        let change = ObjectChange::due(&object.view, record.claim, record.finalizers, effects);
         if change.is_empty() {
             return Verdict::Nothing;
         }
@@ -111,7 +111,7 @@ impl ServiceController {
         let result = api
             .patch_status(&view.id.name, &PatchParams::default(), &body)
             .await;
-        let removed = change.finalizer == Some(FinalizerChange::Remove);
+        let removed = !view.wants_load_balancer() && !change.remove_finalizers.is_empty();
         match result {
             Ok(reply) => {
                 let in_vain = reply.meta.resource_version == object.meta.resource_version;
@@ -119,7 +119,8 @@ impl ServiceController {
                 info!(
                     controller = COMPONENT,
                     service = &**name,
-                    finalizer = ?change.finalizer,
+                    add_finalizers = ?change.add_finalizers,
+                    remove_finalizers = ?change.remove_finalizers,
                     ingress = ?change.ingress,
                     annotations = ?change.annotations.keys(),
                     "Updated Service"

@@ -2,7 +2,9 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ccm_core::load_balancer::{Claim, ClusterSnapshot, Effects, OrphanPart, PartKey, ServiceId, ServiceView};
+use ccm_core::load_balancer::{
+    Claim, ClusterSnapshot, Effects, OrphanPart, PartKey, ProviderFinalizers, ServiceId, ServiceView,
+};
 use tokio::time::Instant;
 
 use super::{
@@ -35,6 +37,8 @@ pub(super) enum Order {
 pub(super) struct Record {
     pub(super) view: Arc<ServiceView>,
     pub(super) claim: Claim,
+    /// The provider's own finalizers for it.
+    pub(super) finalizers: ProviderFinalizers,
     /// Its parts, by the last survey.
     pub(super) joins: Vec<PartKey>,
     pub(super) leaves: Vec<PartKey>,
@@ -42,7 +46,7 @@ pub(super) struct Record {
     pub(super) dirty: Option<Job>,
     /// The job that its known parts were run with because discovery failed.
     pub(super) requeued: Option<Job>,
-    /// Whether passes know of it. Those that come new have to wait for their finalizer.
+    /// Whether passes know of it. Those that come new have to wait for their finalizers.
     pub(super) included: bool,
     /// How it looked when all that it asked for was done.
     pub(super) served: Option<Arc<ServiceView>>,
@@ -97,12 +101,9 @@ impl Record {
         self.included && self.is_ours() && self.dirty.is_some() && !self.is_settled()
     }
 
-    /// It has not got our finalizer yet, and nothing in the cloud is to be made for it before.
+    /// It lacks a finalizer of ours, and nothing in the cloud is created for it before it has all of them.
     pub(super) fn has_to_wait(&self) -> bool {
-        self.is_ours()
-            && self.view.wants_load_balancer()
-            && !self.view.has_finalizer()
-            && self.view.ingress.is_empty()
+        self.is_ours() && self.view.ingress.is_empty() && !self.finalizers.missing(&self.view).is_empty()
     }
 }
 

@@ -8,17 +8,13 @@ use ccm_core::{
     Error, ErrorKind,
     load_balancer::{
         Claim, ClusterSnapshot, ClusterView, Discovery, Effects, Ingress, LoadBalancers, MemberState,
-        OwnershipTag, PartPlan, PlanProblem, ReadOptions, Request, ServiceId, ServiceParts, ServiceView,
-        StepDescription,
+        OwnershipTag, PartPlan, PlanProblem, ProviderFinalizers, ReadOptions, Request, ServiceId,
+        ServiceParts, ServiceView, StepDescription,
     },
 };
 use tokio::time::Instant;
 
-use super::{
-    nodes::NodeBoard,
-    object::{FinalizerChange, ObjectChange},
-    orphans,
-};
+use super::{nodes::NodeBoard, object::ObjectChange, orphans};
 use crate::{
     informers::{node::NodeObject, service::ServiceObject},
     review::{Blocked, Change, EffectOf, Kind, Review, Scope, Shared, Subject},
@@ -79,7 +75,8 @@ pub(crate) async fn review(
     tell_kept(&plans, review);
     for (view, parts) in request.snapshot.services.iter().zip(&survey.services) {
         if shown(view) {
-            add_object(view, parts, &plans, review);
+            let finalizers = balancers.finalizers(view);
+            add_object(view, finalizers, parts, &plans, review);
         }
     }
     if only.is_none() {
@@ -248,7 +245,13 @@ fn is_ignorance(kind: ErrorKind) -> bool {
 }
 
 /// What the Service object would say.
-fn add_object(view: &ServiceView, parts: &ServiceParts, plans: &[PartPlan], review: &mut Review) {
+fn add_object(
+    view: &ServiceView,
+    finalizers: ProviderFinalizers,
+    parts: &ServiceParts,
+    plans: &[PartPlan],
+    review: &mut Review,
+) {
     let has_parts = !parts.joins.is_empty() || !parts.leaves.is_empty();
     let wants = view.wants_load_balancer();
     let finished = plans
@@ -262,7 +265,7 @@ fn add_object(view: &ServiceView, parts: &ServiceParts, plans: &[PartPlan], revi
         None if !has_parts && !wants => Some(&nothing),
         None => None,
     };
-    let change = ObjectChange::due(view, parts.claim, effects);
+    let change = ObjectChange::due(view, parts.claim, finalizers, effects);
     let mut parts = sentences(&change);
     let later = wants && effects.is_some_and(|effects| effects.ingress.is_none()) && view.ingress.is_empty();
     if later {
@@ -277,11 +280,10 @@ fn add_object(view: &ServiceView, parts: &ServiceParts, plans: &[PartPlan], revi
 
 fn sentences(change: &ObjectChange) -> Vec<String> {
     let mut parts = Vec::new();
-    match change.finalizer {
-        Some(FinalizerChange::Add) => parts.push(format!("add finalizer {}", ServiceView::FINALIZER)),
-        Some(FinalizerChange::Remove) => parts.push(format!("remove finalizer {}", ServiceView::FINALIZER)),
-        None => {}
-    }
+    let add = change.add_finalizers.iter();
+    parts.extend(add.map(|name| format!("add finalizer {name}")));
+    let remove = change.remove_finalizers.iter();
+    parts.extend(remove.map(|name| format!("remove finalizer {name}")));
     for (key, value) in &change.annotations {
         parts.push(match value {
             Some(value) => format!("set annotation {key}={value}"),

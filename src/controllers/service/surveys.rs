@@ -210,9 +210,13 @@ fn take_parts(
         }
     }
     let nothing = record.joins.is_empty() && record.leaves.is_empty();
-    if nothing && record.is_ours() && !view.wants_load_balancer() && !record.is_settled() {
-        // It wants nothing, and there is nothing.
+    if nothing && record.is_ours() && !record.is_settled() {
+        // There is nothing of it, and nothing is to be done for it.
         record.served = Some(Arc::clone(view));
+        if view.wants_load_balancer() {
+            // Its status is not ours any more.
+            record.effects = None;
+        }
         record.effects.get_or_insert_default();
         return Some(Order::Object(name(&parts.service)));
     }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::{
     Claim, Discovery, LoadBalancers, MemberReport, MemberState, PartKey, PartPlan, PartReport, PartState,
-    PartStatus, Request, ServiceId, ServiceView, StepDescription,
+    PartStatus, ProviderFinalizers, Request, ServiceId, ServiceView, StepDescription,
 };
 use crate::client::ProviderMetrics;
 
@@ -208,6 +208,10 @@ impl<L: LoadBalancers> LoadBalancers for MeasuredLoadBalancers<L> {
 
     fn classes(&self) -> &[&'static str] {
         self.inner.classes()
+    }
+
+    fn finalizers(&self, service: &ServiceView) -> ProviderFinalizers {
+        self.inner.finalizers(service)
     }
 
     async fn discover(&self, request: &Request) -> crate::Result<Discovery> {

@@ -44,12 +44,14 @@ pub struct ServiceView {
     pub id: ServiceId,
     /// `metadata.annotations`.
     pub annotations: Labels,
+    /// `metadata.labels`.
+    pub labels: Labels,
     /// `metadata.finalizers`.
     pub finalizers: Vec<Arc<str>>,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// `spec.type` is `LoadBalancer`.
-    pub is_load_balancer: bool,
+    /// `spec.type`.
+    pub service_type: ServiceType,
     /// `spec.loadBalancerClass`.
     pub class: Option<Arc<str>>,
     /// `spec.ports`, in order.
@@ -84,22 +86,26 @@ impl ServiceView {
     /// The finalizer that holds a Service until its load balancer is gone.
     pub const FINALIZER: &'static str = "service.kubernetes.io/load-balancer-cleanup";
 
+    /// Whether `spec.type` is `LoadBalancer`.
+    #[must_use]
+    pub fn is_load_balancer(&self) -> bool {
+        self.service_type == ServiceType::LoadBalancer
+    }
+
     /// Whether it wants a load balancer, whoever makes it.
     #[must_use]
     pub fn wants_load_balancer(&self) -> bool {
-        self.is_load_balancer && !self.deleting
+        self.is_load_balancer() && !self.deleting
     }
 
     /// Whether [`Self::FINALIZER`] is on it.
     #[must_use]
     pub fn has_finalizer(&self) -> bool {
-        self.finalizers.iter().any(|name| &**name == Self::FINALIZER)
+        self.has(Self::FINALIZER)
     }
 
-    /// Whether it has (or may have) a load balancer that it wants no more.
-    #[must_use]
-    pub fn needs_cleanup(&self) -> bool {
-        self.has_finalizer() && !self.wants_load_balancer()
+    fn has(&self, finalizer: &str) -> bool {
+        self.finalizers.iter().any(|name| &**name == finalizer)
     }
 
     /// The value of an annotation.
@@ -134,9 +140,10 @@ impl ServiceView {
         let Self {
             id,
             annotations,
+            labels,
             finalizers: _,
             deleting,
-            is_load_balancer,
+            service_type,
             class,
             ports,
             session_affinity,
@@ -155,7 +162,8 @@ impl ServiceView {
         id == &other.id
             && annotations == &other.annotations
             && deleting == &other.deleting
-            && is_load_balancer == &other.is_load_balancer
+            && labels == &other.labels
+            && service_type == &other.service_type
             && class == &other.class
             && ports == &other.ports
             && session_affinity == &other.session_affinity
@@ -168,6 +176,73 @@ impl ServiceView {
             && ip_families == &other.ip_families
             && requires_dual_stack == &other.requires_dual_stack
             && allocates_node_ports == &other.allocates_node_ports
+    }
+}
+
+/// The finalizers that a provider adds to one Service, besides [`ServiceView::FINALIZER`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProviderFinalizers {
+    /// Those that the Service needs while it wants a load balancer. They are added together with
+    /// [`ServiceView::FINALIZER`], before the first write to the cloud.
+    pub needed: &'static [&'static str],
+    /// Those that the provider adds to any Service. A Service that is finished loses them, except those that it needs.
+    pub all: &'static [&'static str],
+}
+
+impl ProviderFinalizers {
+    /// The finalizers that the Service lacks, [`ServiceView::FINALIZER`] included. Empty if it wants no load balancer.
+    #[must_use]
+    pub fn missing(&self, service: &ServiceView) -> Vec<&'static str> {
+        let needed = [ServiceView::FINALIZER]
+            .into_iter()
+            .chain(self.needed.iter().copied());
+        needed
+            .filter(|name| service.wants_load_balancer() && !service.has(name))
+            .collect()
+    }
+
+    /// The finalizers that the Service has and does not need, once it is finished.
+    #[must_use]
+    pub fn surplus(&self, service: &ServiceView) -> Vec<&'static str> {
+        let wants = service.wants_load_balancer();
+        let all = [ServiceView::FINALIZER].into_iter().filter(|_| !wants);
+        all.chain(self.all.iter().copied())
+            .filter(|name| service.has(name) && !(wants && self.needed.contains(name)))
+            .collect()
+    }
+
+    /// Whether the Service has (or may have) a load balancer that it does not want any more.
+    #[must_use]
+    pub fn needs_cleanup(&self, service: &ServiceView) -> bool {
+        !service.wants_load_balancer() && !self.surplus(service).is_empty()
+    }
+}
+
+/// `spec.type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ServiceType {
+    /// `ClusterIP`, and no type at all.
+    #[default]
+    ClusterIp,
+    /// `NodePort`.
+    NodePort,
+    /// `LoadBalancer`.
+    LoadBalancer,
+    /// `ExternalName`.
+    ExternalName,
+}
+
+impl ServiceType {
+    /// Reads the spelling of the Kubernetes API.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "ClusterIP" => Self::ClusterIp,
+            "NodePort" => Self::NodePort,
+            "LoadBalancer" => Self::LoadBalancer,
+            "ExternalName" => Self::ExternalName,
+            _ => return None,
+        })
     }
 }
 

@@ -67,7 +67,7 @@ impl<M: PartModel> DiscoveredParts<M> {
         memory.retain(|id| exists.contains(id));
         let services: Vec<_> = parts
             .into_iter()
-            .map(|(view, claim, parts)| entry(view, claim, parts, memory, number))
+            .map(|(view, claim, parts)| entry(model, view, claim, parts, memory, number))
             .collect();
         let by_id = services.iter().enumerate();
         let by_id = by_id.map(|(index, entry)| (entry.view.id.clone(), index));
@@ -185,6 +185,7 @@ impl<M: PartModel> DiscoveredParts<M> {
 /// What a Service joins and leaves: what it names is joined if it wants a load balancer; where its mark stands although
 /// it does not name it, it leaves, and so it does everywhere if it wants none.
 fn entry<M: PartModel>(
+    model: &M,
     view: &Arc<ServiceView>,
     claim: Claim,
     parts: Parts<M::Key>,
@@ -203,8 +204,9 @@ fn entry<M: PartModel>(
     };
     let (named, tagged) = (current(parts.named), current(parts.tagged));
     let wants = view.wants_load_balancer();
-    // A Service without our finalizer never had one, or lost it: it leaves only where its mark surely stands.
-    let leaves_named = |key: &&M::Key| !wants && (view.needs_cleanup() || tagged.contains(key));
+    // A Service without any finalizer of ours never had one, or lost it: it leaves only where its mark surely stands.
+    let needs_cleanup = model.finalizers(view).needs_cleanup(view);
+    let leaves_named = |key: &&M::Key| !wants && (needs_cleanup || tagged.contains(key));
     let leaves: Vec<_> = tagged
         .iter()
         .filter(|key| !named.contains(key))

@@ -26,7 +26,7 @@ use crate::{
     Error, ErrorKind, Result,
     load_balancer::{
         Blocked, Claim, ClusterSnapshot, Discovery, LoadBalancers, MemberPlan, PartKey, PartPlan, PartReport,
-        PartState, PartStatus, PlanProblem, ReadOptions, Request, ServiceId, ServiceView,
+        PartState, PartStatus, PlanProblem, ProviderFinalizers, ReadOptions, Request, ServiceId, ServiceView,
     },
 };
 
@@ -330,6 +330,10 @@ impl<M: PartModel, C: PartCloud<M>> LoadBalancers for Engine<M, C> {
 
     fn classes(&self) -> &[&'static str] {
         self.model.classes()
+    }
+
+    fn finalizers(&self, service: &ServiceView) -> ProviderFinalizers {
+        self.model.finalizers(service)
     }
 
     async fn discover(&self, request: &Request) -> Result<Discovery> {

@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use crate::{
     Error, Priority, Result,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, ReadOptions, ServiceEvent, ServiceId,
-        ServiceView, StepDescription,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, ProviderFinalizers, ReadOptions, ServiceEvent,
+        ServiceId, ServiceView, StepDescription,
     },
 };
 
@@ -53,10 +53,16 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         &[]
     }
 
+    /// The provider's own finalizers for this Service, by the Service alone.
+    fn finalizers(&self, _service: &ServiceView) -> ProviderFinalizers {
+        ProviderFinalizers::default()
+    }
+
     /// The kind of a part, as a metric label: `lb`, `sg`.
     fn kind(&self, key: &Self::Key) -> &'static str;
 
-    /// The parts of a Service. Lenient: a Service that is wrong still has parts, so that it can be deleted.
+    /// The parts of a Service. Lenient: a Service that is wrong still has parts, so that it can be deleted. Without any
+    /// part, nothing in the cloud is for the Service, and it is finished as it is.
     fn parts(
         &self,
         service: &ServiceView,

@@ -38,6 +38,14 @@ pub const COLOUR: &str = "fake/colour";
 pub const WOOD: &str = "fake/wood";
 /// Written by us: the balancer's id.
 pub const ID: &str = "fake/load-balancer-id";
+/// Whether it stands inside or outside: each needs a finalizer of its own.
+pub const PLACE: &str = "fake/place";
+/// The finalizer of a Service whose [`PLACE`] is `inside`.
+pub const FINALIZER_INSIDE: &str = "fake.example.com/inside";
+/// The finalizer of a Service whose [`PLACE`] is `outside`.
+pub const FINALIZER_OUTSIDE: &str = "fake.example.com/outside";
+/// A Service with this label has no parts.
+pub const NO_PARTS: &str = "fake/no-parts";
 /// A class that is this cloud's.
 pub const CLASS: &str = "fake.example.com/balancer";
 /// A class that is another component's for this cloud.

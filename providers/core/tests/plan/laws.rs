@@ -40,7 +40,7 @@ fn breaks(flaw: Flaw, law: for<'a> fn(&'a Toy, &'a Case<Truth>) -> Verdict<'a>) 
 #[test]
 fn a_service_that_left_a_part_is_no_member_of_the_orphan() {
     let mut gone = service(1, &[82], &[]);
-    gone.is_load_balancer = false;
+    gone.service_type = ccm_core::load_balancer::ServiceType::ClusterIp;
     gone.finalizers.clear();
     let shelf = |index: usize, marks: &[&str]| Shelf {
         id: Fact::Known(10 + index as u64),

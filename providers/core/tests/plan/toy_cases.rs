@@ -7,7 +7,7 @@ use ccm_core::{
     Labels, NodeView,
     load_balancer::{
         ClusterSnapshot, ClusterTag, ClusterView, NodeSet, Ownership, OwnershipTag, ServiceId, ServiceNode,
-        ServicePort, ServiceView,
+        ServicePort, ServiceType, ServiceView,
     },
     plan::{Fact, GatheredInputs, Member},
     testkit::laws::{Case, Lawful, weather},
@@ -235,7 +235,7 @@ pub fn service(index: usize, ports: &[u16], annotations: &[(&str, &str)]) -> Ser
         id: id(index),
         annotations: annotations.iter().copied().collect::<Labels>(),
         finalizers: vec![ServiceView::FINALIZER.into()],
-        is_load_balancer: true,
+        service_type: ServiceType::LoadBalancer,
         ports: ports
             .iter()
             .map(|port| ServicePort {
@@ -290,9 +290,9 @@ fn some_service(index: usize) -> impl Strategy<Value = Option<ServiceView>> {
             let mut service = service(index, &ports, &annotations);
             match life {
                 1 => service.deleting = true,
-                2 => service.is_load_balancer = false,
+                2 => service.service_type = ServiceType::ClusterIp,
                 3 => {
-                    service.is_load_balancer = false;
+                    service.service_type = ServiceType::ClusterIp;
                     service.finalizers.clear();
                 }
                 _ => {}

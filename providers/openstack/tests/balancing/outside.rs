@@ -1,5 +1,6 @@
 //! Somebody else deletes or changes what Services have.
 
+use ccm_core::load_balancer::ServiceType;
 use ccm_testbed::picture::Picture;
 use serde_json::{Value, json};
 
@@ -117,7 +118,7 @@ async fn a_load_balancer_that_somebody_deleted_leaves_nothing_behind_when_its_se
 #[tokio::test]
 async fn a_service_that_becomes_internal_to_the_cluster_gives_everything_back() {
     let mut stage = Stage::served().await;
-    stage.service("web").is_load_balancer = false;
+    stage.service("web").service_type = ServiceType::ClusterIp;
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
     let web = stage.service("web");
@@ -130,7 +131,7 @@ async fn a_service_that_becomes_internal_to_the_cluster_gives_everything_back() 
     );
     // And back.
     let web = stage.service("web");
-    web.is_load_balancer = true;
+    web.service_type = ServiceType::LoadBalancer;
     annotate(web, "x", Some("y"));
     stage.settle().await;
     assert_ne!(stage.address("web"), "");

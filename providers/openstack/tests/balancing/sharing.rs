@@ -1,6 +1,6 @@
 //! Several Services and one load balancer.
 
-use ccm_core::Freshness;
+use ccm_core::{Freshness, load_balancer::ServiceType};
 use ccm_testbed::picture::Picture;
 use serde_json::json;
 
@@ -280,7 +280,7 @@ async fn what_a_person_made_on_their_load_balancer_survives_everything() {
     stage.restart().await;
     stage.settle().await;
     assert_eq!(listeners(&stage, &id), [443, 9999]);
-    stage.service("web").is_load_balancer = false;
+    stage.service("web").service_type = ServiceType::ClusterIp;
     stage.settle().await;
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&foreign), None);
     assert!(stage.service("web").finalizers.is_empty());

@@ -11,7 +11,8 @@ use ccm_core::{
     client::ClientMetrics,
     load_balancer::{
         ClusterSnapshot, ClusterTag, ClusterView, MemberState, NodeSet, OwnershipTag, PartKey, PartReport,
-        PartState, Protocol, ReadOptions, Request, ServiceId, ServiceNode, ServicePort, ServiceView,
+        PartState, Protocol, ReadOptions, Request, ServiceId, ServiceNode, ServicePort, ServiceType,
+        ServiceView,
     },
 };
 use ccm_sim::openstack::{AppCredentialSpec, BalancerState, Config, OpenStack, ServerSpec, UserSpec};
@@ -44,7 +45,7 @@ pub(crate) fn service(name: &str, ports: &[u16]) -> ServiceView {
     ServiceView {
         id: ServiceId::new("shop", name, format!("uid-{name}")),
         finalizers: vec![ServiceView::FINALIZER.into()],
-        is_load_balancer: true,
+        service_type: ServiceType::LoadBalancer,
         allocates_node_ports: true,
         ports: ports
             .iter()

@@ -6,12 +6,14 @@ use std::{
     str::FromStr,
 };
 
-use super::{Balancer, CLASS, CLASS_ELSEWHERE, COLOUR, ID, WOOD};
+use super::{
+    Balancer, CLASS, CLASS_ELSEWHERE, COLOUR, FINALIZER_INSIDE, FINALIZER_OUTSIDE, ID, NO_PARTS, PLACE, WOOD,
+};
 use crate::{
     Error, ErrorKind,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, OwnershipTag, ServiceEvent,
-        ServiceId, ServiceView, StepDescription,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, OwnershipTag,
+        ProviderFinalizers, ServiceEvent, ServiceId, ServiceView, StepDescription,
     },
     plan::{self, CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, Step},
 };
@@ -220,6 +222,17 @@ impl PartModel for Model {
         &[CLASS]
     }
 
+    fn finalizers(&self, service: &ServiceView) -> ProviderFinalizers {
+        ProviderFinalizers {
+            needed: match service.annotation(PLACE) {
+                Some("inside") => &[FINALIZER_INSIDE],
+                Some(_) => &[FINALIZER_OUTSIDE],
+                None => &[],
+            },
+            all: &[FINALIZER_INSIDE, FINALIZER_OUTSIDE],
+        }
+    }
+
     fn kind(&self, key: &Key) -> &'static str {
         match key {
             Key::Hosts => "hosts",
@@ -228,6 +241,9 @@ impl PartModel for Model {
     }
 
     fn parts(&self, service: &ServiceView, _: &ClusterView, directory: &Directory) -> Parts<Key> {
+        if service.labels.contains_key(NO_PARTS) {
+            return Parts::default();
+        }
         let name = balancer_name(&service.id);
         let owner = service.id.to_string();
         let named = directory.balancers.iter().find(|balancer| balancer.name == name);

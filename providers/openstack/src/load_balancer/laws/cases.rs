@@ -6,7 +6,7 @@ use ccm_core::{
     AddressType, Labels, NodeAddress, NodeView,
     load_balancer::{
         ClusterSnapshot, ClusterTag, ClusterView, NodeSet, Protocol, ServiceId, ServiceNode, ServicePort,
-        ServiceView,
+        ServiceType, ServiceView,
     },
     testkit::laws::{Case, weather},
 };
@@ -130,7 +130,11 @@ fn service(index: usize) -> impl Strategy<Value = Option<ServiceView>> {
                         .map(|(key, value)| (*key, value.as_str()))
                         .collect::<Labels>(),
                     finalizers: vec![ServiceView::FINALIZER.into()],
-                    is_load_balancer: life != 2,
+                    service_type: if life == 2 {
+                        ServiceType::ClusterIp
+                    } else {
+                        ServiceType::LoadBalancer
+                    },
                     deleting: life == 1,
                     ports: ports
                         .iter()
