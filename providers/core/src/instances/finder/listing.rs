@@ -1,0 +1,203 @@
+//! A listing of machines, and which of them to ask for.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::Record;
+
+/// The machines whose names begin with a prefix, or as many of them as were read.
+#[derive(Debug)]
+pub(super) struct Listing<R> {
+    /// When it began.
+    pub(super) began: Instant,
+    /// Which names it is about; empty: all.
+    pub(super) prefix: String,
+    /// Whether all pages were read.
+    pub(super) complete: bool,
+    /// Sorted by id.
+    records: Vec<Arc<R>>,
+    /// Names and indices of `records`, sorted.
+    by_name: Vec<(Box<str>, usize)>,
+}
+
+/// What a listing says of a name.
+#[derive(Debug)]
+pub(super) enum Named<'a, R> {
+    /// Exactly one machine has it.
+    One(&'a Arc<R>),
+    /// Several have, with these ids.
+    Several(Vec<&'a str>),
+    /// None has.
+    None,
+    /// The listing does not tell.
+    Unknown,
+}
+
+impl<R: Record> Listing<R> {
+    pub(super) fn new(began: Instant, prefix: String, mut records: Vec<Arc<R>>, complete: bool) -> Self {
+        records.sort_unstable_by(|a, b| a.id().cmp(b.id()));
+        // A machine may come twice if others are created or deleted during the walk.
+        records.dedup_by(|a, b| a.id() == b.id());
+        records.shrink_to_fit();
+        let names = |(index, record): (usize, &Arc<R>)| {
+            let names = record.names().into_iter();
+            names.map(|name| (Box::from(name), index)).collect::<Vec<_>>()
+        };
+        let mut by_name: Vec<(Box<str>, usize)> = records.iter().enumerate().flat_map(names).collect();
+        by_name.sort_unstable();
+        by_name.dedup();
+        by_name.shrink_to_fit();
+        Self {
+            began,
+            prefix,
+            complete,
+            records,
+            by_name,
+        }
+    }
+
+    pub(super) fn by_id(&self, id: &str) -> Option<&Arc<R>> {
+        let index = self.records.binary_search_by(|record| record.id().cmp(id)).ok()?;
+        self.records.get(index)
+    }
+
+    pub(super) fn by_name(&self, name: &str) -> Named<'_, R> {
+        let from = self.by_name.partition_point(|(known, _)| **known < *name);
+        let same: Vec<&Arc<R>> = self
+            .by_name
+            .iter()
+            .skip(from)
+            .take_while(|(known, _)| **known == *name)
+            .filter_map(|(_, index)| self.records.get(*index))
+            .collect();
+        match same.as_slice() {
+            [_, _, ..] => Named::Several(same.iter().map(|record| record.id()).collect()),
+            // There may be another on a page that was not read.
+            _ if !self.complete || !name.starts_with(&self.prefix) => Named::Unknown,
+            [one] => Named::One(one),
+            [] => Named::None,
+        }
+    }
+}
+
+/// A prefix that all names have, and that the names of the same cluster's other nodes are likely to have too: up to the
+/// last separator, without the number. So the batches of a burst share one listing.
+pub(super) fn common_prefix<'a>(names: impl IntoIterator<Item = &'a str>) -> &'a str {
+    let mut names = names.into_iter();
+    let Some(first) = names.next() else { return "" };
+    let mut prefix = first;
+    for name in names {
+        let same = prefix
+            .char_indices()
+            .zip(name.chars())
+            .take_while(|((_, a), b)| a == b)
+            .last();
+        let end = same.map_or(0, |((at, c), _)| at + c.len_utf8());
+        prefix = prefix.get(..end).unwrap_or_default();
+    }
+    match prefix.rfind(['-', '.', '_']) {
+        Some(at) => prefix.get(..=at).unwrap_or_default(),
+        None => prefix.trim_end_matches(|c: char| c.is_ascii_digit()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Machine {
+        id: String,
+        name: String,
+    }
+
+    impl Record for Machine {
+        fn id(&self) -> &str {
+            &self.id
+        }
+
+        fn names(&self) -> Vec<&str> {
+            vec![&self.name]
+        }
+    }
+
+    fn listing(machines: &[(&str, &str)], prefix: &str, complete: bool) -> Listing<Machine> {
+        let machines = machines
+            .iter()
+            .map(|(id, name)| {
+                Arc::new(Machine {
+                    id: (*id).into(),
+                    name: (*name).into(),
+                })
+            })
+            .collect();
+        Listing::new(Instant::now(), prefix.into(), machines, complete)
+    }
+
+    #[test]
+    fn finds_by_id_and_by_exact_name() {
+        let listing = listing(
+            &[
+                ("b", "node-2"),
+                ("a", "node-1"),
+                ("c", "node-10"),
+                ("a", "node-1"),
+            ],
+            "",
+            true,
+        );
+        assert_eq!(
+            listing.by_id("c").map(|machine| machine.name.as_str()),
+            Some("node-10")
+        );
+        assert!(listing.by_id("d").is_none());
+        assert!(matches!(listing.by_name("node-1"), Named::One(machine) if machine.id == "a"));
+        assert!(matches!(listing.by_name("node"), Named::None));
+    }
+
+    #[test]
+    fn two_machines_of_one_name_are_reported_with_their_ids() {
+        let listing = listing(&[("b", "node"), ("a", "node"), ("c", "other")], "", false);
+        assert!(matches!(listing.by_name("node"), Named::Several(ids) if ids == ["a", "b"]));
+    }
+
+    #[test]
+    fn what_was_not_read_is_not_known() {
+        let partial = listing(&[("a", "node-1")], "", false);
+        assert!(
+            matches!(partial.by_name("node-1"), Named::Unknown),
+            "another page may have its namesake"
+        );
+        assert!(partial.by_id("a").is_some());
+        let filtered = listing(&[("a", "node-1")], "node-", true);
+        assert!(matches!(filtered.by_name("other"), Named::Unknown));
+        assert!(matches!(filtered.by_name("node-2"), Named::None));
+    }
+
+    #[test]
+    fn prefixes_are_those_of_a_cluster_and_not_of_a_batch() {
+        for (names, prefix) in [
+            (&["node-10", "node-11", "node-12"][..], "node-"),
+            (&["prod-worker-a1", "prod-windows-b2"], "prod-"),
+            (&["worker1", "worker12"], "worker"),
+            (&["a.example.com", "b.example.com"], ""),
+            (&["cp-1", "worker-1"], ""),
+            (&["node-1"], "node-"),
+            (&["größe-1", "größe-2"], "größe-"),
+            (&[], ""),
+        ] {
+            assert_eq!(common_prefix(names.iter().copied()), prefix, "{names:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_name_begins_with_the_common_prefix(names in prop::collection::vec("[ab1.ü-]{0,6}", 0..5)) {
+            let prefix = common_prefix(names.iter().map(String::as_str));
+            prop_assert!(names.iter().all(|name| name.starts_with(prefix)));
+        }
+    }
+}
