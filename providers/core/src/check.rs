@@ -7,15 +7,30 @@
 //! Nothing here writes: the cloud is only read, so that what needs a write to be known (above all the rights to write)
 //! belongs in [`CloudReport::left_out`].
 
-use std::fmt;
+use std::{fmt, path::Path, time::Duration};
 
 use async_trait::async_trait;
+use tokio::time::timeout;
 
 use crate::{
-    Error, ErrorKind,
-    config::{KeyPath, Locations, Position, Problem},
+    Error, ErrorKind, Result,
+    config::{KeyPath, LoadError, Locations, Position, Problem},
     load_balancer::{Claim, ServiceView},
 };
+
+/// How long to wait for one answer of the cloud. Somebody waits for the report, and can run the check again.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The answer of the cloud, if it comes within 20 seconds.
+///
+/// # Errors
+/// Those of the question; [`ErrorKind::Timeout`] if there is no answer.
+pub async fn in_time<T>(question: impl Future<Output = Result<T>>) -> Result<T> {
+    timeout(ANSWER_TIMEOUT, question).await.unwrap_or_else(|_| {
+        let text = format!("no answer within {} s", ANSWER_TIMEOUT.as_secs());
+        Err(Error::new(ErrorKind::Timeout, text))
+    })
+}
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -128,6 +143,20 @@ impl Finding {
         Self::new(severity, key.unwrap_or("config"), message).at(place)
     }
 
+    /// What keeps the config from being read.
+    #[must_use]
+    pub fn of_load_error(error: &LoadError) -> Vec<Self> {
+        match error {
+            LoadError::File(error) => vec![Self::of_error("--cloud-config", error)],
+            LoadError::Content(errors) => {
+                let problems = errors.problems().iter();
+                problems
+                    .map(|problem| Self::of_problem(Severity::Error, problem))
+                    .collect()
+            }
+        }
+    }
+
     /// Says where to mend it.
     #[must_use]
     pub fn at(mut self, place: Place) -> Self {
@@ -141,6 +170,42 @@ impl Finding {
         self.fix = fix.into();
         self
     }
+}
+
+/// A config file, to report where something in it is wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigSource<'a> {
+    /// Its path, as the user gave it.
+    pub file: Option<&'a Path>,
+    /// Where its keys stand.
+    pub locations: &'a Locations,
+}
+
+impl ConfigSource<'_> {
+    /// A finding about a key.
+    pub fn finding<'k>(
+        self,
+        severity: Severity,
+        path: impl Into<KeyPath<'k>>,
+        message: impl Into<String>,
+    ) -> Finding {
+        let path = path.into();
+        let file = self.file.map(Path::to_string_lossy).unwrap_or_default();
+        Finding::new(severity, path.to_string(), message).at(Place::of_key(&file, self.locations, path))
+    }
+}
+
+/// How much of one quota is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaUsage {
+    /// What is counted, in the plural.
+    pub what: &'static str,
+    /// How many there are.
+    pub used: usize,
+    /// How many there may be; `None`: there is no limit.
+    pub limit: Option<u64>,
+    /// The cloud's own name of the quota.
+    pub name: String,
 }
 
 /// A part of a Service that something is about.
@@ -226,6 +291,47 @@ impl CloudReport {
             what: what.into(),
         });
     }
+
+    /// Reports the quotas of a service: a warning for each of which less than a tenth is left, and one line of all others.
+    pub fn quotas(&mut self, service: &str, usage: &[QuotaUsage]) {
+        let mut fine = Vec::new();
+        for QuotaUsage {
+            what,
+            used,
+            limit,
+            name,
+        } in usage
+        {
+            match limit {
+                None => fine.push(format!("{used} {what} (no limit)")),
+                Some(limit) if is_short(*used, *limit) => {
+                    let left = match limit.saturating_sub(count(*used)) {
+                        0 => "none is left".to_owned(),
+                        1 => "only one is left".to_owned(),
+                        left => format!("only {left} are left"),
+                    };
+                    let message = format!("{used} of {limit} are used, {left}");
+                    let finding = Finding::new(Severity::Warning, format!("quota of {what}"), message);
+                    let fix = format!("raise the project's quota of {name} in {service}");
+                    self.findings.push(finding.fix(fix));
+                }
+                Some(limit) => fine.push(format!("{used} of {limit} {what}")),
+            }
+        }
+        if !fine.is_empty() {
+            self.pass(format!("quotas of {service}"), fine.join(", "));
+        }
+    }
+}
+
+fn count(used: usize) -> u64 {
+    u64::try_from(used).unwrap_or(u64::MAX)
+}
+
+/// Whether so little is left that somebody should know.
+fn is_short(used: usize, limit: u64) -> bool {
+    let used = count(used);
+    limit.saturating_sub(used).saturating_mul(10) < limit || used >= limit
 }
 
 /// Looks over what a provider is to run with. Made from a config that can be read.
@@ -286,6 +392,59 @@ mod tests {
         assert_eq!(
             found.first().unwrap().place.as_ref().unwrap().to_string(),
             "cloud.conf"
+        );
+    }
+
+    #[test]
+    fn less_than_a_tenth_is_short() {
+        for (used, limit, short) in [
+            (0, 10, false),
+            (9, 10, false),
+            (10, 10, true),
+            (11, 10, true),
+            (91, 100, true),
+            (90, 100, false),
+            (0, 0, true),
+            (0, 1, false),
+        ] {
+            assert_eq!(is_short(used, limit), short, "{used} of {limit}");
+        }
+    }
+
+    #[test]
+    fn quotas_are_a_line_each_or_a_warning() {
+        let usage = |what, used, limit| QuotaUsage {
+            what,
+            used,
+            limit,
+            name: format!("max_{what}"),
+        };
+        let mut report = CloudReport::default();
+        report.quotas(
+            "Compute",
+            &[
+                usage("machines", 3, None),
+                usage("disks", 1, Some(9)),
+                usage("keys", 19, Some(20)),
+            ],
+        );
+        let passed = report.passed.first().unwrap();
+        assert_eq!(passed.about, "quotas of Compute");
+        assert_eq!(passed.what, "3 machines (no limit), 1 of 9 disks");
+        let [keys] = report.findings.as_slice() else {
+            panic!("{report:?}")
+        };
+        assert_eq!(keys.about, "quota of keys");
+        assert_eq!(keys.message, "19 of 20 are used, only one is left");
+        assert_eq!(keys.fix, "raise the project's quota of max_keys in Compute");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_without_an_answer_ends() {
+        let error = in_time(std::future::pending::<Result<()>>()).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.message()),
+            (ErrorKind::Timeout, "no answer within 20 s")
         );
     }
 

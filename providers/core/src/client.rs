@@ -60,6 +60,8 @@ mod op;
 mod page;
 mod rate_limit;
 mod recent;
+#[cfg(feature = "rest")]
+pub mod rest;
 mod retry;
 
 pub use batch::{BatchConfig, Batcher};

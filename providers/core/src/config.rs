@@ -7,6 +7,8 @@
 //! | [`yaml`] | YAML and JSON: from text to values with positions, for config files and for other readers |
 //! | [`value`] | from the text of a key to a value, by serde |
 //! | [`config_section!`], [`config_file!`] | the structs: key, type, default and meaning in one place |
+//! | [`quota_section!`] | the section of quotas, three keys for each service |
+//! | [`load()`], [`Reloader`] | from the files to what a provider runs with, at the start and while it runs |
 //! | [`problems`] | errors and warnings with line and column; a provider's own checks add to the same list |
 //! | [`docs`] | the reference for users, generated from the structs |
 //! | [`duration`] | Go durations, for flags too |
@@ -17,9 +19,11 @@
 pub mod docs;
 pub mod duration;
 pub mod gcfg;
+mod load;
 mod macros;
 mod probe;
 pub mod problems;
+mod quota;
 mod section;
 pub mod suggest;
 #[cfg(test)]
@@ -33,11 +37,13 @@ pub use self::{
     docs::{KeyDoc, SectionDoc},
     duration::GoDuration,
     gcfg::Position,
+    load::{ConfigFiles, LoadError, PendingReload, Reloader, load, log_warnings},
     problems::{ConfigErrors, KeyPath, Locations, Problem, Problems},
-    section::{ConfigFile, FileField, FileReader, Section, SectionReader, same_value},
+    quota::check_quota,
+    section::{Changes, ConfigFile, FileField, FileReader, Section, SectionReader, same_value},
     yaml::KeyCase,
 };
-pub use crate::{config_file, config_section};
+pub use crate::{config_file, config_section, quota_section};
 
 /// A config file that was read without errors.
 #[derive(Clone, Debug)]

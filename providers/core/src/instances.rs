@@ -1,5 +1,7 @@
 //! The machines behind the nodes.
 
+pub mod finder;
+
 use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc, time::SystemTime};
 
 use async_trait::async_trait;

@@ -20,17 +20,17 @@ use std::sync::OnceLock;
 
 use ccm_core::{
     BuildContext, async_trait,
-    check::{Checker, CloudReport, Finding, ServiceFinding, Severity},
+    check::{Checker, CloudReport, ConfigSource, Finding, ServiceFinding, Severity, in_time},
+    config::{ConfigFiles, Parsed},
     load_balancer::ServiceView,
     registry::CheckerResult,
 };
 
-use self::look::{Keys, Look, patiently};
+use self::look::Look;
 use crate::{
-    client::{Api, Gates},
-    config::{self, Files, Loaded, Unusable},
+    client::{Api, Gates, Generation},
+    config::{self, Config},
     load_balancer::features::{Capabilities, Version},
-    view::Generation,
 };
 
 /// Reads the config, to look over what it leads to.
@@ -38,37 +38,27 @@ use crate::{
 /// # Errors
 /// Everything that is wrong with it.
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
-    let loaded = config::read(
-        context.cloud_config.as_deref(),
-        &context.environment,
-        &mut Files::default(),
-    );
-    match loaded {
-        Ok(loaded) => Ok(Box::new(Inspector {
-            context: context.clone(),
-            loaded,
-            can: OnceLock::new(),
-        })),
-        Err(Unusable::File(error)) => Err(vec![Finding::of_error("--cloud-config", &error)]),
-        Err(Unusable::Content(errors)) => Err(errors
-            .problems()
-            .iter()
-            .map(|problem| Finding::of_problem(Severity::Error, problem))
-            .collect()),
-    }
+    let path = context.cloud_config.as_deref();
+    let loaded = config::load(path, &context.environment, &mut ConfigFiles::default());
+    let loaded = loaded.map_err(|error| Finding::of_load_error(&error))?;
+    Ok(Box::new(Inspector {
+        context: context.clone(),
+        loaded,
+        can: OnceLock::new(),
+    }))
 }
 
 /// Looks over one config and what it leads to.
 struct Inspector {
     context: BuildContext,
-    loaded: Loaded,
+    loaded: Parsed<Config>,
     /// What load balancers can be asked for; not set as long as Octavia was not asked.
     can: OnceLock<Capabilities>,
 }
 
 impl Inspector {
-    fn keys(&self) -> Keys<'_> {
-        Keys {
+    fn keys(&self) -> ConfigSource<'_> {
+        ConfigSource {
             file: self.context.cloud_config.as_deref(),
             locations: &self.loaded.locations,
         }
@@ -85,12 +75,12 @@ impl Checker for Inspector {
     }
 
     async fn cloud(&self) -> CloudReport {
-        let settings = &self.loaded.settings;
+        let settings = &self.loaded.value.settings;
         let gates = Gates::new(settings.request_timeout, &settings.quotas, &self.context);
         let generation = Generation::default();
         let agent = &self.context.user_agent;
         let connection = settings.connection.clone();
-        let api = patiently(Api::authenticate(connection, &gates, agent, &generation)).await;
+        let api = in_time(Api::authenticate(connection, &gates, agent, &generation)).await;
         let api = match api {
             Ok(api) => api,
             Err(error) => {
@@ -120,7 +110,7 @@ impl Checker for Inspector {
         let can = self.can.get().copied();
         let can = can.unwrap_or_else(|| self.capabilities(Version(u32::MAX)));
         Some(service::findings(
-            &self.loaded.settings.load_balancing,
+            &self.loaded.value.settings.load_balancing,
             can,
             service,
         ))
@@ -129,6 +119,9 @@ impl Checker for Inspector {
 
 impl Inspector {
     fn capabilities(&self, version: Version) -> Capabilities {
-        Capabilities::of(version, &self.loaded.settings.load_balancing.conf.lb_provider)
+        Capabilities::of(
+            version,
+            &self.loaded.value.settings.load_balancing.conf.lb_provider,
+        )
     }
 }

@@ -6,26 +6,24 @@
 mod changes;
 mod clouds_yaml;
 mod credentials;
-mod files;
 pub(crate) mod keys;
 mod load_balancing;
-mod quota;
 #[cfg(test)]
 mod tests;
 
 use std::{path::Path, time::Duration};
 
 use ccm_core::{
-    Environment, Error, ErrorKind, Result,
-    config::{self, ConfigErrors, Locations, Problem, Problems},
+    Environment,
+    client::rest::{Tls, client_identity, root_certificates},
+    config::{self, ConfigFiles, LoadError, Parsed, Problems},
 };
-use secrecy::{ExposeSecret, SecretString};
 
 use self::credentials::Given;
-pub(crate) use self::{files::Files, keys::CloudConf, load_balancing::LoadBalancing, quota::Quotas};
+pub(crate) use self::{keys::CloudConf, load_balancing::LoadBalancing};
 use crate::{
-    client::{Connection, Tls, catalogue::Interface, http},
-    instances::{Networking, parse_sort_order},
+    client::{Connection, Quotas, catalogue::Interface},
+    instances::{InstanceSettings, Networking, parse_sort_order},
     routes::RouteSettings,
 };
 
@@ -36,10 +34,8 @@ pub(crate) struct Settings {
     pub(crate) connection: Connection,
     /// `request-timeout`: for each attempt of a call.
     pub(crate) request_timeout: Duration,
-    /// Whether provider IDs name the region (`OS_CCM_REGIONAL`).
-    pub(crate) regional: bool,
-    /// Which of a server's addresses become addresses of the node.
-    pub(crate) networking: Networking,
+    /// What nodes get of their servers.
+    pub(crate) instances: InstanceSettings,
     /// How much may be asked of the services.
     pub(crate) quotas: Quotas,
     /// By what load balancers are made.
@@ -50,92 +46,37 @@ pub(crate) struct Settings {
 
 /// The config as it was at one moment.
 #[derive(Clone, Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct Config {
     /// What the provider runs with.
     pub(crate) settings: Settings,
-    /// What is suspicious.
-    pub(crate) warnings: Vec<Problem>,
-    /// Where the keys stand.
-    pub(crate) locations: Locations,
     /// What the file gives, to compare with a later one.
     conf: CloudConf,
     /// What file and `clouds.yaml` give together.
     given: Given,
 }
 
-/// Why there is no config.
-#[derive(Debug)]
-pub(crate) enum Unusable {
-    /// There is no file, or it can not be read.
-    File(Error),
-    /// What stands in it.
-    Content(ConfigErrors),
-}
-
-impl From<Unusable> for Error {
-    fn from(unusable: Unusable) -> Self {
-        match unusable {
-            Unusable::File(error) => error,
-            Unusable::Content(errors) => errors.into(),
-        }
-    }
-}
-
-/// Reads and checks the config file and what it names, and notes in `files` what it looked at, also if it fails. Talks
-/// to no cloud.
+/// Reads and checks the config file and what it names. Talks to no cloud.
 ///
 /// # Errors
 ///
 /// Everything that is wrong, with line numbers.
-pub(crate) fn load(path: Option<&Path>, env: &Environment, files: &mut Files) -> Result<Loaded> {
-    read(path, env, files).map_err(Error::from)
-}
-
-/// As [`load`], with the errors one by one.
-///
-/// # Errors
-///
-/// Everything that is wrong, with line numbers.
-pub(crate) fn read(path: Option<&Path>, env: &Environment, files: &mut Files) -> Result<Loaded, Unusable> {
-    let path = path.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
-        let text = "no OpenStack cloud provider config file given; name it with --cloud-config";
-        Unusable::File(Error::new(ErrorKind::InvalidConfig, text))
-    })?;
-    files.note(path);
-    let text = std::fs::read(path).map_err(|error| {
-        Unusable::File(Error::new(
-            ErrorKind::InvalidConfig,
-            format!("could not read {}: {error}", path.display()),
-        ))
-    })?;
-    let mut settings = None;
-    let parsed = config::parse_with::<CloudConf>(text, path, |conf, problems| {
-        settings = settle(conf, env, files, problems);
+pub(crate) fn load(
+    path: Option<&Path>,
+    env: &Environment,
+    files: &mut ConfigFiles,
+) -> Result<Parsed<Config>, LoadError> {
+    config::load("OpenStack", path, files, |conf, files, problems| {
+        settle(conf, env, files, problems)
     })
-    .map_err(Unusable::Content)?;
-    match settings {
-        Some((settings, given)) => Ok(Loaded {
-            settings,
-            warnings: parsed.warnings,
-            locations: parsed.locations,
-            conf: parsed.value,
-            given,
-        }),
-        // What is wrong was said as an error, and then we are not here.
-        None => Err(Unusable::File(Error::new(
-            ErrorKind::Unexpected,
-            "the config gave neither settings nor errors",
-        ))),
-    }
 }
 
 /// From the keys to the settings.
 fn settle(
     conf: &CloudConf,
     env: &Environment,
-    files: &mut Files,
+    files: &mut ConfigFiles,
     problems: &mut Problems,
-) -> Option<(Settings, Given)> {
+) -> Option<Config> {
     let mut given = Given::from_global(&conf.global);
     if conf.global.use_clouds || !conf.global.cloud.is_empty() {
         match clouds_yaml::entry(&conf.global.clouds_file, &conf.global.cloud, env, files) {
@@ -156,7 +97,7 @@ fn settle(
         }
     };
     let tls = tls(&given, files, problems);
-    let quotas = Quotas::of(&conf.quota, problems);
+    conf.quota.check("Quota", problems);
     let load_balancing = LoadBalancing::of(conf, env, problems);
     check_metadata(&conf.metadata.search_order, problems);
     let (sort_order, invalid) = parse_sort_order(&conf.networking.address_sort_order);
@@ -184,22 +125,29 @@ fn settle(
         request_timeout: Some(request_timeout.to_std())
             .filter(|timeout| !timeout.is_zero())
             .unwrap_or(Duration::from_secs(3600)),
-        // The exact text, as for the Go cloud controller.
-        regional: env.var("OS_CCM_REGIONAL") == Some("true"),
-        networking: Networking {
-            ipv6_disabled: conf.networking.ipv6_support_disabled,
-            public: conf.networking.public_network_name.clone(),
-            internal: conf.networking.internal_network_name.clone(),
-            sort_order,
+        instances: InstanceSettings {
+            networking: Networking {
+                ipv6_disabled: conf.networking.ipv6_support_disabled,
+                public: conf.networking.public_network_name.clone(),
+                internal: conf.networking.internal_network_name.clone(),
+                sort_order,
+            },
+            region: given.region.clone(),
+            // The exact text, as for the Go cloud controller.
+            regional: env.var("OS_CCM_REGIONAL") == Some("true"),
         },
-        quotas,
+        quotas: conf.quota,
         load_balancing,
         routes: RouteSettings {
             routers: router_ids(&conf.route.router_id),
             address_pairs: conf.route.allowed_address_pairs,
         },
     };
-    Some((settings, given))
+    Some(Config {
+        settings,
+        conf: conf.clone(),
+        given,
+    })
 }
 
 /// The ids of a list, none twice.
@@ -214,17 +162,14 @@ fn router_ids(list: &str) -> Vec<String> {
 }
 
 /// Reads and checks the TLS material.
-fn tls(given: &Given, files: &mut Files, problems: &mut Problems) -> Tls {
+fn tls(given: &Given, files: &mut ConfigFiles, problems: &mut Problems) -> Tls {
     let mut tls = Tls::default();
     let mut read = |key: &str, path: &str, problems: &mut Problems| {
-        files.note(path);
-        match std::fs::read(path) {
-            Ok(text) => Some(text),
-            Err(error) => {
-                problems.error(("Global", key), format!("could not read {path:?}: {error}"));
-                None
-            }
-        }
+        let text = files.read(path);
+        text.inspect_err(|error| {
+            problems.error(("Global", key), format!("could not read {path:?}: {error}"));
+        })
+        .ok()
     };
     let (key, pem) = match (&given.ca_file, &given.ca_contents) {
         (Some(path), _) => ("ca-file", read("ca-file", path, problems)),
@@ -234,7 +179,7 @@ fn tls(given: &Given, files: &mut Files, problems: &mut Problems) -> Tls {
         ),
     };
     if let Some(pem) = pem {
-        match http::roots(&pem) {
+        match root_certificates(&pem) {
             Ok(_) => tls.roots = Some(pem),
             Err(what) => problems.error(
                 ("Global", key),
@@ -247,7 +192,7 @@ fn tls(given: &Given, files: &mut Files, problems: &mut Problems) -> Tls {
             let certificate = read("cert-file", certificate, problems);
             let key = read("key-file", key, problems);
             if let (Some(certificate), Some(key)) = (certificate, key) {
-                match http::identity(&certificate, &key) {
+                match client_identity(&certificate, &key) {
                     Ok(_) => tls.identity = Some((certificate, key)),
                     Err(what) => {
                         let what = format!("with key-file not a PEM certificate and its key: {what}");
@@ -297,14 +242,4 @@ fn check_metadata(search_order: &str, problems: &mut Problems) {
         KNOWN.join(" and ")
     );
     problems.error(("Metadata", "search-order"), what);
-}
-
-/// The text of a key; an empty one is as good as none.
-fn text(value: &str) -> Option<String> {
-    (!value.is_empty()).then(|| value.to_owned())
-}
-
-/// As [`text`], of a secret.
-fn secret(value: Option<&SecretString>) -> Option<SecretString> {
-    value.filter(|value| !value.expose_secret().is_empty()).cloned()
 }

@@ -1,88 +1,20 @@
 //! From what an OpenStack service, or the way to it, did to us, to [`ccm_core::Error`].
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
-use ccm_core::{Error, ErrorKind, Outcome, Retry};
-use http::{HeaderMap, Method, StatusCode, header::RETRY_AFTER};
+use ccm_core::{
+    Error, ErrorKind, Outcome, Retry,
+    client::rest::{Answer, Target, one_line},
+};
+use http::StatusCode;
 use jiff::Timestamp;
 use serde_json::Value;
 
 /// The header with the cloud's own name of a request, as its logs have it.
 pub(crate) const REQUEST_ID: &str = "x-openstack-request-id";
 
-/// How much of a service's own words is repeated: from the beginning, and from the end, where Neutron says what is wrong
-/// with a long list that it repeats before.
-const MESSAGE_BEGIN: usize = 300;
-const MESSAGE_END: usize = 200;
 /// A small change of a load balancer takes Octavia about so long.
 const BUSY: Duration = Duration::from_secs(1);
-
-/// Why a request gave no usable answer.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
-    /// The request could not be made or sent, or the answer not be read.
-    #[error("{0}")]
-    Transport(#[source] reqwest::Error),
-    /// The answer says no.
-    #[error("{0:?}")]
-    Refused(Refusal),
-    /// The answer says yes, but is not what was asked for.
-    #[error("{0}")]
-    Shape(#[source] serde_json::Error),
-    /// The answer is larger than anything sensible.
-    #[error("the answer has more than {0} bytes")]
-    TooLarge(usize),
-}
-
-/// An answer that says no.
-#[derive(Clone, Debug)]
-pub(crate) struct Refusal {
-    pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Vec<u8>,
-}
-
-/// A request, as errors name it. The query may be long and tells little.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    pub(crate) method: Method,
-    pub(crate) path: String,
-}
-
-impl Failure {
-    /// The error for a request that failed like this.
-    pub(crate) fn into_error(self, asked: &Asked) -> Error {
-        let Asked { method, path } = asked;
-        match self {
-            Self::Transport(error) => transport(method, path, error),
-            Self::Refused(refusal) => refusal.into_error(asked),
-            Self::Shape(error) => {
-                // The end of the body was reached too early, or it never was one.
-                let what = if error.is_eof() {
-                    "was cut off"
-                } else {
-                    "has an unexpected form"
-                };
-                Error::new(
-                    ErrorKind::Unavailable,
-                    format!("{method} {path}: the answer {what}"),
-                )
-                .with_outcome(Outcome::Unknown)
-                .with_source(error)
-            }
-            Self::TooLarge(_) => Error::new(ErrorKind::Unexpected, format!("{method} {path}"))
-                .with_outcome(Outcome::Unknown)
-                .with_source(self),
-        }
-    }
-}
-
-/// Whether the answer was larger than what is read of one.
-pub(crate) fn is_too_large(error: &Error) -> bool {
-    let source = std::error::Error::source(error);
-    let failure = source.and_then(|source| source.downcast_ref::<Failure>());
-    matches!(failure, Some(Failure::TooLarge(_)))
-}
 
 /// Whether asking again soon is of no use: the service refused, or something else answers in its place.
 pub(crate) fn is_permanent(error: &Error) -> bool {
@@ -106,97 +38,40 @@ pub(crate) fn is_permanent(error: &Error) -> bool {
 #[error("the answer does not come from the service itself")]
 struct AnotherServer;
 
-fn transport(method: &Method, path: &str, error: reqwest::Error) -> Error {
-    let (kind, outcome, what) = if error.is_builder() {
-        (
-            ErrorKind::Unexpected,
-            Outcome::NotDone,
-            "the request could not be made",
-        )
-    } else if error.is_connect() {
-        (ErrorKind::Unavailable, Outcome::NotDone, "could not connect")
-    } else if error.is_timeout() {
-        (ErrorKind::Timeout, Outcome::Unknown, "no answer in time")
-    } else if error.is_redirect() {
-        (ErrorKind::Unexpected, Outcome::NotDone, "redirected too often")
-    } else if error.is_body() || error.is_decode() {
-        (ErrorKind::Unavailable, Outcome::Unknown, "the answer was cut off")
-    } else {
-        (
-            ErrorKind::Unavailable,
-            Outcome::Unknown,
-            "the connection was lost",
-        )
-    };
-    // The URL has the query; host and port matter when the network does.
-    let host = error.url().map(|url| url.origin().ascii_serialization());
-    let mut mapped = Error::new(kind, format!("{method} {path}: {what}")).with_outcome(outcome);
-    if let Some(host) = host {
-        mapped = mapped.with_context("host", host);
+/// The error for an answer that says no.
+pub(crate) fn refused(target: &Target, answer: &Answer) -> Error {
+    let fault = Fault::parse(&answer.body);
+    let (kind, retry) = classify(target, answer, &fault);
+    let mut error = answer.error(target, kind, &fault.message, REQUEST_ID);
+    if let Some(retry) = retry {
+        error = error.with_retry(retry);
     }
-    mapped.with_source(error.without_url())
+    if answer.status == StatusCode::NOT_FOUND && !fault.is_openstack {
+        error = error.with_source(AnotherServer);
+    }
+    error
 }
 
-impl Refusal {
-    fn into_error(self, asked: &Asked) -> Error {
-        let fault = Fault::parse(&self.body);
-        let (kind, retry) = self.classify(&fault, &asked.method);
-        let Asked { method, path } = asked;
-        let mut text = format!("{method} {path}: {}", self.status.as_u16());
-        if fault.message.is_empty() {
-            let _ = write!(
-                text,
-                " {}",
-                self.status.canonical_reason().unwrap_or("without a message")
-            );
-        } else {
-            let _ = write!(text, " {}", fault.message);
+fn classify(target: &Target, answer: &Answer, fault: &Fault) -> (ErrorKind, Option<Retry>) {
+    let (kind, retry) = answer.kind(&target.method);
+    match answer.status.as_u16() {
+        403 | 409 if fault.is_quota() => (ErrorKind::QuotaExceeded, None),
+        400 if matches!(
+            fault.name.as_str(),
+            "ExternalIpAddressExhausted" | "RoutesExhausted"
+        ) =>
+        {
+            (ErrorKind::QuotaExceeded, None)
         }
-        let mut error = Error::new(kind, text);
-        if let Some(retry) = retry {
-            error = error.with_retry(retry);
+        400 | 422 if !fault.is_openstack => (ErrorKind::Unexpected, None),
+        // Not the service said that something is not there, but a proxy in front of it that it has no such path.
+        404 if !fault.is_openstack => (ErrorKind::Unavailable, None),
+        409 if fault.is_immutable() => {
+            let later = answer.retry_after(Timestamp::now());
+            (ErrorKind::Conflict, later.or(Some(Retry::Fixed(BUSY))))
         }
-        // Octavia's answer when a provider has no such option: it was looked at and refused.
-        if self.status.is_server_error() && self.status != StatusCode::NOT_IMPLEMENTED {
-            error = error.with_outcome(Outcome::Unknown);
-        }
-        if self.status == StatusCode::NOT_FOUND && !fault.is_openstack {
-            error = error.with_source(AnotherServer);
-        }
-        if let Some(id) = self.headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()) {
-            error = error.with_context("request_id", clean(id));
-        }
-        error
-    }
-
-    fn classify(&self, fault: &Fault, method: &Method) -> (ErrorKind, Option<Retry>) {
-        let later = || retry_after(&self.headers, Timestamp::now());
-        match self.status.as_u16() {
-            401 => (ErrorKind::Unauthenticated, None),
-            403 | 409 if fault.is_quota() => (ErrorKind::QuotaExceeded, None),
-            400 if matches!(
-                fault.name.as_str(),
-                "ExternalIpAddressExhausted" | "RoutesExhausted"
-            ) =>
-            {
-                (ErrorKind::QuotaExceeded, None)
-            }
-            // What was to be made or changed can not be so.
-            400 | 422 if *method != Method::GET && fault.is_openstack => (ErrorKind::InvalidSpec, None),
-            403 => (ErrorKind::PermissionDenied, None),
-            404 if fault.is_openstack => (ErrorKind::NotFound, None),
-            // Not the service said that something is not there, but a proxy in front of it that it has no such path.
-            404 => (ErrorKind::Unavailable, None),
-            405 | 406 | 501 => (ErrorKind::Unsupported, None),
-            408 => (ErrorKind::Timeout, None),
-            409 if fault.is_immutable() => (ErrorKind::Conflict, later().or(Some(Retry::Fixed(BUSY)))),
-            409 if fault.is_duplicate() => (ErrorKind::AlreadyExists, None),
-            409 => (ErrorKind::Conflict, None),
-            412 => (ErrorKind::Conflict, Some(Retry::Never)),
-            413 | 429 => (ErrorKind::RateLimited, later()),
-            500.. => (ErrorKind::Unavailable, later()),
-            _ => (ErrorKind::Unexpected, None),
-        }
+        409 if fault.is_duplicate() => (ErrorKind::AlreadyExists, None),
+        _ => (kind, retry),
     }
 }
 
@@ -250,7 +125,7 @@ impl Fault {
             value
                 .get(key)
                 .and_then(Value::as_str)
-                .map(clean)
+                .map(one_line)
                 .unwrap_or_default()
         };
         let root = Value::Object(object.clone());
@@ -286,7 +161,7 @@ impl Fault {
         for (name, inner) in &object {
             let message = match inner {
                 Value::Object(_) => text(inner, "message"),
-                Value::String(message) if name == "NeutronError" => clean(message),
+                Value::String(message) if name == "NeutronError" => one_line(message),
                 _ => continue,
             };
             if !message.is_empty() {
@@ -303,7 +178,7 @@ impl Fault {
 
     /// Some other server's page: its first words, unless it is HTML.
     fn text(body: &[u8]) -> Self {
-        let text = clean(&String::from_utf8_lossy(body));
+        let text = one_line(&String::from_utf8_lossy(body));
         let message = if text.starts_with('<') {
             "(an HTML page)".to_owned()
         } else {
@@ -344,40 +219,6 @@ impl Fault {
         // Octavia's faults have no names, Neutron's all have.
         NAMES.contains(&self.name.as_str()) || (self.name == "Client" && self.message.contains("already"))
     }
-}
-
-/// One line without control characters; without its middle if it is too long.
-pub(crate) fn clean(text: &str) -> String {
-    let mut line = String::new();
-    for word in text
-        .split(|c: char| c.is_whitespace() || c.is_control())
-        .filter(|word| !word.is_empty())
-    {
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    let begin = line.char_indices().nth(MESSAGE_BEGIN);
-    let end = line.char_indices().nth_back(MESSAGE_END - 1);
-    if let (Some((begin, _)), Some((end, _))) = (begin, end)
-        && begin < end
-    {
-        line.replace_range(begin..end, " .. ");
-    }
-    line
-}
-
-/// `Retry-After`: seconds, or a date. A number that is too large is a long wait; anything else is no wait at all.
-fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Retry> {
-    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let wait = if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
-        Duration::from_secs(value.parse().unwrap_or(u64::MAX))
-    } else {
-        let date = jiff::fmt::rfc2822::parse(value).ok()?.timestamp();
-        Duration::try_from(date.duration_since(now)).unwrap_or_default()
-    };
-    Some(Retry::from_header(wait))
 }
 
 #[cfg(test)]

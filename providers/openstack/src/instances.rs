@@ -6,101 +6,112 @@
 //! | k nodes | the cheaper of k reads and the pages of a listing; one listing of ports for 150 servers |
 //! | only whether they exist | no ports, no flavors |
 //!
-//! [`servers`] finds them, [`ports`] and [`flavors`] bring what a server record lacks, and the rest is pure.
+//! Core's [`Finder`] chooses between reads and listings. Nova leaves the servers of a cell that is down out of both alike, so
+//! that a name is never proof of absence. [`ports`] and [`flavors`] bring what a server record lacks, and the rest is pure.
 
 mod addresses;
 mod flavors;
-mod listing;
 mod mapping;
 pub(crate) mod ports;
 pub(crate) mod provider_id;
 pub(crate) mod records;
-mod servers;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use ccm_core::{
-    Error, ErrorKind, Freshness, Instance, InstanceQuery, InstanceState, Instances, Need, Priority, Result,
-    async_trait, client::ClientMetrics,
+    Error, ErrorKind, Instance, InstanceState, NodeView, Priority, Result, async_trait,
+    client::{ClientMetrics, Page},
+    instances::finder::{Finder, InstanceSource, Lookup, Record},
 };
+use futures_util::future::join_all;
+use tracing::debug;
 
-pub(crate) use self::{
-    addresses::{Networking, parse_sort_order},
-    servers::FLAVOR_INLINE,
-};
+pub(crate) use self::addresses::{Networking, parse_sort_order};
 use self::{
     flavors::Flavors,
     ports::{Attached, Ports},
     provider_id::ProviderId,
-    records::Server,
-    servers::{Found, Servers, Wanted},
+    records::{OneServer, Server, ServerPage, has_next},
 };
-use crate::{client::Api, config::Settings};
+use crate::client::{Api, Get, Op, catalogue::Service};
 
-/// The provider's [`Instances`].
+/// From here on a server record names its flavor.
+pub(crate) const FLAVOR_INLINE: &str = "2.47";
+/// Nova's own default for the longest page. A cloud that allows less gives less.
+const PAGE: &str = "1000";
+
+/// What nodes get of their servers.
+#[derive(Clone, Debug)]
+pub(crate) struct InstanceSettings {
+    /// Which of a server's addresses become addresses of the node.
+    pub(crate) networking: Networking,
+    /// `region`.
+    pub(crate) region: Option<String>,
+    /// Whether provider IDs name the region (`OS_CCM_REGIONAL`).
+    pub(crate) regional: bool,
+}
+
+/// The provider's [`Instances`](ccm_core::Instances).
+pub(crate) type OpenStackInstances = Finder<Servers>;
+
+/// Finds servers with this API.
+pub(crate) fn finder(api: &Api, settings: &InstanceSettings, metrics: &ClientMetrics) -> OpenStackInstances {
+    let servers = Servers {
+        flavors: Flavors::new(api.clone(), metrics),
+        ports: Ports::new(api.clone()),
+        api: api.clone(),
+        settings: settings.clone(),
+        old: AtomicBool::new(false),
+    };
+    Finder::new(servers, metrics)
+}
+
+/// Reads servers.
 #[derive(Debug)]
-pub(crate) struct OpenStackInstances {
-    servers: Servers,
+pub(crate) struct Servers {
+    api: Api,
     flavors: Flavors,
     ports: Ports,
-    networking: Networking,
-    region: Option<String>,
-    regional: bool,
+    settings: InstanceSettings,
+    /// Set once this Nova has refused [`FLAVOR_INLINE`].
+    old: AtomicBool,
 }
 
-/// What a query asks of the cloud.
-enum Question {
-    /// Nothing: the answer is known.
-    Known(Result<InstanceState>),
-    /// This.
-    ReadOptions(Wanted),
-}
-
-/// What becomes of one query.
-enum Slot {
-    /// Known without the cloud.
-    Known(Result<InstanceState>),
-    /// The answer to this question to [`Servers`].
-    Asked(usize),
-}
-
-/// What a server record lacks.
-type Details = Result<(Option<String>, Arc<Attached>)>;
-
-impl OpenStackInstances {
-    pub(crate) fn new(api: &Api, settings: &Settings, metrics: &ClientMetrics) -> Self {
-        Self {
-            servers: Servers::new(api.clone(), metrics),
-            flavors: Flavors::new(api.clone(), metrics),
-            ports: Ports::new(api.clone()),
-            networking: settings.networking.clone(),
-            region: settings.connection.region.clone(),
-            regional: settings.regional,
-        }
+impl Record for Server {
+    fn id(&self) -> &str {
+        &self.id
     }
 
-    /// What to look for, or the answer if that can be told at once.
-    fn question(&self, query: &InstanceQuery) -> Question {
-        let node = &query.node;
+    fn names(&self) -> Vec<&str> {
+        vec![&self.name]
+    }
+}
+
+#[async_trait]
+impl InstanceSource for Servers {
+    type Record = Server;
+    type Marker = String;
+
+    const CACHE: &'static str = "openstack_servers";
+    const LISTS_BY_PREFIX: bool = true;
+
+    fn lookup(&self, node: &NodeView) -> Lookup {
         let Some(text) = node.provider_id.as_deref().filter(|text| !text.is_empty()) else {
-            return Question::ReadOptions(Wanted::Name(node.name.clone()));
+            return Lookup::Name;
         };
         match provider_id::parse(text) {
-            Err(error) => Question::Known(Err(error)),
-            Ok(ProviderId::Foreign) => Question::Known(Ok(InstanceState::Unmanaged)),
+            Err(error) => Lookup::Known(Err(error)),
+            Ok(ProviderId::Foreign) => Lookup::Known(Ok(InstanceState::Unmanaged)),
             Ok(ProviderId::Server { region, id }) => {
-                let own = self.region.as_deref().unwrap_or_default();
+                let own = self.settings.region.as_deref().unwrap_or_default();
                 if region.is_empty() || region == own {
-                    Question::ReadOptions(Wanted::Id {
-                        id: id.to_owned(),
-                        node: node.name.clone(),
-                    })
+                    Lookup::Id(id.to_owned())
                 } else {
                     // Not "not found": somebody who may look there could find it.
-                    Question::Known(Err(Error::new(
+                    Lookup::Known(Err(Error::new(
                         ErrorKind::InvalidSpec,
                         format!(
                             "ProviderID {text:?} is of region {region:?}, the configured region is {own:?}"
@@ -111,123 +122,157 @@ impl OpenStackInstances {
         }
     }
 
-    fn provider_id(&self, server: &Server) -> String {
-        let region = self
-            .region
-            .as_deref()
-            .filter(|_| self.regional)
-            .unwrap_or_default();
-        provider_id::render(region, &server.id)
+    async fn by_ids(&self, ids: &[&str], priority: Priority) -> Vec<Result<Option<Server>>> {
+        join_all(ids.iter().map(|id| self.by_id(id, priority))).await
     }
 
-    /// The details of these servers, by id.
-    async fn details(
+    async fn by_names(&self, names: &[&str], priority: Priority) -> Vec<Result<Vec<Server>>> {
+        join_all(names.iter().map(|name| self.by_name(name, priority))).await
+    }
+
+    async fn page(
         &self,
-        servers: &BTreeMap<&str, &Server>,
+        prefix: &str,
+        marker: Option<String>,
         priority: Priority,
-    ) -> HashMap<String, Details> {
-        let ids: Vec<&str> = servers.keys().copied().collect();
-        let types = async {
-            let each = servers
-                .values()
-                .map(|server| self.flavors.instance_type(server, priority));
-            futures_util::future::join_all(each).await
-        };
-        let (mut attached, types) = tokio::join!(self.ports.attached_to(&ids, priority), types);
-        ids.iter()
-            .zip(types)
-            .map(|(id, instance_type)| {
-                let attached = attached.remove(*id).unwrap_or_else(|| Ok(Arc::default()));
-                (
-                    (*id).to_owned(),
-                    instance_type.and_then(|instance_type| Ok((instance_type, attached?))),
-                )
-            })
-            .collect()
+    ) -> Result<Page<Server, String>> {
+        let name = format!("^{}", escape(prefix));
+        let mut query = vec![("limit", PAGE)];
+        if !prefix.is_empty() {
+            query.push(("name", &name));
+        }
+        if let Some(marker) = &marker {
+            query.push(("marker", marker));
+        }
+        let page: ServerPage = self
+            .read(Op::ServerList, &["servers", "detail"], &query, priority)
+            .await?;
+        let last = page.servers.last().map(|server| server.id.clone());
+        Ok(Page {
+            next: last.filter(|_| has_next(&page.servers_links)),
+            items: page.servers,
+        })
     }
 
-    fn present(&self, server: &Server, details: Option<&Details>) -> Result<InstanceState> {
-        let mut instance = Instance {
-            provider_id: self.provider_id(server),
+    fn existence(&self, server: &Server) -> Instance {
+        let region = self.settings.region.as_deref();
+        let region = region.filter(|_| self.settings.regional).unwrap_or_default();
+        Instance {
+            provider_id: provider_id::render(region, &server.id),
             power: mapping::power(&server.status),
             ..Instance::default()
-        };
-        if let Some(details) = details {
-            let (instance_type, attached) = details.clone()?;
-            instance.instance_type = instance_type;
-            instance.addresses = attached.addresses_of(server, &self.networking);
-            instance.enforces_address_order = !self.networking.sort_order.is_empty();
-            instance.zone = mapping::zone(&server.availability_zone);
-            instance.region.clone_from(&self.region);
         }
-        Ok(InstanceState::Present(instance))
+    }
+
+    async fn metadata(&self, servers: &[&Server], priority: Priority) -> Vec<Result<Instance>> {
+        let mut ids: Vec<&str> = servers.iter().map(|server| server.id.as_str()).collect();
+        ids.sort_unstable();
+        let types = servers
+            .iter()
+            .map(|server| self.flavors.instance_type(server, priority));
+        let (mut attached, types) = tokio::join!(self.ports.attached_to(&ids, priority), join_all(types));
+        let each = servers.iter().zip(types).map(|(server, instance_type)| {
+            let attached = attached.remove(&server.id).unwrap_or_else(|| Ok(Arc::default()));
+            Ok(self.instance(server, instance_type?, &*attached?))
+        });
+        each.collect()
     }
 }
 
-#[async_trait]
-impl Instances for OpenStackInstances {
-    async fn describe(
+impl Servers {
+    fn instance(&self, server: &Server, instance_type: Option<String>, attached: &Attached) -> Instance {
+        let networking = &self.settings.networking;
+        Instance {
+            instance_type,
+            addresses: attached.addresses_of(server, networking),
+            enforces_address_order: !networking.sort_order.is_empty(),
+            zone: mapping::zone(&server.availability_zone),
+            region: self.settings.region.clone(),
+            ..self.existence(server)
+        }
+    }
+
+    async fn by_id(&self, id: &str, priority: Priority) -> Result<Option<Server>> {
+        match self.read(Op::ServerGet, &["servers", id], &[], priority).await {
+            Ok(OneServer { server }) if server.id.eq_ignore_ascii_case(id) => Ok(Some(server)),
+            Ok(OneServer { server }) => Err(Error::new(
+                ErrorKind::Unexpected,
+                format!("asked for server {id}, Nova answered with server {}", server.id),
+            )),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn by_name(&self, name: &str, priority: Priority) -> Result<Vec<Server>> {
+        let pattern = format!("^{}$", escape(name));
+        let query = [("name", pattern.as_str())];
+        let page: ServerPage = self
+            .read(Op::ServerList, &["servers", "detail"], &query, priority)
+            .await?;
+        // The database may compare without regard to case.
+        Ok(page
+            .servers
+            .into_iter()
+            .filter(|server| server.name == name)
+            .collect())
+    }
+
+    /// Reads with the newer microversion, unless Nova does not have it.
+    async fn read<T: serde::de::DeserializeOwned>(
         &self,
-        queries: &[InstanceQuery],
-        freshness: Freshness,
+        op: Op,
+        path: &[&str],
+        query: &[(&'static str, &str)],
         priority: Priority,
-    ) -> Vec<Result<InstanceState>> {
-        // Nodes may be asked for twice in a batch; the cloud is not.
-        let mut wanted = Vec::new();
-        let mut known = HashMap::new();
-        let slots: Vec<Slot> = queries
-            .iter()
-            .map(|query| match self.question(query) {
-                Question::Known(answer) => Slot::Known(answer),
-                Question::ReadOptions(question) => {
-                    Slot::Asked(*known.entry(question.clone()).or_insert_with(|| {
-                        wanted.push(question);
-                        wanted.len() - 1
-                    }))
-                }
-            })
-            .collect();
-        let found = self.servers.find(&wanted, freshness, priority).await;
-
-        let servers: BTreeMap<&str, &Server> = queries
-            .iter()
-            .zip(&slots)
-            .filter(|(query, _)| query.need == Need::Metadata)
-            .filter_map(|(_, slot)| match slot {
-                Slot::Asked(index) => match found.get(*index) {
-                    Some(Ok(Found::Server(server))) => Some((server.id.as_str(), &**server)),
-                    _ => None,
-                },
-                Slot::Known(_) => None,
-            })
-            .collect();
-        let details = if servers.is_empty() {
-            HashMap::new()
-        } else {
-            self.details(&servers, priority).await
+    ) -> Result<T> {
+        let get = |microversion| Get {
+            op,
+            service: Service::Compute,
+            path,
+            query,
+            microversion,
         };
+        if !self.old.load(Ordering::Relaxed) {
+            match self.api.get(&get(Some(FLAVOR_INLINE)), priority).await {
+                Err(error) if error.kind() == ErrorKind::Unsupported => {
+                    debug!(
+                        error = error.report(),
+                        "Nova is old, going on with its version 2.1"
+                    );
+                    self.old.store(true, Ordering::Relaxed);
+                }
+                result => return result,
+            }
+        }
+        self.api.get(&get(None), priority).await
+    }
+}
 
-        queries
-            .iter()
-            .zip(slots)
-            .map(|(query, slot)| match slot {
-                Slot::Known(answer) => answer,
-                Slot::Asked(index) => match found.get(index) {
-                    Some(Ok(Found::Server(server))) => {
-                        let details = (query.need == Need::Metadata)
-                            .then(|| details.get(&server.id))
-                            .flatten();
-                        self.present(server, details)
-                    }
-                    Some(Ok(Found::Absent)) => Ok(InstanceState::Absent),
-                    Some(Ok(Found::Unresolved)) => Ok(InstanceState::Unresolved),
-                    Some(Err(error)) => Err(error.clone()),
-                    None => Err(Error::new(
-                        ErrorKind::Unexpected,
-                        "a question was left unanswered",
-                    )),
-                },
-            })
-            .collect()
+/// Escapes a text for Nova's `name` filter, which is a regular expression of its database.
+///
+/// An alternation would name many servers at once, but on MySQL Nova makes every `|` literal, so there is none here.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if matches!(
+            c,
+            '\\' | '.' | '+' | '*' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$'
+        ) {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_name_is_a_pattern() {
+        assert_eq!(escape("a.b-c|d"), r"a\.b-c\|d");
+        assert_eq!(escape(r"(x)[y]{z}^$*+?\"), r"\(x\)\[y\]\{z\}\^\$\*\+\?\\");
     }
 }

@@ -15,19 +15,20 @@ use std::{path::PathBuf, sync::Arc};
 
 use ccm_core::{
     BuildContext, Cloud, Instances, Reload, Result, Routes, async_trait,
+    config::{ConfigFiles, log_warnings},
     load_balancer::{LoadBalancers, MeasuredLoadBalancers, ReconcileMetrics},
     plan::Engine,
     register_provider,
 };
 
 use crate::{
-    client::{Api, Gates},
-    config::{CloudConf, Files},
+    client::{Api, Gates, Generation},
+    config::CloudConf,
     instances::provider_id,
     load_balancer::{apply::Calls, part::Model, reconcile::RECONCILE_METRICS},
     reload::Reloader,
     routes::RouterRoutes,
-    view::{Current, Generation},
+    view::Current,
 };
 
 /// The provider's name in the registry, on `--cloud-provider` and before `://` in provider IDs.
@@ -130,22 +131,27 @@ fn validate(context: &BuildContext) -> Result<()> {
     let loaded = config::load(
         context.cloud_config.as_deref(),
         &context.environment,
-        &mut Files::default(),
+        &mut ConfigFiles::default(),
     )?;
-    reload::warn_of(&loaded.warnings, &[]);
+    log_warnings(&loaded.warnings, &[]);
     Ok(())
 }
 
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     // Again, since a mounted Secret may have changed. What is suspicious was said before.
-    let mut files = Files::default();
+    let mut files = ConfigFiles::default();
     let loaded = config::load(context.cloud_config.as_deref(), &context.environment, &mut files)?;
-    let settings = &loaded.settings;
+    let settings = &loaded.value.settings;
     let gates = Gates::new(settings.request_timeout, &settings.quotas, &context);
     let generation = Generation::default();
     let connection = settings.connection.clone();
     let api = Api::connect(connection, &gates, &context.user_agent, &generation).await?;
-    let current = Arc::new(Current::new(api, generation, settings, &context.metrics));
+    let current = Arc::new(Current::new(
+        api,
+        generation,
+        &settings.instances,
+        &context.metrics,
+    ));
     let eyes = Eyes(Arc::clone(&current));
     let routes = RouterRoutes::new(Arc::clone(&current), &settings.routes, &context.fences.routes);
     let engine = settings.load_balancing.conf.enabled.then(|| {

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use ccm_core::{BuildContext, Reload, Result, config::Problem};
-use parking_lot::Mutex;
-use tracing::warn;
+use ccm_core::{
+    BuildContext, Reload, Result,
+    config::{self, ConfigFiles, Parsed},
+};
 
 use crate::{
     client::{Api, Connection, Gates},
-    config::{self, Files, Loaded},
+    config::Config,
     view::Current,
 };
 
@@ -20,67 +21,42 @@ const REGION: &str = "[Global] region";
 pub(crate) struct Reloader {
     context: BuildContext,
     gates: Gates,
-    /// Held by whoever reloads.
-    configs: tokio::sync::Mutex<Configs>,
-    files: Mutex<Files>,
-}
-
-#[derive(Debug)]
-struct Configs {
-    /// What the process started with: whatever can not be changed live is in force as it stands here.
-    start: Loaded,
-    /// The last one that was taken over.
-    last: Loaded,
-    /// What it was made of.
-    files: Files,
+    configs: config::Reloader<Config>,
 }
 
 impl Reloader {
     /// Of a provider that began with this config.
-    pub(crate) fn new(context: BuildContext, gates: Gates, start: Loaded, files: Files) -> Self {
+    pub(crate) fn new(
+        context: BuildContext,
+        gates: Gates,
+        start: Parsed<Config>,
+        files: ConfigFiles,
+    ) -> Self {
         Self {
             context,
             gates,
-            files: Mutex::new(files.clone()),
-            configs: tokio::sync::Mutex::new(Configs {
-                last: start.clone(),
-                start,
-                files,
-            }),
+            configs: config::Reloader::new(start, files),
         }
     }
 
-    /// The files of the config in force; after a failure also those of the one that was refused.
+    /// The files to watch.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
-        self.files.lock().list()
+        self.configs.files()
     }
 
     /// Takes over what can be. All or nothing: with an error everything is as it was.
     pub(crate) async fn reload(&self, current: &Current) -> Result<Reload> {
-        let mut configs = self.configs.lock().await;
-        let mut files = Files::default();
-        let taken = self.take_over(current, &mut configs, &mut files).await;
-        // Also a file that makes a bad config good has to be noticed.
-        let mut watched = files.clone();
-        if taken.is_ok() {
-            configs.files = files;
-        } else {
-            watched.join(configs.files.clone());
-        }
-        *self.files.lock() = watched;
-        taken
-    }
-
-    async fn take_over(&self, current: &Current, configs: &mut Configs, files: &mut Files) -> Result<Reload> {
+        let mut pending = self.configs.begin().await;
         let path = self.context.cloud_config.as_deref();
-        let new = config::load(path, &self.context.environment, files)?;
-        let changes = configs.last.changes(&new);
-        let restart_needed = configs.start.changes(&new).restart;
+        let new = crate::config::load(path, &self.context.environment, &mut pending.files)?;
+        let changes = pending.last().changes(&new.value);
+        let restart_needed = pending.start().changes(&new.value).restart;
+        let settings = &new.value.settings;
         if changes.reconnect {
-            let start = &configs.start.settings.connection;
+            let start = &pending.start().settings.connection;
             let connection = Connection {
-                credentials: new.settings.connection.credentials.clone(),
-                tls: new.settings.connection.tls.clone(),
+                credentials: settings.connection.credentials.clone(),
+                tls: settings.connection.tls.clone(),
                 region: start.region.clone(),
                 interface: start.interface,
             };
@@ -100,21 +76,7 @@ impl Reloader {
             })?;
             current.swap(api);
         }
-        self.gates.set_quotas(&new.settings.quotas);
-        warn_of(&new.warnings, &configs.last.warnings);
-        configs.last = new;
-        Ok(Reload {
-            applied: changes.live,
-            restart_needed,
-        })
-    }
-}
-
-/// Says what is suspicious and was not said before.
-pub(crate) fn warn_of(warnings: &[Problem], said: &[Problem]) {
-    for warning in warnings {
-        if !said.iter().any(|said| said.message() == warning.message()) {
-            warn!(%warning, "Suspicious cloud config");
-        }
+        self.gates.set_quotas(&settings.quotas);
+        Ok(pending.commit(new, changes.live, restart_needed))
     }
 }

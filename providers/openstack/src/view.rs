@@ -12,51 +12,16 @@ use ccm_core::{
     client::ClientMetrics,
 };
 use parking_lot::RwLock;
-use tokio::sync::watch;
 use tracing::debug;
 
-use crate::{client::Api, config::Settings, instances::OpenStackInstances, load_balancer::reads::Reads};
+use crate::{
+    client::{Api, Generation},
+    instances::{self, InstanceSettings, OpenStackInstances},
+    load_balancer::reads::Reads,
+};
 
 /// How often a question is asked again before its answer is that there is none.
 const ATTEMPTS: u32 = 5;
-
-/// Counts the changes of whom the cloud sees in us. Clones are the same count.
-#[derive(Clone, Debug)]
-pub(crate) struct Generation(watch::Sender<u64>);
-
-impl Default for Generation {
-    fn default() -> Self {
-        Self(watch::Sender::new(1))
-    }
-}
-
-impl Generation {
-    /// The count.
-    pub(crate) fn current(&self) -> u64 {
-        *self.0.borrow()
-    }
-
-    /// One more. Whoever is asked anything from now on must answer with the new eyes, so this comes right before the
-    /// change, under a lock that keeps everybody from still using the old.
-    pub(crate) fn advance(&self) -> u64 {
-        let mut now = 0;
-        self.0.send_modify(|count| {
-            *count += 1;
-            now = *count;
-        });
-        now
-    }
-
-    /// Waits until it is another one than this.
-    async fn beyond(&self, generation: u64) {
-        // The sender is here, so that the channel can not close.
-        let _ = self
-            .0
-            .subscribe()
-            .wait_for(|current| *current != generation)
-            .await;
-    }
-}
 
 /// The cloud as one set of credentials shows it.
 #[derive(Debug)]
@@ -68,13 +33,24 @@ struct View {
     reads: Arc<Reads>,
 }
 
+impl View {
+    fn new(api: Api, generation: u64, settings: &InstanceSettings, metrics: &ClientMetrics) -> Self {
+        Self {
+            generation,
+            instances: instances::finder(&api, settings, metrics),
+            reads: Arc::new(Reads::new(api.clone(), metrics)),
+            api,
+        }
+    }
+}
+
 /// The view in use: the provider's [`Instances`].
 #[derive(Debug)]
 pub(crate) struct Current {
     generation: Generation,
     view: RwLock<Arc<View>>,
     /// What each view is made with.
-    settings: Settings,
+    settings: InstanceSettings,
     metrics: ClientMetrics,
 }
 
@@ -83,15 +59,10 @@ impl Current {
     pub(crate) fn new(
         api: Api,
         generation: Generation,
-        settings: &Settings,
+        settings: &InstanceSettings,
         metrics: &ClientMetrics,
     ) -> Self {
-        let view = View {
-            generation: generation.current(),
-            instances: OpenStackInstances::new(&api, settings, metrics),
-            reads: Arc::new(Reads::new(api.clone(), metrics)),
-            api,
-        };
+        let view = View::new(api, generation.current(), settings, metrics);
         Self {
             generation,
             view: RwLock::new(Arc::new(view)),
@@ -104,7 +75,7 @@ impl Current {
     pub(crate) fn swap(&self, api: Api) {
         let mut view = self.view.write();
         let generation = self.generation.advance();
-        *view = Arc::new(self.view_of(api, generation));
+        *view = Arc::new(View::new(api, generation, &self.settings, &self.metrics));
     }
 
     /// The count of changes, for a connection that is to be the next one.
@@ -122,15 +93,6 @@ impl Current {
         self.view().api.scope()
     }
 
-    fn view_of(&self, api: Api, generation: u64) -> View {
-        View {
-            generation,
-            instances: OpenStackInstances::new(&api, &self.settings, &self.metrics),
-            reads: Arc::new(Reads::new(api.clone(), &self.metrics)),
-            api,
-        }
-    }
-
     /// With what load balancers are read and changed now.
     pub(crate) fn clients(&self) -> (Api, Arc<Reads>) {
         let view = self.view();
@@ -146,7 +108,8 @@ impl Current {
         let generation = self.generation.current();
         if view.generation != generation {
             // The same credentials, but their token is of another project now: what is cached is another's.
-            *view = Arc::new(self.view_of(view.api.clone(), generation));
+            let api = view.api.clone();
+            *view = Arc::new(View::new(api, generation, &self.settings, &self.metrics));
         }
         Arc::clone(&view)
     }

@@ -36,6 +36,17 @@ pub trait ConfigFile: Default {
     fn changed_keys(&self, new: &Self) -> Vec<String>;
 }
 
+/// The keys that differ between two configs, as `[Section] key`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Those that can be applied while running.
+    pub live: Vec<String>,
+    /// Those that need a restart.
+    pub restart: Vec<String>,
+    /// Whether the provider has to connect to the cloud again to apply the former.
+    pub reconnect: bool,
+}
+
 /// One section as a struct, one field per key. Made with [`config_section!`](crate::config_section).
 pub trait Section: Default {
     /// The lines of the struct's doc comment.

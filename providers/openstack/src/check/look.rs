@@ -1,15 +1,12 @@
 //! What one look at the cloud is made of.
 
-use std::{path::Path, time::Duration};
-
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
-    check::{CloudReport, Finding, Place, Severity},
+    check::{CloudReport, ConfigSource, Severity, in_time},
     client::ClientMetrics,
-    config::{KeyPath, Locations},
+    config::KeyPath,
 };
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
 use crate::{
     client::{Api, Get, Op, catalogue::Service},
@@ -17,33 +14,9 @@ use crate::{
     load_balancer::reads::Reads,
 };
 
-/// How long to wait for an answer. Somebody waits for this, who can look again.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The config file, to say where something in it is wrong.
-#[derive(Clone, Copy)]
-pub(super) struct Keys<'a> {
-    pub(super) file: Option<&'a Path>,
-    pub(super) locations: &'a Locations,
-}
-
-impl Keys<'_> {
-    /// A finding about a key.
-    pub(super) fn finding<'a>(
-        self,
-        severity: Severity,
-        path: impl Into<KeyPath<'a>>,
-        message: impl Into<String>,
-    ) -> Finding {
-        let path = path.into();
-        let file = self.file.map(Path::to_string_lossy).unwrap_or_default();
-        Finding::new(severity, path.to_string(), message).at(Place::of_key(&file, self.locations, path))
-    }
-}
-
 /// One look: with what it is taken, and what is seen.
 pub(super) struct Look<'a> {
-    pub(super) keys: Keys<'a>,
+    pub(super) keys: ConfigSource<'a>,
     pub(super) settings: &'a Settings,
     pub(super) api: Api,
     pub(super) reads: Reads,
@@ -52,7 +25,12 @@ pub(super) struct Look<'a> {
 
 impl<'a> Look<'a> {
     /// Nothing was seen yet but that we are let in.
-    pub(super) fn new(keys: Keys<'a>, settings: &'a Settings, api: Api, metrics: &ClientMetrics) -> Self {
+    pub(super) fn new(
+        keys: ConfigSource<'a>,
+        settings: &'a Settings,
+        api: Api,
+        metrics: &ClientMetrics,
+    ) -> Self {
         let mut report = CloudReport {
             scope: Some(api.scope()),
             ..CloudReport::default()
@@ -114,7 +92,7 @@ impl<'a> Look<'a> {
             query: &[],
             microversion: None,
         };
-        match patiently(self.api.get(&get, Priority::User)).await {
+        match in_time(self.api.get(&get, Priority::User)).await {
             Ok(document) => Ok(Some(document)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -135,15 +113,4 @@ pub(super) fn remedy(kind: ErrorKind) -> &'static str {
         }
         _ => "",
     }
-}
-
-/// The answer, if it comes in time.
-///
-/// # Errors
-/// Its own, or that there was none.
-pub(super) async fn patiently<T>(question: impl Future<Output = Result<T>>) -> Result<T> {
-    timeout(PATIENCE, question).await.unwrap_or_else(|_| {
-        let text = format!("no answer within {} s", PATIENCE.as_secs());
-        Err(Error::new(ErrorKind::Timeout, text))
-    })
 }

@@ -1,9 +1,13 @@
 //! Is there what the config names?
 
-use ccm_core::{Error, ErrorKind, Priority, Result, check::Severity, config::KeyPath};
+use ccm_core::{
+    Error, ErrorKind, Priority, Result,
+    check::{Severity, in_time},
+    config::KeyPath,
+};
 use serde::Deserialize;
 
-use super::look::{Look, patiently};
+use super::look::Look;
 use crate::{
     client::{Op, catalogue::Service},
     instances::records::Network,
@@ -127,7 +131,7 @@ impl Look<'_> {
 
     /// The networks by whose names addresses of nodes are told apart.
     async fn networks_of_nodes(&mut self) {
-        let networking = &self.settings.networking;
+        let networking = &self.settings.instances.networking;
         let public = networking.public.iter().map(|name| ("public-network-name", name));
         let internal = networking
             .internal
@@ -138,7 +142,7 @@ impl Look<'_> {
         for (key, name) in named {
             let key = ("Networking", key);
             let query = [("name", name.as_str()), ("fields", "id")];
-            match patiently(self.api.list::<Network>(&query, Priority::User)).await {
+            match in_time(self.api.list::<Network>(&query, Priority::User)).await {
                 Ok(networks) if networks.is_empty() => {
                     let message = format!("no network that the project sees is called {name:?}");
                     let fix = "correct the name if nodes do not get the addresses that they should";
@@ -193,7 +197,7 @@ impl Look<'_> {
         }
         let key = ("LoadBalancer", "floating-network-id");
         let discovery = &self.reads.discovery;
-        match patiently(discovery.default_external_network(Priority::User)).await {
+        match in_time(discovery.default_external_network(Priority::User)).await {
             Ok(Some(network)) => return Some(network.id),
             Ok(None) if conf.internal_lb => {}
             Ok(None) => {
@@ -221,7 +225,7 @@ impl Look<'_> {
                 return None;
             }
         };
-        let all = patiently(self.reads.discovery.external_networks(Priority::User)).await;
+        let all = in_time(self.reads.discovery.external_networks(Priority::User)).await;
         let choices = all.map(|all| {
             let all = all.iter().take(CHOICES);
             let named: Vec<_> = all
@@ -282,7 +286,7 @@ impl Look<'_> {
         };
         let Some(external) = external else { return };
         let discovery = &self.reads.discovery;
-        match patiently(discovery.subnets_of(external, Priority::User)).await {
+        match in_time(discovery.subnets_of(external, Priority::User)).await {
             Ok(subnets) if !subnets.iter().any(|subnet| filter.takes(subnet)) => {
                 let names: Vec<_> = subnets
                     .iter()
@@ -365,7 +369,7 @@ impl Look<'_> {
 
     /// The network of a subnet; `None` if no subnet with this id is seen.
     async fn subnet_network(&self, id: &str) -> Result<Option<String>> {
-        let subnet = patiently(self.reads.discovery.subnet(id, Priority::User)).await?;
+        let subnet = in_time(self.reads.discovery.subnet(id, Priority::User)).await?;
         Ok(subnet.as_ref().as_ref().map(|subnet| subnet.network_id.clone()))
     }
 
@@ -473,7 +477,7 @@ impl Look<'_> {
             return Ok(());
         }
         let secret = SecretRef::parse(&conf.default_tls_container_ref)?;
-        if patiently(self.reads.discovery.secret_exists(&secret, Priority::User)).await? {
+        if in_time(self.reads.discovery.secret_exists(&secret, Priority::User)).await? {
             return Ok(());
         }
         let text = format!("Barbican has no {:?}", conf.default_tls_container_ref);

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
-    check::{Finding, Severity},
+    check::{Finding, QuotaUsage, in_time},
 };
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::look::{Look, patiently, remedy};
+use super::look::{Look, remedy};
 use crate::{
     client::{Op, catalogue::Service, listing::Resource},
     load_balancer::records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, SecurityGroup},
@@ -59,15 +59,10 @@ struct Used {
     count: usize,
 }
 
-/// Whether so little is left that somebody should know.
-fn is_short(used: u64, limit: u64) -> bool {
-    limit.saturating_sub(used).saturating_mul(10) < limit || used >= limit
-}
-
 impl Look<'_> {
     /// The quotas of Neutron and Octavia, of whichever can be asked.
     pub(super) async fn quotas(&mut self, network: bool, load_balancing: bool) {
-        let project = match patiently(self.api.project()).await {
+        let project = match in_time(self.api.project()).await {
             Ok(Some(project)) => project,
             Ok(None) => {
                 let text = "Quotas: the credentials are for no project.";
@@ -84,7 +79,7 @@ impl Look<'_> {
             let limits = self.read(Op::NetworkQuotaGet, Service::Network, &path).await;
             if let Some(limits) = self.limits("Neutron", limits) {
                 let used = self.network_use(&project).await;
-                self.judge("Neutron", &limits, used);
+                self.report_usage("Neutron", &limits, used);
             }
         }
         if load_balancing {
@@ -94,7 +89,7 @@ impl Look<'_> {
                 .await;
             if let Some(limits) = self.limits("Octavia", limits) {
                 let used = self.load_balancer_use(&project).await;
-                self.judge("Octavia", &limits, used);
+                self.report_usage("Octavia", &limits, used);
             }
         }
     }
@@ -174,10 +169,10 @@ impl Look<'_> {
     async fn mine<T: Resource>(&self, project: &str, fields: &[&str]) -> Result<Vec<T>> {
         let mut query = vec![("project_id", project)];
         query.extend(fields.iter().map(|field| ("fields", *field)));
-        patiently(self.api.list(&query, Priority::User)).await
+        in_time(self.api.list(&query, Priority::User)).await
     }
 
-    fn judge(&mut self, service: &str, limits: &Limits, used: Result<Vec<Used>>) {
+    fn report_usage(&mut self, service: &str, limits: &Limits, used: Result<Vec<Used>>) {
         let used = match used {
             Ok(used) => used,
             // That it may not be read was said already.
@@ -188,29 +183,15 @@ impl Look<'_> {
             }
             Err(error) => return self.unknown(service, &error),
         };
-        let mut fine = Vec::new();
-        for Used { what, names, count } in used {
-            let count = u64::try_from(count).unwrap_or(u64::MAX);
-            match limits.of(names) {
-                None => {}
-                Some(None) => fine.push(format!("{count} {what} (no limit)")),
-                Some(Some(limit)) if is_short(count, limit) => {
-                    let left = match limit.saturating_sub(count) {
-                        0 => "none is left".to_owned(),
-                        1 => "only one is left".to_owned(),
-                        left => format!("only {left} are left"),
-                    };
-                    let message = format!("{count} of {limit} are used, {left}");
-                    let finding = Finding::new(Severity::Warning, format!("quota of {what}"), message);
-                    let fix = format!("raise the project's quota of {} in {service}", names.join(" or "));
-                    self.report.findings.push(finding.fix(fix));
-                }
-                Some(Some(limit)) => fine.push(format!("{count} of {limit} {what}")),
-            }
-        }
-        if !fine.is_empty() {
-            self.report.pass(format!("quotas of {service}"), fine.join(", "));
-        }
+        let usage = used.into_iter().filter_map(|Used { what, names, count }| {
+            Some(QuotaUsage {
+                what,
+                used: count,
+                limit: limits.of(names)?,
+                name: names.join(" or "),
+            })
+        });
+        self.report.quotas(service, &usage.collect::<Vec<_>>());
     }
 }
 
@@ -222,22 +203,6 @@ fn used(what: &'static str, names: &'static [&'static str], count: usize) -> Use
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-
-    #[test]
-    fn less_than_a_tenth_is_short() {
-        for (used, limit, short) in [
-            (0, 10, false),
-            (9, 10, false),
-            (10, 10, true),
-            (11, 10, true),
-            (91, 100, true),
-            (90, 100, false),
-            (0, 0, true),
-            (0, 1, false),
-        ] {
-            assert_eq!(is_short(used, limit), short, "{used} of {limit}");
-        }
-    }
 
     #[test]
     fn limits_have_several_names_and_forms() {

@@ -2,11 +2,11 @@
 
 use ccm_core::{
     Error, ErrorKind, Priority,
-    check::{Finding, Severity},
+    check::{ConfigSource, Finding, Severity, in_time},
 };
 use serde::Deserialize;
 
-use super::look::{Keys, Look, patiently, remedy};
+use super::look::{Look, remedy};
 use crate::{
     client::{Get, Op, catalogue::Service},
     instances::FLAVOR_INLINE,
@@ -58,7 +58,7 @@ fn title(service: Service) -> &'static str {
 }
 
 /// Why Keystone gave no token.
-pub(super) fn no_entry(keys: Keys<'_>, error: &Error) -> Finding {
+pub(super) fn no_entry(keys: ConfigSource<'_>, error: &Error) -> Finding {
     const SECRETS: [&str; 4] = [
         "application-credential-secret",
         "trustee-password",
@@ -98,10 +98,10 @@ impl Look<'_> {
             microversion,
         };
         let newer = page(Some(FLAVOR_INLINE));
-        match patiently(self.api.get::<Anything>(&newer, Priority::User)).await {
+        match in_time(self.api.get::<Anything>(&newer, Priority::User)).await {
             Ok(Anything {}) => self.report.pass("Nova", "servers can be read"),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
-                match patiently(self.api.get::<Anything>(&page(None), Priority::User)).await {
+                match in_time(self.api.get::<Anything>(&page(None), Priority::User)).await {
                     Ok(Anything {}) => {
                         let seen = format!(
                             "servers can be read; microversion {FLAVOR_INLINE} is missing, flavors are read one by one"
@@ -144,7 +144,7 @@ impl Look<'_> {
         if !self.is_there(Service::LoadBalancer).await {
             return None;
         }
-        let version = match patiently(self.reads.version(Priority::User)).await {
+        let version = match in_time(self.reads.version(Priority::User)).await {
             Ok(version) => version,
             Err(error) => {
                 self.may_not(Service::LoadBalancer, "its versions", &error);
@@ -160,7 +160,7 @@ impl Look<'_> {
 
     /// Whether the catalogue has the service; if not, that is noted.
     async fn is_there(&mut self, service: Service) -> bool {
-        let reason = match patiently(self.api.missing(service)).await {
+        let reason = match in_time(self.api.missing(service)).await {
             Ok(None) => return true,
             Ok(Some(reason)) => reason,
             Err(error) => {
@@ -202,7 +202,7 @@ impl Look<'_> {
                 },
                 microversion: None,
             };
-            match patiently(self.api.get::<Anything>(&get, Priority::User)).await {
+            match in_time(self.api.get::<Anything>(&get, Priority::User)).await {
                 Ok(Anything {}) => readable.push(things.what),
                 Err(error) => {
                     self.may_not(service, things.what, &error);

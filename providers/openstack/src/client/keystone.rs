@@ -8,8 +8,14 @@ mod answer;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use ccm_core::{Error, ErrorKind, Priority, Result, client::Gate};
-use http::{HeaderName, HeaderValue, StatusCode};
+use ccm_core::{
+    Error, ErrorKind, Priority, Result,
+    client::{
+        Gate,
+        rest::{Answer, Failure, Target, read_body},
+    },
+};
+use http::{HeaderValue, StatusCode};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use rand::Rng;
@@ -19,21 +25,14 @@ use tokio::time::Instant;
 use tracing::{Instrument, debug, warn};
 use url::Url;
 
-use self::answer::Holder;
+use self::answer::{AUTH_TOKEN, Holder, SUBJECT_TOKEN, below};
 use super::{
-    body,
     catalogue::{Catalogue, Interface, Service},
+    generation::Generation,
     identity::Credentials,
     ops::Op,
 };
-use crate::{
-    error::{Asked, Failure, Fault, Refusal},
-    view::Generation,
-};
-
-/// The header that carries the token.
-pub(super) const AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
-const SUBJECT_TOKEN: HeaderName = HeaderName::from_static("x-subject-token");
+use crate::error::{self, Fault};
 
 /// Answers of Keystone are larger than this only if something is wrong. A catalogue has a few dozen kilobytes.
 const BODY_MAX: usize = 8 << 20;
@@ -307,7 +306,7 @@ impl Keystone {
     }
 
     /// Sends a request and reads the answer, whatever it is.
-    async fn send(&self, op: Op, request: RequestBuilder) -> Result<Refusal> {
+    async fn send(&self, op: Op, request: RequestBuilder) -> Result<Answer> {
         let attempt = || async {
             let (http, request) = request.try_clone().map_or((None, None), |r| {
                 let (http, request) = r.build_split();
@@ -319,25 +318,25 @@ impl Keystone {
                     "the request to Keystone could not be made",
                 ));
             };
-            let asked = Asked {
+            let target = Target {
                 method: request.method().clone(),
                 path: request.url().path().to_owned(),
             };
             let reply = async {
                 let response = http.execute(request).await.map_err(Failure::Transport)?;
                 let (status, headers) = (response.status(), response.headers().clone());
-                Ok(Refusal {
+                Ok(Answer {
                     status,
                     headers,
-                    body: body::read(response, BODY_MAX).await?,
+                    body: read_body(response, BODY_MAX).await?,
                 })
             };
             let reply = reply
                 .await
-                .map_err(|failure: Failure| self.about(failure.into_error(&asked)))?;
+                .map_err(|failure: Failure| self.about(failure.into_error(&target)))?;
             if reply.status.is_server_error() || reply.status == StatusCode::TOO_MANY_REQUESTS {
                 // Here, so that the gate sees a reply that asks to slow down.
-                return Err(self.about(Failure::Refused(reply).into_error(&asked)));
+                return Err(self.about(error::refused(&target, &reply)));
             }
             Ok(reply)
         };
@@ -345,7 +344,7 @@ impl Keystone {
     }
 
     /// The error for an answer that says no.
-    fn refused(&self, reply: &Refusal) -> Error {
+    fn refused(&self, reply: &Answer) -> Error {
         let fault = Fault::parse(&reply.body);
         if !fault.is_openstack {
             let status = reply.status;
@@ -417,15 +416,6 @@ fn early(left: Duration) -> Duration {
 
 fn jittered(duration: Duration) -> Duration {
     duration.mul_f64(rand::rng().random_range(0.7..=1.3))
-}
-
-/// `url/path`, whether the URL ends in a slash or not.
-fn below(url: &Url, path: &str) -> Url {
-    let mut below = url.clone();
-    below.set_query(None);
-    below.set_fragment(None);
-    below.set_path(&format!("{}/{path}", url.path().trim_end_matches('/')));
-    below
 }
 
 #[cfg(test)]

@@ -1,47 +1,23 @@
 //! Listings as Neutron and Octavia give them: `{"<things>": [...], "<things>_links": [...]}`, the next page by the id of
 //! the last thing.
 
-use std::{collections::HashMap, fmt, marker::PhantomData, sync::Arc};
+use std::{fmt, marker::PhantomData};
 
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
-    client::{Page, Pages},
+    client::{Page, Pages, rest::is_too_large},
 };
-use parking_lot::Mutex;
 use serde::{
     Deserialize, Deserializer,
     de::{self, DeserializeOwned, IgnoredAny, MapAccess, Visitor},
 };
 use tracing::debug;
 
-use super::{Api, Get, Op, catalogue::Service};
-use crate::error::is_too_large;
-
-/// Things on a page, the most that the services give by default.
-const PAGE_SIZE: usize = 1000;
-/// How much shorter the pages get if one is too large to be read: a pool shows the id of each of its members, so that a
-/// thousand of them may have more than any answer should.
-const SHORTER: usize = 8;
-
-/// How many things of a kind a page may have, where that is not [`PAGE_SIZE`].
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PageSizes(Arc<Mutex<HashMap<&'static str, usize>>>);
-
-impl PageSizes {
-    fn of<T: Resource>(&self) -> usize {
-        self.0.lock().get(T::MANY).copied().unwrap_or(PAGE_SIZE)
-    }
-
-    /// A page of so many was too large. False: there are no smaller ones.
-    fn shorten<T: Resource>(&self, size: usize) -> bool {
-        let shorter = (size / SHORTER).max(1);
-        let mut sizes = self.0.lock();
-        // Somebody else may have come further meanwhile.
-        let known = sizes.entry(T::MANY).or_insert(shorter);
-        *known = shorter.min(*known);
-        shorter < size
-    }
-}
+use super::{
+    api::{Api, Get},
+    catalogue::Service,
+    ops::Op,
+};
 
 /// A thing that a service keeps.
 pub(crate) trait Resource: DeserializeOwned + Send + Sync + 'static {
@@ -185,14 +161,14 @@ impl Api {
             let mut pages = Pages::new(None);
             loop {
                 let fetched = pages.fetched();
-                let size = self.page_sizes.of::<T>();
+                let size = self.page_sizes.get(T::MANY);
                 match pages
                     .next(|marker| self.page(path, query, (marker, size), priority))
                     .await
                 {
                     Ok(Some(page)) => things.extend(page),
                     Ok(None) => return Ok(things),
-                    Err(error) if is_too_large(&error) && self.page_sizes.shorten::<T>(size) => {
+                    Err(error) if is_too_large(&error) && self.page_sizes.shorten(T::MANY, size) => {
                         debug!(
                             things = T::MANY,
                             size, "A page is too large, asking for shorter ones"

@@ -3,23 +3,14 @@
 //! Credentials, the way to Keystone and quotas can. Everything else shapes what was already done to nodes, or is read in
 //! so many places that half of it would be old: it waits for a restart.
 
-use super::Loaded;
+use ccm_core::config::{Changes, ConfigFile};
 
-/// The keys that differ, as `[Section] key`, in no particular order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
-    /// Those that can be taken over while running.
-    pub(crate) live: Vec<String>,
-    /// Those that need a restart.
-    pub(crate) restart: Vec<String>,
-    /// Whether the cloud has to be connected to anew to take the former over.
-    pub(crate) reconnect: bool,
-}
+use super::Config;
 
 /// Keys of `[Global]` that say where others stand.
 const WHERE: [&str; 3] = ["[Global] use-clouds", "[Global] clouds-file", "[Global] cloud"];
 
-impl Loaded {
+impl Config {
     /// What changes from this config to a new one. Values count, not how they are written; and what files hold counts as
     /// the value of the key that names them.
     pub(crate) fn changes(&self, new: &Self) -> Changes {
@@ -58,7 +49,7 @@ impl Loaded {
         if self.settings.connection.interface != new.settings.connection.interface {
             changes.restart.push("[Global] os-endpoint-type".to_owned());
         }
-        for key in ccm_core::config::ConfigFile::changed_keys(&self.conf, &new.conf) {
+        for key in ConfigFile::changed_keys(&self.conf, &new.conf) {
             if key.starts_with("[Quota] ") || WHERE.contains(&key.as_str()) {
                 changes.live.push(key);
             } else if !key.starts_with("[Global] ") {
@@ -81,9 +72,10 @@ mod tests {
             crate::config::load(
                 Some(&files.path("cloud.conf")),
                 &files.environment(),
-                &mut crate::config::Files::default(),
+                &mut ccm_core::config::ConfigFiles::default(),
             )
             .unwrap()
+            .value
         };
         let changes = loaded(old).changes(&loaded(new));
         assert_eq!(

@@ -2,18 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
 use ccm_core::{
     Environment,
-    config::{KeyCase, Position, yaml},
+    config::{ConfigFiles, KeyCase, Position, yaml},
 };
 use secrecy::SecretString;
 use serde::Deserialize;
-
-use super::Files;
 
 /// An entry: what we take of it.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -116,7 +114,12 @@ impl Entry {
 /// # Errors
 ///
 /// If the file or the entry can not be found or read. What stands in the file is not repeated: it holds secrets.
-pub(super) fn entry(file: &str, cloud: &str, env: &Environment, files: &mut Files) -> Result<Entry, Wrong> {
+pub(super) fn entry(
+    file: &str,
+    cloud: &str,
+    env: &Environment,
+    files: &mut ConfigFiles,
+) -> Result<Entry, Wrong> {
     let directories = directories(env);
     let named = Some(file)
         .filter(|file| !file.is_empty())
@@ -188,7 +191,7 @@ fn directories(env: &Environment) -> Vec<PathBuf> {
 }
 
 /// The first file of this name.
-fn search(stem: &str, places: &[PathBuf], files: &mut Files) -> Result<Option<(PathBuf, File)>, Wrong> {
+fn search(stem: &str, places: &[PathBuf], files: &mut ConfigFiles) -> Result<Option<(PathBuf, File)>, Wrong> {
     for place in places {
         for suffix in ["yaml", "yml"] {
             let path = place.join(format!("{stem}.{suffix}"));
@@ -201,9 +204,11 @@ fn search(stem: &str, places: &[PathBuf], files: &mut Files) -> Result<Option<(P
 }
 
 /// `None` if there is no such file.
-fn read(path: &Path, files: &mut Files) -> Result<Option<File>, Wrong> {
-    files.note(path);
-    let text = match fs::read_to_string(path) {
+fn read(path: &Path, files: &mut ConfigFiles) -> Result<Option<File>, Wrong> {
+    let text = files
+        .read(path)
+        .and_then(|text| String::from_utf8(text).map_err(io::Error::other));
+    let text = match text {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => {

@@ -2,10 +2,10 @@
 //! a bare 401.
 
 use ccm_core::config::{Problems, same_value};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
-use super::{clouds_yaml::Entry, keys::Global, secret, text};
+use super::{clouds_yaml::Entry, keys::Global};
 use crate::client::identity::{ApplicationCredential, Credentials, Domain, Identity, Scope, User};
 
 /// What is given of `[Global]`, whether by the file itself or by `clouds.yaml`. An empty value is as good as none.
@@ -432,4 +432,14 @@ fn domain(
         (None, Some(name)) => Some(Some(Domain::Name(name.clone()))),
         (None, None) => Some(None),
     }
+}
+
+/// The text of a key; an empty one is as good as none.
+fn text(value: &str) -> Option<String> {
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+/// As [`text`], of a secret.
+fn secret(value: Option<&SecretString>) -> Option<SecretString> {
+    value.filter(|value| !value.expose_secret().is_empty()).cloned()
 }

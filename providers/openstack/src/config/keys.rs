@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ccm_core::config::{GoDuration, config_file, config_section};
 use secrecy::SecretString;
 
-use super::quota;
+use crate::client::Quotas;
 
 config_section! {
     /// How to reach the cloud and who we are. The credentials are one of: user and password, an application credential,
@@ -190,38 +190,6 @@ config_section! {
     }
 }
 
-config_section! {
-    /// How much is asked of the cloud at most. OpenStack publishes no limits, so that these are careful; raise them where a
-    /// large cluster waits for its cloud (`ccm_cloud_wait_seconds` tells). A service that asks to slow down is obeyed in any
-    /// case. The Go cloud controller does not know this section.
-    pub(crate) struct Quota {
-        /// Requests per second to Nova in the long run.
-        "compute-requests-per-second" => pub(crate) compute_requests_per_second: f64 = quota::DEFAULT.rate,
-        /// Requests to Nova at once after a quiet time.
-        "compute-burst" => pub(crate) compute_burst: u32 = quota::DEFAULT.burst,
-        /// Requests to Nova without an answer yet.
-        "compute-in-flight" => pub(crate) compute_in_flight: u32 = quota::DEFAULT.max_in_flight,
-        /// Requests per second to Neutron in the long run.
-        "network-requests-per-second" => pub(crate) network_requests_per_second: f64 = quota::DEFAULT.rate,
-        /// Requests to Neutron at once after a quiet time.
-        "network-burst" => pub(crate) network_burst: u32 = quota::DEFAULT.burst,
-        /// Requests to Neutron without an answer yet.
-        "network-in-flight" => pub(crate) network_in_flight: u32 = quota::DEFAULT.max_in_flight,
-        /// Requests per second to Octavia in the long run.
-        "load-balancer-requests-per-second" => pub(crate) load_balancer_requests_per_second: f64 = quota::DEFAULT.rate,
-        /// Requests to Octavia at once after a quiet time.
-        "load-balancer-burst" => pub(crate) load_balancer_burst: u32 = quota::DEFAULT.burst,
-        /// Requests to Octavia without an answer yet.
-        "load-balancer-in-flight" => pub(crate) load_balancer_in_flight: u32 = quota::DEFAULT.max_in_flight,
-        /// Requests per second to Keystone in the long run.
-        "identity-requests-per-second" => pub(crate) identity_requests_per_second: f64 = quota::DEFAULT.rate,
-        /// Requests to Keystone at once after a quiet time.
-        "identity-burst" => pub(crate) identity_burst: u32 = quota::DEFAULT.burst,
-        /// Requests to Keystone without an answer yet.
-        "identity-in-flight" => pub(crate) identity_in_flight: u32 = quota::DEFAULT.max_in_flight,
-    }
-}
-
 config_file! {
     /// The config file.
     pub(crate) struct CloudConf {
@@ -231,7 +199,7 @@ config_file! {
         "LoadBalancer" => pub(crate) load_balancer: LoadBalancer,
         "LoadBalancerClass" => pub(crate) load_balancer_class: BTreeMap<String, LoadBalancerClass>,
         "Route" => pub(crate) route: Route,
-        "Quota" => pub(crate) quota: Quota,
+        "Quota" => pub(crate) quota: Quotas,
     }
     ignored: ["BlockStorage"]
 }

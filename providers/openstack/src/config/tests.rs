@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use ccm_core::{ErrorKind, Result, config::Problem};
 use secrecy::ExposeSecret;
 use serde_json::json;
 use tempfile::TempDir;
@@ -32,7 +33,8 @@ impl Files {
 }
 
 fn load(path: Option<&Path>, env: &Environment) -> Result<(Settings, Vec<Problem>)> {
-    super::load(path, env, &mut super::Files::default()).map(|loaded| (loaded.settings, loaded.warnings))
+    let loaded = super::load(path, env, &mut ConfigFiles::default())?;
+    Ok((loaded.value.settings, loaded.warnings))
 }
 
 fn load_text(text: &str) -> Result<(Settings, Vec<Problem>)> {
@@ -103,9 +105,9 @@ bs-version = v3            # ignored
     assert_eq!(secret.expose_secret(), r"s3cr#t;with\specials");
     assert_eq!(settings.connection.region.as_deref(), Some("RegionOne"));
     assert_eq!(settings.request_timeout, Duration::from_secs(90));
-    assert_eq!(settings.networking.internal, ["k8s-net", "k8s-net-v6"]);
-    assert_eq!(settings.networking.sort_order.len(), 2);
-    assert!(!settings.regional);
+    assert_eq!(settings.instances.networking.internal, ["k8s-net", "k8s-net-v6"]);
+    assert_eq!(settings.instances.networking.sort_order.len(), 2);
+    assert!(!settings.instances.regional);
 }
 
 #[test]
@@ -386,7 +388,7 @@ fn clouds_yaml_fills_what_the_file_does_not_give() {
     );
     assert_eq!(one.connection.interface, Interface::Internal);
     assert_eq!(one.connection.region.as_deref(), Some("RegionOne"));
-    assert!(one.networking.ipv6_disabled);
+    assert!(one.instances.networking.ipv6_disabled);
 
     let body = load("two.conf", files.environment())
         .unwrap()
@@ -458,7 +460,11 @@ fn the_region_in_provider_ids_takes_the_exact_text() {
     for (value, regional) in [("true", true), ("True", false), ("1", false), ("", false)] {
         let env = files.environment().with("OS_CCM_REGIONAL", value);
         assert_eq!(
-            load(Some(&files.path("cloud.conf")), &env).unwrap().0.regional,
+            load(Some(&files.path("cloud.conf")), &env)
+                .unwrap()
+                .0
+                .instances
+                .regional,
             regional,
             "{value:?}"
         );
@@ -488,4 +494,35 @@ fn settings_show_no_secret() {
         good(&global("username = u\nuser-domain-id = d\npassword = hunter2"))
     );
     assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn quotas_have_their_keys_defaults_and_limits() {
+    let quotas = good(&global("token = t")).quotas;
+    assert_eq!(
+        (quotas.identity, quotas.compute, quotas.network),
+        Default::default()
+    );
+    let text = global("token = t")
+        + "[Quota]\ncompute-requests-per-second = 2.5\nnetwork-burst = 7\nidentity-in-flight = 1\n";
+    let quotas = good(&text).quotas;
+    assert!((quotas.compute.rate - 2.5).abs() < 1e-9);
+    assert_eq!((quotas.compute.burst, quotas.network.burst), (50, 7));
+    assert_eq!(quotas.identity.max_in_flight, 1);
+
+    let text = global("token = t")
+        + "[Quota]\ncompute-requests-per-second = 0\ncompute-burst = 0\nnetwork-requests-per-second = -1\n\
+           network-in-flight = 1.5\nidentity-requests-per-second = inf\nidentity-in-flight = 100001\n";
+    let errors = errors(&text);
+    assert_eq!(errors.len(), 6, "{errors:#?}");
+    for (error, part) in errors.iter().zip([
+        "5:31: [Quota] compute-requests-per-second: must be more than 0 and at most 100000; without it 20",
+        "6:17: [Quota] compute-burst: must be between 1 and 100000; without it 50",
+        "network-requests-per-second: must be more than 0",
+        "network-in-flight",
+        "identity-requests-per-second",
+        "identity-in-flight: must be between 1 and 100000; without it 8",
+    ]) {
+        assert!(error.contains(part), "{part} is not in {error}");
+    }
 }

@@ -466,11 +466,11 @@ fn model() -> Model {
     let loaded = crate::config::load(
         Some(&file),
         &ccm_core::Environment::default(),
-        &mut crate::config::Files::default(),
+        &mut ccm_core::config::ConfigFiles::default(),
     )
     .unwrap();
     Model {
-        settings: Arc::new(loaded.settings.load_balancing),
+        settings: Arc::new(loaded.value.settings.load_balancing),
     }
 }
 

@@ -2,13 +2,18 @@
 
 use std::{fmt, time::Duration};
 
-use http::{HeaderMap, HeaderValue, header::DATE};
+use ccm_core::client::rest::{Answer, one_line};
+use http::{HeaderMap, HeaderName, HeaderValue, header::DATE};
 use jiff::Timestamp;
 use serde::Deserialize;
 use url::Url;
 
-use super::{Catalogue, SUBJECT_TOKEN, below};
-use crate::error::{Refusal, clean};
+use crate::client::catalogue::Catalogue;
+
+/// The header that carries the token.
+pub(super) const AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
+/// The header that carries the token that a request or an answer is about.
+pub(super) const SUBJECT_TOKEN: HeaderName = HeaderName::from_static("x-subject-token");
 
 /// A token as Keystone gave it.
 pub(super) struct Parsed {
@@ -58,8 +63,8 @@ impl Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.project, &self.domain) {
-            (Some(project), _) => write!(f, "project {:?} ({})", project.name, clean(&project.id)),
-            (None, Some(domain)) => write!(f, "domain {:?} ({})", domain.name, clean(&domain.id)),
+            (Some(project), _) => write!(f, "project {:?} ({})", project.name, one_line(&project.id)),
+            (None, Some(domain)) => write!(f, "domain {:?} ({})", domain.name, one_line(&domain.id)),
             (None, None) => f.write_str("no project"),
         }
     }
@@ -81,7 +86,7 @@ struct Wire {
 }
 
 /// Reads a token. `given` is the token itself if it is ours already and was only looked up.
-pub(super) fn parse(reply: &Refusal, given: Option<HeaderValue>) -> Result<Parsed, String> {
+pub(super) fn parse(reply: &Answer, given: Option<HeaderValue>) -> Result<Parsed, String> {
     let header = match given {
         Some(header) => header,
         None => reply
@@ -182,6 +187,15 @@ pub(super) fn choose_version(auth_url: &Url, body: &[u8]) -> Result<Url, String>
     }
 }
 
+/// `url/path`, whether the URL ends in a slash or not.
+pub(super) fn below(url: &Url, path: &str) -> Url {
+    let mut below = url.clone();
+    below.set_query(None);
+    below.set_fragment(None);
+    below.set_path(&format!("{}/{path}", url.path().trim_end_matches('/')));
+    below
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -248,14 +262,14 @@ mod tests {
         let body = json!({"token": {"expires_at": "2030-01-01T00:00:00.000000Z"}})
             .to_string()
             .into_bytes();
-        let reply = Refusal {
+        let reply = Answer {
             status: StatusCode::CREATED,
             headers,
             body,
         };
         let parsed = parse(&reply, None).map_err(|_| ()).unwrap();
         assert!(!format!("{:?}", parsed.header).contains("hunter2"));
-        let bare = Refusal {
+        let bare = Answer {
             headers: HeaderMap::new(),
             ..reply
         };

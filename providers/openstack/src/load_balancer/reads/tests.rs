@@ -9,7 +9,7 @@ mod real;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, ErrorKind, Freshness, Outcome, Priority, Retry, client::ClientMetrics,
+    BuildContext, ErrorKind, Freshness, Outcome, Priority, Retry, client::ClientMetrics, config::ConfigFiles,
     load_balancer::ReadOptions,
 };
 use ccm_sim::{
@@ -20,8 +20,8 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    client::Gates,
-    config::{self, Files},
+    client::{Gates, Generation},
+    config,
     error::{is_busy, is_stale},
     load_balancer::{
         bodies::{
@@ -34,7 +34,6 @@ use crate::{
         secrets::SecretRef,
         writes::Writes,
     },
-    view::Generation,
 };
 
 /// The simulated cloud and the reads of it.
@@ -161,8 +160,8 @@ async fn connect(conf: &str) -> (Api, ClientMetrics) {
         fences: Default::default(),
     };
     let path = context.cloud_config.as_deref();
-    let loaded = config::load(path, &context.environment, &mut Files::default()).unwrap();
-    let settings = loaded.settings;
+    let loaded = config::load(path, &context.environment, &mut ConfigFiles::default()).unwrap();
+    let settings = loaded.value.settings;
     let gates = Gates::new(settings.request_timeout, &settings.quotas, &context);
     let api = Api::connect(settings.connection, &gates, "test", &Generation::default())
         .await

@@ -1,14 +1,14 @@
-//! A listing of servers, and which of them to ask for.
+//! A listing of machines, and which of them to ask for.
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::records::Server;
+use super::Record;
 
-/// The servers whose names begin with a prefix, or as many as were read of them.
+/// The machines whose names begin with a prefix, or as many of them as were read.
 #[derive(Debug)]
-pub(super) struct Listing {
+pub(super) struct Listing<R> {
     /// When it began.
     pub(super) began: Instant,
     /// Which names it is about; empty: all.
@@ -16,66 +16,63 @@ pub(super) struct Listing {
     /// Whether all pages were read.
     pub(super) complete: bool,
     /// Sorted by id.
-    servers: Vec<Arc<Server>>,
-    /// Indices of `servers` in the order of their names.
-    by_name: Vec<usize>,
+    records: Vec<Arc<R>>,
+    /// Names and indices of `records`, sorted.
+    by_name: Vec<(Box<str>, usize)>,
 }
 
 /// What a listing says of a name.
 #[derive(Debug)]
-pub(super) enum Named<'a> {
-    /// Exactly one server has it.
-    One(&'a Arc<Server>),
-    /// Several have.
+pub(super) enum Named<'a, R> {
+    /// Exactly one machine has it.
+    One(&'a Arc<R>),
+    /// Several have, with these ids.
     Several(Vec<&'a str>),
     /// None has.
     None,
-    /// The listing can not tell.
+    /// The listing does not tell.
     Unknown,
 }
 
-impl Listing {
-    pub(super) fn new(began: Instant, prefix: String, mut servers: Vec<Arc<Server>>, complete: bool) -> Self {
-        servers.sort_unstable_by(|a, b| a.id.cmp(&b.id));
-        // A server may come twice when others are made or deleted during the walk.
-        servers.dedup_by(|a, b| a.id == b.id);
-        servers.shrink_to_fit();
-        let mut by_name: Vec<usize> = (0..servers.len()).collect();
-        by_name.sort_by(|a, b| {
-            servers
-                .get(*a)
-                .map(|s| &s.name)
-                .cmp(&servers.get(*b).map(|s| &s.name))
-        });
+impl<R: Record> Listing<R> {
+    pub(super) fn new(began: Instant, prefix: String, mut records: Vec<Arc<R>>, complete: bool) -> Self {
+        records.sort_unstable_by(|a, b| a.id().cmp(b.id()));
+        // A machine may come twice if others are created or deleted during the walk.
+        records.dedup_by(|a, b| a.id() == b.id());
+        records.shrink_to_fit();
+        let names = |(index, record): (usize, &Arc<R>)| {
+            let names = record.names().into_iter();
+            names.map(|name| (Box::from(name), index)).collect::<Vec<_>>()
+        };
+        let mut by_name: Vec<(Box<str>, usize)> = records.iter().enumerate().flat_map(names).collect();
+        by_name.sort_unstable();
+        by_name.dedup();
+        by_name.shrink_to_fit();
         Self {
             began,
             prefix,
             complete,
-            servers,
+            records,
             by_name,
         }
     }
 
-    pub(super) fn by_id(&self, id: &str) -> Option<&Arc<Server>> {
-        let index = self
-            .servers
-            .binary_search_by(|server| server.id.as_str().cmp(id))
-            .ok()?;
-        self.servers.get(index)
+    pub(super) fn by_id(&self, id: &str) -> Option<&Arc<R>> {
+        let index = self.records.binary_search_by(|record| record.id().cmp(id)).ok()?;
+        self.records.get(index)
     }
 
-    pub(super) fn by_name(&self, name: &str) -> Named<'_> {
-        let name_of = |index: &usize| self.servers.get(*index).map_or("", |server| server.name.as_str());
-        let from = self.by_name.partition_point(|index| name_of(index) < name);
-        let same: Vec<&Arc<Server>> = self
+    pub(super) fn by_name(&self, name: &str) -> Named<'_, R> {
+        let from = self.by_name.partition_point(|(known, _)| **known < *name);
+        let same: Vec<&Arc<R>> = self
             .by_name
             .iter()
             .skip(from)
-            .take_while(|index| name_of(index) == name)
-            .filter_map(|index| self.servers.get(*index))
+            .take_while(|(known, _)| **known == *name)
+            .filter_map(|(_, index)| self.records.get(*index))
             .collect();
         match same.as_slice() {
-            [_, _, ..] => Named::Several(same.iter().map(|server| server.id.as_str()).collect()),
+            [_, _, ..] => Named::Several(same.iter().map(|record| record.id()).collect()),
             // There may be another on a page that was not read.
             _ if !self.complete || !name.starts_with(&self.prefix) => Named::Unknown,
             [one] => Named::One(one),
@@ -105,41 +102,39 @@ pub(super) fn common_prefix<'a>(names: impl IntoIterator<Item = &'a str>) -> &'a
     }
 }
 
-/// Escapes a text for Nova's `name` filter, which is a regular expression of its database.
-///
-/// An alternation would name many servers at once, but on MySQL Nova makes every `|` literal, so there is none here.
-pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len() + 8);
-    for c in text.chars() {
-        if matches!(
-            c,
-            '\\' | '.' | '+' | '*' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$'
-        ) {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn listing(servers: &[(&str, &str)], prefix: &str, complete: bool) -> Listing {
-        let servers = servers
+    #[derive(Debug)]
+    struct Machine {
+        id: String,
+        name: String,
+    }
+
+    impl Record for Machine {
+        fn id(&self) -> &str {
+            &self.id
+        }
+
+        fn names(&self) -> Vec<&str> {
+            vec![&self.name]
+        }
+    }
+
+    fn listing(machines: &[(&str, &str)], prefix: &str, complete: bool) -> Listing<Machine> {
+        let machines = machines
             .iter()
             .map(|(id, name)| {
-                Arc::new(Server {
+                Arc::new(Machine {
                     id: (*id).into(),
                     name: (*name).into(),
-                    ..Server::default()
                 })
             })
             .collect();
-        Listing::new(Instant::now(), prefix.into(), servers, complete)
+        Listing::new(Instant::now(), prefix.into(), machines, complete)
     }
 
     #[test]
@@ -155,16 +150,16 @@ mod tests {
             true,
         );
         assert_eq!(
-            listing.by_id("c").map(|server| server.name.as_str()),
+            listing.by_id("c").map(|machine| machine.name.as_str()),
             Some("node-10")
         );
         assert!(listing.by_id("d").is_none());
-        assert!(matches!(listing.by_name("node-1"), Named::One(server) if server.id == "a"));
+        assert!(matches!(listing.by_name("node-1"), Named::One(machine) if machine.id == "a"));
         assert!(matches!(listing.by_name("node"), Named::None));
     }
 
     #[test]
-    fn two_servers_of_one_name_are_told_with_their_ids() {
+    fn two_machines_of_one_name_are_reported_with_their_ids() {
         let listing = listing(&[("b", "node"), ("a", "node"), ("c", "other")], "", false);
         assert!(matches!(listing.by_name("node"), Named::Several(ids) if ids == ["a", "b"]));
     }
@@ -196,12 +191,6 @@ mod tests {
         ] {
             assert_eq!(common_prefix(names.iter().copied()), prefix, "{names:?}");
         }
-    }
-
-    #[test]
-    fn nothing_in_a_name_is_a_pattern() {
-        assert_eq!(escape("a.b-c|d"), r"a\.b-c\|d");
-        assert_eq!(escape(r"(x)[y]{z}^$*+?\"), r"\(x\)\[y\]\{z\}\^\$\*\+\?\\");
     }
 
     proptest! {

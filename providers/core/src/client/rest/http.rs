@@ -1,22 +1,23 @@
-//! The HTTP client that everything goes through.
+//! The HTTP client that all requests go through.
 
 use std::time::Duration;
 
-use ccm_core::{Environment, Error, ErrorKind, Result};
 use reqwest::{Certificate, Client, Identity, NoProxy, Proxy, redirect};
 
-/// How long to wait for a connection. The rest of `request-timeout` is for the answer.
+use crate::{Environment, Error, ErrorKind, Result};
+
+/// How long to wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The TLS options of `[Global]`, the files already read.
-#[derive(Clone, Default)]
-pub(crate) struct Tls {
-    /// The only roots to trust, as PEM (`ca-file`, `cafilecontents`). Without it the system's.
-    pub(crate) roots: Option<Vec<u8>>,
-    /// Client certificate and key, as PEM (`cert-file`, `key-file`).
-    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// `tls-insecure`.
-    pub(crate) insecure: bool,
+/// TLS options, the files already read.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// The only certificate authorities to trust, as PEM. Without it those of the system.
+    pub roots: Option<Vec<u8>>,
+    /// Client certificate and key, as PEM.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// Certificates of servers are not verified.
+    pub insecure: bool,
 }
 
 impl std::fmt::Debug for Tls {
@@ -29,15 +30,15 @@ impl std::fmt::Debug for Tls {
     }
 }
 
-/// The way to the cloud through proxies, as the environment has it.
+/// The HTTP proxies of the environment.
 #[derive(Clone, Default)]
-pub(crate) struct Proxies {
+pub struct Proxies {
     http: Option<String>,
     https: Option<String>,
     except: String,
 }
 
-/// Without the values: they may hold passwords.
+/// Shows no values: they may hold passwords.
 impl std::fmt::Debug for Proxies {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Proxies")
@@ -48,8 +49,9 @@ impl std::fmt::Debug for Proxies {
 }
 
 impl Proxies {
-    /// `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, in capitals or not.
-    pub(crate) fn of(environment: &Environment) -> Self {
+    /// Reads `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, or their lower-case forms.
+    #[must_use]
+    pub fn of(environment: &Environment) -> Self {
         let var = |name: &str| {
             let value = environment.var(name);
             let value = value.or_else(|| environment.var(&name.to_lowercase()));
@@ -63,7 +65,7 @@ impl Proxies {
     }
 
     fn list(&self) -> Result<Vec<Proxy>> {
-        // As in Go, nothing on this host is reached through a proxy.
+        // As in Go, this host is never reached through a proxy.
         let except = NoProxy::from_string(&format!("localhost,127.0.0.0/8,::1,{}", self.except));
         let make = |name: &str, proxy: reqwest::Result<Proxy>| {
             // The value may hold a password.
@@ -87,47 +89,45 @@ impl Proxies {
     }
 }
 
-/// The roots in a PEM bundle.
+/// The certificate authorities of a PEM bundle.
 ///
 /// # Errors
-///
-/// If it is not PEM, or holds no certificate.
-pub(crate) fn roots(pem: &[u8]) -> Result<Vec<Certificate>, String> {
+/// The text is not PEM, or holds no certificate.
+pub fn root_certificates(pem: &[u8]) -> Result<Vec<Certificate>, String> {
     match Certificate::from_pem_bundle(pem) {
         Ok(roots) if roots.is_empty() => Err("no PEM certificate in it".to_owned()),
         Ok(roots) => Ok(roots),
-        Err(error) => Err(ccm_core::error::report(&error)),
+        Err(error) => Err(crate::error::report(&error)),
     }
 }
 
-/// The client certificate.
+/// The client certificate and its key.
 ///
 /// # Errors
-///
-/// If one of the two is not what it should be.
-pub(crate) fn identity(certificate: &[u8], key: &[u8]) -> Result<Identity, String> {
+/// One of the two is not PEM, or not what it should be.
+pub fn client_identity(certificate: &[u8], key: &[u8]) -> Result<Identity, String> {
     let mut pem = certificate.to_vec();
     pem.push(b'\n');
     pem.extend_from_slice(key);
-    Identity::from_pem(&pem).map_err(|error| ccm_core::error::report(&error))
+    Identity::from_pem(&pem).map_err(|error| crate::error::report(&error))
 }
 
-/// Makes the client.
+/// A client that follows redirects only within one origin and connects within 10 seconds. Nothing is proxied but what the
+/// given proxies take.
 ///
 /// # Errors
-///
-/// If the TLS material can not be used.
-pub(crate) fn client(tls: &Tls, proxies: &Proxies, user_agent: &str) -> Result<Client> {
-    // Whoever builds the program may have chosen another one, and that one stays.
+/// The TLS material or a proxy's URL cannot be used.
+pub fn http_client(tls: &Tls, proxies: &Proxies, user_agent: &str) -> Result<Client> {
+    // Fails if the program has installed another provider, which then stays.
     let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    // Trusted are the system's roots, as the operator of the node keeps them.
+    // The system's certificate authorities are trusted, as the operator of the node maintains them.
     let mut builder = Client::builder()
         .user_agent(user_agent)
         .no_proxy()
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_keepalive(Duration::from_secs(30))
         .pool_idle_timeout(Duration::from_secs(60))
-        // The token goes with every request, and a redirect must not carry it to another host.
+        // Every request carries credentials, which a redirect must not take to another host.
         .redirect(redirect::Policy::custom(|attempt| {
             let from = attempt.previous().last().map(url::Url::origin);
             if attempt.previous().len() > 5 {
@@ -139,23 +139,22 @@ pub(crate) fn client(tls: &Tls, proxies: &Proxies, user_agent: &str) -> Result<C
             }
         }))
         .danger_accept_invalid_certs(tls.insecure);
-    let invalid =
-        |key: &str, why: String| Error::new(ErrorKind::InvalidConfig, format!("[Global] {key}: {why}"));
+    let invalid = |what: &str, why: String| Error::new(ErrorKind::InvalidConfig, format!("{what}: {why}"));
     for proxy in proxies.list()? {
         builder = builder.proxy(proxy);
     }
     if let Some(pem) = &tls.roots {
         builder = builder.tls_built_in_root_certs(false);
-        for root in roots(pem).map_err(|why| invalid("ca-file", why))? {
+        for root in root_certificates(pem).map_err(|why| invalid("certificate authorities", why))? {
             builder = builder.add_root_certificate(root);
         }
     }
     if let Some((certificate, key)) = &tls.identity {
-        builder =
-            builder.identity(identity(certificate, key).map_err(|why| invalid("cert-file, key-file", why))?);
+        let identity = client_identity(certificate, key);
+        builder = builder.identity(identity.map_err(|why| invalid("client certificate", why))?);
     }
     builder.build().map_err(|error| {
-        Error::new(ErrorKind::InvalidConfig, "the HTTP client could not be made").with_source(error)
+        Error::new(ErrorKind::InvalidConfig, "the HTTP client could not be created").with_source(error)
     })
 }
 
@@ -171,18 +170,18 @@ mod tests {
 
     #[test]
     fn refuses_material_that_is_not_pem() {
-        assert!(roots(b"").is_err());
-        assert!(roots(b"nonsense").is_err());
-        assert!(identity(b"nonsense", b"nonsense").is_err());
+        assert!(root_certificates(b"").is_err());
+        assert!(root_certificates(b"nonsense").is_err());
+        assert!(client_identity(b"nonsense", b"nonsense").is_err());
         let tls = Tls {
             roots: Some(b"nonsense".to_vec()),
             ..Tls::default()
         };
         assert!(
-            client(&tls, &Proxies::default(), "test")
+            http_client(&tls, &Proxies::default(), "test")
                 .unwrap_err()
                 .to_string()
-                .contains("[Global] ca-file")
+                .contains("certificate authorities: ")
         );
     }
 
@@ -212,7 +211,7 @@ mod tests {
             https: None,
             except: "127.9.0.0/16".into(),
         };
-        let client = client(&Tls::default(), &proxies, "test").unwrap();
+        let client = http_client(&Tls::default(), &proxies, "test").unwrap();
         let get = async |url: String| client.get(url).send().await.unwrap().text().await.unwrap();
         assert_eq!(get("http://cloud.invalid/v3".into()).await, "proxy");
         assert_eq!(get(format!("http://{direct}/v3")).await, "direct");
@@ -220,9 +219,7 @@ mod tests {
             http: Some("http://:hunter2@".into()),
             ..Proxies::default()
         };
-        let text = super::client(&Tls::default(), &wrong, "test")
-            .unwrap_err()
-            .report();
+        let text = http_client(&Tls::default(), &wrong, "test").unwrap_err().report();
         assert!(text.contains("HTTP_PROXY") && !text.contains("hunter2"), "{text}");
     }
 

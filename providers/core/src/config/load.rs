@@ -1,0 +1,282 @@
+//! From the files of a config to what a provider runs with: at the start, and again when one of them changed.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    path::{Path, PathBuf},
+};
+
+use parking_lot::Mutex;
+use tokio::sync::MutexGuard;
+use tracing::warn;
+
+use super::{ConfigErrors, ConfigFile, Parsed, Problem, Problems, parse_with};
+use crate::{Error, ErrorKind, Reload, Result};
+
+/// The files that a config was read from, also those that did not exist: the config would differ if they did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfigFiles(BTreeSet<PathBuf>);
+
+impl ConfigFiles {
+    /// Reads a file and remembers it.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(&mut self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+        self.0.insert(path.as_ref().to_owned());
+        std::fs::read(path)
+    }
+
+    /// All files, sorted.
+    #[must_use]
+    pub fn list(&self) -> Vec<PathBuf> {
+        self.0.iter().cloned().collect()
+    }
+}
+
+/// Why there is no config.
+#[derive(Debug)]
+pub enum LoadError {
+    /// No file is given, or it cannot be read.
+    File(Error),
+    /// What is wrong in it.
+    Content(ConfigErrors),
+}
+
+impl From<LoadError> for Error {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::File(error) => error,
+            LoadError::Content(errors) => errors.into(),
+        }
+    }
+}
+
+/// Reads the config file of `cloud`, as people spell it, and derives from its keys what the provider runs with. `settle`
+/// reports everything that is wrong, reads further files through [`ConfigFiles`], and returns `None` only after an error.
+///
+/// # Errors
+/// Everything that is wrong, with line numbers.
+pub fn load<T: ConfigFile, S>(
+    cloud: &str,
+    path: Option<&Path>,
+    files: &mut ConfigFiles,
+    settle: impl FnOnce(&T, &mut ConfigFiles, &mut Problems) -> Option<S>,
+) -> Result<Parsed<S>, LoadError> {
+    let invalid = |text: String| LoadError::File(Error::new(ErrorKind::InvalidConfig, text));
+    let path = path.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
+        invalid(format!(
+            "no {cloud} cloud provider config file given; name it with --cloud-config"
+        ))
+    })?;
+    let text = files
+        .read(path)
+        .map_err(|error| invalid(format!("could not read {}: {error}", path.display())))?;
+    let mut settings = None;
+    let parsed = parse_with::<T>(text, path, |config, problems| {
+        settings = settle(config, files, problems);
+    })
+    .map_err(LoadError::Content)?;
+    let Some(value) = settings else {
+        let text = "the config gave neither settings nor errors";
+        return Err(LoadError::File(Error::new(ErrorKind::Unexpected, text)));
+    };
+    Ok(Parsed {
+        value,
+        warnings: parsed.warnings,
+        locations: parsed.locations,
+    })
+}
+
+/// Logs the warnings of a config, without those that `known` has.
+pub fn log_warnings(warnings: &[Problem], known: &[Problem]) {
+    for warning in warnings {
+        if !known.iter().any(|known| known.message() == warning.message()) {
+            warn!(%warning, "Suspicious cloud config");
+        }
+    }
+}
+
+/// The configs of a running provider: the one it started with and the one that is applied.
+#[derive(Debug)]
+pub struct Reloader<C> {
+    /// Locked during a reload.
+    configs: tokio::sync::Mutex<Configs<C>>,
+    files: Mutex<ConfigFiles>,
+}
+
+#[derive(Debug)]
+struct Configs<C> {
+    start: C,
+    last: Parsed<C>,
+    /// The files of `last`.
+    files: ConfigFiles,
+}
+
+impl<C: Clone> Reloader<C> {
+    /// The configs of a provider that starts.
+    pub fn new(start: Parsed<C>, files: ConfigFiles) -> Self {
+        Self {
+            files: Mutex::new(files.clone()),
+            configs: tokio::sync::Mutex::new(Configs {
+                start: start.value.clone(),
+                last: start,
+                files,
+            }),
+        }
+    }
+
+    /// The files to watch: those of the config that is applied; after a failed reload also those of the config that was
+    /// refused, since a change of one of them may correct it.
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.files.lock().list()
+    }
+
+    /// Begins a reload, once no other one is in progress. It fails if it is dropped before
+    /// [`commit`](PendingReload::commit).
+    pub async fn begin(&self) -> PendingReload<'_, C> {
+        PendingReload {
+            configs: self.configs.lock().await,
+            watched: &self.files,
+            files: ConfigFiles::default(),
+            committed: false,
+        }
+    }
+}
+
+/// A reload in progress.
+#[derive(Debug)]
+pub struct PendingReload<'a, C> {
+    configs: MutexGuard<'a, Configs<C>>,
+    watched: &'a Mutex<ConfigFiles>,
+    /// The files of the new config.
+    pub files: ConfigFiles,
+    committed: bool,
+}
+
+impl<C> PendingReload<'_, C> {
+    /// The config that the process started with: what cannot be changed while it runs.
+    #[must_use]
+    pub fn start(&self) -> &C {
+        &self.configs.start
+    }
+
+    /// The config that was applied last.
+    #[must_use]
+    pub fn last(&self) -> &C {
+        &self.configs.last.value
+    }
+
+    /// Ends the reload: the new config is applied. Logs its warnings that are new.
+    #[must_use]
+    pub fn commit(mut self, new: Parsed<C>, applied: Vec<String>, restart_needed: Vec<String>) -> Reload {
+        log_warnings(&new.warnings, &self.configs.last.warnings);
+        self.configs.last = new;
+        self.committed = true;
+        Reload {
+            applied,
+            restart_needed,
+        }
+    }
+}
+
+impl<C> Drop for PendingReload<'_, C> {
+    fn drop(&mut self) {
+        let mut watched = std::mem::take(&mut self.files);
+        if self.committed {
+            self.configs.files.clone_from(&watched);
+        } else {
+            watched.0.extend(self.configs.files.0.iter().cloned());
+        }
+        *self.watched.lock() = watched;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::config::{config_file, config_section};
+
+    config_section! {
+        /// Credentials.
+        struct Global {
+            /// Where the token is.
+            "token-file" => token_file: String,
+        }
+    }
+    config_file! {
+        /// The file.
+        struct File {
+            "Global" => global: Global,
+        }
+    }
+
+    /// Reads a config of two files; the token is what the provider runs with.
+    fn read(path: Option<&Path>, files: &mut ConfigFiles) -> Result<Parsed<String>, LoadError> {
+        load::<File, _>("Acme", path, files, |file, files, problems| {
+            match files.read(&file.global.token_file) {
+                Ok(token) => Some(String::from_utf8(token).unwrap()),
+                Err(error) => {
+                    problems.error(("Global", "token-file"), error);
+                    None
+                }
+            }
+        })
+    }
+
+    #[tokio::test]
+    async fn a_reload_applies_all_or_nothing_and_watches_the_files_of_both() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let write = |name: &str, text: &str| std::fs::write(at(name), text).unwrap();
+        let conf = |token: &str| format!("[Global]\ntoken-file = {}\n", at(token).display());
+        write("a", "first");
+        write("cloud.conf", &conf("a"));
+        let path = at("cloud.conf");
+        let mut files = ConfigFiles::default();
+        let start = read(Some(&path), &mut files).unwrap();
+        let reloader = Reloader::new(start, files);
+        assert_eq!(reloader.files(), [at("a"), path.clone()]);
+
+        // The new file names one that does not exist.
+        write("cloud.conf", &conf("b"));
+        let mut pending = reloader.begin().await;
+        let error = Error::from(read(Some(&path), &mut pending.files).unwrap_err());
+        assert!(error.report().contains("2:14: [Global] token-file"), "{error}");
+        drop(pending);
+        assert_eq!(reloader.files(), [at("a"), at("b"), path.clone()]);
+
+        write("b", "second");
+        let mut pending = reloader.begin().await;
+        assert_eq!(
+            (pending.start().as_str(), pending.last().as_str()),
+            ("first", "first")
+        );
+        let new = read(Some(&path), &mut pending.files).unwrap();
+        let reload = pending.commit(new, vec!["[Global] token-file".into()], Vec::new());
+        assert_eq!(reload.applied, ["[Global] token-file"]);
+        assert_eq!(reloader.files(), [at("b"), path]);
+        let pending = reloader.begin().await;
+        assert_eq!(
+            (pending.start().as_str(), pending.last().as_str()),
+            ("first", "second")
+        );
+    }
+
+    #[test]
+    fn a_config_that_is_not_given_or_not_readable_is_an_error() {
+        for (path, text) in [
+            (
+                None,
+                "no Acme cloud provider config file given; name it with --cloud-config",
+            ),
+            (Some(Path::new("")), "no Acme cloud provider config file given"),
+            (Some(Path::new("/no/such/file")), "could not read /no/such/file: "),
+        ] {
+            let error = Error::from(read(path, &mut ConfigFiles::default()).unwrap_err());
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+}

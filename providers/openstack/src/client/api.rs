@@ -1,0 +1,505 @@
+//! The cloud's API: how a call becomes a request, and where it goes.
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use ::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header::IF_MATCH};
+use ccm_core::{
+    BuildContext, Error, ErrorKind, Priority, Result,
+    client::{
+        Fence, Gate, GateConfig, Operation, RetryPolicy,
+        rest::{self, Answer, Call, Proxies, RestApi, Target, Tls},
+    },
+};
+use openstack::session::Session;
+use parking_lot::Mutex;
+use reqwest::RequestBuilder;
+use serde::{Serialize, de::DeserializeOwned};
+use url::Url;
+
+use super::{
+    catalogue::{self, Interface, Service},
+    generation::Generation,
+    identity::Credentials,
+    keystone::{Keystone, Token},
+    metrics::RequestMetrics,
+    ops::{self, Op},
+    quotas::Quotas,
+    session,
+};
+use crate::error;
+
+/// Nova's microversion.
+const MICROVERSION: HeaderName = HeaderName::from_static("openstack-api-version");
+
+/// What is needed to reach the cloud.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    /// Who we are.
+    pub(crate) credentials: Credentials,
+    /// TLS options.
+    pub(crate) tls: Tls,
+    /// `region`.
+    pub(crate) region: Option<String>,
+    /// `os-endpoint-type`.
+    pub(crate) interface: Interface,
+}
+
+/// What all connections to one cloud share, whatever their credentials: the quota is the process's.
+#[derive(Clone, Debug)]
+pub(crate) struct Gates {
+    calls: Gate,
+    /// A call that needs a token repeats its attempt, and with it the request for the token.
+    logins: Gate,
+    requests: RequestMetrics,
+    proxies: Proxies,
+}
+
+impl Gates {
+    /// Gates with full buckets.
+    pub(crate) fn new(request_timeout: Duration, quotas: &Quotas, context: &BuildContext) -> Self {
+        let mut config = GateConfig::new(crate::NAME);
+        config.attempt_timeout = request_timeout;
+        config.deadline = config.deadline.max(request_timeout * 2);
+        config.buckets = quotas.buckets();
+        let once = GateConfig {
+            retry: RetryPolicy::never(),
+            ..config.clone()
+        };
+        // Not for tokens: a standby needs one, too. Routes have a fence of their own; all other writes are for load
+        // balancers.
+        config.fence = context.fences.load_balancers.clone();
+        let requests = RequestMetrics::default();
+        context.metrics.publish(crate::NAME, Arc::new(requests.clone()));
+        Self {
+            requests,
+            proxies: Proxies::of(&context.environment),
+            calls: Gate::new(config, &context.metrics),
+            logins: Gate::new(once, &context.metrics),
+        }
+    }
+
+    /// Replaces the quotas.
+    pub(crate) fn set_quotas(&self, quotas: &Quotas) {
+        for (bucket, quota) in quotas.buckets() {
+            let gate = if bucket == ops::IDENTITY {
+                &self.logins
+            } else {
+                &self.calls
+            };
+            gate.bucket(bucket).set_quota(quota);
+        }
+    }
+}
+
+/// Things on a page, the most that the services give by default.
+const PAGE_SIZE: usize = 1000;
+/// How much shorter the pages get if one is too large to be read: a pool shows the id of each of its members, so that a
+/// thousand of them may have more than any answer should.
+const SHORTER: usize = 8;
+
+/// How many things of a kind a page may have, where that is not [`PAGE_SIZE`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PageSizes(Arc<Mutex<HashMap<&'static str, usize>>>);
+
+impl PageSizes {
+    pub(super) fn get(&self, kind: &str) -> usize {
+        self.0.lock().get(kind).copied().unwrap_or(PAGE_SIZE)
+    }
+
+    /// A page of so many was too large. False: there are no smaller ones.
+    pub(super) fn shorten(&self, kind: &'static str, size: usize) -> bool {
+        let shorter = (size / SHORTER).max(1);
+        let mut sizes = self.0.lock();
+        // Somebody else may have come further meanwhile.
+        let known = sizes.entry(kind).or_insert(shorter);
+        *known = shorter.min(*known);
+        shorter < size
+    }
+}
+
+/// The cloud's API.
+#[derive(Clone)]
+pub(crate) struct Api {
+    session: Session,
+    keystone: Arc<Keystone>,
+    gate: Gate,
+    requests: RequestMetrics,
+    region: Option<String>,
+    interface: Interface,
+    pub(super) page_sizes: PageSizes,
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api")
+            .field("keystone", &self.keystone)
+            .field("region", &self.region)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// Authenticates, and looks the services up.
+    ///
+    /// # Errors
+    ///
+    /// If Keystone can not be reached or refuses, or a service has no endpoint.
+    pub(crate) async fn connect(
+        connection: Connection,
+        gates: &Gates,
+        user_agent: &str,
+        generation: &Generation,
+    ) -> Result<Self> {
+        let api = Self::authenticate(connection, gates, user_agent, generation).await?;
+        for service in [Service::Compute, Service::Network] {
+            api.endpoint(service).await?;
+        }
+        Ok(api)
+    }
+
+    /// Authenticates; which services there are is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// If Keystone can not be reached or refuses.
+    pub(crate) async fn authenticate(
+        connection: Connection,
+        gates: &Gates,
+        user_agent: &str,
+        generation: &Generation,
+    ) -> Result<Self> {
+        let Connection {
+            credentials,
+            tls,
+            region,
+            interface,
+        } = connection;
+        let http = rest::http_client(&tls, &gates.proxies, user_agent)?;
+        let keystone = Arc::new(Keystone::new(
+            credentials,
+            http.clone(),
+            gates.logins.clone(),
+            generation.clone(),
+        ));
+        let session = session::connect(http, &keystone, interface, region.clone()).await?;
+        Ok(Self {
+            session,
+            keystone,
+            gate: gates.calls.clone(),
+            requests: gates.requests.clone(),
+            region,
+            interface,
+            page_sizes: PageSizes::default(),
+        })
+    }
+
+    /// The same, but writes pass this fence.
+    pub(crate) fn fenced_by(&self, fence: &Fence) -> Self {
+        Self {
+            gate: self.gate.fenced_by(fence),
+            ..self.clone()
+        }
+    }
+
+    /// Whom the cloud sees in us, and where.
+    pub(crate) fn scope(&self) -> String {
+        let region = self.region.as_deref();
+        let region = region
+            .map(|region| format!(", region {region:?}"))
+            .unwrap_or_default();
+        format!("{}{region}", self.keystone.scope())
+    }
+
+    /// The project that the token is good for; without one everything that may be seen is meant.
+    ///
+    /// # Errors
+    ///
+    /// If there is no token to be had.
+    pub(crate) async fn project(&self) -> Result<Option<String>> {
+        Ok(self.keystone.token().await?.project())
+    }
+
+    /// Why a service is not there; `None` if it is.
+    ///
+    /// # Errors
+    ///
+    /// If there is no token to be had, and so no catalogue.
+    pub(crate) async fn missing(&self, service: Service) -> Result<Option<String>> {
+        self.keystone.token().await?;
+        match self.endpoint(service).await {
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::InvalidConfig => Ok(Some(error.report())),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::error`] maps them.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, get: &Get<'_>, priority: Priority) -> Result<T> {
+        rest::json(self, &get.call(false), priority).await
+    }
+
+    /// Reads what stands above the service's version.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::error`] maps them.
+    pub(crate) async fn get_unversioned<T: DeserializeOwned>(
+        &self,
+        get: &Get<'_>,
+        priority: Priority,
+    ) -> Result<T> {
+        rest::json(self, &get.call(true), priority).await
+    }
+
+    /// Changes something and reads what it is now.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::error`] maps them. With [`ccm_core::Outcome::Unknown`] it may have been done nevertheless.
+    pub(crate) async fn write<B: Serialize + ?Sized, T: DeserializeOwned>(
+        &self,
+        write: &Write<'_, B>,
+        priority: Priority,
+    ) -> Result<T> {
+        rest::json(self, &write.call()?, priority).await
+    }
+
+    /// Changes something of which the answer says nothing more. That what is to be deleted is not there is an error
+    /// here, of kind `NotFound`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::write`].
+    pub(crate) async fn execute<B: Serialize + ?Sized>(
+        &self,
+        write: &Write<'_, B>,
+        priority: Priority,
+    ) -> Result<()> {
+        rest::execute(self, &write.call()?, priority).await
+    }
+
+    async fn endpoint(&self, service: Service) -> Result<Url> {
+        let filters = self.session.endpoint_filters();
+        match self
+            .session
+            .client()
+            .get_endpoint(service.catalogue_type(), filters)
+            .await
+        {
+            Ok(url) => Ok(url),
+            // The session's error is only text.
+            Err(_) => {
+                self.keystone
+                    .endpoint(service, self.interface, self.region.as_deref())
+                    .await
+            }
+        }
+    }
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Endpoint {
+    service: Service,
+    /// The service's URL without its version.
+    unversioned: bool,
+}
+
+impl RestApi for Api {
+    type Operation = Op;
+    type Endpoint = Endpoint;
+    type Credentials = Arc<Token>;
+
+    // A page of a thousand servers has some three megabytes; a server with much metadata ten times that. Less in unit
+    // tests, so that what happens beyond it can be seen without that much.
+    const BODY_MAX: usize = if cfg!(test) { 4 << 20 } else { 64 << 20 };
+    const REQUEST_ID: &'static str = error::REQUEST_ID;
+
+    fn http(&self) -> &reqwest::Client {
+        self.session.client().inner()
+    }
+
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    async fn credentials(&self) -> Result<Arc<Token>> {
+        self.keystone.token().await
+    }
+
+    /// After a token was revoked, or Keystone forgot it: a new one, unless somebody else got one meanwhile.
+    async fn renew(&self, refused: &Arc<Token>) -> Result<Option<Arc<Token>>> {
+        self.keystone.renew(refused.generation).await.map(Some)
+    }
+
+    async fn base_url(&self, endpoint: Endpoint) -> Result<Url> {
+        let url = self.endpoint(endpoint.service).await?;
+        Ok(if endpoint.unversioned {
+            catalogue::unversioned(url)
+        } else {
+            url
+        })
+    }
+
+    fn authorize(&self, request: RequestBuilder, token: &Arc<Token>) -> RequestBuilder {
+        token.apply(request)
+    }
+
+    fn is_success(&self, endpoint: Endpoint, method: &Method, status: StatusCode) -> bool {
+        match status {
+            StatusCode::OK => true,
+            // Of a list of versions.
+            StatusCode::MULTIPLE_CHOICES => endpoint.unversioned,
+            _ => *method != Method::GET && status.is_success(),
+        }
+    }
+
+    fn refused(&self, target: &Target, answer: &Answer) -> Error {
+        let error = error::refused(target, answer);
+        match answer.status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => self.keystone.about(error),
+            _ => error,
+        }
+    }
+
+    fn answered(&self, op: Op, method: &Method, answer: Option<(StatusCode, &HeaderMap)>, elapsed: Duration) {
+        let ok = answer.is_some_and(|(status, _)| {
+            let gone = *method == Method::DELETE && status == StatusCode::NOT_FOUND;
+            status.is_success() || gone
+        });
+        self.requests.requested(op.name(), elapsed, ok);
+    }
+}
+
+/// A read of the cloud's API.
+#[derive(Clone, Debug)]
+pub(crate) struct Get<'a> {
+    /// What kind of call it is.
+    pub(crate) op: Op,
+    /// Of which service.
+    pub(crate) service: Service,
+    /// Below the service's URL. Escaped here.
+    pub(crate) path: &'a [&'a str],
+    /// Escaped here.
+    pub(crate) query: &'a [(&'static str, &'a str)],
+    /// Nova's microversion; none is 2.1.
+    pub(crate) microversion: Option<&'static str>,
+}
+
+impl<'a> Get<'a> {
+    fn call(&self, unversioned: bool) -> Call<'a, Op, Endpoint> {
+        let endpoint = Endpoint {
+            service: self.service,
+            unversioned,
+        };
+        let mut call = Call::new(self.op, endpoint, Method::GET, self.path);
+        call.query = self.query;
+        if let Some(version) = self.microversion {
+            // A Nova that does not know this header yet ignores it and answers as 2.1.
+            insert(&mut call.headers, MICROVERSION, &format!("compute {version}"));
+        }
+        call
+    }
+}
+
+/// How a write changes something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// Makes.
+    Post,
+    /// Changes.
+    Put,
+    /// Deletes.
+    Delete,
+}
+
+/// A change of something in the cloud.
+#[derive(Clone, Debug)]
+pub(crate) struct Write<'a, B: ?Sized = ()> {
+    /// What kind of call it is.
+    pub(crate) op: Op,
+    /// Of which service.
+    pub(crate) service: Service,
+    /// How it changes it.
+    pub(crate) verb: Verb,
+    /// Below the service's URL. Escaped here.
+    pub(crate) path: &'a [&'a str],
+    /// Escaped here.
+    pub(crate) query: &'a [(&'static str, &'a str)],
+    /// Sent as JSON.
+    pub(crate) body: Option<&'a B>,
+    /// Only if this is still the revision of the object (Neutron alone); otherwise the error is
+    /// [stale](crate::error::is_stale).
+    pub(crate) revision: Option<i64>,
+    /// How long the request may take, if it is one that takes longer than others.
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl<'a> Write<'a> {
+    /// A write without a body.
+    pub(crate) fn new(op: Op, service: Service, verb: Verb, path: &'a [&'a str]) -> Self {
+        Self {
+            op,
+            service,
+            verb,
+            path,
+            query: &[],
+            body: None,
+            revision: None,
+            timeout: None,
+        }
+    }
+
+    /// The same with a body.
+    pub(crate) fn json<B: ?Sized>(self, body: &'a B) -> Write<'a, B> {
+        Write {
+            op: self.op,
+            service: self.service,
+            verb: self.verb,
+            path: self.path,
+            query: self.query,
+            body: Some(body),
+            revision: self.revision,
+            timeout: self.timeout,
+        }
+    }
+}
+
+impl<'a, B: Serialize + ?Sized> Write<'a, B> {
+    fn call(&self) -> Result<Call<'a, Op, Endpoint>> {
+        let endpoint = Endpoint {
+            service: self.service,
+            unversioned: false,
+        };
+        let method = match self.verb {
+            Verb::Post => Method::POST,
+            Verb::Put => Method::PUT,
+            Verb::Delete => Method::DELETE,
+        };
+        let mut call = Call::new(self.op, endpoint, method, self.path);
+        call.query = self.query;
+        call.timeout = self.timeout;
+        if let Some(revision) = self.revision {
+            insert(
+                &mut call.headers,
+                IF_MATCH,
+                &format!("revision_number={revision}"),
+            );
+        }
+        match self.body {
+            Some(body) => call.json(body),
+            None => Ok(call),
+        }
+    }
+}
+
+/// Adds a header whose value is plain ASCII.
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
