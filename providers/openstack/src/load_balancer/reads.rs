@@ -38,11 +38,7 @@ use super::{
     records::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Ref, SecurityGroup, State},
 };
 use crate::{
-    client::{
-        Api, Get, Op,
-        catalogue::Service,
-        listing::{One, Resource},
-    },
+    client::{Api, Get, Op, catalogue::Service, listing::Resource},
     error::is_permanent,
     instances::records::Port,
 };
@@ -265,15 +261,15 @@ impl Reads {
         )?;
         let monitors = pools.iter().filter(|pool| !pool.healthmonitor_id.is_empty());
         let monitors = monitors.map(|pool| async move {
-            let path = ["lbaas", "healthmonitors", pool.healthmonitor_id.as_str()];
-            let get = octavia(Op::MonitorGet, &path, &[]);
-            match self.api.get::<One<Monitor>>(&get, priority).await {
-                Ok(One(monitor)) => Ok(Some(Arc::new(monitor))),
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(error),
-            }
+            self.uncached::<Monitor>(Op::MonitorGet, &pool.healthmonitor_id, priority)
+                .await
         });
-        let monitors = try_join_all(monitors).await?.into_iter().flatten().collect();
+        let monitors = try_join_all(monitors)
+            .await?
+            .into_iter()
+            .flatten()
+            .map(Arc::new)
+            .collect();
         Ok(Children {
             listeners: listeners.into_iter().map(Arc::new).collect(),
             pools: pools.into_iter().map(Arc::new).collect(),

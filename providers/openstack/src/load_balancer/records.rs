@@ -9,45 +9,168 @@ use serde::Deserialize;
 use super::{id::Id, names};
 use crate::{client::listing::resources, instances::records::nullable};
 
-/// A load balancer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct LoadBalancer {
-    pub(crate) id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) name: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) description: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) project_id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) provider: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) provisioning_status: Provisioning,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) operating_status: String,
-    /// Whether it was changed since it was made: set only once it has been active.
-    pub(crate) updated_at: Option<String>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) vip_address: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) vip_port_id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) vip_subnet_id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) vip_network_id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) additional_vips: Vec<Vip>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) flavor_id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) availability_zone: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) tags: Vec<String>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) listeners: Vec<Ref>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) pools: Vec<Ref>,
+/// Declares records. Every field may be missing or `null`, but for the ID, which may not be `null`.
+macro_rules! records {
+    ($($(#[$about:meta])* $name:ident $([$id:ident])? { $($(#[$meta:meta])* $field:ident: $type:ty,)+ })+) => {$(
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[serde(default)]
+        pub(crate) struct $name {
+            $(pub(crate) $id: String,)?
+            $($(#[$meta])* #[serde(deserialize_with = "nullable")] pub(crate) $field: $type,)+
+        }
+    )+};
+}
+
+records! {
+    /// A load balancer.
+    LoadBalancer[id] {
+        name: String,
+        description: String,
+        project_id: String,
+        provider: String,
+        provisioning_status: Provisioning,
+        operating_status: String,
+        /// Whether it was changed since it was made: set only once it has been active.
+        updated_at: Option<String>,
+        vip_address: String,
+        vip_port_id: String,
+        vip_subnet_id: String,
+        vip_network_id: String,
+        additional_vips: Vec<Vip>,
+        flavor_id: String,
+        availability_zone: String,
+        tags: Vec<String>,
+        listeners: Vec<Ref>,
+        pools: Vec<Ref>,
+    }
+
+    /// A further virtual address.
+    Vip {
+        ip_address: String,
+        subnet_id: String,
+    }
+
+    /// The state of a load balancer, as it is polled.
+    State {
+        provisioning_status: Provisioning,
+        operating_status: String,
+        updated_at: Option<String>,
+    }
+
+    /// A listener.
+    Listener[id] {
+        name: String,
+        protocol: String,
+        protocol_port: u16,
+        /// `None` where Octavia does not say.
+        connection_limit: Option<i64>,
+        default_pool_id: String,
+        insert_headers: BTreeMap<String, String>,
+        default_tls_container_ref: String,
+        timeout_client_data: Option<i64>,
+        timeout_member_connect: Option<i64>,
+        timeout_member_data: Option<i64>,
+        timeout_tcp_inspect: Option<i64>,
+        /// `None`: everybody, or a version of Octavia without it.
+        allowed_cidrs: Option<Vec<String>>,
+        tags: Vec<String>,
+        provisioning_status: Provisioning,
+        loadbalancers: Vec<Ref>,
+    }
+
+    /// A pool.
+    Pool[id] {
+        name: String,
+        protocol: String,
+        lb_algorithm: String,
+        session_persistence: Option<Persistence>,
+        healthmonitor_id: String,
+        listeners: Vec<Ref>,
+        members: Box<[Ref<Id>]>,
+        tags: Vec<String>,
+        provisioning_status: Provisioning,
+        loadbalancers: Vec<Ref>,
+    }
+
+    /// How a pool keeps clients with their member.
+    Persistence {
+        #[serde(rename = "type")]
+        kind: String,
+        cookie_name: String,
+    }
+
+    /// A member of a pool, as it is read. Kept as another [`Member`](super::member::Member).
+    Member[id] {
+        name: String,
+        address: String,
+        protocol_port: u16,
+        subnet_id: String,
+        monitor_port: Option<u16>,
+        monitor_address: Option<String>,
+        weight: Option<i64>,
+        backup: Option<bool>,
+        admin_state_up: Option<bool>,
+        provisioning_status: Provisioning,
+    }
+
+    /// A health monitor.
+    Monitor[id] {
+        name: String,
+        #[serde(rename = "type")]
+        kind: String,
+        delay: i64,
+        timeout: i64,
+        max_retries: i64,
+        max_retries_down: i64,
+        url_path: String,
+        http_method: String,
+        expected_codes: String,
+        provisioning_status: Provisioning,
+        pools: Vec<Ref>,
+    }
+
+    /// A floating address.
+    FloatingIp[id] {
+        floating_ip_address: String,
+        floating_network_id: String,
+        port_id: String,
+        description: String,
+        tags: Vec<String>,
+        revision_number: Option<i64>,
+    }
+
+    /// A security group with its rules.
+    SecurityGroup[id] {
+        name: String,
+        description: String,
+        tags: Vec<String>,
+        #[serde(rename = "security_group_rules")]
+        rules: Vec<Rule>,
+    }
+
+    /// A rule of a security group.
+    #[derive(Hash)]
+    Rule[id] {
+        security_group_id: String,
+        direction: String,
+        ethertype: String,
+        protocol: String,
+        port_range_min: Option<u16>,
+        port_range_max: Option<u16>,
+        remote_ip_prefix: String,
+        remote_group_id: String,
+        description: String,
+    }
+
+    /// A subnet.
+    Subnet[id] {
+        name: String,
+        network_id: String,
+        cidr: String,
+        ip_version: u8,
+        tags: Vec<String>,
+    }
 }
 
 impl LoadBalancer {
@@ -55,16 +178,6 @@ impl LoadBalancer {
     pub(crate) fn is_of(&self, cluster: &str, ownership: &Ownership) -> bool {
         *ownership == Ownership::Ours || names::cluster_of(&self.name) == Some(cluster)
     }
-}
-
-/// A further virtual address.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Vip {
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) ip_address: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) subnet_id: String,
 }
 
 /// One thing in the record of another.
@@ -75,7 +188,7 @@ pub(crate) struct Ref<I = String> {
 
 /// How far Octavia is with a thing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(from = "String")]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum Provisioning {
     /// `ACTIVE`: nothing is under way.
     Active,
@@ -91,21 +204,8 @@ pub(crate) enum Provisioning {
     Deleted,
     /// Another one, or none.
     #[default]
+    #[serde(other)]
     Unknown,
-}
-
-impl From<String> for Provisioning {
-    fn from(text: String) -> Self {
-        match text.as_str() {
-            "ACTIVE" => Self::Active,
-            "PENDING_CREATE" => Self::PendingCreate,
-            "PENDING_UPDATE" => Self::PendingUpdate,
-            "PENDING_DELETE" => Self::PendingDelete,
-            "ERROR" => Self::Error,
-            "DELETED" => Self::Deleted,
-            _ => Self::Unknown,
-        }
-    }
 }
 
 impl std::fmt::Display for Provisioning {
@@ -142,216 +242,12 @@ impl Provisioning {
     }
 }
 
-/// The state of a load balancer, as it is polled.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct State {
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) provisioning_status: Provisioning,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) operating_status: String,
-    pub(crate) updated_at: Option<String>,
-}
-
 /// The [`State`] of a load balancer in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct Status {
     pub(crate) id: String,
     #[serde(flatten)]
     pub(crate) state: State,
-}
-
-/// A listener.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Listener {
-    pub(crate) id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) name: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) protocol: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) protocol_port: u16,
-    /// `None` where Octavia does not say.
-    pub(crate) connection_limit: Option<i64>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) default_pool_id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) insert_headers: BTreeMap<String, String>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) default_tls_container_ref: String,
-    pub(crate) timeout_client_data: Option<i64>,
-    pub(crate) timeout_member_connect: Option<i64>,
-    pub(crate) timeout_member_data: Option<i64>,
-    pub(crate) timeout_tcp_inspect: Option<i64>,
-    /// `None`: everybody, or a version of Octavia without it.
-    pub(crate) allowed_cidrs: Option<Vec<String>>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) tags: Vec<String>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) provisioning_status: Provisioning,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) loadbalancers: Vec<Ref>,
-}
-
-/// A pool.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Pool {
-    pub(crate) id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) name: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) protocol: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) lb_algorithm: String,
-    pub(crate) session_persistence: Option<Persistence>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) healthmonitor_id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) listeners: Vec<Ref>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) members: Box<[Ref<Id>]>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) tags: Vec<String>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) provisioning_status: Provisioning,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) loadbalancers: Vec<Ref>,
-}
-
-/// How a pool keeps clients with their member.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Persistence {
-    #[serde(rename = "type", deserialize_with = "nullable")]
-    pub(crate) kind: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) cookie_name: String,
-}
-
-/// A member of a pool, as it is read. Kept as another [`Member`](super::member::Member).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Member {
-    pub(crate) id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) name: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) address: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) protocol_port: u16,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) subnet_id: String,
-    pub(crate) monitor_port: Option<u16>,
-    pub(crate) monitor_address: Option<String>,
-    pub(crate) weight: Option<i64>,
-    pub(crate) backup: Option<bool>,
-    pub(crate) admin_state_up: Option<bool>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) provisioning_status: Provisioning,
-}
-
-/// A health monitor.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Monitor {
-    pub(crate) id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) name: String,
-    #[serde(rename = "type", deserialize_with = "nullable")]
-    pub(crate) kind: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) delay: i64,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) timeout: i64,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) max_retries: i64,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) max_retries_down: i64,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) url_path: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) http_method: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) expected_codes: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) provisioning_status: Provisioning,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) pools: Vec<Ref>,
-}
-
-/// A floating address.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct FloatingIp {
-    pub(crate) id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) floating_ip_address: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) floating_network_id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) port_id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) description: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) tags: Vec<String>,
-    pub(crate) revision_number: Option<i64>,
-}
-
-/// A security group with its rules.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct SecurityGroup {
-    pub(crate) id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) name: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) description: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) tags: Vec<String>,
-    #[serde(deserialize_with = "nullable", rename = "security_group_rules")]
-    pub(crate) rules: Vec<Rule>,
-}
-
-/// A rule of a security group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-#[serde(default)]
-pub(crate) struct Rule {
-    pub(crate) id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) security_group_id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) direction: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) ethertype: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) protocol: String,
-    pub(crate) port_range_min: Option<u16>,
-    pub(crate) port_range_max: Option<u16>,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) remote_ip_prefix: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) remote_group_id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) description: String,
-}
-
-/// A subnet.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub(crate) struct Subnet {
-    pub(crate) id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) name: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) network_id: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) cidr: String,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) ip_version: u8,
-    #[serde(deserialize_with = "nullable")]
-    pub(crate) tags: Vec<String>,
 }
 
 resources! {

@@ -2,15 +2,12 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ccm_core::{Error, ErrorKind, Freshness, Priority, Result, client::Listing, load_balancer::ReadOptions};
+use ccm_core::{ErrorKind, Freshness, Priority, Result, client::Listing, load_balancer::ReadOptions};
 use tokio::time::Instant;
 
 use super::{Reads, octavia};
 use crate::{
-    client::{
-        Op,
-        listing::{One, Resource},
-    },
+    client::{Op, listing::Resource},
     load_balancer::records::{LoadBalancer, Provisioning, State, Status},
 };
 
@@ -61,12 +58,9 @@ impl Reads {
         id: &str,
         priority: Priority,
     ) -> Result<Option<Arc<LoadBalancer>>> {
-        let found = self
-            .uncached::<LoadBalancer>(Op::LoadBalancerGet, id, priority)
-            .await?;
-        Ok(found
-            .filter(|found| found.provisioning_status.exists())
-            .map(Arc::new))
+        let found: Option<LoadBalancer> = self.uncached(Op::LoadBalancerGet, id, priority).await?;
+        let found = found.filter(|found| found.provisioning_status.exists());
+        Ok(found.map(Arc::new))
     }
 
     /// A thing of Octavia, asked now; `None` if there is none.
@@ -79,13 +73,7 @@ impl Reads {
         id: &str,
         priority: Priority,
     ) -> Result<Option<T>> {
-        let path: Vec<_> = T::PATH.iter().copied().chain([id]).collect();
-        match self.api.get::<One<T>>(&octavia(op, &path, &[]), priority).await {
-            Ok(One(found)) if found.id() != id => Err(another(T::ONE, id, found.id())),
-            Ok(One(found)) => Ok(Some(found)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        self.api.find(op, id, priority).await
     }
 
     /// Whether a page of states costs less than one look at each of so many load balancers.
@@ -162,9 +150,4 @@ impl Reads {
         }
         Some(state)
     }
-}
-
-fn another(kind: &str, asked: &str, got: &str) -> Error {
-    let text = format!("asked for {kind} {asked}, the answer is {kind} {got}");
-    Error::new(ErrorKind::Unexpected, text)
 }
