@@ -35,7 +35,7 @@ pub(crate) use self::{discovery::Discovery, members::Members};
 use super::{
     features::Version,
     member::Member,
-    records::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Ref, SecurityGroup, State},
+    responses::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Ref, SecurityGroup, State},
 };
 use crate::{
     client::{Api, Get, Op, catalogue::Service, listing::Resource},
@@ -168,7 +168,7 @@ impl Reads {
     }
 
     /// Something happened below this load balancer of which we know nothing more.
-    pub(crate) fn touch_children(&self, balancer: &str) {
+    pub(crate) fn invalidate_children(&self, balancer: &str) {
         self.listeners.invalidate(balancer);
         self.pools.invalidate(balancer);
         self.monitors.invalidate(balancer);
@@ -309,7 +309,7 @@ impl Reads {
     pub(crate) async fn members_uncached(&self, pool: &str, priority: Priority) -> Result<Arc<[Member]>> {
         let path = ["lbaas", "pools", pool, "members"];
         let began = Instant::now();
-        let members: Vec<records::Member> = self.api.list_at(&path, &[], priority).await?;
+        let members: Vec<responses::Member> = self.api.list_at(&path, &[], priority).await?;
         Ok(self.members.read(pool, members, began))
     }
 
@@ -358,7 +358,7 @@ impl Reads {
     /// # Errors
     /// If they can not be read.
     #[cfg(test)]
-    pub(crate) async fn rules(&self, group: &str, priority: Priority) -> Result<Vec<super::records::Rule>> {
+    pub(crate) async fn rules(&self, group: &str, priority: Priority) -> Result<Vec<super::responses::Rule>> {
         self.api.list(&[("security_group_id", group)], priority).await
     }
 

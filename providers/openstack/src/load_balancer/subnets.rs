@@ -17,7 +17,7 @@
 use ccm_core::{Error, ErrorKind, Result};
 use regex::Regex;
 
-use super::records::Subnet;
+use super::responses::Subnet;
 
 /// Subnets by their names and tags.
 #[derive(Clone, Debug)]
@@ -158,11 +158,11 @@ impl TagExpression {
         if self.tags.is_empty() {
             return true;
         }
-        let mut wanted = self.tags.iter().map(|tag| have.contains(tag));
+        let mut required = self.tags.iter().map(|tag| have.contains(tag));
         let found = if self.all {
-            wanted.all(|has| has)
+            required.all(|has| has)
         } else {
-            wanted.any(|has| has)
+            required.any(|has| has)
         };
         found != self.negated
     }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{Reads, octavia};
 use crate::{
     client::{Op, listing::Resource},
-    load_balancer::records::{LoadBalancer, Provisioning, State, Status},
+    load_balancer::responses::{LoadBalancer, Provisioning, State, Status},
 };
 
 /// What is read of a load balancer while it is waited for.
@@ -18,7 +18,7 @@ const STATE_FIELDS: [(&str, &str); 3] = [
     ("fields", "updated_at"),
 ];
 /// So many states in a listing are no dearer than a request for one of them.
-const STATES_FOR_ONE_LOOK: usize = 50;
+const STATES_PER_REQUEST: usize = 50;
 
 impl Reads {
     /// The load balancers of the project. `id`: the one that matters to the asker.
@@ -81,7 +81,7 @@ impl Reads {
         const FEW: usize = 2;
         // As long as nobody has read the listing, it is not known how long it is.
         let known = self.balancers.last_len().unwrap_or(usize::MAX);
-        waiting > FEW && waiting.saturating_mul(STATES_FOR_ONE_LOOK) >= known
+        waiting > FEW && waiting.saturating_mul(STATES_PER_REQUEST) >= known
     }
 
     /// The state of a load balancer as it was at this moment or later, from a look at all of them that others share.
@@ -146,7 +146,7 @@ impl Reads {
         });
         if state.provisioning_status == Provisioning::Error {
             // Something below it is not as it was to become.
-            self.touch_children(id);
+            self.invalidate_children(id);
         }
         Some(state)
     }

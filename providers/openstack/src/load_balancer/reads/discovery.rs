@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::{
     client::{Api, Get, Op, catalogue::Service},
     instances::records::Network,
-    load_balancer::{records::Subnet, secrets::SecretRef},
+    load_balancer::{responses::Subnet, secrets::SecretRef},
 };
 
 /// How long an answer is believed.

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use ccm_core::load_balancer::Ownership;
 use serde::Deserialize;
 
-use super::{id::Id, names};
+use super::{member_id::MemberId, names};
 use crate::{client::listing::resources, instances::records::nullable};
 
 /// Declares records. Every field may be missing or `null`, but for the ID, which may not be `null`.
-macro_rules! records {
+macro_rules! responses {
     ($($(#[$about:meta])* $name:ident $([$id:ident])? { $($(#[$meta:meta])* $field:ident: $type:ty,)+ })+) => {$(
         $(#[$about])*
         #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -22,7 +22,7 @@ macro_rules! records {
     )+};
 }
 
-records! {
+responses! {
     /// A load balancer.
     LoadBalancer[id] {
         name: String,
@@ -87,7 +87,7 @@ records! {
         session_persistence: Option<Persistence>,
         healthmonitor_id: String,
         listeners: Vec<Ref>,
-        members: Box<[Ref<Id>]>,
+        members: Box<[Ref<MemberId>]>,
         tags: Vec<String>,
         provisioning_status: Provisioning,
         loadbalancers: Vec<Ref>,
