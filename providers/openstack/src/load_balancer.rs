@@ -3,17 +3,17 @@
 //! | Module | Contents |
 //! |---|---|
 //! | [`part`] | the parts: a load balancer, a Service's security group, the ports of all nodes |
-//! | [`wanted`], [`desired`] | from a Service's fields, annotations, class and the config to the desired state of a part |
+//! | [`spec`], [`desired`] | from a Service's fields, annotations, class and the config to the desired state of a part |
 //! | [`observe`] | the observed state of a part |
 //! | [`plan`], [`steps`], [`fold`] | the changes from one to the other, and their effects |
 //! | [`directory`], [`orphans`] | which load balancer belongs to which Service, and which to none |
-//! | [`notes`] | warnings about a Service |
+//! | [`warnings`] | warnings about a Service |
 //! | [`model`] | the `PartModel` of all that |
 //! | [`apply`], [`discover`], [`send`] | the calls |
 //! | [`reconcile`] | the Go cloud controller's metrics |
 //! | [`reads`] | shared listings of the project's load balancers and what belongs to them |
 //! | [`writes`] | one function for each change of Octavia and Neutron |
-//! | [`records`], [`bodies`], [`member`], [`id`] | responses and request bodies |
+//! | [`responses`], [`bodies`], [`member`], [`member_id`] | responses and request bodies |
 //! | [`features`] | the features of a version of Octavia and of a provider |
 //! | [`annotations`] | the annotations of Services |
 //! | [`names`], [`tags`] | names, tags and descriptions, and the cluster's name in them |
@@ -28,13 +28,12 @@ pub(crate) mod directory;
 pub(crate) mod discover;
 pub(crate) mod features;
 pub(crate) mod fold;
-pub(crate) mod id;
 #[cfg(test)]
 mod laws;
 pub(crate) mod member;
+pub(crate) mod member_id;
 pub(crate) mod model;
 pub(crate) mod names;
-pub(crate) mod notes;
 pub(crate) mod observe;
 mod orphans;
 pub(crate) mod part;
@@ -42,11 +41,12 @@ pub(crate) mod plan;
 pub(crate) mod protocols;
 pub(crate) mod reads;
 pub(crate) mod reconcile;
-pub(crate) mod records;
+pub(crate) mod responses;
 pub(crate) mod secrets;
 mod send;
+pub(crate) mod spec;
 pub(crate) mod steps;
 pub(crate) mod subnets;
 pub(crate) mod tags;
-pub(crate) mod wanted;
+pub(crate) mod warnings;
 pub(crate) mod writes;

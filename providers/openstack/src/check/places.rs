@@ -378,11 +378,11 @@ impl Look<'_> {
         self.provider().await;
         let conf = &self.settings.load_balancing.conf;
         let (flavor, zone) = (conf.flavor_id.as_str(), conf.availability_zone.as_str());
-        let wanted = [
+        let spec = [
             ("flavor-id", flavor, Feature::Flavors),
             ("availability-zone", zone, Feature::AvailabilityZones),
         ];
-        for (name, value, feature) in wanted {
+        for (name, value, feature) in spec {
             if value.is_empty() {
                 continue;
             }
@@ -439,7 +439,7 @@ impl Look<'_> {
     }
 
     async fn provider(&mut self) {
-        let wanted = &self.settings.load_balancing.conf.lb_provider;
+        let spec = &self.settings.load_balancing.conf.lb_provider;
         let key = ("LoadBalancer", "lb-provider");
         let found = self
             .read::<Providers>(
@@ -449,9 +449,9 @@ impl Look<'_> {
             )
             .await;
         match found {
-            Ok(Some(Providers { providers })) if !providers.iter().any(|known| known.name == *wanted) => {
+            Ok(Some(Providers { providers })) if !providers.iter().any(|known| known.name == *spec) => {
                 let names: Vec<_> = providers.iter().map(|known| known.name.as_str()).collect();
-                let message = format!("this Octavia has no provider {wanted:?}");
+                let message = format!("this Octavia has no provider {spec:?}");
                 self.note(
                     Severity::Error,
                     key,

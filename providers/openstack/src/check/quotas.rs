@@ -14,7 +14,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use super::look::{Look, remedy};
 use crate::{
     client::{Op, catalogue::Service, listing::Resource},
-    load_balancer::records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, SecurityGroup},
+    load_balancer::responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, SecurityGroup},
 };
 
 /// Numbers of Neutron and Octavia; other things may stand among them. Below zero, and none at all, is no limit.

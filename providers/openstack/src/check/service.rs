@@ -8,15 +8,14 @@ use ccm_core::{
 use crate::{
     config::LoadBalancing,
     load_balancer::{
-        annotations::{self as note, TABLE},
+        annotations::{self, TABLE},
         desired::Inputs,
         features::Capabilities,
-        notes,
         protocols::METHODS,
         secrets::SecretRef,
+        spec::BalancerSpec,
         subnets::SubnetFilter,
-        tags,
-        wanted::Wanted,
+        tags, warnings,
     },
 };
 
@@ -34,44 +33,47 @@ pub(super) fn findings(
             fix: "write enabled = true under [LoadBalancer]".to_owned(),
         }];
     }
-    let (wanted, invalid) = Wanted::examine(service, settings, Some(can));
+    let (spec, invalid) = BalancerSpec::examine(service, settings, Some(can));
     let mut all: Vec<_> = invalid.iter().map(|invalid| refused(settings, invalid)).collect();
-    all.extend(wanted.ignored.iter().map(|ignored| TABLE.ignored(ignored)));
-    all.extend(later(settings, service, &wanted));
+    all.extend(spec.ignored.iter().map(|ignored| TABLE.ignored(ignored)));
+    all.extend(later(settings, service, &spec));
     all.extend(TABLE.unknown(&service.annotations));
-    all.extend(noted(settings, can, service, wanted));
+    all.extend(noted(settings, can, service, spec));
     all
 }
 
 fn refused(settings: &LoadBalancing, invalid: &InvalidField) -> ServiceFinding {
     let mut finding = TABLE.invalid(invalid);
     let classes: Vec<_> = settings.classes.keys().map(String::as_str).collect();
-    if finding.field == Field::annotation(note::CLASS) && !classes.is_empty() {
+    if finding.field == Field::annotation(annotations::CLASS) && !classes.is_empty() {
         finding.fix = format!("write one of: {}", classes.join(", "));
     }
     finding
 }
 
 /// What is refused only when the load balancer is made.
-fn later(settings: &LoadBalancing, service: &ServiceView, wanted: &Wanted) -> Vec<ServiceFinding> {
+fn later(settings: &LoadBalancing, service: &ServiceView, spec: &BalancerSpec) -> Vec<ServiceFinding> {
     let mut all = Vec::new();
     // The config's own method is the config's own problem, and so for the others.
     let own = |key| service.annotation(key).is_some();
     let error = |key, problem: &str| TABLE.invalid(&InvalidField::annotation(key, problem));
-    if own(note::LB_METHOD) && !METHODS.contains(&wanted.method.as_str()) {
-        all.push(error(note::LB_METHOD, &notes::unknown_method(&wanted.method)));
+    if own(annotations::LB_METHOD) && !METHODS.contains(&spec.method.as_str()) {
+        all.push(error(
+            annotations::LB_METHOD,
+            &warnings::unknown_method(&spec.method),
+        ));
     }
-    if own(note::TLS_CONTAINER_REF)
-        && !wanted.tls.is_empty()
+    if own(annotations::TLS_CONTAINER_REF)
+        && !spec.tls.is_empty()
         && settings.conf.container_store == "barbican"
-        && let Err(wrong) = SecretRef::parse(&wanted.tls)
+        && let Err(wrong) = SecretRef::parse(&spec.tls)
     {
-        all.push(error(note::TLS_CONTAINER_REF, wrong.message()));
+        all.push(error(annotations::TLS_CONTAINER_REF, wrong.message()));
     }
-    if own(note::FLOATING_SUBNET)
-        && let Err(wrong) = SubnetFilter::parse(&wanted.source.pattern, &wanted.source.tags)
+    if own(annotations::FLOATING_SUBNET)
+        && let Err(wrong) = SubnetFilter::parse(&spec.source.pattern, &spec.source.tags)
     {
-        all.push(error(note::FLOATING_SUBNET, wrong.message()));
+        all.push(error(annotations::FLOATING_SUBNET, wrong.message()));
     }
     let address = &*service.load_balancer_ip;
     if !address.is_empty() && address.parse::<std::net::IpAddr>().is_err() {
@@ -90,24 +92,24 @@ fn noted(
     settings: &LoadBalancing,
     can: Capabilities,
     service: &ServiceView,
-    mut wanted: Wanted,
+    mut spec: BalancerSpec,
 ) -> Vec<ServiceFinding> {
     // Said already, each in its place.
-    wanted.ignored.clear();
-    if METHODS.iter().all(|method| *method != wanted.method) {
-        wanted.method = METHODS.map(str::to_owned).into_iter().next().unwrap_or_default();
+    spec.ignored.clear();
+    if METHODS.iter().all(|method| *method != spec.method) {
+        spec.method = METHODS.map(str::to_owned).into_iter().next().unwrap_or_default();
     }
     let inputs = Inputs {
         can,
         ..Inputs::default()
     };
-    let notes = notes::about(settings, service, &wanted, &ClusterView::default(), &inputs);
+    let notes = warnings::warnings(settings, service, &spec, &ClusterView::default(), &inputs);
     let place = |reason| match reason {
         "LoadBalancerSourceRangesIgnored" if service.source_ranges.is_some() => {
             Field::Spec("loadBalancerSourceRanges")
         }
-        "LoadBalancerSourceRangesIgnored" => Field::annotation(note::SOURCE_RANGES),
-        "LoadBalancerAvailabilityZonesIgnored" => Field::annotation(note::AVAILABILITY_ZONE),
+        "LoadBalancerSourceRangesIgnored" => Field::annotation(annotations::SOURCE_RANGES),
+        "LoadBalancerAvailabilityZonesIgnored" => Field::annotation(annotations::AVAILABILITY_ZONE),
         "LoadBalancerTagsIgnored" => tags::requests(service)
             .next()
             .map_or(Field::Whole, Field::annotation),

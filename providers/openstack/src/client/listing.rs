@@ -194,6 +194,31 @@ impl Api {
         }
     }
 
+    /// The object with this ID, read now; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// If it cannot be read, or the answer is another object.
+    pub(crate) async fn find<T: Resource>(&self, op: Op, id: &str, priority: Priority) -> Result<Option<T>> {
+        let path: Vec<_> = T::PATH.iter().copied().chain([id]).collect();
+        let get = Get {
+            op,
+            service: T::SERVICE,
+            path: &path,
+            query: &[],
+            microversion: None,
+        };
+        match self.get::<One<T>>(&get, priority).await {
+            Ok(One(found)) if found.id() != id => {
+                let (kind, other) = (T::ONE, found.id());
+                let text = format!("asked for {kind} {id}, the answer is {kind} {other}");
+                Err(Error::new(ErrorKind::Unexpected, text))
+            }
+            Ok(One(found)) => Ok(Some(found)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn page<T: Resource>(
         &self,
         path: &[&str],

@@ -19,21 +19,21 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
-    annotations as note,
+    annotations,
     desired::{self, Inputs, server_of},
-    directory::{Catalogue, Directory},
+    directory::{Directory, DirectoryCache},
     discover,
     fold::Reply,
     names,
-    observe::{self, Branch, Observed, Sight, Tree, Twig},
+    observe::{self, ListenerTree, LoadBalancerSnapshot, LoadBalancerTree, Observed, PoolTree},
     part::{Key, Model, PartMember},
     plan,
     reads::{Contents, Reads},
-    records::{LoadBalancer, Provisioning, State},
+    responses::{LoadBalancer, Provisioning, State},
     send::Sender,
+    spec,
     steps::{Action, Change},
     tags::Unrecorded,
-    wanted,
 };
 use crate::{config::LoadBalancing, error::is_busy, error::is_stale, view::Current};
 
@@ -48,10 +48,10 @@ const SHARED_PENDING_POLL: Duration = Duration::from_secs(2);
 pub(crate) struct Calls<C> {
     current: Arc<Current>,
     settings: Arc<LoadBalancing>,
-    eyes: C,
+    cloud: C,
     credentials: CredentialsCheck,
     /// The last directory.
-    catalogue: Mutex<Catalogue>,
+    directory_cache: Mutex<DirectoryCache>,
     /// When to poll the load balancers that Octavia is changing.
     polls: Mutex<PollIntervals<Key>>,
     /// Ids of load balancers whose creation this process sent and which it has not seen `ACTIVE` or gone since.
@@ -69,14 +69,14 @@ impl<C> fmt::Debug for Calls<C> {
 }
 
 impl<C: Cloud> Calls<C> {
-    /// Calls through whatever credentials are in use. `eyes`: through which nodes are seen.
-    pub(crate) fn new(current: Arc<Current>, settings: Arc<LoadBalancing>, eyes: C) -> Self {
+    /// Calls through whatever credentials are in use. `cloud`: through which nodes are seen.
+    pub(crate) fn new(current: Arc<Current>, settings: Arc<LoadBalancing>, cloud: C) -> Self {
         Self {
             current,
             settings,
-            eyes,
+            cloud,
             credentials: CredentialsCheck::default(),
-            catalogue: Mutex::default(),
+            directory_cache: Mutex::default(),
             polls: Mutex::new(PollIntervals::new(poll_timing)),
             created: Mutex::default(),
             cluster: Mutex::default(),
@@ -91,13 +91,13 @@ impl<C: Cloud> Calls<C> {
         }
     }
 
-    async fn sight(
+    async fn snapshot(
         &self,
         reads: &Reads,
         key: &Key,
         members: &[PartMember],
         read: ReadOptions,
-    ) -> Result<Sight> {
+    ) -> Result<LoadBalancerSnapshot> {
         let balancers = match key {
             Key::Balancer(id) => reads.load_balancer(id, read).await?.into_iter().collect(),
             Key::New(name) => {
@@ -116,24 +116,24 @@ impl<C: Cloud> Calls<C> {
         }
         if balancers.iter().any(pending) {
             // What is below it can wait until it has settled.
-            let trees = balancers.iter().map(|balancer| Tree {
+            let trees = balancers.iter().map(|balancer| LoadBalancerTree {
                 balancer: (**balancer).clone(),
-                ..Tree::default()
+                ..LoadBalancerTree::default()
             });
-            return Ok(Sight {
+            return Ok(LoadBalancerSnapshot {
                 trees: trees.collect(),
-                ..Sight::default()
+                ..LoadBalancerSnapshot::default()
             });
         }
-        let (cluster, marks) = {
+        let (cluster, ownership_tag) = {
             let known = self.cluster.lock();
             (known.name.to_string(), known.ownership_tag.clone())
         };
-        let mut sight = Sight {
+        let mut snapshot = LoadBalancerSnapshot {
             external: self.external(reads, members, read.priority).await?,
             cluster,
-            marks,
-            ..Sight::default()
+            ownership_tag,
+            ..LoadBalancerSnapshot::default()
         };
         let port = balancers.first().map(|balancer| balancer.vip_port_id.as_str());
         let floating = reads.floating_ips(port, read).await?;
@@ -142,11 +142,15 @@ impl<C: Cloud> Calls<C> {
             let service = &member.service;
             let mut addresses: Vec<_> = service.status_addresses().map(|ip| ip.to_string()).collect();
             addresses.push(service.load_balancer_ip.to_string());
-            addresses.extend(service.annotation(note::LOAD_BALANCER_ADDRESS).map(str::to_owned));
+            addresses.extend(
+                service
+                    .annotation(annotations::LOAD_BALANCER_ADDRESS)
+                    .map(str::to_owned),
+            );
             for address in addresses.iter().filter(|address| !address.is_empty()) {
                 for found in floating.by_key(address) {
                     if ids.insert(found.id.clone()) {
-                        sight.floating.push((**found).clone());
+                        snapshot.floating.push((**found).clone());
                     }
                 }
             }
@@ -156,21 +160,21 @@ impl<C: Cloud> Calls<C> {
             let attached = floating
                 .by_key(port)
                 .find(|found| !port.is_empty() && found.port_id == port);
-            let tree = Tree {
+            let tree = LoadBalancerTree {
                 floating: attached.map(|found| (**found).clone()),
                 is_being_created: self.created.lock().contains(&balancer.id),
                 balancer: (*balancer).clone(),
-                ..Tree::default()
+                ..LoadBalancerTree::default()
             };
-            sight
+            snapshot
                 .trees
                 .push(self.tree(reads, key, tree, members, read).await?);
         }
         let services = members.iter().map(|member| &*member.service);
-        let present = || observe::tags_of(&sight.trees, |_| true);
+        let present = || observe::tags_of(&snapshot.trees, |_| true);
         let annotated = self.unrecorded.lock().annotated(services, present);
-        sight.annotated = annotated;
-        Ok(sight)
+        snapshot.annotated = annotated;
+        Ok(snapshot)
     }
 
     /// Whether a floating address can be had by those that leave it to us from where.
@@ -178,8 +182,8 @@ impl<C: Cloud> Calls<C> {
         let settings = &self.settings;
         let asks = members.iter().any(|member| {
             member.membership != Membership::Leaving
-                && !wanted::is_internal(&member.service, settings)
-                && wanted::floating_network(&member.service, settings).is_empty()
+                && !spec::is_internal(&member.service, settings)
+                && spec::floating_network(&member.service, settings).is_empty()
         });
         if !asks {
             return Ok(false);
@@ -193,12 +197,12 @@ impl<C: Cloud> Calls<C> {
         &self,
         reads: &Reads,
         key: &Key,
-        mut tree: Tree,
+        mut tree: LoadBalancerTree,
         members: &[PartMember],
         read: ReadOptions,
-    ) -> Result<Tree> {
-        let wish = desired::left_by_all(&self.settings, key, members, &self.cluster.lock());
-        if wish.is_some_and(|wish| plan::deletes_whole(&wish, &tree)) {
+    ) -> Result<LoadBalancerTree> {
+        let desired = desired::left_by_all(&self.settings, key, members, &self.cluster.lock());
+        if desired.is_some_and(|desired| plan::deletes_whole(&desired, &tree)) {
             return Ok(tree);
         }
         let children = reads.children(&tree.balancer, read).await?;
@@ -207,11 +211,11 @@ impl<C: Cloud> Calls<C> {
             _ => Contents::Which,
         };
         let members = reads.members(&children, contents, read.priority).await?;
-        let mut twigs: Vec<_> = children
+        let mut pool_trees: Vec<_> = children
             .pools
             .iter()
             .zip(members)
-            .map(|(pool, members)| Twig {
+            .map(|(pool, members)| PoolTree {
                 pool: (**pool).clone(),
                 members,
                 monitor: children
@@ -222,17 +226,17 @@ impl<C: Cloud> Calls<C> {
             })
             .collect();
         for listener in &children.listeners {
-            let at = twigs.iter().position(|twig| {
-                let listeners = twig.pool.listeners.iter();
+            let at = pool_trees.iter().position(|pool_tree| {
+                let listeners = pool_tree.pool.listeners.iter();
                 listeners.map(|one| &one.id).any(|id| *id == listener.id)
-                    || (!listener.default_pool_id.is_empty() && twig.pool.id == listener.default_pool_id)
+                    || (!listener.default_pool_id.is_empty() && pool_tree.pool.id == listener.default_pool_id)
             });
-            tree.branches.push(Branch {
+            tree.listener_trees.push(ListenerTree {
                 listener: (**listener).clone(),
-                twig: at.map(|at| twigs.swap_remove(at)),
+                pool_tree: at.map(|at| pool_trees.swap_remove(at)),
             });
         }
-        tree.loose = twigs.into_iter().map(|twig| twig.pool).collect();
+        tree.orphaned_pools = pool_trees.into_iter().map(|pool_tree| pool_tree.pool).collect();
         Ok(tree)
     }
 
@@ -285,7 +289,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             reads.load_balancers(None, read),
             reads.security_groups(None, read)
         )?;
-        Ok(self.catalogue.lock().directory(&balancers, &groups))
+        Ok(self.directory_cache.lock().directory(&balancers, &groups))
     }
 
     async fn inputs(
@@ -310,9 +314,9 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
     async fn observe(&self, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
         let (_, reads) = self.current.clients();
         match key {
-            Key::Balancer(_) | Key::New(_) => {
-                Ok(Observed::Balancers(self.sight(&reads, key, members, read).await?))
-            }
+            Key::Balancer(_) | Key::New(_) => Ok(Observed::Balancers(
+                self.snapshot(&reads, key, members, read).await?,
+            )),
             Key::Group(name) => {
                 let listing = reads.security_groups(Some(name), read).await?;
                 Ok(Observed::Groups(
@@ -336,8 +340,8 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             Ok(Some(reply)) if is_waited_for(&change.action) => {
                 // A create gives the part another key.
                 let key = match &reply {
-                    Reply::Balancer(made) => {
-                        let id = &made.balancer.id;
+                    Reply::Balancer(created) => {
+                        let id = &created.balancer.id;
                         self.created.lock().insert(id.clone());
                         &Key::Balancer(id.clone())
                     }
@@ -372,13 +376,13 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             (Key::Balancer(id), _) => id.as_str(),
             _ => return Ok(Outcome::Stale),
         };
-        let looked = Instant::now();
+        let polled_at = Instant::now();
         let (since, waiting) = self.polls.lock().since(key);
         let state = match since {
             Some(since) => state(&reads, id, since, waiting, SHARED_POLL, priority).await?,
             None => reads.state(id, priority).await?,
         };
-        let ends = |done: bool| self.polls.lock().ended(key, done.then_some(looked));
+        let ends = |done: bool| self.polls.lock().ended(key, done.then_some(polled_at));
         let status = state.map(|state| state.provisioning_status);
         if matches!(status, None | Some(Provisioning::Active)) {
             self.created.lock().remove(id);
@@ -408,17 +412,17 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
                 })
             }
             Some(_) => {
-                let poll = self.polls.lock().not_ended(key, looked);
+                let poll = self.polls.lock().not_ended(key, polled_at);
                 Ok(Outcome::Accepted(Reply::Settled, self.wait(poll)))
             }
         }
     }
 
     async fn is_pending(&self, _: &Key, observed: &Observed, priority: Priority) -> Result<bool> {
-        let Observed::Balancers(sight) = observed else {
+        let Observed::Balancers(snapshot) = observed else {
             return Ok(false);
         };
-        let mut balancers = sight.trees.iter().map(|tree| &tree.balancer);
+        let mut balancers = snapshot.trees.iter().map(|tree| &tree.balancer);
         let Some(LoadBalancer { id, .. }) =
             balancers.find(|balancer| balancer.provisioning_status.is_pending())
         else {
@@ -435,7 +439,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
     }
 
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {
-        self.credentials.run(&self.eyes, cluster, read).await
+        self.credentials.run(&self.cloud, cluster, read).await
     }
 }
 
@@ -495,7 +499,7 @@ fn is_waited_for(action: &Action) -> bool {
 
 /// The servers behind the nodes that a Service takes.
 fn servers(service: &ServiceView, settings: &LoadBalancing, cluster: &ClusterView) -> Vec<String> {
-    let selector = wanted::selector(service, settings);
+    let selector = spec::selector(service, settings);
     let nodes = cluster.nodes.eligible();
     nodes
         .filter(|node| selector.matches(&node.view.labels))

@@ -11,23 +11,23 @@ use ccm_core::{
 };
 
 use super::{
-    annotations as note,
+    annotations,
     bodies::Timeouts,
     features::{Capabilities, Feature},
     member::Identity,
     names,
-    observe::{Slot, Tree},
+    observe::{ListenerKey, LoadBalancerTree},
     part::{Key, Model, PartMember},
-    protocols::{self, Check},
-    records::{FloatingIp, LoadBalancer},
+    protocols::{self, HealthCheck},
+    responses::{FloatingIp, LoadBalancer},
+    spec::{self, BalancerSpec, HealthMonitorTimes},
     tags::ServiceTags,
-    wanted::{self, HealthMonitorTimes, Wanted},
 };
 use crate::{config::LoadBalancing, instances::provider_id};
 
 /// What was found out for one Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct ServiceInputs {
     /// Where its virtual address is to be.
     pub(crate) vip_subnet: String,
     /// Where its members are; empty if that is not known before there is a load balancer.
@@ -41,15 +41,15 @@ pub(crate) struct Found {
 }
 
 /// Tags of Services by the port whose listener is theirs.
-pub(crate) type Holders = BTreeMap<Slot, String>;
+pub(crate) type PortOwners = BTreeMap<ListenerKey, String>;
 
 /// What was found out.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inputs {
     /// Who has the ports that several Services ask for.
-    pub(crate) holders: Holders,
+    pub(crate) port_owners: PortOwners,
     pub(crate) can: Capabilities,
-    pub(crate) each: BTreeMap<ServiceId, Found>,
+    pub(crate) each: BTreeMap<ServiceId, ServiceInputs>,
     /// Ids of the security groups of Services, by name.
     pub(crate) groups: BTreeMap<String, Vec<String>>,
     /// The load balancer as the listings show it, for what is to be said of it.
@@ -60,18 +60,18 @@ pub(crate) struct Inputs {
 #[derive(Debug)]
 pub(crate) enum Desired {
     /// A load balancer.
-    Balancer(Box<Wish>),
+    Balancer(Box<DesiredBalancer>),
     /// The security group of a Service.
-    Group(GroupWish),
+    Group(DesiredGroup),
     /// The groups of ports.
-    Ports(PortsWish),
+    Ports(DesiredNodePorts),
 }
 
 /// What is wanted of a load balancer.
 #[derive(Debug)]
-pub(crate) struct Wish {
+pub(crate) struct DesiredBalancer {
     pub(crate) key: Key,
-    pub(crate) marks: OwnershipTag,
+    pub(crate) ownership_tag: OwnershipTag,
     /// The cluster's name.
     pub(crate) cluster: String,
     pub(crate) can: Capabilities,
@@ -82,31 +82,31 @@ pub(crate) struct Wish {
     pub(crate) failover: bool,
     pub(crate) max_shared: i64,
     pub(crate) has_nodes: bool,
-    pub(crate) joined: Vec<Joined>,
-    pub(crate) kept: Vec<Kept>,
-    pub(crate) leaving: Vec<Leaver>,
+    pub(crate) active: Vec<ActiveService>,
+    pub(crate) frozen: Vec<FrozenService>,
+    pub(crate) leaving: Vec<LeavingService>,
 }
 
 /// A Service that gets what it asks for.
 #[derive(Debug)]
-pub(crate) struct Joined {
-    pub(crate) who: Who,
+pub(crate) struct ActiveService {
+    pub(crate) owner: Owner,
     pub(crate) internal: bool,
     pub(crate) keep_floating_ip: bool,
     /// It bears the id of a load balancer that was made for it.
-    pub(crate) had_one: bool,
+    pub(crate) had_load_balancer: bool,
     pub(crate) fields: NewFields,
     /// Create-only annotations with their values.
     pub(crate) given: Vec<(&'static str, String)>,
     /// Tags that it requests; empty if this Octavia has none.
     pub(crate) tags: ServiceTags,
-    pub(crate) floating: FloatingWish,
-    pub(crate) ports: Vec<PortWish>,
+    pub(crate) floating: DesiredFloatingIp,
+    pub(crate) ports: Vec<DesiredListener>,
 }
 
 /// Whose something is.
 #[derive(Clone, Debug)]
-pub(crate) struct Who {
+pub(crate) struct Owner {
     pub(crate) service: ServiceId,
     /// The name of its own load balancer, and its tag on every one that it uses.
     pub(crate) tag: String,
@@ -118,7 +118,7 @@ pub(crate) struct Who {
 
 /// The ids and addresses of load balancers that a Service names.
 pub(crate) fn named(service: &ServiceView) -> Vec<String> {
-    let annotated = [note::LOAD_BALANCER_ID, note::LOAD_BALANCER_ADDRESS];
+    let annotated = [annotations::LOAD_BALANCER_ID, annotations::LOAD_BALANCER_ADDRESS];
     let annotated = annotated.iter().filter_map(|key| service.annotation(key));
     annotated
         .map(str::to_owned)
@@ -126,7 +126,7 @@ pub(crate) fn named(service: &ServiceView) -> Vec<String> {
         .collect()
 }
 
-impl Who {
+impl Owner {
     fn of(service: &ServiceView, cluster: &ClusterView) -> Self {
         Self {
             service: service.id.clone(),
@@ -143,7 +143,7 @@ impl Who {
     }
 
     /// Whether it speaks of this load balancer: by its id, and by the address that it has or had through it.
-    pub(crate) fn knows(&self, tree: &Tree) -> bool {
+    pub(crate) fn knows(&self, tree: &LoadBalancerTree) -> bool {
         let balancer = &tree.balancer;
         let names = |text: &str| !text.is_empty() && self.named.iter().any(|named| named == text);
         let floating = tree.floating.as_ref();
@@ -152,7 +152,7 @@ impl Who {
     }
 
     /// Whether this floating address was made for it.
-    pub(crate) fn made(&self, floating: &FloatingIp) -> bool {
+    pub(crate) fn created(&self, floating: &FloatingIp) -> bool {
         names::is_floating_ip_of(&floating.description, &self.service)
             && self.named.contains(&floating.floating_ip_address)
     }
@@ -172,7 +172,7 @@ pub(crate) struct NewFields {
 
 /// The floating address that a Service wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FloatingWish {
+pub(crate) struct DesiredFloatingIp {
     /// `None`: it can have none.
     pub(crate) network: Option<String>,
     pub(crate) subnets: Vec<String>,
@@ -183,8 +183,8 @@ pub(crate) struct FloatingWish {
 
 /// What is wanted of one port.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct PortWish {
-    pub(crate) slot: Slot,
+pub(crate) struct DesiredListener {
+    pub(crate) listener_key: ListenerKey,
     pub(crate) index: usize,
     pub(crate) protocol: &'static str,
     pub(crate) connection_limit: i64,
@@ -198,13 +198,13 @@ pub(crate) struct PortWish {
     pub(crate) method: String,
     pub(crate) sticky: bool,
     /// `None`: there are no nodes, it keeps those that it has.
-    pub(crate) members: Option<Vec<MemberWish>>,
-    pub(crate) monitor: Option<MonitorWish>,
+    pub(crate) members: Option<Vec<DesiredMember>>,
+    pub(crate) monitor: Option<DesiredMonitor>,
 }
 
 /// A member that is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MemberWish {
+pub(crate) struct DesiredMember {
     pub(crate) name: String,
     /// Names of further nodes with this address. A member that is one of them stays that node.
     pub(crate) other_names: Vec<String>,
@@ -215,7 +215,7 @@ pub(crate) struct MemberWish {
     pub(crate) monitor_port: Option<u16>,
 }
 
-impl MemberWish {
+impl DesiredMember {
     /// What tells it from the other members of its pool.
     pub(crate) fn identity(&self) -> Identity<'_> {
         (&self.address, self.port)
@@ -224,35 +224,35 @@ impl MemberWish {
 
 /// The health monitor that is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MonitorWish {
-    pub(crate) check: Check,
+pub(crate) struct DesiredMonitor {
+    pub(crate) check: HealthCheck,
     pub(crate) times: HealthMonitorTimes,
 }
 
 /// A Service that keeps what it has.
 #[derive(Debug)]
-pub(crate) struct Kept {
-    pub(crate) who: Who,
+pub(crate) struct FrozenService {
+    pub(crate) owner: Owner,
     /// Where its members follow the nodes.
-    pub(crate) follows: Vec<(Slot, Vec<MemberWish>)>,
+    pub(crate) follows: Vec<(ListenerKey, Vec<DesiredMember>)>,
 }
 
 /// A Service that goes.
 #[derive(Debug)]
-pub(crate) struct Leaver {
-    pub(crate) who: Who,
+pub(crate) struct LeavingService {
+    pub(crate) owner: Owner,
     pub(crate) keep_floating_ip: bool,
 }
 
 /// What is wanted of a security group.
 #[derive(Debug)]
-pub(crate) struct GroupWish {
+pub(crate) struct DesiredGroup {
     pub(crate) name: String,
     pub(crate) service: Option<ServiceId>,
     pub(crate) description: String,
     /// `None`: it stays as it is.
     pub(crate) rules: Option<Vec<RuleTuple>>,
-    pub(crate) goes: bool,
+    pub(crate) is_leaving: bool,
 }
 
 /// What tells a rule from the others.
@@ -266,11 +266,11 @@ pub(crate) struct RuleTuple {
 
 /// Which ports have which groups.
 #[derive(Debug, Default)]
-pub(crate) struct PortsWish {
+pub(crate) struct DesiredNodePorts {
     /// By address and server: groups that the port with that address has to have.
-    pub(crate) wanted: Vec<(String, String, GroupRef)>,
+    pub(crate) required: Vec<(String, String, GroupRef)>,
     /// Groups that no port may have.
-    pub(crate) unwanted: Vec<GroupRef>,
+    pub(crate) forbidden: Vec<GroupRef>,
 }
 
 /// A security group.
@@ -290,8 +290,8 @@ pub(crate) fn desired(
 ) -> Desired {
     match key {
         Key::Balancer(_) | Key::New(_) => {
-            let wish = balancer(&model.settings, key, members, cluster, inputs);
-            Desired::Balancer(Box::new(wish))
+            let desired = balancer(&model.settings, key, members, cluster, inputs);
+            Desired::Balancer(Box::new(desired))
         }
         Key::Group(name) => Desired::Group(group(model, name, members, cluster, inputs)),
         Key::NodePorts => Desired::Ports(ports(model, members, cluster, inputs)),
@@ -305,7 +305,7 @@ pub(crate) fn left_by_all(
     key: &Key,
     members: &[PartMember],
     cluster: &ClusterView,
-) -> Option<Wish> {
+) -> Option<DesiredBalancer> {
     let leave = members
         .iter()
         .all(|member| member.membership == Membership::Leaving);
@@ -327,11 +327,11 @@ fn balancer(
     members: &[PartMember],
     cluster: &ClusterView,
     inputs: &Inputs,
-) -> Wish {
+) -> DesiredBalancer {
     let conf = &settings.conf;
-    let mut wish = Wish {
+    let mut desired = DesiredBalancer {
         key: key.clone(),
-        marks: cluster.ownership_tag.clone(),
+        ownership_tag: cluster.ownership_tag.clone(),
         cluster: cluster.name.to_string(),
         can: inputs.can,
         provider: conf.lb_provider.clone(),
@@ -340,31 +340,31 @@ fn balancer(
         failover: conf.failover_in_error,
         max_shared: conf.max_shared_lb,
         has_nodes: !cluster.nodes.keeps_members(),
-        joined: Vec::new(),
-        kept: Vec::new(),
+        active: Vec::new(),
+        frozen: Vec::new(),
         leaving: Vec::new(),
     };
     for member in members {
         let service = &member.service;
-        let who = Who::of(service, cluster);
+        let owner = Owner::of(service, cluster);
         let read = (member.membership == Membership::Active)
-            .then(|| Wanted::read(service, settings, Some(inputs.can)).ok())
+            .then(|| BalancerSpec::read(service, settings, Some(inputs.can)).ok())
             .flatten()
             .zip(inputs.each.get(&service.id));
         match (&member.membership, read) {
-            (Membership::Leaving, _) => wish.leaving.push(Leaver {
-                who,
-                keep_floating_ip: wanted::keeps_floating_ip(service),
+            (Membership::Leaving, _) => desired.leaving.push(LeavingService {
+                owner,
+                keep_floating_ip: spec::keeps_floating_ip(service),
             }),
-            (Membership::Active, Some((wanted, found))) => {
-                wish.joined.push(joined(
-                    settings, key, service, who, &wanted, found, inputs.can, cluster,
+            (Membership::Active, Some((spec, found))) => {
+                desired.active.push(active(
+                    settings, key, service, owner, &spec, found, inputs.can, cluster,
                 ));
             }
             _ => {
-                let follows = member.follows_nodes() && wish.has_nodes;
-                wish.kept.push(Kept {
-                    who,
+                let follows = member.follows_nodes() && desired.has_nodes;
+                desired.frozen.push(FrozenService {
+                    owner,
                     follows: if follows {
                         follow(settings, service, cluster)
                     } else {
@@ -374,27 +374,27 @@ fn balancer(
             }
         }
     }
-    wish
+    desired
 }
 
 #[expect(
     clippy::too_many_arguments,
     reason = "everything that decides about a Service"
 )]
-fn joined(
+fn active(
     settings: &LoadBalancing,
     key: &Key,
     service: &Arc<ServiceView>,
-    who: Who,
-    wanted: &Wanted,
-    found: &Found,
+    owner: Owner,
+    spec: &BalancerSpec,
+    found: &ServiceInputs,
     can: Capabilities,
     cluster: &ClusterView,
-) -> Joined {
-    let v6 = wanted.family == Some(IpFamily::V6);
-    let id = service.annotation(note::LOAD_BALANCER_ID);
-    let address = service.annotation(note::LOAD_BALANCER_ADDRESS);
-    let had_one = matches!(key, Key::Balancer(key) if id == Some(key)) && address.is_some();
+) -> ActiveService {
+    let v6 = spec.family == Some(IpFamily::V6);
+    let id = service.annotation(annotations::LOAD_BALANCER_ID);
+    let address = service.annotation(annotations::LOAD_BALANCER_ADDRESS);
+    let had_load_balancer = matches!(key, Key::Balancer(key) if id == Some(key)) && address.is_some();
     let only_if = |condition: bool, value: &str| {
         if condition {
             value.to_owned()
@@ -402,97 +402,100 @@ fn joined(
             String::new()
         }
     };
-    let without_port = wanted.vip_port.is_empty();
+    let without_port = spec.vip_port.is_empty();
     let fields = NewFields {
         description: names::load_balancer_description(&cluster.name, &service.id),
-        flavor: only_if(can.has(Feature::Flavors), &wanted.flavor),
-        zone: only_if(can.has(Feature::AvailabilityZones), &wanted.zone),
-        vip_port: wanted.vip_port.clone(),
+        flavor: only_if(can.has(Feature::Flavors), &spec.flavor),
+        zone: only_if(can.has(Feature::AvailabilityZones), &spec.zone),
+        vip_port: spec.vip_port.clone(),
         vip_subnet: only_if(without_port, &found.vip_subnet),
-        vip_network: only_if(without_port, &wanted.vip_network),
-        vip_address: only_if(wanted.internal || v6, &service.load_balancer_ip),
+        vip_network: only_if(without_port, &spec.vip_network),
+        vip_address: only_if(spec.internal || v6, &service.load_balancer_ip),
     };
     let create_only = [
-        (note::SUBNET_ID, true),
-        (note::NETWORK_ID, true),
-        (note::PORT_ID, true),
-        (note::FLAVOR_ID, can.has(Feature::Flavors)),
-        (note::AVAILABILITY_ZONE, can.has(Feature::AvailabilityZones)),
+        (annotations::SUBNET_ID, true),
+        (annotations::NETWORK_ID, true),
+        (annotations::PORT_ID, true),
+        (annotations::FLAVOR_ID, can.has(Feature::Flavors)),
+        (
+            annotations::AVAILABILITY_ZONE,
+            can.has(Feature::AvailabilityZones),
+        ),
     ];
     let given = create_only.into_iter().filter(|(_, is_supported)| *is_supported);
     let given = given
         .filter_map(|(key, _)| Some((key, service.annotation(key)?.to_owned())))
         .filter(|(_, value)| !value.is_empty())
         .collect();
-    Joined {
-        internal: wanted.internal,
-        keep_floating_ip: wanted.keep_floating_ip,
-        had_one,
+    ActiveService {
+        internal: spec.internal,
+        keep_floating_ip: spec.keep_floating_ip,
+        had_load_balancer,
         fields,
         given,
         tags: if can.has(Feature::Tags) {
-            wanted.tags.clone()
+            spec.tags.clone()
         } else {
             ServiceTags::default()
         },
-        floating: FloatingWish {
+        floating: DesiredFloatingIp {
             network: found.floating_network.clone(),
             subnets: found.floating_subnets.clone(),
             address: service.load_balancer_ip.to_string(),
-            description: who.floating_description.clone(),
+            description: owner.floating_description.clone(),
         },
-        ports: port_wishes(settings, service, wanted, found, can, cluster),
-        who,
+        ports: desired_listeners(settings, service, spec, found, can, cluster),
+        owner,
     }
 }
 
-fn port_wishes(
+fn desired_listeners(
     settings: &LoadBalancing,
     service: &ServiceView,
-    wanted: &Wanted,
-    found: &Found,
+    spec: &BalancerSpec,
+    found: &ServiceInputs,
     can: Capabilities,
     cluster: &ClusterView,
-) -> Vec<PortWish> {
+) -> Vec<DesiredListener> {
     let serial = settings.conf.provider_requires_serial_api_calls;
-    let health = wanted.monitor.and(service.health_check_port());
-    let nodes = wanted.selector.nodes(cluster, wanted.family);
+    let health = spec.monitor.and(service.health_check_port());
+    let nodes = spec.selector.nodes(cluster, spec.family);
     let each = service.ports.iter().enumerate().map(|(index, port)| {
-        let protocol = protocols::listener(port.protocol, !wanted.tls.is_empty(), wanted.forwarded_for);
-        let check = Check::of(port.protocol, health, can);
-        let members = members_at(&nodes, port.node_port).map(|member| MemberWish {
+        let protocol = protocols::listener(port.protocol, !spec.tls.is_empty(), spec.forwarded_for);
+        let check = HealthCheck::of(port.protocol, health, can);
+        let members = members_at(&nodes, port.node_port).map(|member| DesiredMember {
             subnet: found.member_subnet.clone(),
             monitor_port: if serial { None } else { check.monitor_port() },
             ..member
         });
-        PortWish {
-            slot: port.into(),
+        DesiredListener {
+            listener_key: port.into(),
             index,
             protocol,
-            connection_limit: wanted.connection_limit,
-            timeouts: can.has(Feature::Timeouts).then_some(wanted.timeouts),
-            forwarded_for: wanted.forwarded_for,
-            tls: wanted.tls.clone(),
-            ranges: can.has(Feature::AllowedCidrs).then(|| wanted.ranges.clone()),
-            pool_protocol: protocols::pool(protocol, wanted.proxy),
-            method: wanted.method.clone(),
+            connection_limit: spec.connection_limit,
+            timeouts: can.has(Feature::Timeouts).then_some(spec.timeouts),
+            forwarded_for: spec.forwarded_for,
+            tls: spec.tls.clone(),
+            ranges: can.has(Feature::AllowedCidrs).then(|| spec.ranges.clone()),
+            pool_protocol: protocols::pool(protocol, spec.proxy),
+            method: spec.method.clone(),
             sticky: service.session_affinity != SessionAffinity::None,
             members: (!cluster.nodes.keeps_members()).then(|| members.collect()),
-            monitor: wanted.monitor.map(|times| MonitorWish { check, times }),
+            monitor: spec.monitor.map(|times| DesiredMonitor { check, times }),
         }
     });
     each.collect()
 }
 
 /// The members that these nodes are at a port, one for each address.
-fn members_at<'a>(nodes: &'a [AddressGroup<'_>], node_port: u16) -> impl Iterator<Item = MemberWish> + 'a {
+fn members_at<'a>(nodes: &'a [AddressGroup<'_>], node_port: u16) -> impl Iterator<Item = DesiredMember> + 'a {
     let nodes = nodes.iter().filter(move |_| node_port > 0);
-    nodes.map(move |group| MemberWish {
+    nodes.map(move |group| DesiredMember {
         name: group.newest.view.name.clone(),
         other_names: group.others.iter().map(|node| node.view.name.clone()).collect(),
         address: group.address.to_string(),
         port: node_port,
-        ..MemberWish::default()
+        ..DesiredMember::default()
     })
 }
 
@@ -501,8 +504,8 @@ fn follow(
     settings: &LoadBalancing,
     service: &ServiceView,
     cluster: &ClusterView,
-) -> Vec<(Slot, Vec<MemberWish>)> {
-    let selector = wanted::selector(service, settings);
+) -> Vec<(ListenerKey, Vec<DesiredMember>)> {
+    let selector = spec::selector(service, settings);
     let nodes = selector.nodes(cluster, service.ip_families.first().copied());
     let ports = service.ports.iter().filter(|port| port.node_port > 0);
     ports
@@ -516,31 +519,36 @@ fn group(
     members: &[PartMember],
     cluster: &ClusterView,
     inputs: &Inputs,
-) -> GroupWish {
-    let joined = members
+) -> DesiredGroup {
+    let active = members
         .iter()
         .find(|member| member.membership == Membership::Active);
-    let rules = joined.and_then(|member| {
+    let rules = active.and_then(|member| {
         let service = &member.service;
         let found = inputs.each.get(&service.id)?;
-        let wanted = Wanted::read(service, &model.settings, Some(inputs.can)).ok()?;
-        Some(rules(service, &wanted, found, inputs.can))
+        let spec = BalancerSpec::read(service, &model.settings, Some(inputs.can)).ok()?;
+        Some(rules(service, &spec, found, inputs.can))
     });
-    GroupWish {
+    DesiredGroup {
         name: name.to_owned(),
-        service: joined.map(|member| member.service.id.clone()),
-        description: joined
+        service: active.map(|member| member.service.id.clone()),
+        description: active
             .map(|member| names::security_group_description(&cluster.name, &member.service.id))
             .unwrap_or_default(),
         rules,
-        goes: !members.is_empty()
+        is_leaving: !members.is_empty()
             && members
                 .iter()
                 .all(|member| member.membership == Membership::Leaving),
     }
 }
 
-fn rules(service: &ServiceView, wanted: &Wanted, found: &Found, can: Capabilities) -> Vec<RuleTuple> {
+fn rules(
+    service: &ServiceView,
+    spec: &BalancerSpec,
+    found: &ServiceInputs,
+    can: Capabilities,
+) -> Vec<RuleTuple> {
     let ethertype = if found.member_range.contains(':') {
         "IPv6"
     } else {
@@ -548,7 +556,7 @@ fn rules(service: &ServiceView, wanted: &Wanted, found: &Found, can: Capabilitie
     };
     // The client's address arrives at the nodes only there.
     let ranges = if can.ovn {
-        wanted.ranges.texts()
+        spec.ranges.texts()
     } else {
         vec![found.member_range.clone()]
     };
@@ -577,15 +585,15 @@ fn rules(service: &ServiceView, wanted: &Wanted, found: &Found, can: Capabilitie
     rules
 }
 
-fn ports(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> PortsWish {
-    let mut wish = PortsWish::default();
+fn ports(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> DesiredNodePorts {
+    let mut desired = DesiredNodePorts::default();
     for member in members {
         let service = &member.service;
         match member.membership {
             Membership::Leaving => {
                 let name = names::security_group(&service.id);
                 let ids = inputs.groups.get(&name).into_iter().flatten();
-                wish.unwanted.extend(ids.map(|id| GroupRef {
+                desired.forbidden.extend(ids.map(|id| GroupRef {
                     name: name.clone(),
                     id: Fact::Known(id.clone()),
                 }));
@@ -604,18 +612,20 @@ fn ports(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &
                     name: names::security_group(&service.id),
                     id: group,
                 };
-                let selector = wanted::selector(service, &model.settings);
+                let selector = spec::selector(service, &model.settings);
                 let family = service.ip_families.first().copied();
                 for node in cluster.nodes.eligible() {
                     let server = node.view.provider_id.as_deref().and_then(server_of);
                     let taken = selector.matches(&node.view.labels);
                     if let Some((server, address)) = server.zip(node.address(family)).filter(|_| taken) {
-                        wish.wanted.push((address.to_string(), server, group.clone()));
+                        desired
+                            .required
+                            .push((address.to_string(), server, group.clone()));
                     }
                 }
             }
             Membership::Active | Membership::Frozen(_) => {}
         }
     }
-    wish
+    desired
 }

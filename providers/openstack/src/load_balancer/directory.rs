@@ -11,9 +11,9 @@ use ccm_core::{
 };
 
 use super::{
-    annotations as note, names,
+    annotations, names,
     part::Key,
-    records::{LoadBalancer, SecurityGroup},
+    responses::{LoadBalancer, SecurityGroup},
 };
 
 /// What the listings show.
@@ -129,10 +129,10 @@ impl Directory {
     }
 
     /// The only one that bears our mark and was made for the Service when the cluster had another name.
-    fn former(&self, service: &ServiceId, marks: &OwnershipTag) -> Option<Key> {
+    fn former(&self, service: &ServiceId, ownership_tag: &OwnershipTag) -> Option<Key> {
         let bears = |id: &&String| {
             let entry = self.balancers.get(*id);
-            entry.is_some_and(|entry| names::is_tag_of(&entry.name, service) && is_ours(entry, marks))
+            entry.is_some_and(|entry| names::is_tag_of(&entry.name, service) && is_ours(entry, ownership_tag))
         };
         let mut all = self.index.about(service).into_iter().filter(bears);
         let id = all.next()?;
@@ -156,7 +156,7 @@ impl Directory {
             self.only(&names::legacy_load_balancer(&service.id))
                 .or_else(|| self.former(&service.id, &cluster.ownership_tag))
         };
-        let given = service.annotation(note::LOAD_BALANCER_ID);
+        let given = service.annotation(annotations::LOAD_BALANCER_ID);
         let Some(given) = given.filter(|given| !given.is_empty()) else {
             return by_name().unwrap_or(Key::New(name));
         };
@@ -165,7 +165,7 @@ impl Directory {
         }
         // The id may be that of one in whose place we made another.
         let replaced = service
-            .annotation(note::LOAD_BALANCER_ADDRESS)
+            .annotation(annotations::LOAD_BALANCER_ADDRESS)
             .and_then(|_| by_name());
         self.only(given)
             .or(replaced)
@@ -178,12 +178,12 @@ type Listings = (Arc<Listing<LoadBalancer>>, Arc<Listing<SecurityGroup>>);
 
 /// The last directory, so that one that says the same is the same, and none is made of the same listings twice.
 #[derive(Debug, Default)]
-pub(crate) struct Catalogue {
+pub(crate) struct DirectoryCache {
     of: Option<Listings>,
     last: Arc<Directory>,
 }
 
-impl Catalogue {
+impl DirectoryCache {
     /// What these listings show.
     pub(crate) fn directory(
         &mut self,
@@ -218,8 +218,8 @@ impl Catalogue {
     }
 }
 
-fn is_ours(entry: &Entry, marks: &OwnershipTag) -> bool {
-    marks.ownership(entry.tags.iter().map(String::as_str)) == Ownership::Ours
+fn is_ours(entry: &Entry, ownership_tag: &OwnershipTag) -> bool {
+    ownership_tag.ownership(entry.tags.iter().map(String::as_str)) == Ownership::Ours
 }
 
 #[cfg(test)]
@@ -318,7 +318,7 @@ mod tests {
         let key = directory.balancer_of(&view, &cluster("c"));
         assert_eq!(key, Key::New("kube_service_c_shop_web".to_owned()));
         // An id says which one.
-        view.annotations = [(note::LOAD_BALANCER_ID, "b")].into_iter().collect();
+        view.annotations = [(annotations::LOAD_BALANCER_ID, "b")].into_iter().collect();
         assert_eq!(
             directory.balancer_of(&view, &cluster("c")),
             Key::Balancer("b".to_owned())

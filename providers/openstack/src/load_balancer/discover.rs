@@ -9,15 +9,15 @@ use ccm_core::{
 };
 
 use super::{
-    desired::{Found, Holders, Inputs, server_of},
+    desired::{Inputs, PortOwners, ServiceInputs, server_of},
     features::Capabilities,
     names,
-    observe::Slot,
+    observe::ListenerKey,
     part::{Key, PartMember},
     reads::Reads,
     secrets::SecretRef,
+    spec::BalancerSpec,
     subnets::SubnetFilter,
-    wanted::Wanted,
 };
 use crate::config::LoadBalancing;
 
@@ -38,7 +38,7 @@ pub(super) async fn inputs(
         Err(_) => Capabilities::unknown(provider),
     };
     let mut inputs = Inputs {
-        holders: holders(reads, key, members, read).await?,
+        port_owners: port_owners(reads, key, members, read).await?,
         can,
         each: BTreeMap::new(),
         groups: BTreeMap::new(),
@@ -65,7 +65,7 @@ pub(super) async fn inputs(
                     continue;
                 }
                 // What is wrong with it is said by `check`.
-                let Ok(wanted) = Wanted::read(service, settings, Some(can)) else {
+                let Ok(spec) = BalancerSpec::read(service, settings, Some(can)) else {
                     continue;
                 };
                 let found = Finder {
@@ -76,8 +76,8 @@ pub(super) async fn inputs(
                     known_subnet: known_subnet(reads, key, member, read).await?,
                 };
                 let found = match key {
-                    Key::Group(_) => found.for_group(service, &wanted, member).await,
-                    _ => found.for_balancer(&wanted).await,
+                    Key::Group(_) => found.for_group(service, &spec, member).await,
+                    _ => found.for_balancer(&spec).await,
                 };
                 match found {
                     Ok(found) => drop(inputs.each.insert(service.id.clone(), found)),
@@ -90,23 +90,28 @@ pub(super) async fn inputs(
 }
 
 /// The owners of the listeners, if two members that do not leave ask for the same port.
-async fn holders(reads: &Reads, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Holders> {
+async fn port_owners(
+    reads: &Reads,
+    key: &Key,
+    members: &[PartMember],
+    read: ReadOptions,
+) -> Result<PortOwners> {
     let mut ports = BTreeSet::new();
     let mut staying = members
         .iter()
         .filter(|member| member.membership != Membership::Leaving)
-        .flat_map(|member| Slot::all_of(&member.service));
+        .flat_map(|member| ListenerKey::all_of(&member.service));
     let (Key::Balancer(id), false) = (key, staying.all(|port| ports.insert(port))) else {
-        return Ok(Holders::new());
+        return Ok(PortOwners::new());
     };
     let Some(balancer) = reads.load_balancer(id, read).await? else {
-        return Ok(Holders::new());
+        return Ok(PortOwners::new());
     };
     let children = reads.children(&balancer, read).await?;
     let owners = children.listeners.iter().map(|listener| {
         let tag = listener.tags.iter().find(|tag| names::is_service_tag(tag));
         // Listeners from before tags existed belong to the Service of the load balancer's name.
-        (Slot::of(listener), tag.unwrap_or(&balancer.name).clone())
+        (ListenerKey::of(listener), tag.unwrap_or(&balancer.name).clone())
     });
     Ok(owners.collect())
 }
@@ -155,17 +160,22 @@ fn invalid(text: impl Into<String>) -> Error {
 }
 
 impl Finder<'_> {
-    async fn for_balancer(&self, wanted: &Wanted) -> Result<Found> {
-        self.certificate(wanted).await?;
-        let mut found = self.subnets(wanted).await?;
-        if !wanted.internal && wanted.family != Some(IpFamily::V6) {
-            self.floating(wanted, &mut found).await?;
+    async fn for_balancer(&self, spec: &BalancerSpec) -> Result<ServiceInputs> {
+        self.certificate(spec).await?;
+        let mut found = self.subnets(spec).await?;
+        if !spec.internal && spec.family != Some(IpFamily::V6) {
+            self.floating(spec, &mut found).await?;
         }
         Ok(found)
     }
 
-    async fn for_group(&self, service: &ServiceView, wanted: &Wanted, member: &PartMember) -> Result<Found> {
-        let mut found = self.subnets(wanted).await?;
+    async fn for_group(
+        &self,
+        service: &ServiceView,
+        spec: &BalancerSpec,
+        member: &PartMember,
+    ) -> Result<ServiceInputs> {
+        let mut found = self.subnets(spec).await?;
         if found.member_subnet.is_empty() {
             found.member_subnet = vip_subnet_of(member);
         }
@@ -184,11 +194,11 @@ impl Finder<'_> {
         Ok(found)
     }
 
-    async fn certificate(&self, wanted: &Wanted) -> Result<()> {
-        if wanted.tls.is_empty() || self.settings.conf.container_store != "barbican" {
+    async fn certificate(&self, spec: &BalancerSpec) -> Result<()> {
+        if spec.tls.is_empty() || self.settings.conf.container_store != "barbican" {
             return Ok(());
         }
-        let secret = SecretRef::parse(&wanted.tls)?;
+        let secret = SecretRef::parse(&spec.tls)?;
         if self
             .reads
             .discovery
@@ -199,21 +209,21 @@ impl Finder<'_> {
         }
         Err(invalid(format!(
             "TLS container {} does not exist in Barbican",
-            wanted.tls
+            spec.tls
         )))
     }
 
     /// Where the virtual address and the members are.
-    async fn subnets(&self, wanted: &Wanted) -> Result<Found> {
-        let mut found = Found {
-            vip_subnet: wanted.vip_subnet.clone(),
-            member_subnet: wanted.member_subnet.clone(),
-            ..Found::default()
+    async fn subnets(&self, spec: &BalancerSpec) -> Result<ServiceInputs> {
+        let mut found = ServiceInputs {
+            vip_subnet: spec.vip_subnet.clone(),
+            member_subnet: spec.member_subnet.clone(),
+            ..ServiceInputs::default()
         };
-        if found.vip_subnet.is_empty() && wanted.vip_network.is_empty() {
-            let needed = found.member_subnet.is_empty() || wanted.vip_port.is_empty();
+        if found.vip_subnet.is_empty() && spec.vip_network.is_empty() {
+            let needed = found.member_subnet.is_empty() || spec.vip_port.is_empty();
             if needed {
-                let subnet = self.subnet_of_nodes(wanted).await?;
+                let subnet = self.subnet_of_nodes(spec).await?;
                 if found.member_subnet.is_empty() {
                     found.member_subnet.clone_from(&subnet);
                 }
@@ -224,12 +234,12 @@ impl Finder<'_> {
     }
 
     /// The subnet of the first node that tells one. The server of a Node that is left over tells none.
-    async fn subnet_of_nodes(&self, wanted: &Wanted) -> Result<String> {
+    async fn subnet_of_nodes(&self, spec: &BalancerSpec) -> Result<String> {
         /// So many nodes are asked.
         const ASKED: usize = 5;
         let nodes = self.cluster.nodes.eligible().filter_map(|node| {
             let server = server_of(node.view.provider_id.as_deref()?)?;
-            Some((server, node.address(wanted.family)?.to_string()))
+            Some((server, node.address(spec.family)?.to_string()))
         });
         let nodes: Vec<_> = nodes.take(ASKED).collect();
         let Some((server, address)) = nodes.first() else {
@@ -266,8 +276,8 @@ impl Finder<'_> {
     }
 
     /// Where a floating address comes from.
-    async fn floating(&self, wanted: &Wanted, found: &mut Found) -> Result<()> {
-        let (source, priority) = (&wanted.source, self.read.priority);
+    async fn floating(&self, spec: &BalancerSpec, found: &mut ServiceInputs) -> Result<()> {
+        let (source, priority) = (&spec.source, self.read.priority);
         let discovery = &self.reads.discovery;
         let network = if source.network.is_empty() {
             let network = discovery.default_external_network(priority).await?;

@@ -4,16 +4,16 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     bodies::{ListenerChange, NewListener, NewMonitor, NewPersistence, NewPool, Set},
-    desired::MemberWish,
+    desired::DesiredMember,
     member::{Host, Member, by_identity},
     names,
-    observe::{Branch, Observed, Sight, Slot, Tree, Twig},
+    observe::{ListenerKey, ListenerTree, LoadBalancerSnapshot, LoadBalancerTree, Observed, PoolTree},
     plan::member,
-    records::{
+    responses::{
         FloatingIp, Listener, LoadBalancer, Monitor, Persistence, Pool, Provisioning, Rule, SecurityGroup,
     },
     steps::{Action, Change},
-    writes::Made,
+    writes::CreatedLoadBalancer,
 };
 use crate::instances::records::Port;
 
@@ -24,7 +24,7 @@ pub(crate) enum Reply {
     Nothing,
     /// What was accepted goes on, or is done: nothing new.
     Settled,
-    Balancer(Box<Made>),
+    Balancer(Box<CreatedLoadBalancer>),
     Listener(Box<Listener>),
     Pool(Box<Pool>),
     Monitor(Box<Monitor>),
@@ -40,7 +40,7 @@ pub(crate) fn fold(change: &Change, reply: Option<&Reply>, observed: &mut Observ
         return;
     }
     match observed {
-        Observed::Balancers(sight) => balancers(change, reply, sight),
+        Observed::Balancers(snapshot) => balancers(change, reply, snapshot),
         Observed::Groups(groups) => group(change, reply, groups),
         Observed::Ports(ports) => {
             if let Action::DeletePortTag { port, group } = &change.action
@@ -67,7 +67,7 @@ pub(crate) fn fold(change: &Change, reply: Option<&Reply>, observed: &mut Observ
     }
 }
 
-fn balancers(change: &Change, reply: Option<&Reply>, sight: &mut Sight) {
+fn balancers(change: &Change, reply: Option<&Reply>, snapshot: &mut LoadBalancerSnapshot) {
     match &change.action {
         Action::CreateBalancer(body) => {
             let mut balancer = LoadBalancer {
@@ -79,55 +79,63 @@ fn balancers(change: &Change, reply: Option<&Reply>, sight: &mut Sight) {
                 provisioning_status: Provisioning::Active,
                 ..LoadBalancer::default()
             };
-            let mut branches: Vec<_> = body.listeners.iter().map(new_branch).collect();
-            if let Some(Reply::Balancer(made)) = reply {
-                balancer = made.balancer.clone();
+            let mut listener_trees: Vec<_> = body.listeners.iter().map(new_branch).collect();
+            if let Some(Reply::Balancer(created)) = reply {
+                balancer = created.balancer.clone();
                 // It is waited for before anybody looks at it again.
                 balancer.provisioning_status = Provisioning::Active;
-                for branch in &mut branches {
-                    let slot = branch.slot();
-                    let answered = made.members.iter().find(|(answered, _)| *answered == slot);
-                    if let (Some((_, members)), Some(twig)) = (answered, &mut branch.twig) {
-                        twig.members = Arc::clone(members);
+                for listener_tree in &mut listener_trees {
+                    let listener_key = listener_tree.listener_key();
+                    let answered = created
+                        .members
+                        .iter()
+                        .find(|(answered, _)| *answered == listener_key);
+                    if let (Some((_, members)), Some(pool_tree)) = (answered, &mut listener_tree.pool_tree) {
+                        pool_tree.members = Arc::clone(members);
                     }
                 }
             }
-            sight.trees = vec![Tree {
+            snapshot.trees = vec![LoadBalancerTree {
                 balancer,
-                branches,
-                ..Tree::default()
+                listener_trees,
+                ..LoadBalancerTree::default()
             }];
             return;
         }
         Action::DeleteBalancer { .. } => {
-            sight.trees.clear();
+            snapshot.trees.clear();
             return;
         }
         Action::DeleteFloating(address) => {
-            sight
+            snapshot
                 .floating
                 .retain(|floating| floating.floating_ip_address != *address);
         }
         _ => {}
     }
-    if let Some(tree) = sight.trees.first_mut() {
-        floating(change, reply, tree, &mut sight.floating);
+    if let Some(tree) = snapshot.trees.first_mut() {
+        floating(change, reply, tree, &mut snapshot.floating);
         below(change, reply, tree);
     }
 }
 
-fn floating(change: &Change, reply: Option<&Reply>, tree: &mut Tree, known: &mut Vec<FloatingIp>) {
+fn floating(
+    change: &Change,
+    reply: Option<&Reply>,
+    tree: &mut LoadBalancerTree,
+    known: &mut Vec<FloatingIp>,
+) {
     let answered = match reply {
         Some(Reply::Floating(floating)) => Some((**floating).clone()),
         _ => None,
     };
     match &change.action {
-        Action::CreateFloating(wish) => {
+        Action::CreateFloating(desired) => {
             tree.floating = Some(answered.unwrap_or_else(|| FloatingIp {
-                floating_ip_address: wish.address.clone(),
-                floating_network_id: wish.network.clone().unwrap_or_default(),
+                floating_ip_address: desired.address.clone(),
+                floating_network_id: desired.network.clone().unwrap_or_default(),
                 port_id: tree.balancer.vip_port_id.clone(),
-                description: wish.description.clone(),
+                description: desired.description.clone(),
                 ..FloatingIp::default()
             }));
         }
@@ -158,7 +166,7 @@ fn floating(change: &Change, reply: Option<&Reply>, tree: &mut Tree, known: &mut
     }
 }
 
-fn below(change: &Change, reply: Option<&Reply>, tree: &mut Tree) {
+fn below(change: &Change, reply: Option<&Reply>, tree: &mut LoadBalancerTree) {
     match &change.action {
         Action::Failover => tree.balancer.provisioning_status = Provisioning::Active,
         Action::Rename { from, to } => {
@@ -175,103 +183,111 @@ fn below(change: &Change, reply: Option<&Reply>, tree: &mut Tree) {
                 }
             }
         }
-        Action::CreateListener(slot, body) => {
-            tree.branches.retain(|branch| branch.slot() != *slot);
-            let mut branch = new_branch(body);
-            if let Some(Reply::Listener(made)) = reply {
-                branch.listener.id.clone_from(&made.id);
+        Action::CreateListener(listener_key, body) => {
+            tree.listener_trees
+                .retain(|listener_tree| listener_tree.listener_key() != *listener_key);
+            let mut listener_tree = new_branch(body);
+            if let Some(Reply::Listener(created)) = reply {
+                listener_tree.listener.id.clone_from(&created.id);
             }
-            tree.branches.push(branch);
+            tree.listener_trees.push(listener_tree);
         }
-        Action::DeleteListener(slot) => tree.branches.retain(|branch| branch.slot() != *slot),
-        Action::DeleteLoosePool(id) => tree.loose.retain(|pool| pool.id != *id),
-        Action::UpdateListener(slot, change) => {
-            if let Some(branch) = tree.branch_mut(*slot) {
-                change_listener(&mut branch.listener, change);
+        Action::DeleteListener(listener_key) => tree
+            .listener_trees
+            .retain(|listener_tree| listener_tree.listener_key() != *listener_key),
+        Action::DeleteOrphanedPool(id) => tree.orphaned_pools.retain(|pool| pool.id != *id),
+        Action::UpdateListener(listener_key, change) => {
+            if let Some(listener_tree) = tree.listener_tree_mut(*listener_key) {
+                change_listener(&mut listener_tree.listener, change);
             }
         }
         action => {
-            let slot = match action {
-                Action::CreatePool(slot, _)
-                | Action::UpdatePool(slot, _)
-                | Action::DeletePool(slot)
-                | Action::AddMembers(slot, _)
-                | Action::SetMembers(slot, _)
-                | Action::CreateMember(slot, _)
-                | Action::DeleteMember(slot, ..)
-                | Action::CreateMonitor(slot, _)
-                | Action::UpdateMonitor(slot, _)
-                | Action::DeleteMonitor(slot) => *slot,
+            let listener_key = match action {
+                Action::CreatePool(listener_key, _)
+                | Action::UpdatePool(listener_key, _)
+                | Action::DeletePool(listener_key)
+                | Action::AddMembers(listener_key, _)
+                | Action::SetMembers(listener_key, _)
+                | Action::CreateMember(listener_key, _)
+                | Action::DeleteMember(listener_key, ..)
+                | Action::CreateMonitor(listener_key, _)
+                | Action::UpdateMonitor(listener_key, _)
+                | Action::DeleteMonitor(listener_key) => *listener_key,
                 _ => return,
             };
-            pool(action, reply, slot, tree);
+            pool(action, reply, listener_key, tree);
         }
     }
 }
 
-fn pool(action: &Action, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
-    let Some(branch) = tree.branch_mut(slot) else {
+fn pool(action: &Action, reply: Option<&Reply>, listener_key: ListenerKey, tree: &mut LoadBalancerTree) {
+    let Some(listener_tree) = tree.listener_tree_mut(listener_key) else {
         return;
     };
     match action {
         Action::CreatePool(_, body) => {
-            let mut twig = new_twig(body);
-            if let Some(Reply::Pool(made)) = reply {
-                twig.pool.id.clone_from(&made.id);
+            let mut pool_tree = new_twig(body);
+            if let Some(Reply::Pool(created)) = reply {
+                pool_tree.pool.id.clone_from(&created.id);
             }
-            branch.twig = Some(twig);
+            listener_tree.pool_tree = Some(pool_tree);
             return;
         }
         Action::DeletePool(_) => {
-            branch.twig = None;
+            listener_tree.pool_tree = None;
             return;
         }
         _ => {}
     }
-    let Some(twig) = &mut branch.twig else { return };
+    let Some(pool_tree) = &mut listener_tree.pool_tree else {
+        return;
+    };
     match action {
         Action::UpdatePool(_, change) => {
-            put(&mut twig.pool.name, &change.name);
-            put(&mut twig.pool.lb_algorithm, &change.lb_algorithm);
-            put(&mut twig.pool.tags, &change.tags);
+            put(&mut pool_tree.pool.name, &change.name);
+            put(&mut pool_tree.pool.lb_algorithm, &change.lb_algorithm);
+            put(&mut pool_tree.pool.tags, &change.tags);
             match &change.session_persistence {
                 Set::Keep => {}
-                Set::Clear => twig.pool.session_persistence = None,
-                Set::To(new) => twig.pool.session_persistence = Some(persistence(new)),
+                Set::Clear => pool_tree.pool.session_persistence = None,
+                Set::To(new) => pool_tree.pool.session_persistence = Some(persistence(new)),
             }
         }
-        Action::AddMembers(_, members) => add(&mut twig.members, members),
-        Action::CreateMember(_, wish) => add(&mut twig.members, std::slice::from_ref(wish)),
+        Action::AddMembers(_, members) => add(&mut pool_tree.members, members),
+        Action::CreateMember(_, desired) => add(&mut pool_tree.members, std::slice::from_ref(desired)),
         Action::SetMembers(_, members) => {
-            let have = by_identity(&twig.members);
-            let members = members.iter().map(|wish| {
-                let same = have.get(&wish.identity()).copied();
-                let mut member = same.cloned().unwrap_or_else(|| new_member(wish));
-                if member.host.name != wish.name {
-                    let name = wish.name.clone();
+            let have = by_identity(&pool_tree.members);
+            let members = members.iter().map(|desired| {
+                let same = have.get(&desired.identity()).copied();
+                let mut member = same.cloned().unwrap_or_else(|| new_member(desired));
+                if member.host.name != desired.name {
+                    let name = desired.name.clone();
                     let host = (*member.host).clone();
                     member.host = Arc::new(Host { name, ..host });
                 }
-                member.monitor_port = wish.monitor_port;
+                member.monitor_port = desired.monitor_port;
                 member
             });
-            twig.members = members.collect();
+            pool_tree.members = members.collect();
         }
         Action::DeleteMember(_, address, port) => {
             let gone = (address.as_str(), *port);
-            let stay = twig.members.iter().filter(|member| member.identity() != gone);
-            twig.members = stay.cloned().collect();
+            let stay = pool_tree
+                .members
+                .iter()
+                .filter(|member| member.identity() != gone);
+            pool_tree.members = stay.cloned().collect();
         }
         Action::CreateMonitor(_, body) => {
             let mut monitor = new_monitor(body);
-            if let Some(Reply::Monitor(made)) = reply {
-                monitor.id.clone_from(&made.id);
+            if let Some(Reply::Monitor(created)) = reply {
+                monitor.id.clone_from(&created.id);
             }
-            twig.monitor = Some(monitor);
+            pool_tree.monitor = Some(monitor);
         }
-        Action::DeleteMonitor(_) => twig.monitor = None,
+        Action::DeleteMonitor(_) => pool_tree.monitor = None,
         Action::UpdateMonitor(_, change) => {
-            if let Some(monitor) = &mut twig.monitor {
+            if let Some(monitor) = &mut pool_tree.monitor {
                 put(&mut monitor.name, &change.name);
                 put(&mut monitor.delay, &change.delay);
                 put(&mut monitor.timeout, &change.timeout);
@@ -283,9 +299,12 @@ fn pool(action: &Action, reply: Option<&Reply>, slot: Slot, tree: &mut Tree) {
     }
 }
 
-fn add(members: &mut Arc<[Member]>, wishes: &[MemberWish]) {
+fn add(members: &mut Arc<[Member]>, desired_members: &[DesiredMember]) {
     // Of several for one place the last one counts.
-    let new: BTreeMap<_, _> = wishes.iter().map(|wish| (wish.identity(), wish)).collect();
+    let new: BTreeMap<_, _> = desired_members
+        .iter()
+        .map(|desired| (desired.identity(), desired))
+        .collect();
     let stay = members.iter().filter(|have| !new.contains_key(&have.identity()));
     *members = stay
         .cloned()
@@ -328,9 +347,9 @@ fn change_listener(listener: &mut Listener, change: &ListenerChange) {
     }
 }
 
-fn new_branch(body: &NewListener) -> Branch {
+fn new_branch(body: &NewListener) -> ListenerTree {
     let headers = body.insert_headers.iter();
-    Branch {
+    ListenerTree {
         listener: Listener {
             name: body.name.clone(),
             protocol: body.protocol.to_owned(),
@@ -349,7 +368,7 @@ fn new_branch(body: &NewListener) -> Branch {
             provisioning_status: Provisioning::Active,
             ..Listener::default()
         },
-        twig: body.default_pool.as_ref().map(new_twig),
+        pool_tree: body.default_pool.as_ref().map(new_twig),
     }
 }
 
@@ -360,8 +379,8 @@ fn persistence(new: &NewPersistence) -> Persistence {
     }
 }
 
-fn new_twig(body: &NewPool) -> Twig {
-    Twig {
+fn new_twig(body: &NewPool) -> PoolTree {
+    PoolTree {
         pool: Pool {
             name: body.name.clone(),
             protocol: body.protocol.to_owned(),
@@ -376,8 +395,8 @@ fn new_twig(body: &NewPool) -> Twig {
     }
 }
 
-fn new_member(wish: &MemberWish) -> Member {
-    Member::expected(&member(wish))
+fn new_member(desired: &DesiredMember) -> Member {
+    Member::expected(&member(desired))
 }
 
 fn new_monitor(body: &NewMonitor) -> Monitor {
@@ -399,8 +418,8 @@ fn new_monitor(body: &NewMonitor) -> Monitor {
 fn group(change: &Change, reply: Option<&Reply>, groups: &mut Vec<SecurityGroup>) {
     match &change.action {
         Action::CreateGroup(description) => {
-            let made = match reply {
-                Some(Reply::Group(made)) => (**made).clone(),
+            let created = match reply {
+                Some(Reply::Group(created)) => (**created).clone(),
                 _ => SecurityGroup {
                     name: change.target.clone(),
                     description: description.clone(),
@@ -408,13 +427,13 @@ fn group(change: &Change, reply: Option<&Reply>, groups: &mut Vec<SecurityGroup>
                     ..SecurityGroup::default()
                 },
             };
-            *groups = vec![made];
+            *groups = vec![created];
         }
         Action::DeleteGroup => drop((!groups.is_empty()).then(|| groups.remove(0))),
         Action::CreateRule(rule) => {
             let Some(group) = groups.first_mut() else { return };
-            let made = match reply {
-                Some(Reply::Rule(made)) => (**made).clone(),
+            let created = match reply {
+                Some(Reply::Rule(created)) => (**created).clone(),
                 _ => Rule {
                     direction: "ingress".to_owned(),
                     ethertype: rule.ethertype.to_owned(),
@@ -425,8 +444,8 @@ fn group(change: &Change, reply: Option<&Reply>, groups: &mut Vec<SecurityGroup>
                     ..Rule::default()
                 },
             };
-            if !group.rules.contains(&made) {
-                group.rules.push(made);
+            if !group.rules.contains(&created) {
+                group.rules.push(created);
             }
         }
         Action::DeleteRule(what, id) => {

@@ -15,25 +15,25 @@ use ccm_core::{
 };
 
 use super::{
-    desired::{Desired, Found, Inputs, Joined, MemberWish, PortWish},
+    desired::{ActiveService, Desired, DesiredListener, DesiredMember, Inputs, ServiceInputs},
     directory::{Directory, Entry},
     features::{Capabilities, Version},
     fold::Reply,
     member::Member,
     names,
-    observe::{Branch, Observed, Sight, Tree, Twig, tags_of},
+    observe::{ListenerTree, LoadBalancerSnapshot, LoadBalancerTree, Observed, PoolTree, tags_of},
     part::{Key, Model},
-    records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule, SecurityGroup},
+    responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule, SecurityGroup},
     steps::{Action, Change},
     tags::Unrecorded,
-    writes::Made,
+    writes::CreatedLoadBalancer,
 };
 use crate::instances::records::Port;
 
 /// What is in the cloud.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Truth {
-    trees: Vec<Tree>,
+    trees: Vec<LoadBalancerTree>,
     floating: Vec<FloatingIp>,
     groups: Vec<SecurityGroup>,
     ports: BTreeMap<String, Port>,
@@ -43,16 +43,16 @@ fn ownership_tag() -> OwnershipTag {
     OwnershipTag::Known(ClusterTag::of("me"))
 }
 
-fn made(tree: &Tree) -> bool {
+fn created(tree: &LoadBalancerTree) -> bool {
     tree.balancer.name.starts_with(names::SERVICE_PREFIX)
 }
 
-fn is_foreign(tree: &Tree) -> bool {
+fn is_foreign(tree: &LoadBalancerTree) -> bool {
     let tags = tree.balancer.tags.iter().map(String::as_str);
-    !made(tree) || matches!(ownership_tag().ownership(tags), Ownership::Foreign(_))
+    !created(tree) || matches!(ownership_tag().ownership(tags), Ownership::Foreign(_))
 }
 
-fn of_key(tree: &Tree, key: &Key) -> bool {
+fn of_key(tree: &LoadBalancerTree, key: &Key) -> bool {
     match key {
         Key::Balancer(id) => tree.balancer.id == *id,
         Key::New(name) => tree.balancer.name == *name,
@@ -60,26 +60,29 @@ fn of_key(tree: &Tree, key: &Key) -> bool {
     }
 }
 
-fn tree_text(tree: &Tree) -> String {
-    let branches: BTreeSet<_> = tree
-        .branches
+fn tree_text(tree: &LoadBalancerTree) -> String {
+    let listener_trees: BTreeSet<_> = tree
+        .listener_trees
         .iter()
-        .map(|branch| {
-            let listener = &branch.listener;
-            let twig = branch.twig.as_ref().map(|twig| {
-                let members: BTreeSet<_> = twig.members.iter().map(Member::identity).collect();
-                let monitor = twig
+        .map(|listener_tree| {
+            let listener = &listener_tree.listener;
+            let pool_tree = listener_tree.pool_tree.as_ref().map(|pool_tree| {
+                let members: BTreeSet<_> = pool_tree.members.iter().map(Member::identity).collect();
+                let monitor = pool_tree
                     .monitor
                     .as_ref()
                     .map(|monitor| (&monitor.name, &monitor.kind, monitor.delay));
                 format!(
                     "{} {} {} {:?} {members:?} {monitor:?}",
-                    twig.pool.name, twig.pool.protocol, twig.pool.lb_algorithm, twig.pool.tags
+                    pool_tree.pool.name,
+                    pool_tree.pool.protocol,
+                    pool_tree.pool.lb_algorithm,
+                    pool_tree.pool.tags
                 )
             });
             format!(
-                "{} {} {} {:?} {:?} {:?} {:?} {twig:?}",
-                branch.slot(),
+                "{} {} {} {:?} {:?} {:?} {:?} {pool_tree:?}",
+                listener_tree.listener_key(),
                 listener.name,
                 listener.protocol,
                 listener.tags,
@@ -90,30 +93,33 @@ fn tree_text(tree: &Tree) -> String {
         })
         .collect();
     let tags: BTreeSet<_> = tree.balancer.tags.iter().collect();
-    format!("{} {tags:?} {branches:?}", tree.balancer.name)
+    format!("{} {tags:?} {listener_trees:?}", tree.balancer.name)
 }
 
 /// Whether the listener there is what the Service with this tag wants.
-fn right(branch: &Branch, port: &PortWish, joined: &Joined) -> bool {
-    let listener = &branch.listener;
-    let (tag, tags) = (&joined.who.tag, &joined.tags);
-    let members = |twig: &Twig| {
-        let have: BTreeSet<_> = twig.members.iter().map(Member::identity).collect();
+fn right(listener_tree: &ListenerTree, port: &DesiredListener, active: &ActiveService) -> bool {
+    let listener = &listener_tree.listener;
+    let (tag, tags) = (&active.owner.tag, &active.tags);
+    let members = |pool_tree: &PoolTree| {
+        let have: BTreeSet<_> = pool_tree.members.iter().map(Member::identity).collect();
         let want = port.members.as_ref().map(|members| {
             let each = members.iter();
-            each.map(MemberWish::identity).collect::<BTreeSet<_>>()
+            each.map(DesiredMember::identity).collect::<BTreeSet<_>>()
         });
         want.is_none_or(|want| want == have)
     };
-    let monitor = |twig: &Twig| {
-        let have = twig.monitor.as_ref().map(|monitor| monitor.kind.as_str());
+    let monitor = |pool_tree: &PoolTree| {
+        let have = pool_tree.monitor.as_ref().map(|monitor| monitor.kind.as_str());
         have == port.monitor.map(|monitor| monitor.check.kind())
     };
-    let tagged = |twig: &Twig| tags.pool.iter().all(|tag| twig.pool.tags.contains(tag));
-    let pool = |twig: &Twig| {
-        twig.pool.protocol == port.pool_protocol && members(twig) && monitor(twig) && tagged(twig)
+    let tagged = |pool_tree: &PoolTree| tags.pool.iter().all(|tag| pool_tree.pool.tags.contains(tag));
+    let pool = |pool_tree: &PoolTree| {
+        pool_tree.pool.protocol == port.pool_protocol
+            && members(pool_tree)
+            && monitor(pool_tree)
+            && tagged(pool_tree)
     };
-    branch.twig.as_ref().is_some_and(pool)
+    listener_tree.pool_tree.as_ref().is_some_and(pool)
         && listener.protocol == port.protocol
         && listener.tags.contains(tag)
         && tags.listener.iter().all(|tag| listener.tags.contains(tag))
@@ -129,24 +135,25 @@ impl Lawful for Model {
     fn view(&self, truth: &Truth, key: &Key, members: &[Joiner<Self>], cluster: &ClusterView) -> Observed {
         match key {
             Key::Balancer(_) | Key::New(_) => {
-                let trees = truth
-                    .trees
-                    .iter()
-                    .filter(|tree| of_key(tree, key))
-                    .map(|tree| Tree {
-                        floating: truth
-                            .floating
-                            .iter()
-                            .find(|floating| floating.port_id == tree.balancer.vip_port_id)
-                            .cloned(),
-                        ..tree.clone()
-                    });
+                let trees =
+                    truth
+                        .trees
+                        .iter()
+                        .filter(|tree| of_key(tree, key))
+                        .map(|tree| LoadBalancerTree {
+                            floating: truth
+                                .floating
+                                .iter()
+                                .find(|floating| floating.port_id == tree.balancer.vip_port_id)
+                                .cloned(),
+                            ..tree.clone()
+                        });
                 let trees: Vec<_> = trees.collect();
-                Observed::Balancers(Sight {
+                Observed::Balancers(LoadBalancerSnapshot {
                     floating: truth.floating.clone(),
                     external: true,
                     cluster: cluster.name.to_string(),
-                    marks: cluster.ownership_tag.clone(),
+                    ownership_tag: cluster.ownership_tag.clone(),
                     annotated: Unrecorded::default()
                         .annotated(members.iter().map(|member| &*member.service), || {
                             tags_of(&trees, |_| true)
@@ -164,10 +171,10 @@ impl Lawful for Model {
 
     fn store(&self, truth: &mut Truth, key: &Key, after: Observed) {
         match after {
-            Observed::Balancers(sight) => {
-                truth.floating = sight.floating;
+            Observed::Balancers(snapshot) => {
+                truth.floating = snapshot.floating;
                 truth.trees.retain(|tree| !of_key(tree, key));
-                for mut tree in sight.trees {
+                for mut tree in snapshot.trees {
                     if let Some(floating) = tree.floating.take() {
                         truth.floating.retain(|other| other.id != floating.id);
                         truth.floating.push(floating);
@@ -175,7 +182,7 @@ impl Lawful for Model {
                     truth.trees.push(tree);
                 }
                 for floating in &mut truth.floating {
-                    let there = |tree: &Tree| tree.balancer.vip_port_id == floating.port_id;
+                    let there = |tree: &LoadBalancerTree| tree.balancer.vip_port_id == floating.port_id;
                     if floating.port_id.starts_with("vip-") && !truth.trees.iter().any(there) {
                         floating.port_id.clear();
                     }
@@ -207,7 +214,7 @@ impl Lawful for Model {
     }
 
     fn inputs(&self, _: &Key, members: &[Joiner<Self>], _: &ClusterView) -> GatheredInputs<Inputs> {
-        let found = Found {
+        let found = ServiceInputs {
             vip_subnet: "sub".into(),
             member_subnet: "sub".into(),
             member_range: "10.0.0.0/24".into(),
@@ -222,7 +229,7 @@ impl Lawful for Model {
             (name.clone(), vec![format!("id-{name}")])
         });
         Inputs {
-            holders: Default::default(),
+            port_owners: Default::default(),
             can: Capabilities::of(Version(27), "amphora"),
             each: each.collect(),
             groups: groups.collect(),
@@ -233,11 +240,14 @@ impl Lawful for Model {
 
     fn reply(&self, _: &Key, change: &Change, observed: &Observed, serial: u64) -> Reply {
         let port = match observed {
-            Observed::Balancers(sight) => sight.trees.first().map(|tree| tree.balancer.vip_port_id.clone()),
+            Observed::Balancers(snapshot) => snapshot
+                .trees
+                .first()
+                .map(|tree| tree.balancer.vip_port_id.clone()),
             _ => None,
         };
         match &change.action {
-            Action::CreateBalancer(body) => Reply::Balancer(Box::new(Made {
+            Action::CreateBalancer(body) => Reply::Balancer(Box::new(CreatedLoadBalancer {
                 members: Vec::new(),
                 balancer: LoadBalancer {
                     id: format!("lb-{serial}"),
@@ -262,11 +272,11 @@ impl Lawful for Model {
                 id: format!("m-{serial}"),
                 ..Monitor::default()
             })),
-            Action::CreateFloating(wish) => Reply::Floating(Box::new(FloatingIp {
+            Action::CreateFloating(desired) => Reply::Floating(Box::new(FloatingIp {
                 id: format!("f-{serial}"),
                 floating_ip_address: format!("203.0.{}.{}", serial / 250, serial % 250),
                 port_id: port.unwrap_or_default(),
-                description: wish.description.clone(),
+                description: desired.description.clone(),
                 ..FloatingIp::default()
             })),
             Action::CreateGroup(_) => Reply::Group(Box::new(SecurityGroup {
@@ -328,20 +338,21 @@ impl Lawful for Model {
         let mut foreign = Vec::new();
         for tree in truth.trees.iter().filter(|tree| is_foreign(tree)) {
             let theirs = |tags: &[String]| !tags.iter().any(|tag| names::is_service_tag(tag));
-            let branches = tree.branches.iter();
-            let branches = branches.filter(|branch| made(tree) || theirs(&branch.listener.tags));
+            let listener_trees = tree.listener_trees.iter();
+            let listener_trees =
+                listener_trees.filter(|listener_tree| created(tree) || theirs(&listener_tree.listener.tags));
             let tags = tree.balancer.tags.iter();
             let tags: Vec<_> = tags
-                .filter(|tag| made(tree) || (!names::is_service_tag(tag) && !tag.starts_with("t-")))
+                .filter(|tag| created(tree) || (!names::is_service_tag(tag) && !tag.starts_with("t-")))
                 .collect();
-            let branches: Vec<_> = branches.collect();
+            let listener_trees: Vec<_> = listener_trees.collect();
             let floating = truth
                 .floating
                 .iter()
                 .filter(|floating| floating.port_id == tree.balancer.vip_port_id);
             let floating: Vec<_> = floating.map(|floating| &floating.id).collect();
             foreign.push(format!(
-                "{} {tags:?} {branches:?} {floating:?}",
+                "{} {tags:?} {listener_trees:?} {floating:?}",
                 tree.balancer.name
             ));
         }
@@ -363,13 +374,13 @@ impl Lawful for Model {
 
     fn differences(&self, desired: &Desired, observed: &Observed) -> Vec<String> {
         match (desired, observed) {
-            (Desired::Balancer(wish), Observed::Balancers(sight)) => {
-                let [tree] = sight.trees.as_slice() else {
-                    let (Key::Balancer(name) | Key::New(name)) = &wish.key else {
+            (Desired::Balancer(desired), Observed::Balancers(snapshot)) => {
+                let [tree] = snapshot.trees.as_slice() else {
+                    let (Key::Balancer(name) | Key::New(name)) = &desired.key else {
                         return Vec::new();
                     };
-                    return wish
-                        .joined
+                    return desired
+                        .active
                         .iter()
                         .map(|_| format!("load balancer {name}"))
                         .collect();
@@ -377,48 +388,48 @@ impl Lawful for Model {
                 let name = &tree.balancer.name;
                 let mut found = Vec::new();
                 let has = |tag: &String| tree.balancer.tags.contains(tag);
-                if made(tree) && is_foreign(tree) {
-                    return wish
-                        .joined
+                if created(tree) && is_foreign(tree) {
+                    return desired
+                        .active
                         .iter()
                         .map(|_| format!("load balancer {name}"))
                         .collect();
                 }
                 if tree.balancer.provisioning_status == Provisioning::Error {
-                    return wish
-                        .joined
+                    return desired
+                        .active
                         .iter()
                         .map(|_| format!("state of load balancer {name}"))
                         .collect();
                 }
-                if wish.leaving.iter().any(|leaver| has(&leaver.who.tag)) {
+                if desired.leaving.iter().any(|leaving| has(&leaving.owner.tag)) {
                     found.push(format!("tags of load balancer {name}"));
                 }
-                for joined in &wish.joined {
-                    let owner = joined.who.owns(name);
-                    let tagged = joined.tags.load_balancer.iter().all(has);
-                    if !tagged || !has(&joined.who.tag) || (!owner && joined.internal) {
+                for active in &desired.active {
+                    let owner = active.owner.owns(name);
+                    let tagged = active.tags.load_balancer.iter().all(has);
+                    if !tagged || !has(&active.owner.tag) || (!owner && active.internal) {
                         found.push(format!("load balancer {name}"));
                         continue;
                     }
-                    let wants = !joined.internal && tree.floating.is_none();
-                    let wrong = owner && joined.internal && tree.floating.is_some();
+                    let wants = !active.internal && tree.floating.is_none();
+                    let wrong = owner && active.internal && tree.floating.is_some();
                     if wants || wrong {
                         found.push(format!("address of load balancer {name}"));
                     }
-                    for port in &joined.ports {
-                        let is_right = |branch: &Branch| right(branch, port, joined);
-                        let right = tree.branch(port.slot).is_some_and(is_right);
+                    for port in &active.ports {
+                        let is_right = |listener_tree: &ListenerTree| right(listener_tree, port, active);
+                        let right = tree.listener_tree(port.listener_key).is_some_and(is_right);
                         if !right {
-                            found.push(format!("listener {} of load balancer {name}", port.slot));
+                            found.push(format!("listener {} of load balancer {name}", port.listener_key));
                         }
                     }
                 }
                 found
             }
-            (Desired::Group(wish), Observed::Groups(groups)) => {
-                let right = match (&wish.rules, groups.as_slice()) {
-                    _ if wish.goes => groups.is_empty(),
+            (Desired::Group(desired), Observed::Groups(groups)) => {
+                let right = match (&desired.rules, groups.as_slice()) {
+                    _ if desired.is_leaving => groups.is_empty(),
                     (None, _) => true,
                     (Some(rules), [group]) => group.rules.len() == rules.len(),
                     _ => false,
@@ -426,23 +437,23 @@ impl Lawful for Model {
                 if right {
                     Vec::new()
                 } else {
-                    vec![format!("security group {}", wish.name)]
+                    vec![format!("security group {}", desired.name)]
                 }
             }
-            (Desired::Ports(wish), Observed::Ports(ports)) => {
-                let unwanted = ports.values().any(|port| {
+            (Desired::Ports(desired), Observed::Ports(ports)) => {
+                let forbidden = ports.values().any(|port| {
                     port.security_groups
                         .iter()
-                        .any(|group| wish.unwanted.iter().any(|gone| gone.id.to_string() == *group))
+                        .any(|group| desired.forbidden.iter().any(|gone| gone.id.to_string() == *group))
                 });
-                let missing = wish.wanted.iter().any(|(address, server, group)| {
+                let missing = desired.required.iter().any(|(address, server, group)| {
                     ports.values().any(|port| {
                         port.device_id == *server
                             && port.fixed_ips.iter().any(|fixed| fixed.ip_address == *address)
                             && !port.security_groups.contains(&group.id.to_string())
                     })
                 });
-                if unwanted || missing {
+                if forbidden || missing {
                     vec!["ports".to_owned()]
                 } else {
                     Vec::new()
@@ -453,7 +464,7 @@ impl Lawful for Model {
     }
 
     fn destroys(&self, change: &Change) -> bool {
-        matches!(change.action, Action::DeleteBalancer { anew: false, .. })
+        matches!(change.action, Action::DeleteBalancer { recreate: false, .. })
     }
 }
 

@@ -10,8 +10,8 @@ use std::{
 
 use super::{
     bodies::MemberBody,
-    id::Id,
-    records::{self, Provisioning},
+    member_id::MemberId,
+    responses::{self, Provisioning},
 };
 
 /// What is the same for all members that are one node.
@@ -27,7 +27,7 @@ pub(crate) struct Host {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Member {
     /// Empty for one that we made and have not seen since.
-    pub(crate) id: Id,
+    pub(crate) id: MemberId,
     pub(crate) host: Arc<Host>,
     pub(crate) weight: Option<i64>,
     pub(crate) protocol_port: u16,
@@ -49,7 +49,7 @@ impl Member {
     /// One that is sent like this, as it will be read but for its id.
     pub(crate) fn expected(body: &MemberBody) -> Self {
         Self {
-            id: Id::default(),
+            id: MemberId::default(),
             host: Arc::new(Host {
                 name: body.name.clone(),
                 address: body.address.clone(),
@@ -67,10 +67,10 @@ impl Member {
     }
 }
 
-impl From<records::Member> for Member {
-    fn from(record: records::Member) -> Self {
+impl From<responses::Member> for Member {
+    fn from(record: responses::Member) -> Self {
         Self {
-            id: Id::from(record.id.as_str()),
+            id: MemberId::from(record.id.as_str()),
             host: Arc::new(Host {
                 name: record.name,
                 address: record.address,
@@ -131,9 +131,9 @@ mod tests {
     use super::*;
 
     fn member(node: usize) -> Member {
-        Member::from(records::Member {
+        Member::from(responses::Member {
             address: format!("10.0.{}.{}", node / 250, node % 250),
-            ..records::Member::default()
+            ..responses::Member::default()
         })
     }
 

@@ -11,20 +11,21 @@ use ccm_core::{
 };
 
 use super::{
-    annotations as note,
+    annotations,
     desired::{self, Desired, Inputs},
     directory::Directory,
     fold::{self, Reply},
-    names, notes,
-    observe::{self, Observed, Sight, Slot, Tree},
+    names,
+    observe::{self, ListenerKey, LoadBalancerSnapshot, LoadBalancerTree, Observed},
     orphans,
     part::{Facts, Key, Model, PartMember},
     plan,
     protocols::{METHODS, Proxy},
-    records::Provisioning,
+    responses::Provisioning,
+    spec::{self, BalancerSpec},
     steps::Change,
     tags::{self, ServiceTags},
-    wanted::{self, Wanted},
+    warnings,
 };
 /// How soon to poll a load balancer at which somebody else is at work, for the first time. The engine's waits grow.
 const SETTLING: Duration = Duration::from_secs(2);
@@ -33,18 +34,18 @@ impl Model {
     fn facts_of_balancer(
         &self,
         member: &PartMember,
-        tree: &Tree,
-        sight: &Sight,
+        tree: &LoadBalancerTree,
+        snapshot: &LoadBalancerSnapshot,
     ) -> Option<PartOutput<Facts>> {
         let service = &member.service;
         let balancer = &tree.balancer;
-        let internal = wanted::is_internal(service, &self.settings);
-        let named = !wanted::floating_network(service, &self.settings).is_empty();
+        let internal = spec::is_internal(service, &self.settings);
+        let named = !spec::floating_network(service, &self.settings).is_empty();
         let v6 = tree.is_v6() || service.ip_families.first() == Some(&IpFamily::V6);
         let address = match &tree.floating {
             Some(floating) => &floating.floating_ip_address,
             // It has to get a floating address first.
-            None if !internal && !v6 && (named || sight.external) => return None,
+            None if !internal && !v6 && (named || snapshot.external) => return None,
             None => &balancer.vip_address,
         };
         let mut effects = Effects::default();
@@ -53,10 +54,10 @@ impl Model {
                 effects.annotations.insert(key.to_owned(), Some(value.to_owned()));
             }
         };
-        set(note::LOAD_BALANCER_ID, &balancer.id);
-        set(note::LOAD_BALANCER_ADDRESS, address);
-        if sight.annotated.contains_key(&service.id) {
-            let tag = names::load_balancer(&sight.cluster, &service.id);
+        set(annotations::LOAD_BALANCER_ID, &balancer.id);
+        set(annotations::LOAD_BALANCER_ADDRESS, address);
+        if snapshot.annotated.contains_key(&service.id) {
+            let tag = names::load_balancer(&snapshot.cluster, &service.id);
             let present = observe::tags_of(std::slice::from_ref(tree), |tags| tags.contains(&tag));
             let record = ServiceTags::record(service, &present);
             let record = record.map(|(key, value)| (key.to_owned(), value));
@@ -65,8 +66,10 @@ impl Model {
         if !address.is_empty() {
             let conf = &self.settings.conf;
             let suffix = Some(&*conf.ingress_hostname_suffix).filter(|_| conf.enable_ingress_hostname);
-            let hostname = service.annotation(note::HOSTNAME);
-            let is_proxy = service.annotation(note::PROXY_PROTOCOL).and_then(Proxy::parse);
+            let hostname = service.annotation(annotations::HOSTNAME);
+            let is_proxy = service
+                .annotation(annotations::PROXY_PROTOCOL)
+                .and_then(Proxy::parse);
             let is_proxy = is_proxy.unwrap_or_default() != Proxy::Off;
             effects.ingress = Some(vec![ingress(address, hostname, is_proxy, suffix)]);
         }
@@ -133,26 +136,26 @@ impl PartModel for Model {
     ) -> CheckResult {
         let mut review = CheckResult::default();
         let balancer = matches!(key, Key::Balancer(_) | Key::New(_));
-        let mut taken: BTreeMap<Slot, ServiceId> = BTreeMap::new();
-        let mut joined: Vec<_> = members
+        let mut taken: BTreeMap<ListenerKey, ServiceId> = BTreeMap::new();
+        let mut active: Vec<_> = members
             .iter()
             .filter(|member| member.membership == Membership::Active)
             .collect();
-        joined.sort_by_key(|member| &member.service.id);
+        active.sort_by_key(|member| &member.service.id);
         // Who has a port keeps it, whoever else asks for it, and even if something else is wrong with it.
         for member in members
             .iter()
             .filter(|member| member.membership != Membership::Leaving)
         {
             let tag = names::load_balancer(&cluster.name, &member.service.id);
-            let held = Slot::all_of(&member.service);
-            let held = held.filter(|slot| inputs.holders.get(slot) == Some(&tag));
-            taken.extend(held.map(|slot| (slot, member.service.id.clone())));
+            let held = ListenerKey::all_of(&member.service);
+            let held = held.filter(|listener_key| inputs.port_owners.get(listener_key) == Some(&tag));
+            taken.extend(held.map(|listener_key| (listener_key, member.service.id.clone())));
         }
-        for member in joined {
+        for member in active {
             let service = &member.service;
-            let wanted = match Wanted::read(service, &self.settings, Some(inputs.can)) {
-                Ok(wanted) => wanted,
+            let spec = match BalancerSpec::read(service, &self.settings, Some(inputs.can)) {
+                Ok(spec) => spec,
                 Err(error) => {
                     review.refused.push((service.id.clone(), error));
                     continue;
@@ -161,25 +164,32 @@ impl PartModel for Model {
             if !balancer {
                 continue;
             }
-            if inputs.balancer.is_none() && !METHODS.contains(&wanted.method.as_str()) {
-                let text = format!("lb-method: {}", notes::unknown_method(&wanted.method));
+            if inputs.balancer.is_none() && !METHODS.contains(&spec.method.as_str()) {
+                let text = format!("lb-method: {}", warnings::unknown_method(&spec.method));
                 review
                     .refused
                     .push((service.id.clone(), Error::new(ErrorKind::InvalidSpec, text)));
                 continue;
             }
-            let slots: Vec<_> = Slot::all_of(service).collect();
-            let other = |slot| taken.get(slot).filter(|other| **other != service.id);
-            let clash = slots.iter().find_map(|slot| Some((slot, other(slot)?)));
-            if let Some((slot, other)) = clash {
-                let text = format!("port {slot} of the load balancer is wanted by Service {other}, too");
+            let listener_keys: Vec<_> = ListenerKey::all_of(service).collect();
+            let other = |listener_key| taken.get(listener_key).filter(|other| **other != service.id);
+            let clash = listener_keys
+                .iter()
+                .find_map(|listener_key| Some((listener_key, other(listener_key)?)));
+            if let Some((listener_key, other)) = clash {
+                let text =
+                    format!("port {listener_key} of the load balancer is wanted by Service {other}, too");
                 review
                     .refused
                     .push((service.id.clone(), Error::new(ErrorKind::InvalidSpec, text)));
                 continue;
             }
-            taken.extend(slots.into_iter().map(|slot| (slot, service.id.clone())));
-            let notes = notes::about(&self.settings, service, &wanted, cluster, inputs);
+            taken.extend(
+                listener_keys
+                    .into_iter()
+                    .map(|listener_key| (listener_key, service.id.clone())),
+            );
+            let notes = warnings::warnings(&self.settings, service, &spec, cluster, inputs);
             review.notes.extend(notes);
         }
         review
@@ -190,16 +200,16 @@ impl PartModel for Model {
     }
 
     fn missing(&self, key: &Key, members: &[PartMember], observed: &Observed) -> Option<String> {
-        let Observed::Balancers(sight) = observed else {
+        let Observed::Balancers(snapshot) = observed else {
             return None;
         };
-        if !sight.trees.is_empty() {
+        if !snapshot.trees.is_empty() {
             return None;
         }
         match key {
             Key::Balancer(id) => {
                 let knew = |member: &PartMember| {
-                    member.service.annotation(note::LOAD_BALANCER_ID) == Some(id)
+                    member.service.annotation(annotations::LOAD_BALANCER_ID) == Some(id)
                         || member.service.status_addresses().next().is_some()
                 };
                 members.iter().any(knew).then(|| format!("load balancer {id}"))
@@ -213,10 +223,10 @@ impl PartModel for Model {
     }
 
     fn pending(&self, _: &Key, observed: &Observed) -> Option<(Duration, String)> {
-        let Observed::Balancers(sight) = observed else {
+        let Observed::Balancers(snapshot) = observed else {
             return None;
         };
-        let tree = sight
+        let tree = snapshot
             .trees
             .iter()
             .find(|tree| tree.balancer.provisioning_status.is_pending())?;
@@ -231,10 +241,10 @@ impl PartModel for Model {
     }
 
     fn degraded(&self, _: &Key, members: &[PartMember], observed: &Observed) -> Option<Error> {
-        let Observed::Balancers(sight) = observed else {
+        let Observed::Balancers(snapshot) = observed else {
             return None;
         };
-        let [tree] = sight.trees.as_slice() else {
+        let [tree] = snapshot.trees.as_slice() else {
             return None;
         };
         let staying = || {
@@ -245,10 +255,10 @@ impl PartModel for Model {
         (staying().next().is_some() && tree.balancer.provisioning_status == Provisioning::Error).then(|| {
             let balancer = &tree.balancer;
             let is_own = |member: &PartMember| {
-                names::load_balancer(&sight.cluster, &member.service.id) == balancer.name
+                names::load_balancer(&snapshot.cluster, &member.service.id) == balancer.name
             };
             let tags = balancer.tags.iter().map(String::as_str);
-            let is_unused = sight.marks.ownership(tags).allows_changes()
+            let is_unused = snapshot.ownership_tag.ownership(tags).allows_changes()
                 && staying().any(is_own)
                 && !staying().any(|member| tree.is_named_by(&desired::named(&member.service)));
             if is_unused {
@@ -279,10 +289,10 @@ impl PartModel for Model {
     }
 
     fn rekey(&self, key: &Key, observed: &Observed) -> Option<Key> {
-        let (Key::New(_) | Key::Balancer(_), Observed::Balancers(sight)) = (key, observed) else {
+        let (Key::New(_) | Key::Balancer(_), Observed::Balancers(snapshot)) = (key, observed) else {
             return None;
         };
-        match sight.trees.as_slice() {
+        match snapshot.trees.as_slice() {
             [tree] if !tree.balancer.id.is_empty() => {
                 let now = Key::Balancer(tree.balancer.id.clone());
                 (now != *key).then_some(now)
@@ -297,38 +307,39 @@ impl PartModel for Model {
             effects: Effects::default(),
         };
         if member.membership == Membership::Leaving {
-            let mut told = nothing;
+            let mut output = nothing;
             if let Key::Balancer(id) = key {
                 // Only what speaks of this one: it may have another one now.
-                let given = member.service.annotation(note::LOAD_BALANCER_ID);
+                let given = member.service.annotation(annotations::LOAD_BALANCER_ID);
                 if given == Some(id) && !member.service.wants_load_balancer() {
-                    let written = [note::LOAD_BALANCER_ID, note::LOAD_BALANCER_ADDRESS].into_iter();
-                    for key in written.chain(tags::records(&member.service)) {
-                        told.effects.annotations.insert(key.to_owned(), None);
+                    let written =
+                        [annotations::LOAD_BALANCER_ID, annotations::LOAD_BALANCER_ADDRESS].into_iter();
+                    for key in written.chain(tags::recorded(&member.service)) {
+                        output.effects.annotations.insert(key.to_owned(), None);
                     }
                 }
             }
-            return Some(told);
+            return Some(output);
         }
         match observed {
-            Observed::Balancers(sight) => {
-                let [tree] = sight.trees.as_slice() else {
+            Observed::Balancers(snapshot) => {
+                let [tree] = snapshot.trees.as_slice() else {
                     return None;
                 };
                 let balancer = &tree.balancer;
                 let id = &member.service.id;
                 // One that bears a former name of the cluster may be another cluster's as well.
-                let own = names::load_balancer(&sight.cluster, id);
+                let own = names::load_balancer(&snapshot.cluster, id);
                 let tagged = balancer.tags.contains(&own);
                 let owned = balancer.name == own || balancer.name == names::legacy_load_balancer(id);
                 let tags = balancer.tags.iter().map(String::as_str);
                 let another = balancer.name.starts_with(names::SERVICE_PREFIX)
-                    && !sight.marks.ownership(tags).allows_changes();
-                let refused = another || (!owned && wanted::is_internal(&member.service, &self.settings));
+                    && !snapshot.ownership_tag.ownership(tags).allows_changes();
+                let refused = another || (!owned && spec::is_internal(&member.service, &self.settings));
                 if refused || (!tagged && !owned) {
                     return None;
                 }
-                self.facts_of_balancer(member, tree, sight)
+                self.facts_of_balancer(member, tree, snapshot)
             }
             Observed::Groups(groups) => {
                 let group = groups.first()?;

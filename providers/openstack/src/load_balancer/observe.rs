@@ -6,7 +6,7 @@ use ccm_core::load_balancer::{OwnershipTag, Protocol, ServicePort, ServiceView};
 
 use super::{
     member::Member,
-    records::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, SecurityGroup},
+    responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, SecurityGroup},
     tags::{Annotated, ServiceTags},
 };
 use crate::instances::records::Port;
@@ -15,7 +15,7 @@ use crate::instances::records::Port;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Observed {
     /// Load balancers: one, none, or all that have the name.
-    Balancers(Sight),
+    Balancers(LoadBalancerSnapshot),
     /// The security groups with a name.
     Groups(Vec<SecurityGroup>),
     /// The ports of nodes, by id.
@@ -24,8 +24,8 @@ pub(crate) enum Observed {
 
 /// The load balancers of a part.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Sight {
-    pub(crate) trees: Vec<Tree>,
+pub(crate) struct LoadBalancerSnapshot {
+    pub(crate) trees: Vec<LoadBalancerTree>,
     /// Floating addresses of which members speak, wherever they are.
     pub(crate) floating: Vec<FloatingIp>,
     /// Whether floating addresses can be had without naming their network.
@@ -33,18 +33,18 @@ pub(crate) struct Sight {
     /// The cluster's name.
     pub(crate) cluster: String,
     /// By which marks it is judged whose they are.
-    pub(crate) marks: OwnershipTag,
+    pub(crate) ownership_tag: OwnershipTag,
     /// Tags that came from the members' annotations.
     pub(crate) annotated: Annotated,
 }
 
 /// A load balancer with everything that belongs to it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Tree {
+pub(crate) struct LoadBalancerTree {
     pub(crate) balancer: LoadBalancer,
-    pub(crate) branches: Vec<Branch>,
+    pub(crate) listener_trees: Vec<ListenerTree>,
     /// Pools without a listener.
-    pub(crate) loose: Vec<Pool>,
+    pub(crate) orphaned_pools: Vec<Pool>,
     /// The floating address of its virtual one.
     pub(crate) floating: Option<FloatingIp>,
     /// This process sent its creation and has not seen it `ACTIVE` since.
@@ -52,15 +52,16 @@ pub(crate) struct Tree {
 }
 
 /// The tags of load balancers, of those of their listeners whose tags are `meant`, and of the pools of these.
-pub(crate) fn tags_of(trees: &[Tree], meant: impl Fn(&[String]) -> bool) -> ServiceTags {
+pub(crate) fn tags_of(trees: &[LoadBalancerTree], meant: impl Fn(&[String]) -> bool) -> ServiceTags {
     let mut tags = ServiceTags::default();
     for tree in trees {
         tags.load_balancer.extend(tree.balancer.tags.iter().cloned());
-        let branches = tree.branches.iter();
-        for branch in branches.filter(|branch| meant(&branch.listener.tags)) {
-            tags.listener.extend(branch.listener.tags.iter().cloned());
-            let twig = branch.twig.iter();
-            tags.pool.extend(twig.flat_map(|twig| &twig.pool.tags).cloned());
+        let listener_trees = tree.listener_trees.iter();
+        for listener_tree in listener_trees.filter(|listener_tree| meant(&listener_tree.listener.tags)) {
+            tags.listener.extend(listener_tree.listener.tags.iter().cloned());
+            let pool_tree = listener_tree.pool_tree.iter();
+            tags.pool
+                .extend(pool_tree.flat_map(|pool_tree| &pool_tree.pool.tags).cloned());
         }
     }
     tags
@@ -68,14 +69,14 @@ pub(crate) fn tags_of(trees: &[Tree], meant: impl Fn(&[String]) -> bool) -> Serv
 
 /// A listener with its pool.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Branch {
+pub(crate) struct ListenerTree {
     pub(crate) listener: Listener,
-    pub(crate) twig: Option<Twig>,
+    pub(crate) pool_tree: Option<PoolTree>,
 }
 
 /// A pool with its members and its health monitor.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Twig {
+pub(crate) struct PoolTree {
     pub(crate) pool: Pool,
     pub(crate) members: Arc<[Member]>,
     pub(crate) monitor: Option<Monitor>,
@@ -83,19 +84,19 @@ pub(crate) struct Twig {
 
 /// The identity of a listener: no two listeners of a load balancer have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Slot {
+pub(crate) struct ListenerKey {
     /// The transport protocol below the listener's protocol.
     pub(crate) transport: Protocol,
     pub(crate) port: u16,
 }
 
-impl std::fmt::Display for Slot {
+impl std::fmt::Display for ListenerKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.transport.as_str().to_lowercase(), self.port)
     }
 }
 
-impl Slot {
+impl ListenerKey {
     /// The ports of a Service, each of which needs a listener.
     pub(crate) fn all_of(service: &ServiceView) -> impl Iterator<Item = Self> {
         service.ports.iter().map(Self::from)
@@ -114,7 +115,7 @@ impl Slot {
     }
 }
 
-impl From<&ServicePort> for Slot {
+impl From<&ServicePort> for ListenerKey {
     fn from(port: &ServicePort) -> Self {
         Self {
             transport: port.protocol,
@@ -123,22 +124,26 @@ impl From<&ServicePort> for Slot {
     }
 }
 
-impl Branch {
+impl ListenerTree {
     /// What tells it from the others.
-    pub(crate) fn slot(&self) -> Slot {
-        Slot::of(&self.listener)
+    pub(crate) fn listener_key(&self) -> ListenerKey {
+        ListenerKey::of(&self.listener)
     }
 }
 
-impl Tree {
+impl LoadBalancerTree {
     /// The listener there.
-    pub(crate) fn branch(&self, slot: Slot) -> Option<&Branch> {
-        self.branches.iter().find(|branch| branch.slot() == slot)
+    pub(crate) fn listener_tree(&self, listener_key: ListenerKey) -> Option<&ListenerTree> {
+        self.listener_trees
+            .iter()
+            .find(|listener_tree| listener_tree.listener_key() == listener_key)
     }
 
     /// The listener there.
-    pub(crate) fn branch_mut(&mut self, slot: Slot) -> Option<&mut Branch> {
-        self.branches.iter_mut().find(|branch| branch.slot() == slot)
+    pub(crate) fn listener_tree_mut(&mut self, listener_key: ListenerKey) -> Option<&mut ListenerTree> {
+        self.listener_trees
+            .iter_mut()
+            .find(|listener_tree| listener_tree.listener_key() == listener_key)
     }
 
     /// Whether its virtual address is an IPv6 one.
@@ -159,10 +164,13 @@ impl Tree {
     /// Whether nothing below it was ever finished.
     pub(crate) fn never_began(&self) -> bool {
         let unfinished = |status: &Provisioning| *status == Provisioning::PendingCreate;
-        let mut states = self.branches.iter().flat_map(|branch| {
-            let pool = branch.twig.as_ref().map(|twig| &twig.pool.provisioning_status);
-            std::iter::once(&branch.listener.provisioning_status).chain(pool)
+        let mut states = self.listener_trees.iter().flat_map(|listener_tree| {
+            let pool = listener_tree
+                .pool_tree
+                .as_ref()
+                .map(|pool_tree| &pool_tree.pool.provisioning_status);
+            std::iter::once(&listener_tree.listener.provisioning_status).chain(pool)
         });
-        !self.branches.is_empty() && states.all(unfinished)
+        !self.listener_trees.is_empty() && states.all(unfinished)
     }
 }

@@ -8,7 +8,7 @@ use ccm_core::{
 };
 
 use super::{
-    annotations as note,
+    annotations,
     directory::{Directory, Entry},
     names,
     part::Key,
@@ -42,7 +42,11 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
         snapshot,
         by_cluster: BTreeMap::new(),
     };
-    let id_of = |service: &'_ ServiceView| service.annotation(note::LOAD_BALANCER_ID).map(str::to_owned);
+    let id_of = |service: &'_ ServiceView| {
+        service
+            .annotation(annotations::LOAD_BALANCER_ID)
+            .map(str::to_owned)
+    };
     let named: BTreeSet<String> = snapshot
         .services
         .iter()
@@ -151,7 +155,10 @@ mod tests {
         let service = |name: &str, id: Option<&str>| {
             Arc::new(ServiceView {
                 id: ServiceId::new("shop", name, "1"),
-                annotations: id.map(|id| (note::LOAD_BALANCER_ID, id)).into_iter().collect(),
+                annotations: id
+                    .map(|id| (annotations::LOAD_BALANCER_ID, id))
+                    .into_iter()
+                    .collect(),
                 ..ServiceView::default()
             })
         };

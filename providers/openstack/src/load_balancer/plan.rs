@@ -4,7 +4,7 @@ mod bodies;
 mod floating;
 mod groups;
 mod listeners;
-mod loose;
+mod orphaned_pools;
 mod rename;
 
 pub(crate) use self::{bodies::member, groups::sentence};
@@ -16,12 +16,12 @@ use ccm_core::{
 };
 
 use super::{
-    desired::{Desired, Joined, Who, Wish},
+    desired::{ActiveService, Desired, DesiredBalancer, Owner},
     features::Feature,
     names,
-    observe::{Observed, Sight, Tree},
+    observe::{LoadBalancerSnapshot, LoadBalancerTree, Observed},
     part::Key,
-    records::Provisioning,
+    responses::Provisioning,
     steps::{Action, Change, Step, step},
     tags::{self, Annotated},
 };
@@ -29,22 +29,22 @@ use super::{
 /// The steps, in order, and what stays different.
 pub(crate) fn plan(desired: &Desired, observed: &Observed) -> Plan<Change> {
     match (desired, observed) {
-        (Desired::Balancer(wish), Observed::Balancers(sight)) => balancer(wish, sight),
-        (Desired::Group(wish), Observed::Groups(have)) => groups::group(wish, have),
-        (Desired::Ports(wish), Observed::Ports(have)) => groups::ports(wish, have),
+        (Desired::Balancer(desired), Observed::Balancers(snapshot)) => balancer(desired, snapshot),
+        (Desired::Group(desired), Observed::Groups(have)) => groups::group(desired, have),
+        (Desired::Ports(desired), Observed::Ports(have)) => groups::ports(desired, have),
         _ => Plan::default(),
     }
 }
 
-fn balancer(wish: &Wish, sight: &Sight) -> Plan<Change> {
-    match sight.trees.as_slice() {
-        [] => absent(wish, sight),
-        [tree] => present(wish, sight, tree),
+fn balancer(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<Change> {
+    match snapshot.trees.as_slice() {
+        [] => absent(desired, snapshot),
+        [tree] => present(desired, snapshot, tree),
         several => {
             let name = &several.first().map(|tree| tree.balancer.name.clone());
             let name = name.clone().unwrap_or_default();
             refused(
-                wish,
+                desired,
                 &format!("load balancer {name}"),
                 &format!("there {} times", several.len()),
                 "there once",
@@ -53,12 +53,12 @@ fn balancer(wish: &Wish, sight: &Sight) -> Plan<Change> {
     }
 }
 
-fn refused(wish: &Wish, field: &str, have: &str, want: &str) -> Plan<Change> {
-    let each = wish.joined.iter();
+fn refused(desired: &DesiredBalancer, field: &str, have: &str, want: &str) -> Plan<Change> {
+    let each = desired.active.iter();
     Plan {
         steps: Vec::new(),
         blocked: each
-            .map(|joined| blocked(Some(&joined.who.service), field, have, want))
+            .map(|active| blocked(Some(&active.owner.service), field, have, want))
             .collect(),
     }
 }
@@ -73,21 +73,21 @@ fn blocked(service: Option<&ServiceId>, field: &str, have: &str, want: &str) -> 
 }
 
 /// There is no load balancer (any more).
-fn absent(wish: &Wish, sight: &Sight) -> Plan<Change> {
+fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<Change> {
     let mut plan = Plan::default();
-    floating::sweep(wish, sight, &mut plan);
-    let alone = wish.joined.len() == 1 && wish.kept.is_empty();
-    for joined in &wish.joined {
-        let service = Some(&joined.who.service);
-        let (name, makes) = match &wish.key {
-            Key::New(name) => (name, joined.who.tag == *name),
-            Key::Balancer(id) => (id, joined.had_one && alone),
+    floating::sweep(desired, snapshot, &mut plan);
+    let alone = desired.active.len() == 1 && desired.frozen.is_empty();
+    for active in &desired.active {
+        let service = Some(&active.owner.service);
+        let (name, makes) = match &desired.key {
+            Key::New(name) => (name, active.owner.tag == *name),
+            Key::Balancer(id) => (id, active.had_load_balancer && alone),
             _ => continue,
         };
         let field = format!("load balancer {name}");
         if !makes {
             plan.blocked.push(blocked(service, &field, "not there", "there"));
-        } else if !wish.has_nodes {
+        } else if !desired.has_nodes {
             plan.blocked.push(blocked(
                 service,
                 &field,
@@ -95,9 +95,9 @@ fn absent(wish: &Wish, sight: &Sight) -> Plan<Change> {
                 "there",
             ));
         } else {
-            let create = Action::CreateBalancer(Box::new(bodies::new_balancer(wish, joined)));
+            let create = Action::CreateBalancer(Box::new(bodies::new_balancer(desired, active)));
             plan.steps
-                .push(step(&joined.who.tag, create).for_service(service));
+                .push(step(&active.owner.tag, create).for_service(service));
         }
     }
     plan
@@ -105,44 +105,46 @@ fn absent(wish: &Wish, sight: &Sight) -> Plan<Change> {
 
 /// Whether the load balancer is deleted with everything below it, so that nothing of that has to be read. What is below
 /// it can only make more of its tags ours, so a yes stays a yes.
-pub(crate) fn deletes_whole(wish: &Wish, tree: &Tree) -> bool {
+pub(crate) fn deletes_whole(desired: &DesiredBalancer, tree: &LoadBalancerTree) -> bool {
     let annotated = Annotated::default();
-    wish.cascade && Site::new(wish, tree, &annotated).goes()
+    desired.cascade && Site::new(desired, tree, &annotated).is_leaving()
 }
 
 /// Everybody who has to do with it.
-fn whos(wish: &Wish) -> impl Iterator<Item = &Who> {
-    let joined = wish.joined.iter().map(|joined| &joined.who);
-    let kept = wish.kept.iter().map(|kept| &kept.who);
-    joined
-        .chain(kept)
-        .chain(wish.leaving.iter().map(|leaver| &leaver.who))
+fn whos(desired: &DesiredBalancer) -> impl Iterator<Item = &Owner> {
+    let active = desired.active.iter().map(|active| &active.owner);
+    let frozen = desired.frozen.iter().map(|frozen| &frozen.owner);
+    active
+        .chain(frozen)
+        .chain(desired.leaving.iter().map(|leaving| &leaving.owner))
 }
 
 /// The state of one load balancer, and who has to do with it.
 struct Site<'a> {
-    wish: &'a Wish,
-    tree: &'a Tree,
+    desired: &'a DesiredBalancer,
+    tree: &'a LoadBalancerTree,
     /// The cluster's names before this one, as far as anything here still has them.
     former: Vec<&'a str>,
     /// It was made by a cluster for a Service.
-    made: bool,
+    created: bool,
     ownership: Ownership,
     /// Tags that came from annotations.
     annotated: &'a Annotated,
 }
 
 impl<'a> Site<'a> {
-    fn new(wish: &'a Wish, tree: &'a Tree, annotated: &'a Annotated) -> Self {
+    fn new(desired: &'a DesiredBalancer, tree: &'a LoadBalancerTree, annotated: &'a Annotated) -> Self {
         let balancer = &tree.balancer;
-        let made = balancer.name.starts_with(names::SERVICE_PREFIX)
-            || whos(wish).any(|who| who.owns(&balancer.name));
-        let ownership = wish.marks.ownership(balancer.tags.iter().map(String::as_str));
+        let created = balancer.name.starts_with(names::SERVICE_PREFIX)
+            || whos(desired).any(|owner| owner.owns(&balancer.name));
+        let ownership = desired
+            .ownership_tag
+            .ownership(balancer.tags.iter().map(String::as_str));
         Self {
-            wish,
+            desired,
             tree,
-            former: rename::former(wish, tree, &ownership),
-            made,
+            former: rename::former(desired, tree, &ownership),
+            created,
             ownership,
             annotated,
         }
@@ -153,20 +155,20 @@ impl<'a> Site<'a> {
     }
 
     /// Whether these are tags of the Service.
-    fn tagged(&self, tags: &[String], who: &Who) -> bool {
-        tags.iter().any(|tag| *tag == who.tag || self.was(tag, who))
+    fn tagged(&self, tags: &[String], owner: &Owner) -> bool {
+        tags.iter().any(|tag| *tag == owner.tag || self.was(tag, owner))
     }
 
     /// Whether the load balancer was made for this Service.
-    fn owned_by(&self, who: &Who) -> bool {
+    fn owned_by(&self, owner: &Owner) -> bool {
         let name = &self.tree.balancer.name;
-        who.owns(name) || self.was(name, who)
+        owner.owns(name) || self.was(name, owner)
     }
 
     /// Whether this is what a former name of the cluster makes of the Service.
-    fn was(&self, name: &str, who: &Who) -> bool {
+    fn was(&self, name: &str, owner: &Owner) -> bool {
         let mut former = self.former.iter();
-        former.any(|former| names::load_balancer(former, &who.service) == name)
+        former.any(|former| names::load_balancer(former, &owner.service) == name)
     }
 
     /// The former name of the cluster in a name.
@@ -180,62 +182,66 @@ impl<'a> Site<'a> {
     fn is_own(&self) -> bool {
         let balancer = &self.tree.balancer;
         let name = &balancer.name;
-        balancer.is_of(&self.wish.cluster, &self.ownership)
+        balancer.is_of(&self.desired.cluster, &self.ownership)
             || self.former_of(name).is_some()
-            || whos(self.wish).any(|who| who.owns(name))
+            || whos(self.desired).any(|owner| owner.owns(name))
     }
 
     /// Service tags of those that are not among the members.
     fn others(&self) -> usize {
-        let wish = self.wish;
-        let known: Vec<_> = whos(wish).collect();
+        let desired = self.desired;
+        let known: Vec<_> = whos(desired).collect();
         let tags = self.tree.balancer.tags.iter();
         let tags = tags.filter(|tag| names::is_service_tag(tag));
         tags.filter(|tag| {
             !known
                 .iter()
-                .any(|who| self.tagged(std::slice::from_ref(tag), who))
+                .any(|owner| self.tagged(std::slice::from_ref(tag), owner))
         })
         .count()
     }
 
     /// Whether it goes with those that leave.
-    fn goes(&self) -> bool {
-        let wish = self.wish;
-        let empty = wish.joined.is_empty() && wish.kept.is_empty();
-        let swept = wish.leaving.is_empty() && self.ownership == Ownership::Ours;
-        let left = !wish.leaving.is_empty() && self.others() == 0 && self.is_own();
-        self.made && empty && (swept || left)
+    fn is_leaving(&self) -> bool {
+        let desired = self.desired;
+        let empty = desired.active.is_empty() && desired.frozen.is_empty();
+        let swept = desired.leaving.is_empty() && self.ownership == Ownership::Ours;
+        let left = !desired.leaving.is_empty() && self.others() == 0 && self.is_own();
+        self.created && empty && (swept || left)
     }
 
     /// Whether its creation failed, and nobody can know it.
     fn never_worked(&self) -> bool {
-        let wish = self.wish;
-        let owner = wish.joined.iter().any(|joined| self.owned_by(&joined.who));
-        let joined = wish.joined.iter().map(|joined| &joined.who);
-        let mut staying = joined.chain(wish.kept.iter().map(|kept| &kept.who));
-        let is_known = staying.any(|who| self.tree.is_named_by(&who.named));
+        let desired = self.desired;
+        let owner = desired.active.iter().any(|active| self.owned_by(&active.owner));
+        let active = desired.active.iter().map(|active| &active.owner);
+        let mut staying = active.chain(desired.frozen.iter().map(|frozen| &frozen.owner));
+        let is_known = staying.any(|owner| self.tree.is_named_by(&owner.named));
         let failed =
             self.tree.is_being_created || (self.ownership == Ownership::Ours && self.tree.never_began());
         owner && failed && !is_known && self.others() == 0
     }
 }
 
-fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Change> {
+fn present(
+    desired: &DesiredBalancer,
+    snapshot: &LoadBalancerSnapshot,
+    tree: &LoadBalancerTree,
+) -> Plan<Change> {
     let balancer = &tree.balancer;
-    let site = Site::new(wish, tree, &sight.annotated);
+    let site = Site::new(desired, tree, &snapshot.annotated);
     let field = format!("load balancer {}", balancer.name);
-    if site.made && !site.ownership.allows_changes() {
-        return refused(wish, &field, "another cluster's", "ours");
+    if site.created && !site.ownership.allows_changes() {
+        return refused(desired, &field, "another cluster's", "ours");
     }
-    if site.goes() {
+    if site.is_leaving() {
         return delete(&site);
     }
     if balancer.provisioning_status == Provisioning::Error {
         if site.never_worked() {
             let action = Action::DeleteBalancer {
                 cascade: true,
-                anew: true,
+                recreate: true,
             };
             let step = site.step(action, None);
             return Plan {
@@ -243,7 +249,7 @@ fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Change> {
                 blocked: Vec::new(),
             };
         }
-        if wish.failover && site.made && !(wish.joined.is_empty() && wish.kept.is_empty()) {
+        if desired.failover && site.created && !(desired.active.is_empty() && desired.frozen.is_empty()) {
             let step = site.step(Action::Failover, None);
             return Plan {
                 steps: vec![step.because("it is in ERROR")],
@@ -251,70 +257,79 @@ fn present(wish: &Wish, sight: &Sight, tree: &Tree) -> Plan<Change> {
             };
         }
         return refused(
-            wish,
+            desired,
             &format!("state of load balancer {}", balancer.name),
             "ERROR",
             "ACTIVE",
         );
     }
-    change(&site, sight)
+    change(&site, snapshot)
 }
 
 fn delete(site: &Site<'_>) -> Plan<Change> {
     let mut plan = Plan::default();
-    let (wish, tree) = (site.wish, site.tree);
+    let (desired, tree) = (site.desired, site.tree);
     floating::release(site, &mut plan);
     let broken = tree.balancer.provisioning_status == Provisioning::Error;
-    let cascade = wish.cascade || broken;
+    let cascade = desired.cascade || broken;
     if !cascade {
-        for branch in &tree.branches {
-            listeners::remove(site, branch, None, &mut plan);
+        for listener_tree in &tree.listener_trees {
+            listeners::remove(site, listener_tree, None, &mut plan);
         }
-        for pool in &tree.loose {
+        for pool in &tree.orphaned_pools {
             plan.steps
-                .push(site.step(Action::DeleteLoosePool(pool.id.clone()), None));
+                .push(site.step(Action::DeleteOrphanedPool(pool.id.clone()), None));
         }
     }
-    let step = site.step(Action::DeleteBalancer { cascade, anew: false }, None);
+    let step = site.step(
+        Action::DeleteBalancer {
+            cascade,
+            recreate: false,
+        },
+        None,
+    );
     plan.steps.push(step.because("no Service wants it any more"));
     plan
 }
 
 /// Who of those that ask for it may use the load balancer, and who is refused.
-fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Change>) -> (Vec<&'a Joined>, Vec<&'a Joined>) {
-    let (wish, balancer) = (site.wish, &site.tree.balancer);
+fn admitted<'a>(
+    site: &Site<'a>,
+    plan: &mut Plan<Change>,
+) -> (Vec<&'a ActiveService>, Vec<&'a ActiveService>) {
+    let (desired, balancer) = (site.desired, &site.tree.balancer);
     let leaves = |tag: &String| {
-        let mut leaving = wish.leaving.iter();
-        leaving.any(|leaver| site.tagged(std::slice::from_ref(tag), &leaver.who))
+        let mut leaving = desired.leaving.iter();
+        leaving.any(|leaving| site.tagged(std::slice::from_ref(tag), &leaving.owner))
     };
     let tags = balancer.tags.iter().filter(|tag| names::is_service_tag(tag));
     let mut shared = tags.filter(|tag| !leaves(tag)).count();
     let field = format!("load balancer {}", balancer.name);
     let mut admitted = Vec::new();
     let mut refused = Vec::new();
-    for joined in &wish.joined {
-        let owner = site.owned_by(&joined.who);
-        let known = site.tagged(&balancer.tags, &joined.who);
+    for active in &desired.active {
+        let owner = site.owned_by(&active.owner);
+        let known = site.tagged(&balancer.tags, &active.owner);
         let mut refuse = |have: String, want: &str| {
-            refused.push(joined);
+            refused.push(active);
             plan.blocked
-                .push(blocked(Some(&joined.who.service), &field, &have, want));
+                .push(blocked(Some(&active.owner.service), &field, &have, want));
         };
         let other_name = names::cluster_of(&balancer.name)
-            .filter(|cluster| names::load_balancer(cluster, &joined.who.service) == balancer.name);
+            .filter(|cluster| names::load_balancer(cluster, &active.owner.service) == balancer.name);
         if let Some(cluster) = other_name.filter(|_| !owner) {
             refuse(
                 format!("the Service's own under the cluster name {cluster}"),
                 "its own under another --cluster-name",
             );
-        } else if !owner && !wish.can.has(Feature::Tags) {
+        } else if !owner && !desired.can.has(Feature::Tags) {
             refuse(
                 "of an Octavia without tags, which sharing needs (API version 2.5)".to_owned(),
                 "shared",
             );
-        } else if !owner && joined.internal {
+        } else if !owner && active.internal {
             refuse("another's".to_owned(), "used by an internal Service");
-        } else if !owner && !known && i64::try_from(shared + 1).unwrap_or(i64::MAX) > wish.max_shared {
+        } else if !owner && !known && i64::try_from(shared + 1).unwrap_or(i64::MAX) > desired.max_shared {
             refuse(
                 format!("already shared by {shared} Services"),
                 "shared by one more (max-shared-lb)",
@@ -323,56 +338,56 @@ fn admitted<'a>(site: &Site<'a>, plan: &mut Plan<Change>) -> (Vec<&'a Joined>, V
             if !known {
                 shared += 1;
             }
-            admitted.push(joined);
+            admitted.push(active);
         }
     }
     (admitted, refused)
 }
 
-fn change(site: &Site<'_>, sight: &Sight) -> Plan<Change> {
+fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> Plan<Change> {
     let mut plan = Plan::default();
-    let (wish, tree) = (site.wish, site.tree);
+    let (desired, tree) = (site.desired, site.tree);
     let balancer = &tree.balancer;
     let (admitted, refused) = admitted(site, &mut plan);
     create_only(site, &admitted, &mut plan);
-    loose::sweep(site, &mut plan);
-    for branch in &tree.branches {
-        listeners::surplus(site, &admitted, branch, &mut plan);
+    orphaned_pools::sweep(site, &mut plan);
+    for listener_tree in &tree.listener_trees {
+        listeners::surplus(site, &admitted, listener_tree, &mut plan);
     }
-    for joined in &admitted {
-        for port in &joined.ports {
-            listeners::port(site, &admitted, joined, port, &mut plan);
+    for active in &admitted {
+        for port in &active.ports {
+            listeners::port(site, &admitted, active, port, &mut plan);
         }
     }
-    for kept in &wish.kept {
-        for (slot, members) in &kept.follows {
-            listeners::follow(site, &kept.who, *slot, members, &mut plan);
+    for frozen in &desired.frozen {
+        for (listener_key, members) in &frozen.follows {
+            listeners::follow(site, &frozen.owner, *listener_key, members, &mut plan);
         }
     }
     // Whoever is refused keeps what it has from before, and that follows the nodes.
-    for joined in refused {
-        for port in &joined.ports {
+    for active in refused {
+        for port in &active.ports {
             let members = port.members.as_deref().unwrap_or_default();
             if !members.is_empty() {
-                listeners::follow(site, &joined.who, port.slot, members, &mut plan);
+                listeners::follow(site, &active.owner, port.listener_key, members, &mut plan);
             }
         }
     }
-    floating::change(site, &admitted, sight, &mut plan);
-    let tags = wish.can.has(Feature::Tags);
+    floating::change(site, &admitted, snapshot, &mut plan);
+    let tags = desired.can.has(Feature::Tags);
     let (requested, withdrawn) = requested_tags(site, &admitted);
     let missing: Vec<_> = admitted
         .iter()
-        .filter(|joined| tags && !site.tagged(&balancer.tags, &joined.who))
-        .map(|joined| joined.who.tag.clone())
+        .filter(|active| tags && !site.tagged(&balancer.tags, &active.owner))
+        .map(|active| active.owner.tag.clone())
         .chain(requested)
         .collect();
     let surplus: Vec<_> = balancer
         .tags
         .iter()
         .filter(|tag| {
-            let mut leaving = wish.leaving.iter();
-            leaving.any(|leaver| site.tagged(std::slice::from_ref(tag), &leaver.who))
+            let mut leaving = desired.leaving.iter();
+            leaving.any(|leaving| site.tagged(std::slice::from_ref(tag), &leaving.owner))
         })
         .cloned()
         .chain(withdrawn)
@@ -382,9 +397,9 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Change> {
         rename::steps(site, &mut plan);
     }
     let due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
-    let mark = wish
-        .marks
-        .for_update(&site.ownership, due && site.made && site.is_own() && tags);
+    let mark = desired
+        .ownership_tag
+        .for_update(&site.ownership, due && site.created && site.is_own() && tags);
     let add: Vec<_> = missing.into_iter().chain(mark.map(ToString::to_string)).collect();
     // Tags come first and go last: whoever is killed in between finds the rest by them.
     if !add.is_empty() {
@@ -401,21 +416,25 @@ fn change(site: &Site<'_>, sight: &Sight) -> Plan<Change> {
 
 /// The tags of the load balancer that are to be added and those to be removed because of annotations. Of several Services
 /// the lists are added up; what a Service that keeps what it has once requested stays.
-fn requested_tags(site: &Site<'_>, admitted: &[&Joined]) -> (Vec<String>, Vec<String>) {
-    let wish = site.wish;
-    if !wish.can.has(Feature::Tags) {
+fn requested_tags(site: &Site<'_>, admitted: &[&ActiveService]) -> (Vec<String>, Vec<String>) {
+    let desired = site.desired;
+    if !desired.can.has(Feature::Tags) {
         return (Vec::new(), Vec::new());
     }
-    let annotated = |who: &Who| {
-        let tags = site.annotated.get(&who.service);
+    let annotated = |owner: &Owner| {
+        let tags = site.annotated.get(&owner.service);
         tags.into_iter().flat_map(|tags| &tags.load_balancer)
     };
-    let requested = admitted.iter().flat_map(|joined| &joined.tags.load_balancer);
+    let requested = admitted.iter().flat_map(|active| &active.tags.load_balancer);
     let requested = requested.collect();
-    let frozen: BTreeSet<_> = wish.kept.iter().flat_map(|kept| annotated(&kept.who)).collect();
-    let joined = admitted.iter().map(|joined| &joined.who);
-    let ours = joined
-        .chain(wish.leaving.iter().map(|leaver| &leaver.who))
+    let frozen: BTreeSet<_> = desired
+        .frozen
+        .iter()
+        .flat_map(|frozen| annotated(&frozen.owner))
+        .collect();
+    let active = admitted.iter().map(|active| &active.owner);
+    let ours = active
+        .chain(desired.leaving.iter().map(|leaving| &leaving.owner))
         .flat_map(annotated)
         .filter(|tag| !frozen.contains(tag))
         .collect();
@@ -423,23 +442,23 @@ fn requested_tags(site: &Site<'_>, admitted: &[&Joined]) -> (Vec<String>, Vec<St
 }
 
 /// What only a new load balancer can be given, and its owner asks for by annotation.
-fn create_only(site: &Site<'_>, admitted: &[&Joined], plan: &mut Plan<Change>) {
-    use super::annotations as note;
+fn create_only(site: &Site<'_>, admitted: &[&ActiveService], plan: &mut Plan<Change>) {
+    use super::annotations;
     let balancer = &site.tree.balancer;
-    for joined in admitted.iter().filter(|joined| site.owned_by(&joined.who)) {
-        for (key, want) in &joined.given {
+    for active in admitted.iter().filter(|active| site.owned_by(&active.owner)) {
+        for (key, want) in &active.given {
             let have = match *key {
-                note::SUBNET_ID => &balancer.vip_subnet_id,
-                note::NETWORK_ID => &balancer.vip_network_id,
-                note::PORT_ID => &balancer.vip_port_id,
-                note::FLAVOR_ID => &balancer.flavor_id,
+                annotations::SUBNET_ID => &balancer.vip_subnet_id,
+                annotations::NETWORK_ID => &balancer.vip_network_id,
+                annotations::PORT_ID => &balancer.vip_port_id,
+                annotations::FLAVOR_ID => &balancer.flavor_id,
                 _ => &balancer.availability_zone,
             };
             // What is not known yet will be so.
             if have != want && !balancer.id.is_empty() {
                 let field = format!("{} of load balancer {}", short(key), balancer.name);
                 plan.blocked
-                    .push(blocked(Some(&joined.who.service), &field, have, want));
+                    .push(blocked(Some(&active.owner.service), &field, have, want));
             }
         }
     }

@@ -59,14 +59,14 @@ pub(crate) const METHODS: [&str; 4] = ["ROUND_ROBIN", "LEAST_CONNECTIONS", "SOUR
 
 /// How members are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Check {
+pub(crate) enum HealthCheck {
     /// By connecting, or for UDP by waiting for a refusal.
     Connect(&'static str),
     /// By asking the node whether it has endpoints, at this port of it.
     Healthz(u16),
 }
 
-impl Check {
+impl HealthCheck {
     /// For members of a port. `health_port`: where nodes tell whether they have endpoints, if they do.
     pub(crate) fn of(port: Protocol, health_port: Option<u16>, capabilities: Capabilities) -> Self {
         match health_port.filter(|_| http_usable(port, capabilities)) {
@@ -165,7 +165,7 @@ mod tests {
             (Protocol::Tcp, Some(31000), of(30, "ovn"), "TCP", None),
             (Protocol::Udp, Some(31000), of(30, "ovn"), "UDP-CONNECT", None),
         ] {
-            let check = Check::of(port, health, capabilities);
+            let check = HealthCheck::of(port, health, capabilities);
             assert_eq!(
                 (check.kind(), check.monitor_port()),
                 (kind, at),

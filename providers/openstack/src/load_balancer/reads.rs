@@ -35,14 +35,10 @@ pub(crate) use self::{discovery::Discovery, members::Members};
 use super::{
     features::Version,
     member::Member,
-    records::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Ref, SecurityGroup, State},
+    responses::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Ref, SecurityGroup, State},
 };
 use crate::{
-    client::{
-        Api, Get, Op,
-        catalogue::Service,
-        listing::{One, Resource},
-    },
+    client::{Api, Get, Op, catalogue::Service, listing::Resource},
     error::is_permanent,
     instances::records::Port,
 };
@@ -172,7 +168,7 @@ impl Reads {
     }
 
     /// Something happened below this load balancer of which we know nothing more.
-    pub(crate) fn touch_children(&self, balancer: &str) {
+    pub(crate) fn invalidate_children(&self, balancer: &str) {
         self.listeners.invalidate(balancer);
         self.pools.invalidate(balancer);
         self.monitors.invalidate(balancer);
@@ -265,15 +261,15 @@ impl Reads {
         )?;
         let monitors = pools.iter().filter(|pool| !pool.healthmonitor_id.is_empty());
         let monitors = monitors.map(|pool| async move {
-            let path = ["lbaas", "healthmonitors", pool.healthmonitor_id.as_str()];
-            let get = octavia(Op::MonitorGet, &path, &[]);
-            match self.api.get::<One<Monitor>>(&get, priority).await {
-                Ok(One(monitor)) => Ok(Some(Arc::new(monitor))),
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(error),
-            }
+            self.uncached::<Monitor>(Op::MonitorGet, &pool.healthmonitor_id, priority)
+                .await
         });
-        let monitors = try_join_all(monitors).await?.into_iter().flatten().collect();
+        let monitors = try_join_all(monitors)
+            .await?
+            .into_iter()
+            .flatten()
+            .map(Arc::new)
+            .collect();
         Ok(Children {
             listeners: listeners.into_iter().map(Arc::new).collect(),
             pools: pools.into_iter().map(Arc::new).collect(),
@@ -313,7 +309,7 @@ impl Reads {
     pub(crate) async fn members_uncached(&self, pool: &str, priority: Priority) -> Result<Arc<[Member]>> {
         let path = ["lbaas", "pools", pool, "members"];
         let began = Instant::now();
-        let members: Vec<records::Member> = self.api.list_at(&path, &[], priority).await?;
+        let members: Vec<responses::Member> = self.api.list_at(&path, &[], priority).await?;
         Ok(self.members.read(pool, members, began))
     }
 
@@ -362,7 +358,7 @@ impl Reads {
     /// # Errors
     /// If they can not be read.
     #[cfg(test)]
-    pub(crate) async fn rules(&self, group: &str, priority: Priority) -> Result<Vec<super::records::Rule>> {
+    pub(crate) async fn rules(&self, group: &str, priority: Priority) -> Result<Vec<super::responses::Rule>> {
         self.api.list(&[("security_group_id", group)], priority).await
     }
 

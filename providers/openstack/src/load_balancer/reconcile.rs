@@ -28,13 +28,9 @@ pub(crate) static RECONCILE_METRICS: ReconcileMetricsConfig = ReconcileMetricsCo
         Reconciliation::Delete => "loadbalancer_delete",
     },
     is_load_balancer: |part| matches!(part.as_str().parse(), Ok(Key::Balancer(_) | Key::New(_))),
-    kind: |step| {
-        if step.sentence.starts_with("delete load balancer") {
-            Reconciliation::Delete
-        } else if step.sentence.contains("member") {
-            Reconciliation::Update
-        } else {
-            Reconciliation::Ensure
-        }
+    kind: |step| match step.label {
+        "loadbalancer_delete" => Reconciliation::Delete,
+        "members_update" | "member_create" | "member_delete" => Reconciliation::Update,
+        _ => Reconciliation::Ensure,
     },
 };

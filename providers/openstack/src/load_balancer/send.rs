@@ -9,14 +9,14 @@ use super::{
         FloatingIpChange, LoadBalancerChange, MemberBody, NewFloatingIp, NewListener, NewMonitor, NewPool,
         NewRule, NewSecurityGroup, PortChange, Set,
     },
-    desired::{FloatingWish, MemberWish, RuleTuple},
+    desired::{DesiredFloatingIp, DesiredMember, RuleTuple},
     fold::Reply,
     member::by_identity,
     names,
-    observe::{Branch, Observed, Sight, Slot, Tree, Twig},
+    observe::{ListenerKey, ListenerTree, LoadBalancerSnapshot, LoadBalancerTree, Observed, PoolTree},
     plan::member,
     reads::Reads,
-    records::{Listener, LoadBalancer, Pool},
+    responses::{Listener, LoadBalancer, Pool},
     steps::{Action, Change},
     writes::Writes,
 };
@@ -57,17 +57,17 @@ impl<'a> Sender<'a> {
     /// `None`: an id is not known.
     pub(super) async fn send(&self, change: &Change, observed: &Observed) -> Sent {
         match observed {
-            Observed::Balancers(sight) => match &change.action {
+            Observed::Balancers(snapshot) => match &change.action {
                 Action::CreateBalancer(body) => {
-                    let made = self.writes.create_load_balancer(body).await?;
-                    Ok(Some(Reply::Balancer(Box::new(made))))
+                    let created = self.writes.create_load_balancer(body).await?;
+                    Ok(Some(Reply::Balancer(Box::new(created))))
                 }
                 Action::CreateFloating(_)
                 | Action::AttachFloating(_)
                 | Action::DetachFloating(_)
-                | Action::DeleteFloating(_) => self.floating(&change.action, sight).await,
+                | Action::DeleteFloating(_) => self.floating(&change.action, snapshot).await,
                 action => {
-                    let tree = some!(sight.trees.first());
+                    let tree = some!(snapshot.trees.first());
                     let balancer = some!(id(&tree.balancer.id));
                     self.below(action, tree, balancer).await
                 }
@@ -80,8 +80,8 @@ impl<'a> Sender<'a> {
                             name: change.target.clone(),
                             description: description.clone(),
                         };
-                        let made = self.writes.create_security_group(&body).await?;
-                        Ok(Some(Reply::Group(Box::new(made))))
+                        let created = self.writes.create_security_group(&body).await?;
+                        Ok(Some(Reply::Group(Box::new(created))))
                     }
                     Action::DeleteGroup => {
                         let group = some!(group.and_then(|group| id(&group.id)));
@@ -90,11 +90,11 @@ impl<'a> Sender<'a> {
                     }
                     Action::CreateRule(rule) => {
                         let group = some!(group.and_then(|group| id(&group.id)));
-                        let made = self
+                        let created = self
                             .writes
                             .create_rule(&change.target, &new_rule(group, rule))
                             .await?;
-                        Ok(Some(Reply::Rule(Box::new(made))))
+                        Ok(Some(Reply::Rule(Box::new(created))))
                     }
                     Action::DeleteRule(_, rule) => {
                         let group = some!(group.and_then(|group| id(&group.id)));
@@ -129,18 +129,18 @@ impl<'a> Sender<'a> {
         }
     }
 
-    async fn floating(&self, action: &Action, sight: &Sight) -> Sent {
-        let tree = sight.trees.first();
+    async fn floating(&self, action: &Action, snapshot: &LoadBalancerSnapshot) -> Sent {
+        let tree = snapshot.trees.first();
         let port = tree.map(|tree| tree.balancer.vip_port_id.as_str());
         let find = |address: &String| {
             let attached = tree.and_then(|tree| tree.floating.as_ref());
-            let mut all = attached.into_iter().chain(&sight.floating);
+            let mut all = attached.into_iter().chain(&snapshot.floating);
             all.find(|floating| floating.floating_ip_address == *address)
         };
         match action {
-            Action::CreateFloating(wish) => {
+            Action::CreateFloating(desired) => {
                 let port = some!(port.and_then(id));
-                self.create_floating(wish, port).await
+                self.create_floating(desired, port).await
             }
             Action::AttachFloating(address) => {
                 let port = some!(port.and_then(id));
@@ -172,22 +172,22 @@ impl<'a> Sender<'a> {
     }
 
     /// From the first of the subnets that has one left.
-    async fn create_floating(&self, wish: &FloatingWish, port: &str) -> Sent {
-        let mut subnets: Vec<_> = wish.subnets.iter().map(String::as_str).collect();
+    async fn create_floating(&self, desired: &DesiredFloatingIp, port: &str) -> Sent {
+        let mut subnets: Vec<_> = desired.subnets.iter().map(String::as_str).collect();
         if subnets.is_empty() {
             subnets.push("");
         }
         let mut last = None;
         for subnet in subnets {
             let body = NewFloatingIp {
-                floating_network_id: wish.network.clone().unwrap_or_default(),
+                floating_network_id: desired.network.clone().unwrap_or_default(),
                 port_id: port.to_owned(),
-                description: wish.description.clone(),
+                description: desired.description.clone(),
                 subnet_id: subnet.to_owned(),
-                floating_ip_address: wish.address.clone(),
+                floating_ip_address: desired.address.clone(),
             };
             match self.writes.create_floating_ip(&body).await {
-                Ok(made) => return Ok(Some(Reply::Floating(Box::new(made)))),
+                Ok(created) => return Ok(Some(Reply::Floating(Box::new(created)))),
                 // It may be there all the same.
                 Err(error) if error.outcome() == Outcome::Unknown => return Err(error),
                 Err(error) => last = Some(error),
@@ -201,7 +201,7 @@ impl<'a> Sender<'a> {
         }))
     }
 
-    async fn below(&self, action: &Action, tree: &Tree, balancer: &str) -> Sent {
+    async fn below(&self, action: &Action, tree: &LoadBalancerTree, balancer: &str) -> Sent {
         if !self.has_planned_tags(action, tree, balancer).await? {
             return Ok(None);
         }
@@ -236,41 +236,44 @@ impl<'a> Sender<'a> {
                     loadbalancer_id: balancer.to_owned(),
                     ..(**body).clone()
                 };
-                let made = self.writes.create_listener(&body).await?;
-                return Ok(Some(Reply::Listener(Box::new(made))));
+                let created = self.writes.create_listener(&body).await?;
+                return Ok(Some(Reply::Listener(Box::new(created))));
             }
-            Action::UpdateListener(slot, body) => {
-                let listener = some!(listener(tree, *slot));
+            Action::UpdateListener(listener_key, body) => {
+                let listener = some!(listener(tree, *listener_key));
                 self.writes.update_listener(balancer, listener, body).await?;
             }
-            Action::DeleteListener(slot) => {
-                let listener = some!(listener(tree, *slot));
+            Action::DeleteListener(listener_key) => {
+                let listener = some!(listener(tree, *listener_key));
                 self.writes.delete_listener(balancer, listener).await?;
             }
-            Action::CreatePool(slot, body) => {
-                let listener = some!(listener(tree, *slot));
+            Action::CreatePool(listener_key, body) => {
+                let listener = some!(listener(tree, *listener_key));
                 let body = NewPool {
                     listener_id: listener.to_owned(),
                     ..(**body).clone()
                 };
-                let made = self.writes.create_pool(balancer, &body).await?;
-                return Ok(Some(Reply::Pool(Box::new(made))));
+                let created = self.writes.create_pool(balancer, &body).await?;
+                return Ok(Some(Reply::Pool(Box::new(created))));
             }
-            Action::DeleteLoosePool(pool) => {
+            Action::DeleteOrphanedPool(pool) => {
                 self.writes.delete_pool(balancer, pool).await?;
             }
-            Action::UpdatePool(slot, _)
-            | Action::DeletePool(slot)
-            | Action::AddMembers(slot, _)
-            | Action::SetMembers(slot, _)
-            | Action::CreateMember(slot, _)
-            | Action::DeleteMember(slot, ..)
-            | Action::CreateMonitor(slot, _)
-            | Action::UpdateMonitor(slot, _)
-            | Action::DeleteMonitor(slot) => {
-                let twig = some!(tree.branch(*slot).and_then(|branch| branch.twig.as_ref()));
-                let pool = some!(id(&twig.pool.id));
-                return self.in_pool(action, twig, balancer, pool).await;
+            Action::UpdatePool(listener_key, _)
+            | Action::DeletePool(listener_key)
+            | Action::AddMembers(listener_key, _)
+            | Action::SetMembers(listener_key, _)
+            | Action::CreateMember(listener_key, _)
+            | Action::DeleteMember(listener_key, ..)
+            | Action::CreateMonitor(listener_key, _)
+            | Action::UpdateMonitor(listener_key, _)
+            | Action::DeleteMonitor(listener_key) => {
+                let pool_tree = some!(
+                    tree.listener_tree(*listener_key)
+                        .and_then(|listener_tree| listener_tree.pool_tree.as_ref())
+                );
+                let pool = some!(id(&pool_tree.pool.id));
+                return self.in_pool(action, pool_tree, balancer, pool).await;
             }
             _ => return Ok(None),
         }
@@ -279,24 +282,33 @@ impl<'a> Sender<'a> {
 
     /// Whether that of which the change writes the tags still has those with which it was planned; asked now. Tags are
     /// written as a whole, so what somebody else added meanwhile would be lost; and with it the plan may be another one.
-    async fn has_planned_tags(&self, action: &Action, tree: &Tree, balancer: &str) -> Result<bool> {
+    async fn has_planned_tags(
+        &self,
+        action: &Action,
+        tree: &LoadBalancerTree,
+        balancer: &str,
+    ) -> Result<bool> {
         let (now, planned) = match action {
             Action::Rename { .. } | Action::Retag { .. } => {
                 let op = Op::LoadBalancerGet;
                 let now = self.reads.uncached::<LoadBalancer>(op, balancer, self.priority);
                 (now.await?.map(|now| now.tags), &tree.balancer.tags)
             }
-            Action::UpdateListener(slot, body) if !body.tags.is_keep() => {
-                let Some(Branch { listener, .. }) = tree.branch(*slot) else {
+            Action::UpdateListener(listener_key, body) if !body.tags.is_keep() => {
+                let Some(ListenerTree { listener, .. }) = tree.listener_tree(*listener_key) else {
                     return Ok(false);
                 };
                 let op = Op::ListenerGet;
                 let now = self.reads.uncached::<Listener>(op, &listener.id, self.priority);
                 (now.await?.map(|now| now.tags), &listener.tags)
             }
-            Action::UpdatePool(slot, body) if !body.tags.is_keep() => {
-                let twig = tree.branch(*slot).and_then(|branch| branch.twig.as_ref());
-                let Some((pool, id)) = twig.and_then(|twig| Some((&twig.pool, id(&twig.pool.id)?))) else {
+            Action::UpdatePool(listener_key, body) if !body.tags.is_keep() => {
+                let pool_tree = tree
+                    .listener_tree(*listener_key)
+                    .and_then(|listener_tree| listener_tree.pool_tree.as_ref());
+                let Some((pool, id)) =
+                    pool_tree.and_then(|pool_tree| Some((&pool_tree.pool, id(&pool_tree.pool.id)?)))
+                else {
                     return Ok(false);
                 };
                 let now = self.reads.uncached::<Pool>(Op::PoolGet, id, self.priority);
@@ -308,8 +320,8 @@ impl<'a> Sender<'a> {
         Ok(now == Some(planned.iter().collect()))
     }
 
-    async fn in_pool(&self, action: &Action, twig: &Twig, balancer: &str, pool: &str) -> Sent {
-        let monitor = twig.monitor.as_ref().and_then(|monitor| id(&monitor.id));
+    async fn in_pool(&self, action: &Action, pool_tree: &PoolTree, balancer: &str, pool: &str) -> Sent {
+        let monitor = pool_tree.monitor.as_ref().and_then(|monitor| id(&monitor.id));
         match action {
             Action::UpdatePool(_, body) => drop(self.writes.update_pool(balancer, pool, body).await?),
             Action::DeletePool(_) => self.writes.delete_pool(balancer, pool).await?,
@@ -321,17 +333,20 @@ impl<'a> Sender<'a> {
                 let bodies = self.merged(pool, members).await?;
                 self.writes.set_members(balancer, pool, &bodies).await?;
             }
-            Action::CreateMember(_, wish) => {
+            Action::CreateMember(_, desired) => {
                 // What is made one by one has neither a subnet nor a monitor's port of its own.
                 let body = MemberBody {
                     subnet_id: String::new(),
-                    ..member(wish)
+                    ..member(desired)
                 };
                 self.writes.create_member(balancer, pool, &body).await?;
             }
             Action::DeleteMember(_, address, port) => {
                 let identity = (address.as_str(), *port);
-                let known = twig.members.iter().find(|member| member.identity() == identity);
+                let known = pool_tree
+                    .members
+                    .iter()
+                    .find(|member| member.identity() == identity);
                 let mut gone = known.map(|member| member.id.clone()).unwrap_or_default();
                 if gone.is_empty() {
                     let now = self.reads.members_uncached(pool, self.priority).await?;
@@ -345,8 +360,8 @@ impl<'a> Sender<'a> {
                     pool_id: pool.to_owned(),
                     ..body.clone()
                 };
-                let made = self.writes.create_monitor(balancer, &body).await?;
-                return Ok(Some(Reply::Monitor(Box::new(made))));
+                let created = self.writes.create_monitor(balancer, &body).await?;
+                return Ok(Some(Reply::Monitor(Box::new(created))));
             }
             Action::UpdateMonitor(_, body) => {
                 self.writes.update_monitor(balancer, some!(monitor), body).await?;
@@ -360,12 +375,12 @@ impl<'a> Sender<'a> {
     }
 
     /// The whole list, with what people have set on those that stay.
-    async fn merged(&self, pool: &str, members: &[MemberWish]) -> Result<Vec<MemberBody>> {
+    async fn merged(&self, pool: &str, members: &[DesiredMember]) -> Result<Vec<MemberBody>> {
         let now = self.reads.members_uncached(pool, self.priority).await?;
         let now = by_identity(&now);
-        let bodies = members.iter().map(|wish| {
-            let body = member(wish);
-            match now.get(&wish.identity()) {
+        let bodies = members.iter().map(|desired| {
+            let body = member(desired);
+            match now.get(&desired.identity()) {
                 None => body,
                 Some(have) => MemberBody {
                     // Neither can be changed.
@@ -382,8 +397,8 @@ impl<'a> Sender<'a> {
     }
 }
 
-fn listener(tree: &Tree, slot: Slot) -> Option<&str> {
-    id(&tree.branch(slot)?.listener.id)
+fn listener(tree: &LoadBalancerTree, listener_key: ListenerKey) -> Option<&str> {
+    id(&tree.listener_tree(listener_key)?.listener.id)
 }
 
 fn mismatch(change: &Change) -> Error {

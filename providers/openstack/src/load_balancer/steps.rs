@@ -9,8 +9,8 @@ use ccm_core::{
 
 use super::{
     bodies::{ListenerChange, MonitorChange, NewListener, NewLoadBalancer, NewMonitor, NewPool, PoolChange},
-    desired::{FloatingWish, GroupRef, MemberWish, RuleTuple},
-    observe::Slot,
+    desired::{DesiredFloatingIp, DesiredMember, GroupRef, RuleTuple},
+    observe::ListenerKey,
 };
 
 /// One change.
@@ -37,7 +37,7 @@ pub(crate) enum Action {
     DeleteBalancer {
         cascade: bool,
         /// It never worked, and is made anew.
-        anew: bool,
+        recreate: bool,
     },
     /// Its machines are made anew, behind the same addresses.
     Failover,
@@ -51,22 +51,22 @@ pub(crate) enum Action {
         add: Vec<String>,
         remove: Vec<String>,
     },
-    CreateListener(Slot, Box<NewListener>),
-    UpdateListener(Slot, Box<ListenerChange>),
-    DeleteListener(Slot),
-    CreatePool(Slot, Box<NewPool>),
-    UpdatePool(Slot, PoolChange),
-    DeletePool(Slot),
+    CreateListener(ListenerKey, Box<NewListener>),
+    UpdateListener(ListenerKey, Box<ListenerChange>),
+    DeleteListener(ListenerKey),
+    CreatePool(ListenerKey, Box<NewPool>),
+    UpdatePool(ListenerKey, PoolChange),
+    DeletePool(ListenerKey),
     /// A pool that no listener has; by its id, since nothing else tells it from others.
-    DeleteLoosePool(String),
-    AddMembers(Slot, Vec<MemberWish>),
-    SetMembers(Slot, Vec<MemberWish>),
-    CreateMember(Slot, MemberWish),
-    DeleteMember(Slot, String, u16),
-    CreateMonitor(Slot, NewMonitor),
-    UpdateMonitor(Slot, MonitorChange),
-    DeleteMonitor(Slot),
-    CreateFloating(FloatingWish),
+    DeleteOrphanedPool(String),
+    AddMembers(ListenerKey, Vec<DesiredMember>),
+    SetMembers(ListenerKey, Vec<DesiredMember>),
+    CreateMember(ListenerKey, DesiredMember),
+    DeleteMember(ListenerKey, String, u16),
+    CreateMonitor(ListenerKey, NewMonitor),
+    UpdateMonitor(ListenerKey, MonitorChange),
+    DeleteMonitor(ListenerKey),
+    CreateFloating(DesiredFloatingIp),
     AttachFloating(String),
     DetachFloating(String),
     DeleteFloating(String),
@@ -99,15 +99,15 @@ impl fmt::Display for Change {
         match &self.action {
             Action::CreateBalancer(body) => {
                 write!(f, "create load balancer {of}")?;
-                let slots: Vec<_> = body
+                let listener_keys: Vec<_> = body
                     .listeners
                     .iter()
                     .map(|listener| format!("{}/{}", listener.protocol, listener.protocol_port))
                     .collect();
-                if slots.is_empty() {
+                if listener_keys.is_empty() {
                     return Ok(());
                 }
-                write!(f, " with listeners {}", slots.join(", "))
+                write!(f, " with listeners {}", listener_keys.join(", "))
             }
             Action::DeleteBalancer { cascade: true, .. } => {
                 write!(f, "delete load balancer {of} and everything below it")
@@ -127,64 +127,76 @@ impl fmt::Display for Change {
                     .collect();
                 write!(f, "change tags of load balancer {of}: {}", parts.join("; "))
             }
-            Action::CreateListener(slot, _) => write!(f, "create listener {slot} on load balancer {of}"),
-            Action::UpdateListener(slot, _) => write!(f, "change listener {slot} on load balancer {of}"),
-            Action::DeleteListener(slot) => write!(f, "delete listener {slot} on load balancer {of}"),
-            Action::CreatePool(slot, _) => write!(f, "create pool of listener {slot} on load balancer {of}"),
-            Action::UpdatePool(slot, _) => write!(f, "change pool of listener {slot} on load balancer {of}"),
-            Action::DeletePool(slot) => write!(f, "delete pool of listener {slot} on load balancer {of}"),
-            Action::DeleteLoosePool(id) => {
+            Action::CreateListener(listener_key, _) => {
+                write!(f, "create listener {listener_key} on load balancer {of}")
+            }
+            Action::UpdateListener(listener_key, _) => {
+                write!(f, "change listener {listener_key} on load balancer {of}")
+            }
+            Action::DeleteListener(listener_key) => {
+                write!(f, "delete listener {listener_key} on load balancer {of}")
+            }
+            Action::CreatePool(listener_key, _) => {
+                write!(f, "create pool of listener {listener_key} on load balancer {of}")
+            }
+            Action::UpdatePool(listener_key, _) => {
+                write!(f, "change pool of listener {listener_key} on load balancer {of}")
+            }
+            Action::DeletePool(listener_key) => {
+                write!(f, "delete pool of listener {listener_key} on load balancer {of}")
+            }
+            Action::DeleteOrphanedPool(id) => {
                 write!(f, "delete pool {id} without a listener on load balancer {of}")
             }
-            Action::AddMembers(slot, members) => {
+            Action::AddMembers(listener_key, members) => {
                 write!(
                     f,
-                    "add members {} to the pool of listener {slot} on load balancer {of}",
+                    "add members {} to the pool of listener {listener_key} on load balancer {of}",
                     list(members)
                 )
             }
-            Action::SetMembers(slot, members) => {
+            Action::SetMembers(listener_key, members) => {
                 write!(
                     f,
-                    "set the members of the pool of listener {slot} on load balancer {of} to {}",
+                    "set the members of the pool of listener {listener_key} on load balancer {of} to {}",
                     list(members)
                 )
             }
-            Action::CreateMember(slot, member) => write!(
+            Action::CreateMember(listener_key, member) => write!(
                 f,
-                "create member {}:{} in the pool of listener {slot} on load balancer {of}",
+                "create member {}:{} in the pool of listener {listener_key} on load balancer {of}",
                 member.address, member.port
             ),
-            Action::DeleteMember(slot, address, port) => write!(
+            Action::DeleteMember(listener_key, address, port) => write!(
                 f,
-                "delete member {address}:{port} in the pool of listener {slot} on load balancer {of}"
+                "delete member {address}:{port} in the pool of listener {listener_key} on load balancer {of}"
             ),
-            Action::CreateMonitor(slot, _) => {
+            Action::CreateMonitor(listener_key, _) => {
                 write!(
                     f,
-                    "create health monitor of listener {slot} on load balancer {of}"
+                    "create health monitor of listener {listener_key} on load balancer {of}"
                 )
             }
-            Action::UpdateMonitor(slot, _) => {
+            Action::UpdateMonitor(listener_key, _) => {
                 write!(
                     f,
-                    "change health monitor of listener {slot} on load balancer {of}"
+                    "change health monitor of listener {listener_key} on load balancer {of}"
                 )
             }
-            Action::DeleteMonitor(slot) => {
+            Action::DeleteMonitor(listener_key) => {
                 write!(
                     f,
-                    "delete health monitor of listener {slot} on load balancer {of}"
+                    "delete health monitor of listener {listener_key} on load balancer {of}"
                 )
             }
-            Action::CreateFloating(wish) if wish.address.is_empty() => {
+            Action::CreateFloating(desired) if desired.address.is_empty() => {
                 write!(f, "create floating address for load balancer {of}")
             }
-            Action::CreateFloating(wish) => {
+            Action::CreateFloating(desired) => {
                 write!(
                     f,
                     "create floating address {} for load balancer {of}",
-                    wish.address
+                    desired.address
                 )
             }
             Action::AttachFloating(address) => {
@@ -223,7 +235,7 @@ impl fmt::Display for Change {
 }
 
 /// Of thousands nobody wants to read all.
-fn list(members: &[MemberWish]) -> String {
+fn list(members: &[DesiredMember]) -> String {
     const SHOWN: usize = 10;
     let shown = members.iter().take(SHOWN);
     let shown: Vec<_> = shown
@@ -248,7 +260,7 @@ impl Change {
             Action::DeleteListener(_) => "listener_delete",
             Action::CreatePool(..) => "pool_create",
             Action::UpdatePool(..) => "pool_update",
-            Action::DeletePool(_) | Action::DeleteLoosePool(_) => "pool_delete",
+            Action::DeletePool(_) | Action::DeleteOrphanedPool(_) => "pool_delete",
             Action::AddMembers(..) | Action::SetMembers(..) => "members_update",
             Action::CreateMember(..) => "member_create",
             Action::DeleteMember(..) => "member_delete",
@@ -281,7 +293,7 @@ impl Change {
             Action::DeleteBalancer { .. }
             | Action::DeleteListener(_)
             | Action::DeletePool(_)
-            | Action::DeleteLoosePool(_)
+            | Action::DeleteOrphanedPool(_)
             | Action::DeleteMember(..)
             | Action::DeleteMonitor(_)
             | Action::DeleteFloating(_)
@@ -323,14 +335,14 @@ mod tests {
 
     #[test]
     fn one_that_was_sent_says_the_same_and_keeps_no_members() {
-        let wishes: Vec<_> = (0..12)
-            .map(|node| MemberWish {
+        let desired_members: Vec<_> = (0..12)
+            .map(|node| DesiredMember {
                 address: format!("10.0.0.{node}"),
                 port: 30080,
-                ..MemberWish::default()
+                ..DesiredMember::default()
             })
             .collect();
-        let slot = Slot {
+        let listener_key = ListenerKey {
             transport: ccm_core::load_balancer::Protocol::Tcp,
             port: 80,
         };
@@ -349,8 +361,8 @@ mod tests {
         };
         for action in [
             Action::CreateBalancer(Box::new(balancer)),
-            Action::AddMembers(slot, wishes.clone()),
-            Action::SetMembers(slot, wishes),
+            Action::AddMembers(listener_key, desired_members.clone()),
+            Action::SetMembers(listener_key, desired_members),
         ] {
             let change = step("web", action).change;
             let sent = change.sent();
@@ -361,14 +373,14 @@ mod tests {
 
     #[test]
     fn of_many_members_some_are_named() {
-        let wish = |node| MemberWish {
+        let desired = |node| DesiredMember {
             address: format!("10.0.0.{node}"),
             port: 1,
-            ..MemberWish::default()
+            ..DesiredMember::default()
         };
-        let ten: Vec<_> = (0..10).map(wish).collect();
+        let ten: Vec<_> = (0..10).map(desired).collect();
         assert!(list(&ten).ends_with("10.0.0.9:1"), "{}", list(&ten));
-        let more: Vec<_> = (0..5000).map(wish).collect();
+        let more: Vec<_> = (0..5000).map(desired).collect();
         assert_eq!(list(&more), format!("{} and 4990 more", list(&ten)));
         assert_eq!(list(&[]), "none");
     }

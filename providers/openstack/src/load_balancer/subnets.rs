@@ -17,7 +17,7 @@
 use ccm_core::{Error, ErrorKind, Result};
 use regex::Regex;
 
-use super::records::Subnet;
+use super::responses::Subnet;
 
 /// Subnets by their names and tags.
 #[derive(Clone, Debug)]
@@ -67,14 +67,12 @@ impl SubnetFilter {
 
 impl NamePattern {
     fn parse(text: &str) -> Result<Self, String> {
-        let (negated, text) = match text.strip_prefix('!') {
-            Some(rest) => (true, rest),
-            None => (false, text),
+        let (negated, text) = strip(text, '!');
+        let expression = match text.strip_prefix('~') {
+            Some(expression) => expression.to_owned(),
+            None => glob(text)?,
         };
-        let pattern = match text.strip_prefix('~') {
-            Some(expression) => Regex::new(expression).map_err(|error| last_line(&error))?,
-            None => Regex::new(&glob(text)?).map_err(|error| last_line(&error))?,
-        };
+        let pattern = Regex::new(&expression).map_err(|error| last_line(&error))?;
         Ok(Self { negated, pattern })
     }
 
@@ -83,6 +81,11 @@ impl NamePattern {
         let found = self.pattern.find(name).map_or("", |found| found.as_str());
         (found == name && self.pattern.is_match(name)) != self.negated
     }
+}
+
+/// Whether the text begins with a sign, and the rest of it.
+fn strip(text: &str, sign: char) -> (bool, &str) {
+    text.strip_prefix(sign).map_or((false, text), |rest| (true, rest))
 }
 
 /// A regular expression's error draws a picture; its last line says what is wrong.
@@ -141,14 +144,8 @@ fn class(chars: &mut std::str::Chars<'_>) -> Result<String, String> {
 
 impl TagExpression {
     fn parse(text: &str) -> Self {
-        let (negated, text) = match text.strip_prefix('!') {
-            Some(rest) => (true, rest),
-            None => (false, text),
-        };
-        let (all, text) = match text.strip_prefix('&') {
-            Some(rest) => (true, rest),
-            None => (false, text),
-        };
+        let (negated, text) = strip(text, '!');
+        let (all, text) = strip(text, '&');
         let tags = text
             .split(|c: char| c == ',' || c.is_whitespace())
             .filter(|tag| !tag.is_empty())
@@ -161,11 +158,11 @@ impl TagExpression {
         if self.tags.is_empty() {
             return true;
         }
-        let mut wanted = self.tags.iter().map(|tag| have.contains(tag));
+        let mut required = self.tags.iter().map(|tag| have.contains(tag));
         let found = if self.all {
-            wanted.all(|has| has)
+            required.all(|has| has)
         } else {
-            wanted.any(|has| has)
+            required.any(|has| has)
         };
         found != self.negated
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::load_balancer::{ClusterTag, ServiceId, ServiceView};
 
-use super::{annotations as note, names};
+use super::{annotations, names};
 
 /// Octavia refuses longer tags.
 const MAX_CHARS: usize = 255;
@@ -17,12 +17,16 @@ const MAX_CHARS: usize = 255;
 const SHOWN_CHARS: usize = 60;
 
 /// The annotations that request tags: of the load balancer, of listeners, of pools.
-const REQUESTED: [&str; 3] = [note::LOAD_BALANCER_TAGS, note::LISTENER_TAGS, note::POOL_TAGS];
+const REQUESTED: [&str; 3] = [
+    annotations::LOAD_BALANCER_TAGS,
+    annotations::LISTENER_TAGS,
+    annotations::POOL_TAGS,
+];
 /// The annotations that record which of them were applied.
 const APPLIED: [&str; 3] = [
-    note::APPLIED_LOAD_BALANCER_TAGS,
-    note::APPLIED_LISTENER_TAGS,
-    note::APPLIED_POOL_TAGS,
+    annotations::APPLIED_LOAD_BALANCER_TAGS,
+    annotations::APPLIED_LISTENER_TAGS,
+    annotations::APPLIED_POOL_TAGS,
 ];
 
 /// The tags of one Service, by kind of object.
@@ -107,7 +111,7 @@ impl ServiceTags {
 }
 
 /// The annotations of the Service that record which tags were applied.
-pub(crate) fn records(service: &ServiceView) -> impl Iterator<Item = &'static str> {
+pub(crate) fn recorded(service: &ServiceView) -> impl Iterator<Item = &'static str> {
     given(service, APPLIED)
 }
 

@@ -22,11 +22,11 @@ use super::{
         Envelope, ListenerChange, LoadBalancerChange, MemberBody, Members, MonitorChange, NewListener,
         NewLoadBalancer, NewMonitor, NewPool, PoolChange,
     },
-    id::Id,
     member::Member,
-    observe::Slot,
+    member_id::MemberId,
+    observe::ListenerKey,
     reads::Reads,
-    records::{self, Listener, LoadBalancer, Monitor, Pool, Provisioning},
+    responses::{self, Listener, LoadBalancer, Monitor, Pool, Provisioning},
 };
 use crate::{
     client::{
@@ -44,9 +44,9 @@ const MANY: usize = 50;
 
 /// A new load balancer, and the members of its pools by listener, as far as the answer says enough of them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Made {
+pub(crate) struct CreatedLoadBalancer {
     pub(crate) balancer: LoadBalancer,
-    pub(crate) members: Vec<(Slot, Arc<[Member]>)>,
+    pub(crate) members: Vec<(ListenerKey, Arc<[Member]>)>,
 }
 
 /// The changes; see the module.
@@ -67,7 +67,7 @@ impl<'a> Writes<'a> {
     ///
     /// # Errors
     /// As [`crate::error`] maps them; so for all of them.
-    pub(crate) async fn create_load_balancer(&self, body: &NewLoadBalancer) -> Result<Made> {
+    pub(crate) async fn create_load_balancer(&self, body: &NewLoadBalancer) -> Result<CreatedLoadBalancer> {
         let pools = body
             .listeners
             .iter()
@@ -85,14 +85,14 @@ impl<'a> Writes<'a> {
         };
         let Graph { balancer, children } = self.api.write(&write.json(&envelope), self.priority).await?;
         self.reads.balancers.insert(balancer.clone());
-        let mut made = Made {
+        let mut created = CreatedLoadBalancer {
             balancer,
             members: Vec::new(),
         };
-        let id = &made.balancer.id;
+        let id = &created.balancer.id;
         let Some(children) = children else {
-            self.reads.touch_children(id);
-            return Ok(made);
+            self.reads.invalidate_children(id);
+            return Ok(created);
         };
         let NewChildren {
             listeners,
@@ -104,14 +104,15 @@ impl<'a> Writes<'a> {
             let of = listeners
                 .iter()
                 .filter(|listener| listener.default_pool_id == pool.id);
-            made.members
-                .extend(of.map(|listener| (Slot::of(listener), Arc::clone(&members))));
+            created
+                .members
+                .extend(of.map(|listener| (ListenerKey::of(listener), Arc::clone(&members))));
             pool
         });
         self.reads.pools.insert_complete(id, pools);
         self.reads.listeners.insert_complete(id, listeners);
         self.reads.monitors.insert_complete(id, monitors);
-        Ok(made)
+        Ok(created)
     }
 
     /// Changes a load balancer's own fields.
@@ -136,7 +137,7 @@ impl<'a> Writes<'a> {
         };
         let result = self.api.execute(&write, self.priority).await;
         self.reads.balancers.invalidate(id);
-        self.reads.touch_children(id);
+        self.reads.invalidate_children(id);
         gone_is_deleted(result)
     }
 
@@ -246,7 +247,7 @@ impl<'a> Writes<'a> {
         body: &MemberBody,
     ) -> Result<Member> {
         let path = ["lbaas", "pools", pool, "members"];
-        let result: Result<records::Member> = self
+        let result: Result<responses::Member> = self
             .send(Op::MemberCreate, Verb::Post, &path, Some(body), None)
             .await;
         // It is read once again, with its id.
@@ -254,7 +255,7 @@ impl<'a> Writes<'a> {
     }
 
     /// Deletes one member. That there is none is no error.
-    pub(crate) async fn delete_member(&self, balancer: &str, pool: &str, id: &Id) -> Result<()> {
+    pub(crate) async fn delete_member(&self, balancer: &str, pool: &str, id: &MemberId) -> Result<()> {
         let text = id.to_string();
         let path = ["lbaas", "pools", pool, "members", text.as_str()];
         let result = self.delete(Op::MemberDelete, Service::LoadBalancer, &path).await;
@@ -414,7 +415,7 @@ impl<'a> Writes<'a> {
             .as_ref()
             .is_err_and(|error| error.outcome() == Outcome::Unknown)
         {
-            self.reads.touch_children(balancer);
+            self.reads.invalidate_children(balancer);
         }
         result
     }

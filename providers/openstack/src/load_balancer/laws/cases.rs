@@ -16,11 +16,11 @@ use super::{Truth, ownership_tag};
 use crate::{
     instances::records::{FixedIp, Port},
     load_balancer::{
-        annotations as note,
+        annotations,
         member::Member,
         names,
-        observe::{Branch, Tree, Twig},
-        records::{
+        observe::{ListenerTree, LoadBalancerTree, PoolTree},
+        responses::{
             self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule, SecurityGroup,
         },
     },
@@ -42,11 +42,11 @@ const CERTIFICATES: [&str; 2] = ["containers/one", "containers/two"];
 
 /// What Services may say of tags, beside their own.
 const REQUESTS: [(&str, &str); 5] = [
-    (note::LOAD_BALANCER_TAGS, "t-a,t-b"),
-    (note::LISTENER_TAGS, "t-a,t-b"),
-    (note::POOL_TAGS, "t-b,t-c"),
-    (note::APPLIED_LOAD_BALANCER_TAGS, "t-a,t-c"),
-    (note::APPLIED_LISTENER_TAGS, "t-c"),
+    (annotations::LOAD_BALANCER_TAGS, "t-a,t-b"),
+    (annotations::LISTENER_TAGS, "t-a,t-b"),
+    (annotations::POOL_TAGS, "t-b,t-c"),
+    (annotations::APPLIED_LOAD_BALANCER_TAGS, "t-a,t-c"),
+    (annotations::APPLIED_LISTENER_TAGS, "t-c"),
 ];
 
 fn id(index: usize) -> ServiceId {
@@ -75,13 +75,13 @@ fn node_port(protocol: Protocol, port: u16) -> u16 {
 fn manner() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
     prop_oneof![
         8 => Just(vec![]),
-        2 => Just(vec![(note::X_FORWARDED_FOR, "true")]),
+        2 => Just(vec![(annotations::X_FORWARDED_FOR, "true")]),
         2 => proptest::sample::select(CERTIFICATES.to_vec())
-            .prop_map(|secret| vec![(note::TLS_CONTAINER_REF, secret)]),
-        1 => Just(vec![(note::X_FORWARDED_FOR, "true"), (note::TLS_CONTAINER_REF, CERTIFICATES[0])]),
-        1 => Just(vec![(note::PROXY_PROTOCOL, "true")]),
-        1 => Just(vec![(note::PROXY_PROTOCOL, "v2")]),
-        1 => Just(vec![(note::PROXY_PROTOCOL, "v2"), (note::TLS_CONTAINER_REF, CERTIFICATES[0])]),
+            .prop_map(|secret| vec![(annotations::TLS_CONTAINER_REF, secret)]),
+        1 => Just(vec![(annotations::X_FORWARDED_FOR, "true"), (annotations::TLS_CONTAINER_REF, CERTIFICATES[0])]),
+        1 => Just(vec![(annotations::PROXY_PROTOCOL, "true")]),
+        1 => Just(vec![(annotations::PROXY_PROTOCOL, "v2")]),
+        1 => Just(vec![(annotations::PROXY_PROTOCOL, "v2"), (annotations::TLS_CONTAINER_REF, CERTIFICATES[0])]),
     ]
 }
 
@@ -108,9 +108,12 @@ fn service(index: usize) -> impl Strategy<Value = Option<ServiceView>> {
         .prop_map(
             move |(ports, balancer, (internal, keep, broken), manner, life, tags)| {
                 let mut annotations = BTreeMap::new();
-                annotations.extend(balancer.map(|id| (note::LOAD_BALANCER_ID, id)));
+                annotations.extend(balancer.map(|id| (annotations::LOAD_BALANCER_ID, id)));
                 annotations.extend(manner.into_iter().map(|(key, value)| (key, value.to_owned())));
-                for (on, key) in [(internal, note::INTERNAL), (keep, note::KEEP_FLOATING_IP)] {
+                for (on, key) in [
+                    (internal, annotations::INTERNAL),
+                    (keep, annotations::KEEP_FLOATING_IP),
+                ] {
                     if on {
                         annotations.insert(key, "true".to_owned());
                     }
@@ -121,7 +124,7 @@ fn service(index: usize) -> impl Strategy<Value = Option<ServiceView>> {
                         .map(|(key, tags)| (key, tags.to_owned())),
                 );
                 if broken {
-                    annotations.insert(note::HEALTH_MONITOR_MAX_RETRIES, "99".to_owned());
+                    annotations.insert(annotations::HEALTH_MONITOR_MAX_RETRIES, "99".to_owned());
                 }
                 ServiceView {
                     id: id(index),
@@ -206,7 +209,7 @@ fn transport(protocol: &str) -> Protocol {
     }
 }
 
-fn branch() -> impl Strategy<Value = Branch> {
+fn listener_tree() -> impl Strategy<Value = ListenerTree> {
     let owner = prop_oneof![4 => (0..SERVICES).prop_map(Some), 1 => Just(None)];
     let members = subsequence((0..NODES + 1).collect::<Vec<_>>(), 0..=NODES);
     let pool = (members, option::weighted(0.5, "TCP|UDP-CONNECT|SCTP"), 0..6_usize);
@@ -223,7 +226,7 @@ fn branch() -> impl Strategy<Value = Branch> {
             let transport = transport(protocol);
             let place = format!("{}-{port}", transport.as_str().to_lowercase());
             let header = ("X-Forwarded-For".to_owned(), "true".to_owned());
-            Branch {
+            ListenerTree {
                 listener: Listener {
                     id: format!("listener-{place}"),
                     name: match owner {
@@ -241,7 +244,7 @@ fn branch() -> impl Strategy<Value = Branch> {
                         .to_owned(),
                     ..Listener::default()
                 },
-                twig: pool.map(|(members, monitor, kind)| Twig {
+                pool_tree: pool.map(|(members, monitor, kind)| PoolTree {
                     pool: Pool {
                         id: format!("pool-{place}"),
                         name: owner.map(|owner| names::pool(0, &tag(owner))).unwrap_or_default(),
@@ -251,13 +254,13 @@ fn branch() -> impl Strategy<Value = Branch> {
                     },
                     members: members
                         .into_iter()
-                        .map(|node| records::Member {
+                        .map(|node| responses::Member {
                             id: format!("member-{node}"),
                             name: format!("node{node}"),
                             address: address(node),
                             protocol_port: node_port(transport, port),
                             weight: Some(1),
-                            ..records::Member::default()
+                            ..responses::Member::default()
                         })
                         .map(Member::from)
                         .collect(),
@@ -279,11 +282,11 @@ fn branch() -> impl Strategy<Value = Branch> {
     )
 }
 
-fn branches() -> impl Strategy<Value = Vec<Branch>> {
-    vec(branch(), 0..3).prop_map(|branches| {
-        let by_port: BTreeMap<_, _> = branches
+fn listener_trees() -> impl Strategy<Value = Vec<ListenerTree>> {
+    vec(listener_tree(), 0..3).prop_map(|listener_trees| {
+        let by_port: BTreeMap<_, _> = listener_trees
             .into_iter()
-            .map(|branch| (branch.slot(), branch))
+            .map(|listener_tree| (listener_tree.listener_key(), listener_tree))
             .collect();
         by_port.into_values().collect()
     })
@@ -298,14 +301,14 @@ fn tags() -> impl Strategy<Value = Vec<String>> {
     })
 }
 
-fn tree(index: usize) -> impl Strategy<Value = Tree> {
+fn tree(index: usize) -> impl Strategy<Value = LoadBalancerTree> {
     let mark = prop_oneof![
         3 => Just(Some(ClusterTag::of("me"))),
         2 => Just(None),
         1 => Just(Some(ClusterTag::of("others")))
     ];
-    (mark, tags(), branches(), proptest::bool::weighted(0.1)).prop_map(
-        move |(mark, tags, branches, error)| Tree {
+    (mark, tags(), listener_trees(), proptest::bool::weighted(0.1)).prop_map(
+        move |(mark, tags, listener_trees, error)| LoadBalancerTree {
             balancer: LoadBalancer {
                 id: format!("lb{index}"),
                 name: tag(index),
@@ -322,14 +325,14 @@ fn tree(index: usize) -> impl Strategy<Value = Tree> {
                 },
                 ..LoadBalancer::default()
             },
-            branches,
-            ..Tree::default()
+            listener_trees,
+            ..LoadBalancerTree::default()
         },
     )
 }
 
-fn users() -> impl Strategy<Value = Tree> {
-    (tags(), branches()).prop_map(|(tags, branches)| Tree {
+fn users() -> impl Strategy<Value = LoadBalancerTree> {
+    (tags(), listener_trees()).prop_map(|(tags, listener_trees)| LoadBalancerTree {
         balancer: LoadBalancer {
             id: "users".to_owned(),
             name: "mine".to_owned(),
@@ -339,8 +342,8 @@ fn users() -> impl Strategy<Value = Tree> {
             provisioning_status: Provisioning::Active,
             ..LoadBalancer::default()
         },
-        branches,
-        ..Tree::default()
+        listener_trees,
+        ..LoadBalancerTree::default()
     })
 }
 

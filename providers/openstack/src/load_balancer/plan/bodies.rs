@@ -6,34 +6,34 @@ use ccm_core::load_balancer::{IpFamily, SourceRanges};
 
 use crate::load_balancer::{
     bodies::{MemberBody, NewListener, NewLoadBalancer, NewMonitor, NewPersistence, NewPool},
-    desired::{Joined, MemberWish, MonitorWish, PortWish, Wish},
+    desired::{ActiveService, DesiredBalancer, DesiredListener, DesiredMember, DesiredMonitor},
     features::Feature,
     names,
-    protocols::{Check, HEALTHZ, METHODS},
+    protocols::{HEALTHZ, HealthCheck, METHODS},
 };
 
 /// The header that members read the client's address from.
 pub(super) const FORWARDED_FOR: &str = "X-Forwarded-For";
 
-pub(super) fn new_balancer(wish: &Wish, joined: &Joined) -> NewLoadBalancer {
-    let name = &joined.who.tag;
-    let fields = &joined.fields;
-    let tags = wish.can.has(Feature::Tags);
-    let mark = wish.marks.for_create().map(ToString::to_string);
-    let listeners = joined.ports.iter().map(|port| NewListener {
+pub(super) fn new_balancer(desired: &DesiredBalancer, active: &ActiveService) -> NewLoadBalancer {
+    let name = &active.owner.tag;
+    let fields = &active.fields;
+    let tags = desired.can.has(Feature::Tags);
+    let mark = desired.ownership_tag.for_create().map(ToString::to_string);
+    let listeners = active.ports.iter().map(|port| NewListener {
         default_pool: Some(NewPool {
             members: port.members.iter().flatten().map(member).collect(),
             healthmonitor: port.monitor.map(|monitor| new_monitor(monitor, port.index, name)),
-            ..new_pool(joined, port)
+            ..new_pool(active, port)
         }),
-        ..new_listener(wish, joined, port)
+        ..new_listener(desired, active, port)
     });
     NewLoadBalancer {
         name: name.clone(),
         description: fields.description.clone(),
-        provider: wish.provider.clone(),
+        provider: desired.provider.clone(),
         tags: if tags {
-            let requested = joined.tags.load_balancer.iter().cloned();
+            let requested = active.tags.load_balancer.iter().cloned();
             std::iter::once(name.clone())
                 .chain(mark)
                 .chain(requested)
@@ -47,7 +47,7 @@ pub(super) fn new_balancer(wish: &Wish, joined: &Joined) -> NewLoadBalancer {
         vip_subnet_id: fields.vip_subnet.clone(),
         vip_network_id: fields.vip_network.clone(),
         vip_address: fields.vip_address.clone(),
-        listeners: if wish.serial {
+        listeners: if desired.serial {
             Vec::new()
         } else {
             listeners.collect()
@@ -56,15 +56,19 @@ pub(super) fn new_balancer(wish: &Wish, joined: &Joined) -> NewLoadBalancer {
 }
 
 /// Listeners, pools and monitors are called after the Service that they are for, on another's load balancer too.
-pub(super) fn new_listener(wish: &Wish, joined: &Joined, port: &PortWish) -> NewListener {
-    let tag = &joined.who.tag;
+pub(super) fn new_listener(
+    desired: &DesiredBalancer,
+    active: &ActiveService,
+    port: &DesiredListener,
+) -> NewListener {
+    let tag = &active.owner.tag;
     NewListener {
         name: names::listener(port.index, tag),
         protocol: port.protocol,
-        protocol_port: port.slot.port,
+        protocol_port: port.listener_key.port,
         connection_limit: port.connection_limit,
-        tags: if wish.can.has(Feature::Tags) {
-            let requested = joined.tags.listener.iter().cloned();
+        tags: if desired.can.has(Feature::Tags) {
+            let requested = active.tags.listener.iter().cloned();
             std::iter::once(tag.clone()).chain(requested).collect()
         } else {
             Vec::new()
@@ -81,9 +85,9 @@ pub(super) fn new_listener(wish: &Wish, joined: &Joined, port: &PortWish) -> New
     }
 }
 
-pub(super) fn new_pool(joined: &Joined, port: &PortWish) -> NewPool {
+pub(super) fn new_pool(active: &ActiveService, port: &DesiredListener) -> NewPool {
     NewPool {
-        name: names::pool(port.index, &joined.who.tag),
+        name: names::pool(port.index, &active.owner.tag),
         protocol: port.pool_protocol,
         // Whoever asks for one that Octavia does not know gets what it makes by default.
         lb_algorithm: if METHODS.contains(&port.method.as_str()) {
@@ -91,14 +95,14 @@ pub(super) fn new_pool(joined: &Joined, port: &PortWish) -> NewPool {
         } else {
             "ROUND_ROBIN".to_owned()
         },
-        tags: joined.tags.pool.iter().cloned().collect(),
+        tags: active.tags.pool.iter().cloned().collect(),
         session_persistence: port.sticky.then_some(NewPersistence::SOURCE_IP),
         ..NewPool::default()
     }
 }
 
-pub(super) fn new_monitor(monitor: MonitorWish, index: usize, tag: &str) -> NewMonitor {
-    let http = matches!(monitor.check, Check::Healthz(_)).then_some(HEALTHZ);
+pub(super) fn new_monitor(monitor: DesiredMonitor, index: usize, tag: &str) -> NewMonitor {
+    let http = matches!(monitor.check, HealthCheck::Healthz(_)).then_some(HEALTHZ);
     let times = monitor.times;
     NewMonitor {
         name: names::monitor(index, tag),
@@ -114,13 +118,13 @@ pub(super) fn new_monitor(monitor: MonitorWish, index: usize, tag: &str) -> NewM
     }
 }
 
-pub(crate) fn member(wish: &MemberWish) -> MemberBody {
+pub(crate) fn member(desired: &DesiredMember) -> MemberBody {
     MemberBody {
-        address: wish.address.clone(),
-        protocol_port: wish.port,
-        name: wish.name.clone(),
-        subnet_id: wish.subnet.clone(),
-        monitor_port: wish.monitor_port,
+        address: desired.address.clone(),
+        protocol_port: desired.port,
+        name: desired.name.clone(),
+        subnet_id: desired.subnet.clone(),
+        monitor_port: desired.monitor_port,
         ..MemberBody::default()
     }
 }

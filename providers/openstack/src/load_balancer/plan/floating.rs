@@ -4,29 +4,34 @@ use ccm_core::plan::Plan;
 
 use super::{Site, blocked};
 use crate::load_balancer::{
-    desired::{Joined, Wish},
+    desired::{ActiveService, DesiredBalancer},
     names,
-    observe::Sight,
+    observe::LoadBalancerSnapshot,
     steps::{Action, Change, step},
 };
 
 /// What the owner wants of the floating address.
-pub(super) fn change(site: &Site<'_>, admitted: &[&Joined], sight: &Sight, plan: &mut Plan<Change>) {
+pub(super) fn change(
+    site: &Site<'_>,
+    admitted: &[&ActiveService],
+    snapshot: &LoadBalancerSnapshot,
+    plan: &mut Plan<Change>,
+) {
     let tree = site.tree;
-    let owner = admitted.iter().find(|joined| site.owned_by(&joined.who));
+    let owner = admitted.iter().find(|active| site.owned_by(&active.owner));
     let before = plan.steps.len();
     if let Some(owner) = owner {
-        own(site, owner, sight, plan);
+        own(site, owner, snapshot, plan);
     }
     let comes = plan.steps.len() > before && tree.floating.is_none();
     if tree.floating.is_some() || comes || tree.is_v6() {
         return;
     }
-    for joined in admitted {
-        if !site.owned_by(&joined.who) && !joined.internal {
+    for active in admitted {
+        if !site.owned_by(&active.owner) && !active.internal {
             let field = format!("address of load balancer {}", tree.balancer.name);
             plan.blocked.push(blocked(
-                Some(&joined.who.service),
+                Some(&active.owner.service),
                 &field,
                 "not public",
                 "public by a Service that does not own it",
@@ -35,9 +40,9 @@ pub(super) fn change(site: &Site<'_>, admitted: &[&Joined], sight: &Sight, plan:
     }
 }
 
-fn own(site: &Site<'_>, owner: &Joined, sight: &Sight, plan: &mut Plan<Change>) {
+fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, plan: &mut Plan<Change>) {
     let tree = site.tree;
-    let service = Some(&owner.who.service);
+    let service = Some(&owner.owner.service);
     if owner.internal {
         if let Some(have) = &tree.floating {
             let address = have.floating_ip_address.clone();
@@ -55,16 +60,16 @@ fn own(site: &Site<'_>, owner: &Joined, sight: &Sight, plan: &mut Plan<Change>) 
     if tree.floating.is_some() || tree.is_v6() {
         return;
     }
-    let wish = &owner.floating;
-    let there = sight.floating.iter().find(|floating| {
-        if wish.address.is_empty() {
+    let desired = &owner.floating;
+    let there = snapshot.floating.iter().find(|floating| {
+        if desired.address.is_empty() {
             // Somebody took it away; whoever wants it no more gets rid of it by other ways.
-            floating.port_id.is_empty() && owner.who.made(floating)
+            floating.port_id.is_empty() && owner.owner.created(floating)
         } else {
-            floating.floating_ip_address == wish.address
+            floating.floating_ip_address == desired.address
         }
     });
-    match (there, &wish.network) {
+    match (there, &desired.network) {
         (Some(there), _) if there.port_id.is_empty() => {
             let address = there.floating_ip_address.clone();
             plan.steps
@@ -72,13 +77,13 @@ fn own(site: &Site<'_>, owner: &Joined, sight: &Sight, plan: &mut Plan<Change>) 
         }
         (Some(_), _) => plan.blocked.push(blocked(
             service,
-            &format!("floating address {}", wish.address),
+            &format!("floating address {}", desired.address),
             "in use elsewhere",
             "that of the load balancer",
         )),
         (None, Some(_)) => plan
             .steps
-            .push(site.step(Action::CreateFloating(wish.clone()), service)),
+            .push(site.step(Action::CreateFloating(desired.clone()), service)),
         // A note says so.
         (None, None) => {}
     }
@@ -86,8 +91,8 @@ fn own(site: &Site<'_>, owner: &Joined, sight: &Sight, plan: &mut Plan<Change>) 
 
 /// What goes together with the load balancer.
 pub(super) fn release(site: &Site<'_>, plan: &mut Plan<Change>) {
-    let leaving = &site.wish.leaving;
-    let owner = leaving.iter().find(|leaver| site.owned_by(&leaver.who));
+    let leaving = &site.desired.leaving;
+    let owner = leaving.iter().find(|leaving| site.owned_by(&leaving.owner));
     // Without a Service nobody can say any more whether it was to be kept.
     let Some(decides) = owner.or(leaving.last()) else {
         return;
@@ -102,15 +107,15 @@ pub(super) fn release(site: &Site<'_>, plan: &mut Plan<Change>) {
 }
 
 /// Those whose load balancer is gone already.
-pub(super) fn sweep(wish: &Wish, sight: &Sight, plan: &mut Plan<Change>) {
-    for leaver in wish.leaving.iter().filter(|leaver| !leaver.keep_floating_ip) {
-        let left = sight
+pub(super) fn sweep(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot, plan: &mut Plan<Change>) {
+    for leaving in desired.leaving.iter().filter(|leaving| !leaving.keep_floating_ip) {
+        let left = snapshot
             .floating
             .iter()
-            .filter(|floating| floating.port_id.is_empty() && leaver.who.made(floating));
+            .filter(|floating| floating.port_id.is_empty() && leaving.owner.created(floating));
         for floating in left {
             let action = Action::DeleteFloating(floating.floating_ip_address.clone());
-            let step = step(&leaver.who.tag, action).for_service(Some(&leaver.who.service));
+            let step = step(&leaving.owner.tag, action).for_service(Some(&leaving.owner.service));
             plan.steps.push(step.because("its load balancer is gone"));
         }
     }

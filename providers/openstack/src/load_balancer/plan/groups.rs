@@ -8,8 +8,8 @@ use super::blocked;
 use crate::{
     instances::records::Port,
     load_balancer::{
-        desired::{GroupRef, GroupWish, PortsWish, RuleTuple},
-        records::{Rule, SecurityGroup},
+        desired::{DesiredGroup, DesiredNodePorts, GroupRef, RuleTuple},
+        responses::{Rule, SecurityGroup},
         steps::{Action, Change, step},
     },
 };
@@ -46,28 +46,28 @@ pub(crate) fn sentence(rule: &Rule) -> String {
 }
 
 /// The security group of one Service.
-pub(super) fn group(wish: &GroupWish, have: &[SecurityGroup]) -> Plan<Change> {
-    let step = |action| step(&wish.name, action).for_service(wish.service.as_ref());
+pub(super) fn group(desired: &DesiredGroup, have: &[SecurityGroup]) -> Plan<Change> {
+    let step = |action| step(&desired.name, action).for_service(desired.service.as_ref());
     let mut plan = Plan::default();
-    if wish.goes {
+    if desired.is_leaving {
         plan.steps.extend(have.iter().map(|_| step(Action::DeleteGroup)));
         return plan;
     }
-    let Some(rules) = &wish.rules else {
+    let Some(rules) = &desired.rules else {
         return plan;
     };
     let none = SecurityGroup::default();
     let group = match have {
         [] => {
             plan.steps
-                .push(step(Action::CreateGroup(wish.description.clone())));
+                .push(step(Action::CreateGroup(desired.description.clone())));
             &none
         }
         [group] => group,
         several => {
             plan.blocked.push(blocked(
-                wish.service.as_ref(),
-                &format!("security group {}", wish.name),
+                desired.service.as_ref(),
+                &format!("security group {}", desired.name),
                 &format!("there {} times", several.len()),
                 "there once",
             ));
@@ -98,12 +98,12 @@ struct Due {
 }
 
 /// The groups of all nodes' ports: one write for each port.
-pub(super) fn ports(wish: &PortsWish, have: &BTreeMap<String, Port>) -> Plan<Change> {
+pub(super) fn ports(desired: &DesiredNodePorts, have: &BTreeMap<String, Port>) -> Plan<Change> {
     let mut due: BTreeMap<&str, Due> = BTreeMap::new();
     for (id, port) in have {
         let secured = port.port_security_enabled != Some(false);
         let mut add: Vec<GroupRef> = Vec::new();
-        for (address, server, group) in &wish.wanted {
+        for (address, server, group) in &desired.required {
             let there = port.security_groups.contains(&group.id.to_string()) || add.contains(group);
             let at =
                 port.device_id == *server && port.fixed_ips.iter().any(|fixed| fixed.ip_address == *address);
@@ -111,8 +111,8 @@ pub(super) fn ports(wish: &PortsWish, have: &BTreeMap<String, Port>) -> Plan<Cha
                 add.push(group.clone());
             }
         }
-        let unwanted = wish.unwanted.iter();
-        let remove: Vec<_> = unwanted
+        let forbidden = desired.forbidden.iter();
+        let remove: Vec<_> = forbidden
             .filter(|gone| {
                 gone.id
                     .known()
@@ -121,7 +121,7 @@ pub(super) fn ports(wish: &PortsWish, have: &BTreeMap<String, Port>) -> Plan<Cha
             .cloned()
             .collect();
         let tagged = |gone: &&GroupRef| gone.id.known().is_some_and(|id| port.tags.contains(id));
-        let tags: Vec<_> = wish.unwanted.iter().filter(tagged).cloned().collect();
+        let tags: Vec<_> = desired.forbidden.iter().filter(tagged).cloned().collect();
         if !add.is_empty() || !remove.is_empty() || !tags.is_empty() {
             let address = port.fixed_ips.first().map(|fixed| fixed.ip_address.clone());
             due.insert(

@@ -10,56 +10,66 @@ use super::{
 };
 use crate::load_balancer::{
     bodies::{ListenerChange, MonitorChange, NewPersistence, PoolChange, Set},
-    desired::{Joined, MemberWish, PortWish, Who},
+    desired::{ActiveService, DesiredListener, DesiredMember, Owner},
     features::Feature,
     member::{Member, by_identity},
     names,
-    observe::{Branch, Slot, Twig},
+    observe::{ListenerKey, ListenerTree, PoolTree},
     protocols::METHODS,
-    records::Listener,
+    responses::Listener,
     steps::{Action, Change},
     tags::{self, ServiceTags},
 };
 
 /// Whose a listener is.
-fn belongs(site: &Site<'_>, listener: &Listener, who: &Who) -> bool {
+fn belongs(site: &Site<'_>, listener: &Listener, owner: &Owner) -> bool {
     if listener.tags.iter().any(|tag| names::is_service_tag(tag)) {
-        return site.tagged(&listener.tags, who);
+        return site.tagged(&listener.tags, owner);
     }
     // Made before there were tags; what has another name was made by a person.
-    site.owned_by(who) && listener.name.starts_with("listener_")
+    site.owned_by(owner) && listener.name.starts_with("listener_")
 }
 
 /// Whether the listener may become what the Service wants there: its own, or one without tags on its own load balancer
 /// that is of the right protocol already.
-fn usable(site: &Site<'_>, listener: &Listener, joined: &Joined, want: Option<&PortWish>) -> bool {
+fn usable(
+    site: &Site<'_>,
+    listener: &Listener,
+    active: &ActiveService,
+    want: Option<&DesiredListener>,
+) -> bool {
     let untagged = !listener.tags.iter().any(|tag| names::is_service_tag(tag));
     let fits = want.is_some_and(|want| want.protocol == listener.protocol);
-    belongs(site, listener, &joined.who) || (untagged && fits && site.owned_by(&joined.who))
+    belongs(site, listener, &active.owner) || (untagged && fits && site.owned_by(&active.owner))
 }
 
 /// Deletes a listener that its Service wants no more, or wants otherwise than it can be made.
-pub(super) fn surplus(site: &Site<'_>, admitted: &[&Joined], branch: &Branch, plan: &mut Plan<Change>) {
-    let (listener, slot) = (&branch.listener, branch.slot());
+pub(super) fn surplus(
+    site: &Site<'_>,
+    admitted: &[&ActiveService],
+    listener_tree: &ListenerTree,
+    plan: &mut Plan<Change>,
+) {
+    let (listener, listener_key) = (&listener_tree.listener, listener_tree.listener_key());
     let leaves = site
-        .wish
+        .desired
         .leaving
         .iter()
-        .any(|leaver| belongs(site, listener, &leaver.who));
+        .any(|leaving| belongs(site, listener, &leaving.owner));
     if leaves {
-        return remove(site, branch, None, plan);
+        return remove(site, listener_tree, None, plan);
     }
     let Some(owner) = admitted
         .iter()
-        .find(|joined| belongs(site, listener, &joined.who))
+        .find(|active| belongs(site, listener, &active.owner))
     else {
         return;
     };
-    let want = owner.ports.iter().find(|port| port.slot == slot);
+    let want = owner.ports.iter().find(|port| port.listener_key == listener_key);
     if want.is_some_and(|want| want.protocol == listener.protocol) {
         return;
     }
-    remove(site, branch, Some(&owner.who.service), plan);
+    remove(site, listener_tree, Some(&owner.owner.service), plan);
     if let Some(step) = plan.steps.last_mut() {
         step.description.reason = match want {
             Some(_) => format!("its protocol is {}", listener.protocol),
@@ -69,46 +79,58 @@ pub(super) fn surplus(site: &Site<'_>, admitted: &[&Joined], branch: &Branch, pl
 }
 
 /// The pool first: it is found by its listener.
-pub(super) fn remove(site: &Site<'_>, branch: &Branch, service: Option<&ServiceId>, plan: &mut Plan<Change>) {
-    let slot = branch.slot();
-    if branch.twig.is_some() {
-        plan.steps.push(site.step(Action::DeletePool(slot), service));
+pub(super) fn remove(
+    site: &Site<'_>,
+    listener_tree: &ListenerTree,
+    service: Option<&ServiceId>,
+    plan: &mut Plan<Change>,
+) {
+    let listener_key = listener_tree.listener_key();
+    if listener_tree.pool_tree.is_some() {
+        plan.steps
+            .push(site.step(Action::DeletePool(listener_key), service));
     }
-    plan.steps.push(site.step(Action::DeleteListener(slot), service));
+    plan.steps
+        .push(site.step(Action::DeleteListener(listener_key), service));
 }
 
 /// Brings one port of a Service where it wants it.
 pub(super) fn port(
     site: &Site<'_>,
-    admitted: &[&Joined],
-    joined: &Joined,
-    want: &PortWish,
+    admitted: &[&ActiveService],
+    active: &ActiveService,
+    want: &DesiredListener,
     plan: &mut Plan<Change>,
 ) {
-    let service = Some(&joined.who.service);
+    let service = Some(&active.owner.service);
     let balancer = &site.tree.balancer.name;
-    match site.tree.branch(want.slot) {
-        Some(branch) if usable(site, &branch.listener, joined, Some(want)) => {
-            if branch.listener.protocol == want.protocol {
-                update(site, joined, want, branch, plan);
+    match site.tree.listener_tree(want.listener_key) {
+        Some(listener_tree) if usable(site, &listener_tree.listener, active, Some(want)) => {
+            if listener_tree.listener.protocol == want.protocol {
+                update(site, active, want, listener_tree, plan);
             } else {
-                create(site, joined, want, plan);
+                create(site, active, want, plan);
             }
         }
-        Some(branch) => {
-            let goes = site.wish.leaving.iter().map(|leaver| &leaver.who);
-            let goes = goes
+        Some(listener_tree) => {
+            let is_leaving = site.desired.leaving.iter().map(|leaving| &leaving.owner);
+            let is_leaving = is_leaving
                 .chain(
                     admitted
                         .iter()
-                        .filter(|other| !other.ports.iter().any(|port| port.slot == want.slot))
-                        .map(|other| &other.who),
+                        .filter(|other| {
+                            !other
+                                .ports
+                                .iter()
+                                .any(|port| port.listener_key == want.listener_key)
+                        })
+                        .map(|other| &other.owner),
                 )
-                .any(|who| belongs(site, &branch.listener, who));
-            if goes {
-                create(site, joined, want, plan);
+                .any(|owner| belongs(site, &listener_tree.listener, owner));
+            if is_leaving {
+                create(site, active, want, plan);
             } else {
-                let tags = branch.listener.tags.iter();
+                let tags = listener_tree.listener.tags.iter();
                 let tags: Vec<_> = tags
                     .filter(|tag| names::is_service_tag(tag))
                     .map(String::as_str)
@@ -120,62 +142,73 @@ pub(super) fn port(
                 };
                 plan.blocked.push(blocked(
                     service,
-                    &format!("listener {} of load balancer {balancer}", want.slot),
+                    &format!("listener {} of load balancer {balancer}", want.listener_key),
                     &have,
-                    &format!("that of {}", joined.who.tag),
+                    &format!("that of {}", active.owner.tag),
                 ));
             }
         }
-        None => create(site, joined, want, plan),
+        None => create(site, active, want, plan),
     }
 }
 
-fn create(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Change>) {
-    let body = bodies::new_listener(site.wish, joined, want);
-    let service = Some(&joined.who.service);
+fn create(site: &Site<'_>, active: &ActiveService, want: &DesiredListener, plan: &mut Plan<Change>) {
+    let body = bodies::new_listener(site.desired, active, want);
+    let service = Some(&active.owner.service);
     plan.steps
-        .push(site.step(Action::CreateListener(want.slot, Box::new(body)), service));
-    create_pool(site, joined, want, plan);
+        .push(site.step(Action::CreateListener(want.listener_key, Box::new(body)), service));
+    create_pool(site, active, want, plan);
 }
 
-fn create_pool(site: &Site<'_>, joined: &Joined, want: &PortWish, plan: &mut Plan<Change>) {
-    let service = Some(&joined.who.service);
-    let body = bodies::new_pool(joined, want);
+fn create_pool(site: &Site<'_>, active: &ActiveService, want: &DesiredListener, plan: &mut Plan<Change>) {
+    let service = Some(&active.owner.service);
+    let body = bodies::new_pool(active, want);
     plan.steps
-        .push(site.step(Action::CreatePool(want.slot, Box::new(body)), service));
+        .push(site.step(Action::CreatePool(want.listener_key, Box::new(body)), service));
     members(
         site,
-        want.slot,
+        want.listener_key,
         want.members.as_deref(),
-        &Twig::default(),
+        &PoolTree::default(),
         service,
         plan,
     );
-    monitor(site, joined, want, &Twig::default(), plan);
+    monitor(site, active, want, &PoolTree::default(), plan);
 }
 
-fn update(site: &Site<'_>, joined: &Joined, want: &PortWish, branch: &Branch, plan: &mut Plan<Change>) {
-    let service = Some(&joined.who.service);
-    let (change, why) = listener_change(site, joined, want, &branch.listener);
+fn update(
+    site: &Site<'_>,
+    active: &ActiveService,
+    want: &DesiredListener,
+    listener_tree: &ListenerTree,
+    plan: &mut Plan<Change>,
+) {
+    let service = Some(&active.owner.service);
+    let (change, why) = listener_change(site, active, want, &listener_tree.listener);
     if change != ListenerChange::default() {
-        let step = site.step(Action::UpdateListener(want.slot, Box::new(change)), service);
+        let step = site.step(
+            Action::UpdateListener(want.listener_key, Box::new(change)),
+            service,
+        );
         plan.steps.push(step.because(why));
     }
-    let Some(twig) = &branch.twig else {
-        return create_pool(site, joined, want, plan);
+    let Some(pool_tree) = &listener_tree.pool_tree else {
+        return create_pool(site, active, want, plan);
     };
-    if twig.pool.protocol != want.pool_protocol {
-        let step = site.step(Action::DeletePool(want.slot), service);
+    if pool_tree.pool.protocol != want.pool_protocol {
+        let step = site.step(Action::DeletePool(want.listener_key), service);
         plan.steps.push(step.because(format!(
             "its protocol is {}, not {}",
-            twig.pool.protocol, want.pool_protocol
+            pool_tree.pool.protocol, want.pool_protocol
         )));
-        return create_pool(site, joined, want, plan);
+        return create_pool(site, active, want, plan);
     }
-    let have = twig.pool.session_persistence.as_ref();
+    let have = pool_tree.pool.session_persistence.as_ref();
     let by_address = have.is_some_and(|have| have.kind == NewPersistence::SOURCE_IP.kind);
     let change = PoolChange {
-        lb_algorithm: if twig.pool.lb_algorithm == want.method || !METHODS.contains(&want.method.as_str()) {
+        lb_algorithm: if pool_tree.pool.lb_algorithm == want.method
+            || !METHODS.contains(&want.method.as_str())
+        {
             Set::Keep
         } else {
             Set::To(want.method.clone())
@@ -186,13 +219,16 @@ fn update(site: &Site<'_>, joined: &Joined, want: &PortWish, branch: &Branch, pl
             (false, true) => Set::Clear,
             _ => Set::Keep,
         },
-        tags: retagged(site, joined, &twig.pool.tags, |tags| &tags.pool),
+        tags: retagged(site, active, &pool_tree.pool.tags, |tags| &tags.pool),
         ..PoolChange::default()
     };
     if change != PoolChange::default() {
         let mut why = Vec::new();
-        if twig.pool.lb_algorithm != want.method {
-            why.push(format!("method {} -> {}", twig.pool.lb_algorithm, want.method));
+        if pool_tree.pool.lb_algorithm != want.method {
+            why.push(format!(
+                "method {} -> {}",
+                pool_tree.pool.lb_algorithm, want.method
+            ));
         }
         match (want.sticky, by_address) {
             (true, false) => why.push("sticky by address".to_owned()),
@@ -202,31 +238,38 @@ fn update(site: &Site<'_>, joined: &Joined, want: &PortWish, branch: &Branch, pl
         if !change.tags.is_keep() {
             why.push("pool-tags".to_owned());
         }
-        let step = site.step(Action::UpdatePool(want.slot, change), service);
+        let step = site.step(Action::UpdatePool(want.listener_key, change), service);
         plan.steps.push(step.because(why.join(", ")));
     }
-    members(site, want.slot, want.members.as_deref(), twig, service, plan);
-    monitor(site, joined, want, twig, plan);
+    members(
+        site,
+        want.listener_key,
+        want.members.as_deref(),
+        pool_tree,
+        service,
+        plan,
+    );
+    monitor(site, active, want, pool_tree, plan);
 }
 
 fn listener_change(
     site: &Site<'_>,
-    joined: &Joined,
-    want: &PortWish,
+    active: &ActiveService,
+    want: &DesiredListener,
     have: &Listener,
 ) -> (ListenerChange, String) {
     let mut change = ListenerChange::default();
     let mut why = Vec::new();
-    change.tags = retagged(site, joined, &have.tags, |tags| &tags.listener);
+    change.tags = retagged(site, active, &have.tags, |tags| &tags.listener);
     if !change.tags.is_keep() {
         why.push("listener-tags".to_owned());
     }
-    if site.wish.can.has(Feature::Tags) && !site.tagged(&have.tags, &joined.who) {
+    if site.desired.can.has(Feature::Tags) && !site.tagged(&have.tags, &active.owner) {
         let mut tags = match change.tags {
             Set::To(tags) => tags,
             _ => have.tags.clone(),
         };
-        tags.push(joined.who.tag.clone());
+        tags.push(active.owner.tag.clone());
         change.tags = Set::To(tags);
         why.push("its tag is missing".to_owned());
     }
@@ -296,15 +339,15 @@ fn listener_change(
 /// The tags of a listener or pool with those that its Service requests, and without those that it requests no more.
 fn retagged(
     site: &Site<'_>,
-    joined: &Joined,
+    active: &ActiveService,
     have: &[String],
     kind: impl Fn(&ServiceTags) -> &BTreeSet<String>,
 ) -> Set<Vec<String>> {
-    if !site.wish.can.has(Feature::Tags) {
+    if !site.desired.can.has(Feature::Tags) {
         return Set::Keep;
     }
-    let requested = kind(&joined.tags).iter().collect();
-    let annotated = site.annotated.get(&joined.who.service).map(&kind);
+    let requested = kind(&active.tags).iter().collect();
+    let annotated = site.annotated.get(&active.owner.service).map(&kind);
     let (add, remove) = tags::difference(have, &requested, &annotated.into_iter().flatten().collect());
     if add.is_empty() && remove.is_empty() {
         return Set::Keep;
@@ -315,28 +358,29 @@ fn retagged(
 
 fn members(
     site: &Site<'_>,
-    slot: Slot,
-    want: Option<&[MemberWish]>,
-    twig: &Twig,
+    listener_key: ListenerKey,
+    want: Option<&[DesiredMember]>,
+    pool_tree: &PoolTree,
     service: Option<&ServiceId>,
     plan: &mut Plan<Change>,
 ) {
     let Some(want) = want else { return };
-    let wanted: BTreeSet<_> = want.iter().map(MemberWish::identity).collect();
-    let there: BTreeSet<_> = twig.members.iter().map(Member::identity).collect();
-    let mut new: Vec<MemberWish> = want
+    let spec: BTreeSet<_> = want.iter().map(DesiredMember::identity).collect();
+    let there: BTreeSet<_> = pool_tree.members.iter().map(Member::identity).collect();
+    let mut new: Vec<DesiredMember> = want
         .iter()
         .filter(|member| !there.contains(&member.identity()))
         .cloned()
         .collect();
-    let old: Vec<_> = there.difference(&wanted).collect();
-    let delete = |(address, port): &(&str, u16)| Action::DeleteMember(slot, (*address).to_owned(), *port);
-    if site.wish.serial {
+    let old: Vec<_> = there.difference(&spec).collect();
+    let delete =
+        |(address, port): &(&str, u16)| Action::DeleteMember(listener_key, (*address).to_owned(), *port);
+    if site.desired.serial {
         for member in new {
             let name = names::serial_member(&member.name, &member.address, member.port);
-            let member = MemberWish { name, ..member };
+            let member = DesiredMember { name, ..member };
             plan.steps
-                .push(site.step(Action::CreateMember(slot, member), service));
+                .push(site.step(Action::CreateMember(listener_key, member), service));
         }
         plan.steps.extend(
             old.into_iter()
@@ -344,8 +388,8 @@ fn members(
         );
         return;
     }
-    let have = by_identity(&twig.members);
-    let is_other_node = |want: &MemberWish, have: &Member| want.other_names.contains(&have.host.name);
+    let have = by_identity(&pool_tree.members);
+    let is_other_node = |want: &DesiredMember, have: &Member| want.other_names.contains(&have.host.name);
     let changed = want.iter().any(|want| {
         have.get(&want.identity()).is_some_and(|have| {
             let renamed = have.host.name != want.name && !is_other_node(want, have);
@@ -355,13 +399,13 @@ fn members(
     if new.is_empty() && old.is_empty() && !changed {
         return;
     }
-    let fresh = twig.members.is_empty();
-    if !changed && old.is_empty() && (fresh || site.wish.can.has(Feature::AdditiveMembers)) {
+    let fresh = pool_tree.members.is_empty();
+    if !changed && old.is_empty() && (fresh || site.desired.can.has(Feature::AdditiveMembers)) {
         let new = std::mem::take(&mut new);
-        let change = if site.wish.can.has(Feature::AdditiveMembers) {
-            Action::AddMembers(slot, new)
+        let change = if site.desired.can.has(Feature::AdditiveMembers) {
+            Action::AddMembers(listener_key, new)
         } else {
-            Action::SetMembers(slot, new)
+            Action::SetMembers(listener_key, new)
         };
         plan.steps.push(site.step(change, service));
     } else if !changed
@@ -375,31 +419,39 @@ fn members(
                 .get(&want.identity())
                 .filter(|have| is_other_node(want, have));
             let name = same.map_or(&want.name, |have| &have.host.name).clone();
-            MemberWish { name, ..want.clone() }
+            DesiredMember { name, ..want.clone() }
         });
         plan.steps
-            .push(site.step(Action::SetMembers(slot, all.collect()), service));
+            .push(site.step(Action::SetMembers(listener_key, all.collect()), service));
     }
 }
 
 /// The members of a Service that keeps what it has, at one of its listeners.
-pub(super) fn follow(site: &Site<'_>, who: &Who, slot: Slot, want: &[MemberWish], plan: &mut Plan<Change>) {
-    let Some(branch) = site.tree.branch(slot) else {
+pub(super) fn follow(
+    site: &Site<'_>,
+    owner: &Owner,
+    listener_key: ListenerKey,
+    want: &[DesiredMember],
+    plan: &mut Plan<Change>,
+) {
+    let Some(listener_tree) = site.tree.listener_tree(listener_key) else {
         return;
     };
-    let Some(twig) = &branch.twig else { return };
-    if !belongs(site, &branch.listener, who) {
+    let Some(pool_tree) = &listener_tree.pool_tree else {
+        return;
+    };
+    if !belongs(site, &listener_tree.listener, owner) {
         return;
     }
     // Where they are and how they are checked is as with those that are there.
-    let known = twig.members.first();
-    let have = by_identity(&twig.members);
+    let known = pool_tree.members.first();
+    let have = by_identity(&pool_tree.members);
     let want: Vec<_> = want
         .iter()
         .map(|member| {
             let same = have.get(&member.identity()).copied();
             let known = same.or(known);
-            MemberWish {
+            DesiredMember {
                 name: same.map_or_else(|| member.name.clone(), |same| same.host.name.clone()),
                 subnet: known
                     .map(|known| known.host.subnet_id.clone())
@@ -409,50 +461,60 @@ pub(super) fn follow(site: &Site<'_>, who: &Who, slot: Slot, want: &[MemberWish]
             }
         })
         .collect();
-    members(site, slot, Some(&want), twig, None, plan);
+    members(site, listener_key, Some(&want), pool_tree, None, plan);
 }
 
-fn monitor(site: &Site<'_>, joined: &Joined, want: &PortWish, twig: &Twig, plan: &mut Plan<Change>) {
-    let (slot, service) = (want.slot, Some(&joined.who.service));
-    let create = |wish| bodies::new_monitor(wish, want.index, &joined.who.tag);
-    match (&twig.monitor, want.monitor) {
+fn monitor(
+    site: &Site<'_>,
+    active: &ActiveService,
+    want: &DesiredListener,
+    pool_tree: &PoolTree,
+    plan: &mut Plan<Change>,
+) {
+    let (listener_key, service) = (want.listener_key, Some(&active.owner.service));
+    let create = |desired| bodies::new_monitor(desired, want.index, &active.owner.tag);
+    match (&pool_tree.monitor, want.monitor) {
         (None, None) => {}
-        (None, Some(wish)) => plan
+        (None, Some(desired)) => plan
             .steps
-            .push(site.step(Action::CreateMonitor(slot, create(wish)), service)),
-        (Some(_), None) => plan.steps.push(site.step(Action::DeleteMonitor(slot), service)),
-        (Some(have), Some(wish)) if have.kind != wish.check.kind() => {
-            let why = format!("its type is {}, not {}", have.kind, wish.check.kind());
+            .push(site.step(Action::CreateMonitor(listener_key, create(desired)), service)),
+        (Some(_), None) => plan
+            .steps
+            .push(site.step(Action::DeleteMonitor(listener_key), service)),
+        (Some(have), Some(desired)) if have.kind != desired.check.kind() => {
+            let why = format!("its type is {}, not {}", have.kind, desired.check.kind());
+            plan.steps.push(
+                site.step(Action::DeleteMonitor(listener_key), service)
+                    .because(why),
+            );
             plan.steps
-                .push(site.step(Action::DeleteMonitor(slot), service).because(why));
-            plan.steps
-                .push(site.step(Action::CreateMonitor(slot, create(wish)), service));
+                .push(site.step(Action::CreateMonitor(listener_key, create(desired)), service));
         }
-        (Some(have), Some(wish)) => {
+        (Some(have), Some(desired)) => {
             let set = |have: i64, want: i64| if have == want { Set::Keep } else { Set::To(want) };
             let change = MonitorChange {
-                delay: set(have.delay, wish.times.delay),
-                timeout: set(have.timeout, wish.times.timeout),
-                max_retries: set(have.max_retries, wish.times.max_retries),
-                max_retries_down: set(have.max_retries_down, wish.times.max_retries_down),
+                delay: set(have.delay, desired.times.delay),
+                timeout: set(have.timeout, desired.times.timeout),
+                max_retries: set(have.max_retries, desired.times.max_retries),
+                max_retries_down: set(have.max_retries_down, desired.times.max_retries_down),
                 ..MonitorChange::default()
             };
             if change != MonitorChange::default() {
                 let fields = [
-                    ("delay", have.delay, wish.times.delay),
-                    ("timeout", have.timeout, wish.times.timeout),
-                    ("max-retries", have.max_retries, wish.times.max_retries),
+                    ("delay", have.delay, desired.times.delay),
+                    ("timeout", have.timeout, desired.times.timeout),
+                    ("max-retries", have.max_retries, desired.times.max_retries),
                     (
                         "max-retries-down",
                         have.max_retries_down,
-                        wish.times.max_retries_down,
+                        desired.times.max_retries_down,
                     ),
                 ];
                 let why = fields.iter().filter(|(_, have, want)| have != want);
                 let why: Vec<_> = why
                     .map(|(field, have, want)| format!("{field} {have} -> {want}"))
                     .collect();
-                let step = site.step(Action::UpdateMonitor(slot, change), service);
+                let step = site.step(Action::UpdateMonitor(listener_key, change), service);
                 plan.steps.push(step.because(why.join(", ")));
             }
         }

@@ -10,23 +10,28 @@ use ccm_core::{load_balancer::Ownership, plan::Plan};
 use super::{Site, whos};
 use crate::load_balancer::{
     bodies::{ListenerChange, MonitorChange, PoolChange, Set},
-    desired::{Who, Wish},
+    desired::{DesiredBalancer, Owner},
     names,
-    observe::{Branch, Tree},
+    observe::{ListenerTree, LoadBalancerTree},
     steps::{Action, Change},
 };
 
 /// The cluster's former names: that of the load balancer, and those that only something below it has.
-pub(super) fn former<'a>(wish: &Wish, tree: &'a Tree, ownership: &Ownership) -> Vec<&'a str> {
+pub(super) fn former<'a>(
+    desired: &DesiredBalancer,
+    tree: &'a LoadBalancerTree,
+    ownership: &Ownership,
+) -> Vec<&'a str> {
     let balancer = &tree.balancer;
     let has = |name: &str| balancer.name == name || balancer.tags.iter().any(|tag| tag == name);
-    let surely_ours = |who: &Who| *ownership == Ownership::Ours || who.knows(tree);
+    let surely_ours = |owner: &Owner| *ownership == Ownership::Ours || owner.knows(tree);
     let mut all: Vec<&str> = Vec::new();
     // Another cluster may well have a Service of the same name.
     if let Some(cluster) = names::cluster_of(&balancer.name)
-        && cluster != wish.cluster
-        && !whos(wish).any(|who| who.owns(&balancer.name))
-        && whos(wish).any(|who| has(&names::load_balancer(cluster, &who.service)) && surely_ours(who))
+        && cluster != desired.cluster
+        && !whos(desired).any(|owner| owner.owns(&balancer.name))
+        && whos(desired)
+            .any(|owner| has(&names::load_balancer(cluster, &owner.service)) && surely_ours(owner))
     {
         all.push(cluster);
     }
@@ -37,18 +42,18 @@ pub(super) fn former<'a>(wish: &Wish, tree: &'a Tree, ownership: &Ownership) -> 
             .iter()
             .any(|tag| names::cluster_of(tag) == Some(cluster))
     };
-    for name in tree.branches.iter().flat_map(names_of) {
+    for name in tree.listener_trees.iter().flat_map(names_of) {
         if let Some(cluster) = names::cluster_of(name)
-            && cluster != wish.cluster
+            && cluster != desired.cluster
             && !all.contains(&cluster)
             && !shares(cluster)
-            && whos(wish).any(|who| {
-                let uses = who.owns(&balancer.name)
-                    || has(&who.tag)
+            && whos(desired).any(|owner| {
+                let uses = owner.owns(&balancer.name)
+                    || has(&owner.tag)
                     || all
                         .iter()
-                        .any(|former| has(&names::load_balancer(former, &who.service)));
-                uses && name.ends_with(&names::load_balancer(cluster, &who.service)) && surely_ours(who)
+                        .any(|former| has(&names::load_balancer(former, &owner.service)));
+                uses && name.ends_with(&names::load_balancer(cluster, &owner.service)) && surely_ours(owner)
             })
         {
             all.push(cluster);
@@ -58,13 +63,13 @@ pub(super) fn former<'a>(wish: &Wish, tree: &'a Tree, ownership: &Ownership) -> 
 }
 
 /// Every name and tag of a listener and of what is below it.
-fn names_of(branch: &Branch) -> impl Iterator<Item = &String> {
-    let twig = branch.twig.as_ref();
-    let pool = twig.map(|twig| &twig.pool.name);
-    let monitor = twig
-        .and_then(|twig| twig.monitor.as_ref())
+fn names_of(listener_tree: &ListenerTree) -> impl Iterator<Item = &String> {
+    let pool_tree = listener_tree.pool_tree.as_ref();
+    let pool = pool_tree.map(|pool_tree| &pool_tree.pool.name);
+    let monitor = pool_tree
+        .and_then(|pool_tree| pool_tree.monitor.as_ref())
         .map(|monitor| &monitor.name);
-    let listener = &branch.listener;
+    let listener = &listener_tree.listener;
     listener
         .tags
         .iter()
@@ -78,14 +83,14 @@ pub(super) fn steps(site: &Site<'_>, plan: &mut Plan<Change>) {
     if site.former.is_empty() {
         return;
     }
-    let cluster = &site.wish.cluster;
+    let cluster = &site.desired.cluster;
     let why = format!(
         "the cluster is called {cluster}, no more {}",
         site.former.join(" or ")
     );
     let mut push = |action| plan.steps.push(site.step(action, None).because(why.clone()));
-    for branch in &site.tree.branches {
-        below(site, branch, &mut push);
+    for listener_tree in &site.tree.listener_trees {
+        below(site, listener_tree, &mut push);
     }
     if let Some(former) = site.former_of(&site.tree.balancer.name) {
         push(Action::Rename {
@@ -95,30 +100,30 @@ pub(super) fn steps(site: &Site<'_>, plan: &mut Plan<Change>) {
     }
 }
 
-fn below(site: &Site<'_>, branch: &Branch, push: &mut impl FnMut(Action)) {
-    let cluster = site.wish.cluster.as_str();
-    let slot = branch.slot();
+fn below(site: &Site<'_>, listener_tree: &ListenerTree, push: &mut impl FnMut(Action)) {
+    let cluster = site.desired.cluster.as_str();
+    let listener_key = listener_tree.listener_key();
     let renamed = |name: &String| match site.former_of(name) {
         Some(former) => Set::To(names::with_cluster(name, former, cluster)),
         None => Set::Keep,
     };
-    let twig = branch.twig.as_ref();
-    let monitor = twig.and_then(|twig| twig.monitor.as_ref());
+    let pool_tree = listener_tree.pool_tree.as_ref();
+    let monitor = pool_tree.and_then(|pool_tree| pool_tree.monitor.as_ref());
     let change = MonitorChange {
         name: monitor.map_or(Set::Keep, |monitor| renamed(&monitor.name)),
         ..MonitorChange::default()
     };
     if !change.name.is_keep() {
-        push(Action::UpdateMonitor(slot, change));
+        push(Action::UpdateMonitor(listener_key, change));
     }
     let change = PoolChange {
-        name: twig.map_or(Set::Keep, |twig| renamed(&twig.pool.name)),
+        name: pool_tree.map_or(Set::Keep, |pool_tree| renamed(&pool_tree.pool.name)),
         ..PoolChange::default()
     };
     if !change.name.is_keep() {
-        push(Action::UpdatePool(slot, change));
+        push(Action::UpdatePool(listener_key, change));
     }
-    let listener = &branch.listener;
+    let listener = &listener_tree.listener;
     let mut tags = listener.tags.clone();
     for former in &site.former {
         tags = names::tags_with_cluster(&tags, former, cluster);
@@ -133,6 +138,6 @@ fn below(site: &Site<'_>, branch: &Branch, push: &mut impl FnMut(Action)) {
         ..ListenerChange::default()
     };
     if change != ListenerChange::default() {
-        push(Action::UpdateListener(slot, Box::new(change)));
+        push(Action::UpdateListener(listener_key, Box::new(change)));
     }
 }

@@ -2,16 +2,13 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ccm_core::{Error, ErrorKind, Freshness, Priority, Result, client::Listing, load_balancer::ReadOptions};
+use ccm_core::{ErrorKind, Freshness, Priority, Result, client::Listing, load_balancer::ReadOptions};
 use tokio::time::Instant;
 
 use super::{Reads, octavia};
 use crate::{
-    client::{
-        Op,
-        listing::{One, Resource},
-    },
-    load_balancer::records::{LoadBalancer, Provisioning, State, Status},
+    client::{Op, listing::Resource},
+    load_balancer::responses::{LoadBalancer, Provisioning, State, Status},
 };
 
 /// What is read of a load balancer while it is waited for.
@@ -21,7 +18,7 @@ const STATE_FIELDS: [(&str, &str); 3] = [
     ("fields", "updated_at"),
 ];
 /// So many states in a listing are no dearer than a request for one of them.
-const STATES_FOR_ONE_LOOK: usize = 50;
+const STATES_PER_REQUEST: usize = 50;
 
 impl Reads {
     /// The load balancers of the project. `id`: the one that matters to the asker.
@@ -61,12 +58,9 @@ impl Reads {
         id: &str,
         priority: Priority,
     ) -> Result<Option<Arc<LoadBalancer>>> {
-        let found = self
-            .uncached::<LoadBalancer>(Op::LoadBalancerGet, id, priority)
-            .await?;
-        Ok(found
-            .filter(|found| found.provisioning_status.exists())
-            .map(Arc::new))
+        let found: Option<LoadBalancer> = self.uncached(Op::LoadBalancerGet, id, priority).await?;
+        let found = found.filter(|found| found.provisioning_status.exists());
+        Ok(found.map(Arc::new))
     }
 
     /// A thing of Octavia, asked now; `None` if there is none.
@@ -79,13 +73,7 @@ impl Reads {
         id: &str,
         priority: Priority,
     ) -> Result<Option<T>> {
-        let path: Vec<_> = T::PATH.iter().copied().chain([id]).collect();
-        match self.api.get::<One<T>>(&octavia(op, &path, &[]), priority).await {
-            Ok(One(found)) if found.id() != id => Err(another(T::ONE, id, found.id())),
-            Ok(One(found)) => Ok(Some(found)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        self.api.find(op, id, priority).await
     }
 
     /// Whether a page of states costs less than one look at each of so many load balancers.
@@ -93,7 +81,7 @@ impl Reads {
         const FEW: usize = 2;
         // As long as nobody has read the listing, it is not known how long it is.
         let known = self.balancers.last_len().unwrap_or(usize::MAX);
-        waiting > FEW && waiting.saturating_mul(STATES_FOR_ONE_LOOK) >= known
+        waiting > FEW && waiting.saturating_mul(STATES_PER_REQUEST) >= known
     }
 
     /// The state of a load balancer as it was at this moment or later, from a look at all of them that others share.
@@ -158,13 +146,8 @@ impl Reads {
         });
         if state.provisioning_status == Provisioning::Error {
             // Something below it is not as it was to become.
-            self.touch_children(id);
+            self.invalidate_children(id);
         }
         Some(state)
     }
-}
-
-fn another(kind: &str, asked: &str, got: &str) -> Error {
-    let text = format!("asked for {kind} {asked}, the answer is {kind} {got}");
-    Error::new(ErrorKind::Unexpected, text)
 }

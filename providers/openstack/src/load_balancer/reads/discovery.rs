@@ -9,9 +9,9 @@ use ccm_core::{
 use serde::Deserialize;
 
 use crate::{
-    client::{Api, Get, Op, catalogue::Service, listing::One},
+    client::{Api, Get, Op, catalogue::Service},
     instances::records::Network,
-    load_balancer::{records::Subnet, secrets::SecretRef},
+    load_balancer::{responses::Subnet, secrets::SecretRef},
 };
 
 /// How long an answer is believed.
@@ -91,19 +91,7 @@ impl Discovery {
     pub(crate) async fn subnet(&self, id: &str, priority: Priority) -> Result<Arc<Option<Subnet>>> {
         let (api, owned) = (self.api.clone(), id.to_owned());
         kept(&self.subnet, id.to_owned(), Option::is_none, move || async move {
-            let path = ["subnets", owned.as_str()];
-            let get = Get {
-                op: Op::SubnetGet,
-                service: Service::Network,
-                path: &path,
-                query: &[],
-                microversion: None,
-            };
-            match api.get::<One<Subnet>>(&get, priority).await {
-                Ok(One(subnet)) => Ok(Some(subnet)),
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-                Err(error) => Err(error),
-            }
+            api.find(Op::SubnetGet, &owned, priority).await
         })
         .await
     }

@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::load_balancer::{
-    id::Id,
     member::{Hosts, Member},
-    records::{self, Pool},
+    member_id::MemberId,
+    responses::{self, Pool},
 };
 
 /// What is known of the members of pools.
@@ -26,7 +26,7 @@ pub(crate) struct Members(Mutex<Store>);
 
 #[derive(Debug, Default)]
 struct Store {
-    pools: HashMap<String, Known>,
+    pools: HashMap<String, KnownMembers>,
     hosts: Hosts,
 }
 
@@ -38,16 +38,16 @@ impl Store {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownMembers {
     /// Those with an id were seen, those without were sent.
     members: Arc<[Member]>,
     /// The ids that belong to the members without one, once they were seen in a listing.
-    unnamed: BTreeSet<Id>,
+    unnamed: BTreeSet<MemberId>,
     /// As of when this is so: when the pool was read, or when we changed it.
     since: Option<Instant>,
 }
 
-impl Known {
+impl KnownMembers {
     fn since(since: Instant, members: Arc<[Member]>) -> Self {
         Self {
             members,
@@ -56,7 +56,7 @@ impl Known {
         }
     }
 
-    fn ids(&self) -> BTreeSet<&Id> {
+    fn ids(&self) -> BTreeSet<&MemberId> {
         self.members
             .iter()
             .map(|member| &member.id)
@@ -71,13 +71,13 @@ impl Known {
     }
 
     /// Takes over the ids of a listing. False: they can not be those of the members that we know.
-    fn follow(&mut self, listed: &BTreeSet<&Id>) -> bool {
+    fn follow(&mut self, listed: &BTreeSet<&MemberId>) -> bool {
         // Somebody may have deleted one of those whose ids we do not know apart.
         if !self.unnamed.iter().all(|id| listed.contains(id)) {
             return false;
         }
         let known = self.ids();
-        let new: Vec<Id> = listed
+        let new: Vec<MemberId> = listed
             .iter()
             .filter(|id| !known.contains(*id))
             .map(|id| (*id).clone())
@@ -106,12 +106,12 @@ impl Members {
     /// The members of a pool as it was listed, if they are known without asking. `as_of`: when the pool had the ids that
     /// it shows; `None` for now.
     pub(super) fn of(&self, pool: &Pool, as_of: Option<Instant>) -> Option<Arc<[Member]>> {
-        let listed: BTreeSet<&Id> = pool.members.iter().map(|member| &member.id).collect();
+        let listed: BTreeSet<&MemberId> = pool.members.iter().map(|member| &member.id).collect();
         let mut store = self.0.lock();
         if listed.is_empty() && !store.pools.contains_key(&pool.id) {
-            let nothing = Known {
+            let nothing = KnownMembers {
                 since: as_of,
-                ..Known::default()
+                ..KnownMembers::default()
             };
             store.pools.insert(pool.id.clone(), nothing);
             return Some(Arc::default());
@@ -127,10 +127,10 @@ impl Members {
     }
 
     /// These are the members of the pool: they were just read, by a request that began then.
-    pub(crate) fn read(&self, pool: &str, members: Vec<records::Member>, began: Instant) -> Arc<[Member]> {
+    pub(crate) fn read(&self, pool: &str, members: Vec<responses::Member>, began: Instant) -> Arc<[Member]> {
         let mut store = self.0.lock();
         let members = store.keep(members.into_iter().map(Member::from));
-        let known = Known::since(began, Arc::clone(&members));
+        let known = KnownMembers::since(began, Arc::clone(&members));
         store.pools.insert(pool.to_owned(), known);
         members
     }
@@ -154,7 +154,7 @@ impl Members {
         // Which of the ids without a member are still there is not known: they are not taken for anybody's.
         let ambiguous = !before.unnamed.is_empty();
         if !ambiguous {
-            let known = Known::since(Instant::now(), kept);
+            let known = KnownMembers::since(Instant::now(), kept);
             store.pools.insert(pool.to_owned(), known);
         }
         !ambiguous
@@ -181,7 +181,7 @@ impl Members {
                     };
                 }
                 None => members.push(Member {
-                    id: Id::default(),
+                    id: MemberId::default(),
                     ..member.clone()
                 }),
             }
@@ -191,7 +191,7 @@ impl Members {
     }
 
     /// The pool no longer has the member with this id. False: which others it has is not known.
-    pub(crate) fn removed(&self, pool: &str, id: &Id) -> bool {
+    pub(crate) fn removed(&self, pool: &str, id: &MemberId) -> bool {
         let mut store = self.0.lock();
         let Some(known) = store.pools.get_mut(pool) else {
             return false;
@@ -216,14 +216,14 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load_balancer::records::Ref;
+    use crate::load_balancer::responses::Ref;
 
-    fn record(id: &str, address: &str) -> records::Member {
-        records::Member {
+    fn record(id: &str, address: &str) -> responses::Member {
+        responses::Member {
             id: id.into(),
             address: address.into(),
             protocol_port: 30000,
-            ..records::Member::default()
+            ..responses::Member::default()
         }
     }
 

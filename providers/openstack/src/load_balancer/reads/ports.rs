@@ -84,7 +84,7 @@ impl Reads {
     }
 
     /// A port of this server is like this: the answer to a write, which ended now.
-    pub(crate) fn port_learned(&self, server: &str, port: &Port) {
+    pub(crate) fn insert_port(&self, server: &str, port: &Port) {
         let known = self
             .ports
             .peek(server, Freshness::AtMost(Duration::MAX))
@@ -99,7 +99,7 @@ impl Reads {
     }
 
     /// Something happened to a port of this server: a write to it ended now, and it is not known what it did.
-    pub(crate) fn ports_touched(&self, server: &str) {
+    pub(crate) fn invalidate_ports(&self, server: &str) {
         self.ports.invalidate(server);
     }
 }

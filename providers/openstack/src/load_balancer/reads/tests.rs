@@ -30,7 +30,7 @@ use crate::{
             PoolChange, PortChange, Set,
         },
         features::{Capabilities, Feature},
-        records::Provisioning,
+        responses::Provisioning,
         secrets::SecretRef,
         writes::Writes,
     },
@@ -55,7 +55,7 @@ impl Fixture {
         let reads = Reads::new(api.clone(), &metrics);
         let subnet = reads
             .api
-            .list::<super::super::records::Subnet>(&[("name", "private-0")], Priority::User)
+            .list::<super::super::responses::Subnet>(&[("name", "private-0")], Priority::User)
             .await
             .unwrap()
             .remove(0)
@@ -101,14 +101,14 @@ impl Fixture {
     }
 
     async fn make(&self, name: &str) -> LoadBalancer {
-        let made = self
+        let created = self
             .writes()
             .create_load_balancer(&self.body(name))
             .await
             .unwrap()
             .balancer;
-        self.settled(&made.id).await;
-        made
+        self.settled(&created.id).await;
+        created
     }
 
     async fn settled(&self, id: &str) {

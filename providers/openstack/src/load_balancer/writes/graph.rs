@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
 use super::Below;
-use crate::load_balancer::records::{Listener, LoadBalancer, Member, Monitor, Pool, Ref};
+use crate::load_balancer::responses::{Listener, LoadBalancer, Member, Monitor, Pool, Ref};
 
 /// A new load balancer, and what is below it as listings will show it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::{
     instances::records::Port,
     load_balancer::{
         bodies::{Envelope, FloatingIpChange, NewFloatingIp, NewRule, NewSecurityGroup, PortChange},
-        records::{FloatingIp, Rule, SecurityGroup},
+        responses::{FloatingIp, Rule, SecurityGroup},
     },
 };
 
@@ -123,11 +123,11 @@ impl Writes<'_> {
         };
         match self.api.write(&write.json(&envelope), self.priority).await {
             Ok(One::<Port>(now)) => {
-                self.reads.port_learned(&port.device_id, &now);
+                self.reads.insert_port(&port.device_id, &now);
                 Ok(now)
             }
             Err(error) => {
-                self.reads.ports_touched(&port.device_id);
+                self.reads.invalidate_ports(&port.device_id);
                 Err(error)
             }
         }
@@ -137,7 +137,7 @@ impl Writes<'_> {
     pub(crate) async fn delete_port_tag(&self, port: &Port, tag: &str) -> Result<()> {
         let path = ["ports", port.id.as_str(), "tags", tag];
         let result = self.delete(Op::PortTagDelete, Service::Network, &path).await;
-        self.reads.ports_touched(&port.device_id);
+        self.reads.invalidate_ports(&port.device_id);
         result
     }
 }

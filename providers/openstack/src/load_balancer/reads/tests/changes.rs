@@ -7,7 +7,7 @@ async fn a_load_balancer_at_work_is_busy() {
     let mut config = Config::default();
     config.settings.load_balancing.create_time = Duration::from_secs(3600);
     let world = Fixture::with(config).await;
-    let made = world
+    let created = world
         .writes()
         .create_load_balancer(&world.body("web"))
         .await
@@ -15,15 +15,15 @@ async fn a_load_balancer_at_work_is_busy() {
         .balancer;
     let state = world
         .reads
-        .state(&made.id, Priority::User)
+        .state(&created.id, Priority::User)
         .await
         .unwrap()
         .unwrap();
     assert!(state.provisioning_status.is_pending() && state.updated_at.is_none());
-    let pool = made.pools[0].id.clone();
+    let pool = created.pools[0].id.clone();
     let error = world
         .writes()
-        .add_members(&made.id, &pool, &[member("10.0.0.102")])
+        .add_members(&created.id, &pool, &[member("10.0.0.102")])
         .await
         .unwrap_err();
     assert!(is_busy(&error).is_some(), "{error:?}");
@@ -33,24 +33,24 @@ async fn a_load_balancer_at_work_is_busy() {
 #[tokio::test]
 async fn a_write_whose_answer_was_lost_is_not_sent_again_and_is_looked_up() {
     let world = Fixture::new().await;
-    let made = world.make("web").await;
-    let pool = world.children(&made.id, lately()).await.pools[0].clone();
+    let created = world.make("web").await;
+    let pool = world.children(&created.id, lately()).await.pools[0].clone();
     world
         .sim
         .add_fault(Fault::on("loadbalancer_members_update", Action::CommitThenDrop).once());
     world.calls();
     let error = world
         .writes()
-        .add_members(&made.id, &pool.id, &[member("10.0.0.102")])
+        .add_members(&created.id, &pool.id, &[member("10.0.0.102")])
         .await
         .unwrap_err();
     assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
     assert_eq!(world.calls()["loadbalancer_members_update"], 1);
-    let children = world.children(&made.id, lately()).await;
+    let children = world.children(&created.id, lately()).await;
     assert_eq!(world.addresses(&children).await, ["10.0.0.101", "10.0.0.102"]);
 
     let listener = NewListener {
-        loadbalancer_id: made.id.clone(),
+        loadbalancer_id: created.id.clone(),
         name: "l1".into(),
         protocol: "UDP",
         protocol_port: 53,
@@ -63,7 +63,7 @@ async fn a_write_whose_answer_was_lost_is_not_sent_again_and_is_looked_up() {
             .add_fault(Fault::on("loadbalancer_listener_create", action).once());
         world.calls();
         let port = listener.protocol_port
-            + u16::try_from(world.children(&made.id, now()).await.listeners.len()).unwrap();
+            + u16::try_from(world.children(&created.id, now()).await.listeners.len()).unwrap();
         let listener = NewListener {
             protocol_port: port,
             ..listener.clone()
@@ -71,7 +71,7 @@ async fn a_write_whose_answer_was_lost_is_not_sent_again_and_is_looked_up() {
         let error = world.writes().create_listener(&listener).await.unwrap_err();
         assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
         assert_eq!(world.calls()["loadbalancer_listener_create"], 1);
-        let children = world.children(&made.id, lately()).await;
+        let children = world.children(&created.id, lately()).await;
         assert!(children.listeners.iter().any(|found| found.protocol_port == port));
     }
 }
@@ -79,10 +79,10 @@ async fn a_write_whose_answer_was_lost_is_not_sent_again_and_is_looked_up() {
 #[tokio::test]
 async fn listeners_pools_and_monitors_are_made_changed_and_deleted() {
     let world = Fixture::new().await;
-    let made = world.make("web").await;
-    world.children(&made.id, lately()).await;
+    let created = world.make("web").await;
+    world.children(&created.id, lately()).await;
     let body = NewListener {
-        loadbalancer_id: made.id.clone(),
+        loadbalancer_id: created.id.clone(),
         name: "l1".into(),
         protocol: "TCP",
         protocol_port: 443,
@@ -98,15 +98,15 @@ async fn listeners_pools_and_monitors_are_made_changed_and_deleted() {
         lb_algorithm: "ROUND_ROBIN".into(),
         ..NewPool::default()
     };
-    let pool = world.writes().create_pool(&made.id, &body).await.unwrap();
+    let pool = world.writes().create_pool(&created.id, &body).await.unwrap();
     let check = world
         .writes()
-        .create_monitor(&made.id, &monitor(&pool.id))
+        .create_monitor(&created.id, &monitor(&pool.id))
         .await
         .unwrap();
     world
         .writes()
-        .set_members(&made.id, &pool.id, &[member("10.0.0.1"), member("10.0.0.2")])
+        .set_members(&created.id, &pool.id, &[member("10.0.0.1"), member("10.0.0.2")])
         .await
         .unwrap();
     let change = ListenerChange {
@@ -116,12 +116,12 @@ async fn listeners_pools_and_monitors_are_made_changed_and_deleted() {
     };
     world
         .writes()
-        .update_listener(&made.id, &listener.id, &change)
+        .update_listener(&created.id, &listener.id, &change)
         .await
         .unwrap();
-    world.settled(&made.id).await;
-    let kept = world.children(&made.id, lately()).await;
-    let fresh = world.children(&made.id, now()).await;
+    world.settled(&created.id).await;
+    let kept = world.children(&created.id, lately()).await;
+    let fresh = world.children(&created.id, now()).await;
     assert_eq!(kept.listeners, fresh.listeners);
     assert_eq!(fields(&kept.pools), fields(&fresh.pools));
     assert_eq!(kept.monitors, fresh.monitors);
@@ -142,32 +142,32 @@ async fn listeners_pools_and_monitors_are_made_changed_and_deleted() {
 
     world
         .writes()
-        .delete_monitor(&made.id, &pool.id, &check.id)
+        .delete_monitor(&created.id, &pool.id, &check.id)
         .await
         .unwrap();
     world
         .writes()
-        .delete_monitor(&made.id, &pool.id, &check.id)
+        .delete_monitor(&created.id, &pool.id, &check.id)
         .await
         .unwrap();
-    let left = world.children(&made.id, lately()).await;
+    let left = world.children(&created.id, lately()).await;
     assert_eq!(left.monitors.len(), 1);
-    world.writes().delete_pool(&made.id, &pool.id).await.unwrap();
+    world.writes().delete_pool(&created.id, &pool.id).await.unwrap();
     world
         .writes()
-        .delete_listener(&made.id, &listener.id)
+        .delete_listener(&created.id, &listener.id)
         .await
         .unwrap();
-    world.settled(&made.id).await;
-    let left = world.children(&made.id, lately()).await;
+    world.settled(&created.id).await;
+    let left = world.children(&created.id, lately()).await;
     assert_eq!((left.listeners.len(), left.pools.len()), (1, 1));
 }
 
 #[tokio::test]
 async fn small_changes_are_folded_into_the_listings() {
     let world = Fixture::new().await;
-    let made = world.make("web").await;
-    let children = world.children(&made.id, lately()).await;
+    let created = world.make("web").await;
+    let children = world.children(&created.id, lately()).await;
     let (pool, check) = (children.pools[0].id.clone(), children.monitors[0].id.clone());
     let tags = LoadBalancerChange {
         tags: Set::To(vec!["web".into(), "other".into()]),
@@ -175,17 +175,17 @@ async fn small_changes_are_folded_into_the_listings() {
     };
     world
         .writes()
-        .update_load_balancer(&made.id, &tags)
+        .update_load_balancer(&created.id, &tags)
         .await
         .unwrap();
-    world.settled(&made.id).await;
+    world.settled(&created.id).await;
     let slow = MonitorChange {
         delay: Set::To(9),
         ..MonitorChange::default()
     };
     world
         .writes()
-        .update_monitor(&made.id, &check, &slow)
+        .update_monitor(&created.id, &check, &slow)
         .await
         .unwrap();
     let sticky = PoolChange {
@@ -194,14 +194,14 @@ async fn small_changes_are_folded_into_the_listings() {
     };
     world
         .writes()
-        .update_pool(&made.id, &pool, &sticky)
+        .update_pool(&created.id, &pool, &sticky)
         .await
         .unwrap();
-    world.settled(&made.id).await;
+    world.settled(&created.id).await;
     world.calls();
     let listing = world.reads.load_balancers(None, lately()).await.unwrap();
-    assert_eq!(listing.by_id(&made.id).unwrap().tags, ["web", "other"]);
-    let children = world.children(&made.id, lately()).await;
+    assert_eq!(listing.by_id(&created.id).unwrap().tags, ["web", "other"]);
+    let children = world.children(&created.id, lately()).await;
     assert_eq!(children.monitors[0].delay, 9);
     let persistence = children.pools[0].session_persistence.clone();
     assert_eq!(persistence.unwrap().kind, "SOURCE_IP");
@@ -210,29 +210,33 @@ async fn small_changes_are_folded_into_the_listings() {
         session_persistence: Set::Clear,
         ..PoolChange::default()
     };
-    let cleared = world.writes().update_pool(&made.id, &pool, &clear).await.unwrap();
+    let cleared = world
+        .writes()
+        .update_pool(&created.id, &pool, &clear)
+        .await
+        .unwrap();
     assert_eq!(cleared.session_persistence, None);
-    world.settled(&made.id).await;
+    world.settled(&created.id).await;
 
     // One by one, for providers that can do no better.
     let one = world
         .writes()
-        .create_member(&made.id, &pool, &member("10.0.0.110"))
+        .create_member(&created.id, &pool, &member("10.0.0.110"))
         .await
         .unwrap();
-    world.settled(&made.id).await;
-    let children = world.children(&made.id, lately()).await;
+    world.settled(&created.id).await;
+    let children = world.children(&created.id, lately()).await;
     assert_eq!(world.addresses(&children).await, ["10.0.0.101", "10.0.0.110"]);
     for _ in 0..2 {
         world
             .writes()
-            .delete_member(&made.id, &pool, &one.id)
+            .delete_member(&created.id, &pool, &one.id)
             .await
             .unwrap();
-        world.settled(&made.id).await;
+        world.settled(&created.id).await;
     }
     world.calls();
-    let children = world.children(&made.id, lately()).await;
+    let children = world.children(&created.id, lately()).await;
     assert_eq!(world.addresses(&children).await, ["10.0.0.101"]);
     assert!(!world.calls().contains_key("loadbalancer_member_list"));
 }
@@ -240,8 +244,8 @@ async fn small_changes_are_folded_into_the_listings() {
 #[tokio::test]
 async fn a_change_that_is_led_elsewhere_is_no_success() {
     let world = Fixture::new().await;
-    let made = world.make("web").await;
-    let listing = format!("/RegionOne/load-balancer/v2.0/lbaas/loadbalancers/{}", made.id);
+    let created = world.make("web").await;
+    let listing = format!("/RegionOne/load-balancer/v2.0/lbaas/loadbalancers/{}", created.id);
     world.sim.add_fault(
         Fault::on(
             "loadbalancer_members_update",
@@ -253,10 +257,10 @@ async fn a_change_that_is_led_elsewhere_is_no_success() {
         )
         .once(),
     );
-    let pool = &made.pools[0].id;
+    let pool = &created.pools[0].id;
     let error = world
         .writes()
-        .set_members(&made.id, pool, &[member("10.0.0.9")])
+        .set_members(&created.id, pool, &[member("10.0.0.9")])
         .await
         .unwrap_err();
     assert_eq!(

@@ -83,13 +83,13 @@ async fn what_we_made_is_known_without_reading_it_again() {
     world.children(&world.make("web").await.id, lately()).await;
     world.calls();
 
-    let made = world.make("other").await;
+    let created = world.make("other").await;
     let listing = world.reads.load_balancers(None, lately()).await.unwrap();
     let found = listing.by_key("other").next().unwrap();
-    assert_eq!(found.id, made.id);
+    assert_eq!(found.id, created.id);
     assert_eq!(found.provisioning_status, Provisioning::Active);
     assert!(!found.vip_address.is_empty());
-    let children = world.children(&made.id, lately()).await;
+    let children = world.children(&created.id, lately()).await;
     assert_eq!(children.listeners.len(), 1);
     assert_eq!(children.pools[0].listeners[0].id, children.listeners[0].id);
     assert_eq!(children.monitors[0].pools[0].id, children.pools[0].id);
@@ -101,7 +101,7 @@ async fn what_we_made_is_known_without_reading_it_again() {
     );
 
     // And it is what a listing says.
-    let fresh = world.children(&made.id, now()).await;
+    let fresh = world.children(&created.id, now()).await;
     assert_eq!(children.listeners, fresh.listeners);
     assert_eq!(children.pools, fresh.pools);
     assert_eq!(children.monitors, fresh.monitors);
@@ -110,19 +110,21 @@ async fn what_we_made_is_known_without_reading_it_again() {
 #[tokio::test]
 async fn a_node_that_joins_costs_one_write_and_the_waiting() {
     let world = Fixture::new().await;
-    let made = world.make("web").await;
+    let created = world.make("web").await;
     let other = world.make("other").await;
-    let pool = world.children(&made.id, lately()).await.pools[0].id.clone();
+    let pool = world.children(&created.id, lately()).await.pools[0].id.clone();
     world.addresses(&world.children(&other.id, lately()).await).await;
     for (i, address) in ["10.0.0.102", "10.0.0.103"].into_iter().enumerate() {
         world.calls();
         world
             .writes()
-            .add_members(&made.id, &pool, &[member(address)])
+            .add_members(&created.id, &pool, &[member(address)])
             .await
             .unwrap();
-        world.settled(&made.id).await;
-        let known = world.addresses(&world.children(&made.id, lately()).await).await;
+        world.settled(&created.id).await;
+        let known = world
+            .addresses(&world.children(&created.id, lately()).await)
+            .await;
         assert_eq!(known.len(), 2 + i);
         world.addresses(&world.children(&other.id, lately()).await).await;
         let expected = counts(&[("loadbalancer_members_update", 1), ("loadbalancer_get", 1)]);
@@ -136,8 +138,8 @@ async fn a_node_that_joins_costs_one_write_and_the_waiting() {
 #[tokio::test]
 async fn members_that_somebody_else_changed_are_read_again() {
     let world = Fixture::new().await;
-    let made = world.make("web").await;
-    let children = world.children(&made.id, lately()).await;
+    let created = world.make("web").await;
+    let children = world.children(&created.id, lately()).await;
     let pool = Arc::clone(&children.pools[0]);
     let members = world
         .reads
@@ -158,14 +160,14 @@ async fn members_that_somebody_else_changed_are_read_again() {
         assert_eq!(members[0][0].weight, Some(weight), "{contents:?}");
     }
     world.sim.delete_object(&members[0].id.to_string()).unwrap();
-    let children = world.children(&made.id, now()).await;
+    let children = world.children(&created.id, now()).await;
     assert_eq!(world.addresses(&children).await, [""; 0]);
 }
 
 #[tokio::test]
 async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
     let world = Fixture::new().await;
-    let made = world.make("web").await;
+    let created = world.make("web").await;
     let gone = "00000000-0000-0000-0000-000000000000";
     assert!(world.reads.load_balancer(gone, now()).await.unwrap().is_none());
     assert_eq!(
@@ -188,19 +190,26 @@ async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
         .unwrap();
     assert_eq!(found.unwrap().name, "later");
 
-    world.writes().delete_load_balancer(&made.id, true).await.unwrap();
-    assert_eq!(world.reads.state(&made.id, Priority::User).await.unwrap(), None);
+    world
+        .writes()
+        .delete_load_balancer(&created.id, true)
+        .await
+        .unwrap();
+    assert_eq!(
+        world.reads.state(&created.id, Priority::User).await.unwrap(),
+        None
+    );
     assert!(
         world
             .reads
-            .load_balancer(&made.id, lately())
+            .load_balancer(&created.id, lately())
             .await
             .unwrap()
             .is_none()
     );
     world
         .writes()
-        .delete_load_balancer(&made.id, true)
+        .delete_load_balancer(&created.id, true)
         .await
         .expect("that there is none is no error");
 }
@@ -246,12 +255,17 @@ async fn a_cloud_without_octavia_says_so() {
 #[tokio::test]
 async fn a_failed_listing_is_an_error_and_not_an_empty_one() {
     let world = Fixture::new().await;
-    let made = world.make("web").await;
+    let created = world.make("web").await;
     for action in [Action::status(404), Action::status(403), Action::EmptyJson] {
         world
             .sim
             .add_fault(Fault::on("loadbalancer_pool_list", action.clone()));
-        let balancer = world.reads.load_balancer(&made.id, now()).await.unwrap().unwrap();
+        let balancer = world
+            .reads
+            .load_balancer(&created.id, now())
+            .await
+            .unwrap()
+            .unwrap();
         let priority = Priority::User;
         let freshness = Freshness::now();
         let failed = world
@@ -270,8 +284,8 @@ async fn a_page_that_is_too_large_is_read_in_parts() {
     let text = json!({"description": "x".repeat(2 << 20)});
     let mut ids = Vec::new();
     for name in ["a", "b", "c"] {
-        let made = world.make(name).await;
-        let pool = world.children(&made.id, lately()).await.pools[0].id.clone();
+        let created = world.make(name).await;
+        let pool = world.children(&created.id, lately()).await.pools[0].id.clone();
         world.sim.patch_object(&pool, text.as_object().unwrap()).unwrap();
         ids.push(pool);
     }

@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test]
 async fn floating_addresses_are_found_by_port_and_by_address() {
     let world = Fixture::new().await;
-    let made = world.make("web").await;
+    let created = world.make("web").await;
     let network = world
         .reads
         .discovery
@@ -15,13 +15,13 @@ async fn floating_addresses_are_found_by_port_and_by_address() {
         .unwrap();
     let none = world
         .reads
-        .floating_ips(Some(&made.vip_port_id), lately())
+        .floating_ips(Some(&created.vip_port_id), lately())
         .await
         .unwrap();
-    assert_eq!(none.by_key(&made.vip_port_id).count(), 0);
+    assert_eq!(none.by_key(&created.vip_port_id).count(), 0);
     let body = NewFloatingIp {
         floating_network_id: network.id.clone(),
-        port_id: made.vip_port_id.clone(),
+        port_id: created.vip_port_id.clone(),
         description: "Floating IP for x".into(),
         ..NewFloatingIp::default()
     };
@@ -29,25 +29,25 @@ async fn floating_addresses_are_found_by_port_and_by_address() {
     world.calls();
     let listing = world
         .reads
-        .floating_ips(Some(&made.vip_port_id), lately())
+        .floating_ips(Some(&created.vip_port_id), lately())
         .await
         .unwrap();
-    for key in [&made.vip_port_id, &floating.floating_ip_address] {
+    for key in [&created.vip_port_id, &floating.floating_ip_address] {
         assert_eq!(listing.by_key(key).next().unwrap().id, floating.id);
     }
     assert_eq!(world.calls(), counts(&[]), "known from the answer");
     let detach = FloatingIpChange { port_id: Set::Clear };
     let detached = world
         .writes()
-        .update_floating_ip(&made.vip_port_id, &floating.id, &detach)
+        .update_floating_ip(&created.vip_port_id, &floating.id, &detach)
         .await
         .unwrap();
     assert_eq!(detached.port_id, "");
     let listing = world.reads.floating_ips(None, lately()).await.unwrap();
-    assert_eq!(listing.by_key(&made.vip_port_id).count(), 0);
+    assert_eq!(listing.by_key(&created.vip_port_id).count(), 0);
     world
         .writes()
-        .delete_floating_ip(&made.vip_port_id, &floating.id)
+        .delete_floating_ip(&created.vip_port_id, &floating.id)
         .await
         .unwrap();
     let listing = world.reads.floating_ips(None, lately()).await.unwrap();

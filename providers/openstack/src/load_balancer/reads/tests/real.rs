@@ -122,8 +122,8 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
         ..NewLoadBalancer::default()
     };
     let writes = real.writes();
-    let made = writes.create_load_balancer(&body).await.unwrap().balancer;
-    let id = made.id.as_str();
+    let created = writes.create_load_balancer(&body).await.unwrap().balancer;
+    let id = created.id.as_str();
     let error = writes.delete_load_balancer(id, true).await.unwrap_err();
     assert!(is_busy(&error).is_some(), "{error:?}");
     let children = real.compare(id, "made").await;
@@ -217,7 +217,7 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
         .unwrap();
     let floating = NewFloatingIp {
         floating_network_id: network.id,
-        port_id: made.vip_port_id.clone(),
+        port_id: created.vip_port_id.clone(),
         description: "ccm-reads".into(),
         ..NewFloatingIp::default()
     };
@@ -225,9 +225,9 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
     let error = writes.create_floating_ip(&floating).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error:?}");
     let listing = real.reads.floating_ips(None, now()).await.unwrap();
-    assert_eq!(listing.by_key(&made.vip_port_id).next().unwrap().id, first.id);
+    assert_eq!(listing.by_key(&created.vip_port_id).next().unwrap().id, first.id);
     writes
-        .delete_floating_ip(&made.vip_port_id, &first.id)
+        .delete_floating_ip(&created.vip_port_id, &first.id)
         .await
         .unwrap();
 

@@ -3,25 +3,26 @@
 use ccm_core::load_balancer::{ClusterView, IpFamily, ServiceEvent, ServiceView};
 
 use super::{
-    annotations as note, desired::Inputs, features::Feature, names, protocols::METHODS, tags, wanted::Wanted,
+    annotations, desired::Inputs, features::Feature, names, protocols::METHODS, spec::BalancerSpec, tags,
 };
 use crate::config::LoadBalancing;
 
 /// Adds all there is to say.
-pub(crate) fn about(
+pub(crate) fn warnings(
     settings: &LoadBalancing,
     service: &ServiceView,
-    wanted: &Wanted,
+    spec: &BalancerSpec,
     cluster: &ClusterView,
     inputs: &Inputs,
 ) -> Vec<ServiceEvent> {
-    let nodes = wanted.selector.nodes(cluster, wanted.family);
-    let mut notes: Vec<_> = ServiceEvent::duplicate_addresses(&service.id, &nodes)
+    let nodes = spec.selector.nodes(cluster, spec.family);
+    let mut warnings: Vec<_> = ServiceEvent::duplicate_addresses(&service.id, &nodes)
         .into_iter()
         .collect();
-    let mut say = |reason, message: String| notes.push(ServiceEvent::warning(&service.id, reason, message));
-    if !wanted.ignored.is_empty() {
-        let all: Vec<_> = wanted.ignored.iter().map(ToString::to_string).collect();
+    let mut say =
+        |reason, message: String| warnings.push(ServiceEvent::warning(&service.id, reason, message));
+    if !spec.ignored.is_empty() {
+        let all: Vec<_> = spec.ignored.iter().map(ToString::to_string).collect();
         say("LoadBalancerAnnotationIgnored", all.join("; "));
     }
     if let Some(balancer) = &inputs.balancer
@@ -37,24 +38,24 @@ pub(crate) fn about(
             ),
         );
     }
-    if !METHODS.contains(&wanted.method.as_str()) {
-        let text = format!("{}; pools stay as they are", unknown_method(&wanted.method));
+    if !METHODS.contains(&spec.method.as_str()) {
+        let text = format!("{}; pools stay as they are", unknown_method(&spec.method));
         say("LoadBalancerLbMethodUnknown", text);
     }
     let can = inputs.can;
     let grouped = can.ovn && settings.conf.manage_security_groups;
-    if wanted.ranges.given && !can.has(Feature::AllowedCidrs) && !grouped {
+    if spec.ranges.given && !can.has(Feature::AllowedCidrs) && !grouped {
         say(
             "LoadBalancerSourceRangesIgnored",
             "source ranges are ignored: this Octavia or its provider can not restrict clients".to_owned(),
         );
     }
-    if !wanted.zone.is_empty() && !can.has(Feature::AvailabilityZones) {
+    if !spec.zone.is_empty() && !can.has(Feature::AvailabilityZones) {
         say(
             "LoadBalancerAvailabilityZonesIgnored",
             format!(
                 "availability zone {} is ignored: this Octavia or its provider has none",
-                wanted.zone
+                spec.zone
             ),
         );
     }
@@ -66,13 +67,13 @@ pub(crate) fn about(
         );
         say("LoadBalancerTagsIgnored", text);
     }
-    if service.is_local() && wanted.monitor.is_none() {
+    if service.is_local() && spec.monitor.is_none() {
         say(
             "LoadBalancerHealthMonitorMissing",
             format!(
                 "externalTrafficPolicy is Local, but members have no health monitor: connections through nodes without a \
                  ready endpoint fail; set annotation {} to true, or create-monitor=true in [LoadBalancer]",
-                note::ENABLE_HEALTH_MONITOR
+                annotations::ENABLE_HEALTH_MONITOR
             ),
         );
     }
@@ -83,10 +84,10 @@ pub(crate) fn about(
                 .to_owned(),
         );
     }
-    if wanted.internal {
-        return notes;
+    if spec.internal {
+        return warnings;
     }
-    if wanted.family == Some(IpFamily::V6) {
+    if spec.family == Some(IpFamily::V6) {
         say(
             "LoadBalancerFloatingIPSkipped",
             "an IPv6 load balancer has no floating address; its own address is used".to_owned(),
@@ -102,7 +103,7 @@ pub(crate) fn about(
                  one with floating-network-id"
                     .to_owned(),
             );
-        let address = service.annotation(note::LOAD_BALANCER_ADDRESS);
+        let address = service.annotation(annotations::LOAD_BALANCER_ADDRESS);
         let vip = inputs
             .balancer
             .as_ref()
@@ -113,7 +114,7 @@ pub(crate) fn about(
             say("LoadBalancerForcedInternal", text.to_owned());
         }
     }
-    notes
+    warnings
 }
 
 /// What is wrong with a method that Octavia does not know.

@@ -8,25 +8,25 @@ use uuid::Uuid;
 /// The id of a member. There is one for each node in each pool, and Octavia makes UUIDs, so one that is a UUID takes no
 /// memory of its own; any other is kept as it is.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Id {
+pub(crate) enum MemberId {
     Uuid(Uuid),
     Text(Box<str>),
 }
 
-impl Id {
+impl MemberId {
     /// Of one of which nothing is known.
     pub(crate) fn is_empty(&self) -> bool {
         matches!(self, Self::Text(text) if text.is_empty())
     }
 }
 
-impl Default for Id {
+impl Default for MemberId {
     fn default() -> Self {
         Self::Text(Box::default())
     }
 }
 
-impl From<&str> for Id {
+impl From<&str> for MemberId {
     fn from(text: &str) -> Self {
         let mut buffer = Uuid::encode_buffer();
         // A UUID can be written in several ways, and the id is to come out as it was.
@@ -37,7 +37,7 @@ impl From<&str> for Id {
     }
 }
 
-impl fmt::Display for Id {
+impl fmt::Display for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Uuid(uuid) => uuid.hyphenated().fmt(f),
@@ -46,13 +46,13 @@ impl fmt::Display for Id {
     }
 }
 
-impl fmt::Debug for Id {
+impl fmt::Debug for MemberId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.to_string(), f)
     }
 }
 
-impl<'de> Deserialize<'de> for Id {
+impl<'de> Deserialize<'de> for MemberId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer).map(|text| Self::from(text.as_str()))
     }
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn every_id_comes_out_as_it_went_in() {
         let uuid = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
-        assert!(matches!(Id::from(uuid), Id::Uuid(_)));
+        assert!(matches!(MemberId::from(uuid), MemberId::Uuid(_)));
         for text in [
             uuid,
             "0F1E2D3C-4B5A-6978-8796-A5B4C3D2E1F0",
@@ -76,15 +76,15 @@ mod tests {
             "member-1",
             "",
         ] {
-            assert_eq!(Id::from(text).to_string(), text);
-            let read: Id = serde_json::from_value(text.into()).unwrap();
-            assert_eq!(read, Id::from(text));
+            assert_eq!(MemberId::from(text).to_string(), text);
+            let read: MemberId = serde_json::from_value(text.into()).unwrap();
+            assert_eq!(read, MemberId::from(text));
             assert_eq!(read.is_empty(), text.is_empty());
         }
     }
 
     #[test]
     fn a_uuid_is_as_small_as_a_text_without_one() {
-        assert!(size_of::<Id>() <= size_of::<String>());
+        assert!(size_of::<MemberId>() <= size_of::<String>());
     }
 }

@@ -8,18 +8,18 @@ use crate::load_balancer::steps::{Action, Change};
 /// Deletes them, since the listener comes back with a pool of its own. A person's pools may well be without a
 /// listener; those of Services are told from them by their names.
 pub(super) fn sweep(site: &Site<'_>, plan: &mut Plan<Change>) {
-    let wish = site.wish;
-    let joined = wish.joined.iter().map(|joined| &joined.who.tag);
-    let kept = wish.kept.iter().map(|kept| &kept.who.tag);
-    let leaving = wish.leaving.iter().map(|leaver| &leaver.who.tag);
-    let owners: Vec<_> = joined
-        .chain(kept)
+    let desired = site.desired;
+    let active = desired.active.iter().map(|active| &active.owner.tag);
+    let frozen = desired.frozen.iter().map(|frozen| &frozen.owner.tag);
+    let leaving = desired.leaving.iter().map(|leaving| &leaving.owner.tag);
+    let owners: Vec<_> = active
+        .chain(frozen)
         .chain(leaving)
         .chain([&site.tree.balancer.name])
         .collect();
-    for pool in &site.tree.loose {
+    for pool in &site.tree.orphaned_pools {
         if owners.iter().any(|owner| is_pool_of(&pool.name, owner)) {
-            let step = site.step(Action::DeleteLoosePool(pool.id.clone()), None);
+            let step = site.step(Action::DeleteOrphanedPool(pool.id.clone()), None);
             plan.steps
                 .push(step.because(format!("pool {} has no listener any more", pool.name)));
         }

@@ -11,7 +11,7 @@ use ccm_core::{
 };
 
 use super::{
-    annotations as note,
+    annotations,
     annotations::allowed,
     bodies::Timeouts,
     features::{Capabilities, Feature},
@@ -35,7 +35,7 @@ pub(crate) struct HealthMonitorTimes {
 
 /// Where a floating IP comes from. An empty text leaves it open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct FloatingIpSource {
     pub(crate) network: String,
     pub(crate) subnet: String,
     pub(crate) pattern: String,
@@ -44,7 +44,7 @@ pub(crate) struct Source {
 
 /// What a Service asks of its load balancer.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct BalancerSpec {
     pub(crate) family: Option<IpFamily>,
     pub(crate) internal: bool,
     pub(crate) keep_floating_ip: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Wanted {
     pub(crate) vip_port: String,
     /// The members' subnet; empty if it has to be discovered.
     pub(crate) member_subnet: String,
-    pub(crate) source: Source,
+    pub(crate) source: FloatingIpSource,
     pub(crate) connection_limit: i64,
     pub(crate) method: String,
     pub(crate) timeouts: Timeouts,
@@ -73,33 +73,33 @@ pub(crate) struct Wanted {
 
 /// Whether the Service has no floating IP.
 pub(crate) fn is_internal(service: &ServiceView, settings: &LoadBalancing) -> bool {
-    settings.conf.internal_lb || service.annotation(note::INTERNAL) == Some("true")
+    settings.conf.internal_lb || service.annotation(annotations::INTERNAL) == Some("true")
 }
 
 /// Whether the Service's floating IP is kept when the Service is deleted.
 pub(crate) fn keeps_floating_ip(service: &ServiceView) -> bool {
-    service.annotation(note::KEEP_FLOATING_IP) == Some("true")
+    service.annotation(annotations::KEEP_FLOATING_IP) == Some("true")
 }
 
 fn class<'a>(service: &ServiceView, settings: &'a LoadBalancing) -> Option<&'a LoadBalancerClass> {
-    settings.classes.get(service.annotation(note::CLASS)?)
+    settings.classes.get(service.annotation(annotations::CLASS)?)
 }
 
 /// The nodes that are members for the Service.
 pub(crate) fn selector(service: &ServiceView, settings: &LoadBalancing) -> NodeSelector {
-    let text = service.annotation(note::NODE_SELECTOR);
+    let text = service.annotation(annotations::NODE_SELECTOR);
     NodeSelector::parse(text.unwrap_or(&settings.conf.node_selector))
 }
 
 /// The external network that the Service names; empty if it names none.
 pub(crate) fn floating_network<'a>(service: &'a ServiceView, settings: &'a LoadBalancing) -> &'a str {
     let class = class(service, settings).map(|class| class.floating_network_id.as_str());
-    let given = || service.annotation(note::FLOATING_NETWORK_ID);
+    let given = || service.annotation(annotations::FLOATING_NETWORK_ID);
     let class = class.filter(|network| !network.is_empty());
     class.or_else(given).unwrap_or(&settings.conf.floating_network_id)
 }
 
-impl Wanted {
+impl BalancerSpec {
     /// Reads the Service.
     ///
     /// # Errors
@@ -109,9 +109,9 @@ impl Wanted {
         settings: &LoadBalancing,
         can: Option<Capabilities>,
     ) -> Result<Self> {
-        let (wanted, invalid) = Self::examine(service, settings, can);
+        let (spec, invalid) = Self::examine(service, settings, can);
         if invalid.is_empty() {
-            Ok(wanted)
+            Ok(spec)
         } else {
             Err(InvalidField::error(&invalid))
         }
@@ -138,25 +138,25 @@ impl Wanted {
                 message: "the Service has no ports".to_owned(),
             });
         }
-        if let Some(name) = read.get(note::CLASS).filter(|name| !name.is_empty())
+        if let Some(name) = read.get(annotations::CLASS).filter(|name| !name.is_empty())
             && class.is_none()
         {
             read.refuse(
-                note::CLASS,
+                annotations::CLASS,
                 format_args!("the config has no [LoadBalancerClass {name:?}]"),
             );
         }
-        let internal = read.flag(note::INTERNAL, conf.internal_lb) || conf.internal_lb;
-        let proxy = read.parsed(note::PROXY_PROTOCOL, Proxy::Off, false, Proxy::parse);
-        let forwarded_for = read.flag(note::X_FORWARDED_FOR, false);
-        let tls = read.text(note::TLS_CONTAINER_REF, &conf.default_tls_container_ref);
+        let internal = read.flag(annotations::INTERNAL, conf.internal_lb) || conf.internal_lb;
+        let proxy = read.parsed(annotations::PROXY_PROTOCOL, Proxy::Off, false, Proxy::parse);
+        let forwarded_for = read.flag(annotations::X_FORWARDED_FOR, false);
+        let tls = read.text(annotations::TLS_CONTAINER_REF, &conf.default_tls_container_ref);
         if proxy != Proxy::Off && forwarded_for {
             read.refuse_field(InvalidField {
-                field: Field::annotation(note::X_FORWARDED_FOR),
+                field: Field::annotation(annotations::X_FORWARDED_FOR),
                 message: format!(
                     "{} and {} cannot be used together",
-                    note::PROXY_PROTOCOL,
-                    note::X_FORWARDED_FOR
+                    annotations::PROXY_PROTOCOL,
+                    annotations::X_FORWARDED_FOR
                 ),
             });
         }
@@ -165,12 +165,12 @@ impl Wanted {
         }
         let [vip_subnet, vip_network] = [
             (
-                note::SUBNET_ID,
+                annotations::SUBNET_ID,
                 of_class(|class| &class.subnet_id),
                 &conf.subnet_id,
             ),
             (
-                note::NETWORK_ID,
+                annotations::NETWORK_ID,
                 of_class(|class| &class.network_id),
                 &conf.network_id,
             ),
@@ -181,7 +181,7 @@ impl Wanted {
             class => read.text(key, class.unwrap_or(default)),
         });
         let member_subnet = read.text(
-            note::MEMBER_SUBNET_ID,
+            annotations::MEMBER_SUBNET_ID,
             of_class(|class| &class.member_subnet_id).unwrap_or(&conf.member_subnet_id),
         );
         let member_subnet = [&member_subnet, &conf.subnet_id, &vip_subnet]
@@ -194,60 +194,60 @@ impl Wanted {
             SourceRanges::all(family)
         });
         let timeouts = Timeouts {
-            timeout_client_data: read.number(note::TIMEOUT_CLIENT_DATA, 50_000, allowed::TIMEOUT),
-            timeout_member_connect: read.number(note::TIMEOUT_MEMBER_CONNECT, 5_000, allowed::TIMEOUT),
-            timeout_member_data: read.number(note::TIMEOUT_MEMBER_DATA, 50_000, allowed::TIMEOUT),
-            timeout_tcp_inspect: read.number(note::TIMEOUT_TCP_INSPECT, 0, allowed::TIMEOUT),
+            timeout_client_data: read.number(annotations::TIMEOUT_CLIENT_DATA, 50_000, allowed::TIMEOUT),
+            timeout_member_connect: read.number(annotations::TIMEOUT_MEMBER_CONNECT, 5_000, allowed::TIMEOUT),
+            timeout_member_data: read.number(annotations::TIMEOUT_MEMBER_DATA, 50_000, allowed::TIMEOUT),
+            timeout_tcp_inspect: read.number(annotations::TIMEOUT_TCP_INSPECT, 0, allowed::TIMEOUT),
         };
-        let is_monitored = read.flag(note::ENABLE_HEALTH_MONITOR, conf.create_monitor);
+        let is_monitored = read.flag(annotations::ENABLE_HEALTH_MONITOR, conf.create_monitor);
         let mut seconds = |key, default: GoDuration| {
             let default = i64::try_from(default.to_std().as_secs()).unwrap_or(i64::MAX);
             read.number(key, default, allowed::SECONDS)
         };
         let (delay, timeout) = (
-            seconds(note::HEALTH_MONITOR_DELAY, conf.monitor_delay),
-            seconds(note::HEALTH_MONITOR_TIMEOUT, conf.monitor_timeout),
+            seconds(annotations::HEALTH_MONITOR_DELAY, conf.monitor_delay),
+            seconds(annotations::HEALTH_MONITOR_TIMEOUT, conf.monitor_timeout),
         );
         let mut retries = |key, default| read.number(key, i64::from(default), allowed::RETRIES);
         let times = HealthMonitorTimes {
             delay,
             timeout,
-            max_retries: retries(note::HEALTH_MONITOR_MAX_RETRIES, conf.monitor_max_retries),
+            max_retries: retries(annotations::HEALTH_MONITOR_MAX_RETRIES, conf.monitor_max_retries),
             max_retries_down: retries(
-                note::HEALTH_MONITOR_MAX_RETRIES_DOWN,
+                annotations::HEALTH_MONITOR_MAX_RETRIES_DOWN,
                 conf.monitor_max_retries_down,
             ),
         };
-        let wanted = Self {
+        let spec = Self {
             family,
             internal,
-            keep_floating_ip: read.flag(note::KEEP_FLOATING_IP, false),
+            keep_floating_ip: read.flag(annotations::KEEP_FLOATING_IP, false),
             proxy,
             forwarded_for,
             tls,
             vip_subnet,
             vip_network,
-            vip_port: read.text(note::PORT_ID, ""),
+            vip_port: read.text(annotations::PORT_ID, ""),
             member_subnet,
             source: source(service, settings),
-            connection_limit: read.number(note::CONNECTION_LIMIT, -1, allowed::CONNECTION_LIMIT),
-            method: read.text(note::LB_METHOD, &conf.lb_method),
+            connection_limit: read.number(annotations::CONNECTION_LIMIT, -1, allowed::CONNECTION_LIMIT),
+            method: read.text(annotations::LB_METHOD, &conf.lb_method),
             timeouts,
             monitor: is_monitored.then_some(times),
-            flavor: read.text(note::FLAVOR_ID, &conf.flavor_id),
-            zone: read.text(note::AVAILABILITY_ZONE, &conf.availability_zone),
+            flavor: read.text(annotations::FLAVOR_ID, &conf.flavor_id),
+            zone: read.text(annotations::AVAILABILITY_ZONE, &conf.availability_zone),
             selector: selector(service, settings),
             ranges,
             tags: ServiceTags::requested(service, |key, problem| read.warn(key, problem)),
             ignored: Vec::new(),
         };
         let (ignored, invalid) = read.finish();
-        (Self { ignored, ..wanted }, invalid)
+        (Self { ignored, ..spec }, invalid)
     }
 }
 
 /// The first of class, annotations and config that names a subnet, by ID or by pattern.
-fn source(service: &ServiceView, settings: &LoadBalancing) -> Source {
+fn source(service: &ServiceView, settings: &LoadBalancing) -> FloatingIpSource {
     let conf = &settings.conf;
     let of_class = class(service, settings).map_or([""; 3], |class| {
         [
@@ -257,9 +257,9 @@ fn source(service: &ServiceView, settings: &LoadBalancing) -> Source {
         ]
     });
     let annotated = [
-        note::FLOATING_SUBNET_ID,
-        note::FLOATING_SUBNET,
-        note::FLOATING_SUBNET_TAGS,
+        annotations::FLOATING_SUBNET_ID,
+        annotations::FLOATING_SUBNET,
+        annotations::FLOATING_SUBNET_TAGS,
     ]
     .map(|key| service.annotation(key).unwrap_or_default());
     let configured = [
@@ -271,7 +271,7 @@ fn source(service: &ServiceView, settings: &LoadBalancing) -> Source {
         .into_iter()
         .find(|texts| texts.iter().any(|text| !text.is_empty()));
     let [subnet, pattern, tags] = first.unwrap_or_default().map(str::to_owned);
-    Source {
+    FloatingIpSource {
         network: floating_network(service, settings).to_owned(),
         subnet,
         pattern,
@@ -290,9 +290,9 @@ fn refuse_unsupported(
 ) {
     if can.ovn {
         for (is_requested, key) in [
-            (proxy != Proxy::Off, note::PROXY_PROTOCOL),
-            (forwarded_for, note::X_FORWARDED_FOR),
-            (tls, note::TLS_CONTAINER_REF),
+            (proxy != Proxy::Off, annotations::PROXY_PROTOCOL),
+            (forwarded_for, annotations::X_FORWARDED_FOR),
+            (tls, annotations::TLS_CONTAINER_REF),
         ] {
             if is_requested {
                 read.refuse(
@@ -303,7 +303,7 @@ fn refuse_unsupported(
         }
     } else if proxy == Proxy::V2 && !can.has(Feature::ProxyV2) {
         read.refuse(
-            note::PROXY_PROTOCOL,
+            annotations::PROXY_PROTOCOL,
             "v2 needs version 2.22 of Octavia's API; v1 would do",
         );
     }
@@ -315,13 +315,13 @@ fn refuse_unsupported(
         });
     }
     if proxy != Proxy::Off && has(Protocol::Udp) {
-        read.refuse(note::PROXY_PROTOCOL, "not for UDP");
+        read.refuse(annotations::PROXY_PROTOCOL, "not for UDP");
     }
     if (forwarded_for || tls) && (has(Protocol::Udp) || has(Protocol::Sctp)) {
         let key = if tls {
-            note::TLS_CONTAINER_REF
+            annotations::TLS_CONTAINER_REF
         } else {
-            note::X_FORWARDED_FOR
+            annotations::X_FORWARDED_FOR
         };
         read.refuse(key, "only for TCP");
     }
@@ -353,20 +353,20 @@ mod tests {
         }
     }
 
-    fn read(annotations: &[(&str, &str)]) -> (Wanted, Vec<InvalidField>) {
+    fn read(annotations: &[(&str, &str)]) -> (BalancerSpec, Vec<InvalidField>) {
         let service = ServiceView {
             annotations: annotations.iter().map(|(key, value)| (*key, *value)).collect(),
             ports: vec![ServicePort::default()],
             ..ServiceView::default()
         };
-        Wanted::examine(&service, &settings(), None)
+        BalancerSpec::examine(&service, &settings(), None)
     }
 
     #[test]
     fn annotation_then_class_then_config() {
-        let class = (note::CLASS, "gold");
+        let class = (annotations::CLASS, "gold");
         let network = |annotations: &[(&str, &str)]| read(annotations).0.vip_network;
-        assert_eq!(network(&[class, (note::NETWORK_ID, "own")]), "own");
+        assert_eq!(network(&[class, (annotations::NETWORK_ID, "own")]), "own");
         assert_eq!(network(&[class]), "class");
         assert_eq!(network(&[]), "config");
         // The class has no subnet.
@@ -375,14 +375,14 @@ mod tests {
 
     #[test]
     fn values_without_a_meaning_are_ignored_and_wrong_ones_refused() {
-        let (wanted, invalid) = read(&[
-            (note::PROXY_PROTOCOL, "v3"),
-            (note::KEEP_FLOATING_IP, "yes"),
-            (note::TIMEOUT_CLIENT_DATA, "-1"),
-            (note::HEALTH_MONITOR_MAX_RETRIES, "11"),
+        let (spec, invalid) = read(&[
+            (annotations::PROXY_PROTOCOL, "v3"),
+            (annotations::KEEP_FLOATING_IP, "yes"),
+            (annotations::TIMEOUT_CLIENT_DATA, "-1"),
+            (annotations::HEALTH_MONITOR_MAX_RETRIES, "11"),
         ]);
-        assert_eq!(wanted.proxy, Proxy::Off);
-        let ignored: Vec<_> = wanted
+        assert_eq!(spec.proxy, Proxy::Off);
+        let ignored: Vec<_> = spec
             .ignored
             .iter()
             .map(|ignored| (ignored.key, ignored.problem.as_str()))
@@ -390,8 +390,14 @@ mod tests {
         assert_eq!(
             ignored,
             [
-                (note::PROXY_PROTOCOL, "\"v3\" has no meaning, false is used"),
-                (note::KEEP_FLOATING_IP, "\"yes\" has no meaning, false is used"),
+                (
+                    annotations::PROXY_PROTOCOL,
+                    "\"v3\" has no meaning, false is used"
+                ),
+                (
+                    annotations::KEEP_FLOATING_IP,
+                    "\"yes\" has no meaning, false is used"
+                ),
             ]
         );
         let error = InvalidField::error(&invalid).to_string();

@@ -1,0 +1,364 @@
+//! What is kept of the records of Octavia and Neutron. Only what is read; `null` is as good as missing, and what is
+//! unknown is left out.
+
+use std::collections::BTreeMap;
+
+use ccm_core::load_balancer::Ownership;
+use serde::Deserialize;
+
+use super::{member_id::MemberId, names};
+use crate::{client::listing::resources, instances::records::nullable};
+
+/// Declares records. Every field may be missing or `null`, but for the ID, which may not be `null`.
+macro_rules! responses {
+    ($($(#[$about:meta])* $name:ident $([$id:ident])? { $($(#[$meta:meta])* $field:ident: $type:ty,)+ })+) => {$(
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[serde(default)]
+        pub(crate) struct $name {
+            $(pub(crate) $id: String,)?
+            $($(#[$meta])* #[serde(deserialize_with = "nullable")] pub(crate) $field: $type,)+
+        }
+    )+};
+}
+
+responses! {
+    /// A load balancer.
+    LoadBalancer[id] {
+        name: String,
+        description: String,
+        project_id: String,
+        provider: String,
+        provisioning_status: Provisioning,
+        operating_status: String,
+        /// Whether it was changed since it was made: set only once it has been active.
+        updated_at: Option<String>,
+        vip_address: String,
+        vip_port_id: String,
+        vip_subnet_id: String,
+        vip_network_id: String,
+        additional_vips: Vec<Vip>,
+        flavor_id: String,
+        availability_zone: String,
+        tags: Vec<String>,
+        listeners: Vec<Ref>,
+        pools: Vec<Ref>,
+    }
+
+    /// A further virtual address.
+    Vip {
+        ip_address: String,
+        subnet_id: String,
+    }
+
+    /// The state of a load balancer, as it is polled.
+    State {
+        provisioning_status: Provisioning,
+        operating_status: String,
+        updated_at: Option<String>,
+    }
+
+    /// A listener.
+    Listener[id] {
+        name: String,
+        protocol: String,
+        protocol_port: u16,
+        /// `None` where Octavia does not say.
+        connection_limit: Option<i64>,
+        default_pool_id: String,
+        insert_headers: BTreeMap<String, String>,
+        default_tls_container_ref: String,
+        timeout_client_data: Option<i64>,
+        timeout_member_connect: Option<i64>,
+        timeout_member_data: Option<i64>,
+        timeout_tcp_inspect: Option<i64>,
+        /// `None`: everybody, or a version of Octavia without it.
+        allowed_cidrs: Option<Vec<String>>,
+        tags: Vec<String>,
+        provisioning_status: Provisioning,
+        loadbalancers: Vec<Ref>,
+    }
+
+    /// A pool.
+    Pool[id] {
+        name: String,
+        protocol: String,
+        lb_algorithm: String,
+        session_persistence: Option<Persistence>,
+        healthmonitor_id: String,
+        listeners: Vec<Ref>,
+        members: Box<[Ref<MemberId>]>,
+        tags: Vec<String>,
+        provisioning_status: Provisioning,
+        loadbalancers: Vec<Ref>,
+    }
+
+    /// How a pool keeps clients with their member.
+    Persistence {
+        #[serde(rename = "type")]
+        kind: String,
+        cookie_name: String,
+    }
+
+    /// A member of a pool, as it is read. Kept as another [`Member`](super::member::Member).
+    Member[id] {
+        name: String,
+        address: String,
+        protocol_port: u16,
+        subnet_id: String,
+        monitor_port: Option<u16>,
+        monitor_address: Option<String>,
+        weight: Option<i64>,
+        backup: Option<bool>,
+        admin_state_up: Option<bool>,
+        provisioning_status: Provisioning,
+    }
+
+    /// A health monitor.
+    Monitor[id] {
+        name: String,
+        #[serde(rename = "type")]
+        kind: String,
+        delay: i64,
+        timeout: i64,
+        max_retries: i64,
+        max_retries_down: i64,
+        url_path: String,
+        http_method: String,
+        expected_codes: String,
+        provisioning_status: Provisioning,
+        pools: Vec<Ref>,
+    }
+
+    /// A floating address.
+    FloatingIp[id] {
+        floating_ip_address: String,
+        floating_network_id: String,
+        port_id: String,
+        description: String,
+        tags: Vec<String>,
+        revision_number: Option<i64>,
+    }
+
+    /// A security group with its rules.
+    SecurityGroup[id] {
+        name: String,
+        description: String,
+        tags: Vec<String>,
+        #[serde(rename = "security_group_rules")]
+        rules: Vec<Rule>,
+    }
+
+    /// A rule of a security group.
+    #[derive(Hash)]
+    Rule[id] {
+        security_group_id: String,
+        direction: String,
+        ethertype: String,
+        protocol: String,
+        port_range_min: Option<u16>,
+        port_range_max: Option<u16>,
+        remote_ip_prefix: String,
+        remote_group_id: String,
+        description: String,
+    }
+
+    /// A subnet.
+    Subnet[id] {
+        name: String,
+        network_id: String,
+        cidr: String,
+        ip_version: u8,
+        tags: Vec<String>,
+    }
+}
+
+impl LoadBalancer {
+    /// Whether this cluster had it made, as far as its mark and its name tell.
+    pub(crate) fn is_of(&self, cluster: &str, ownership: &Ownership) -> bool {
+        *ownership == Ownership::Ours || names::cluster_of(&self.name) == Some(cluster)
+    }
+}
+
+/// One thing in the record of another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+pub(crate) struct Ref<I = String> {
+    pub(crate) id: I,
+}
+
+/// How far Octavia is with a thing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(crate) enum Provisioning {
+    /// `ACTIVE`: nothing is under way.
+    Active,
+    /// `PENDING_CREATE`.
+    PendingCreate,
+    /// `PENDING_UPDATE`.
+    PendingUpdate,
+    /// `PENDING_DELETE`.
+    PendingDelete,
+    /// `ERROR`: the last change failed.
+    Error,
+    /// `DELETED`: gone, but not forgotten yet.
+    Deleted,
+    /// Another one, or none.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl std::fmt::Display for Provisioning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Active => "ACTIVE",
+            Self::PendingCreate => "PENDING_CREATE",
+            Self::PendingUpdate => "PENDING_UPDATE",
+            Self::PendingDelete => "PENDING_DELETE",
+            Self::Error => "ERROR",
+            Self::Deleted => "DELETED",
+            Self::Unknown => "in an unknown state",
+        })
+    }
+}
+
+impl Provisioning {
+    /// Whether Octavia is at work on it, so that it can not be changed now.
+    pub(crate) fn is_pending(&self) -> bool {
+        matches!(
+            self,
+            Self::PendingCreate | Self::PendingUpdate | Self::PendingDelete
+        )
+    }
+
+    /// Whether it exists, if only for a while yet.
+    pub(crate) fn exists(&self) -> bool {
+        *self != Self::Deleted
+    }
+
+    /// Whether it is there, and is to stay.
+    pub(crate) fn is_there(&self) -> bool {
+        !matches!(self, Self::Deleted | Self::PendingDelete)
+    }
+}
+
+/// The [`State`] of a load balancer in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) id: String,
+    #[serde(flatten)]
+    pub(crate) state: State,
+}
+
+resources! {
+    Status: "loadbalancer" "loadbalancers" of LoadBalancer at ["lbaas", "loadbalancers"], LoadBalancerList;
+    LoadBalancer: "loadbalancer" "loadbalancers" of LoadBalancer at ["lbaas", "loadbalancers"], LoadBalancerList;
+    Listener: "listener" "listeners" of LoadBalancer at ["lbaas", "listeners"], ListenerList;
+    Pool: "pool" "pools" of LoadBalancer at ["lbaas", "pools"], PoolList;
+    Monitor: "healthmonitor" "healthmonitors" of LoadBalancer at ["lbaas", "healthmonitors"], MonitorList;
+    // The path needs the pool.
+    Member: "member" "members" of LoadBalancer at [], MemberList;
+    FloatingIp: "floatingip" "floatingips" of Network at ["floatingips"], FloatingIpList;
+    SecurityGroup: "security_group" "security_groups" of Network at ["security-groups"], SecurityGroupList;
+    Rule: "security_group_rule" "security_group_rules" of Network at ["security-group-rules"], SecurityGroupRuleList;
+    Subnet: "subnet" "subnets" of Network at ["subnets"], SubnetList;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::client::listing::Resource;
+
+    fn tolerant<T: Resource + Default + PartialEq + std::fmt::Debug>(fields: &[&str]) {
+        let bare: T = serde_json::from_value(json!({"id": "x"})).unwrap();
+        let mut nulls = json!({"id": "x", "something_new": {"a": [1]}});
+        for field in fields {
+            nulls[*field] = Value::Null;
+        }
+        let null: T = serde_json::from_value(nulls).unwrap();
+        assert_eq!(bare, null, "{}", T::ONE);
+        assert_eq!(bare.id(), "x");
+    }
+
+    #[test]
+    fn null_is_as_good_as_missing_and_what_is_new_is_left_out() {
+        tolerant::<LoadBalancer>(&[
+            "name",
+            "description",
+            "provider",
+            "vip_address",
+            "vip_port_id",
+            "flavor_id",
+            "availability_zone",
+            "tags",
+            "additional_vips",
+            "listeners",
+            "pools",
+            "provisioning_status",
+            "updated_at",
+        ]);
+        tolerant::<Listener>(&[
+            "name",
+            "default_pool_id",
+            "insert_headers",
+            "default_tls_container_ref",
+            "allowed_cidrs",
+            "tags",
+            "connection_limit",
+            "timeout_client_data",
+            "loadbalancers",
+            "protocol_port",
+        ]);
+        tolerant::<Pool>(&[
+            "session_persistence",
+            "healthmonitor_id",
+            "members",
+            "tags",
+            "listeners",
+            "loadbalancers",
+        ]);
+        tolerant::<Member>(&[
+            "subnet_id",
+            "monitor_port",
+            "monitor_address",
+            "weight",
+            "backup",
+            "name",
+        ]);
+        tolerant::<Monitor>(&[
+            "url_path",
+            "http_method",
+            "expected_codes",
+            "max_retries_down",
+            "pools",
+            "delay",
+        ]);
+        tolerant::<FloatingIp>(&["port_id", "description", "tags", "revision_number"]);
+        tolerant::<SecurityGroup>(&["description", "tags", "security_group_rules"]);
+        tolerant::<Rule>(&[
+            "protocol",
+            "port_range_min",
+            "port_range_max",
+            "remote_ip_prefix",
+            "remote_group_id",
+        ]);
+        tolerant::<Subnet>(&["name", "tags", "cidr", "ip_version"]);
+    }
+
+    #[test]
+    fn statuses_are_read_and_unknown_ones_are_not_taken_for_known_ones() {
+        let read = |text: &str| {
+            let record: LoadBalancer =
+                serde_json::from_value(json!({"id": "x", "provisioning_status": text})).unwrap();
+            record.provisioning_status
+        };
+        assert_eq!(read("ACTIVE"), Provisioning::Active);
+        assert!(read("PENDING_UPDATE").is_pending() && read("PENDING_UPDATE").is_there());
+        assert!(read("PENDING_DELETE").is_pending() && !read("PENDING_DELETE").is_there());
+        assert!(!read("DELETED").is_there());
+        assert_eq!(read("FUZZY"), Provisioning::Unknown);
+    }
+}
