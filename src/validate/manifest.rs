@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use ccm_core::{
     check::{Field, Finding, Place, Severity},
     config::Position,
+    controllers::ServiceObject,
     load_balancer::ServiceView,
 };
 use serde::Serialize;
 
 use super::yaml::{self, Entry, Node, Value};
-use crate::informers::service::ServiceObject;
 
 /// What stands in one file.
 #[derive(Debug, Default)]

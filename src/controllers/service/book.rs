@@ -3,9 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ccm_core::load_balancer::{
-    Claim, Discovery, Effect, Effects, Ingress, MemberReport, MemberState, OwnershipTag, PartKey, PartReport,
-    PartState, ServiceId, ServiceParts, ServicePort, ServiceView, StepText,
+use ccm_core::{
+    controllers::NodeObject,
+    load_balancer::{
+        Claim, Discovery, Effect, Effects, Ingress, MemberReport, MemberState, OwnershipTag, PartKey,
+        PartReport, PartState, ServiceId, ServiceParts, ServicePort, ServiceView, StepText,
+    },
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -15,7 +18,7 @@ use super::{
     ledger::Ledger,
     records::{Order, Record, Task, name},
 };
-use crate::{informers::node::NodeObject, options::OrphanConfig};
+use crate::options::OrphanConfig;
 
 pub(super) const SHARED: &str = "hosts";
 
