@@ -18,9 +18,12 @@
 //! # }
 //! ```
 //!
+//! Clouds that have no emulator and whose API is documents share one engine ([`documents`]); DigitalOcean is the first
+//! ([`digitalocean`]).
+//!
 //! # The control API over HTTP
 //!
-//! The same operations as in Rust ([`Behavior`], [`openstack::Control`]), below `/_sim` on the
+//! The same operations as in Rust ([`Behavior`], [`openstack::Control`], [`documents::Control`]), below `/_sim` on the
 //! cloud's own listener. Bodies are JSON and strict; errors are `{"error": "..."}` with 400 or 404. Times are
 //! milliseconds. Every cloud has these:
 //!
@@ -32,6 +35,16 @@
 //! | `GET`, `POST`, `DELETE /_sim/faults` | [`Fault`]; `DELETE /_sim/faults/{id}` removes one |
 //! | `GET`, `DELETE /_sim/calls` | the call log ([`Call`]); `?op=` and `?since=<seq>` narrow it |
 //! | `GET /_sim/calls/counts` | number of calls by operation |
+//!
+//! Clouds of documents have these:
+//!
+//! | Request | Does |
+//! |---|---|
+//! | `GET /_sim` | URL and name of the service |
+//! | `GET`, `POST /_sim/documents/{collection}` | lists documents or creates one, with defaults for missing fields |
+//! | `PATCH`, `DELETE /_sim/documents/{collection}/{id}` | changes or deletes a document |
+//! | `PUT /_sim/limits/{collection}` | allows at most `count` documents |
+//! | `POST /_sim/failures` | lets the next `count` asynchronous operations fail |
 //!
 //! OpenStack has these:
 //!
@@ -65,7 +78,8 @@
 //!
 //! # Operations
 //!
-//! The names by which faults, latencies and the call log know requests. OpenStack has `version_list`, `version_get`; `token_create`, `token_get`,
+//! The names by which faults, latencies and the call log know requests. Clouds of documents have the operations of
+//! their published description. OpenStack has `version_list`, `version_get`; `token_create`, `token_get`,
 //! `token_delete`; `server_list` (with details), `server_get`, `flavor_get`; `network_list`, `network_get`,
 //! `subnet_list`, `subnet_get`, `extension_list`, `quota_get`; `port_...`, `floating_ip_...`, `security_group_...`,
 //! `security_group_rule_...` and `router_...` with those of `list`, `get`, `create`, `update` and `delete` that clients
@@ -80,6 +94,8 @@
 mod calls;
 mod clock;
 mod control;
+pub mod digitalocean;
+pub mod documents;
 mod error;
 mod faults;
 mod http;
