@@ -52,12 +52,12 @@
 //! |---|---|
 //! | `GET /_sim` | auth URL, region, project, number of servers |
 //! | `GET /_sim/cloud.conf` | a cloud.conf for the default user |
-//! | `POST /_sim/servers` | makes a server ([`openstack::ServerSpec`]), with `count` many; answers their ids |
+//! | `POST /_sim/servers` | creates a server ([`openstack::ServerSpec`]), with `count` many; answers their ids |
 //! | `PATCH`, `DELETE /_sim/servers/{id}` | changes ([`openstack::ServerPatch`]) or deletes a server |
 //! | `GET`, `POST /_sim/servers/{id}/ports` | lists a server's ports or attaches one ([`openstack::PortSpec`]) |
 //! | `PATCH`, `DELETE /_sim/ports/{id}` | changes ([`openstack::PortPatch`]) or deletes a port |
-//! | `POST /_sim/ports/{id}/floating` | leads a floating `address` to a port |
-//! | `DELETE /_sim/floating/{address}` | takes it away |
+//! | `POST /_sim/ports/{id}/floating` | associates a floating `address` with a port |
+//! | `DELETE /_sim/floating/{address}` | deletes a floating address |
 //! | `POST /_sim/ports/{id}/subports` | adds a port with a `segmentation_id` to a trunk |
 //! | `POST /_sim/networks`, `POST /_sim/flavors` | [`openstack::NetworkSpec`], [`openstack::FlavorSpec`] |
 //! | `POST /_sim/networks/{network}/subnets` | [`openstack::SubnetSpec`] |

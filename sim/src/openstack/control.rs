@@ -107,7 +107,7 @@ fn quoted(value: Option<&String>) -> String {
 
 /// Regions, projects, users, credentials, tokens.
 impl Control {
-    /// Makes a region with a network `private`, an external network `public`, a router between them
+    /// Creates a region with a network `private`, an external network `public`, a router between them
     /// (whose interface has no port) and two flavors.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl Control {
         self.cloud.regions.read().first().map(|_| ()).ok_or_else(none)
     }
 
-    /// Makes a project and returns its id.
+    /// Creates a project and returns its id.
     pub fn create_project(&self, name: &str) -> String {
         self.cloud.identity.write().create_project(name, &self.cloud.ids)
     }
@@ -187,7 +187,7 @@ impl Control {
         self.cloud.identity.write().add_member(user, project)
     }
 
-    /// Makes a user and returns its id.
+    /// Creates a user and returns its id.
     ///
     /// # Errors
     /// If a project does not exist.
@@ -203,7 +203,7 @@ impl Control {
         self.cloud.identity.write().set_password(user, password)
     }
 
-    /// Makes an application credential.
+    /// Creates an application credential.
     ///
     /// # Errors
     /// If the user or project does not exist.

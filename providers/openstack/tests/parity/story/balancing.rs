@@ -254,11 +254,11 @@ fn parts() -> Vec<Step> {
         get("/pools/<p0>/members"),
         put(
             "/pools/<p0>/members?additive_only=true",
-            &json!({"members": [{"address": "10.8.0.203", "protocol_port": 30080, "weight": 0, "backup": true, "monitor_port": 10256}]}),
+            &json!({"members": [{"address": "10.8.0.203", "protocol_port": 30080, "name": "named", "weight": 0, "backup": true, "monitor_port": 10256}]}),
         )
         .rest(),
-        get("/pools/<p0>/members").note("m3", "/members/2/id"),
-        // What a batch does not repeat is set back.
+        get("/pools/<p0>/members").note_named("m3", "/members", "named"),
+        // What a batch does not repeat is set back, but for the name.
         put("/pools/<p0>/members", &json!({"members": [{"address": "10.8.0.203", "protocol_port": 30080}]})).rest(),
         get("/pools/<p0>/members"),
         delete("/pools/<p0>/members/<m3>").rest(),
