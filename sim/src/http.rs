@@ -54,6 +54,11 @@ impl Request {
         self.all(name).last()
     }
 
+    /// Whether the query has no other parameters than these.
+    pub(crate) fn has_only(&self, known: &[&str]) -> bool {
+        self.params.iter().all(|(name, _)| known.contains(&name.as_str()))
+    }
+
     /// What a fault's pattern is matched against.
     pub(crate) fn target(&self) -> String {
         if self.query.is_empty() {

@@ -18,21 +18,46 @@
 //! # }
 //! ```
 //!
+//! Clouds that have no emulator and whose API is documents share one engine ([`documents`]); DigitalOcean is the first
+//! ([`digitalocean`]).
+//!
 //! # The control API over HTTP
 //!
-//! The same operations as on [`openstack::Control`], below `/_sim` on the cloud's own listener. Bodies are JSON and
-//! strict; errors are `{"error": "..."}` with 400 or 404. Times are milliseconds.
+//! The same operations as in Rust ([`Behavior`], [`openstack::Control`], [`documents::Control`]), below `/_sim` on the
+//! cloud's own listener. Bodies are JSON and strict; errors are `{"error": "..."}` with 400 or 404. Times are
+//! milliseconds. Every cloud has these:
+//!
+//! | Request | Does |
+//! |---|---|
+//! | `POST /_sim/clock` | moves the clock forward by `advance_ms` |
+//! | `PUT`, `DELETE /_sim/quotas/{service}` | [`Quota`] |
+//! | `POST /_sim/latency` | `{"scope": `[`Scope`]`, "latency": `[`Latency`]` or null}` |
+//! | `GET`, `POST`, `DELETE /_sim/faults` | [`Fault`]; `DELETE /_sim/faults/{id}` removes one |
+//! | `GET`, `DELETE /_sim/calls` | the call log ([`Call`]); `?op=` and `?since=<seq>` narrow it |
+//! | `GET /_sim/calls/counts` | number of calls by operation |
+//!
+//! Clouds of documents have these:
+//!
+//! | Request | Does |
+//! |---|---|
+//! | `GET /_sim` | URL and name of the service |
+//! | `GET`, `POST /_sim/documents/{collection}` | lists documents or creates one, with defaults for missing fields |
+//! | `PATCH`, `DELETE /_sim/documents/{collection}/{id}` | changes or deletes a document |
+//! | `PUT /_sim/limits/{collection}` | allows at most `count` documents |
+//! | `POST /_sim/failures` | lets the next `count` asynchronous operations fail |
+//!
+//! OpenStack has these:
 //!
 //! | Request | Does |
 //! |---|---|
 //! | `GET /_sim` | auth URL, region, project, number of servers |
 //! | `GET /_sim/cloud.conf` | a cloud.conf for the default user |
-//! | `POST /_sim/servers` | makes a server ([`openstack::ServerSpec`]), with `count` many; answers their ids |
+//! | `POST /_sim/servers` | creates a server ([`openstack::ServerSpec`]), with `count` many; answers their ids |
 //! | `PATCH`, `DELETE /_sim/servers/{id}` | changes ([`openstack::ServerPatch`]) or deletes a server |
 //! | `GET`, `POST /_sim/servers/{id}/ports` | lists a server's ports or attaches one ([`openstack::PortSpec`]) |
 //! | `PATCH`, `DELETE /_sim/ports/{id}` | changes ([`openstack::PortPatch`]) or deletes a port |
-//! | `POST /_sim/ports/{id}/floating` | leads a floating `address` to a port |
-//! | `DELETE /_sim/floating/{address}` | takes it away |
+//! | `POST /_sim/ports/{id}/floating` | associates a floating `address` with a port |
+//! | `DELETE /_sim/floating/{address}` | deletes a floating address |
 //! | `POST /_sim/ports/{id}/subports` | adds a port with a `segmentation_id` to a trunk |
 //! | `POST /_sim/networks`, `POST /_sim/flavors` | [`openstack::NetworkSpec`], [`openstack::FlavorSpec`] |
 //! | `POST /_sim/networks/{network}/subnets` | [`openstack::SubnetSpec`] |
@@ -50,31 +75,27 @@
 //! | `POST /_sim/trusts` | `trustor`, `trustee`, `project` |
 //! | `DELETE`, `PATCH /_sim/tokens` | revokes all tokens; sets `lifetime_ms` of new ones |
 //! | `GET`, `PATCH /_sim/settings` | [`openstack::Settings`] |
-//! | `POST /_sim/clock` | moves the clock forward by `advance_ms` |
-//! | `PUT`, `DELETE /_sim/quotas/{service}` | [`Quota`] |
-//! | `POST /_sim/latency` | `{"scope": `[`Scope`]`, "latency": `[`Latency`]` or null}` |
-//! | `GET`, `POST`, `DELETE /_sim/faults` | [`Fault`]; `DELETE /_sim/faults/{id}` removes one |
-//! | `GET`, `DELETE /_sim/calls` | the call log ([`Call`]); `?op=` and `?since=<seq>` narrow it |
-//! | `GET /_sim/calls/counts` | number of calls by operation |
 //!
 //! # Operations
 //!
-//! The names by which faults, latencies and the call log know requests: `version_list`, `version_get`;
-//! `token_create`, `token_get`, `token_check`, `token_delete`; `server_list` (with details), `server_list_brief`,
-//! `server_get`, `flavor_list`, `flavor_list_brief`, `flavor_get`; `network_list`, `network_get`, `subnet_list`,
-//! `subnet_get`, `port_list`, `port_get`, `extension_list`, `extension_get`, `resource_list`; `floating_ip_...`,
-//! `security_group_...`, `security_group_rule_...`, `port_...` and `router_...` with `list`, `get`, `create`, `update`
-//! and `delete`, `router_add_extraroutes`, `router_remove_extraroutes`, `quota_get`, and for tags of whatever thing
-//! `tag_list`, `tag_get`, `tag_add`, `tag_remove`, `tag_replace`, `tag_clear`; `loadbalancer_...`,
-//! `loadbalancer_listener_...`, `loadbalancer_pool_...`, `loadbalancer_member_...` and `loadbalancer_healthmonitor_...`
-//! with the same five, `loadbalancer_members_update` (all of a pool), `loadbalancer_status`, `loadbalancer_stats`,
-//! `loadbalancer_failover`, `loadbalancer_provider_list`, `loadbalancer_flavor_list`, `loadbalancer_flavor_get`,
-//! `loadbalancer_availabilityzone_list`, `loadbalancer_availabilityzone_get`, `loadbalancer_quota_get`;
-//! `secret_get`, `secret_container_get`; `bad_method` and `unknown`. Writes that the services have and the simulator
-//! does not are named alike (`network_update`) and answered with 501, never with a silent success.
+//! The names by which faults, latencies and the call log know requests. Clouds of documents have the operations of
+//! their published description. OpenStack has `version_list`, `version_get`; `token_create`, `token_get`,
+//! `token_delete`; `server_list` (with details), `server_get`, `flavor_get`; `network_list`, `network_get`,
+//! `subnet_list`, `subnet_get`, `extension_list`, `quota_get`; `port_...`, `floating_ip_...`, `security_group_...`,
+//! `security_group_rule_...` and `router_...` with those of `list`, `get`, `create`, `update` and `delete` that clients
+//! send; `router_add_extraroutes`, `router_remove_extraroutes`, `tag_add`, `tag_remove`; `loadbalancer_...`,
+//! `loadbalancer_listener_...`, `loadbalancer_pool_...`, `loadbalancer_member_...` and
+//! `loadbalancer_healthmonitor_...` likewise, `loadbalancer_members_update` (all of a pool), `loadbalancer_status`,
+//! `loadbalancer_failover`, `loadbalancer_provider_list`, `loadbalancer_flavor_get`,
+//! `loadbalancer_availabilityzone_get`, `loadbalancer_quota_get`; `secret_get`, `secret_container_get`. Whatever no
+//! client sends is `unknown`: it is answered with 501 and a text that names method and path, never with a silent
+//! success.
 
 mod calls;
 mod clock;
+mod control;
+pub mod digitalocean;
+pub mod documents;
 mod error;
 mod faults;
 mod http;
@@ -85,6 +106,7 @@ mod server;
 pub mod wire;
 
 pub use calls::Call;
+pub use control::Behavior;
 pub use error::{Error, Result};
 pub use faults::{Action, Fault, FaultState, Moment};
 pub use latency::{Latency, Scope};

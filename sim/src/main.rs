@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ccm_sim::digitalocean::{self, DigitalOcean};
 use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
 use ccm_sim::{Latency, Scope};
 use clap::{Args, Parser, Subcommand};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A simulator of the clouds' HTTP APIs.
 #[derive(Parser)]
@@ -24,6 +25,18 @@ struct Cli {
 enum Cloud {
     /// Simulate an OpenStack: Keystone, Nova, Neutron, Octavia, Barbican
     Openstack(OpenStackArgs),
+    /// Simulate DigitalOcean: droplets and load balancers
+    Digitalocean(DigitalOceanArgs),
+}
+
+#[derive(Args)]
+struct DigitalOceanArgs {
+    /// Address to listen on; port 0 lets the system choose
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Droplets to begin with, named node-00000 and so on
+    #[arg(long, default_value_t = 0)]
+    droplets: usize,
 }
 
 #[derive(Args)]
@@ -53,18 +66,21 @@ struct OpenStackArgs {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Cloud::Openstack(args) = Cli::parse().cloud;
-    match run(args).await {
+    let result = match Cli::parse().cloud {
+        Cloud::Openstack(args) => openstack(args).await,
+        Cloud::Digitalocean(args) => digitalocean(args).await,
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody can be told that standard error is closed.
+            // There is no place left to report that standard error is closed.
             let _closed = writeln!(std::io::stderr(), "ccm-sim: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-async fn run(args: OpenStackArgs) -> Result<(), Box<dyn std::error::Error>> {
+async fn openstack(args: OpenStackArgs) -> Result<(), Box<dyn std::error::Error>> {
     let mut config = Config {
         listen: args.listen,
         regions: args.regions,
@@ -87,12 +103,33 @@ async fn run(args: OpenStackArgs) -> Result<(), Box<dyn std::error::Error>> {
         "project_id": cloud.project_id(),
         "cloud_conf": cloud.cloud_conf(),
     });
+    serve(&line).await?;
+    cloud.shutdown().await;
+    Ok(())
+}
+
+async fn digitalocean(args: DigitalOceanArgs) -> Result<(), Box<dyn std::error::Error>> {
+    let config = digitalocean::Config {
+        listen: args.listen,
+        ..digitalocean::Config::default()
+    };
+    let token = config.token.clone();
+    let cloud = DigitalOcean::start(config).await?;
+    for number in 0..args.droplets {
+        cloud.create_droplet(&format!("node-{number:05}"));
+    }
+    let line = json!({"url": cloud.url(), "control_url": cloud.control_url(), "token": token});
+    serve(&line).await?;
+    cloud.shutdown().await;
+    Ok(())
+}
+
+/// Prints how to reach the cloud, and waits until the process is told to end.
+async fn serve(line: &Value) -> std::io::Result<()> {
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{line}")?;
     stdout.flush()?;
-    terminated().await?;
-    cloud.shutdown().await;
-    Ok(())
+    terminated().await
 }
 
 /// Waits for Ctrl-C or SIGTERM.

@@ -13,9 +13,12 @@ mod control_http;
 mod identity;
 mod ids;
 mod keystone;
+mod listing;
 mod neutron;
 mod nova;
 mod octavia;
+mod ops;
+mod python;
 mod region;
 mod settings;
 mod spec;
@@ -37,6 +40,7 @@ pub use spec::{
 };
 
 use crate::clock::Clock;
+use crate::control::{Answer, Behavior};
 use crate::error::Result;
 use crate::faults::Snapshot;
 use crate::http::{Reply, Request, segments};
@@ -136,12 +140,14 @@ impl OpenStack {
             public_subnet: config.public_subnet,
             settings: RwLock::new(config.settings),
         });
-        let control = Control::new(Arc::clone(&cloud), Arc::clone(&traffic));
+        let shared: Arc<dyn Cloud> = Arc::clone(&cloud) as _;
+        let behavior = Behavior::new(Arc::clone(&shared), Arc::clone(&traffic));
+        let control = Control::new(cloud, behavior);
         for region in &config.regions {
             control.create_region(region)?;
         }
         control.require_region()?;
-        let server = Server::start(listener, traffic, cloud);
+        let server = Server::start(listener, traffic, shared);
         Ok(Self { control, server })
     }
 
@@ -180,13 +186,23 @@ pub(crate) struct OpenStackCloud {
 impl OpenStackCloud {
     /// URL of the endpoint that a request used, without a version.
     fn endpoint(&self, target: &Target) -> String {
-        let infix = if target.interface == "public" {
-            String::new()
-        } else {
-            format!("/{}", target.interface)
-        };
-        let region: String = url::form_urlencoded::byte_serialize(target.region.as_bytes()).collect();
-        format!("{}/{region}{infix}/{}", self.base, target.service)
+        self.url(&target.region, target.interface, target.service)
+    }
+
+    /// URL of a service in a region, without a version.
+    fn url(&self, region: &str, interface: &str, service: &str) -> String {
+        let region: String = url::form_urlencoded::byte_serialize(region.as_bytes()).collect();
+        format!("{}/{region}{}/{service}", self.base, infix(interface))
+    }
+
+    /// The answer to a request that no client sends.
+    fn missing(&self, request: &Request, target: &Target) -> Reply {
+        let message = format!(
+            "The simulator does not have {} {}.",
+            request.method,
+            request.target()
+        );
+        error(target.service, StatusCode::NOT_IMPLEMENTED, &message)
     }
 
     /// Who makes a request. Without a valid token the answer is ready.
@@ -210,45 +226,23 @@ impl OpenStackCloud {
     }
 }
 
-/// The answer of the web framework to a wrong method.
-fn webob_method(method: &http::Method) -> Reply {
-    let body = format!(
-        "<html>\n <head>\n  <title>405 Method Not Allowed</title>\n </head>\n <body>\n  <h1>405 Method Not Allowed</h1>\n  \
-         The method {method} is not allowed for this resource. <br /><br />\n\n </body>\n</html>"
-    );
-    Reply::new(StatusCode::METHOD_NOT_ALLOWED, "text/html; charset=UTF-8", body)
-}
-
-/// An error document of the web framework below Nova and Neutron, by what the client accepts.
-fn webob_error(request: &Request, status: StatusCode) -> Reply {
-    webob_detail(request, status, "")
-}
-
-/// The same, saying more.
-fn webob_detail(request: &Request, status: StatusCode, detail: &str) -> Reply {
-    let reason = status.canonical_reason().unwrap_or("Error");
-    let explanation = if status == StatusCode::NOT_FOUND {
-        "The resource could not be found."
-    } else {
-        "The server could not comply with the request since it is either malformed or otherwise incorrect."
-    };
-    if request
-        .header("accept")
-        .is_some_and(|accept| accept.contains("json") && !accept.contains("*/*"))
-    {
-        let body = json!({
-            "message": format!("{explanation}<br /><br />\n{detail}\n\n"),
-            "code": format!("{} {reason}", status.as_u16()),
-            "title": reason,
-        });
-        return Reply::json(status, &body);
+/// The part of a URL's path that names an interface of the catalogue.
+fn infix(interface: &str) -> String {
+    match interface {
+        "public" => String::new(),
+        interface => format!("/{interface}"),
     }
-    let title = format!("{} {reason}", status.as_u16());
-    let body = format!(
-        "<html>\n <head>\n  <title>{title}</title>\n </head>\n <body>\n  <h1>{title}</h1>\n  \
-         {explanation}<br /><br />\n{detail}\n\n\n </body>\n</html>"
-    );
-    Reply::new(status, "text/html; charset=UTF-8", body)
+}
+
+/// The error document of a service.
+fn error(service: &str, status: StatusCode, message: &str) -> Reply {
+    match service {
+        "compute" => nova::error(status, message),
+        "network" => neutron::error(status, "HTTPError", message),
+        "load-balancer" => octavia::error(status, message),
+        "key-manager" => barbican::error(status, message),
+        _ => keystone::error(status, message, None),
+    }
 }
 
 impl Cloud for OpenStackCloud {
@@ -286,13 +280,14 @@ impl Cloud for OpenStackCloud {
             (false, Some("key-manager")) => "key-manager",
             _ => "unknown",
         };
+        let path: Vec<&str> = rest.iter().map(String::as_str).collect();
         let op = match service {
-            "identity" => keystone::op(&request.method, rest),
-            "compute" => nova::op(&request.method, rest),
-            "network" => neutron::op(&request.method, rest),
-            "load-balancer" => octavia::op(&request.method, rest),
-            "key-manager" => barbican::op(&request.method, rest),
-            _ => "unknown",
+            "identity" => keystone::op(&request.method, &path),
+            "compute" => nova::op(request, &path),
+            "network" => neutron::op(request, &path),
+            "load-balancer" => octavia::op(request, &path),
+            "key-manager" => barbican::op(&request.method, &path),
+            _ => ops::UNKNOWN,
         };
         Target {
             service,
@@ -304,6 +299,9 @@ impl Cloud for OpenStackCloud {
     }
 
     fn handle(&self, request: &Request, target: &Target, snapshot: Option<&Snapshot>) -> Reply {
+        if target.op == ops::UNKNOWN {
+            return self.sign(target, self.missing(request, target));
+        }
         if target.service == "identity" {
             return self.sign(target, keystone::handle(self, request, target));
         }
@@ -321,12 +319,16 @@ impl Cloud for OpenStackCloud {
         let guard = self.regions.read();
         let regions = frozen.unwrap_or(&guard);
         let region = regions.iter().find(|region| region.name == target.region);
-        let reply = match (target.service, region) {
-            ("compute", Some(region)) => nova::handle(self, region, request, target),
-            ("network", Some(region)) => neutron::handle(self, region, request, target),
-            ("load-balancer", Some(region)) => octavia::handle(self, region, request, target),
-            ("key-manager", Some(region)) => barbican::handle(self, region, request, target),
-            _ => webob_error(request, StatusCode::NOT_FOUND),
+        let Some(region) = region else {
+            return self.refuse(target, StatusCode::NOT_FOUND);
+        };
+        let reply = match target.service {
+            "compute" => {
+                nova::handle(self, region, request, target).unwrap_or_else(|| self.missing(request, target))
+            }
+            "network" => neutron::handle(self, region, request, target),
+            "load-balancer" => octavia::handle(self, region, request, target),
+            _ => barbican::handle(self, region, request, target),
         };
         self.sign(target, reply)
     }
@@ -337,14 +339,7 @@ impl Cloud for OpenStackCloud {
             500 => "The server has either erred or is incapable of performing the requested operation.",
             _ => status.canonical_reason().unwrap_or("Error"),
         };
-        let reply = match target.service {
-            "compute" => nova::error(status, message),
-            "network" => neutron::error(status, "HTTPError", message),
-            "load-balancer" => octavia::error(status, message),
-            "key-manager" => barbican::error(status, message),
-            _ => keystone::error(status, message, None),
-        };
-        self.sign(target, reply)
+        self.sign(target, error(target.service, status, message))
     }
 
     fn throttle(&self, target: &Target, refusal: &Refusal) -> Reply {
@@ -355,11 +350,8 @@ impl Cloud for OpenStackCloud {
                 let fault = json!({"code": 429, "message": message, "retryAfter": seconds.to_string()});
                 Reply::json(status, &json!({ "overLimit": fault }))
             }
-            ("compute", None) => nova::error(status, message),
             ("network", _) => neutron::error(status, "HTTPTooManyRequests", message),
-            ("load-balancer", _) => octavia::error(status, message),
-            ("key-manager", _) => barbican::error(status, message),
-            _ => keystone::error(status, message, None),
+            (service, _) => error(service, status, message),
         };
         let reply = match refusal.retry_after {
             Some(seconds) => reply.with("Retry-After", &seconds.to_string()),
@@ -373,8 +365,14 @@ impl Cloud for OpenStackCloud {
         regions
     }
 
-    fn control(self: Arc<Self>, request: &Request, segments: &[String], traffic: Arc<Traffic>) -> Reply {
-        control_http::handle(&Control::new(self, traffic), request, segments)
+    fn control(
+        self: Arc<Self>,
+        request: &Request,
+        method: &str,
+        path: &[&str],
+        behavior: Behavior,
+    ) -> Answer {
+        control_http::handle(&Control::new(self, behavior), request, method, path)
     }
 }
 

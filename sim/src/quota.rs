@@ -45,12 +45,16 @@ impl Bucket {
         Self { quota, level, at }
     }
 
-    /// Takes a token at `now`, or says how long it takes until there is one.
-    fn take(&mut self, now: Duration) -> Result<(), Duration> {
+    fn refill(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.at).as_secs_f64();
         self.at = self.at.max(now);
         let top = f64::from(self.quota.burst.max(1));
         self.level = passed.mul_add(self.quota.per_second, self.level).min(top);
+    }
+
+    /// Takes a token at `now`, or says how long it takes until there is one.
+    fn take(&mut self, now: Duration) -> Result<(), Duration> {
+        self.refill(now);
         if self.level >= 1.0 {
             self.level -= 1.0;
             return Ok(());
@@ -69,6 +73,17 @@ pub(crate) struct Refusal {
     pub(crate) retry_after: Option<u64>,
 }
 
+/// What is left of a quota.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Level {
+    /// Requests at once after a quiet time.
+    pub(crate) limit: u32,
+    /// Requests that are left now.
+    pub(crate) remaining: u32,
+    /// Time until all of them are there again.
+    pub(crate) full_in: Duration,
+}
+
 /// The buckets of all services.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas(Mutex<BTreeMap<String, Bucket>>);
@@ -84,6 +99,20 @@ impl Quotas {
                 buckets.remove(service);
             }
         }
+    }
+
+    /// What is left of a service's quota, if it has one.
+    pub(crate) fn level(&self, service: &str, now: Duration) -> Option<Level> {
+        let mut buckets = self.0.lock();
+        let bucket = buckets.get_mut(service)?;
+        bucket.refill(now);
+        let missing = f64::from(bucket.quota.burst.max(1)) - bucket.level;
+        let full_in = Duration::try_from_secs_f64(missing / bucket.quota.per_second);
+        Some(Level {
+            limit: bucket.quota.burst.max(1),
+            remaining: bucket.level as u32,
+            full_in: full_in.unwrap_or_default(),
+        })
     }
 
     pub(crate) fn take(&self, service: &str, now: Duration) -> Result<(), Refusal> {

@@ -19,6 +19,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::calls::{Call, CallLog};
 use crate::clock::Clock;
+use crate::control::{self, Behavior};
 use crate::error::{Error, Result};
 use crate::faults::{Action, Faults, Moment, Snapshot};
 use crate::http::{Reply, Request, collect};
@@ -49,8 +50,14 @@ pub(crate) trait Cloud: Send + Sync + 'static {
     fn throttle(&self, target: &Target, refusal: &Refusal) -> Reply;
     /// Freezes the present state.
     fn snapshot(&self) -> Snapshot;
-    /// Answers a request of the control API, below `/_sim`.
-    fn control(self: Arc<Self>, request: &Request, segments: &[String], traffic: Arc<Traffic>) -> Reply;
+    /// Answers a request of the control API, below `/_sim`, that is of this cloud alone.
+    fn control(
+        self: Arc<Self>,
+        request: &Request,
+        method: &str,
+        path: &[&str],
+        behavior: Behavior,
+    ) -> control::Answer;
 }
 
 /// Everything that stands between a connection and the cloud.
@@ -159,8 +166,7 @@ async fn serve(
     if let Some((first, rest)) = segments.split_first()
         && first == "_sim"
     {
-        let reply = Arc::clone(cloud).control(&request, rest, Arc::clone(traffic));
-        return Ok(whole(reply));
+        return Ok(whole(control::handle(cloud, traffic, &request, rest)));
     }
     let target = cloud.target(&request);
     let mut entry = Entry::open(&request, &target, traffic, line);

@@ -44,6 +44,27 @@ fn prints_where_it_listens_and_stops_on_sigterm() {
 }
 
 #[test]
+fn runs_a_digitalocean_with_droplets() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ccm-sim"));
+    command
+        .args(["digitalocean", "--droplets", "2"])
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let ready: Value = serde_json::from_str(&line).unwrap();
+    assert!(ready["token"].is_string());
+    assert!(get(ready["control_url"].as_str().unwrap()).contains("\"service\":\"digitalocean\""));
+    let droplets = format!("{}/documents/droplets", ready["control_url"].as_str().unwrap());
+    assert!(get(&droplets).contains("\"name\":\"node-00001\""));
+    let terminated = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+    assert!(terminated.success());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn an_address_that_is_taken_is_an_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -4,8 +4,8 @@ use http::{Method, StatusCode};
 use serde_json::json;
 
 use crate::http::{Reply, Request};
-use crate::openstack::OpenStackCloud;
 use crate::openstack::region::Region;
+use crate::openstack::{OpenStackCloud, ops};
 use crate::server::Target;
 
 /// Barbican's error document.
@@ -15,38 +15,22 @@ pub(crate) fn error(status: StatusCode, message: &str) -> Reply {
     Reply::json(status, &body)
 }
 
-/// The operation behind a path below Barbican's endpoint.
-pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
-    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
-    match (method, rest.as_slice()) {
-        (&Method::GET, [] | [""]) => "version_list",
+/// The operation of a request to Barbican.
+pub(crate) fn op(method: &Method, rest: &[&str]) -> &'static str {
+    match (method, rest) {
         (&Method::GET, ["v1", "containers", _]) => "secret_container_get",
         (&Method::GET, ["v1", "secrets", _]) => "secret_get",
-        _ => "unknown",
+        _ => ops::UNKNOWN,
     }
 }
 
 /// Answers a request to Barbican.
 pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request, target: &Target) -> Reply {
-    if target.op == "version_list" {
-        let link = json!([{"rel": "self", "href": format!("{}/v1/", cloud.endpoint(target))}]);
-        let versions = json!({"versions": {"values": [{"id": "v1", "status": "stable", "links": link}]}});
-        return Reply::json(StatusCode::MULTIPLE_CHOICES, &versions);
-    }
     let caller = match cloud.caller(request) {
         Ok(caller) => caller,
         Err(reply) => return *reply,
     };
-    let container = match target.op {
-        "secret_container_get" => true,
-        "secret_get" => false,
-        _ => {
-            return error(
-                StatusCode::NOT_FOUND,
-                "Not Found. Sorry but your path does not exist.",
-            );
-        }
-    };
+    let container = target.op == "secret_container_get";
     let id = target.rest.get(2).map(String::as_str).unwrap_or_default();
     let kind = if container { "container" } else { "secret" };
     let found = region

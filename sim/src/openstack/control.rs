@@ -8,7 +8,6 @@ mod things;
 pub use balancers::{BalancerState, ObjectState};
 pub use network::{FloatingState, GroupState};
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,18 +16,15 @@ use super::identity::DOMAIN_NAME;
 use super::region::Region;
 use super::settings::Settings;
 use super::spec::{AppCredential, AppCredentialSpec, FlavorSpec, NetworkSpec, RouterSpec, UserSpec};
-use crate::calls::Call;
+use crate::control::Behavior;
 use crate::error::{Error, Result};
-use crate::faults::{Fault, FaultState};
-use crate::latency::{Latency, Scope};
-use crate::quota::Quota;
-use crate::server::{Cloud as _, Traffic};
 
-/// A handle to a simulated OpenStack. Clones are cheap and speak of the same cloud.
+/// A handle to a simulated OpenStack. Clones are cheap and belong to the same cloud; [`Behavior`], to which this
+/// dereferences, sets faults and reads the call log.
 #[derive(Clone)]
 pub struct Control {
     cloud: Arc<OpenStackCloud>,
-    traffic: Arc<Traffic>,
+    behavior: Behavior,
 }
 
 impl std::fmt::Debug for Control {
@@ -42,8 +38,8 @@ impl std::fmt::Debug for Control {
 
 /// What a client needs to know of this cloud.
 impl Control {
-    pub(super) fn new(cloud: Arc<OpenStackCloud>, traffic: Arc<Traffic>) -> Self {
-        Self { cloud, traffic }
+    pub(super) fn new(cloud: Arc<OpenStackCloud>, behavior: Behavior) -> Self {
+        Self { cloud, behavior }
     }
 
     /// Keystone's URL, as it stands in a cloud.conf.
@@ -111,7 +107,7 @@ fn quoted(value: Option<&String>) -> String {
 
 /// Regions, projects, users, credentials, tokens.
 impl Control {
-    /// Makes a region with a network `private`, an external network `public`, a router between them
+    /// Creates a region with a network `private`, an external network `public`, a router between them
     /// (whose interface has no port) and two flavors.
     ///
     /// # Errors
@@ -170,7 +166,7 @@ impl Control {
         self.cloud.regions.read().first().map(|_| ()).ok_or_else(none)
     }
 
-    /// Makes a project and returns its id.
+    /// Creates a project and returns its id.
     pub fn create_project(&self, name: &str) -> String {
         self.cloud.identity.write().create_project(name, &self.cloud.ids)
     }
@@ -191,7 +187,7 @@ impl Control {
         self.cloud.identity.write().add_member(user, project)
     }
 
-    /// Makes a user and returns its id.
+    /// Creates a user and returns its id.
     ///
     /// # Errors
     /// If a project does not exist.
@@ -207,7 +203,7 @@ impl Control {
         self.cloud.identity.write().set_password(user, password)
     }
 
-    /// Makes an application credential.
+    /// Creates an application credential.
     ///
     /// # Errors
     /// If the user or project does not exist.
@@ -248,7 +244,15 @@ impl Control {
     }
 }
 
-/// Behaviour and the call log.
+impl std::ops::Deref for Control {
+    type Target = Behavior;
+
+    fn deref(&self) -> &Behavior {
+        &self.behavior
+    }
+}
+
+/// Settings.
 impl Control {
     /// The settings in force.
     pub fn settings(&self) -> Settings {
@@ -258,74 +262,5 @@ impl Control {
     /// Changes settings.
     pub fn configure(&self, change: impl FnOnce(&mut Settings)) {
         change(&mut self.cloud.settings.write());
-    }
-
-    /// Moves the cloud's clock forward: tokens expire, quotas refill, new things become visible.
-    pub fn advance_clock(&self, by: Duration) {
-        self.traffic.clock.advance(by);
-    }
-
-    /// Sets or lifts a service's quota (`identity`, `compute`, `network`, `load-balancer` or
-    /// `key-manager`).
-    pub fn set_quota(&self, service: &str, quota: Option<Quota>) {
-        self.traffic
-            .quotas
-            .set(service, quota, self.traffic.clock.elapsed());
-    }
-
-    /// Sets or lifts the latency of a service, an operation, or everything.
-    pub fn set_latency(&self, scope: Scope, latency: Option<Latency>) {
-        self.traffic.latencies.set(scope, latency);
-    }
-
-    /// Adds a fault and returns its number. A stale read answers from the state of this moment.
-    pub fn add_fault(&self, fault: Fault) -> u64 {
-        self.traffic.faults.add(fault, || self.cloud.snapshot())
-    }
-
-    /// Removes a fault; `false` if there was none with this number.
-    pub fn remove_fault(&self, id: u64) -> bool {
-        self.traffic.faults.remove(id)
-    }
-
-    /// Removes all faults.
-    pub fn clear_faults(&self) {
-        self.traffic.faults.clear();
-    }
-
-    /// Waits until a request has come to where a fault of this number holds it ([`crate::Action::Hold`]); `false` if
-    /// the fault is removed before.
-    pub async fn wait_for_fault(&self, id: u64) -> bool {
-        self.traffic.faults.reached(id).await
-    }
-
-    /// Waits until no request is held any more: those of a client that is gone are forgotten, not carried out.
-    pub async fn none_held(&self) {
-        self.traffic.faults.none_held().await;
-    }
-
-    /// Faults in force with how often they matched and fired.
-    pub fn faults(&self) -> Vec<FaultState> {
-        self.traffic.faults.list()
-    }
-
-    /// All calls since the start or the last [`Control::clear_calls`], the newest 100,000 of them.
-    pub fn calls(&self) -> Vec<Call> {
-        self.traffic.calls.calls()
-    }
-
-    /// Number of calls by operation since the start or the last [`Control::clear_calls`].
-    pub fn call_counts(&self) -> BTreeMap<String, u64> {
-        self.traffic.calls.counts()
-    }
-
-    /// Forgets all calls so far.
-    pub fn clear_calls(&self) {
-        self.traffic.calls.clear();
-    }
-
-    /// Waits until the log of calls satisfies a condition.
-    pub async fn wait_for_calls(&self, done: impl Fn(&[Call]) -> bool) {
-        self.traffic.calls.wait(done).await;
     }
 }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::StatusCode;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::control::Control;
@@ -16,67 +16,20 @@ use super::spec::{
     ServerSpec, SubnetSpec, UserSpec,
 };
 use crate::clock::millis;
+use crate::control::{Answer, body, done, id, ok};
 use crate::error::{Error, Result};
-use crate::faults::Fault;
 use crate::http::{Reply, Request};
-use crate::latency::{Latency, Scope};
-use crate::quota::Quota;
 
 /// Answers a request below `/_sim`.
-pub(super) fn handle(control: &Control, request: &Request, segments: &[String]) -> Reply {
-    let path: Vec<&str> = segments
-        .iter()
-        .map(String::as_str)
-        .filter(|segment| !segment.is_empty())
-        .collect();
-    let method = request.method.as_str();
-    let result = match path.first().copied() {
-        None | Some("cloud.conf" | "calls" | "clock" | "settings" | "quotas" | "latency" | "faults") => {
-            behaviour(control, request, method, &path)
-        }
+pub(super) fn handle(control: &Control, request: &Request, method: &str, path: &[&str]) -> Answer {
+    match path.first().copied() {
+        None | Some("cloud.conf" | "settings") => behavior(control, request, method, path),
         Some("regions" | "projects" | "users" | "app_credentials" | "trusts" | "tokens") => {
-            identity(control, request, method, &path)
+            identity(control, request, method, path)
         }
-        Some("load_balancers" | "secrets") => balancing(control, request, method, &path),
-        Some(_) => things(control, request, method, &path),
-    };
-    match result {
-        Ok(Some(reply)) => reply,
-        Ok(None) => problem(
-            StatusCode::NOT_FOUND,
-            &format!("no control operation {method} {}", request.path),
-        ),
-        Err(error @ Error::Unknown { .. }) => problem(StatusCode::NOT_FOUND, &error.to_string()),
-        Err(error) => problem(StatusCode::BAD_REQUEST, &error.to_string()),
+        Some("load_balancers" | "secrets") => balancing(control, request, method, path),
+        Some(_) => objects(control, request, method, path),
     }
-}
-
-fn problem(status: StatusCode, message: &str) -> Reply {
-    Reply::json(status, &json!({ "error": message }))
-}
-
-/// An answer, or none if there is no such operation.
-type Answer = Result<Option<Reply>>;
-
-fn body<T: DeserializeOwned>(request: &Request) -> Result<T> {
-    let bytes: &[u8] = if request.body.is_empty() {
-        b"{}"
-    } else {
-        &request.body
-    };
-    serde_json::from_slice(bytes).map_err(|error| Error::Invalid(format!("body: {error}")))
-}
-
-fn ok(value: &impl Serialize) -> Answer {
-    Ok(Some(Reply::json(StatusCode::OK, value)))
-}
-
-fn id(id: &str) -> Answer {
-    Ok(Some(Reply::json(StatusCode::CREATED, &json!({ "id": id }))))
-}
-
-fn done(_: ()) -> Answer {
-    Ok(Some(Reply::empty(StatusCode::NO_CONTENT)))
 }
 
 #[derive(Deserialize)]
@@ -142,7 +95,7 @@ struct FailuresRequest {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct BalancerThing {
+struct NamedChoice {
     name: String,
     #[serde(default = "yes")]
     enabled: bool,
@@ -154,24 +107,9 @@ fn yes() -> bool {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ClockRequest {
-    #[serde(with = "millis", rename = "advance_ms")]
-    advance: Duration,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct TokenRequest {
     #[serde(with = "millis", rename = "lifetime_ms")]
     lifetime: Duration,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LatencyRequest {
-    #[serde(default)]
-    scope: Scope,
-    latency: Option<Latency>,
 }
 
 /// Reads a specification out of what is left of a body. Unknown members are errors there, too.
@@ -179,7 +117,7 @@ fn spec<T: DeserializeOwned>(rest: serde_json::Map<String, Value>) -> Result<T> 
     serde_json::from_value(Value::Object(rest)).map_err(|error| Error::Invalid(format!("body: {error}")))
 }
 
-fn things(control: &Control, request: &Request, method: &str, path: &[&str]) -> Answer {
+fn objects(control: &Control, request: &Request, method: &str, path: &[&str]) -> Answer {
     match (method, path) {
         ("POST", ["servers"]) => {
             let bulk: Bulk = body(request)?;
@@ -236,11 +174,11 @@ fn balancing(control: &Control, request: &Request, method: &str, path: &[&str]) 
             done(())
         }
         ("POST", ["load_balancers", "flavors"]) => {
-            let flavor: BalancerThing = body(request)?;
+            let flavor: NamedChoice = body(request)?;
             id(&control.create_balancer_flavor(&flavor.name, flavor.enabled)?)
         }
         ("POST", ["load_balancers", "zones"]) => {
-            let zone: BalancerThing = body(request)?;
+            let zone: NamedChoice = body(request)?;
             control
                 .create_balancer_zone(&zone.name, zone.enabled)
                 .and_then(done)
@@ -299,7 +237,7 @@ fn identity(control: &Control, request: &Request, method: &str, path: &[&str]) -
     }
 }
 
-fn behaviour(control: &Control, request: &Request, method: &str, path: &[&str]) -> Answer {
+fn behavior(control: &Control, request: &Request, method: &str, path: &[&str]) -> Answer {
     match (method, path) {
         ("GET", []) => ok(&json!({
             "auth_url": control.auth_url(),
@@ -312,60 +250,11 @@ fn behaviour(control: &Control, request: &Request, method: &str, path: &[&str]) 
             "text/plain",
             control.cloud_conf(),
         ))),
-        ("GET", ["calls"]) => {
-            let since = request
-                .last("since")
-                .and_then(|since| since.parse().ok())
-                .unwrap_or(0);
-            let op = request.last("op");
-            let mut calls = control.calls();
-            calls.retain(|call| call.seq > since && op.is_none_or(|op| call.op == op));
-            ok(&json!({ "calls": calls }))
-        }
-        ("DELETE", ["calls"]) => {
-            control.clear_calls();
-            done(())
-        }
-        ("GET", ["calls", "counts"]) => ok(&control.call_counts()),
-        ("POST", ["clock"]) => {
-            control.advance_clock(body::<ClockRequest>(request)?.advance);
-            done(())
-        }
         ("GET", ["settings"]) => ok(&control.settings()),
         ("PATCH", ["settings"]) => {
             let settings = merge(&control.settings(), &body(request)?)?;
             control.configure(|known| *known = settings.clone());
             ok(&settings)
-        }
-        ("PUT", ["quotas", service]) => {
-            control.set_quota(service, Some(body::<Quota>(request)?));
-            done(())
-        }
-        ("DELETE", ["quotas", service]) => {
-            control.set_quota(service, None);
-            done(())
-        }
-        ("POST", ["latency"]) => {
-            let LatencyRequest { scope, latency } = body(request)?;
-            control.set_latency(scope, latency);
-            done(())
-        }
-        ("GET", ["faults"]) => ok(&json!({"faults": control.faults()})),
-        ("POST", ["faults"]) => {
-            let id = control.add_fault(body::<Fault>(request)?);
-            Ok(Some(Reply::json(StatusCode::CREATED, &json!({ "id": id }))))
-        }
-        ("DELETE", ["faults"]) => {
-            control.clear_faults();
-            done(())
-        }
-        ("DELETE", ["faults", fault]) => {
-            let removed = fault.parse().is_ok_and(|fault| control.remove_fault(fault));
-            if removed {
-                done(())
-            } else {
-                Err(Error::unknown("fault", *fault))
-            }
         }
         _ => Ok(None),
     }

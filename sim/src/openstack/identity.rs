@@ -37,7 +37,6 @@ pub(crate) struct Trust {
 pub(crate) enum Grant {
     Unscoped,
     Project(String),
-    Domain,
 }
 
 /// A token.
@@ -253,7 +252,7 @@ impl Identity {
     pub(crate) fn caller(&self, token: &Token) -> Caller {
         let project_id = match &token.grant {
             Grant::Project(project) => project.clone(),
-            Grant::Unscoped | Grant::Domain => String::new(),
+            Grant::Unscoped => String::new(),
         };
         let admin = self.users.get(&token.user_id).is_some_and(|user| user.admin);
         Caller {

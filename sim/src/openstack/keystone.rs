@@ -6,8 +6,8 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::http::{Reply, Request};
-use crate::openstack::OpenStackCloud;
 use crate::openstack::identity::{DOMAIN_ID, DOMAIN_NAME, Grant, Identity, Token};
+use crate::openstack::{OpenStackCloud, infix, ops};
 use crate::server::Target;
 
 /// An error as Keystone words it.
@@ -83,80 +83,42 @@ pub(crate) fn error(status: StatusCode, message: &str, identity: Option<Value>) 
     Reply::json(status, &json!({ "error": error }))
 }
 
-/// The operation behind a path below Keystone's endpoint.
-pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
+/// The operation of a request to Keystone.
+pub(crate) fn op(method: &Method, rest: &[&str]) -> &'static str {
     let rest: Vec<&str> = rest
         .iter()
-        .map(String::as_str)
+        .copied()
         .filter(|segment| !segment.is_empty())
         .collect();
-    match (rest.as_slice(), method) {
-        ([], _) => "version_list",
-        (["v3"], _) => "version_get",
-        (["v3", "auth", "tokens"], &Method::POST) => "token_create",
-        (["v3", "auth", "tokens"], &Method::GET) => "token_get",
-        (["v3", "auth", "tokens"], &Method::HEAD) => "token_check",
-        (["v3", "auth", "tokens"], &Method::DELETE) => "token_delete",
-        (["v3", "auth", "tokens"], _) => "bad_method",
-        _ => "unknown",
+    match (method.as_str(), rest.as_slice()) {
+        ("GET", []) => "version_list",
+        ("GET", ["v3"]) => "version_get",
+        ("POST", ["v3", "auth", "tokens"]) => "token_create",
+        ("GET", ["v3", "auth", "tokens"]) => "token_get",
+        ("DELETE", ["v3", "auth", "tokens"]) => "token_delete",
+        _ => ops::UNKNOWN,
     }
 }
 
 /// Answers a request to Keystone.
 pub(crate) fn handle(cloud: &OpenStackCloud, request: &Request, target: &Target) -> Reply {
-    let is_get = request.method == Method::GET || request.method == Method::HEAD;
+    let location = format!("{}{}/identity/v3/", cloud.base, infix(target.interface));
     let result = match target.op {
-        "version_list" if is_get => {
-            let location = format!("{}{}/identity/v3/", cloud.base, prefix(target));
+        "version_list" => {
             let values = json!({"versions": {"values": [version(&location)]}});
             Ok(Reply::json(StatusCode::MULTIPLE_CHOICES, &values).with("Location", &location))
         }
-        "version_get" if is_get => {
-            let location = format!("{}{}/identity/v3/", cloud.base, prefix(target));
-            Ok(Reply::json(
-                StatusCode::OK,
-                &json!({ "version": version(&location) }),
-            ))
+        "version_get" => {
+            let document = json!({ "version": version(&location) });
+            Ok(Reply::json(StatusCode::OK, &document))
         }
         "token_create" => create(cloud, request),
-        "token_get" | "token_check" => validate(cloud, request),
-        "token_delete" => revoke(cloud, request),
-        "unknown" => Ok(page(
-            StatusCode::NOT_FOUND,
-            "The requested URL was not found on the server. If you entered the URL manually please check your \
-             spelling and try again.",
-        )),
-        // What knows only how to be read answers as the framework does, and the tokens as the library above it.
-        "version_list" | "version_get" => {
-            Ok(page(StatusCode::METHOD_NOT_ALLOWED, BAD_METHOD).with("Allow", "GET, HEAD, OPTIONS"))
-        }
-        _ => Ok(
-            Reply::json(StatusCode::METHOD_NOT_ALLOWED, &json!({ "message": BAD_METHOD }))
-                .with("Allow", "GET, DELETE, HEAD, POST, OPTIONS"),
-        ),
+        "token_get" => validate(cloud, request),
+        _ => revoke(cloud, request),
     };
     result
         .unwrap_or_else(|fault| fault.reply(&cloud.base))
         .with("Vary", "X-Auth-Token")
-}
-
-const BAD_METHOD: &str = "The method is not allowed for the requested URL.";
-
-/// An error of the web framework below Keystone.
-fn page(status: StatusCode, message: &str) -> Reply {
-    let (code, reason) = (status.as_u16(), status.canonical_reason().unwrap_or("Error"));
-    let body = format!(
-        "<!doctype html>\n<html lang=en>\n<title>{code} {reason}</title>\n<h1>{reason}</h1>\n<p>{message}</p>\n"
-    );
-    Reply::new(status, "text/html; charset=utf-8", body)
-}
-
-fn prefix(target: &Target) -> String {
-    if target.interface == "public" {
-        String::new()
-    } else {
-        format!("/{}", target.interface)
-    }
 }
 
 fn version(location: &str) -> Value {
@@ -170,23 +132,8 @@ fn version(location: &str) -> Value {
 }
 
 fn create(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, Fault> {
-    let content_type = request.header("content-type").unwrap_or_default();
-    let is_json = content_type.split(';').next().unwrap_or_default().trim();
-    if !request.body.is_empty()
-        && !is_json.is_empty()
-        && is_json != "application/json"
-        && !is_json.ends_with("+json")
-    {
-        return Err(Fault::expecting("application/json", "Content-Type header"));
-    }
-    let body: Value = if request.body.is_empty() {
-        json!({})
-    } else {
-        serde_json::from_slice(&request.body).map_err(|_| Fault::expecting("valid JSON", "request body"))?
-    };
-    if !body.is_object() {
-        return Err(Fault::expecting("valid JSON", "request body"));
-    }
+    let body: Value =
+        serde_json::from_slice(&request.body).map_err(|_| Fault::expecting("valid JSON", "request body"))?;
     let now = cloud.clock.now();
     let catalogue = catalogue(cloud, request);
     let mut identity = cloud.identity.write();
@@ -212,7 +159,6 @@ fn header_token(
 /// The subject token of a request, after checking that the caller may ask about it.
 fn subject(cloud: &OpenStackCloud, identity: &Identity, request: &Request) -> Result<(String, Token), Fault> {
     let action = match request.method {
-        Method::HEAD => "identity:check_token",
         Method::DELETE => "identity:revoke_token",
         _ => "identity:validate_token",
     };
@@ -278,10 +224,6 @@ fn render(identity: &Identity, token: &Token, catalogue: Option<Value>) -> Value
     };
     match &token.grant {
         Grant::Unscoped => {}
-        Grant::Domain => {
-            fields.insert("domain".to_owned(), domain.clone());
-            fields.insert("roles".to_owned(), roles);
-        }
         Grant::Project(id) => {
             let name = identity.projects.get(id);
             fields.insert(
@@ -327,64 +269,36 @@ fn catalogue(cloud: &OpenStackCloud, request: &Request) -> Option<Value> {
         return None;
     }
     let regions = cloud.regions.read();
-    let endpoints = |service: &str, url: &dyn Fn(&str, &str) -> String| {
+    let settings = cloud.settings.read();
+    let services = [
+        ("1de", "identity", "keystone", true),
+        ("c0e", "compute", "nova", true),
+        ("4e7", "network", "neutron", true),
+        ("0c7", "load-balancer", "octavia", settings.load_balancing.enabled),
+        ("ba4", "key-manager", "barbican", settings.key_manager),
+    ];
+    let service = |(id, kind, name, _): (&str, &str, &str, bool)| {
         let mut endpoints = Vec::new();
         for (number, region) in regions.iter().enumerate() {
             for interface in ["admin", "internal", "public"] {
                 // Stable ids: a catalogue that is read twice is the same.
-                let id = format!(
-                    "{number:08x}{:0>24}",
-                    format!("{service}{interface}").replace(|c: char| !c.is_ascii_hexdigit(), "0")
-                );
+                let unique = format!("{kind}{interface}").replace(|c: char| !c.is_ascii_hexdigit(), "0");
+                let url = match kind {
+                    "identity" => format!("{}{}/identity", cloud.base, infix(interface)),
+                    "compute" => format!("{}/v2.1", cloud.url(&region.name, interface, kind)),
+                    _ => cloud.url(&region.name, interface, kind),
+                };
                 endpoints.push(json!({
-                    "id": id,
+                    "id": format!("{number:08x}{unique:0>24}"),
                     "interface": interface,
                     "region_id": region.name,
-                    "url": url(&region.name, interface),
+                    "url": url,
                     "region": region.name,
                 }));
             }
         }
-        endpoints
+        json!({"id": format!("{id:0>32}"), "type": kind, "name": name, "endpoints": endpoints})
     };
-    let base = &cloud.base;
-    let infix = |interface: &str| {
-        if interface == "public" {
-            String::new()
-        } else {
-            format!("/{interface}")
-        }
-    };
-    let encoded =
-        |region: &str| -> String { url::form_urlencoded::byte_serialize(region.as_bytes()).collect() };
-    let identity = |_: &str, interface: &str| format!("{base}{}/identity", infix(interface));
-    let compute = |region: &str, interface: &str| {
-        format!("{base}/{}{}/compute/v2.1", encoded(region), infix(interface))
-    };
-    let network =
-        |region: &str, interface: &str| format!("{base}/{}{}/network", encoded(region), infix(interface));
-    let balancer = |region: &str, interface: &str| {
-        format!("{base}/{}{}/load-balancer", encoded(region), infix(interface))
-    };
-    let keys =
-        |region: &str, interface: &str| format!("{base}/{}{}/key-manager", encoded(region), infix(interface));
-    let settings = cloud.settings.read();
-    let mut optional = Vec::new();
-    if settings.load_balancing.enabled {
-        let endpoints = endpoints("load-balancer", &balancer);
-        optional.push(json!({"id": format!("{:0>32}", "0c7"), "type": "load-balancer", "name": "octavia", "endpoints": endpoints}));
-    }
-    if settings.key_manager {
-        let endpoints = endpoints("key-manager", &keys);
-        optional.push(json!({"id": format!("{:0>32}", "ba4"), "type": "key-manager", "name": "barbican", "endpoints": endpoints}));
-    }
-    let mut services = json!([
-        {"id": format!("{:0>32}", "1de"), "type": "identity", "name": "keystone", "endpoints": endpoints("identity", &identity)},
-        {"id": format!("{:0>32}", "c0e"), "type": "compute", "name": "nova", "endpoints": endpoints("compute", &compute)},
-        {"id": format!("{:0>32}", "4e7"), "type": "network", "name": "neutron", "endpoints": endpoints("network", &network)},
-    ]);
-    if let Some(services) = services.as_array_mut() {
-        services.append(&mut optional);
-    }
-    Some(services)
+    let enabled = services.into_iter().filter(|(.., enabled)| *enabled);
+    Some(enabled.map(service).collect())
 }

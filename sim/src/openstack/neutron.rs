@@ -1,8 +1,7 @@
-//! Neutron v2.0: version document, extensions, networks, subnets, ports, floating addresses, security groups and their
-//! rules, routers, tags and quotas.
+//! Neutron v2.0: version document, extensions, networks, subnets, ports and their tags, floating addresses, security
+//! groups and their rules, routers and quotas.
 
 mod body;
-mod extensions;
 mod floating;
 mod groups;
 mod listing;
@@ -10,24 +9,22 @@ mod ops;
 mod ports;
 mod resources;
 mod routers;
-mod tags;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::StatusCode;
-use ops::without_format;
 pub(crate) use ops::{op, writes};
 use resources::Resource;
 use serde_json::{Value, json};
 
 use crate::http::{Reply, Request};
+use crate::openstack::OpenStackCloud;
 use crate::openstack::identity::Caller;
 use crate::openstack::region::{
     FloatingIp, Network, Port, Region, Router, SecurityGroup, SecurityGroupRule, Subnet,
 };
-use crate::openstack::{OpenStackCloud, webob_detail, webob_error, webob_method};
-use crate::server::Target;
+use crate::server::{Cloud as _, Target};
 
 /// An error as Neutron words it.
 #[derive(Debug)]
@@ -64,12 +61,6 @@ impl Fault {
     fn over_quota(resource: &str) -> Self {
         let message = format!("Quota exceeded for resources: ['{resource}'].");
         Self::new(StatusCode::CONFLICT, "OverQuota", message)
-    }
-
-    fn bad_method() -> Self {
-        let message = "The server could not comply with the request since it is either malformed or otherwise \
-                       incorrect.";
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "HTTPMethodNotAllowed", message)
     }
 }
 
@@ -152,13 +143,6 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
         let versions = json!({"versions": [{"id": "v2.0", "status": "CURRENT", "links": link}]});
         return Reply::json(StatusCode::OK, &versions);
     }
-    if target.rest.first().is_none_or(|first| first != "v2.0") {
-        return if target.op == "bad_method" {
-            webob_method(&request.method)
-        } else {
-            webob_error(request, StatusCode::NOT_FOUND)
-        };
-    }
     let caller = match cloud.caller(request) {
         Ok(caller) => caller,
         Err(reply) => return *reply,
@@ -184,7 +168,7 @@ pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) 
         .iter_mut()
         .find(|region| region.name == target.region);
     let Some(region) = found else {
-        return webob_error(request, StatusCode::NOT_FOUND);
+        return cloud.refuse(target, StatusCode::NOT_FOUND);
     };
     let mut edit = Edit {
         cloud,
@@ -197,11 +181,8 @@ pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) 
 }
 
 fn carry_out(edit: &mut Edit<'_>, target: &Target) -> Result<Reply, Fault> {
-    let part = |index: usize| {
-        let part = target.rest.get(index).map(|part| without_format(part));
-        part.unwrap_or_default()
-    };
-    let (collection, id) = (part(1), part(2));
+    let part = |index: usize| target.rest.get(index).map(String::as_str).unwrap_or_default();
+    let id = part(2);
     if target.op.starts_with("security_group_") {
         let now = edit.cloud.clock.now();
         let project = edit.caller.project_id.clone();
@@ -210,43 +191,39 @@ fn carry_out(edit: &mut Edit<'_>, target: &Target) -> Result<Reply, Fault> {
     match target.op {
         "floating_ip_create" => {
             let id = floating::create(edit)?;
-            let reply = listing::made::<FloatingIp>(&edit.api(), &id);
+            let reply = listing::shown::<FloatingIp>(&edit.api(), StatusCode::CREATED, &id);
             edit.region.network.report_floating(&id);
             reply
         }
         "floating_ip_update" => {
             floating::update(edit, id)?;
-            let reply = listing::changed::<FloatingIp>(&edit.api(), id);
+            let reply = listing::shown::<FloatingIp>(&edit.api(), StatusCode::OK, id);
             edit.region.network.report_floating(id);
             reply
         }
         "floating_ip_delete" => floating::delete(edit, id).map(no_content),
         "security_group_create" => {
             let id = groups::create(edit)?;
-            listing::made::<SecurityGroup>(&edit.api(), &id)
-        }
-        "security_group_update" => {
-            groups::update(edit, id)?;
-            listing::changed::<SecurityGroup>(&edit.api(), id)
+            listing::shown::<SecurityGroup>(&edit.api(), StatusCode::CREATED, &id)
         }
         "security_group_delete" => groups::delete(edit, id).map(no_content),
         "security_group_rule_create" => {
             let id = groups::create_rule(edit)?;
-            listing::made::<SecurityGroupRule>(&edit.api(), &id)
+            listing::shown::<SecurityGroupRule>(&edit.api(), StatusCode::CREATED, &id)
         }
         "security_group_rule_delete" => groups::delete_rule(edit, id).map(no_content),
         "port_create" => {
             let id = ports::create(edit)?;
-            listing::made::<Port>(&edit.api(), &id)
+            listing::shown::<Port>(&edit.api(), StatusCode::CREATED, &id)
         }
         "port_update" => {
             ports::update(edit, id)?;
-            listing::changed::<Port>(&edit.api(), id)
+            listing::shown::<Port>(&edit.api(), StatusCode::OK, id)
         }
         "port_delete" => ports::delete(edit, id).map(no_content),
         "router_update" => {
             routers::update(edit, id, routers::Change::Replace)?;
-            listing::changed::<Router>(&edit.api(), id)
+            listing::shown::<Router>(&edit.api(), StatusCode::OK, id)
         }
         "router_add_extraroutes" => {
             routers::update(edit, id, routers::Change::Add)?;
@@ -256,7 +233,7 @@ fn carry_out(edit: &mut Edit<'_>, target: &Target) -> Result<Reply, Fault> {
             routers::update(edit, id, routers::Change::Remove)?;
             routers::shown_whole(&edit.api(), id)
         }
-        op if op.starts_with("tag_") => tags::answer(edit, op, collection, id, part(4)),
+        "tag_add" | "tag_remove" => ports::tag(edit, target.op == "tag_add", id, part(4)),
         _ => answer(&edit.api(), target),
     }
 }
@@ -266,11 +243,7 @@ fn no_content(_: ()) -> Reply {
 }
 
 fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
-    let id = target
-        .rest
-        .get(2)
-        .map(|id| without_format(id))
-        .unwrap_or_default();
+    let id = target.rest.get(2).map(String::as_str).unwrap_or_default();
     match target.op {
         "network_list" => listing::list::<Network>(api),
         "network_get" => listing::show::<Network>(api, id),
@@ -287,27 +260,7 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
         "router_list" => listing::list::<Router>(api),
         "router_get" => listing::show::<Router>(api, id),
         "quota_get" => Ok(quotas(api)),
-        "resource_list" => Ok(resource_list(api)),
-        "extension_list" => Ok(extensions::list(api)),
-        "extension_get" => Ok(extensions::show(api, id)),
-        "extension_write" => {
-            let detail = "Resource not found.";
-            Ok(webob_detail(api.request, StatusCode::NOT_FOUND, detail))
-        }
-        "network_none" => Err(listing::not_found::<Network>("None")),
-        "subnet_none" => Err(listing::not_found::<Subnet>("None")),
-        "port_none" => Err(listing::not_found::<Port>("None")),
-        "floating_ip_none" => Err(listing::not_found::<FloatingIp>("None")),
-        "security_group_none" => Err(listing::not_found::<SecurityGroup>("None")),
-        "security_group_rule_none" => Err(listing::not_found::<SecurityGroupRule>("None")),
-        "router_none" => Err(listing::not_found::<Router>("None")),
-        "unknown" => Err(Fault::no_resource()),
-        "bad_method" => Err(Fault::bad_method()),
-        _ => Err(Fault::new(
-            StatusCode::NOT_IMPLEMENTED,
-            "NotImplementedError",
-            "The simulator does not have this operation.",
-        )),
+        _ => Ok(extension_list(api)),
     }
 }
 
@@ -339,15 +292,29 @@ fn quotas(api: &Api<'_>) -> Reply {
     Reply::json(StatusCode::OK, &json!({ "quota": shown }))
 }
 
-fn resource_list(api: &Api<'_>) -> Reply {
-    let resource = |name: &str, collection: &str| {
-        let href = format!("{}/v2.0/{collection}", api.endpoint);
-        json!({"name": name, "collection": collection, "links": [{"rel": "self", "href": href}]})
-    };
-    let resources = [
-        resource("network", "networks"),
-        resource("subnet", "subnets"),
-        resource("port", "ports"),
-    ];
-    Reply::json(StatusCode::OK, &json!({ "resources": resources }))
+/// The extensions of a current cloud with routers and trunks.
+const EXTENSIONS: &str = "allowed-address-pairs empty-string-filtering external-net filter-validation \
+                          ip-substring-filtering net-mtu pagination port-security project-id revision-if-match \
+                          security-group sorting standard-attr-description standard-attr-revisions \
+                          standard-attr-tag standard-attr-timestamp trunk trunk-details extraroute \
+                          extraroute-atomic fip-port-details quotas router security-groups-normalized-cidr \
+                          stateful-security-group subnet-external-network";
+
+/// `GET /v2.0/extensions`, without those that are disabled.
+fn extension_list(api: &Api<'_>) -> Reply {
+    let missing = &api.cloud.settings.read().missing_extensions;
+    let extensions: Value = EXTENSIONS
+        .split_whitespace()
+        .filter(|alias| !missing.iter().any(|known| known == alias))
+        .map(|alias| {
+            json!({
+                "alias": alias,
+                "name": alias,
+                "description": "",
+                "updated": "2016-01-01T10:00:00-00:00",
+                "links": [],
+            })
+        })
+        .collect();
+    Reply::json(StatusCode::OK, &json!({ "extensions": extensions }))
 }

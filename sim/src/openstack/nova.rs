@@ -1,18 +1,18 @@
-//! Nova 2.1 with its microversions: version documents, servers, flavors.
+//! Nova 2.1 up to its microversion 2.47: version document, servers, flavors.
 
-mod filter;
-mod flavors;
-mod list;
 mod view;
 
+use std::collections::BTreeMap;
+
 use http::{Method, StatusCode};
+use regex::{Regex, RegexBuilder};
 use serde_json::{Value, json};
 
 use crate::http::{Reply, Request};
 use crate::openstack::identity::Caller;
 use crate::openstack::ids::is_uuid_like;
-use crate::openstack::region::Region;
-use crate::openstack::{OpenStackCloud, webob_error};
+use crate::openstack::region::{AgeKey, Flavor, Region, Server};
+use crate::openstack::{OpenStackCloud, ops};
 use crate::server::Target;
 use view::ServerView;
 
@@ -39,13 +39,6 @@ impl Fault {
         Self::new(StatusCode::NOT_FOUND, message)
     }
 
-    /// A query parameter with a value that the schema does not allow.
-    fn bad_value(name: &str, value: &str, why: &str) -> Self {
-        Self::bad_request(format!(
-            "Invalid input for query parameters {name}. Value: {value}. {why}"
-        ))
-    }
-
     /// An error that Nova did not expect; only its class gets out.
     fn unexpected(class: &str) -> Self {
         Self::new(
@@ -62,10 +55,8 @@ pub(crate) fn error(status: StatusCode, message: &str) -> Reply {
         401 => "unauthorized",
         403 => "forbidden",
         404 => "itemNotFound",
-        405 => "badMethod",
         409 => "conflictingRequest",
         413 | 429 => "overLimit",
-        415 => "badMediaType",
         501 => "notImplemented",
         503 => "serviceUnavailable",
         _ => "computeFault",
@@ -86,12 +77,6 @@ pub(crate) fn error(status: StatusCode, message: &str) -> Reply {
     reply
 }
 
-/// A list of words as Python shows it.
-fn quoted(words: &[&str]) -> String {
-    let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
-    format!("[{}]", words.join(", "))
-}
-
 /// A request below `/v2.1` with all that its answer depends on.
 struct Api<'a> {
     cloud: &'a OpenStackCloud,
@@ -109,86 +94,12 @@ impl Api<'_> {
         self.version >= minor
     }
 
-    /// Checks the query against the parameters that a call knows. Others are refused from `strict_from` on.
-    fn check_known(&self, known: &[&str], strict_from: u32) -> Result<(), Fault> {
-        if !self.at_least(strict_from) {
-            return Ok(());
-        }
-        let mut unknown: Vec<&str> = self
-            .request
-            .params
-            .iter()
-            .map(|(key, _)| key.as_str())
-            .filter(|key| !known.contains(key))
-            .collect();
-        unknown.sort_unstable();
-        unknown.dedup();
-        if unknown.is_empty() {
-            return Ok(());
-        }
-        let names: Vec<String> = unknown.iter().map(|name| format!("'{name}'")).collect();
-        let verb = if names.len() == 1 { "was" } else { "were" };
-        let names = names.join(", ");
-        Err(Fault::bad_request(format!(
-            "Additional properties are not allowed ({names} {verb} unexpected)"
-        )))
-    }
-
-    /// The page size: what was asked for, at most the service's limit.
-    fn limit(&self) -> Result<usize, Fault> {
-        for value in self.request.all("limit") {
-            let invalid = |why: String| Fault::bad_value("limit", value, &why);
-            if value.is_empty() {
-                return Err(invalid("'' should be non-empty".to_owned()));
-            }
-            if !value.bytes().all(|byte| byte.is_ascii_digit()) {
-                return Err(invalid(format!("'{value}' does not match '^[0-9]*$'")));
-            }
-        }
-        let max = self.cloud.settings.read().max_limit;
-        let asked = self
-            .request
-            .last("limit")
-            .map(|limit| limit.parse().unwrap_or(usize::MAX));
-        Ok(asked.map_or(max, |asked| asked.min(max)))
-    }
-
-    /// The link to the next page. Nova adds one whenever the page is full, even if nothing follows.
-    fn next_link(&self, collection: &str, known: &[&str], page: usize, last: Option<&str>) -> Option<Value> {
-        let limit = self.limit().unwrap_or_default();
-        let last = last.filter(|_| limit > 0 && page == limit)?;
-        let mut asked: Vec<(&str, &str)> = self
-            .request
-            .params
-            .iter()
-            .map(|(key, value)| (key.as_str(), value.as_str()))
-            .filter(|(key, _)| known.contains(key))
-            .collect();
-        // In order, and of a repeated one the greatest; a new marker comes last.
-        asked.sort_unstable();
-        let mut params: Vec<(&str, &str)> = Vec::new();
-        for (key, value) in asked {
-            match params.last_mut().filter(|(last, _)| *last == key) {
-                Some(entry) => entry.1 = value,
-                None => params.push((key, value)),
-            }
-        }
-        match params.iter_mut().find(|(key, _)| *key == "marker") {
-            Some(entry) => entry.1 = last,
-            None => params.push(("marker", last)),
-        }
-        let query = url::form_urlencoded::Serializer::new(String::new())
-            .extend_pairs(params)
-            .finish();
-        Some(json!([{"rel": "next", "href": self.link(&format!("{collection}?{query}"))}]))
-    }
-
-    /// The URL of a thing below the versioned endpoint.
+    /// The URL of an object below the versioned endpoint.
     fn link(&self, path: &str) -> String {
         format!("{}/v2.1{}/{path}", self.endpoint, self.project_part())
     }
 
-    /// The URL of a thing without a version.
+    /// The URL of an object without a version.
     fn bookmark(&self, path: &str) -> String {
         format!("{}{}/{path}", self.endpoint, self.project_part())
     }
@@ -206,9 +117,12 @@ impl Api<'_> {
         }
     }
 
-    /// A server that this caller may see.
-    fn show(&self, id: &str) -> Result<Reply, Fault> {
-        let not_found = || Fault::not_found(format!("Instance {id} could not be found."));
+    fn is_down(&self, server: &Server) -> bool {
+        self.region.cells_down.contains(&server.cell)
+    }
+
+    /// `GET /servers/{id}`: a server that this caller may see.
+    fn server(&self, id: &str) -> Result<Reply, Fault> {
         let now = self.cloud.clock.now();
         let server = self
             .region
@@ -217,74 +131,188 @@ impl Api<'_> {
             .filter(|_| is_uuid_like(id))
             .filter(|server| server.deleted.is_none() && server.visible <= now)
             .filter(|server| server.project_id == self.caller.project_id || self.caller.admin)
-            .ok_or_else(not_found)?;
-        let view = ServerView {
-            api: self,
-            server,
-            is_list: false,
-        };
-        if self.region.cells_down.contains(&server.cell) {
-            if !self.at_least(69) {
-                return Err(Fault::unexpected("nova.exception.NovaException"));
-            }
-            return Ok(Reply::json(StatusCode::OK, &json!({"server": view.partial()})));
+            .ok_or_else(|| Fault::not_found(format!("Instance {id} could not be found.")))?;
+        if self.is_down(server) {
+            return Err(Fault::unexpected("nova.exception.NovaException"));
         }
+        let view = ServerView { api: self, server };
         Ok(Reply::json(StatusCode::OK, &json!({ "server": view })))
     }
-}
 
-/// The operation behind a path below Nova's endpoint.
-pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
-    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
-    match (rest.as_slice(), method) {
-        ([] | [""], &Method::GET) => "version_list",
-        (["v2.1"] | ["v2.1", ""], &Method::GET) => "version_get",
-        (["v2.1", "servers"], &Method::GET) => "server_list_brief",
-        (["v2.1", "servers", "detail"], &Method::GET) => "server_list",
-        (["v2.1", "servers" | "flavors", ""], _) => "unknown",
-        (["v2.1", "servers", _], &Method::GET) => "server_get",
-        (["v2.1", "servers"], &Method::POST) => "server_create",
-        (["v2.1", "servers", _], &Method::PUT) => "server_update",
-        (["v2.1", "servers", _], &Method::DELETE) => "server_delete",
-        (["v2.1", "flavors"], &Method::GET) => "flavor_list_brief",
-        (["v2.1", "flavors", "detail"], &Method::GET) => "flavor_list",
-        (["v2.1", "flavors", _], &Method::GET) => "flavor_get",
-        _ => "unknown",
+    /// `GET /servers/detail`: a page of the project's servers, the newest first.
+    fn servers(&self) -> Result<Reply, Fault> {
+        let query = |name| self.request.last(name).filter(|value| !value.is_empty());
+        let max = self.cloud.settings.read().max_limit;
+        let limit = match query("limit").map(str::parse::<usize>) {
+            None => max,
+            Some(Ok(limit)) => limit.min(max),
+            Some(Err(_)) => return Err(Fault::bad_request("Invalid input for query parameters limit.")),
+        };
+        let after = match query("marker") {
+            None => None,
+            Some(marker) => Some(self.marker(marker)?),
+        };
+        let name = query("name").map(name_filter).transpose()?;
+        let (now, servers) = (self.cloud.clock.now(), &self.region.servers);
+        let named = match &name {
+            Some(NameFilter::Exactly(name)) => Some(servers.named(name, after.as_ref())),
+            _ => None,
+        };
+        let all = named
+            .is_none()
+            .then(|| servers.newest_first(&self.caller.project_id, after.as_ref()));
+        let candidates = named.into_iter().flatten().chain(all.into_iter().flatten());
+        let page: Vec<ServerView<'_>> = candidates
+            .filter(|server| server.deleted.is_none() && server.visible <= now && !self.is_down(server))
+            .filter(|server| server.project_id == self.caller.project_id)
+            .filter(|server| name.as_ref().is_none_or(|name| name.matches(&server.name)))
+            .take(limit)
+            .map(|server| ServerView { api: self, server })
+            .collect();
+        let mut body = json!({ "servers": page });
+        // Nova adds a link whenever the page is full, even if nothing follows.
+        if let (Some(last), Some(fields)) = (page.last(), body.as_object_mut())
+            && page.len() == limit
+        {
+            fields.insert("servers_links".to_owned(), self.next_link(&last.server.id));
+        }
+        Ok(Reply::json(StatusCode::OK, &body))
+    }
+
+    /// The link to the page after a server: the parameters in order, and a new marker last.
+    fn next_link(&self, last: &str) -> Value {
+        let params = self.request.params.iter();
+        let mut params: BTreeMap<&str, &str> = params
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
+        let marker = params.insert("marker", last).is_none();
+        let mut query = url::form_urlencoded::Serializer::new(String::new());
+        query.extend_pairs(params.iter().filter(|(key, _)| !marker || **key != "marker"));
+        if marker {
+            query.append_pair("marker", last);
+        }
+        let href = self.link(&format!("servers/detail?{}", query.finish()));
+        json!([{"rel": "next", "href": href}])
+    }
+
+    /// The place of the server after which a page begins. Nova asks the server's own cell.
+    fn marker(&self, marker: &str) -> Result<AgeKey, Fault> {
+        let servers = &self.region.servers;
+        let server = servers.get(marker);
+        let server = server.ok_or_else(|| Fault::bad_request(format!("marker [{marker}] not found")))?;
+        if self.is_down(server) {
+            return Err(Fault::unexpected("oslo_db.exception.DBConnectionError"));
+        }
+        Ok(server.age_key())
+    }
+
+    /// `GET /flavors/{id}`.
+    fn flavor(&self, id: &str) -> Result<Reply, Fault> {
+        let flavor: &Flavor = self
+            .region
+            .flavors
+            .get(id)
+            .ok_or_else(|| Fault::not_found(format!("Flavor {id} could not be found.")))?;
+        let links = json!([
+            {"rel": "self", "href": self.link(&format!("flavors/{id}"))},
+            {"rel": "bookmark", "href": self.bookmark(&format!("flavors/{id}"))},
+        ]);
+        let shown = json!({
+            "id": flavor.id,
+            "name": flavor.name,
+            "links": links,
+            "ram": flavor.ram,
+            "disk": flavor.disk,
+            "vcpus": flavor.vcpus,
+            "swap": "",
+            "OS-FLV-EXT-DATA:ephemeral": 0,
+            "os-flavor-access:is_public": true,
+            "OS-FLV-DISABLED:disabled": false,
+            "rxtx_factor": 1.0,
+        });
+        Ok(Reply::json(StatusCode::OK, &json!({ "flavor": shown })))
     }
 }
 
-/// Answers a request to Nova.
-pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request, target: &Target) -> Reply {
+/// A filter on names as the database evaluates it: a search that ignores case.
+enum NameFilter {
+    Exactly(String),
+    Pattern(Regex),
+}
+
+impl NameFilter {
+    fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Exactly(wanted) => name.to_lowercase() == *wanted,
+            Self::Pattern(pattern) => pattern.is_match(name),
+        }
+    }
+}
+
+/// Nova escapes every `|`, so that alternatives are impossible.
+fn name_filter(pattern: &str) -> Result<NameFilter, Fault> {
+    let escaped = pattern.replace('|', "\\|");
+    let anchored = escaped.strip_prefix('^').and_then(|rest| rest.strip_suffix('$'));
+    if let Some(name) = anchored.and_then(literal) {
+        return Ok(NameFilter::Exactly(name.to_lowercase()));
+    }
+    let compiled = RegexBuilder::new(&escaped).case_insensitive(true).build();
+    compiled
+        .map(NameFilter::Pattern)
+        .map_err(|_| Fault::unexpected("oslo_db.exception.DBError"))
+}
+
+/// The text that a pattern without any operator stands for.
+fn literal(pattern: &str) -> Option<String> {
+    let mut literal = String::new();
+    let mut chars = pattern.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '\\' => literal.push(chars.next().filter(|next| !next.is_alphanumeric())?),
+            '.' | '*' | '+' | '?' | '(' | ')' | '[' | ']' | '{' | '}' | '^' | '$' | '|' => return None,
+            _ => literal.push(char),
+        }
+    }
+    Some(literal)
+}
+
+/// The operation of a request to Nova.
+pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
+    let known: &[&str] = match rest {
+        ["v2.1", "servers", "detail"] => &["limit", "marker", "name"],
+        _ => &[],
+    };
+    if request.method != Method::GET || !request.has_only(known) {
+        return ops::UNKNOWN;
+    }
+    match rest {
+        [] | [""] => "version_list",
+        ["v2.1", "servers", "detail"] => "server_list",
+        ["v2.1", "servers", id] if !id.is_empty() => "server_get",
+        ["v2.1", "flavors", id] if !matches!(*id, "" | "detail") => "flavor_get",
+        _ => ops::UNKNOWN,
+    }
+}
+
+/// Answers a request to Nova. No answer if the simulator does not have the operation.
+pub(crate) fn handle(
+    cloud: &OpenStackCloud,
+    region: &Region,
+    request: &Request,
+    target: &Target,
+) -> Option<Reply> {
     let endpoint = cloud.endpoint(target);
-    match target.op {
-        "version_list" => return Reply::json(StatusCode::OK, &versions(cloud, &endpoint)),
-        "version_get" => {
-            let (mut version, link) = (version(cloud), format!("{endpoint}/v2.1/"));
-            if let Some(links) = version.get_mut("links").and_then(Value::as_array_mut) {
-                links.insert(0, json!({"rel": "self", "href": link}));
-            }
-            let reply = Reply::json(StatusCode::OK, &json!({ "version": version }));
-            return match microversion(cloud, request) {
-                Ok(version) => versioned(reply, &format!("2.{version}")),
-                Err((fault, said)) => refusal(&fault, said.as_deref()),
-            };
-        }
-        _ if target.rest.first().is_none_or(|first| first != "v2.1") => {
-            return choices(&endpoint, target);
-        }
-        _ => {}
+    if target.op == "version_list" {
+        return Some(Reply::json(StatusCode::OK, &versions(cloud, &endpoint)));
     }
     let caller = match cloud.caller(request) {
         Ok(caller) => caller,
-        Err(reply) => return *reply,
+        Err(reply) => return Some(*reply),
     };
-    if target.op == "unknown" {
-        // Nova's router knows paths by method, so that a wrong method is as unknown as a wrong path.
-        return webob_error(request, StatusCode::NOT_FOUND);
-    }
     let version = match microversion(cloud, request) {
+        Ok(version) if version > NEWEST => return None,
         Ok(version) => version,
-        Err((fault, said)) => return refusal(&fault, said.as_deref()),
+        Err((fault, shown)) => return Some(refusal(&fault, shown.as_deref())),
     };
     let api = Api {
         cloud,
@@ -295,26 +323,17 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
         endpoint,
     };
     let id = target.rest.get(2).map(String::as_str).unwrap_or_default();
-    let scoped = if caller.project_id.is_empty() {
-        unscoped(target.op)
-    } else {
-        Ok(())
-    };
-    let result = scoped.and_then(|()| match target.op {
-        "server_list" => list::list(&api, true),
-        "server_list_brief" => list::list(&api, false),
-        "server_get" => api.check_known(&[], 102).and_then(|()| api.show(id)),
-        "flavor_list" => flavors::list(&api, true),
-        "flavor_list_brief" => flavors::list(&api, false),
-        "flavor_get" => api.check_known(&[], 102).and_then(|()| flavors::show(&api, id)),
-        _ => Err(Fault::new(
-            StatusCode::NOT_IMPLEMENTED,
-            "The simulator does not have this operation.",
-        )),
+    let result = unscoped(&caller, target.op).and_then(|()| match target.op {
+        "server_list" => api.servers(),
+        "server_get" => api.server(id),
+        _ => api.flavor(id),
     });
     let reply = result.unwrap_or_else(|fault| error(fault.status, &fault.message));
-    versioned(reply, &format!("2.{version}"))
+    Some(versioned(reply, &format!("2.{version}")))
 }
+
+/// Minor number of the newest microversion that the simulator knows; a cloud may have newer ones.
+const NEWEST: u32 = 47;
 
 /// Says which microversion an answer is about.
 fn versioned(reply: Reply, version: &str) -> Reply {
@@ -324,56 +343,31 @@ fn versioned(reply: Reply, version: &str) -> Reply {
         .with("Vary", "OpenStack-API-Version, X-OpenStack-Nova-API-Version")
 }
 
-/// The answer to a request with a bad microversion, which is said again if it was one at all.
-fn refusal(fault: &Fault, said: Option<&str>) -> Reply {
+/// The answer to a request with a bad microversion, which is repeated if it has the form of a version.
+fn refusal(fault: &Fault, version: Option<&str>) -> Reply {
     let reply = error(fault.status, &fault.message);
-    match said {
+    match version {
         Some(version) => versioned(reply, version),
         None => reply,
     }
 }
 
-/// What becomes of a token without a project. The list of flavors is for everybody.
-fn unscoped(op: &str) -> Result<(), Fault> {
-    let rule = match op {
-        "flavor_list" | "flavor_list_brief" => return Ok(()),
+/// The answer to a token without a project.
+fn unscoped(caller: &Caller, op: &str) -> Result<(), Fault> {
+    match op {
+        _ if !caller.project_id.is_empty() => Ok(()),
         // Nova looks for the server first, and that is where it notices.
-        "server_get" => return Err(Fault::unexpected("nova.exception.NovaException")),
-        "flavor_get" => return Err(Fault::new(StatusCode::FORBIDDEN, "Forbidden")),
-        "server_list" => "servers:detail",
-        "server_list_brief" => "servers:index",
-        other => other,
-    };
-    Err(Fault::new(
-        StatusCode::FORBIDDEN,
-        format!("Policy doesn't allow os_compute_api:{rule} to be performed."),
-    ))
+        "server_get" => Err(Fault::unexpected("nova.exception.NovaException")),
+        "flavor_get" => Err(Fault::new(StatusCode::FORBIDDEN, "Forbidden")),
+        _ => {
+            let message = "Policy doesn't allow os_compute_api:servers:detail to be performed.";
+            Err(Fault::new(StatusCode::FORBIDDEN, message))
+        }
+    }
 }
 
-/// The answer to paths outside of all versions: the same path in each version.
-fn choices(endpoint: &str, target: &Target) -> Reply {
-    let path = target.rest.join("/");
-    let choice = |id: &str, name: &str, status: &str| {
-        let kind = format!(
-            "application/vnd.openstack.compute+json;version={}",
-            name.trim_start_matches('v')
-        );
-        json!({
-            "id": id,
-            "status": status,
-            "links": [{"rel": "self", "href": format!("{endpoint}/{name}/{path}")}],
-            "media-types": [{"base": "application/json", "type": kind}],
-        })
-    };
-    let choices = [
-        choice("v2.0", "v2", "DEPRECATED"),
-        choice("v2.1", "v2.1", "CURRENT"),
-    ];
-    Reply::json(StatusCode::MULTIPLE_CHOICES, &json!({ "choices": choices }))
-}
-
-/// The microversion that a request asks for: the minor number, Nova's first being 2.1. With the fault of one that
-/// there is not comes its text, if it has the form of a version.
+/// The microversion that a request asks for: the minor number, Nova's first being 2.1. The fault of one that does not
+/// exist comes with its text, if it has the form of a version.
 fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault, Option<String>)> {
     let max = cloud.settings.read().max_microversion;
     let standard = request.header("openstack-api-version").and_then(|header| {
@@ -415,20 +409,6 @@ fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault
         return Err((Fault::new(StatusCode::NOT_ACCEPTABLE, message), Some(wanted)));
     }
     Ok(minor)
-}
-
-fn version(cloud: &OpenStackCloud) -> Value {
-    json!({
-        "id": "v2.1",
-        "status": "CURRENT",
-        "version": format!("2.{}", cloud.settings.read().max_microversion),
-        "min_version": "2.1",
-        "updated": "2013-07-23T11:33:21Z",
-        "links": [{"rel": "describedby", "type": "text/html", "href": "http://docs.openstack.org/"}],
-        "media-types": [
-            {"base": "application/json", "type": "application/vnd.openstack.compute+json;version=2.1"},
-        ],
-    })
 }
 
 fn versions(cloud: &OpenStackCloud, endpoint: &str) -> Value {

@@ -1,5 +1,5 @@
-//! Octavia v2: load balancers, listeners, pools, members, health monitors; providers, flavors, availability zones and
-//! quotas as far as one can look at them.
+//! Octavia v2: load balancers, listeners, pools, members, health monitors; reads of providers, flavors, availability
+//! zones and quotas.
 
 mod balancers;
 mod catalogue;
@@ -19,12 +19,12 @@ pub(crate) use fault::error;
 
 use fault::Fault;
 use http::{Method, StatusCode};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::http::{Reply, Request};
-use crate::openstack::OpenStackCloud;
 use crate::openstack::identity::Caller;
 use crate::openstack::region::{Balancing, Kind, Object, Region};
+use crate::openstack::{OpenStackCloud, listing as listings, ops};
 use crate::server::Target;
 
 /// A kind's name in messages.
@@ -83,102 +83,61 @@ impl Api<'_> {
     }
 }
 
-/// The operation behind a path below Octavia's endpoint.
-pub(crate) fn op(method: &Method, rest: &[String]) -> &'static str {
-    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
-    // A slash at the end changes nothing.
-    let rest = match rest.as_slice() {
-        [rest @ .., ""] => rest,
-        rest => rest,
-    };
-    let get = |op| if *method == Method::GET { op } else { "bad_method" };
+/// Collections and the operations on them.
+const COLLECTIONS: [(&str, &str); 8] = [
+    (
+        "loadbalancers",
+        "loadbalancer_list loadbalancer_create loadbalancer_get loadbalancer_update loadbalancer_delete",
+    ),
+    (
+        "listeners",
+        "loadbalancer_listener_list loadbalancer_listener_create loadbalancer_listener_get \
+         loadbalancer_listener_update loadbalancer_listener_delete",
+    ),
+    (
+        "pools",
+        "loadbalancer_pool_list loadbalancer_pool_create loadbalancer_pool_get loadbalancer_pool_update \
+         loadbalancer_pool_delete",
+    ),
+    (
+        "healthmonitors",
+        "loadbalancer_healthmonitor_list loadbalancer_healthmonitor_create loadbalancer_healthmonitor_get \
+         loadbalancer_healthmonitor_update loadbalancer_healthmonitor_delete",
+    ),
+    ("providers", "loadbalancer_provider_list - - - -"),
+    ("flavors", "- - loadbalancer_flavor_get - -"),
+    ("availabilityzones", "- - loadbalancer_availabilityzone_get - -"),
+    ("quotas", "- - loadbalancer_quota_get - -"),
+];
+
+/// The operations on the members of a pool.
+const MEMBERS: &str = "loadbalancer_member_list loadbalancer_member_create - - loadbalancer_member_delete";
+
+/// The operation of a request to Octavia.
+pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
+    let method = &request.method;
+    if listings::is_unsupported(request) {
+        return ops::UNKNOWN;
+    }
     let rest = match rest {
-        [] => return get("version_list"),
-        ["v2" | "v2.0"] | ["v2" | "v2.0", "lbaas"] => return get("version_get"),
+        [] | [""] if *method == Method::GET => return "version_list",
         ["v2" | "v2.0", "lbaas", rest @ ..] => rest,
-        _ => return "unknown",
+        _ => return ops::UNKNOWN,
     };
+    let find = |collection: &str| COLLECTIONS.iter().find(|(name, _)| *name == collection);
     match rest {
-        ["loadbalancers", _, "status" | "statuses"] => get("loadbalancer_status"),
-        ["loadbalancers", _, "stats"] => get("loadbalancer_stats"),
+        ["loadbalancers", _, "status"] if *method == Method::GET => "loadbalancer_status",
         ["loadbalancers", _, "failover"] if *method == Method::PUT => "loadbalancer_failover",
         ["pools", _, "members"] if *method == Method::PUT => "loadbalancer_members_update",
-        ["pools", _, "members", rest @ ..] => by_method(
-            method,
-            rest,
-            [
-                "loadbalancer_member_list",
-                "loadbalancer_member_create",
-                "loadbalancer_member_get",
-                "loadbalancer_member_update",
-                "loadbalancer_member_delete",
-            ],
-        ),
-        ["loadbalancers", rest @ ..] => by_method(
-            method,
-            rest,
-            [
-                "loadbalancer_list",
-                "loadbalancer_create",
-                "loadbalancer_get",
-                "loadbalancer_update",
-                "loadbalancer_delete",
-            ],
-        ),
-        ["listeners", rest @ ..] => by_method(
-            method,
-            rest,
-            [
-                "loadbalancer_listener_list",
-                "loadbalancer_listener_create",
-                "loadbalancer_listener_get",
-                "loadbalancer_listener_update",
-                "loadbalancer_listener_delete",
-            ],
-        ),
-        ["pools", rest @ ..] => by_method(
-            method,
-            rest,
-            [
-                "loadbalancer_pool_list",
-                "loadbalancer_pool_create",
-                "loadbalancer_pool_get",
-                "loadbalancer_pool_update",
-                "loadbalancer_pool_delete",
-            ],
-        ),
-        ["healthmonitors", rest @ ..] => by_method(
-            method,
-            rest,
-            [
-                "loadbalancer_healthmonitor_list",
-                "loadbalancer_healthmonitor_create",
-                "loadbalancer_healthmonitor_get",
-                "loadbalancer_healthmonitor_update",
-                "loadbalancer_healthmonitor_delete",
-            ],
-        ),
-        ["providers"] => get("loadbalancer_provider_list"),
-        ["flavors"] => get("loadbalancer_flavor_list"),
-        ["flavors", _] => get("loadbalancer_flavor_get"),
-        ["availabilityzones"] => get("loadbalancer_availabilityzone_list"),
-        ["availabilityzones", _] => get("loadbalancer_availabilityzone_get"),
-        ["quotas", _] => get("loadbalancer_quota_get"),
-        _ => "unknown",
-    }
-}
-
-fn by_method(method: &Method, rest: &[&str], ops: [&'static str; 5]) -> &'static str {
-    let [list, create, get, update, delete] = ops;
-    match (method, rest) {
-        (&Method::GET, []) => list,
-        (&Method::POST, []) => create,
-        // What follows an id that nothing is known of is not looked at.
-        (&Method::GET, [_, ..]) => get,
-        (&Method::PUT, [_, ..]) => update,
-        (&Method::DELETE, [_, ..]) => delete,
-        (&Method::PUT | &Method::DELETE, []) => "missing_id",
-        _ => "bad_method",
+        ["pools", _, "members"] => ops::of_collection(method, false, MEMBERS),
+        ["pools", _, "members", _] => ops::of_collection(method, true, MEMBERS),
+        [collection] => find(collection).map_or(ops::UNKNOWN, |(_, names)| {
+            ops::of_collection(method, false, names)
+        }),
+        [collection, _] => {
+            find(collection).map_or(ops::UNKNOWN, |(_, names)| ops::of_collection(method, true, names))
+        }
+        _ => ops::UNKNOWN,
     }
 }
 
@@ -190,9 +149,9 @@ pub(crate) fn writes(op: &str) -> bool {
             .any(|end| op.ends_with(end))
 }
 
-/// What a request has to be before it is looked at.
+/// Who makes a request.
 fn admit(cloud: &OpenStackCloud, request: &Request) -> Result<Caller, Box<Reply>> {
-    let caller = cloud.caller(request).map_err(|_| {
+    cloud.caller(request).map_err(|_| {
         let message = "The request you have made requires authentication.";
         let body = json!({"error": {"code": 401, "title": "Unauthorized", "message": message}});
         let reply = Reply::json(StatusCode::UNAUTHORIZED, &body);
@@ -200,27 +159,7 @@ fn admit(cloud: &OpenStackCloud, request: &Request) -> Result<Caller, Box<Reply>
             "WWW-Authenticate",
             &format!("Keystone uri=\"{}/identity/v3\"", cloud.base),
         ))
-    })?;
-    if let Some(fault) = unacceptable(request) {
-        return Err(Box::new(fault.reply()));
-    }
-    Ok(caller)
-}
-
-/// Octavia speaks JSON and nothing else.
-fn unacceptable(request: &Request) -> Option<Fault> {
-    let accept = request.header("accept").filter(|accept| !accept.is_empty())?;
-    let takes = |range: &str| {
-        let range = range.split(';').next().unwrap_or_default().trim();
-        matches!(range, "application/json" | "application/*" | "*/*")
-    };
-    if accept.split(',').any(takes) {
-        return None;
-    }
-    Some(Fault::framework(
-        StatusCode::NOT_ACCEPTABLE,
-        "Only content type application/json is accepted.",
-    ))
+    })
 }
 
 /// Answers a request to Octavia that changes nothing.
@@ -228,10 +167,7 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
     let endpoint = cloud.endpoint(target);
     let minor = cloud.settings.read().load_balancing.max_minor;
     if target.op == "version_list" {
-        return match unacceptable(request) {
-            Some(fault) => fault.reply(),
-            None => catalogue::versions(&endpoint, minor),
-        };
+        return catalogue::versions(&endpoint, minor);
     }
     let caller = match admit(cloud, request) {
         Ok(caller) => caller,
@@ -265,15 +201,11 @@ fn check_way(state: &Balancing, target: &Target) -> Result<(), Fault> {
 }
 
 fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
-    let (id, below) = ids(target);
+    let (id, _) = ids(target);
     check_way(api.state(), target)?;
-    // What follows an id is taken for the field that is asked for.
-    let extra = target.rest.get(4).filter(|extra| !extra.is_empty());
-    let extra = extra.map(String::as_str);
     match target.op {
-        "version_get" => Ok(Reply::json(StatusCode::OK, &json!("v2"))),
-        "loadbalancer_list" => listing::list(api, Kind::LoadBalancer),
-        "loadbalancer_get" => listing::show(api, Kind::LoadBalancer, id, extra),
+        "loadbalancer_list" => listing::list(api, Kind::LoadBalancer, None),
+        "loadbalancer_get" => listing::show(api, Kind::LoadBalancer, id),
         "loadbalancer_status" => {
             let balancer = api.find(Kind::LoadBalancer, id)?;
             let tree = view::status(api.state(), balancer);
@@ -282,53 +214,20 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
                 &json!({"statuses": {"loadbalancer": tree}}),
             ))
         }
-        "loadbalancer_stats" => {
-            api.find(Kind::LoadBalancer, id)?;
-            let stats = [
-                "bytes_in",
-                "bytes_out",
-                "active_connections",
-                "total_connections",
-                "request_errors",
-            ];
-            let stats: serde_json::Map<String, Value> = stats
-                .into_iter()
-                .map(|name| (name.to_owned(), json!(0)))
-                .collect();
-            Ok(Reply::json(StatusCode::OK, &json!({ "stats": stats })))
-        }
-        "loadbalancer_listener_list" => listing::list(api, Kind::Listener),
-        "loadbalancer_listener_get" => listing::show(api, Kind::Listener, id, extra),
-        "loadbalancer_pool_list" => listing::list(api, Kind::Pool),
-        "loadbalancer_pool_get" => listing::show(api, Kind::Pool, id, extra),
+        "loadbalancer_listener_list" => listing::list(api, Kind::Listener, None),
+        "loadbalancer_listener_get" => listing::show(api, Kind::Listener, id),
+        "loadbalancer_pool_list" => listing::list(api, Kind::Pool, None),
+        "loadbalancer_pool_get" => listing::show(api, Kind::Pool, id),
         "loadbalancer_member_list" => {
             api.find(Kind::Pool, id)?;
-            listing::list_below(api, Kind::Member, Some(id))
+            listing::list(api, Kind::Member, Some(id))
         }
-        "loadbalancer_member_get" => {
-            let member = api.find(Kind::Member, below)?;
-            if member.parent != id {
-                return Err(Fault::not_found(title(Kind::Member), below));
-            }
-            listing::show(api, Kind::Member, below, None)
-        }
-        "loadbalancer_healthmonitor_list" => listing::list(api, Kind::Monitor),
-        "loadbalancer_healthmonitor_get" => listing::show(api, Kind::Monitor, id, extra),
+        "loadbalancer_healthmonitor_list" => listing::list(api, Kind::Monitor, None),
+        "loadbalancer_healthmonitor_get" => listing::show(api, Kind::Monitor, id),
         "loadbalancer_provider_list" => Ok(catalogue::providers(api)),
-        "loadbalancer_flavor_list" => Ok(catalogue::flavors(api)),
         "loadbalancer_flavor_get" => catalogue::flavor(api, id),
-        "loadbalancer_availabilityzone_list" => Ok(catalogue::zones(api)),
         "loadbalancer_availabilityzone_get" => catalogue::zone(api, id),
-        "loadbalancer_quota_get" => catalogue::quota(api, id),
-        "missing_id" => Err(Fault::client("Missing argument: \"id\"")),
-        "bad_method" => {
-            let fault = Fault::framework(StatusCode::METHOD_NOT_ALLOWED, "");
-            Ok(fault.reply().with("Allow", "DELETE, GET, POST, PUT"))
-        }
-        _ => {
-            let fault = Fault::framework(StatusCode::NOT_FOUND, "");
-            Ok(fault.reply())
-        }
+        _ => catalogue::quota(api, id),
     }
 }
 
@@ -403,10 +302,6 @@ fn carry_out(edit: &mut edit::Edit<'_>, target: &Target) -> Result<Reply, Fault>
             let member = members::create(edit, id)?;
             edit.shown(StatusCode::CREATED, Kind::Member, &member)
         }
-        "loadbalancer_member_update" => {
-            members::update(edit, id, below)?;
-            edit.shown(StatusCode::OK, Kind::Member, below)
-        }
         "loadbalancer_member_delete" => members::delete(edit, id, below).map(no_content),
         "loadbalancer_members_update" => members::update_all(edit, id).map(accepted),
         "loadbalancer_healthmonitor_create" => {
@@ -417,7 +312,6 @@ fn carry_out(edit: &mut edit::Edit<'_>, target: &Target) -> Result<Reply, Fault>
             monitors::update(edit, id)?;
             edit.shown(StatusCode::OK, Kind::Monitor, id)
         }
-        "loadbalancer_healthmonitor_delete" => monitors::delete(edit, id).map(no_content),
-        _ => Err(Fault::framework(StatusCode::NOT_FOUND, "")),
+        _ => monitors::delete(edit, id).map(no_content),
     }
 }

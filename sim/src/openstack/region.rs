@@ -16,7 +16,7 @@ pub(crate) use network::{
     FixedIp, FloatingIp, Network, NetworkState, NewPort, Port, Route, Router, SecurityGroup,
     SecurityGroupRule, Subnet,
 };
-pub(crate) use servers::{Server, ServerIndex, is_status, power_state_of, task_states, vm_state_of};
+pub(crate) use servers::{AgeKey, Server, ServerIndex, is_status, power_state_of, vm_state_of};
 
 use crate::error::{Error, Result};
 use crate::openstack::ids::Ids;
@@ -114,26 +114,19 @@ impl Region {
             name: spec.name.clone(),
             project_id: birth.project_id.clone(),
             user_id: birth.user_id.clone(),
-            power_state: spec.power_state.unwrap_or_else(|| power_state_of(&status)),
             status,
-            task_state: spec.task_state.clone(),
             flavor,
             availability_zone: spec
                 .availability_zone
                 .clone()
                 .unwrap_or_else(|| "nova".to_owned()),
             cell: spec.cell.clone().unwrap_or_else(|| "cell1".to_owned()),
-            host: format!("compute-{}", spec.availability_zone.as_deref().unwrap_or("nova")),
             host_id: ids.hex() + ids.hex().get(..24).unwrap_or_default(),
             image_id: ids.uuid(),
-            reservation_id: format!("r-{}", ids.hex().get(..8).unwrap_or_default()),
-            key_name: spec.key_name.clone(),
             metadata: spec.metadata.clone(),
-            tags: spec.tags.clone(),
             access_ipv4: spec.access_ipv4,
             access_ipv6: spec.access_ipv6,
             addresses: spec.addresses.clone(),
-            fault: spec.fault.clone(),
             created: crate::clock::seconds(birth.at),
             updated: crate::clock::seconds(birth.at),
             launched: (!building).then(|| crate::clock::seconds(birth.at)),
@@ -194,19 +187,13 @@ impl Region {
         let patch = patch.clone();
         self.servers.change(id, |server| {
             if let Some(status) = patch.status {
-                server.power_state = power_state_of(&status);
                 server.status = status;
             }
             set(&mut server.name, patch.name);
-            set(&mut server.power_state, patch.power_state);
             set(&mut server.flavor, flavor);
             set(&mut server.availability_zone, patch.availability_zone);
             set(&mut server.cell, patch.cell);
             set(&mut server.metadata, patch.metadata);
-            set(&mut server.tags, patch.tags);
-            if let Some(task) = patch.task_state {
-                server.task_state = (!task.is_empty()).then_some(task);
-            }
             server.access_ipv4 = patch.access_ipv4.or(server.access_ipv4);
             server.access_ipv6 = patch.access_ipv6.or(server.access_ipv6);
             server.addresses = patch.addresses.or_else(|| server.addresses.take());
@@ -225,7 +212,6 @@ impl Region {
             server.ports.clear();
             server.deleted = Some(crate::clock::seconds(at));
             server.updated = crate::clock::seconds(at);
-            server.task_state = None;
         });
         Ok(())
     }

@@ -20,10 +20,6 @@ pub struct ServerSpec {
     pub project: Option<String>,
     /// Nova status; `ACTIVE` if not said.
     pub status: Option<String>,
-    /// Task state, for example `powering-off`.
-    pub task_state: Option<String>,
-    /// Power state number; what usually goes with the status if not said.
-    pub power_state: Option<u8>,
     /// Flavor, by id or name; the region's first if not said.
     pub flavor: Option<String>,
     /// Availability zone; `nova` if not said.
@@ -32,20 +28,14 @@ pub struct ServerSpec {
     pub cell: Option<String>,
     /// Metadata of the server.
     pub metadata: BTreeMap<String, String>,
-    /// Tags of the server.
-    pub tags: Vec<String>,
     /// `accessIPv4`.
     pub access_ipv4: Option<Ipv4Addr>,
     /// `accessIPv6`.
     pub access_ipv6: Option<Ipv6Addr>,
-    /// Name of the key pair.
-    pub key_name: Option<String>,
     /// Ports; one on the default network if not said.
     pub ports: Option<Vec<PortSpec>>,
     /// Replaces the addresses that Nova shows, which otherwise follow from ports and floating addresses.
     pub addresses: Option<BTreeMap<String, Vec<AddressSpec>>>,
-    /// The fault's message, for a server in `ERROR`.
-    pub fault: Option<String>,
 }
 
 impl ServerSpec {
@@ -79,22 +69,16 @@ fn fixed() -> String {
 pub struct ServerPatch {
     /// New name.
     pub name: Option<String>,
-    /// New status; the power state follows unless it is given.
+    /// New status; the power state follows.
     pub status: Option<String>,
-    /// New task state; an empty one ends the task.
-    pub task_state: Option<String>,
-    /// New power state number.
-    pub power_state: Option<u8>,
     /// New flavor, by id or name.
     pub flavor: Option<String>,
     /// New availability zone.
     pub availability_zone: Option<String>,
     /// New cell.
     pub cell: Option<String>,
-    /// All metadata anew.
+    /// Replaces all metadata.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// All tags anew.
-    pub tags: Option<Vec<String>>,
     /// New `accessIPv4`.
     pub access_ipv4: Option<Ipv4Addr>,
     /// New `accessIPv6`.
@@ -143,7 +127,7 @@ pub struct PortPatch {
     pub status: Option<String>,
     /// All fixed addresses anew.
     pub addresses: Option<Vec<IpAddr>>,
-    /// All tags anew.
+    /// Replaces all tags.
     pub tags: Option<Vec<String>>,
 }
 

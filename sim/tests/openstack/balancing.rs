@@ -221,11 +221,15 @@ async fn what_fails_ends_in_error_and_can_only_be_deleted() {
 
     let made = session.balancer(json!({})).await;
     let path = format!("/loadbalancers/{}", made.at("/loadbalancer/id"));
-    let rename_member = json!({"member": {"name": "x"}});
     session.cloud.fail_next_changes(1);
     let state = session.cloud.load_balancers().remove(0);
-    let member = format!("/pools/{}/members/{}", state.pools[0].id, state.members[0].id);
-    assert_eq!(session.lb(Method::PUT, &member, rename_member).await.status, 200);
+    let known = &state.members[0].attributes;
+    let change = json!({"address": known["address"], "protocol_port": known["protocol_port"], "weight": 2});
+    let members = format!("/pools/{}/members?additive_only=true", state.pools[0].id);
+    let answer = session
+        .lb(Method::PUT, &members, json!({"members": [change]}))
+        .await;
+    assert_eq!(answer.status, 202, "{}", answer.text);
     let state = session.cloud.load_balancers().remove(0);
     assert_eq!(state.members[0].provisioning_status, "ERROR");
     assert_eq!(state.pools[0].provisioning_status, "ACTIVE");

@@ -103,7 +103,7 @@ async fn behaviour_is_set_over_http() {
         (
             Method::POST,
             "/faults",
-            json!({"op": "flavor_list", "action": {"kind": "status", "code": 503}}),
+            json!({"op": "flavor_get", "action": {"kind": "status", "code": 503}}),
             201,
         ),
         (Method::PUT, "/cells/cell1", json!({"up": false}), 204),
@@ -143,10 +143,10 @@ async fn behaviour_is_set_over_http() {
         let answer = session.sim(method.clone(), path, body.clone()).await;
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.text);
     }
-    assert_eq!(session.nova("2.2", "/servers").await.status, 406);
+    assert_eq!(session.nova("2.2", "/servers/detail").await.status, 406);
     assert_eq!(session.neutron("/ports").await.status, 200);
     assert_eq!(session.neutron("/ports").await.status, 429);
-    assert_eq!(session.nova("2.1", "/flavors/detail").await.status, 503);
+    assert_eq!(session.nova("2.1", "/flavors/2").await.status, 503);
     assert_eq!(
         session.sim(Method::GET, "/faults", json!({})).await.json["faults"][0]["fired"],
         1
@@ -155,7 +155,7 @@ async fn behaviour_is_set_over_http() {
         session.sim(Method::DELETE, "/tokens", json!({})).await.status,
         204
     );
-    assert_eq!(session.nova("2.1", "/servers").await.status, 401);
+    assert_eq!(session.nova("2.1", "/servers/detail").await.status, 401);
 }
 
 #[tokio::test]
@@ -270,7 +270,7 @@ async fn every_call_is_logged_with_its_particulars() {
         (Some("test/1"), Some("compute 2.47"))
     );
     assert_eq!(calls[1].query, "device_id=a&device_id=b");
-    assert_eq!((calls[2].op, calls[2].status), ("unknown", Some(404)));
+    assert_eq!((calls[2].op, calls[2].status), ("unknown", Some(501)));
     assert!(
         calls
             .windows(2)

@@ -90,7 +90,7 @@ async fn rules_choose_by_operation_path_method_and_count() {
         session.neutron("/ports").await.status,
         session.neutron("/ports").await.status,
         session.nova("2.1", "/flavors/2").await.status,
-        session.nova("2.1", "/flavors").await.status,
+        session.nova("2.1", "/servers/detail").await.status,
         session.login(&json!({})).await.status,
     ];
     assert_eq!(statuses, [200, 500, 200, 501, 200, 502]);
@@ -213,7 +213,7 @@ async fn answers_take_their_time() {
         .add_fault(Fault::on("port_list", Action::Delay { time }));
     session.get(LIST).await;
     session.neutron("/ports").await;
-    session.nova("2.1", "/flavors").await;
+    session.nova("2.1", "/servers/detail").await;
     let slow: Vec<bool> = session
         .cloud
         .calls()

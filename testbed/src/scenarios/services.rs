@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use async_trait::async_trait;
+use ccm_sim::Behavior;
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -173,7 +174,7 @@ impl Services {
 
     /// How often each kind of thing was made.
     fn created(&self) -> Vec<usize> {
-        let calls = self.site.cloud.calls();
+        let calls = Behavior::calls(&self.site.cloud);
         let count = |op: &str| {
             let made = calls
                 .iter()

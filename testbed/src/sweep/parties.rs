@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ccm_sim::openstack::Control;
-use ccm_sim::{Action as CloudAction, Fault, Moment, Quota, RetryAfter};
+use ccm_sim::{Action as CloudAction, Behavior, Fault, Moment, Quota, RetryAfter};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
@@ -102,7 +102,10 @@ impl Party for Control {
     }
 
     fn calls(&self) -> Vec<String> {
-        Self::calls(self).iter().map(|call| call.op.to_owned()).collect()
+        Behavior::calls(self)
+            .iter()
+            .map(|call| call.op.to_owned())
+            .collect()
     }
 
     fn stop_at(&self, nth: u64, moment: Moment) -> BoxFuture<'static, Option<String>> {
@@ -115,7 +118,7 @@ impl Party for Control {
         let cloud = self.clone();
         async move {
             let reached = cloud.wait_for_fault(fault).await;
-            let held = Self::calls(&cloud)
+            let held = Behavior::calls(&cloud)
                 .into_iter()
                 .find(|call| call.fault == Some(kind));
             reached.then(|| held.map_or_else(String::new, |call| call.op.to_owned()))
@@ -125,7 +128,7 @@ impl Party for Control {
 
     fn none_held(&self) -> BoxFuture<'static, ()> {
         let cloud = self.clone();
-        async move { Self::none_held(&cloud).await }.boxed()
+        async move { Behavior::none_held(&cloud).await }.boxed()
     }
 
     fn rage(&self, seed: u64) {

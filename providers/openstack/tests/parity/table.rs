@@ -85,17 +85,9 @@ fn keystone() -> Vec<Case> {
         get("/"),
         get("/v3"),
         get("/v3/"),
-        get("/v2.0"),
-        get("/v3/nothing"),
-        get("/nothing"),
-        get("/v3/nothing").token("<token>"),
-        Case::new("identity", Method::POST, "/v3"),
-        Case::new("identity", Method::PUT, "/v3/auth/tokens").token("<token>"),
-        Case::new("identity", Method::PATCH, "/v3/auth/tokens").token("<token>"),
         get("/v3/auth/tokens"),
         get("/v3/auth/tokens").token("<token>"),
         tokens(Method::GET, "<token>", "<token>"),
-        tokens(Method::HEAD, "<token>", "<token>"),
         tokens(Method::GET, "<token>", "<credential-token>"),
         tokens(Method::GET, "<credential-token>", "<credential-token>"),
         tokens(Method::GET, "<token>", "<unscoped-token>"),
@@ -104,10 +96,8 @@ fn keystone() -> Vec<Case> {
         tokens(Method::GET, "<token>", "nonsense"),
         tokens(Method::GET, "<revoked-token>", "<token>"),
         tokens(Method::GET, "nonsense", "<token>"),
-        tokens(Method::HEAD, "<token>", "nonsense"),
         tokens(Method::DELETE, "<token>", "nonsense"),
         tokens(Method::DELETE, "<token>", "<revoked-token>"),
-        Case::new("identity", Method::HEAD, "/v3/auth/tokens").token("<token>"),
         Case::new("identity", Method::DELETE, "/v3/auth/tokens").token("<token>"),
     ];
     let mut without = tokens(Method::GET, "<token>", "<token>");
@@ -132,71 +122,46 @@ fn nova() -> Vec<Case> {
     let mut cases = vec![
         bare(""),
         bare("/"),
-        bare("/v2.1"),
-        bare("/v2.1/"),
-        at("2.79", "/v2.1/"),
-        bare("/v2.1/servers"),
-        bare("/v2.1/nothing"),
-        bare("/v2.1/nothing").token("<token>"),
-        bare("/v2.1/nothing")
-            .token("<token>")
-            .with("accept", "application/json"),
-        bare("/v2.1/servers/").token("<token>"),
-        bare("/v2.1/servers/detail/").token("<token>"),
-        bare("/v2.1/servers/<a>/nothing").token("<token>"),
-        bare("/nothing"),
-        bare("/v9/servers").token("<token>"),
-        bare("/v2.1/servers").token("nonsense"),
-        bare("/v2.1/servers").token("<revoked-token>"),
-        bare("/v2.1/servers").token("<unscoped-token>"),
+        bare("/v2.1/servers/detail"),
+        bare("/v2.1/servers/detail").token("nonsense"),
+        bare("/v2.1/servers/detail").token("<revoked-token>"),
         bare("/v2.1/servers/detail").token("<unscoped-token>"),
         bare("/v2.1/servers/<a>").token("<unscoped-token>"),
         bare("/v2.1/flavors/<flavor>").token("<unscoped-token>"),
-        bare("/v2.1/flavors/detail").token("<unscoped-token>"),
         bare("/v2.1/servers/detail").token("<credential-token>"),
-        Case::new("compute", Method::PATCH, "/v2.1/servers").token("<token>"),
-        Case::new("compute", Method::DELETE, "/v2.1/servers").token("<token>"),
-        Case::new("compute", Method::POST, "/v2.1/servers/detail").token("<token>"),
-        Case::new("compute", Method::POST, "/v2.1/flavors/<flavor>").token("<token>"),
-        Case::new("compute", Method::HEAD, "/v2.1/servers/<a>").token("<token>"),
-        bare("/v2.1/servers")
+        bare("/v2.1/servers/detail")
             .token("<token>")
             .with("x-openstack-nova-api-version", "2.47"),
-        bare("/v2.1/servers")
+        bare("/v2.1/servers/detail")
             .token("<token>")
             .with("x-openstack-nova-api-version", "2.999"),
-        bare("/v2.1/servers")
+        bare("/v2.1/servers/detail")
             .token("<token>")
             .with("openstack-api-version", "identity 3.0"),
-        bare("/v2.1/servers")
+        bare("/v2.1/servers/detail")
             .token("<token>")
             .with("openstack-api-version", "identity 3.0, compute 2.47"),
-        bare("/v2.1/servers")
+        bare("/v2.1/servers/detail")
             .token("<token>")
             .with("openstack-api-version", "2.47"),
     ];
-    for version in [
-        "", "2.1", "2.47", "2.69", "2.75", "2.79", "2.90", "2.96", "2.100", "latest",
-    ] {
+    for version in ["", "2.1", "2.47"] {
         for path in [
             "/v2.1/servers/<a>",
             "/v2.1/servers/<c>",
-            "/v2.1/servers",
             "/v2.1/servers/detail",
-            "/v2.1/flavors",
-            "/v2.1/flavors/detail?limit=2",
             "/v2.1/flavors/<flavor>",
         ] {
             cases.push(at(version, path));
         }
     }
     for version in [
-        "2.0", "2.102", "2.999", "3.1", "1.1", "2", "2.07", "2.1.1", "two", "2.-1", "Latest",
+        "2.0", "2.999", "3.1", "1.1", "2", "2.07", "2.1.1", "two", "2.-1", "Latest",
     ] {
-        cases.push(at(version, "/v2.1/servers"));
+        cases.push(at(version, "/v2.1/servers/detail"));
         cases.push(at(version, "/v2.1/servers/<a>"));
     }
-    for version in ["2.1", "2.79", "2.100"] {
+    for version in ["2.1", "2.47"] {
         for path in [
             &format!("/v2.1/servers/{absent}"),
             "/v2.1/servers/not-an-id",
@@ -205,18 +170,6 @@ fn nova() -> Vec<Case> {
             "/v2.1/servers/web-1",
             "/v2.1/flavors/nothing",
             "/v2.1/flavors/m1.small",
-            "/v2.1/servers/<a>?nothing=1",
-            "/v2.1/flavors/<flavor>?nothing=1",
-            "/v2.1/flavors/detail?nothing=1",
-            "/v2.1/flavors?limit=0",
-            "/v2.1/flavors?limit=-1",
-            "/v2.1/flavors?limit=x",
-            "/v2.1/flavors?limit=1&limit=2",
-            "/v2.1/flavors?marker=nothing",
-            "/v2.1/flavors?minRam=x",
-            "/v2.1/flavors?is_public=None",
-            "/v2.1/flavors?is_public=x",
-            "/v2.1/flavors?sort_key=nothing",
         ] {
             cases.push(at(version, path));
         }
@@ -227,7 +180,7 @@ fn nova() -> Vec<Case> {
 fn servers() -> Vec<Case> {
     let absent = "5f3d3a3c-95d8-4b52-8a0c-0d6b7f0c3f11";
     let mut cases = Vec::new();
-    for version in ["2.1", "2.79", "2.100"] {
+    for version in ["2.1", "2.47"] {
         for query in [
             // Pages.
             "limit=1000",
@@ -238,21 +191,12 @@ fn servers() -> Vec<Case> {
             "marker=<b>",
             "limit=3",
             "limit=0",
-            "limit=-1",
-            "limit=x",
-            "limit=",
-            "limit=1.5",
-            "limit=%201",
-            "limit=99999999999999999999999",
             "limit=1&limit=2",
-            "limit=2&limit=1",
             "marker=",
             "marker=nothing",
             &format!("marker={absent}"),
             "marker=<foreign>",
             "marker=<c>&marker=<b>",
-            "offset=1",
-            "page_size=1",
             // Names.
             "name=%5Eweb-1%24",
             "name=%5Eweb%5C-1%24",
@@ -267,91 +211,22 @@ fn servers() -> Vec<Case> {
             "name=(web-1%7CWEB-2)",
             "name=%5E(web-1%7Cdb.3)%24",
             "name=web-1%7Cdb.3",
-            "name=(",
-            "name=%5B",
-            "name=*",
-            "name=%2B",
             "name=%5B%5B%3Aalpha%3A%5D%5D",
             "name=(%3Fi)web",
             "name=%5Cd",
-            "name=%5C",
             "name=w%7B1%7D",
             "name=a%7B1001%7D",
-            "name=a%7B2%2C1%7D",
-            "name=(%3F%3Dw)web",
             "name=(%3FP%3Cx%3Ew)eb",
             "name=%5Cbweb",
             "name=%C3%A9",
-            "name=",
             "name=web-1&name=db.3",
             "name=db.3&name=web-1",
             "name=%5Eweb-1%24&limit=1000",
             "name=web&limit=1",
             "name=web&limit=1&marker=<b>",
             "name=web&marker=<c>&limit=1000",
-            // Statuses.
-            "status=ACTIVE",
-            "status=active",
-            "status=SHUTOFF",
-            "status=nothing",
-            "status=ACTIVE&status=SHUTOFF",
-            "status=ACTIVE&status=nothing",
-            "status=DELETED",
-            "status=",
-            "deleted=true",
-            "deleted=x",
-            // Others.
-            "nothing=1",
-            "nothing=1&limit=1",
-            "_nothing=1",
-            "all_tenants=1",
-            "all_tenants=0",
-            "all_tenants=x",
-            "all_tenants",
-            "project_id=<project>",
-            "tenant_id=nothing",
-            "ip=<ip-a>",
-            "ip=10.7",
-            "ip=(",
-            "ip6=fd00",
-            "uuid=<a>",
-            "uuid=nothing",
-            "flavor=<flavor>",
-            "flavor=nothing",
-            "image=nothing",
-            "host=nothing",
-            "availability_zone=nova",
-            "availability_zone=nothing",
-            "power_state=4",
-            "vm_state=stopped",
-            "hostname=web-1",
-            "tags=x",
-            "not-tags=x",
-            "locked=true",
-            "locked=x",
-            "changes-since=2020-01-01T00:00:00Z",
-            "changes-since=2999-01-01T00:00:00Z",
-            "changes-since=yesterday",
-            "changes-before=2020-01-01T00:00:00Z",
-            "changes-before=x",
-            "changes-since=2021-01-01T00:00:00Z&changes-before=2020-01-01T00:00:00Z",
-            "sort_key=created_at",
-            "sort_key=created_at&sort_dir=asc",
-            "sort_key=display_name&sort_dir=asc",
-            "sort_key=display_name&sort_dir=asc&limit=1",
-            "sort_key=uuid&sort_dir=asc&limit=1&marker=<b>",
-            "sort_key=nothing",
-            "sort_key=host",
-            "sort_dir=asc",
-            "sort_dir=up",
-            "sort_key=created_at&sort_dir=up",
-            "sort_key=created_at&sort_dir=asc&sort_dir=asc",
-            "sort_key=vm_state&sort_key=created_at&sort_dir=asc",
         ] {
             cases.push(at(version, &format!("/v2.1/servers/detail?{query}")));
-        }
-        for query in ["limit=1", "name=web", "nothing=1", "limit=x", "marker=nothing"] {
-            cases.push(at(version, &format!("/v2.1/servers?{query}")));
         }
     }
     cases

@@ -186,7 +186,7 @@ impl Control {
         }
     }
 
-    /// Makes a flavor of load balancers in the first region and returns its id.
+    /// Creates a flavor of load balancers in the first region and returns its id.
     ///
     /// # Errors
     /// If there is no region.
@@ -200,7 +200,7 @@ impl Control {
         })
     }
 
-    /// Makes an availability zone of load balancers in the first region.
+    /// Creates an availability zone of load balancers in the first region.
     ///
     /// # Errors
     /// If there is no region.
@@ -211,7 +211,7 @@ impl Control {
         })
     }
 
-    /// Makes a secret, or a container of secrets, in the default project and the first region. Returns its URL.
+    /// Creates a secret, or a container of secrets, in the default project and the first region. Returns its URL.
     ///
     /// # Errors
     /// If there is no region.

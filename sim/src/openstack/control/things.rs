@@ -13,7 +13,7 @@ use crate::openstack::spec::{
 
 /// Servers, ports, networks, flavors, cells.
 impl Control {
-    /// Makes a server and returns its id.
+    /// Creates a server and returns its id.
     ///
     /// # Errors
     /// If something that the specification names does not exist, or an id or address is taken.
@@ -24,7 +24,7 @@ impl Control {
             .ok_or_else(|| Error::Invalid("no server was made".to_owned()))
     }
 
-    /// Makes many servers alike; see [`ServerSpec::name`] for how they are named. Returns their ids.
+    /// Creates many servers alike; see [`ServerSpec::name`] for how they are named. Returns their ids.
     ///
     /// # Errors
     /// As [`Control::create_server`]; the servers before the failing one stay.
@@ -128,7 +128,7 @@ impl Control {
         self.change_region_of(id, |region| region.network.update_port(id, patch, now))
     }
 
-    /// Leads a floating address to a port's first fixed address.
+    /// Associates a floating address with a port's first fixed address.
     ///
     /// # Errors
     /// If there is no such port or the address is taken.
@@ -183,7 +183,7 @@ impl Control {
         })
     }
 
-    /// Makes a network with its subnets and returns its id.
+    /// Creates a network with its subnets and returns its id.
     ///
     /// # Errors
     /// If the region or project does not exist or the id is taken.
@@ -205,7 +205,7 @@ impl Control {
         })
     }
 
-    /// Makes a router and returns its id.
+    /// Creates a router and returns its id.
     ///
     /// # Errors
     /// If a network does not exist, a gateway's address is taken, or the id is.
@@ -216,7 +216,7 @@ impl Control {
         })
     }
 
-    /// Makes a flavor and returns its id.
+    /// Creates a flavor and returns its id.
     ///
     /// # Errors
     /// If the region does not exist.

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::Fault;
 use crate::http::Request;
 use crate::openstack::ids::is_uuid_like;
+pub(super) use crate::openstack::python::python;
 
 /// What may stand in an attribute.
 #[derive(Clone, Copy, Debug)]
@@ -137,16 +138,16 @@ fn check(attribute: &Attribute, value: &Value) -> Result<(), Fault> {
         text.parse::<std::net::IpAddr>().is_ok()
     };
     let reason = match attribute.kind {
-        Kind::Text if !value.is_string() => format!("'{}' is not a valid string.", plain(value)),
-        Kind::Uuid if !uuid(value) => format!("'{}' is not a valid UUID.", plain(value)),
+        Kind::Text if !value.is_string() => format!("'{}' is not a valid string.", python(value)),
+        Kind::Uuid if !uuid(value) => format!("'{}' is not a valid UUID.", python(value)),
         Kind::UuidOrNull if !value.is_null() && !uuid(value) => {
-            format!("'{}' is not a valid UUID.", plain(value))
+            format!("'{}' is not a valid UUID.", python(value))
         }
         Kind::AddressOrNull if !value.is_null() && !address(value) => {
-            format!("'{}' is not a valid IP address.", plain(value))
+            format!("'{}' is not a valid IP address.", python(value))
         }
-        Kind::Bool if !value.is_boolean() => format!("'{}' cannot be converted to boolean.", plain(value)),
-        Kind::List if !value.is_array() => format!("'{}' is not a list.", plain(value)),
+        Kind::Bool if !value.is_boolean() => format!("'{}' cannot be converted to boolean.", python(value)),
+        Kind::List if !value.is_array() => format!("'{}' is not a list.", python(value)),
         _ => return Ok(()),
     };
     Err(invalid(attribute.name, &reason))
@@ -155,36 +156,6 @@ fn check(attribute: &Attribute, value: &Value) -> Result<(), Fault> {
 /// An attribute with a value that it cannot have.
 pub(super) fn invalid(name: &str, reason: &str) -> Fault {
     Fault::http_bad_request(format!("Invalid input for {name}. Reason: {reason}"))
-}
-
-/// A value as Python writes it into a message.
-pub(super) fn plain(value: &Value) -> String {
-    match value {
-        Value::Null => "None".to_owned(),
-        Value::Bool(true) => "True".to_owned(),
-        Value::Bool(false) => "False".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Array(list) => {
-            let list: Vec<String> = list.iter().map(repr).collect();
-            format!("[{}]", list.join(", "))
-        }
-        Value::Object(fields) => {
-            let fields: Vec<String> = fields
-                .iter()
-                .map(|(key, value)| format!("'{key}': {}", repr(value)))
-                .collect();
-            format!("{{{}}}", fields.join(", "))
-        }
-        Value::Number(number) => number.to_string(),
-    }
-}
-
-/// The same inside a list, where texts are quoted.
-fn repr(value: &Value) -> String {
-    match value {
-        Value::String(text) => format!("'{text}'"),
-        other => plain(other),
-    }
 }
 
 /// A text attribute, if it is given.

@@ -67,24 +67,6 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     Ok(id)
 }
 
-/// `PUT /v2.0/security-groups/{id}`.
-pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
-    let fields = body::resource(edit.request, "security_group", GROUP, false)?;
-    let known = edit.find::<SecurityGroup>(id)?;
-    edit.check_revision(known.revision)?;
-    let now = crate::clock::seconds(edit.cloud.clock.now());
-    edit.region.network.change_group(id, |group| {
-        if let Some(name) = body::text(&fields, "name") {
-            name.clone_into(&mut group.name);
-        }
-        if let Some(description) = body::text(&fields, "description") {
-            description.clone_into(&mut group.description);
-        }
-        group.updated = now;
-    });
-    Ok(())
-}
-
 /// `DELETE /v2.0/security-groups/{id}`.
 pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     edit.find::<SecurityGroup>(id)?;
@@ -106,34 +88,8 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-const PROTOCOLS: &[&str] = &[
-    "any",
-    "ah",
-    "dccp",
-    "egp",
-    "esp",
-    "gre",
-    "hopopt",
-    "icmp",
-    "igmp",
-    "ip",
-    "ipip",
-    "ipv6-encap",
-    "ipv6-frag",
-    "ipv6-icmp",
-    "icmpv6",
-    "ipv6-nonxt",
-    "ipv6-opts",
-    "ipv6-route",
-    "ospf",
-    "pgm",
-    "rsvp",
-    "sctp",
-    "tcp",
-    "udp",
-    "udplite",
-    "vrrp",
-];
+const PROTOCOLS: &str = "any ah dccp egp esp gre hopopt icmp igmp ip ipip ipv6-encap ipv6-frag ipv6-icmp icmpv6 \
+                         ipv6-nonxt ipv6-opts ipv6-route ospf pgm rsvp sctp tcp udp udplite vrrp";
 
 fn refuse(class: &'static str, message: impl Into<String>) -> Fault {
     Fault::new(StatusCode::BAD_REQUEST, class, message)
@@ -177,11 +133,11 @@ fn choice(fields: &Map<String, Value>, name: &str, of: &[&str]) -> Result<Option
             "SecurityGroupRuleInvalidEtherType",
             format!(
                 "Security group rule for ethertype '{}' not supported. Allowed values are ['IPv4', 'IPv6'].",
-                body::plain(value)
+                body::python(value)
             ),
         )),
         None => {
-            let reason = format!("{} is not in valid_values.", body::plain(value));
+            let reason = format!("{} is not in valid_values.", body::python(value));
             Err(body::invalid(name, &reason))
         }
     }
@@ -200,7 +156,7 @@ fn port_number(fields: &Map<String, Value>, name: &str) -> Result<Option<i64>, F
         Some(number) if (0..=65535).contains(&number) => Ok(Some(number)),
         _ => Err(refuse(
             "SecurityGroupInvalidPortValue",
-            format!("Invalid value for port {}", body::plain(value)),
+            format!("Invalid value for port {}", body::python(value)),
         )),
     }
 }
@@ -211,13 +167,13 @@ fn wanted_rule(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<SecurityG
     let protocol = match fields.get("protocol") {
         None | Some(Value::Null) => None,
         Some(value) => {
-            let text = body::plain(value).to_lowercase();
-            let known = PROTOCOLS.contains(&text.as_str())
+            let text = body::python(value).to_lowercase();
+            let known = PROTOCOLS.split(' ').any(|known| known == text)
                 || text
                     .parse::<i64>()
                     .is_ok_and(|number| (0..=255).contains(&number));
             if !known {
-                let known: Vec<String> = PROTOCOLS.iter().map(|known| format!("'{known}'")).collect();
+                let known: Vec<String> = PROTOCOLS.split(' ').map(|known| format!("'{known}'")).collect();
                 return Err(refuse(
                     "SecurityGroupRuleInvalidProtocol",
                     format!(
@@ -237,7 +193,7 @@ fn wanted_rule(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<SecurityG
     let prefix = match fields.get("remote_ip_prefix") {
         None | Some(Value::Null) => None,
         Some(value) => {
-            let text = body::plain(value);
+            let text = body::python(value);
             // An address alone stands for itself.
             let whole = match text.parse::<std::net::IpAddr>() {
                 Ok(address) => Some(IpNet::from(address)),

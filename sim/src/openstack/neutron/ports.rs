@@ -1,4 +1,4 @@
-//! Ports, made, changed and deleted, and the tags of everything that has some.
+//! Ports, created, changed and deleted, and their tags.
 
 use std::net::IpAddr;
 
@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::body::{self, Attribute, Kind, free, needed, once, shown};
 use super::{Edit, Fault, listing};
+use crate::http::Reply;
 use crate::openstack::region::{FixedIp, Network, NewPort, Port, SecurityGroup};
 
 const ATTRIBUTES: &[Attribute] = &[
@@ -278,4 +279,26 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     edit.region
         .delete_port(id)
         .map_err(|_| listing::not_found::<Port>(id))
+}
+
+/// `PUT` and `DELETE /v2.0/ports/{id}/tags/{tag}`.
+pub(super) fn tag(edit: &mut Edit<'_>, adds: bool, id: &str, tag: &str) -> Result<Reply, Fault> {
+    let mut tags = edit.find::<Port>(id)?.tags.clone();
+    let had = tags.len();
+    tags.retain(|known| known != tag);
+    if !adds && tags.len() == had {
+        let message = format!("Tag {tag} could not be found.");
+        return Err(Fault::new(StatusCode::NOT_FOUND, "TagNotFound", message));
+    }
+    let reply = if adds {
+        tags.push(tag.to_owned());
+        tags.sort();
+        Reply::json(StatusCode::CREATED, &Value::Null)
+    } else {
+        Reply::empty(StatusCode::NO_CONTENT)
+    };
+    if tags.len() != had {
+        edit.region.network.change_port(id, |port| port.tags = tags);
+    }
+    Ok(reply)
 }

@@ -1,7 +1,6 @@
-//! What Neutron shows of networks, subnets and ports, and by what they can be filtered and sorted.
+//! What Neutron shows of its resources, and by what they can be filtered.
 
-mod more;
-
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -9,37 +8,9 @@ use serde_json::{Value, json};
 
 use super::Api;
 use crate::openstack::ids::address_at;
-use crate::openstack::region::{Network, NetworkState, Port, Subnet};
-
-/// An attribute of a resource.
-pub(super) struct Field<T> {
-    pub(super) name: &'static str,
-    pub(super) get: fn(&T, &NetworkState) -> Value,
-    pub(super) filter: bool,
-    pub(super) sort: bool,
-}
-
-const fn field<T>(name: &'static str, kind: Kind, get: fn(&T, &NetworkState) -> Value) -> Field<T> {
-    let (filter, sort) = match kind {
-        Kind::Shown => (false, false),
-        Kind::Filter => (true, false),
-        Kind::FilterSort => (true, true),
-    };
-    Field {
-        name,
-        get,
-        filter,
-        sort,
-    }
-}
-
-/// What an attribute serves for, as the API definitions of Neutron say.
-#[derive(Clone, Copy)]
-enum Kind {
-    Shown,
-    Filter,
-    FilterSort,
-}
+use crate::openstack::region::{
+    FloatingIp, Network, NetworkState, Port, Router, SecurityGroup, SecurityGroupRule, Subnet,
+};
 
 /// A kind of resource.
 pub(super) trait Resource: Sized + 'static {
@@ -47,33 +18,44 @@ pub(super) trait Resource: Sized + 'static {
     const PLURAL: &'static str;
     /// Class of the exception for an unknown id.
     const NOT_FOUND: &'static str;
-    /// The thing's name in that exception's message.
+    /// The resource's name in that exception's message.
     const TITLE: &'static str;
     /// How that message ends.
     const ABSENT: &'static str = "could not be found.";
-    /// Filters beside those on attributes.
-    const EXTRA_FILTERS: &'static [&'static str] = &["tags", "tags-any", "not-tags", "not-tags-any"];
-    const FIELDS: &'static [Field<Self>];
+    /// Attributes by which a listing can be filtered.
+    const FILTERS: &'static str;
     /// Whether a marker has to exist. One that need not is ignored.
     const KNOWS_MARKER: bool = true;
 
-    fn id(&self) -> &str;
-    fn find<'a>(api: &Api<'a>, id: &str) -> Option<&'a Arc<Self>>;
-    /// Everything that can pass the request's filters, in the order of ids.
-    fn candidates<'a>(api: &Api<'a>) -> Vec<&'a Arc<Self>>;
-    /// Whether the caller may see it.
-    fn visible(&self, api: &Api<'_>) -> bool;
-    fn tags(&self) -> &[String] {
-        &[]
+    fn project(&self) -> &str;
+    fn all(state: &NetworkState) -> &BTreeMap<String, Arc<Self>>;
+    /// Whether other projects may see it, too.
+    fn is_shared(&self, _: &Api<'_>) -> bool {
+        false
     }
-    /// A filter on fixed addresses: key and value. No answer if there is no such key.
-    fn has_fixed_ip(&self, _key: &str, _value: &str) -> Option<bool> {
-        None
-    }
-    /// Whether an attribute is there at all.
-    fn has(&self, _field: &str) -> bool {
+    /// Whether it can be seen already.
+    fn is_visible(&self, _: &Api<'_>) -> bool {
         true
     }
+    /// Everything that can pass the request's filters, in the order of ids.
+    fn candidates<'a>(api: &Api<'a>) -> Vec<&'a Arc<Self>> {
+        Self::all(&api.region.network).values().collect()
+    }
+    /// All attributes that the caller sees.
+    fn document(&self, state: &NetworkState) -> Value;
+}
+
+/// Where a kind of resource is kept.
+macro_rules! stored {
+    ($place:ident) => {
+        fn project(&self) -> &str {
+            &self.project_id
+        }
+
+        fn all(state: &NetworkState) -> &BTreeMap<String, Arc<Self>> {
+            &state.$place
+        }
+    };
 }
 
 impl Resource for Network {
@@ -81,58 +63,44 @@ impl Resource for Network {
     const PLURAL: &'static str = "networks";
     const NOT_FOUND: &'static str = "NetworkNotFound";
     const TITLE: &'static str = "Network";
-    const FIELDS: &'static [Field<Self>] = &[
-        field("id", Kind::FilterSort, |net, _| json!(net.id)),
-        field("name", Kind::FilterSort, |net, _| json!(net.name)),
-        field("tenant_id", Kind::FilterSort, |net, _| json!(net.project_id)),
-        field("admin_state_up", Kind::FilterSort, |_, _| json!(true)),
-        field("mtu", Kind::FilterSort, |net, _| {
-            json!(if net.external { 1500 } else { 1450 })
-        }),
-        field("status", Kind::FilterSort, |_, _| json!("ACTIVE")),
-        field("subnets", Kind::Shown, |net, _| json!(net.subnets)),
-        field("shared", Kind::Filter, |net, _| json!(net.shared)),
-        field("availability_zone_hints", Kind::Shown, |_, _| json!([])),
-        field("availability_zones", Kind::Shown, |_, _| json!([])),
-        field("ipv4_address_scope", Kind::Shown, |_, _| Value::Null),
-        field("ipv6_address_scope", Kind::Shown, |_, _| Value::Null),
-        field("router:external", Kind::Filter, |net, _| json!(net.external)),
-        field("is_default", Kind::Filter, |_, _| json!(false)),
-        field("qinq", Kind::Shown, |_, _| json!(false)),
-        field("vlan_transparent", Kind::Shown, |_, _| json!(false)),
-        field("description", Kind::Filter, |_, _| json!("")),
-        field("port_security_enabled", Kind::Shown, |_, _| json!(true)),
-        field("tags", Kind::Shown, |net, _| json!(net.tags)),
-        field("created_at", Kind::Shown, |net, _| json!(net.created)),
-        field("updated_at", Kind::Shown, |net, _| json!(net.created)),
-        field("revision_number", Kind::Filter, |net, _| {
-            json!(1 + net.subnets.len())
-        }),
-        field("project_id", Kind::FilterSort, |net, _| json!(net.project_id)),
-    ];
+    const FILTERS: &'static str = "id name tenant_id project_id admin_state_up mtu status shared router:external \
+                                   is_default description revision_number";
 
-    fn id(&self) -> &str {
-        &self.id
+    stored!(networks);
+
+    fn is_shared(&self, _: &Api<'_>) -> bool {
+        self.shared || self.external
     }
 
-    fn find<'a>(api: &Api<'a>, id: &str) -> Option<&'a Arc<Self>> {
-        api.region.network.networks.get(id)
-    }
-
-    fn candidates<'a>(api: &Api<'a>) -> Vec<&'a Arc<Self>> {
-        api.region.network.networks.values().collect()
-    }
-
-    fn visible(&self, api: &Api<'_>) -> bool {
-        api.caller.admin || self.project_id == api.caller.project_id || self.shared || self.external
-    }
-
-    fn tags(&self) -> &[String] {
-        &self.tags
-    }
-
-    fn has(&self, field: &str) -> bool {
-        field != "is_default" || self.external
+    fn document(&self, _: &NetworkState) -> Value {
+        let mut shown = json!({
+            "id": self.id,
+            "name": self.name,
+            "tenant_id": self.project_id,
+            "project_id": self.project_id,
+            "admin_state_up": true,
+            "mtu": if self.external { 1500 } else { 1450 },
+            "status": "ACTIVE",
+            "subnets": self.subnets,
+            "shared": self.shared,
+            "availability_zone_hints": [],
+            "availability_zones": [],
+            "ipv4_address_scope": null,
+            "ipv6_address_scope": null,
+            "router:external": self.external,
+            "qinq": false,
+            "vlan_transparent": false,
+            "description": "",
+            "port_security_enabled": true,
+            "tags": self.tags,
+            "created_at": self.created,
+            "updated_at": self.created,
+            "revision_number": 1 + self.subnets.len(),
+        });
+        if let Some(fields) = shown.as_object_mut().filter(|_| self.external) {
+            fields.insert("is_default".to_owned(), json!(false));
+        }
+        shown
     }
 }
 
@@ -140,225 +108,50 @@ impl Resource for Subnet {
     const SINGULAR: &'static str = "subnet";
     const PLURAL: &'static str = "subnets";
     const NOT_FOUND: &'static str = "SubnetNotFound";
-    const KNOWS_MARKER: bool = false;
     const TITLE: &'static str = "Subnet";
-    const FIELDS: &'static [Field<Self>] = &[
-        field("id", Kind::FilterSort, |subnet, _| json!(subnet.id)),
-        field("name", Kind::FilterSort, |subnet, _| json!(subnet.name)),
-        field("tenant_id", Kind::FilterSort, |subnet, _| {
-            json!(subnet.project_id)
-        }),
-        field("network_id", Kind::FilterSort, |subnet, _| {
-            json!(subnet.network_id)
-        }),
-        field("ip_version", Kind::FilterSort, |subnet, _| {
-            json!(ip_version(&subnet.cidr))
-        }),
-        field("subnetpool_id", Kind::FilterSort, |_, _| Value::Null),
-        field("enable_dhcp", Kind::FilterSort, |subnet, state| {
-            json!(!subnet.is_external(state))
-        }),
-        field("ipv6_ra_mode", Kind::FilterSort, |subnet, _| slaac(&subnet.cidr)),
-        field("ipv6_address_mode", Kind::FilterSort, |subnet, _| {
-            slaac(&subnet.cidr)
-        }),
-        field("gateway_ip", Kind::FilterSort, |subnet, _| {
-            json!(address_at(&subnet.cidr, 1))
-        }),
-        field("cidr", Kind::FilterSort, |subnet, _| json!(subnet.cidr)),
-        field("allocation_pools", Kind::Shown, |subnet, _| pools(&subnet.cidr)),
-        field("host_routes", Kind::Shown, |_, _| json!([])),
-        field("dns_nameservers", Kind::Shown, |_, _| json!([])),
-        field("description", Kind::Filter, |_, _| json!("")),
-        field("service_types", Kind::Shown, |_, _| json!([])),
-        field("router:external", Kind::Filter, |subnet, state| {
-            json!(subnet.is_external(state))
-        }),
-        field("tags", Kind::Shown, |subnet, _| json!(subnet.tags)),
-        field("created_at", Kind::Shown, |subnet, _| json!(subnet.created)),
-        field("updated_at", Kind::Shown, |subnet, _| json!(subnet.created)),
-        field("revision_number", Kind::Filter, |_, _| json!(0)),
-        field("project_id", Kind::FilterSort, |subnet, _| {
-            json!(subnet.project_id)
-        }),
-    ];
+    const KNOWS_MARKER: bool = false;
+    const FILTERS: &'static str = "id name tenant_id project_id network_id ip_version subnetpool_id enable_dhcp \
+                                   ipv6_ra_mode ipv6_address_mode gateway_ip cidr description router:external \
+                                   revision_number";
 
-    fn id(&self) -> &str {
-        &self.id
+    stored!(subnets);
+
+    fn is_shared(&self, api: &Api<'_>) -> bool {
+        let network = api.region.network.networks.get(&self.network_id);
+        network.is_some_and(|network| network.is_shared(api))
     }
 
-    fn find<'a>(api: &Api<'a>, id: &str) -> Option<&'a Arc<Self>> {
-        api.region.network.subnets.get(id)
-    }
-
-    fn candidates<'a>(api: &Api<'a>) -> Vec<&'a Arc<Self>> {
-        api.region.network.subnets.values().collect()
-    }
-
-    fn visible(&self, api: &Api<'_>) -> bool {
-        let shared = || {
-            api.region
-                .network
-                .networks
-                .get(&self.network_id)
-                .is_some_and(|network| network.shared || network.external)
-        };
-        api.caller.admin || self.project_id == api.caller.project_id || shared()
-    }
-
-    fn tags(&self) -> &[String] {
-        &self.tags
-    }
-}
-
-impl Resource for Port {
-    const SINGULAR: &'static str = "port";
-    const PLURAL: &'static str = "ports";
-    const NOT_FOUND: &'static str = "PortNotFound";
-    const TITLE: &'static str = "Port";
-    const EXTRA_FILTERS: &'static [&'static str] = &[
-        "tags",
-        "tags-any",
-        "not-tags",
-        "not-tags-any",
-        "fixed_ips",
-        "security_groups",
-    ];
-    const FIELDS: &'static [Field<Self>] = &[
-        field("id", Kind::FilterSort, |port, _| json!(port.id)),
-        field("name", Kind::FilterSort, |port, _| json!(port.name)),
-        field("network_id", Kind::FilterSort, |port, _| json!(port.network_id)),
-        field("tenant_id", Kind::FilterSort, |port, _| json!(port.project_id)),
-        field("mac_address", Kind::FilterSort, |port, _| json!(port.mac)),
-        field("admin_state_up", Kind::FilterSort, |port, _| {
-            json!(port.admin_state_up)
-        }),
-        field("status", Kind::FilterSort, |port, _| json!(port.status)),
-        field("device_id", Kind::FilterSort, |port, _| json!(port.device_id)),
-        field("device_owner", Kind::FilterSort, |port, _| {
-            json!(port.device_owner)
-        }),
-        field("fixed_ips", Kind::Filter, |port, _| {
-            let ips = port
-                .fixed_ips
-                .iter()
-                .map(|ip| json!({"subnet_id": ip.subnet_id, "ip_address": ip.address}));
-            Value::Array(ips.collect())
-        }),
-        field("allowed_address_pairs", Kind::Shown, |port, _| {
-            let pairs = port.address_pairs.iter();
-            pairs
-                .map(|(address, mac)| json!({"ip_address": address, "mac_address": mac}))
-                .collect()
-        }),
-        field("extra_dhcp_opts", Kind::Shown, |_, _| json!([])),
-        field("security_groups", Kind::Filter, |port, _| {
-            json!(port.security_groups)
-        }),
-        field("description", Kind::Filter, |port, _| json!(port.description)),
-        field("binding:vnic_type", Kind::Shown, |_, _| json!("normal")),
-        field("binding:host_id", Kind::Filter, |port, _| {
-            json!(port.device_owner.replace(':', "-"))
-        }),
-        field("port_security_enabled", Kind::Shown, |port, _| {
-            json!(port.port_security)
-        }),
-        field("tags", Kind::Shown, |port, _| json!(port.tags)),
-        field("created_at", Kind::Shown, |port, _| json!(port.created)),
-        field("updated_at", Kind::Shown, |port, _| json!(port.updated)),
-        field("revision_number", Kind::Filter, |port, _| json!(port.revision)),
-        field("project_id", Kind::FilterSort, |port, _| json!(port.project_id)),
-        field("trunk_details", Kind::Shown, |port, _| {
-            let Some(trunk) = &port.trunk else {
-                return Value::Null;
-            };
-            let sub_ports = trunk.sub_ports.iter().map(|sub| {
-                json!({
-                    "segmentation_id": sub.segmentation_id,
-                    "segmentation_type": "vlan",
-                    "port_id": sub.port_id,
-                    "mac_address": sub.mac,
-                })
-            });
-            json!({"trunk_id": trunk.id, "sub_ports": sub_ports.collect::<Vec<_>>()})
-        }),
-    ];
-
-    fn id(&self) -> &str {
-        &self.id
-    }
-
-    fn find<'a>(api: &Api<'a>, id: &str) -> Option<&'a Arc<Self>> {
-        api.region.network.ports.get(id)
-    }
-
-    fn candidates<'a>(api: &Api<'a>) -> Vec<&'a Arc<Self>> {
-        let network = &api.region.network;
-        let by_id: Vec<_> = api
-            .request
-            .all("id")
-            .filter_map(|id| network.ports.get(id))
-            .collect();
-        let mut found = if api.request.all("id").next().is_some() {
-            by_id
-        } else if api.request.all("device_id").next().is_some() {
-            api.request
-                .all("device_id")
-                .flat_map(|device| network.ports_of(device))
-                .collect()
-        } else {
-            return network.ports.values().collect();
-        };
-        found.sort_by(|a, b| a.id.cmp(&b.id));
-        found.dedup_by(|a, b| a.id == b.id);
-        found
-    }
-
-    fn visible(&self, api: &Api<'_>) -> bool {
-        let of_my_network = || {
-            let network = api.region.network.networks.get(&self.network_id);
-            network.is_some_and(|network| network.project_id == api.caller.project_id)
-        };
-        self.visible <= api.cloud.clock.now()
-            && (api.caller.admin || self.project_id == api.caller.project_id || of_my_network())
-    }
-
-    fn tags(&self) -> &[String] {
-        &self.tags
-    }
-
-    fn has_fixed_ip(&self, key: &str, value: &str) -> Option<bool> {
-        let mut ips = self.fixed_ips.iter();
-        Some(match key {
-            "ip_address" => ips.any(|ip| ip.address.to_string() == value),
-            "ip_address_substr" => ips.any(|ip| ip.address.to_string().contains(value)),
-            "subnet_id" => ips.any(|ip| ip.subnet_id == value),
-            _ => return None,
+    fn document(&self, state: &NetworkState) -> Value {
+        let external = state
+            .networks
+            .get(&self.network_id)
+            .is_some_and(|network| network.external);
+        let v4 = matches!(self.cidr, IpNet::V4(_));
+        let slaac = (!v4).then_some("slaac");
+        json!({
+            "id": self.id,
+            "name": self.name,
+            "tenant_id": self.project_id,
+            "project_id": self.project_id,
+            "network_id": self.network_id,
+            "ip_version": if v4 { 4 } else { 6 },
+            "subnetpool_id": null,
+            "enable_dhcp": !external,
+            "ipv6_ra_mode": slaac,
+            "ipv6_address_mode": slaac,
+            "gateway_ip": address_at(&self.cidr, 1),
+            "cidr": self.cidr,
+            "allocation_pools": pools(&self.cidr),
+            "host_routes": [],
+            "dns_nameservers": [],
+            "description": "",
+            "service_types": [],
+            "router:external": external,
+            "tags": self.tags,
+            "created_at": self.created,
+            "updated_at": self.created,
+            "revision_number": 0,
         })
-    }
-
-    fn has(&self, field: &str) -> bool {
-        // Who is no administrator may filter by the host and not see it.
-        field != "binding:host_id" && (field != "trunk_details" || self.trunk.is_some())
-    }
-}
-
-impl Subnet {
-    fn is_external(&self, state: &NetworkState) -> bool {
-        let network = state.networks.get(&self.network_id);
-        network.is_some_and(|network| network.external)
-    }
-}
-
-fn ip_version(cidr: &IpNet) -> u8 {
-    if matches!(cidr, IpNet::V4(_)) { 4 } else { 6 }
-}
-
-fn slaac(cidr: &IpNet) -> Value {
-    if matches!(cidr, IpNet::V4(_)) {
-        Value::Null
-    } else {
-        json!("slaac")
     }
 }
 
@@ -373,4 +166,254 @@ fn pools(cidr: &IpNet) -> Value {
         IpNet::V6(net) => Some(net.broadcast().to_string()),
     };
     json!([{"start": address_at(cidr, 2), "end": last}])
+}
+
+impl Resource for Port {
+    const SINGULAR: &'static str = "port";
+    const PLURAL: &'static str = "ports";
+    const NOT_FOUND: &'static str = "PortNotFound";
+    const TITLE: &'static str = "Port";
+    const FILTERS: &'static str = "id name tenant_id project_id network_id mac_address admin_state_up status \
+                                   device_id device_owner fixed_ips security_groups description binding:host_id \
+                                   revision_number";
+
+    stored!(ports);
+
+    fn is_shared(&self, api: &Api<'_>) -> bool {
+        let network = api.region.network.networks.get(&self.network_id);
+        network.is_some_and(|network| network.project_id == api.caller.project_id)
+    }
+
+    fn is_visible(&self, api: &Api<'_>) -> bool {
+        self.visible <= api.cloud.clock.now()
+    }
+
+    fn candidates<'a>(api: &Api<'a>) -> Vec<&'a Arc<Self>> {
+        let (network, request) = (&api.region.network, api.request);
+        let mut found: Vec<_> = if request.last("id").is_some() {
+            let ids = request.all("id");
+            ids.filter_map(|id| network.ports.get(id)).collect()
+        } else if request.last("device_id").is_some() {
+            let devices = request.all("device_id");
+            devices.flat_map(|device| network.ports_of(device)).collect()
+        } else {
+            return network.ports.values().collect();
+        };
+        found.sort_by(|a, b| a.id.cmp(&b.id));
+        found.dedup_by(|a, b| a.id == b.id);
+        found
+    }
+
+    fn document(&self, _: &NetworkState) -> Value {
+        let fixed_ips = self.fixed_ips.iter();
+        let pairs = self.address_pairs.iter();
+        let mut shown = json!({
+            "id": self.id,
+            "name": self.name,
+            "network_id": self.network_id,
+            "tenant_id": self.project_id,
+            "project_id": self.project_id,
+            "mac_address": self.mac,
+            "admin_state_up": self.admin_state_up,
+            "status": self.status,
+            "device_id": self.device_id,
+            "device_owner": self.device_owner,
+            "fixed_ips": fixed_ips
+                .map(|ip| json!({"subnet_id": ip.subnet_id, "ip_address": ip.address}))
+                .collect::<Value>(),
+            "allowed_address_pairs": pairs
+                .map(|(address, mac)| json!({"ip_address": address, "mac_address": mac}))
+                .collect::<Value>(),
+            "extra_dhcp_opts": [],
+            "security_groups": self.security_groups,
+            "description": self.description,
+            "binding:vnic_type": "normal",
+            "port_security_enabled": self.port_security,
+            "tags": self.tags,
+            "created_at": self.created,
+            "updated_at": self.updated,
+            "revision_number": self.revision,
+        });
+        if let (Some(trunk), Some(fields)) = (&self.trunk, shown.as_object_mut()) {
+            let sub_ports = trunk.sub_ports.iter().map(|sub| {
+                json!({
+                    "segmentation_id": sub.segmentation_id,
+                    "segmentation_type": "vlan",
+                    "port_id": sub.port_id,
+                    "mac_address": sub.mac,
+                })
+            });
+            let details = json!({"trunk_id": trunk.id, "sub_ports": sub_ports.collect::<Value>()});
+            fields.insert("trunk_details".to_owned(), details);
+        }
+        shown
+    }
+}
+
+impl Resource for FloatingIp {
+    const SINGULAR: &'static str = "floatingip";
+    const PLURAL: &'static str = "floatingips";
+    const NOT_FOUND: &'static str = "FloatingIPNotFound";
+    const TITLE: &'static str = "Floating IP";
+    const ABSENT: &'static str = "could not be found";
+    const FILTERS: &'static str = "id tenant_id project_id floating_ip_address floating_network_id router_id port_id \
+                                   fixed_ip_address status description revision_number";
+
+    stored!(floating);
+
+    fn document(&self, state: &NetworkState) -> Value {
+        let port = self.port_id.as_ref().and_then(|id| state.ports.get(id));
+        let port = port.map(|port| {
+            json!({
+                "name": port.name,
+                "network_id": port.network_id,
+                "mac_address": port.mac,
+                "admin_state_up": port.admin_state_up,
+                "status": port.status,
+                "device_id": port.device_id,
+                "device_owner": port.device_owner,
+            })
+        });
+        json!({
+            "id": self.id,
+            "tenant_id": self.project_id,
+            "project_id": self.project_id,
+            "floating_ip_address": self.address,
+            "floating_network_id": self.network_id,
+            "router_id": self.router_id,
+            "port_id": self.port_id,
+            "fixed_ip_address": self.fixed,
+            "status": self.status,
+            "description": self.description,
+            "port_details": port,
+            "tags": self.tags,
+            "created_at": self.created,
+            "updated_at": self.updated,
+            "revision_number": self.revision,
+        })
+    }
+}
+
+impl Resource for SecurityGroup {
+    const SINGULAR: &'static str = "security_group";
+    const PLURAL: &'static str = "security_groups";
+    const NOT_FOUND: &'static str = "SecurityGroupNotFound";
+    const TITLE: &'static str = "Security group";
+    const ABSENT: &'static str = "does not exist";
+    const FILTERS: &'static str = "id name stateful tenant_id project_id description shared revision_number";
+
+    stored!(groups);
+
+    fn document(&self, state: &NetworkState) -> Value {
+        let rules = self.rules.iter().filter_map(|id| state.rules.get(id));
+        json!({
+            "id": self.id,
+            "name": self.name,
+            "stateful": self.stateful,
+            "tenant_id": self.project_id,
+            "project_id": self.project_id,
+            "description": self.description,
+            "shared": false,
+            "security_group_rules": rules.map(|rule| inside_group(rule, state)).collect::<Value>(),
+            "tags": self.tags,
+            "created_at": self.created,
+            "updated_at": self.updated,
+            "revision_number": self.revision,
+        })
+    }
+}
+
+/// A rule as a group shows it, with more than the rule shows of itself.
+fn inside_group(rule: &SecurityGroupRule, state: &NetworkState) -> Value {
+    let mut shown = rule.document(state);
+    // A number in the service's database, which means nothing outside.
+    let digits = rule.id.get(..6).unwrap_or_default();
+    let number = u32::from_str_radix(digits, 16).unwrap_or_default();
+    if let Some(fields) = shown.as_object_mut() {
+        fields.insert("belongs_to_default_sg".to_owned(), Value::Null);
+        fields.insert("tags".to_owned(), json!([]));
+        fields.insert("standard_attr_id".to_owned(), json!(number));
+    }
+    shown
+}
+
+impl Resource for SecurityGroupRule {
+    const SINGULAR: &'static str = "security_group_rule";
+    const PLURAL: &'static str = "security_group_rules";
+    const NOT_FOUND: &'static str = "SecurityGroupRuleNotFound";
+    const TITLE: &'static str = "Security group rule";
+    const ABSENT: &'static str = "does not exist";
+    const FILTERS: &'static str = "id tenant_id project_id security_group_id ethertype direction protocol \
+                                   port_range_min port_range_max remote_ip_prefix remote_address_group_id \
+                                   normalized_cidr remote_group_id belongs_to_default_sg description revision_number";
+
+    stored!(rules);
+
+    fn document(&self, state: &NetworkState) -> Value {
+        let prefix = self.remote_prefix.as_deref();
+        let net = prefix.and_then(|prefix| prefix.parse::<IpNet>().ok());
+        json!({
+            "id": self.id,
+            "tenant_id": self.project_id,
+            "project_id": self.project_id,
+            "security_group_id": self.group_id,
+            "ethertype": self.ethertype,
+            "direction": self.direction,
+            "protocol": self.protocol,
+            "port_range_min": self.port_min,
+            "port_range_max": self.port_max,
+            "remote_ip_prefix": prefix,
+            "remote_address_group_id": null,
+            "normalized_cidr": net.map(|net| net.trunc()),
+            "remote_group_id": self.remote_group,
+            "belongs_to_default_sg": state.is_default_group(&self.group_id),
+            "description": self.description,
+            "created_at": self.created,
+            "updated_at": self.created,
+            "revision_number": 0,
+        })
+    }
+}
+
+impl Resource for Router {
+    const SINGULAR: &'static str = "router";
+    const PLURAL: &'static str = "routers";
+    const NOT_FOUND: &'static str = "RouterNotFound";
+    const TITLE: &'static str = "Router";
+    const ABSENT: &'static str = "could not be found";
+    const FILTERS: &'static str =
+        "id name tenant_id project_id admin_state_up status description flavor_id revision_number";
+
+    stored!(routers);
+
+    fn document(&self, _: &NetworkState) -> Value {
+        let gateway = self.gateway.as_ref().map(|(network, fixed, _)| {
+            json!({
+                "network_id": network,
+                "external_fixed_ips": [{"subnet_id": fixed.subnet_id, "ip_address": fixed.address}],
+                "enable_snat": true,
+            })
+        });
+        let routes = self.routes.iter();
+        json!({
+            "id": self.id,
+            "name": self.name,
+            "tenant_id": self.project_id,
+            "project_id": self.project_id,
+            "admin_state_up": true,
+            "status": "ACTIVE",
+            "external_gateway_info": gateway,
+            "description": "",
+            "availability_zones": [],
+            "availability_zone_hints": [],
+            "routes": routes
+                .map(|route| json!({"destination": route.destination, "nexthop": route.nexthop}))
+                .collect::<Value>(),
+            "flavor_id": null,
+            "tags": self.tags,
+            "created_at": self.created,
+            "updated_at": self.updated,
+            "revision_number": self.revision,
+        })
+    }
 }

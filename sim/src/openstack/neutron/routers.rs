@@ -89,7 +89,7 @@ fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
     let list = given.as_array().ok_or_else(|| {
         bad(format!(
             "Invalid data format for hostroute: '{}'.",
-            body::plain(given)
+            body::python(given)
         ))
     })?;
     let mut routes = Vec::new();
@@ -107,7 +107,7 @@ fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
         if !exact || destination.is_empty() || nexthop.is_empty() {
             return Err(bad(format!(
                 "Invalid data format for hostroute: '{}'.",
-                body::plain(entry)
+                body::python(entry)
             )));
         }
         let nexthop: IpAddr = nexthop
@@ -128,7 +128,7 @@ fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
         }
         let route = Route { destination, nexthop };
         if routes.contains(&route) {
-            return Err(bad(format!("Duplicate hostroute '{}'.", body::plain(entry))));
+            return Err(bad(format!("Duplicate hostroute '{}'.", body::python(entry))));
         }
         routes.push(route);
     }
@@ -137,8 +137,9 @@ fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
 
 /// The answer to a request for more or fewer routes, which shows more than others do.
 pub(super) fn shown_whole(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
-    let mut document: Value = serde_json::from_slice(&listing::changed::<Router>(api, id)?.body)
-        .map_err(|error| Fault::http_bad_request(error.to_string()))?;
+    let mut document: Value =
+        serde_json::from_slice(&listing::shown::<Router>(api, StatusCode::OK, id)?.body)
+            .map_err(|error| Fault::http_bad_request(error.to_string()))?;
     let gateway = listing::find::<Router>(api, id)?.gateway.clone();
     if let Some(router) = document.get_mut("router").and_then(Value::as_object_mut) {
         let more = [

@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 use super::edit::{Edit, Owner, complete, complete_change, list, take, text};
 use super::types::{self, Use};
 use super::vip::{self, Plugged, Vip};
-use super::{Fault, listeners, listing, pools, title};
+use super::{Fault, listeners, pools, title};
+use crate::openstack::listing::is_true;
 use crate::openstack::region::{Kind, Object, Provisioning};
 
 /// `POST /v2.0/lbaas/loadbalancers`.
@@ -61,7 +62,7 @@ fn build(
 ) -> Result<Vec<Object>, Fault> {
     let mut attrs = take(
         fields,
-        &[
+        [
             "name",
             "description",
             "admin_state_up",
@@ -242,7 +243,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     check_state(&balancer, &[Provisioning::Active])?;
     let mut attrs = take(
         &fields,
-        &[
+        [
             "name",
             "description",
             "admin_state_up",
@@ -270,7 +271,7 @@ fn check_state(balancer: &Object, allowed: &[Provisioning]) -> Result<(), Fault>
 
 /// `DELETE /v2.0/lbaas/loadbalancers/{id}`.
 pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
-    let cascade = edit.request.last("cascade").is_some_and(listing::is_true);
+    let cascade = edit.request.last("cascade").is_some_and(is_true);
     let balancer = edit.find(Kind::LoadBalancer, id)?;
     let state = &edit.region.balancing;
     let has_children = [Kind::Listener, Kind::Pool]

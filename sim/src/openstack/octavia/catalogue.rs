@@ -76,44 +76,21 @@ pub(super) fn providers(api: &Api<'_>) -> Reply {
     Reply::json(StatusCode::OK, &json!({ "providers": providers }))
 }
 
-fn flavor_view(id: &str, name: &str, enabled: bool) -> Value {
-    json!({"id": id, "name": name, "description": "", "enabled": enabled, "flavor_profile_id": null})
-}
-
-/// `GET /v2.0/lbaas/flavors`.
-pub(super) fn flavors(api: &Api<'_>) -> Reply {
-    let flavors = api.region.balancer_flavors.iter();
-    let flavors: Vec<Value> = flavors
-        .map(|(id, (name, enabled))| flavor_view(id, name, *enabled))
-        .collect();
-    Reply::json(StatusCode::OK, &json!({"flavors": flavors, "flavors_links": []}))
-}
-
 /// `GET /v2.0/lbaas/flavors/{id}`.
 pub(super) fn flavor(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
     let found = api.region.balancer_flavors.get(id);
     let (name, enabled) = found.ok_or_else(|| Fault::not_found("Flavor", id))?;
-    let flavor = flavor_view(id, name, *enabled);
+    let flavor =
+        json!({"id": id, "name": name, "description": "", "enabled": enabled, "flavor_profile_id": null});
     Ok(Reply::json(StatusCode::OK, &json!({ "flavor": flavor })))
-}
-
-fn zone_view(name: &str, enabled: bool) -> Value {
-    json!({"name": name, "description": "", "enabled": enabled, "availability_zone_profile_id": null})
-}
-
-/// `GET /v2.0/lbaas/availabilityzones`.
-pub(super) fn zones(api: &Api<'_>) -> Reply {
-    let zones = api.region.balancer_zones.iter();
-    let zones: Vec<Value> = zones.map(|(name, enabled)| zone_view(name, *enabled)).collect();
-    let document = json!({"availability_zones": zones, "availability_zones_links": []});
-    Reply::json(StatusCode::OK, &document)
 }
 
 /// `GET /v2.0/lbaas/availabilityzones/{name}`.
 pub(super) fn zone(api: &Api<'_>, name: &str) -> Result<Reply, Fault> {
     let found = api.region.balancer_zones.get(name);
     let enabled = found.ok_or_else(|| Fault::not_found("Availability Zone", name))?;
-    let zone = zone_view(name, *enabled);
+    let zone =
+        json!({"name": name, "description": "", "enabled": enabled, "availability_zone_profile_id": null});
     Ok(Reply::json(StatusCode::OK, &json!({ "availability_zone": zone })))
 }
 

@@ -226,10 +226,10 @@ impl Edit<'_> {
 }
 
 /// The named attributes out of a body; what is not in it stays out.
-pub(super) fn take(fields: &Map<String, Value>, names: &[&'static str]) -> Attrs {
+pub(super) fn take(fields: &Map<String, Value>, names: impl IntoIterator<Item = &'static str>) -> Attrs {
     names
-        .iter()
-        .filter_map(|name| Some((*name, fields.get(*name)?.clone())))
+        .into_iter()
+        .filter_map(|name| Some((name, fields.get(name)?.clone())))
         .collect()
 }
 

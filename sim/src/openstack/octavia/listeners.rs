@@ -7,37 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::edit::{Edit, Owner, complete, complete_change, list, take, text};
 use super::types::{self, Use};
+use super::view::attributes;
 use super::{Fault, schema};
 use crate::openstack::region::{Attrs, Kind, Object};
-
-/// The attributes that are kept as they are given.
-const KEPT: &[&str] = &[
-    "name",
-    "description",
-    "admin_state_up",
-    "tags",
-    "protocol",
-    "protocol_port",
-    "connection_limit",
-    "default_tls_container_ref",
-    "sni_container_refs",
-    "default_pool_id",
-    "insert_headers",
-    "timeout_client_data",
-    "timeout_member_connect",
-    "timeout_member_data",
-    "timeout_tcp_inspect",
-    "client_ca_tls_container_ref",
-    "client_authentication",
-    "client_crl_container_ref",
-    "allowed_cidrs",
-    "tls_ciphers",
-    "tls_versions",
-    "alpn_protocols",
-    "hsts_max_age",
-    "hsts_include_subdomains",
-    "hsts_preload",
-];
 
 /// What stands for an attribute that is null.
 const DEFAULTS: &[(&str, i64)] = &[
@@ -211,7 +183,7 @@ pub(super) fn prepare(
     }
     check_cidrs(fields, owner)?;
     check_provider(owner, protocol, fields)?;
-    let mut attrs = take(fields, KEPT);
+    let mut attrs = take(fields, attributes(Kind::Listener));
     complete(&mut attrs);
     default_nulls(&mut attrs, true);
     if ends_tls {
@@ -355,7 +327,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     }
     edit.check_mutable(&owner.id)?;
     check_provider(&owner, protocol, &fields)?;
-    let mut attrs = take(&fields, KEPT);
+    let mut attrs = take(&fields, attributes(Kind::Listener));
     complete_change(&mut attrs);
     default_nulls(&mut attrs, false);
     edit.lock(&owner.id, &[id.to_owned()]);

@@ -9,21 +9,10 @@ use serde_json::{Map, Value, json};
 
 use super::edit::{Edit, Owner, complete, complete_change, take, text};
 use super::types::{self, Use};
-use super::{Fault, listeners, listing, schema, title};
+use super::view::attributes;
+use super::{Fault, listeners, schema, title};
+use crate::openstack::listing::is_true;
 use crate::openstack::region::{Attrs, Kind, Object, Provisioning};
-
-const KEPT: &[&str] = &[
-    "name",
-    "admin_state_up",
-    "tags",
-    "address",
-    "protocol_port",
-    "weight",
-    "backup",
-    "subnet_id",
-    "monitor_address",
-    "monitor_port",
-];
 
 /// What tells members of a pool apart.
 type Place = (String, i64);
@@ -75,7 +64,7 @@ pub(super) fn prepare(
             "Another member on this pool is already using ip {address} on protocol_port {port}"
         )));
     }
-    let mut attrs = take(fields, KEPT);
+    let mut attrs = take(fields, attributes(Kind::Member));
     complete(&mut attrs);
     attrs.remove("description");
     attrs.insert("vnic_type", json!("normal"));
@@ -153,26 +142,6 @@ fn member_of(edit: &Edit<'_>, pool: &str, id: &str) -> Result<Arc<Object>, Fault
     }
 }
 
-/// `PUT /v2.0/lbaas/pools/{id}/members/{id}`.
-pub(super) fn update(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fault> {
-    let fields = edit.fields("member_", "member", types::member(Use::Update))?;
-    let member = member_of(edit, pool, id)?;
-    let (pool, _) = pool_of(edit, &member.parent)?;
-    edit.check_pool(&pool)?;
-    let mut attrs = take(&fields, KEPT);
-    complete_change(&mut attrs);
-    for (name, nothing) in [("weight", json!(1)), ("backup", json!(false))] {
-        if attrs.get(name) == Some(&Value::Null) {
-            attrs.insert(name, nothing);
-        }
-    }
-    edit.lock_pool(&pool);
-    edit.put(id, attrs);
-    let now = edit.now();
-    edit.region.balancing.mark(id, Provisioning::PendingUpdate, now);
-    Ok(())
-}
-
 /// `DELETE /v2.0/lbaas/pools/{id}/members/{id}`.
 pub(super) fn delete(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fault> {
     let member = member_of(edit, pool, id)?;
@@ -185,7 +154,7 @@ pub(super) fn delete(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fa
 
 /// `PUT /v2.0/lbaas/pools/{id}/members`: these members and no others, unless it says that it only adds.
 pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
-    let additive = edit.request.last("additive_only").is_some_and(listing::is_true);
+    let additive = edit.request.last("additive_only").is_some_and(is_true);
     let wanted = schema::parse(
         &edit.request.body,
         "members_",
@@ -228,7 +197,7 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
                 "Member must be updated only once in the same request.",
             ));
         }
-        let mut attrs = take(fields, KEPT);
+        let mut attrs = take(fields, attributes(Kind::Member));
         complete_change(&mut attrs);
         changed.push(((*known).clone(), attrs));
     }

@@ -5,23 +5,8 @@ use serde_json::{Map, Value, json};
 use super::Fault;
 use super::edit::{Edit, Owner, complete, complete_change, take, text};
 use super::types::{self, Use};
+use super::view::attributes;
 use crate::openstack::region::{Kind, Object, Provisioning};
-
-const KEPT: &[&str] = &[
-    "name",
-    "admin_state_up",
-    "tags",
-    "type",
-    "delay",
-    "timeout",
-    "max_retries",
-    "max_retries_down",
-    "http_method",
-    "url_path",
-    "expected_codes",
-    "http_version",
-    "domain_name",
-];
 
 /// What stands for an attribute of a monitor that speaks HTTP.
 const HTTP: &[(&str, &str)] = &[
@@ -47,7 +32,7 @@ pub(super) fn prepare(
         }
     }
     let kind = text(fields, "type").unwrap_or_default();
-    let mut attrs = take(fields, KEPT);
+    let mut attrs = take(fields, attributes(Kind::Monitor));
     for (name, default) in HTTP {
         let said = text(fields, name).is_some_and(|value| !value.is_empty());
         if !speaks_http(kind) && said {
@@ -179,7 +164,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
         check_kind(edit, kind, delay, pool.text("protocol"))?;
     }
     edit.check_pool(&pool)?;
-    let mut attrs = take(&fields, KEPT);
+    let mut attrs = take(&fields, attributes(Kind::Monitor));
     complete_change(&mut attrs);
     for (name, default) in HTTP {
         if attrs.get(name) == Some(&Value::Null) {

@@ -6,25 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::edit::{Edit, Owner, complete, complete_change, list, take, text};
 use super::types::{self, Use};
+use super::view::attributes;
 use super::{Fault, listeners, members, monitors};
 use crate::openstack::region::{Kind, Object};
-
-const KEPT: &[&str] = &[
-    "name",
-    "description",
-    "admin_state_up",
-    "tags",
-    "protocol",
-    "lb_algorithm",
-    "session_persistence",
-    "tls_container_ref",
-    "ca_tls_container_ref",
-    "crl_container_ref",
-    "tls_enabled",
-    "tls_ciphers",
-    "tls_versions",
-    "alpn_protocols",
-];
 
 fn is_datagram(protocol: &str) -> bool {
     matches!(protocol, "UDP" | "SCTP")
@@ -105,7 +89,7 @@ fn check_provider(
 }
 
 fn prepare(edit: &Edit<'_>, owner: &Owner, fields: &Map<String, Value>) -> Object {
-    let mut attrs = take(fields, KEPT);
+    let mut attrs = take(fields, attributes(Kind::Pool));
     complete(&mut attrs);
     attrs.entry("tls_enabled").or_insert(json!(false));
     edit.new_object(Kind::Pool, owner, &owner.id, attrs)
@@ -219,7 +203,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
         text(&fields, "lb_algorithm"),
         false,
     )?;
-    let mut attrs = take(&fields, KEPT);
+    let mut attrs = take(&fields, attributes(Kind::Pool));
     complete_change(&mut attrs);
     if attrs.get("session_persistence") == Some(&json!({})) {
         attrs.insert("session_persistence", Value::Null);

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use super::Fault;
+pub(super) use crate::openstack::python::python;
 
 /// What may stand in an attribute.
 pub(super) enum Type {
@@ -369,31 +370,5 @@ fn kind_name(value: &Value) -> &'static str {
         Value::String(_) => "str",
         Value::Array(_) => "list",
         Value::Object(_) => "dict",
-    }
-}
-
-/// A value as Python writes it.
-pub(super) fn python(value: &Value) -> String {
-    let quoted = |value: &Value| match value {
-        Value::String(text) => format!("'{text}'"),
-        other => python(other),
-    };
-    match value {
-        Value::Null => "None".to_owned(),
-        Value::Bool(true) => "True".to_owned(),
-        Value::Bool(false) => "False".to_owned(),
-        Value::Number(number) => number.to_string(),
-        Value::String(text) => text.clone(),
-        Value::Array(list) => {
-            let list: Vec<String> = list.iter().map(quoted).collect();
-            format!("[{}]", list.join(", "))
-        }
-        Value::Object(fields) => {
-            let fields: Vec<String> = fields
-                .iter()
-                .map(|(key, value)| format!("'{key}': {}", quoted(value)))
-                .collect();
-            format!("{{{}}}", fields.join(", "))
-        }
     }
 }

@@ -99,10 +99,6 @@ pub(super) fn refusals() -> Vec<Step> {
         &json!({"member": member}),
     ));
     steps.push(put(&format!("/pools/{ABSENT}/members"), &json!({"members": []})));
-    steps.push(put(
-        &format!("/pools/<p0>/members/{ABSENT}"),
-        &json!({"member": {"weight": 1}}),
-    ));
     steps.push(delete(&format!("/pools/<p0>/members/{ABSENT}")));
     let monitor = json!({"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 1, "pool_id": "<p2>"});
     for changes in [

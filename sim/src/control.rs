@@ -1,0 +1,236 @@
+//! What every simulated cloud can be told and asked: the clock, quotas, latencies, faults and the call log, in Rust and
+//! over HTTP.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::calls::Call;
+use crate::clock::millis;
+use crate::error::{Error, Result};
+use crate::faults::{Fault, FaultState};
+use crate::http::{Reply, Request};
+use crate::latency::{Latency, Scope};
+use crate::quota::Quota;
+use crate::server::{Cloud, Traffic};
+
+/// The behavior of a simulated cloud and its call log. Clones are cheap and belong to the same cloud.
+#[derive(Clone)]
+pub struct Behavior {
+    cloud: Arc<dyn Cloud>,
+    traffic: Arc<Traffic>,
+}
+
+impl std::fmt::Debug for Behavior {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Behavior").finish_non_exhaustive()
+    }
+}
+
+impl Behavior {
+    pub(crate) fn new(cloud: Arc<dyn Cloud>, traffic: Arc<Traffic>) -> Self {
+        Self { cloud, traffic }
+    }
+
+    /// Moves the cloud's clock forward: tokens expire, quotas refill, changes take effect.
+    pub fn advance_clock(&self, by: Duration) {
+        self.traffic.clock.advance(by);
+    }
+
+    /// Sets or lifts the request quota of a service, by its name in the call log.
+    pub fn set_quota(&self, service: &str, quota: Option<Quota>) {
+        self.traffic
+            .quotas
+            .set(service, quota, self.traffic.clock.elapsed());
+    }
+
+    /// Sets or lifts the latency of a service, an operation, or everything.
+    pub fn set_latency(&self, scope: Scope, latency: Option<Latency>) {
+        self.traffic.latencies.set(scope, latency);
+    }
+
+    /// Adds a fault and returns its number. A stale read answers from the state of this moment.
+    pub fn add_fault(&self, fault: Fault) -> u64 {
+        self.traffic.faults.add(fault, || self.cloud.snapshot())
+    }
+
+    /// Removes a fault; `false` if there was none with this number.
+    pub fn remove_fault(&self, id: u64) -> bool {
+        self.traffic.faults.remove(id)
+    }
+
+    /// Removes all faults.
+    pub fn clear_faults(&self) {
+        self.traffic.faults.clear();
+    }
+
+    /// Waits until a request has come to where a fault of this number holds it ([`crate::Action::Hold`]); `false` if
+    /// the fault is removed before.
+    pub async fn wait_for_fault(&self, id: u64) -> bool {
+        self.traffic.faults.reached(id).await
+    }
+
+    /// Waits until no request is held any more: those of a client that is gone are forgotten, not carried out.
+    pub async fn none_held(&self) {
+        self.traffic.faults.none_held().await;
+    }
+
+    /// Faults in force with how often they matched and fired.
+    pub fn faults(&self) -> Vec<FaultState> {
+        self.traffic.faults.list()
+    }
+
+    /// All calls since the start or the last [`Behavior::clear_calls`], the newest 100,000 of them.
+    pub fn calls(&self) -> Vec<Call> {
+        self.traffic.calls.calls()
+    }
+
+    /// Number of calls by operation since the start or the last [`Behavior::clear_calls`].
+    pub fn call_counts(&self) -> BTreeMap<String, u64> {
+        self.traffic.calls.counts()
+    }
+
+    /// Forgets all calls so far.
+    pub fn clear_calls(&self) {
+        self.traffic.calls.clear();
+    }
+
+    /// Waits until the log of calls satisfies a condition.
+    pub async fn wait_for_calls(&self, done: impl Fn(&[Call]) -> bool) {
+        self.traffic.calls.wait(done).await;
+    }
+}
+
+/// The answer of the control API, or none if it has no such operation.
+pub(crate) type Answer = Result<Option<Reply>>;
+
+/// Answers a request of the control API, below `/_sim`.
+pub(crate) fn handle(
+    cloud: &Arc<dyn Cloud>,
+    traffic: &Arc<Traffic>,
+    request: &Request,
+    segments: &[String],
+) -> Reply {
+    let path: Vec<&str> = segments
+        .iter()
+        .map(String::as_str)
+        .filter(|segment| !segment.is_empty())
+        .collect();
+    let method = request.method.as_str();
+    let behavior = Behavior::new(Arc::clone(cloud), Arc::clone(traffic));
+    let answer = match behavior.answer(request, method, &path) {
+        Ok(None) => Arc::clone(cloud).control(request, method, &path, behavior),
+        answer => answer,
+    };
+    let problem = |status, message: &str| Reply::json(status, &json!({ "error": message }));
+    match answer {
+        Ok(Some(reply)) => reply,
+        Ok(None) => problem(
+            StatusCode::NOT_FOUND,
+            &format!("no control operation {method} {}", request.path),
+        ),
+        Err(error @ Error::Unknown { .. }) => problem(StatusCode::NOT_FOUND, &error.to_string()),
+        Err(error) => problem(StatusCode::BAD_REQUEST, &error.to_string()),
+    }
+}
+
+/// The body of a request of the control API. An empty one stands for an empty object.
+pub(crate) fn body<T: DeserializeOwned>(request: &Request) -> Result<T> {
+    let bytes: &[u8] = if request.body.is_empty() {
+        b"{}"
+    } else {
+        &request.body
+    };
+    serde_json::from_slice(bytes).map_err(|error| Error::Invalid(format!("body: {error}")))
+}
+
+/// An answer with a document.
+pub(crate) fn ok(value: &impl Serialize) -> Answer {
+    Ok(Some(Reply::json(StatusCode::OK, value)))
+}
+
+/// The answer to a creation, with the new id.
+pub(crate) fn id(id: &str) -> Answer {
+    Ok(Some(Reply::json(StatusCode::CREATED, &json!({ "id": id }))))
+}
+
+/// The answer to a change.
+pub(crate) fn done(_: ()) -> Answer {
+    Ok(Some(Reply::empty(StatusCode::NO_CONTENT)))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClockRequest {
+    #[serde(with = "millis", rename = "advance_ms")]
+    advance: Duration,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LatencyRequest {
+    #[serde(default)]
+    scope: Scope,
+    latency: Option<Latency>,
+}
+
+impl Behavior {
+    fn answer(&self, request: &Request, method: &str, path: &[&str]) -> Answer {
+        match (method, path) {
+            ("GET", ["calls"]) => {
+                let since = request
+                    .last("since")
+                    .and_then(|since| since.parse().ok())
+                    .unwrap_or(0);
+                let op = request.last("op");
+                let mut calls = self.calls();
+                calls.retain(|call| call.seq > since && op.is_none_or(|op| call.op == op));
+                ok(&json!({ "calls": calls }))
+            }
+            ("DELETE", ["calls"]) => {
+                self.clear_calls();
+                done(())
+            }
+            ("GET", ["calls", "counts"]) => ok(&self.call_counts()),
+            ("POST", ["clock"]) => {
+                self.advance_clock(body::<ClockRequest>(request)?.advance);
+                done(())
+            }
+            ("PUT", ["quotas", service]) => {
+                self.set_quota(service, Some(body::<Quota>(request)?));
+                done(())
+            }
+            ("DELETE", ["quotas", service]) => {
+                self.set_quota(service, None);
+                done(())
+            }
+            ("POST", ["latency"]) => {
+                let LatencyRequest { scope, latency } = body(request)?;
+                self.set_latency(scope, latency);
+                done(())
+            }
+            ("GET", ["faults"]) => ok(&json!({"faults": self.faults()})),
+            ("POST", ["faults"]) => {
+                let id: Value = json!({"id": self.add_fault(body::<Fault>(request)?)});
+                Ok(Some(Reply::json(StatusCode::CREATED, &id)))
+            }
+            ("DELETE", ["faults"]) => {
+                self.clear_faults();
+                done(())
+            }
+            ("DELETE", ["faults", fault]) => {
+                if fault.parse().is_ok_and(|fault| self.remove_fault(fault)) {
+                    done(())
+                } else {
+                    Err(Error::unknown("fault", *fault))
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+}

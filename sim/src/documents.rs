@@ -1,0 +1,578 @@
+//! One engine for the clouds whose API consists of documents, and which have no emulator: collections, pages, revisions,
+//! asynchronous operations, quotas and rate limits, below the same server, faults, clock and call log as every cloud.
+//!
+//! A cloud adds its rules and the published description of its API. The operations of the description are those of
+//! the call log. Every request is checked against the description and refused as the cloud refuses it; every answer is
+//! checked, too, and one that does not match becomes a 500 that names the violation. What the description has and the
+//! rules do not is answered with 501.
+
+mod description;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::StatusCode;
+use jiff::Timestamp;
+use parking_lot::{Mutex, RwLock};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+pub(crate) use description::Description;
+pub(crate) use store::{Document, Effect, Store};
+
+use crate::clock::Clock;
+use crate::control::{self, Behavior, body, done, ok};
+use crate::error::{Error, Result};
+use crate::faults::Snapshot;
+use crate::http::{Reply, Request, segments};
+use crate::quota::{Level, Refusal};
+use crate::server::{Cloud, Server, Target, Traffic, bind};
+
+/// How a cloud divides listings into pages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Paging {
+    /// By number (`page`, `per_page`), with links to the pages around and the total number.
+    Numbers {
+        /// Documents on a page if the request does not say.
+        default: usize,
+    },
+    /// By tokens: the names of the parameters for size and token, and of the answer's field for the next token.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the first cloud numbers its pages"))]
+    Tokens {
+        size: &'static str,
+        token: &'static str,
+        next: &'static str,
+        /// Documents on a page if the request does not say.
+        default: usize,
+    },
+}
+
+/// How a cloud keeps clients from overwriting each other's changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Revisions {
+    /// It does not.
+    Unchecked,
+    /// By an entity tag in a field, which a request may repeat in `If-Match`.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the first cloud has no revisions"))]
+    EntityTag(&'static str),
+    /// By a fingerprint in a field, which a change must repeat in its body.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the first cloud has no revisions"))]
+    Fingerprint(&'static str),
+}
+
+/// What a cloud does beyond what its description says.
+pub(crate) trait Rules: Send + Sync + 'static {
+    /// The service's name in the call log, quotas and latencies.
+    fn service(&self) -> &'static str;
+    fn paging(&self) -> Paging;
+    fn revisions(&self) -> Revisions;
+    /// The status of a request that violates the description.
+    fn invalid(&self) -> StatusCode;
+    /// Checks who makes a request.
+    fn authenticate(&self, request: &Request) -> std::result::Result<(), Fault>;
+    /// The cloud's error document.
+    fn error(&self, fault: &Fault, request_id: &str) -> Value;
+    /// The headers of every answer.
+    fn headers(&self, rate: Option<Level>, now: Timestamp) -> Vec<(&'static str, String)>;
+    /// Completes the fields of a new document and names its id.
+    fn complete(&self, collection: &str, fields: &mut Map<String, Value>, fresh: &Fresh<'_>) -> String;
+    /// Carries out an operation. No outcome if the simulator does not have it.
+    fn run(&self, operation: &str, call: &mut Call<'_>) -> Option<Outcome>;
+}
+
+/// A refusal.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    pub(crate) status: StatusCode,
+    pub(crate) message: String,
+}
+
+impl Fault {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+        }
+    }
+}
+
+/// An answer: its status and its body, if it has one.
+pub(crate) type Outcome = std::result::Result<(StatusCode, Option<Value>), Fault>;
+
+/// The source of new ids and times.
+pub(crate) struct Fresh<'a> {
+    pub(crate) now: Timestamp,
+    rng: &'a Mutex<StdRng>,
+    place: u64,
+}
+
+impl Fresh<'_> {
+    /// A random UUID.
+    pub(crate) fn uuid(&self) -> String {
+        let hex = format!("{:032x}", self.rng.lock().random::<u128>());
+        let part = |range: std::ops::Range<usize>| hex.get(range).unwrap_or_default();
+        format!(
+            "{}-{}-4{}-8{}-{}",
+            part(0..8),
+            part(8..12),
+            part(13..16),
+            part(17..20),
+            part(20..32)
+        )
+    }
+
+    /// A number that no other document has.
+    pub(crate) fn number(&self) -> u64 {
+        self.place
+    }
+}
+
+/// A request to a cloud, checked, with the state that it reads and changes.
+pub(crate) struct Call<'a> {
+    cloud: &'a Documents,
+    request: &'a Request,
+    /// The path's parameters.
+    pub(crate) path: &'a [String],
+    /// The body; null without one.
+    pub(crate) body: Value,
+    pub(crate) store: &'a mut Store,
+    pub(crate) now: Timestamp,
+}
+
+impl Call<'_> {
+    /// A parameter of the query.
+    pub(crate) fn query(&self, name: &str) -> Option<&str> {
+        self.request
+            .params
+            .iter()
+            .rev()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The document that the path names.
+    ///
+    /// # Errors
+    /// 404 if there is none.
+    pub(crate) fn find(&self, collection: &str) -> std::result::Result<Arc<Document>, Fault> {
+        let id = self.path.first().map(String::as_str).unwrap_or_default();
+        let found = self.store.get(collection, id).cloned();
+        found.ok_or_else(|| {
+            Fault::new(
+                StatusCode::NOT_FOUND,
+                "The resource you requested could not be found.",
+            )
+        })
+    }
+
+    /// The same for a change: the request may hold it to a revision.
+    ///
+    /// # Errors
+    /// 404 if there is none, 412 if it has another revision.
+    pub(crate) fn find_to_change(&self, collection: &str) -> std::result::Result<Arc<Document>, Fault> {
+        let found = self.find(collection)?;
+        let revision = found.revision.to_string();
+        let matches = match self.cloud.rules.revisions() {
+            Revisions::Unchecked => true,
+            Revisions::EntityTag(_) => {
+                let wanted = self.request.header("if-match");
+                wanted.is_none_or(|wanted| wanted == "*" || wanted == revision)
+            }
+            Revisions::Fingerprint(field) => {
+                self.body.is_null() || self.body.get(field).and_then(Value::as_str) == Some(&revision)
+            }
+        };
+        let fault = || {
+            Fault::new(
+                StatusCode::PRECONDITION_FAILED,
+                "The resource was changed meanwhile.",
+            )
+        };
+        matches.then_some(found).ok_or_else(fault)
+    }
+
+    /// Creates a document out of fields that the cloud's rules complete, and returns its id.
+    ///
+    /// # Errors
+    /// 422 if the quota is exhausted.
+    pub(crate) fn create(
+        &mut self,
+        collection: &str,
+        fields: Map<String, Value>,
+    ) -> std::result::Result<String, Fault> {
+        if !self.store.has_room(collection) {
+            let message = format!("The limit of {collection} is reached.");
+            return Err(Fault::new(StatusCode::UNPROCESSABLE_ENTITY, message));
+        }
+        Ok(self.cloud.insert(self.store, collection, fields))
+    }
+
+    /// A document as it is shown, with its revision.
+    pub(crate) fn show(&self, document: &Document) -> Value {
+        let mut shown = document.fields.clone();
+        if let Revisions::EntityTag(field) | Revisions::Fingerprint(field) = self.cloud.rules.revisions() {
+            shown.insert(field.to_owned(), json!(document.revision.to_string()));
+        }
+        Value::Object(shown)
+    }
+
+    /// A page of the documents that pass a filter.
+    pub(crate) fn page(&self, collection: &str, filter: impl Fn(&Document) -> bool) -> Value {
+        let found: Vec<&Arc<Document>> = self
+            .store
+            .all(collection)
+            .filter(|document| filter(document))
+            .collect();
+        let number = |name: &str| self.query(name).and_then(|text| text.parse::<usize>().ok());
+        let shown = |start: usize, size: usize| -> Value {
+            let page = found.iter().skip(start).take(size);
+            page.map(|document| self.show(document)).collect()
+        };
+        match self.cloud.rules.paging() {
+            Paging::Numbers { default } => {
+                let size = number("per_page").unwrap_or(default).max(1);
+                let page = number("page").unwrap_or(1).max(1);
+                let last = found.len().div_ceil(size).max(1);
+                let others = [("first", 1, page > 1), ("prev", page - 1, page > 1)]
+                    .into_iter()
+                    .chain([("next", page + 1, page < last), ("last", last, page < last)]);
+                let links: Map<String, Value> = others
+                    .filter(|(.., is_there)| *is_there)
+                    .map(|(name, page, _)| (name.to_owned(), json!(self.link(page, size))))
+                    .collect();
+                json!({
+                    collection: shown((page - 1).saturating_mul(size), size),
+                    "links": if links.is_empty() { json!({}) } else { json!({ "pages": links }) },
+                    "meta": {"total": found.len()},
+                })
+            }
+            Paging::Tokens {
+                size,
+                token,
+                next,
+                default,
+            } => {
+                let size = number(size).unwrap_or(default).max(1);
+                let start = number(token).unwrap_or_default();
+                let mut page = json!({ collection: shown(start, size) });
+                if let Some(fields) = page.as_object_mut().filter(|_| start + size < found.len()) {
+                    fields.insert(next.to_owned(), json!((start + size).to_string()));
+                }
+                page
+            }
+        }
+    }
+
+    fn link(&self, page: usize, size: usize) -> String {
+        let kept = self.request.params.iter();
+        let kept = kept.filter(|(name, _)| !matches!(name.as_str(), "page" | "per_page"));
+        let query = url::form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(kept)
+            .append_pair("page", &page.to_string())
+            .append_pair("per_page", &size.to_string())
+            .finish();
+        format!("{}{}?{query}", self.cloud.base, self.request.path)
+    }
+}
+
+/// A cloud made of documents.
+pub(crate) struct Documents {
+    rules: Box<dyn Rules>,
+    description: &'static Description,
+    /// URL of the listener, without a path.
+    base: String,
+    store: RwLock<Arc<Store>>,
+    traffic: Arc<Traffic>,
+    rng: Mutex<StdRng>,
+}
+
+impl Documents {
+    fn insert(&self, store: &mut Store, collection: &str, mut fields: Map<String, Value>) -> String {
+        let fresh = Fresh {
+            now: self.traffic.clock.now(),
+            rng: &self.rng,
+            place: store.next(),
+        };
+        let id = self.rules.complete(collection, &mut fields, &fresh);
+        store.insert(collection, &id, fields);
+        id
+    }
+
+    /// Changes the state, after the operations have ended whose time is up.
+    fn with_store<T>(&self, change: impl FnOnce(&mut Store) -> T) -> T {
+        let mut store = self.store.write();
+        let store = Arc::make_mut(&mut store);
+        store.settle(self.traffic.clock.now());
+        change(store)
+    }
+
+    fn answer(&self, request: &Request, target: &Target, snapshot: Option<&Snapshot>) -> Outcome {
+        self.rules.authenticate(request)?;
+        let Some(operation) = self.description.operation(target.op) else {
+            let message = "The resource you requested could not be found.";
+            return Err(Fault::new(StatusCode::NOT_FOUND, message));
+        };
+        let body = match request.body.is_empty() {
+            true => Value::Null,
+            false => serde_json::from_slice(&request.body)
+                .map_err(|error| Fault::new(StatusCode::BAD_REQUEST, error.to_string()))?,
+        };
+        self.description
+            .check_request(operation, &target.rest, &request.params, &body)
+            .map_err(|reason| Fault::new(self.rules.invalid(), reason))?;
+        let run = |store: &mut Store| {
+            let mut call = Call {
+                cloud: self,
+                request,
+                path: &target.rest,
+                body,
+                store,
+                now: self.traffic.clock.now(),
+            };
+            self.rules.run(target.op, &mut call)
+        };
+        // What is written is written now, however old the state is that reads are answered from.
+        let frozen = snapshot.and_then(|snapshot| snapshot.downcast_ref::<Store>());
+        let outcome = match frozen.filter(|_| request.method == http::Method::GET) {
+            Some(frozen) => run(&mut frozen.clone()),
+            None => self.with_store(run),
+        };
+        outcome.unwrap_or_else(|| {
+            let message = format!(
+                "The simulator does not have {} {}.",
+                request.method,
+                request.target()
+            );
+            Err(Fault::new(StatusCode::NOT_IMPLEMENTED, message))
+        })
+    }
+
+    fn reply(&self, outcome: Outcome, operation: Option<&str>) -> Reply {
+        let (status, body) = outcome.unwrap_or_else(|fault| (fault.status, Some(self.error(&fault))));
+        let reply = match &body {
+            Some(body) => Reply::json(status, body),
+            None => Reply::empty(status).with(http::header::CONTENT_TYPE, "application/json"),
+        };
+        let clock = &self.traffic.clock;
+        let rate = self.traffic.quotas.level(self.rules.service(), clock.elapsed());
+        let headers = self.rules.headers(rate, clock.now()).into_iter();
+        let reply = headers.fold(reply, |reply, (name, value)| reply.with(name, &value));
+        let operation = operation.and_then(|name| self.description.operation(name));
+        let checked = operation.map(|operation| {
+            self.description
+                .check_answer(operation, status.as_u16(), &reply.headers, body.as_ref())
+        });
+        match checked {
+            Some(Err(violation)) => {
+                let message = format!("The simulator's answer violates the description: {violation}");
+                let fault = Fault::new(StatusCode::INTERNAL_SERVER_ERROR, message);
+                Reply::json(fault.status, &self.error(&fault))
+            }
+            _ => reply,
+        }
+    }
+
+    fn error(&self, fault: &Fault) -> Value {
+        let fresh = Fresh {
+            now: self.traffic.clock.now(),
+            rng: &self.rng,
+            place: 0,
+        };
+        self.rules.error(fault, &fresh.uuid())
+    }
+}
+
+impl Cloud for Documents {
+    fn target(&self, request: &Request) -> Target {
+        let found = self.description.find(&request.method, &segments(&request.path));
+        let (op, rest) = found.map_or(("unknown", Vec::new()), |(operation, rest)| {
+            (operation.name.as_str(), rest)
+        });
+        Target {
+            service: self.rules.service(),
+            region: String::new(),
+            interface: "public",
+            op,
+            rest,
+        }
+    }
+
+    fn handle(&self, request: &Request, target: &Target, snapshot: Option<&Snapshot>) -> Reply {
+        self.reply(self.answer(request, target, snapshot), Some(target.op))
+    }
+
+    fn refuse(&self, _: &Target, status: StatusCode) -> Reply {
+        let message = status.canonical_reason().unwrap_or("Error");
+        self.reply(Err(Fault::new(status, message)), None)
+    }
+
+    fn throttle(&self, target: &Target, refusal: &Refusal) -> Reply {
+        let reply = self.refuse(target, StatusCode::TOO_MANY_REQUESTS);
+        match refusal.retry_after {
+            Some(seconds) => reply.with("retry-after", &seconds.to_string()),
+            None => reply,
+        }
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let store: Arc<Store> = Arc::clone(&self.store.read());
+        store
+    }
+
+    fn control(
+        self: Arc<Self>,
+        request: &Request,
+        method: &str,
+        path: &[&str],
+        behavior: Behavior,
+    ) -> control::Answer {
+        let control = Control {
+            cloud: self,
+            behavior,
+        };
+        match (method, path) {
+            ("GET", []) => ok(&json!({"url": control.url(), "service": control.cloud.rules.service()})),
+            ("GET", ["documents", collection]) => ok(&json!({ *collection: control.documents(collection) })),
+            ("POST", ["documents", collection]) => control::id(&control.create(collection, body(request)?)),
+            ("PATCH", ["documents", collection, id]) => {
+                control.change(collection, id, body(request)?).and_then(done)
+            }
+            ("DELETE", ["documents", collection, id]) => control.remove(collection, id).and_then(done),
+            ("PUT", ["limits", collection]) => {
+                control.set_limit(collection, body::<Count>(request)?.count);
+                done(())
+            }
+            ("POST", ["failures"]) => {
+                control.fail_next_changes(body::<Count>(request)?.count.unwrap_or(1));
+                done(())
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Count {
+    count: Option<u32>,
+}
+
+/// A handle to a simulated cloud of documents. Clones are cheap and belong to the same cloud; [`Behavior`], to which
+/// this dereferences, sets faults and reads the call log.
+#[derive(Clone)]
+pub struct Control {
+    cloud: Arc<Documents>,
+    behavior: Behavior,
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Control")
+            .field("base", &self.cloud.base)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::ops::Deref for Control {
+    type Target = Behavior;
+
+    fn deref(&self) -> &Behavior {
+        &self.behavior
+    }
+}
+
+impl Control {
+    /// URL of the API, without a path.
+    pub fn url(&self) -> &str {
+        &self.cloud.base
+    }
+
+    /// URL of the HTTP form of this API.
+    pub fn control_url(&self) -> String {
+        format!("{}/_sim", self.cloud.base)
+    }
+
+    /// The documents of a collection, by its name in the API (`droplets`), in the order of their creation.
+    pub fn documents(&self, collection: &str) -> Vec<Value> {
+        self.cloud.with_store(|store| {
+            let found = store.all(collection);
+            found
+                .map(|document| Value::Object(document.fields.clone()))
+                .collect()
+        })
+    }
+
+    /// Creates a document, whose missing fields get defaults, and returns its id.
+    pub fn create(&self, collection: &str, fields: Map<String, Value>) -> String {
+        self.cloud
+            .with_store(|store| self.cloud.insert(store, collection, fields))
+    }
+
+    /// Changes fields of a document, as if somebody else had done it.
+    ///
+    /// # Errors
+    /// If there is no such document.
+    pub fn change(&self, collection: &str, id: &str, fields: Map<String, Value>) -> Result<()> {
+        let change = |store: &mut Store| store.change(collection, id, |known| known.extend(fields));
+        let found = self.cloud.with_store(change);
+        found.then_some(()).ok_or_else(|| Error::unknown("document", id))
+    }
+
+    /// Deletes a document, as if somebody else had done it.
+    ///
+    /// # Errors
+    /// If there is no such document.
+    pub fn remove(&self, collection: &str, id: &str) -> Result<()> {
+        let found = self.cloud.with_store(|store| store.remove(collection, id));
+        found.then_some(()).ok_or_else(|| Error::unknown("document", id))
+    }
+
+    /// Sets or lifts the most documents that a collection may have.
+    pub fn set_limit(&self, collection: &str, count: Option<u32>) {
+        self.cloud.with_store(|store| match count {
+            Some(count) => {
+                store.limits.insert(collection.to_owned(), count as usize);
+            }
+            None => {
+                store.limits.remove(collection);
+            }
+        });
+    }
+
+    /// Lets so many of the next asynchronous operations fail at their end.
+    pub fn fail_next_changes(&self, count: u32) {
+        self.cloud.with_store(|store| store.failing = count);
+    }
+}
+
+/// Starts a cloud of documents on an address. Dropping the server closes the listener and all connections.
+pub(crate) async fn start(
+    listen: SocketAddr,
+    seed: u64,
+    description: &'static std::result::Result<Description, String>,
+    rules: Box<dyn Rules>,
+) -> Result<(Control, Server)> {
+    let description = description
+        .as_ref()
+        .map_err(|error| Error::Invalid(error.clone()))?;
+    let (listener, address) = bind(listen).await?;
+    let traffic = Arc::new(Traffic::new(Arc::new(Clock::new()), seed, 8190));
+    let cloud = Arc::new(Documents {
+        rules,
+        description,
+        base: format!("http://{address}"),
+        store: RwLock::default(),
+        traffic: Arc::clone(&traffic),
+        rng: Mutex::new(StdRng::seed_from_u64(seed)),
+    });
+    let shared: Arc<dyn Cloud> = Arc::clone(&cloud) as _;
+    let behavior = Behavior::new(Arc::clone(&shared), Arc::clone(&traffic));
+    let control = Control { cloud, behavior };
+    Ok((control, Server::start(listener, traffic, shared)))
+}

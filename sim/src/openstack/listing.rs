@@ -1,0 +1,111 @@
+//! Listings as Neutron and Octavia have them: filters, pages and the choice of fields, over the documents that the
+//! service shows.
+
+use serde_json::{Map, Value};
+
+use crate::http::Request;
+
+/// An object as the service shows it.
+pub(super) type Document = Map<String, Value>;
+
+/// Parameters that the services have and no client sends.
+const UNSENT: [&str; 8] = [
+    "sort",
+    "sort_key",
+    "sort_dir",
+    "page_reverse",
+    "tags",
+    "tags-any",
+    "not-tags",
+    "not-tags-any",
+];
+
+/// Whether a listing asks for something that the simulator does not have.
+pub(super) fn is_unsupported(request: &Request) -> bool {
+    UNSENT.iter().any(|name| request.last(name).is_some())
+}
+
+/// The query of a listing.
+pub(super) struct Query<'a> {
+    /// Filters by attribute; the values of one attribute are alternatives.
+    pub(super) filters: Vec<(&'a str, Vec<&'a str>)>,
+    /// The fields that are shown; all without a choice. Unknown ones select nothing.
+    fields: Vec<&'a str>,
+    pub(super) limit: Option<&'a str>,
+    pub(super) marker: Option<&'a str>,
+}
+
+impl<'a> Query<'a> {
+    pub(super) fn new(request: &'a Request) -> Self {
+        let mut query = Self {
+            filters: Vec::new(),
+            fields: Vec::new(),
+            limit: None,
+            marker: None,
+        };
+        for (name, value) in &request.params {
+            let filter = query.filters.iter_mut().find(|(known, _)| known == name);
+            match (name.as_str(), filter) {
+                ("fields", _) => query.fields.push(value),
+                ("limit", _) => query.limit = Some(value),
+                ("marker", _) => query.marker = (!value.is_empty()).then_some(value),
+                (_, Some((_, values))) => values.push(value),
+                (name, None) => query.filters.push((name, vec![value])),
+            }
+        }
+        query
+    }
+
+    /// Whether a document passes all filters.
+    pub(super) fn matches(&self, document: &Document) -> bool {
+        self.filters.iter().all(|(name, wanted)| {
+            let matches = |have: &Value| wanted.iter().any(|wanted| equals(have, wanted));
+            match document.get(*name) {
+                Some(Value::Array(list)) => list.iter().any(matches),
+                have => matches(have.unwrap_or(&Value::Null)),
+            }
+        })
+    }
+
+    /// The fields of a document that are shown.
+    pub(super) fn choose(&self, mut document: Document) -> Document {
+        if !self.fields.is_empty() {
+            document.retain(|name, _| self.fields.contains(&name.as_str()));
+        }
+        document
+    }
+}
+
+/// Whether an attribute has the value of a filter. The databases ignore case.
+fn equals(have: &Value, wanted: &str) -> bool {
+    match have {
+        Value::String(have) => have.eq_ignore_ascii_case(wanted),
+        Value::Bool(have) => is_true(wanted) == *have,
+        Value::Null => wanted.is_empty(),
+        // A part of a port's address, by its name.
+        Value::Object(parts) => wanted.split_once('=').is_some_and(|(name, wanted)| {
+            let part = parts.get(name);
+            part.is_some_and(|have| equals(have, wanted))
+        }),
+        other => serde_json::from_str::<Value>(wanted).is_ok_and(|wanted| wanted == *other),
+    }
+}
+
+/// Whether a text of a query stands for true.
+pub(super) fn is_true(text: &str) -> bool {
+    matches!(
+        text.to_lowercase().as_str(),
+        "true" | "t" | "yes" | "y" | "on" | "1"
+    )
+}
+
+/// The id of an object.
+pub(super) fn id_of(document: &Document) -> &str {
+    document.get("id").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Cuts a listing to the page after the object at `start - 1`.
+pub(super) fn cut(documents: &mut Vec<Document>, start: usize, limit: usize) {
+    documents.drain(..start.min(documents.len()));
+    documents.truncate(limit);
+}
