@@ -28,17 +28,17 @@ use url::Url;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Op {
-    MachineList,
-    MachineCreate,
-    MachineDelete,
+    List,
+    Create,
+    Delete,
 }
 
 impl Operation for Op {
     fn name(self) -> &'static str {
         match self {
-            Self::MachineList => "machine_list",
-            Self::MachineCreate => "machine_create",
-            Self::MachineDelete => "machine_delete",
+            Self::List => "machine_list",
+            Self::Create => "machine_create",
+            Self::Delete => "machine_delete",
         }
     }
 
@@ -48,9 +48,9 @@ impl Operation for Op {
 
     fn effect(self) -> Effect {
         match self {
-            Self::MachineList => Effect::Read,
-            Self::MachineCreate => Effect::Write,
-            Self::MachineDelete => Effect::IdempotentWrite,
+            Self::List => Effect::Read,
+            Self::Create => Effect::Write,
+            Self::Delete => Effect::IdempotentWrite,
         }
     }
 }
@@ -161,7 +161,7 @@ impl Acme {
     async fn page(&self, page: u64) -> Result<Page<String, u64>> {
         let number = page.to_string();
         let query = [("page", number.as_str()), ("per_page", "200")];
-        let mut call = Call::new(Op::MachineList, (), Method::GET, &["v2", "machines"]);
+        let mut call = Call::new(Op::List, (), Method::GET, &["v2", "machines"]);
         call.query = &query;
         let list: Value = rest::json(self, &call, Priority::User).await?;
         let link = list.pointer("/links/pages/next").and_then(Value::as_str);
@@ -179,14 +179,14 @@ impl Acme {
     }
 
     async fn create(&self) -> Result<Value> {
-        let call = Call::new(Op::MachineCreate, (), Method::POST, &["v2", "machines"]);
+        let call = Call::new(Op::Create, (), Method::POST, &["v2", "machines"]);
         let call = call.json(&json!({"name": "a"}))?;
         rest::json(self, &call, Priority::User).await
     }
 
     async fn delete(&self, id: &str) -> Result<()> {
         let path = ["v2", "machines", id];
-        let call = Call::new(Op::MachineDelete, (), Method::DELETE, &path);
+        let call = Call::new(Op::Delete, (), Method::DELETE, &path);
         rest::execute(self, &call, Priority::User).await
     }
 }
