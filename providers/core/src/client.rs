@@ -4,6 +4,7 @@
 //! that say "slow down", requests that hang, listings in pages, questions that twenty callers ask at one moment.
 //! The kit is written once; a provider describes its calls (an enum that implements [`Operation`]: [`operations!`]) and hands each to
 //! [`Gate::call`]. SDKs own their transports, so everything here acts on *operations*, not on HTTP requests.
+//! The module `rest` (feature `rest`) is the transport of clouds without an SDK.
 //!
 //! What happens to a call, outermost first:
 //!

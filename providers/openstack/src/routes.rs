@@ -29,7 +29,7 @@ mod tests;
 use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use ccm_core::{
-    AddressType, Error, ErrorKind, Outcome, Priority, Result, async_trait,
+    AddressType, Error, ErrorKind, Priority, Result, async_trait,
     client::Fence,
     routes::{Applied, Changes, CloudRoute, DesiredRoute, NextHop, Observed, RouteLimit, RouteNode, Routes},
 };
@@ -313,19 +313,6 @@ fn internal_address(node: &RouteNode, destination: IpNet) -> Result<NextHop> {
             format!("the node has no internal {family} address for the route to lead to"),
         )
     })
-}
-
-/// Whether trying again may help.
-fn is_passing(error: &Error) -> bool {
-    !matches!(
-        error.kind(),
-        ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::InvalidSpec | ErrorKind::Unsupported
-    )
-}
-
-/// Whether nothing was done because somebody else was at work on it: at its revision (412), or in the database (409).
-fn is_overtaken(error: &Error) -> bool {
-    error.kind() == ErrorKind::Conflict && error.outcome() == Outcome::NotDone
 }
 
 /// The places of those that are well so far.

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::debug;
 
-use self::listing::{Listing, Named, common_prefix};
+use self::listing::{Listing, NameMatch, common_prefix};
 use super::{Instance, InstanceQuery, InstanceState, Instances, Need, NodeView};
 use crate::{
     Error, ErrorKind, Freshness, Priority, Result,
@@ -108,7 +108,7 @@ struct Question {
 
 /// The answer to a question.
 #[derive(Debug)]
-enum Found<R> {
+enum LookupResult<R> {
     Record(Arc<R>),
     /// The cloud knows no such id.
     Absent,
@@ -117,14 +117,14 @@ enum Found<R> {
 }
 
 /// What becomes of a query.
-enum Asked {
+enum Resolution {
     /// Its answer is known.
     Known(Result<InstanceState>),
     /// The index of its question.
     Question(usize),
 }
 
-type Answer<R> = Option<Result<Found<R>>>;
+type Answer<R> = Option<Result<LookupResult<R>>>;
 
 /// Finds machines; see the [module](self).
 pub struct Finder<S: InstanceSource>(Arc<Inner<S>>);
@@ -171,11 +171,11 @@ impl<S: InstanceSource> Instances for Finder<S> {
     ) -> Vec<Result<InstanceState>> {
         let mut questions = Vec::new();
         let mut known = HashMap::new();
-        let asked: Vec<Asked> = queries
+        let resolutions: Vec<Resolution> = queries
             .iter()
             .map(|query| {
                 let id = match self.0.source.lookup(&query.node) {
-                    Lookup::Known(answer) => return Asked::Known(answer),
+                    Lookup::Known(answer) => return Resolution::Known(answer),
                     Lookup::Id(id) => Some(id),
                     Lookup::Name => None,
                 };
@@ -183,7 +183,7 @@ impl<S: InstanceSource> Instances for Finder<S> {
                     id,
                     name: query.node.name.clone(),
                 };
-                Asked::Question(*known.entry(question.clone()).or_insert_with(|| {
+                Resolution::Question(*known.entry(question.clone()).or_insert_with(|| {
                     questions.push(question);
                     questions.len() - 1
                 }))
@@ -193,9 +193,9 @@ impl<S: InstanceSource> Instances for Finder<S> {
 
         let mut records: Vec<&S::Record> = Vec::new();
         let mut metadata = HashMap::new();
-        for (query, asked) in queries.iter().zip(&asked) {
-            if let (Need::Metadata, Asked::Question(index)) = (query.need, asked)
-                && let Some(Ok(Found::Record(record))) = found.get(*index)
+        for (query, resolution) in queries.iter().zip(&resolutions) {
+            if let (Need::Metadata, Resolution::Question(index)) = (query.need, resolution)
+                && let Some(Ok(LookupResult::Record(record))) = found.get(*index)
             {
                 metadata.entry(record.id()).or_insert_with(|| {
                     records.push(record);
@@ -209,25 +209,29 @@ impl<S: InstanceSource> Instances for Finder<S> {
             self.0.source.metadata(&records, priority).await
         };
 
-        let unanswered = || Error::new(ErrorKind::Unexpected, "a question was left unanswered");
         let answer = |query: &InstanceQuery, index: usize| match found.get(index) {
-            Some(Ok(Found::Record(record))) if query.need == Need::Metadata => {
+            Some(Ok(LookupResult::Record(record))) if query.need == Need::Metadata => {
                 let index = metadata.get(record.id());
                 let described = index.and_then(|index| described.get(*index)).cloned();
                 described
                     .unwrap_or_else(|| Err(unanswered()))
                     .map(InstanceState::Present)
             }
-            Some(Ok(Found::Record(record))) => Ok(InstanceState::Present(self.0.source.existence(record))),
-            Some(Ok(Found::Absent)) => Ok(InstanceState::Absent),
-            Some(Ok(Found::Unresolved)) => Ok(InstanceState::Unresolved),
+            Some(Ok(LookupResult::Record(record))) => {
+                Ok(InstanceState::Present(self.0.source.existence(record)))
+            }
+            Some(Ok(LookupResult::Absent)) => Ok(InstanceState::Absent),
+            Some(Ok(LookupResult::Unresolved)) => Ok(InstanceState::Unresolved),
             Some(Err(error)) => Err(error.clone()),
             None => Err(unanswered()),
         };
-        let each = queries.iter().zip(asked).map(|(query, asked)| match asked {
-            Asked::Known(known) => known,
-            Asked::Question(index) => answer(query, index),
-        });
+        let each = queries
+            .iter()
+            .zip(resolutions)
+            .map(|(query, resolution)| match resolution {
+                Resolution::Known(known) => known,
+                Resolution::Question(index) => answer(query, index),
+            });
         each.collect()
     }
 }
@@ -253,7 +257,7 @@ impl<S: InstanceSource> Finder<S> {
         questions: &[Question],
         freshness: Freshness,
         priority: Priority,
-    ) -> Vec<Result<Found<S::Record>>> {
+    ) -> Vec<Result<LookupResult<S::Record>>> {
         let began = Instant::now();
         let mut answers: Vec<Answer<S::Record>> = questions.iter().map(|_| None).collect();
         for listing in self.cached(freshness) {
@@ -295,7 +299,7 @@ impl<S: InstanceSource> Finder<S> {
         }
         answers
             .into_iter()
-            .map(|answer| answer.unwrap_or(Ok(Found::Unresolved)))
+            .map(|answer| answer.unwrap_or(Ok(LookupResult::Unresolved)))
             .collect()
     }
 
@@ -337,76 +341,54 @@ impl<S: InstanceSource> Finder<S> {
         priority: Priority,
     ) -> usize {
         let source = &self.0.source;
-        let open = open(questions, answers);
-        let ids: Vec<&str> = open
-            .iter()
-            .filter_map(|question| question.id.as_deref())
-            .collect();
-        let names: Vec<&str> = open
-            .iter()
-            .filter(|question| question.id.is_none())
-            .map(|question| question.name.as_str())
-            .collect();
-        let by_ids = ids
-            .chunks(S::IDS_PER_READ)
-            .map(|ids| async move { (ids, source.by_ids(ids, priority).await) });
-        let by_names = names
-            .chunks(S::NAMES_PER_READ)
-            .map(|names| async move { (names, source.by_names(names, priority).await) });
-        let (by_ids, by_names) = tokio::join!(join_all(by_ids), join_all(by_names));
-        let mut found = 0;
-        let mut ids: HashMap<&str, Result<Found<S::Record>>> = HashMap::new();
-        for (id, record) in by_ids
+        let (ids, names): (Vec<_>, Vec<_>) = open(questions, answers)
             .into_iter()
-            .flat_map(|(ids, records)| ids.iter().zip(records))
-        {
-            found += usize::from(matches!(record, Ok(Some(_))));
-            let record =
-                record.map(|record| record.map_or(Found::Absent, |record| Found::Record(Arc::new(record))));
-            ids.insert(id, record);
-        }
-        let mut names: HashMap<&str, Result<Found<S::Record>>> = HashMap::new();
-        for (name, records) in by_names
-            .into_iter()
-            .flat_map(|(names, records)| names.iter().zip(records))
-        {
-            let record = records.and_then(|mut records| match records.len() {
-                0 => Ok(Found::Unresolved),
-                1 => Ok(Found::Record(Arc::new(records.remove(0)))),
-                _ => {
-                    let ids: Vec<&str> = records.iter().map(Record::id).collect();
-                    Err(ambiguous(name, &ids))
+            .partition(|question| question.id.is_some());
+        let by_ids = ids.chunks(S::IDS_PER_READ).map(|chunk| async move {
+            let ids: Vec<&str> = chunk
+                .iter()
+                .filter_map(|question| question.id.as_deref())
+                .collect();
+            let found = source.by_ids(&ids, priority).await.into_iter().map(|record| {
+                let record = record?.map(|record| LookupResult::Record(Arc::new(record)));
+                Ok(record.unwrap_or(LookupResult::Absent))
+            });
+            chunk.iter().copied().zip(found).collect::<Vec<_>>()
+        });
+        let by_names = names.chunks(S::NAMES_PER_READ).map(|chunk| async move {
+            let names: Vec<&str> = chunk.iter().map(|question| question.name.as_str()).collect();
+            let records = source.by_names(&names, priority).await;
+            let found = names.iter().zip(records).map(|(name, records)| {
+                let mut records = records?;
+                match (records.pop(), records.last()) {
+                    (None, _) => Ok(LookupResult::Unresolved),
+                    (Some(record), None) => Ok(LookupResult::Record(Arc::new(record))),
+                    (Some(record), Some(_)) => {
+                        let ids = records.iter().chain([&record]).map(Record::id);
+                        Err(ambiguous(name, &ids.collect::<Vec<_>>()))
+                    }
                 }
             });
-            names.insert(name, record);
-        }
+            chunk.iter().copied().zip(found).collect::<Vec<_>>()
+        });
+        let (by_ids, by_names) = tokio::join!(join_all(by_ids), join_all(by_names));
+        let mut read: HashMap<&Question, Result<LookupResult<S::Record>>> =
+            by_ids.into_iter().chain(by_names).flatten().collect();
+        let found = read
+            .iter()
+            .filter(|(question, found)| question.id.is_some() && matches!(found, Ok(LookupResult::Record(_))))
+            .count();
         for (question, answer) in questions.iter().zip(answers) {
             if answer.is_none() {
-                let read = match &question.id {
-                    Some(id) => ids.get(id.as_str()),
-                    None => names.get(question.name.as_str()),
-                };
-                let unanswered = || {
-                    Error::new(
-                        ErrorKind::Unexpected,
-                        "a targeted read left a question unanswered",
-                    )
-                };
-                *answer = Some(read.cloned().unwrap_or_else(|| Err(unanswered())));
+                *answer = Some(read.remove(question).unwrap_or_else(|| Err(unanswered())));
             }
         }
         found
     }
 }
 
-impl<R> Clone for Found<R> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Record(record) => Self::Record(Arc::clone(record)),
-            Self::Absent => Self::Absent,
-            Self::Unresolved => Self::Unresolved,
-        }
-    }
+fn unanswered() -> Error {
+    Error::new(ErrorKind::Unexpected, "a question was left unanswered")
 }
 
 /// The questions without an answer.
@@ -443,16 +425,16 @@ fn take<R: Record>(
         if let Some(id) = &question.id {
             if let Some(record) = listing.by_id(id) {
                 found += 1;
-                *answer = Some(Ok(Found::Record(Arc::clone(record))));
+                *answer = Some(Ok(LookupResult::Record(Arc::clone(record))));
             }
             continue;
         }
         *answer = match listing.by_name(&question.name) {
-            Named::One(record) => Some(Ok(Found::Record(Arc::clone(record)))),
-            Named::Several(ids) if listing.began >= asked => Some(Err(ambiguous(&question.name, &ids))),
-            Named::None if listing.began >= asked => Some(Ok(Found::Unresolved)),
+            NameMatch::One(record) => Some(Ok(LookupResult::Record(Arc::clone(record)))),
+            NameMatch::Several(ids) if listing.began >= asked => Some(Err(ambiguous(&question.name, &ids))),
+            NameMatch::None if listing.began >= asked => Some(Ok(LookupResult::Unresolved)),
             // An older listing proves only that a machine exists.
-            Named::Several(_) | Named::None | Named::Unknown => None,
+            NameMatch::Several(_) | NameMatch::None | NameMatch::Unknown => None,
         };
     }
     found

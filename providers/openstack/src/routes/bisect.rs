@@ -2,11 +2,24 @@
 
 use std::ops::Range;
 
-use ccm_core::{Error, ErrorKind, Result};
+use ccm_core::{Error, ErrorKind, Outcome, Result};
 
 /// Refused requests of one batch. A bad route among `n` costs about `2 log2 n` of them; more than this means that hardly
 /// any is good, and the rest waits for the next pass.
 pub(super) const REFUSALS_MAX: usize = 64;
+
+/// Whether trying again may help.
+pub(super) fn is_passing(error: &Error) -> bool {
+    !matches!(
+        error.kind(),
+        ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::InvalidSpec | ErrorKind::Unsupported
+    )
+}
+
+/// Whether nothing was done because somebody else was at work on it: at its revision (412), or in the database (409).
+pub(super) fn is_overtaken(error: &Error) -> bool {
+    error.kind() == ErrorKind::Conflict && error.outcome() == Outcome::NotDone
+}
 
 /// Says what to send next, and keeps what became of it.
 ///

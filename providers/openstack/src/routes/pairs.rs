@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::{
-    is_overtaken, is_passing,
+    bisect::{is_overtaken, is_passing},
     records::{Pair, PairPort, PairsBody},
 };
 use crate::{

@@ -6,8 +6,7 @@ use ccm_core::{Error, ErrorKind, Outcome, Priority, Result};
 use tracing::debug;
 
 use super::{
-    bisect::Bisect,
-    is_overtaken, is_passing,
+    bisect::{Bisect, is_overtaken, is_passing},
     records::{Quotas, RawRoute, Router, RoutesBody},
 };
 use crate::{

@@ -23,7 +23,7 @@ pub(super) struct Listing<R> {
 
 /// What a listing says of a name.
 #[derive(Debug)]
-pub(super) enum Named<'a, R> {
+pub(super) enum NameMatch<'a, R> {
     /// Exactly one machine has it.
     One(&'a Arc<R>),
     /// Several have, with these ids.
@@ -62,7 +62,7 @@ impl<R: Record> Listing<R> {
         self.records.get(index)
     }
 
-    pub(super) fn by_name(&self, name: &str) -> Named<'_, R> {
+    pub(super) fn by_name(&self, name: &str) -> NameMatch<'_, R> {
         let from = self.by_name.partition_point(|(known, _)| **known < *name);
         let same: Vec<&Arc<R>> = self
             .by_name
@@ -72,11 +72,11 @@ impl<R: Record> Listing<R> {
             .filter_map(|(_, index)| self.records.get(*index))
             .collect();
         match same.as_slice() {
-            [_, _, ..] => Named::Several(same.iter().map(|record| record.id()).collect()),
+            [_, _, ..] => NameMatch::Several(same.iter().map(|record| record.id()).collect()),
             // There may be another on a page that was not read.
-            _ if !self.complete || !name.starts_with(&self.prefix) => Named::Unknown,
-            [one] => Named::One(one),
-            [] => Named::None,
+            _ if !self.complete || !name.starts_with(&self.prefix) => NameMatch::Unknown,
+            [one] => NameMatch::One(one),
+            [] => NameMatch::None,
         }
     }
 }
@@ -154,27 +154,27 @@ mod tests {
             Some("node-10")
         );
         assert!(listing.by_id("d").is_none());
-        assert!(matches!(listing.by_name("node-1"), Named::One(machine) if machine.id == "a"));
-        assert!(matches!(listing.by_name("node"), Named::None));
+        assert!(matches!(listing.by_name("node-1"), NameMatch::One(machine) if machine.id == "a"));
+        assert!(matches!(listing.by_name("node"), NameMatch::None));
     }
 
     #[test]
     fn two_machines_of_one_name_are_reported_with_their_ids() {
         let listing = listing(&[("b", "node"), ("a", "node"), ("c", "other")], "", false);
-        assert!(matches!(listing.by_name("node"), Named::Several(ids) if ids == ["a", "b"]));
+        assert!(matches!(listing.by_name("node"), NameMatch::Several(ids) if ids == ["a", "b"]));
     }
 
     #[test]
     fn what_was_not_read_is_not_known() {
         let partial = listing(&[("a", "node-1")], "", false);
         assert!(
-            matches!(partial.by_name("node-1"), Named::Unknown),
+            matches!(partial.by_name("node-1"), NameMatch::Unknown),
             "another page may have its namesake"
         );
         assert!(partial.by_id("a").is_some());
         let filtered = listing(&[("a", "node-1")], "node-", true);
-        assert!(matches!(filtered.by_name("other"), Named::Unknown));
-        assert!(matches!(filtered.by_name("node-2"), Named::None));
+        assert!(matches!(filtered.by_name("other"), NameMatch::Unknown));
+        assert!(matches!(filtered.by_name("node-2"), NameMatch::None));
     }
 
     #[test]
