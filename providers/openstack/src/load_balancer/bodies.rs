@@ -46,54 +46,168 @@ impl<T: Serialize> Serialize for Envelope<T> {
     }
 }
 
-/// A new load balancer. Empty texts are left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct NewLoadBalancer {
-    pub(crate) name: String,
-    pub(crate) description: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) provider: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) tags: Vec<String>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) flavor_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) availability_zone: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) vip_port_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) vip_subnet_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) vip_network_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) vip_address: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) listeners: Vec<NewListener>,
+/// Declares bodies. A field with a function behind its name is left out if the function is true of it.
+macro_rules! bodies {
+    ($($(#[$about:meta])* $name:ident { $($(#[$meta:meta])* $field:ident $([$skip:literal])?: $type:ty,)+ })+) => {$(
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+        pub(crate) struct $name {
+            $($(#[$meta])* $(#[serde(skip_serializing_if = $skip)])? pub(crate) $field: $type,)+
+        }
+    )+};
 }
 
-/// A new listener, by itself or within a new load balancer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct NewListener {
-    /// Left out within a new load balancer.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) loadbalancer_id: String,
-    pub(crate) name: String,
-    pub(crate) protocol: &'static str,
-    pub(crate) protocol_port: u16,
-    pub(crate) connection_limit: i64,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) tags: Vec<String>,
-    #[serde(flatten)]
-    pub(crate) timeouts: Option<Timeouts>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) insert_headers: BTreeMap<&'static str, &'static str>,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) default_tls_container_ref: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) allowed_cidrs: Vec<String>,
-    /// Only within a new load balancer.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) default_pool: Option<NewPool>,
+bodies! {
+    /// A new load balancer. Empty texts are left out.
+    NewLoadBalancer {
+        name: String,
+        description: String,
+        provider["String::is_empty"]: String,
+        tags["Vec::is_empty"]: Vec<String>,
+        flavor_id["String::is_empty"]: String,
+        availability_zone["String::is_empty"]: String,
+        vip_port_id["String::is_empty"]: String,
+        vip_subnet_id["String::is_empty"]: String,
+        vip_network_id["String::is_empty"]: String,
+        vip_address["String::is_empty"]: String,
+        listeners["Vec::is_empty"]: Vec<NewListener>,
+    }
+
+    /// A new listener, by itself or within a new load balancer.
+    NewListener {
+        /// Left out within a new load balancer.
+        loadbalancer_id["String::is_empty"]: String,
+        name: String,
+        protocol: &'static str,
+        protocol_port: u16,
+        connection_limit: i64,
+        tags["Vec::is_empty"]: Vec<String>,
+        #[serde(flatten)]
+        timeouts: Option<Timeouts>,
+        insert_headers["BTreeMap::is_empty"]: BTreeMap<&'static str, &'static str>,
+        default_tls_container_ref["String::is_empty"]: String,
+        allowed_cidrs["Vec::is_empty"]: Vec<String>,
+        /// Only within a new load balancer.
+        default_pool["Option::is_none"]: Option<NewPool>,
+    }
+
+    /// A new pool, by itself or within a new listener.
+    NewPool {
+        /// Left out within a new listener.
+        listener_id["String::is_empty"]: String,
+        name: String,
+        protocol: &'static str,
+        lb_algorithm: String,
+        tags["Vec::is_empty"]: Vec<String>,
+        session_persistence["Option::is_none"]: Option<NewPersistence>,
+        members["Vec::is_empty"]: Vec<MemberBody>,
+        healthmonitor["Option::is_none"]: Option<NewMonitor>,
+    }
+
+    /// A member, new or as it is to be. What is left out of a list of members gets Octavia's default, also if the member is
+    /// there: what was seen has to be sent back.
+    MemberBody {
+        address: String,
+        protocol_port: u16,
+        name["String::is_empty"]: String,
+        subnet_id["String::is_empty"]: String,
+        monitor_port["Option::is_none"]: Option<u16>,
+        monitor_address["Option::is_none"]: Option<String>,
+        weight["Option::is_none"]: Option<i64>,
+        backup["Option::is_none"]: Option<bool>,
+        admin_state_up["Option::is_none"]: Option<bool>,
+    }
+
+    /// A new health monitor, by itself or within a new pool.
+    NewMonitor {
+        /// Left out within a new pool.
+        pool_id["String::is_empty"]: String,
+        name: String,
+        #[serde(rename = "type")]
+        kind: &'static str,
+        delay: i64,
+        timeout: i64,
+        max_retries: i64,
+        max_retries_down: i64,
+        url_path["Option::is_none"]: Option<&'static str>,
+        http_method["Option::is_none"]: Option<&'static str>,
+        expected_codes["Option::is_none"]: Option<&'static str>,
+    }
+
+    /// A change of a load balancer's own fields.
+    LoadBalancerChange {
+        name["Set::is_keep"]: Set<String>,
+        tags["Set::is_keep"]: Set<Vec<String>>,
+    }
+
+    /// A change of a listener.
+    ListenerChange {
+        name["Set::is_keep"]: Set<String>,
+        tags["Set::is_keep"]: Set<Vec<String>>,
+        connection_limit["Set::is_keep"]: Set<i64>,
+        insert_headers["Set::is_keep"]: Set<BTreeMap<String, String>>,
+        default_tls_container_ref["Set::is_keep"]: Set<String>,
+        timeout_client_data["Set::is_keep"]: Set<i64>,
+        timeout_member_connect["Set::is_keep"]: Set<i64>,
+        timeout_member_data["Set::is_keep"]: Set<i64>,
+        timeout_tcp_inspect["Set::is_keep"]: Set<i64>,
+        allowed_cidrs["Set::is_keep"]: Set<Vec<String>>,
+        default_pool_id["Set::is_keep"]: Set<String>,
+    }
+
+    /// A change of a pool.
+    PoolChange {
+        name["Set::is_keep"]: Set<String>,
+        lb_algorithm["Set::is_keep"]: Set<String>,
+        tags["Set::is_keep"]: Set<Vec<String>>,
+        session_persistence["Set::is_keep"]: Set<NewPersistence>,
+    }
+
+    /// A change of a health monitor. Its type can not be changed.
+    MonitorChange {
+        name["Set::is_keep"]: Set<String>,
+        delay["Set::is_keep"]: Set<i64>,
+        timeout["Set::is_keep"]: Set<i64>,
+        max_retries["Set::is_keep"]: Set<i64>,
+        max_retries_down["Set::is_keep"]: Set<i64>,
+    }
+
+    /// A new floating address.
+    NewFloatingIp {
+        floating_network_id: String,
+        port_id["String::is_empty"]: String,
+        description: String,
+        subnet_id["String::is_empty"]: String,
+        floating_ip_address["String::is_empty"]: String,
+    }
+
+    /// A floating address gets another port, or none.
+    FloatingIpChange {
+        port_id["Set::is_keep"]: Set<String>,
+    }
+
+    /// A new security group.
+    NewSecurityGroup {
+        name: String,
+        description: String,
+    }
+
+    /// A new rule of a security group.
+    #[derive(Hash)]
+    NewRule {
+        security_group_id: String,
+        direction: &'static str,
+        ethertype: &'static str,
+        protocol: String,
+        port_range_min: u16,
+        port_range_max: u16,
+        remote_ip_prefix: String,
+    }
+
+    /// A change of a port.
+    PortChange {
+        security_groups["Set::is_keep"]: Set<Vec<String>>,
+    }
 }
 
 /// A listener's timeouts, in milliseconds.
@@ -103,25 +217,6 @@ pub(crate) struct Timeouts {
     pub(crate) timeout_member_connect: i64,
     pub(crate) timeout_member_data: i64,
     pub(crate) timeout_tcp_inspect: i64,
-}
-
-/// A new pool, by itself or within a new listener.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct NewPool {
-    /// Left out within a new listener.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) listener_id: String,
-    pub(crate) name: String,
-    pub(crate) protocol: &'static str,
-    pub(crate) lb_algorithm: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) tags: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) session_persistence: Option<NewPersistence>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) members: Vec<MemberBody>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) healthmonitor: Option<NewMonitor>,
 }
 
 /// How a pool is to keep clients with their member.
@@ -136,163 +231,10 @@ impl NewPersistence {
     pub(crate) const SOURCE_IP: Self = Self { kind: "SOURCE_IP" };
 }
 
-/// A member, new or as it is to be. What is left out of a list of members gets Octavia's default, also if the member is
-/// there: what was seen has to be sent back.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct MemberBody {
-    pub(crate) address: String,
-    pub(crate) protocol_port: u16,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) name: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) subnet_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) monitor_port: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) monitor_address: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) weight: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) backup: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) admin_state_up: Option<bool>,
-}
-
 /// Many members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Members<'a> {
     pub(crate) members: &'a [MemberBody],
-}
-
-/// A new health monitor, by itself or within a new pool.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct NewMonitor {
-    /// Left out within a new pool.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) pool_id: String,
-    pub(crate) name: String,
-    #[serde(rename = "type")]
-    pub(crate) kind: &'static str,
-    pub(crate) delay: i64,
-    pub(crate) timeout: i64,
-    pub(crate) max_retries: i64,
-    pub(crate) max_retries_down: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) url_path: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) http_method: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) expected_codes: Option<&'static str>,
-}
-
-/// A change of a load balancer's own fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct LoadBalancerChange {
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) name: Set<String>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) tags: Set<Vec<String>>,
-}
-
-/// A change of a listener.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct ListenerChange {
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) name: Set<String>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) tags: Set<Vec<String>>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) connection_limit: Set<i64>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) insert_headers: Set<BTreeMap<String, String>>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) default_tls_container_ref: Set<String>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) timeout_client_data: Set<i64>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) timeout_member_connect: Set<i64>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) timeout_member_data: Set<i64>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) timeout_tcp_inspect: Set<i64>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) allowed_cidrs: Set<Vec<String>>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) default_pool_id: Set<String>,
-}
-
-/// A change of a pool.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct PoolChange {
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) name: Set<String>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) lb_algorithm: Set<String>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) tags: Set<Vec<String>>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) session_persistence: Set<NewPersistence>,
-}
-
-/// A change of a health monitor. Its type can not be changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct MonitorChange {
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) name: Set<String>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) delay: Set<i64>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) timeout: Set<i64>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) max_retries: Set<i64>,
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) max_retries_down: Set<i64>,
-}
-
-/// A new floating address.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct NewFloatingIp {
-    pub(crate) floating_network_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) port_id: String,
-    pub(crate) description: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) subnet_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub(crate) floating_ip_address: String,
-}
-
-/// A floating address gets another port, or none.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct FloatingIpChange {
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) port_id: Set<String>,
-}
-
-/// A new security group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct NewSecurityGroup {
-    pub(crate) name: String,
-    pub(crate) description: String,
-}
-
-/// A new rule of a security group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub(crate) struct NewRule {
-    pub(crate) security_group_id: String,
-    pub(crate) direction: &'static str,
-    pub(crate) ethertype: &'static str,
-    pub(crate) protocol: String,
-    pub(crate) port_range_min: u16,
-    pub(crate) port_range_max: u16,
-    pub(crate) remote_ip_prefix: String,
-}
-
-/// A change of a port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct PortChange {
-    #[serde(skip_serializing_if = "Set::is_keep")]
-    pub(crate) security_groups: Set<Vec<String>>,
 }
 
 #[cfg(test)]
