@@ -1,27 +1,112 @@
-//! A cloud-controller-manager for a cloud that this repository does not know: one registration, one `main`.
+//! A cloud-controller-manager for a cloud that this repository does not know: one registration, one `main`. The provider has
+//! a controller and a flag of its own, too.
 //!
 //! The package of such a binary depends on `cloud-controller-manager` with `default-features = false` and on `ccm-core`.
 //! It has all flags, probes and metrics of the others, and exactly its own provider. If the provider is a crate of its
 //! own, the binary adds `use acme_provider as _;`, or the linker leaves it out.
 
-use std::{process::ExitCode, sync::Arc};
+use std::{collections::BTreeSet, process::ExitCode, sync::Arc, time::Duration};
 
 use ccm_core::{
-    AddressType, BuildContext, Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances,
-    NodeAddress, NodeView, Priority, Result, async_trait, register_provider,
+    AddressType, BuildContext, Cloud, FlagDef, FlagKind, Freshness, Instance, InstanceQuery, InstanceState,
+    Instances, NodeAddress, NodeView, Priority, Result, async_trait,
+    controllers::{ControllerContext, ControllerDef, Needs},
+    register_provider,
 };
+use prometheus_client::metrics::gauge::Gauge;
+use tracing::info;
 
 /// The machines of Acme: name and internal address. The name is the id, too.
 const MACHINES: [(&str, &str); 2] = [("node-1", "192.0.2.1"), ("node-2", "192.0.2.2")];
 
-#[derive(Debug)]
-struct Acme;
+/// A flag of this provider.
+const DELAY: FlagDef = FlagDef {
+    name: "acme-firewall-delay",
+    kind: FlagKind::Duration,
+    default: "1s",
+    help: "How long changes of nodes and Services are collected before the firewall is updated",
+};
 
-register_provider! { name: "acme", summary: "Acme Cloud", build: Acme::build }
+/// A controller of this provider.
+const FIREWALL: ControllerDef = ControllerDef {
+    name: "acme-firewall-controller",
+    aliases: &["acme-firewall"],
+    migration_name: None,
+    client_name: "acme-firewall-controller",
+    default_on: true,
+    needs: |_| {
+        Ok(Needs {
+            node_port_services: true,
+            ..Needs::default()
+        })
+    },
+    start: |context| {
+        let acme = context.setup.cloud_as::<Acme>()?;
+        Ok(Box::pin(open_node_ports(acme, context)))
+    },
+};
+
+register_provider! {
+    name: "acme",
+    summary: "Acme Cloud",
+    build: Acme::build,
+    flags: &[DELAY],
+    controllers: &[FIREWALL],
+}
+
+#[derive(Debug)]
+struct Acme {
+    delay: Duration,
+}
 
 impl Acme {
-    async fn build(_context: BuildContext) -> Result<Arc<dyn Cloud>> {
-        Ok(Arc::new(Self))
+    async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
+        Ok(Arc::new(Self {
+            delay: context.flags.duration(&DELAY),
+        }))
+    }
+
+    /// A real cloud gets a request here.
+    fn update_firewall(&self, nodes: usize, ports: &BTreeSet<u16>) {
+        info!(nodes, ?ports, "Updated the firewall");
+    }
+}
+
+/// The controller: opens the node ports of all Services on all nodes, until the process ends.
+async fn open_node_ports(acme: Arc<Acme>, context: ControllerContext) {
+    let (nodes, services) = (&context.nodes, &context.services);
+    let open = Gauge::<i64>::default();
+    context.metrics.with(|registry| {
+        registry.register("acme_firewall_ports", "Node ports that are open", open.clone());
+    });
+    let work = async {
+        let (mut node_changes, mut service_changes) = (nodes.subscribe(), services.subscribe());
+        nodes.synced().await;
+        services.synced().await;
+        let mut updated = None;
+        loop {
+            let all = services.list();
+            let ports = all.iter().flat_map(|service| &service.view.ports);
+            let desired = (
+                nodes.list().len(),
+                ports.map(|port| port.node_port).collect::<BTreeSet<_>>(),
+            );
+            // Nodes change all the time.
+            if updated.as_ref() != Some(&desired) {
+                acme.update_firewall(desired.0, &desired.1);
+                open.set(i64::try_from(desired.1.len()).unwrap_or(i64::MAX));
+                updated = Some(desired);
+            }
+            tokio::select! {
+                Some(_) = node_changes.recv() => {}
+                Some(_) = service_changes.recv() => {}
+            }
+            tokio::time::sleep(acme.delay).await;
+        }
+    };
+    tokio::select! {
+        () = context.shutdown.cancelled() => info!("The firewall controller ends"),
+        () = work => {}
     }
 }
 

@@ -1,9 +1,18 @@
-//! The controllers and what they stand on.
+//! The shared stores, and the start and end of the controllers.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use anyhow::anyhow;
-use ccm_core::{Cloud, client::ClientMetrics};
+use anyhow::{Context, anyhow};
+use ccm_core::{
+    Cloud,
+    client::{ClientMetrics, Fence},
+    controllers::{
+        ControllerContext, ControllerDef, ControllerSetup, Informer, Needs, NodeObject, NotStarted,
+        ServiceObject,
+        events::{self, EventMetrics},
+    },
+};
+use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Api;
 use tokio::task::{JoinHandle, JoinSet};
@@ -11,15 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    controllers::{
-        lifecycle::{self, LifecycleController},
-        node::{self, NodeController},
-        route::{self, Idle, RouteController},
-        service::{self, ServiceController},
-    },
+    controllers::{self, Framework, node_object},
     election::{Candidacy, Purpose},
-    events::{self, EventMetrics},
-    informers::{Informer, node::NodeObject, service::ServiceObject},
     options::Config,
     reload::{self, Reloader},
     review,
@@ -29,28 +31,8 @@ use crate::{
 /// The name of the client that fills the stores.
 pub(crate) const CLIENT: &str = "shared-informers";
 
-/// The API server for the controllers. They write only while this process holds their lease.
-#[derive(Clone)]
-pub(crate) struct Clients {
-    /// For both controllers of nodes.
-    nodes: kube::Client,
-    services: kube::Client,
-    routes: kube::Client,
-}
-
-impl Clients {
-    /// Makes them, each from its name, which is also that of the account that it may act as.
-    ///
-    /// # Errors
-    /// That of `make`.
-    pub(crate) fn make(make: impl Fn(&'static str) -> anyhow::Result<kube::Client>) -> anyhow::Result<Self> {
-        Ok(Self {
-            nodes: make("node-controller")?,
-            services: make("service-controller")?,
-            routes: make("route-controller")?,
-        })
-    }
-}
+/// The clients of controllers by [`ControllerDef::client_name`]. They write only while this process holds their lease.
+pub(crate) type Clients = BTreeMap<&'static str, kube::Client>;
 
 /// A lease and what may be done under it.
 pub(crate) struct Term {
@@ -58,6 +40,8 @@ pub(crate) struct Term {
     pub(crate) candidacy: Candidacy,
     /// The API server, for its controllers.
     pub(crate) clients: Clients,
+    /// Open while this process holds the lease.
+    pub(crate) fence: Fence,
 }
 
 /// What the controllers are given.
@@ -96,29 +80,34 @@ pub(crate) struct AppContext {
 ///
 /// If a part ends before it was told to.
 pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
-    let nodes: Arc<Informer<NodeObject>> = Informer::new(Api::all(context.client.clone()));
-    let services: Arc<Informer<ServiceObject>> = Informer::new(Api::all(context.client.clone()));
-    let with_services = wants_services(&context);
     for controller in &context.config.controllers.disabled {
         info!(controller, "The controller is switched off");
     }
     for (controller, component) in &context.config.controllers.elsewhere {
         info!(controller, component, "Another component runs the controller");
     }
-    let shown = Arc::clone(&nodes);
-    context.status.set_nodes(move || shown.rows());
+    let (wanted, stores) = prepare(&context);
+    let Stores {
+        needs,
+        nodes,
+        services,
+        ..
+    } = &stores;
+    let shown = Arc::clone(nodes);
+    context.status.set_nodes(move || node_object::rows(&shown));
     let shutdown = context.shutdown.clone();
     let mut candidacy = context.main.candidacy.clone();
 
     // What runs without being the leader; it outlives the controllers. The events outlive both.
     let stop_standing = CancellationToken::new();
     let mut standing = JoinSet::new();
+    let with_services = needs.services();
     let synced = context.checks.register("informer-sync", Kind::Ready);
     synced.set_failing("waiting for the first listing of nodes");
     {
-        let (running, stop) = (Arc::clone(&nodes), stop_standing.clone());
+        let (running, stop) = (Arc::clone(nodes), stop_standing.clone());
         standing.spawn(async move { running.run(stop).await });
-        let (listed, listed_services) = (Arc::clone(&nodes), Arc::clone(&services));
+        let (listed, listed_services) = (Arc::clone(nodes), Arc::clone(services));
         standing.spawn(async move {
             listed.synced().await;
             if with_services {
@@ -131,7 +120,7 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
     }
 
     if with_services {
-        let (running, stop) = (Arc::clone(&services), stop_standing.clone());
+        let (running, stop) = (Arc::clone(services), stop_standing.clone());
         standing.spawn(async move { running.run(stop).await });
     }
 
@@ -161,19 +150,16 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
         () = leads => {}
     }
 
-    let stores = Stores {
-        nodes,
-        services: with_services.then_some(services),
-    };
     let mut controllers = JoinSet::new();
-    let mut events = vec![start_controllers(
-        &context,
-        Purpose::Main,
-        &context.main,
-        &stores,
-        &mut controllers,
-    )];
+    let mut events = Vec::new();
+    let mut acquired = Some((Purpose::Main, &context.main));
     let outcome = loop {
+        if let Some((purpose, term)) = acquired.take() {
+            match start_controllers(&context, purpose, term, (&wanted, &stores), &mut controllers) {
+                Ok(writer) => events.push(writer),
+                Err(error) => break Err(error),
+            }
+        }
         let next = context.migration.as_ref().filter(|_| events.len() == 1);
         let leads_next = async {
             match next {
@@ -189,13 +175,7 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
             () = shutdown.cancelled() => break Ok(()),
             ended = ended(&mut controllers) => break ended,
             ended = ended(&mut standing) => break ended,
-            term = leads_next => events.push(start_controllers(
-                &context,
-                Purpose::Migration,
-                term,
-                &stores,
-                &mut controllers,
-            )),
+            term = leads_next => acquired = Some((Purpose::Migration, term)),
         }
     };
     // When a part has failed, the others end in order too.
@@ -210,29 +190,6 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
         writer.await?;
     }
     outcome
-}
-
-/// The events of the controllers, each written through the controller's client.
-struct Events {
-    nodes: events::Writer,
-    services: events::Writer,
-    routes: events::Writer,
-}
-
-impl Events {
-    fn new(clients: &Clients, metrics: &EventMetrics) -> Self {
-        let writer = |client: &kube::Client| events::Writer::new(client.clone(), metrics);
-        Self {
-            nodes: writer(&clients.nodes),
-            services: writer(&clients.services),
-            routes: writer(&clients.routes),
-        }
-    }
-
-    /// Writes until every recorder is gone.
-    async fn run(self) {
-        tokio::join!(self.nodes.run(), self.services.run(), self.routes.run());
-    }
 }
 
 /// Says what would be done, again and again.
@@ -281,161 +238,96 @@ fn process_object(config: &Config) -> ObjectReference {
     reload::process_object(config.election.as_ref(), |name| std::env::var(name).ok())
 }
 
-/// Whether the service controller is to run; if not, Services are not even watched.
-fn wants_services(context: &AppContext) -> bool {
-    if !context.config.controllers.is_enabled(service::NAME) {
-        return false;
-    }
-    let supported = context.cloud.load_balancers().is_some();
-    if !supported {
-        warn!(
-            controller = service::NAME,
-            "The cloud provider does not support load balancers, controller not started"
-        );
-    }
-    supported
+/// What is known of the cluster, and for whom.
+struct Stores {
+    setup: ControllerSetup,
+    needs: Needs,
+    nodes: Arc<Informer<NodeObject>>,
+    services: Arc<Informer<ServiceObject>>,
 }
 
-/// Whether the route controller is to run; says so if not.
-fn wants_routes(cloud: &dyn Cloud, config: &Config) -> bool {
-    match route::idle(cloud, config) {
-        None => true,
-        // Whatever is switched off is named at the start.
-        Some(Idle::SwitchedOff) => false,
-        Some(why) => {
-            info!(
-                controller = route::NAME,
-                reason = why.as_str(),
-                "Controller not started"
-            );
-            false
+/// The enabled controllers that this cloud and configuration have work for, and empty stores for what they need.
+fn prepare(context: &AppContext) -> (Vec<&'static ControllerDef>, Stores) {
+    let config = &context.config;
+    let setup = ControllerSetup {
+        cloud: Arc::clone(&context.cloud),
+        cluster_name: config.cluster_name.clone(),
+        flags: config.flags.clone(),
+        framework: Arc::new(Framework {
+            config: Arc::clone(config),
+            client: context.client.clone(),
+            status: context.status.clone(),
+            process: process_object(config),
+        }),
+    };
+    let mut all = Needs::default();
+    let mut wanted = Vec::new();
+    for controller in controllers::all(config.provider).filter(|def| config.controllers.is_enabled(def.name))
+    {
+        let name = controller.name;
+        match (controller.needs)(&setup) {
+            Ok(needs) => {
+                all = all.or(needs);
+                wanted.push(controller);
+            }
+            Err(NotStarted::Unsupported(reason)) => {
+                warn!(controller = name, reason, "Controller not started");
+            }
+            Err(NotStarted::NotConfigured(reason)) => {
+                info!(controller = name, reason, "Controller not started");
+            }
         }
     }
+    let stores = Stores {
+        setup,
+        needs: all,
+        nodes: Informer::new(Api::all(context.client.clone()), all),
+        services: Informer::new(Api::all(context.client.clone()), all),
+    };
+    (wanted, stores)
 }
 
-/// What is known of the cluster.
-struct Stores {
-    nodes: Arc<Informer<NodeObject>>,
-    /// `None` if nobody looks at Services.
-    services: Option<Arc<Informer<ServiceObject>>>,
-}
-
-/// Starts the controllers that are wanted under this lease and that this cloud has something to do for. Returns what
-/// writes their events.
+/// Starts those of these controllers that run under this lease. Returns the task that writes their Events.
+///
+/// # Errors
+/// A controller cannot start.
 fn start_controllers(
     context: &AppContext,
     purpose: Purpose,
     term: &Term,
-    stores: &Stores,
-    controllers: &mut JoinSet<()>,
-) -> JoinHandle<()> {
-    let AppContext {
-        cloud,
-        cloud_metrics,
-        config,
-        metrics,
-        status,
-        checks,
-        shutdown,
-        ..
-    } = context;
-    let (clients, nodes) = (&term.clients, &stores.nodes);
-    let events = Events::new(clients, &context.event_metrics);
-    let belongs = |name| {
-        let migrated = context.migration.is_some() && config.controllers.migrated.contains(name);
-        config.controllers.is_enabled(name) && migrated == (purpose == Purpose::Migration)
-    };
-    let starts = |name| {
-        if !belongs(name) {
-            return false;
+    (wanted, stores): (&[&'static ControllerDef], &Stores),
+    running: &mut JoinSet<()>,
+) -> anyhow::Result<JoinHandle<()>> {
+    let migrated = |name| context.migration.is_some() && context.config.controllers.migrated.contains(name);
+    let mut writers: BTreeMap<&str, events::Writer> = BTreeMap::new();
+    for controller in wanted {
+        let name = controller.name;
+        if migrated(name) != (purpose == Purpose::Migration) {
+            continue;
         }
-        if cloud.instances().is_none() {
-            warn!(
-                controller = name,
-                "The cloud provider does not support instances, controller not started"
-            );
-        }
-        cloud.instances().is_some()
-    };
-    if starts(node::COMPONENT) {
-        let controller = metrics.with(|registry| {
-            NodeController::new(
-                clients.nodes.clone(),
-                Arc::clone(nodes),
-                Arc::clone(cloud),
-                events.nodes.recorder(node::COMPONENT),
-                config.node.clone(),
-                (cloud_metrics, metrics.queues()),
-                registry,
-            )
+        let client = term.clients.get(controller.client_name);
+        let client = client.with_context(|| format!("the controller {name} has no client"))?;
+        let events = writers
+            .entry(controller.client_name)
+            .or_insert_with(|| events::Writer::new(client.clone(), &context.event_metrics));
+        let started = (controller.start)(ControllerContext {
+            setup: stores.setup.clone(),
+            client: client.clone(),
+            nodes: Arc::clone(&stores.nodes),
+            services: Arc::clone(&stores.services),
+            recorder: events.recorder(name),
+            fence: term.fence.clone(),
+            metrics: context.metrics.of_controllers().clone(),
+            cloud_metrics: context.cloud_metrics.clone(),
+            shutdown: context.shutdown.clone(),
         });
-        let run = controller.run(nodes.subscribe(), shutdown.clone());
-        let run = metrics.running("cloud-node", run);
-        controllers.spawn(watched(checks.clone(), node::COMPONENT, run));
+        let run = started.map_err(|error| anyhow!("could not start {name}: {}", error.report()))?;
+        let run = context.metrics.running(controller.short_name(), run);
+        running.spawn(watched(context.checks.clone(), name, run));
     }
-    if starts(lifecycle::COMPONENT) {
-        let controller = metrics.with(|registry| {
-            LifecycleController::new(
-                clients.nodes.clone(),
-                Arc::clone(nodes),
-                Arc::clone(cloud),
-                events.nodes.recorder(lifecycle::COMPONENT),
-                config.lifecycle.clone(),
-                metrics.queues(),
-                registry,
-                shutdown.clone(),
-            )
-        });
-        let run = controller.run(nodes.subscribe());
-        let run = metrics.running("cloud-node-lifecycle", run);
-        controllers.spawn(watched(checks.clone(), lifecycle::COMPONENT, run));
-    }
-    if belongs(route::NAME) && wants_routes(&**cloud, config) {
-        let parts = route::Parts {
-            client: clients.routes.clone(),
-            nodes: Arc::clone(nodes),
-            cloud: Arc::clone(cloud),
-            recorder: events.routes.recorder(route::COMPONENT),
-            config: config.route.clone(),
-            shutdown: shutdown.clone(),
-        };
-        let controller = metrics.with(|registry| RouteController::new(parts, registry));
-        let run = controller.run(nodes.subscribe());
-        let run = metrics.running("route", run);
-        controllers.spawn(watched(checks.clone(), route::NAME, run));
-    }
-    if let Some(services) = stores.services.as_ref().filter(|_| belongs(service::NAME)) {
-        let parts = service::Parts {
-            client: clients.services.clone(),
-            cluster: context.client.clone(),
-            services: Arc::clone(services),
-            nodes: Arc::clone(nodes),
-            recorders: (
-                events.services.recorder(service::COMPONENT),
-                events.services.recorder(cloud.event_component()),
-            ),
-            cloud: Arc::clone(cloud),
-            config: config.service.clone(),
-            cluster_name: config.cluster_name.clone(),
-            process: process_object(config),
-            queues: metrics.queues().clone(),
-        };
-        let controller = metrics.with(|registry| ServiceController::new(parts, registry));
-        // The page outlives the controller, with whose recorders the writer of Events ends.
-        let shown = Arc::downgrade(&controller);
-        let orphans = shown.clone();
-        status.set_services(move || shown.upgrade().map(|shown| shown.rows()).unwrap_or_default());
-        status.set_orphans(move || {
-            orphans
-                .upgrade()
-                .map(|shown| shown.orphan_rows())
-                .unwrap_or_default()
-        });
-        let run = controller.run(services.subscribe(), nodes.subscribe(), shutdown.clone());
-        let run = metrics.running("service", run);
-        controllers.spawn(watched(checks.clone(), service::NAME, run));
-    }
-    tokio::spawn(events.run())
+    Ok(tokio::spawn(async move {
+        join_all(writers.into_values().map(events::Writer::run)).await;
+    }))
 }
 
 /// The first of these that ends. None of them should.

@@ -1,7 +1,50 @@
-//! The controllers. Each is a loop over shared stores, split into pure decisions and thin effects.
+//! The controllers of the framework. Each is a loop over shared stores, split into pure decisions and thin effects.
 
 pub(crate) mod lifecycle;
 pub(crate) mod node;
 pub(crate) mod node_object;
 pub(crate) mod route;
 pub(crate) mod service;
+
+use std::sync::Arc;
+
+use ccm_core::{
+    Provider,
+    controllers::{ControllerDef, ControllerSetup, Needs, NotStarted},
+};
+
+use k8s_openapi::api::core::v1::ObjectReference;
+
+use crate::{options::Config, server::Status};
+
+/// The controllers of the framework.
+pub(crate) static FRAMEWORK: [ControllerDef; 4] = [node::DEF, lifecycle::DEF, service::DEF, route::DEF];
+
+/// All controllers that may run with this provider.
+pub(crate) fn all(provider: &Provider) -> impl Iterator<Item = &'static ControllerDef> + Clone + use<> {
+    FRAMEWORK.iter().chain(provider.controllers)
+}
+
+/// What the framework's controllers need beyond a `ControllerContext`: [`ControllerSetup::framework`].
+pub(crate) struct Framework {
+    pub(crate) config: Arc<Config>,
+    /// The API server as the process's own account, whatever the rights of the controllers' accounts.
+    pub(crate) client: kube::Client,
+    /// The status page.
+    pub(crate) status: Status,
+    /// What Events about the cloud as a whole refer to: this process's Pod or Lease.
+    pub(crate) process: ObjectReference,
+}
+
+/// The client of both controllers of nodes.
+const NODE_CLIENT: &str = "node-controller";
+
+/// What the controllers of nodes need.
+fn needs_instances(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
+    match setup.cloud.instances() {
+        Some(_) => Ok(Needs::default()),
+        None => Err(NotStarted::Unsupported(
+            "the cloud provider does not support instances",
+        )),
+    }
+}

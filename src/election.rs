@@ -31,7 +31,10 @@ mod state;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use ccm_core::client::Fence;
+use ccm_core::{
+    client::Fence,
+    controllers::events::{self, EventMetrics},
+};
 use kube::Client;
 use tokio::{
     sync::watch,
@@ -42,7 +45,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info_span};
 
 use crate::{
-    events::{self, EventMetrics},
     options::ElectionConfig,
     server::{Checks, Kind, Metrics},
 };

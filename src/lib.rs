@@ -14,12 +14,11 @@
 //! | `logging` | the log |
 //! | `server` | health and metrics over HTTPS |
 //! | `election` | one leader among replicas |
-//! | `app` | what the controllers stand on, and their start and end |
+//! | `app` | the shared stores, and the start and end of the controllers |
 //! | `review` | what would be done: `plan` and `--dry-run` |
 //! | `validate` | what is wrong with config, cloud and manifests, without a cluster |
 //! | `reload` | the cloud's config files: taken over when they change |
-//! | `informers`, `queue`, `events` | stores of watched objects, work queues, Events |
-//! | `controllers` | one folder for each controller |
+//! | `controllers` | the table of the framework's controllers, one folder for each (stores, queues: `ccm_core::controllers`) |
 
 // Names a provider crate that Cargo offers but nobody mentions, which the linker would leave out without a word. Tests
 // get further crates that not each of them uses.
@@ -28,13 +27,10 @@
 mod app;
 mod controllers;
 mod election;
-mod events;
-mod informers;
 mod logging;
 pub mod options;
 mod process;
 pub mod providers;
-mod queue;
 mod reload;
 mod review;
 mod server;

@@ -29,10 +29,10 @@ mod validate;
 mod value;
 mod webhooks;
 
-use std::{ffi::OsString, fmt};
+use std::{collections::BTreeMap, ffi::OsString, fmt};
 
-use ccm_core::Provider;
-use clap::{Args, CommandFactory, FromArgMatches, Parser};
+use ccm_core::{FlagDef, FlagKind, FlagValues, Provider};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, parser::ValueSource};
 
 pub use config::{
     AccessConfig, ApiServerConfig, Certificate, ClientLimit, Config, ControllerLeader, Controllers,
@@ -48,7 +48,7 @@ pub use crate::validate::Manifests;
 use crate::providers;
 use arguments::Word;
 use gates::Gates;
-use table::Given;
+use selection::Known;
 use value::Reader;
 
 /// One thing that is wrong with the command line, in words for the user.
@@ -102,7 +102,7 @@ struct Options {
     logging: logging::LoggingOptions,
     global: global::GlobalOptions,
     /// Those that stand on the command line.
-    given: Given,
+    given: FlagValues,
     /// Every flag with its value, for the log.
     values: Vec<(String, String)>,
 }
@@ -206,24 +206,59 @@ Examples:
     cloud-controller-manager --cloud-provider=openstack --help-cloud-config
 ";
 
-/// What the value of a flag is called that may stand alone, and else has its value after `=`.
-const BOOLEAN: &str = "BOOL";
-
-/// The definition of all flags.
+/// The definition of all flags of a binary with these providers.
 #[must_use]
-pub fn command() -> clap::Command {
-    SECTIONS
+pub fn command(providers: &[&'static Provider]) -> clap::Command {
+    let mut command = SECTIONS
         .iter()
         .fold(CommandLine::command(), |command, (section, augment)| {
             table::add(augment(command), section)
+        });
+    for flag in providers.iter().flat_map(|provider| provider.flags) {
+        let is_known = |known: &clap::Arg| known.get_id() == flag.name;
+        // Several providers may have a flag, and the framework accepts some.
+        if !command.get_arguments().any(is_known) {
+            let section = format!("Provider {}", defining(flag.name, providers).join(", "));
+            command = command.arg(table::arg(flag, section, flag.help.to_owned()));
+        }
+    }
+    command
+        .mut_arg("controllers", |arg| {
+            let names = selection::names(providers);
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            arg.help(format!("{help}. Names: {names}"))
         })
         .mut_args(|arg| match arg.get_value_names() {
-            Some([name]) if name == BOOLEAN => arg
+            Some([name]) if name == FlagKind::Bool.value_name() => arg
                 .num_args(0..=1)
                 .require_equals(true)
                 .default_missing_value("true"),
             _ => arg,
         })
+}
+
+/// A flag of this provider that the framework has already. One that it only accepts may be defined again.
+pub(crate) fn taken_flag(provider: &Provider) -> Option<&'static str> {
+    let framework = command(&[]);
+    let taken = |name: &str| framework.get_arguments().any(|arg| arg.get_long() == Some(name));
+    let mut names = provider.flags.iter().map(|flag| flag.name);
+    names.find(|name| taken(name) && !table::accepts(name))
+}
+
+/// The names of the providers that define this flag.
+fn defining(flag: &str, providers: &[&'static Provider]) -> Vec<&'static str> {
+    let defines = |provider: &&&Provider| provider.flags.iter().any(|known| known.name == flag);
+    providers
+        .iter()
+        .filter(defines)
+        .map(|provider| provider.name)
+        .collect()
+}
+
+/// The providers that define this flag, unless the chosen one or the framework has it, too.
+fn foreign(flag: &FlagDef, chosen: &Provider, providers: &[&'static Provider]) -> Option<String> {
+    let defining = defining(flag.name, providers);
+    (!defining.contains(&chosen.name) && !table::accepts(flag.name)).then(|| defining.join(", "))
 }
 
 /// Reads the command line, the program's name left out, for a binary with these providers.
@@ -234,17 +269,19 @@ pub fn parse(
     words: impl IntoIterator<Item = OsString>,
     providers: &[&'static Provider],
 ) -> Result<Request, Vec<OptionError>> {
-    let arguments = arguments::normalise(&command(), words);
+    let command = command(providers);
+    let arguments = arguments::normalise(&command, words);
     if arguments.help {
-        return Ok(Request::Print(help()));
+        return Ok(Request::Print(help(command)));
     }
     let mut errors = arguments.errors;
-    let program = command().get_name().to_owned();
+    let program = command.get_name().to_owned();
     // What is left are known flags with values, so that clap has nothing more to complain about.
     let words = std::iter::once(program).chain(arguments.flags);
-    let options = command()
+    let options = command
+        .clone()
         .try_get_matches_from(words)
-        .and_then(|matches| Options::read(&matches));
+        .and_then(|matches| Options::read(&command, &matches));
     let options = match options {
         Ok(options) => options,
         Err(error) => {
@@ -286,9 +323,9 @@ pub fn parse(
     }
 }
 
-fn help() -> String {
+fn help(mut command: clap::Command) -> String {
     // clap leaves blanks at the ends of some lines.
-    command()
+    command
         .render_long_help()
         .to_string()
         .lines()
@@ -296,19 +333,22 @@ fn help() -> String {
         .collect()
 }
 
-fn given_values(matches: &clap::ArgMatches) -> Vec<(String, String)> {
-    let mut values: Vec<(String, String)> = command()
-        .get_arguments()
-        .filter_map(|arg| {
-            let words: Vec<_> = matches
-                .get_raw(arg.get_id().as_str())?
-                .map(|word| word.to_string_lossy())
-                .collect();
-            Some((arg.get_long()?.to_owned(), without_credentials(&words.join(","))))
-        })
-        .collect();
-    values.sort();
-    values
+/// Every flag that has a value, with all its values; only those that were given, or the defaults, too.
+fn values<'a>(
+    command: &'a clap::Command,
+    matches: &'a clap::ArgMatches,
+    only_given: bool,
+) -> impl Iterator<Item = (String, Vec<String>)> + 'a {
+    command.get_arguments().filter_map(move |arg| {
+        let id = arg.get_id().as_str();
+        if only_given && matches.value_source(id) != Some(ValueSource::CommandLine) {
+            return None;
+        }
+        let words = matches
+            .get_raw(id)?
+            .map(|word| word.to_string_lossy().into_owned());
+        Some((arg.get_long()?.to_owned(), words.collect()))
+    })
 }
 
 /// A value as it may be shown: a URL may hold a user and a password.
@@ -327,7 +367,11 @@ fn without_credentials(value: &str) -> String {
 }
 
 impl Options {
-    fn read(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+    fn read(command: &clap::Command, matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        let mut shown: Vec<_> = values(command, matches, false)
+            .map(|(flag, values)| (flag, without_credentials(&values.join(","))))
+            .collect();
+        shown.sort();
         Ok(Self {
             generic: FromArgMatches::from_arg_matches(matches)?,
             election: FromArgMatches::from_arg_matches(matches)?,
@@ -345,13 +389,13 @@ impl Options {
             validate: FromArgMatches::from_arg_matches(matches)?,
             logging: FromArgMatches::from_arg_matches(matches)?,
             global: FromArgMatches::from_arg_matches(matches)?,
-            given: Given::new(&command(), matches),
-            values: given_values(matches),
+            given: values(command, matches, true).collect(),
+            values: shown,
         })
     }
 
     /// Reads and checks all values for a binary with these providers.
-    fn complete(self, providers: &[&'static Provider]) -> Result<Config, Vec<OptionError>> {
+    fn complete(mut self, providers: &[&'static Provider]) -> Result<Config, Vec<OptionError>> {
         let mut reader = Reader::default();
         let version = self.global.version(&mut reader);
         let provider = match self.generic.cloud_provider.as_str() {
@@ -359,19 +403,22 @@ impl Options {
             "" => Err("--cloud-provider cannot be empty".to_owned()),
             name => providers::find(name, providers),
         };
-        if let Err(message) = &provider {
-            reader.refuse(message);
+        match &provider {
+            Ok(chosen) => self.check_provided(chosen, providers, &mut reader),
+            Err(message) => reader.refuse(message),
         }
         // Read all of them, whatever is wrong with the others.
-        table::judge(&self.given, &mut reader);
+        let chosen = provider.as_ref().ok().copied();
+        table::judge(&self.given, chosen, &mut reader);
+        let known = Known::new(chosen, providers);
         let gates = self.generic.gates(&mut reader);
         self.check_together(&gates, &mut reader);
         self.generic.check_content_type(&mut reader);
         let user_agent = self.generic.user_agent(&version, &mut reader);
-        let mut controllers = self.generic.controllers(&mut reader);
+        let mut controllers = self.generic.controllers(&known, &mut reader);
         let mut election = self.election.complete(&mut reader);
         self.migration
-            .complete(election.as_mut(), &mut controllers, &mut reader);
+            .complete(election.as_mut(), &mut controllers, &known, &mut reader);
         let limit = self.generic.client_limit(&mut reader);
         let service_accounts = self.generic.service_accounts(&mut reader);
         let api_server = self.misc.api_server(limit, &mut reader);
@@ -389,6 +436,7 @@ impl Options {
         match provider {
             Ok(provider) if reader.errors.is_empty() => Ok(Config {
                 provider,
+                flags: self.given,
                 cloud_config: self.generic.cloud_config(),
                 cluster_name: self.generic.cluster_name,
                 user_agent,
@@ -412,9 +460,30 @@ impl Options {
         }
     }
 
+    /// Checks the values of the chosen provider's flags, and that there are none of other providers.
+    fn check_provided(&mut self, chosen: &Provider, providers: &[&'static Provider], reader: &mut Reader) {
+        for flag in chosen.flags {
+            if let Some(Err(message)) = self.given.given(flag.name).map(|values| flag.check(values)) {
+                reader.refuse(message);
+            }
+        }
+        let flags = providers.iter().flat_map(|provider| provider.flags);
+        let foreign = flags.filter_map(|flag| Some((flag.name, foreign(flag, chosen, providers)?)));
+        for (name, defining) in foreign.collect::<BTreeMap<_, _>>() {
+            self.values.retain(|(shown, _)| shown != name);
+            if self.given.given(name).is_some() {
+                reader.refuse(format!(
+                    "--{name}: this is a flag of the cloud provider {defining}, but --cloud-provider is {:?}",
+                    chosen.name
+                ));
+            }
+        }
+    }
+
     /// What depends on two flags.
     fn check_together(&self, gates: &Gates, reader: &mut Reader) {
-        if self.given.has_value("requestheader-uid-headers") && !gates.request_header_uid() {
+        let uid_headers = self.given.given("requestheader-uid-headers").unwrap_or_default();
+        if uid_headers.iter().any(|value| !value.is_empty()) && !gates.request_header_uid() {
             reader.refuse(
                 "--requestheader-uid-headers requires the \"RemoteRequestHeaderUID\" feature to be enabled",
             );

@@ -27,6 +27,7 @@ use anyhow::{Context, anyhow};
 use ccm_core::{
     BuildContext, Environment,
     client::{ClientMetrics, Fence},
+    controllers::{ControllerDef, events::EventMetrics},
     plan::PlanMetrics,
 };
 use prometheus_client::registry::Registry;
@@ -40,8 +41,8 @@ use tracing::{debug, error, info, warn};
 
 use crate::{
     app::{self, AppContext},
+    controllers,
     election::Elections,
-    events::EventMetrics,
     logging,
     options::{self, Config, PlanRequest, Request, ValidateRequest},
     providers,
@@ -196,7 +197,8 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 
     let names: Vec<_> = providers::registered().map_err(|message| anyhow!(message))?;
     let names: Vec<_> = names.iter().map(|provider| provider.name).collect();
-    let metrics = Metrics::new(&config.version, &names);
+    let controllers = controllers::all(config.provider).map(ControllerDef::short_name);
+    let metrics = Metrics::new(&config.version, &names, controllers);
     let checks = Checks::default();
     // In the order in which they come to be well.
     let cloud_check = checks.register("cloud-provider", Kind::Ready);
@@ -209,6 +211,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let leases = Leases::new(&config);
     let context = BuildContext {
         cloud_config: config.cloud_config.clone(),
+        flags: config.flags.clone(),
         environment: Environment::of_process(),
         cluster_name: config.cluster_name.clone(),
         user_agent: config.user_agent.clone(),
@@ -328,6 +331,7 @@ fn prepare_to_look(config: &Config, fence: &Fence) -> BuildContext {
     let mut registry = Registry::default();
     BuildContext {
         cloud_config: config.cloud_config.clone(),
+        flags: config.flags.clone(),
         environment: Environment::of_process(),
         cluster_name: config.cluster_name.clone(),
         user_agent: config.user_agent.clone(),

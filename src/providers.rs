@@ -4,7 +4,9 @@
 //! makes the linker keep the crate: Cargo merely offers it, and a crate that nobody names is left out of the binary
 //! together with its registration. `tests/registry.rs` fails when the places disagree.
 
-use ccm_core::{Provider, registry};
+use ccm_core::{Provider, controllers::ControllerDef, registry};
+
+use crate::{controllers::FRAMEWORK, options};
 
 cfg_if::cfg_if! {
     if #[cfg(feature = "openstack")] {
@@ -21,7 +23,7 @@ pub const PLANNED: &[&str] = &["aws", "azure", "digitalocean", "gce"];
 /// All providers linked into this binary, sorted by name.
 ///
 /// # Errors
-/// Two providers have registered under one name.
+/// Two providers have one name, or a provider has a flag or a controller with a name that is taken.
 pub fn registered() -> Result<Vec<&'static Provider>, String> {
     without_duplicates(registry::all())
 }
@@ -31,14 +33,30 @@ fn without_duplicates(providers: Vec<&'static Provider>) -> Result<Vec<&'static 
         [a, b] if a.name == b.name => Some(a),
         _ => None,
     });
-    match twice {
-        None => Ok(providers),
-        Some(provider) => Err(format!(
+    if let Some(provider) = twice {
+        return Err(format!(
             "two cloud providers are linked into this binary under the name {:?} (one says {:?}); build it with one \
              of them only",
             provider.name, provider.summary
-        )),
+        ));
     }
+    for provider in &providers {
+        let taken = |name: &str| FRAMEWORK.iter().any(|def| def.is_called(name));
+        let mut names = provider
+            .controllers
+            .iter()
+            .flat_map(ControllerDef::migration_names);
+        if let Some(name) = names
+            .find(|name| taken(name))
+            .or_else(|| options::taken_flag(provider))
+        {
+            return Err(format!(
+                "the cloud provider {} defines {name:?}, which is the framework's; give it another name",
+                provider.name
+            ));
+        }
+    }
+    Ok(providers)
 }
 
 /// What to do about a binary without any provider.
@@ -87,17 +105,15 @@ pub(crate) fn find<'a>(name: &str, compiled_in: &[&'a Provider]) -> Result<&'a P
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+    use ccm_core::{BuildFuture, FlagDef, FlagKind};
+
     use super::*;
 
     fn provider(name: &'static str) -> &'static Provider {
-        Box::leak(Box::new(Provider {
-            name,
-            summary: "for a test",
-            validate: registry::nothing_to_validate,
-            build: |_| Box::pin(async { Err(ccm_core::Error::new(ccm_core::ErrorKind::Unsupported, "no")) }),
-            config_reference: registry::no_reference,
-            checker: None,
-        }))
+        let build = |_| -> BuildFuture {
+            Box::pin(async { Err(ccm_core::Error::new(ccm_core::ErrorKind::Unsupported, "no")) })
+        };
+        Box::leak(Box::new(Provider::new(name, "for a test", build)))
     }
 
     #[test]
@@ -105,6 +121,36 @@ mod tests {
         assert!(without_duplicates(vec![provider("acme"), provider("zeta")]).is_ok());
         let error = without_duplicates(vec![provider("acme"), provider("acme")]).unwrap_err();
         assert!(error.contains("\"acme\""), "{error}");
+    }
+
+    #[test]
+    fn names_of_the_framework_are_taken() {
+        const fn flag(name: &'static str) -> FlagDef {
+            FlagDef {
+                name,
+                kind: FlagKind::Text,
+                default: "",
+                help: "For a test",
+            }
+        }
+        const FREE: &[FlagDef] = &[flag("acme-x"), flag("allocate-node-cidrs")];
+        const TAKEN: &[FlagDef] = &[flag("cluster-name")];
+        let check = |flags, controllers| {
+            let provider = Provider {
+                flags,
+                controllers,
+                ..*provider("acme")
+            };
+            without_duplicates(vec![Box::leak(Box::new(provider))]).map(drop)
+        };
+        assert_eq!(check(FREE, &[]), Ok(()));
+        let error = check(TAKEN, &[]).unwrap_err();
+        assert!(
+            error.contains("acme") && error.contains("\"cluster-name\""),
+            "{error}"
+        );
+        let error = check(&[], &FRAMEWORK[1..2]).unwrap_err();
+        assert!(error.contains("\"cloud-node-lifecycle-controller\""), "{error}");
     }
 
     #[test]

@@ -18,7 +18,10 @@ mod watcher;
 
 use std::{collections::BTreeSet, hash::RandomState, path::PathBuf, sync::Arc, time::Duration};
 
-use ccm_core::{Cloud, Error, ErrorKind, Reload};
+use ccm_core::{
+    Cloud, Error, ErrorKind, Reload,
+    controllers::{EventType, Recorder},
+};
 use k8s_openapi::api::core::v1::ObjectReference;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -32,10 +35,7 @@ use tracing::{debug, info, warn};
 pub(crate) use self::files::Contents;
 
 use self::watcher::Watcher;
-use crate::{
-    events::{EventType, Recorder},
-    options::ElectionConfig,
-};
+use crate::options::ElectionConfig;
 
 /// The source of events.
 pub(crate) const COMPONENT: &str = "cloud-controller-manager";

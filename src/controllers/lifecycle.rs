@@ -25,11 +25,14 @@ mod suspects;
 
 use std::{sync::Arc, time::Duration};
 
-use ccm_core::Cloud;
-use kube::Client;
-use prometheus_client::registry::Registry;
+use ccm_core::{
+    Cloud,
+    controllers::{
+        Backoff, Change, ControllerContext, ControllerDef, Informer, NodeObject, WorkQueue, node::Ready,
+    },
+};
 use tokio::{
-    sync::{Semaphore, mpsc::UnboundedReceiver},
+    sync::Semaphore,
     task::{JoinError, JoinSet},
     time::{Instant, MissedTickBehavior},
 };
@@ -39,24 +42,32 @@ use tracing::{debug, info};
 pub(crate) use self::review::review;
 use self::{
     decide::{Brake, Reason, Whole},
-    effects::{Deletion, Effects, SHUTDOWN_TAINT, Tainted, Target},
+    effects::{Deletion, Effects, Tainted, Target},
     metrics::LifecycleMetrics,
     pass::{Answers, Questions},
     report::Reports,
     suspects::{Answer, Suspects, is_managed},
 };
 use crate::{
-    events::Recorder,
-    informers::{
-        Change, Informer,
-        node::{NodeObject, Ready},
-    },
+    controllers::{Framework, node_object::SHUTDOWN_TAINT},
     options::LifecycleConfig,
-    queue::{Backoff, QueueMetrics, WorkQueue},
 };
 
 /// The canonical name, and the source of this controller's events.
 pub(crate) const COMPONENT: &str = "cloud-node-lifecycle-controller";
+
+pub(crate) const DEF: ControllerDef = ControllerDef {
+    name: COMPONENT,
+    aliases: &["cloud-node-lifecycle"],
+    migration_name: Some(COMPONENT),
+    client_name: super::NODE_CLIENT,
+    default_on: true,
+    needs: super::needs_instances,
+    start: |context| {
+        let framework = context.setup.framework_as::<Framework>()?;
+        Ok(Box::pin(LifecycleController::new(context, &framework).run()))
+    },
+};
 
 /// How many nodes are written at the same time.
 const WRITERS: usize = 16;
@@ -114,27 +125,21 @@ enum Written {
 }
 
 impl LifecycleController {
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn new(
-        client: Client,
-        nodes: Arc<Informer<NodeObject>>,
-        cloud: Arc<dyn Cloud>,
-        recorder: Recorder,
-        config: LifecycleConfig,
-        queues: &QueueMetrics,
-        registry: &mut Registry,
-        shutdown: CancellationToken,
-    ) -> Self {
-        let metrics = LifecycleMetrics::register(registry);
+    pub(crate) fn new(context: ControllerContext, framework: &Framework) -> Self {
+        let config = framework.config.lifecycle.clone();
+        let ControllerContext {
+            recorder, shutdown, ..
+        } = context;
+        let cloud = context.setup.cloud;
         let effects = Effects::new(
-            client,
+            context.client,
             Arc::clone(&cloud),
             recorder.clone(),
             config.deletion_grace,
             shutdown.clone(),
         );
         Self {
-            nodes,
+            nodes: context.nodes,
             generation: cloud.generation(),
             cloud,
             effects: Arc::new(effects),
@@ -144,17 +149,21 @@ impl LifecycleController {
             brake: Brake::default(),
             forbidden: None,
             reports: Reports::new(recorder),
-            recovered: Arc::new(WorkQueue::new(BACKOFF, "node_recovered", queues)),
+            recovered: Arc::new(WorkQueue::new(
+                BACKOFF,
+                "node_recovered",
+                context.metrics.queues(),
+            )),
             earliest_pass: Instant::now(),
             turn: 0,
-            metrics,
+            metrics: context.metrics.with(LifecycleMetrics::register),
             shutdown,
         }
     }
 
     /// Runs until shutdown; then finishes the writes that were begun and returns.
-    pub(crate) async fn run(mut self, mut changes: UnboundedReceiver<Change>) {
-        let shutdown = self.shutdown.clone();
+    pub(crate) async fn run(mut self) {
+        let (mut changes, shutdown) = (self.nodes.subscribe(), self.shutdown.clone());
         tokio::select! {
             () = self.nodes.synced() => {}
             () = shutdown.cancelled() => return,

@@ -15,17 +15,20 @@ mod desired;
 mod initialize;
 mod metrics;
 mod patch;
-pub(crate) mod provided_ip;
 mod refresh;
 mod report;
 mod review;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use ccm_core::{Cloud, client::ClientMetrics};
-use kube::{Api, Client};
+use ccm_core::{
+    Cloud,
+    controllers::{
+        Backoff, Change, ControllerContext, ControllerDef, Informer, NodeObject, Recorder, WorkQueue,
+    },
+};
+use kube::Api;
 use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
 use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
@@ -33,15 +36,25 @@ use tracing::{debug, info};
 pub(crate) use self::review::{has_new, review};
 use self::{describe::Describer, metrics::NodeMetrics, report::Reports};
 use crate::{
-    controllers::node_object::UNINITIALIZED_TAINT,
-    events::Recorder,
-    informers::{Change, Informer, node::NodeObject},
+    controllers::{Framework, node_object::UNINITIALIZED_TAINT},
     options::NodeConfig,
-    queue::{Backoff, QueueMetrics, WorkQueue},
 };
 
-/// Source of this controller's events.
+/// The canonical name, and the source of this controller's events.
 pub(crate) const COMPONENT: &str = "cloud-node-controller";
+
+pub(crate) const DEF: ControllerDef = ControllerDef {
+    name: COMPONENT,
+    aliases: &["cloud-node"],
+    migration_name: None,
+    client_name: super::NODE_CLIENT,
+    default_on: true,
+    needs: super::needs_instances,
+    start: |context| {
+        let framework = context.setup.framework_as::<Framework>()?;
+        Ok(Box::pin(NodeController::new(context, &framework).run()))
+    },
+};
 
 /// Waits between tries of one node: a machine without addresses or an eventually consistent cloud needs seconds, and
 /// a node that never resolves should cost little.
@@ -83,40 +96,33 @@ pub(crate) struct NodeController {
     reports: Reports,
     recorder: Recorder,
     metrics: NodeMetrics,
+    shutdown: CancellationToken,
 }
 
 impl NodeController {
-    pub(crate) fn new(
-        client: Client,
-        nodes: Arc<Informer<NodeObject>>,
-        cloud: Arc<dyn Cloud>,
-        recorder: Recorder,
-        config: NodeConfig,
-        (cloud_metrics, queues): (&ClientMetrics, &QueueMetrics),
-        registry: &mut Registry,
-    ) -> Arc<Self> {
+    pub(crate) fn new(context: ControllerContext, framework: &Framework) -> Arc<Self> {
+        let config = framework.config.node.clone();
+        let cloud = context.setup.cloud;
         Arc::new(Self {
-            api: Api::all(client),
-            nodes,
-            describer: Describer::new(Arc::clone(&cloud), cloud_metrics),
+            api: Api::all(context.client),
+            nodes: context.nodes,
+            describer: Describer::new(Arc::clone(&cloud), &context.cloud_metrics),
             cloud,
-            queue: WorkQueue::new(BACKOFF, "Nodes", queues),
+            queue: WorkQueue::new(BACKOFF, "Nodes", context.metrics.queues()),
             writers: Semaphore::new(config.concurrent_syncs.get()),
             config,
             attempts: Mutex::default(),
             finished: Mutex::default(),
             reports: Reports::default(),
-            recorder,
-            metrics: NodeMetrics::register(registry),
+            recorder: context.recorder,
+            metrics: context.metrics.with(NodeMetrics::register),
+            shutdown: context.shutdown,
         })
     }
 
-    /// Runs until `shutdown`; then finishes the nodes that are being written and returns.
-    pub(crate) async fn run(
-        self: Arc<Self>,
-        mut changes: tokio::sync::mpsc::UnboundedReceiver<Change>,
-        shutdown: CancellationToken,
-    ) {
+    /// Runs until shutdown; then finishes the nodes that are being written and returns.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let (mut changes, shutdown) = (self.nodes.subscribe(), self.shutdown.clone());
         tokio::select! {
             () = self.nodes.synced() => {}
             () = shutdown.cancelled() => return,

@@ -1,29 +1,42 @@
 //! What the controllers that write to nodes share: taints, guarded patches, what the API server's refusals mean.
 
+use ccm_core::controllers::{
+    Informer, NodeObject,
+    node::{Ready, Taint},
+};
 use json_patch::{
     AddOperation, Patch as JsonPatch, PatchOperation, ReplaceOperation, TestOperation, jsonptr::PointerBuf,
 };
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::Patch;
 use serde_json::{Value, json};
 
-use crate::informers::node::{NodeObject, Taint};
+use crate::server::status::NodeRow;
 
 /// Taint that the kubelet puts on a node under `--cloud-provider=external`; matched by key alone.
 pub(crate) const UNINITIALIZED_TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
+/// Taint on nodes whose machine is switched off.
+pub(crate) const SHUTDOWN_TAINT: (&str, &str) = ("node.cloudprovider.kubernetes.io/shutdown", "NoSchedule");
+
 /// How often a guarded patch is tried when somebody else changes the taints in between.
 pub(crate) const PATCH_TRIES: usize = 5;
 
-/// What events about a node refer to.
-pub(crate) fn reference(node: &NodeObject) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Node".to_owned()),
-        name: Some(node.view.name.clone()),
-        uid: Some(node.view.uid.clone()),
-        ..ObjectReference::default()
-    }
+/// The nodes by name, for people.
+pub(crate) fn rows(nodes: &Informer<NodeObject>) -> Vec<NodeRow> {
+    let row = |node: &NodeObject| NodeRow {
+        name: node.meta.name.clone().unwrap_or_default(),
+        state: match node.ready {
+            _ if node.has_taint(UNINITIALIZED_TAINT) => "uninitialized",
+            _ if node.has_taint(SHUTDOWN_TAINT.0) => "shut down",
+            Ready::True => "ready",
+            Ready::False => "not ready",
+            Ready::Unknown => "unknown",
+        },
+        provider_id: node.view.provider_id.as_deref().unwrap_or_default().to_owned(),
+    };
+    let mut rows: Vec<_> = nodes.list().iter().map(|node| row(node)).collect();
+    rows.sort_by(|one, other| one.name.cmp(&other.name));
+    rows
 }
 
 /// Whether the API server says that the request does not fit the node as it is now: 422 for a failed test or another

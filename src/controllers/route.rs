@@ -32,10 +32,15 @@ mod window;
 
 use std::{collections::HashMap, hash::RandomState, sync::Arc, time::Duration};
 
-use ccm_core::{Cloud, Priority, routes::ClusterCidrs};
-use kube::Client;
-use prometheus_client::registry::Registry;
-use tokio::{sync::mpsc::UnboundedReceiver, time::Instant};
+use ccm_core::{
+    Cloud, Priority,
+    controllers::{
+        Backoff, Change, ControllerContext, ControllerDef, ControllerSetup, Informer, Needs, NodeObject,
+        NotStarted,
+    },
+    routes::ClusterCidrs,
+};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
@@ -44,17 +49,44 @@ use self::{
     condition::Conditions, holds::Holds, metrics::RouteMetrics, outcome::fingerprint, report::Reports,
     window::Window,
 };
-use crate::{
-    events::Recorder,
-    informers::{Change, Informer, node::NodeObject},
-    options::{Config, RouteConfig},
-    queue::Backoff,
-};
+use crate::{controllers::Framework, options::RouteConfig};
 
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "route_controller";
 /// Its name on the command line.
 pub(crate) const NAME: &str = "node-route-controller";
+
+pub(crate) const DEF: ControllerDef = ControllerDef {
+    name: NAME,
+    aliases: &["route"],
+    migration_name: Some("route-controller"),
+    client_name: "route-controller",
+    default_on: true,
+    needs,
+    start: |context| {
+        let framework = context.setup.framework_as::<Framework>()?;
+        Ok(Box::pin(RouteController::new(context, &framework).run()))
+    },
+};
+
+fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
+    let framework = setup.framework_as::<Framework>();
+    if framework.is_ok_and(|framework| !framework.config.route.enabled) {
+        return Err(NotStarted::NotConfigured(
+            "no routes are wanted (--configure-cloud-routes=false)",
+        ));
+    }
+    match setup.cloud.routes() {
+        Some(_) => Ok(Needs {
+            pod_cidrs: true,
+            ..Needs::default()
+        }),
+        // Most clusters have a Pod network of their own.
+        None => Err(NotStarted::NotConfigured(
+            "the cloud provider has no routes, or its config names no place for them",
+        )),
+    }
+}
 
 /// How often everything is compared though nothing changed, unless a flag says otherwise.
 const RESYNC: Duration = Duration::from_secs(300);
@@ -86,40 +118,6 @@ pub(crate) struct RouteController {
     shutdown: CancellationToken,
 }
 
-/// Why there is nothing here for this controller to do, from the beginning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Idle {
-    /// By `--controllers`, or in a leader migration.
-    SwitchedOff,
-    /// By `--configure-cloud-routes`.
-    NotWanted,
-    /// The cloud has no routes, or its config names no place for them. Most clusters have a Pod network of their own.
-    NoRoutes,
-}
-
-impl Idle {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::SwitchedOff => "it is switched off by --controllers, or another component runs it",
-            Self::NotWanted => "no routes are wanted (--configure-cloud-routes=false)",
-            Self::NoRoutes => "the cloud provider has no routes, or its config names no place for them",
-        }
-    }
-}
-
-/// Why the controller does not run, and nothing is planned for it; `None` if it does.
-pub(crate) fn idle(cloud: &dyn Cloud, config: &Config) -> Option<Idle> {
-    if !config.controllers.is_enabled(NAME) {
-        Some(Idle::SwitchedOff)
-    } else if !config.route.enabled {
-        Some(Idle::NotWanted)
-    } else if cloud.routes().is_none() {
-        Some(Idle::NoRoutes)
-    } else {
-        None
-    }
-}
-
 /// Whose the routes are.
 ///
 /// # Errors
@@ -128,39 +126,28 @@ fn cluster_cidrs(config: &RouteConfig) -> Result<ClusterCidrs, String> {
     ClusterCidrs::parse(&config.cluster_cidr).map_err(|wrong| format!("--cluster-cidr {wrong}"))
 }
 
-/// What the controller is given.
-pub(crate) struct Parts {
-    pub(crate) client: Client,
-    pub(crate) nodes: Arc<Informer<NodeObject>>,
-    pub(crate) cloud: Arc<dyn Cloud>,
-    pub(crate) recorder: Recorder,
-    pub(crate) config: RouteConfig,
-    pub(crate) shutdown: CancellationToken,
-}
-
 impl RouteController {
-    pub(crate) fn new(parts: Parts, registry: &mut Registry) -> Self {
-        let metrics = RouteMetrics::register(registry);
+    pub(crate) fn new(context: ControllerContext, framework: &Framework) -> Self {
         Self {
-            conditions: Conditions::new(parts.client),
-            reports: Reports::new(parts.recorder),
-            nodes: parts.nodes,
-            cloud: parts.cloud,
-            config: parts.config,
+            conditions: Conditions::new(context.client),
+            reports: Reports::new(context.recorder.with_component(COMPONENT)),
+            nodes: context.nodes,
+            cloud: context.setup.cloud,
+            config: framework.config.route.clone(),
             holds: Holds::default(),
             window: Window::default(),
             seen: HashMap::new(),
             hasher: RandomState::new(),
             failures: 0,
             next: Instant::now(),
-            metrics,
-            shutdown: parts.shutdown,
+            metrics: context.metrics.with(RouteMetrics::register),
+            shutdown: context.shutdown,
         }
     }
 
     /// Runs until shutdown; then finishes what was begun and returns.
-    pub(crate) async fn run(mut self, mut changes: UnboundedReceiver<Change>) {
-        let shutdown = self.shutdown.clone();
+    pub(crate) async fn run(mut self) {
+        let (mut changes, shutdown) = (self.nodes.subscribe(), self.shutdown.clone());
         let cidrs = tokio::select! {
             biased;
             () = shutdown.cancelled() => return,

@@ -47,17 +47,16 @@ use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
     Cloud,
+    controllers::{
+        Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerSetup, Informer, Needs,
+        NodeObject, NotStarted, ServiceObject, WorkQueue,
+    },
     load_balancer::{OwnershipTag, PartKey},
 };
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
-use tokio::{
-    sync::{Notify, mpsc::UnboundedReceiver},
-    task::JoinSet,
-    time::Instant,
-};
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
@@ -66,17 +65,51 @@ pub(crate) use self::{
     ownership_tag::{KnownTag, at_start, follow as follow_ownership_tag},
     review::{Reviewed, review},
 };
-use crate::{
-    events::Recorder,
-    informers::{Change, Informer, node::NodeObject, service::ServiceObject},
-    options::ServiceConfig,
-    queue::{Backoff, QueueMetrics, WorkQueue},
-};
+use crate::{controllers::Framework, options::ServiceConfig};
 
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "service-controller";
 /// Its name on the command line.
 pub(crate) const NAME: &str = "service-lb-controller";
+
+pub(crate) const DEF: ControllerDef = ControllerDef {
+    name: NAME,
+    aliases: &["service"],
+    migration_name: Some("service-controller"),
+    client_name: "service-controller",
+    default_on: true,
+    needs,
+    start,
+};
+
+fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
+    match setup.cloud.load_balancers() {
+        Some(_) => Ok(Needs {
+            load_balancer_services: true,
+            ..Needs::default()
+        }),
+        None => Err(NotStarted::Unsupported(
+            "the cloud provider does not support load balancers",
+        )),
+    }
+}
+
+fn start(context: ControllerContext) -> ccm_core::Result<ControllerFuture> {
+    let framework = context.setup.framework_as::<Framework>()?;
+    let controller = ServiceController::new(context, &framework);
+    // The page outlives the controller, whose recorders keep the writer of Events running.
+    let (services, orphans) = (Arc::downgrade(&controller), Arc::downgrade(&controller));
+    framework
+        .status
+        .set_services(move || services.upgrade().map(|shown| shown.rows()).unwrap_or_default());
+    framework.status.set_orphans(move || {
+        orphans
+            .upgrade()
+            .map(|shown| shown.orphan_rows())
+            .unwrap_or_default()
+    });
+    Ok(Box::pin(controller.run()))
+}
 
 /// Waits between tries of one part: those that people know from elsewhere.
 const BACKOFF: Backoff = Backoff {
@@ -112,65 +145,49 @@ pub(crate) struct ServiceController {
     process: ObjectReference,
     teller: Teller,
     metrics: ServiceMetrics,
-}
-
-/// What the controller is given.
-pub(crate) struct Parts {
-    pub(crate) client: Client,
-    /// As whom the cluster's mark is read: the process's own account, whatever that of the controller may do.
-    pub(crate) cluster: Client,
-    pub(crate) services: Arc<Informer<ServiceObject>>,
-    pub(crate) nodes: Arc<Informer<NodeObject>>,
-    pub(crate) cloud: Arc<dyn Cloud>,
-    pub(crate) config: ServiceConfig,
-    pub(crate) cluster_name: String,
-    /// For our events, and for those of the provider.
-    pub(crate) recorders: (Recorder, Recorder),
-    /// What Events about the cloud as a whole are about: this process's Pod or Lease.
-    pub(crate) process: ObjectReference,
-    pub(crate) queues: QueueMetrics,
+    shutdown: CancellationToken,
 }
 
 impl ServiceController {
-    pub(crate) fn new(parts: Parts, registry: &mut Registry) -> Arc<Self> {
-        let Parts {
-            client,
-            cluster,
-            services,
-            nodes,
-            cloud,
-            config,
-            cluster_name,
-            recorders: (recorder, provider),
-            process,
+    pub(crate) fn new(context: ControllerContext, framework: &Framework) -> Arc<Self> {
+        let config = framework.config.service.clone();
+        let (
+            ControllerSetup {
+                cloud, cluster_name, ..
+            },
             queues,
-        } = parts;
+        ) = (context.setup, context.metrics.queues());
+        let recorder = context.recorder.with_component(COMPONENT);
+        let provider = recorder.with_component(cloud.event_component());
         Arc::new(Self {
-            client,
-            cluster,
-            services,
-            nodes,
+            client: context.client,
+            cluster: framework.client.clone(),
+            services: context.services,
+            nodes: context.nodes,
             cloud,
             config,
             cluster_name: cluster_name.into(),
-            parts: WorkQueue::new(BACKOFF, "service", &queues),
-            objects: WorkQueue::new(OBJECT_BACKOFF, "service_objects", &queues),
+            parts: WorkQueue::new(BACKOFF, "service", queues),
+            objects: WorkQueue::new(OBJECT_BACKOFF, "service_objects", queues),
             ledger: Mutex::default(),
             following: Mutex::default(),
             news: Notify::new(),
-            process,
+            process: framework.process.clone(),
             teller: Teller::new(recorder, provider),
-            metrics: ServiceMetrics::register(registry),
+            metrics: context.metrics.with(ServiceMetrics::register),
+            shutdown: context.shutdown,
         })
     }
 
-    /// Runs until `shutdown`; then finishes the passes and patches that are under way, begins nothing, and returns.
-    pub(crate) async fn run(
-        self: Arc<Self>,
-        services: UnboundedReceiver<Change>,
-        nodes: UnboundedReceiver<Change>,
-        shutdown: CancellationToken,
-    ) {
+    /// A Service that has, had or wants a load balancer. The store may keep others, which other controllers need.
+    fn service(&self, name: &str) -> Option<Arc<ServiceObject>> {
+        self.services.get(name).filter(|object| object.is_concerned())
+    }
+
+    /// Runs until shutdown; then finishes the passes and patches that are under way, begins nothing, and returns.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let (services, nodes) = (self.services.subscribe(), self.nodes.subscribe());
+        let shutdown = self.shutdown.clone();
         let mut tag = ownership_tag::follow(self.cluster.clone());
         let ready = async {
             self.services.synced().await;

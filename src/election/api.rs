@@ -1,12 +1,12 @@
 //! The API server, as far as an election needs it: GET, POST and PUT of one Lease, and events about it.
 
+use ccm_core::controllers::{EventType, Recorder};
 use kube::{
     Api, Client,
     api::{DynamicObject, PostParams},
 };
 
 use super::lease::Lease;
-use crate::events::{EventType, Recorder};
 
 /// Why the API server did not do what it was asked for.
 #[derive(Clone, Debug)]

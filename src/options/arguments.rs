@@ -206,7 +206,7 @@ mod tests {
     use crate::options::command;
 
     fn read(words: &[&str]) -> Arguments {
-        normalise(&command(), words.iter().map(OsString::from))
+        normalise(&command(&[]), words.iter().map(OsString::from))
     }
 
     fn errors(words: &[&str]) -> Vec<String> {

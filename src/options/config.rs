@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use ccm_core::Provider;
+use ccm_core::{FlagValues, Provider};
 use rustls::{CipherSuite, NamedGroup};
 
 /// Everything that the program was told on its command line, checked.
@@ -16,6 +16,8 @@ use rustls::{CipherSuite, NamedGroup};
 pub struct Config {
     /// The provider that `--cloud-provider` names.
     pub provider: &'static Provider,
+    /// The flags that were given. Values of the provider's flags are well formed.
+    pub flags: FlagValues,
     /// The provider's config file. Whether it exists and is right is the provider's to say.
     pub cloud_config: Option<PathBuf>,
     /// The cluster's name; part of the names of what is created in the cloud.

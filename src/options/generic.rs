@@ -7,7 +7,7 @@ use clap::Args;
 use super::{
     config::{ClientLimit, Controllers},
     gates::Gates,
-    selection,
+    selection::Known,
     value::{Reader, non_empty},
 };
 
@@ -31,7 +31,7 @@ pub(super) struct GenericOptions {
     pub(super) cluster_name: String,
 
     /// Which controllers run: * for all, a name for one, a name with - in front for all but one. The first that mentions a
-    /// controller counts. Names: cloud-node, cloud-node-lifecycle, service, route.
+    /// controller counts.
     #[arg(long, value_name = "LIST", default_value = "*", action = clap::ArgAction::Append)]
     controllers: Vec<String>,
 
@@ -97,9 +97,9 @@ impl GenericOptions {
         })
     }
 
-    pub(super) fn controllers(&self, reader: &mut Reader) -> Controllers {
+    pub(super) fn controllers(&self, known: &Known, reader: &mut Reader) -> Controllers {
         let items = reader.list("controllers", &self.controllers);
-        selection::complete(&items, reader)
+        known.select(&items, reader)
     }
 
     pub(super) fn service_accounts(&self, reader: &mut Reader) -> bool {

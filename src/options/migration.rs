@@ -8,9 +8,10 @@ use clap::Args;
 
 use super::{
     config::{ControllerLeader, Controllers, ElectionConfig, MigrationConfig},
-    selection,
+    selection::Known,
     value::{Reader, non_empty},
 };
+use crate::controllers::FRAMEWORK;
 
 /// What this program is in the file of a leader migration.
 const COMPONENT: &str = "cloud-controller-manager";
@@ -18,13 +19,6 @@ const COMPONENT: &str = "cloud-controller-manager";
 const ANY: &str = "*";
 /// The Lease of a leader migration without a file.
 const DEFAULT_LEASE: &str = "cloud-provider-extraction-migration";
-/// The controllers of a leader migration without a file.
-const DEFAULT_CONTROLLERS: [&str; 3] = [
-    "route-controller",
-    "service-controller",
-    "cloud-node-lifecycle-controller",
-];
-
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Leader migration")]
 pub(super) struct MigrationOptions {
@@ -47,6 +41,7 @@ impl MigrationOptions {
         &self,
         election: Option<&mut ElectionConfig>,
         controllers: &mut Controllers,
+        known: &Known,
         reader: &mut Reader,
     ) {
         let file = non_empty(&self.leader_migration_config);
@@ -63,7 +58,7 @@ impl MigrationOptions {
             );
             return;
         };
-        let Some(migration) = read(file, reader) else {
+        let Some(migration) = read(file, known, reader) else {
             return;
         };
         if migration.lease == election.name {
@@ -73,7 +68,7 @@ impl MigrationOptions {
             ));
         }
         for leader in &migration.leaders {
-            let Some(name) = selection::migrated(&leader.name) else {
+            let Some(name) = known.migrated(&leader.name) else {
                 continue;
             };
             if !is_ours(&leader.component) {
@@ -92,19 +87,21 @@ fn is_ours(component: &str) -> bool {
 }
 
 /// `None` with errors.
-fn read(file: Option<&str>, reader: &mut Reader) -> Option<MigrationConfig> {
+fn read(file: Option<&str>, known: &Known, reader: &mut Reader) -> Option<MigrationConfig> {
     let Some(file) = file else {
-        let leaders = DEFAULT_CONTROLLERS.map(|name| ControllerLeader {
+        // In the order of upstream's `DefaultLeaderMigrationConfiguration`.
+        let names = FRAMEWORK.iter().rev().filter_map(|def| def.migration_name);
+        let leaders = names.map(|name| ControllerLeader {
             name: name.to_owned(),
             component: ANY.to_owned(),
         });
         return Some(MigrationConfig {
             lease: DEFAULT_LEASE.to_owned(),
-            leaders: leaders.into(),
+            leaders: leaders.collect(),
         });
     };
     match fs::read_to_string(file) {
-        Ok(text) => file::read(file, &text, reader),
+        Ok(text) => file::read(file, &text, known, reader),
         Err(error) => {
             reader.refuse(format!("--leader-migration-config: can not read {file}: {error}"));
             None

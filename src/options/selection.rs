@@ -3,52 +3,98 @@
 //! `*` stands for all, `name` switches one on, `-name` off. The first item that mentions a controller decides about it;
 //! one that no item mentions runs if there is a `*`.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt::Write};
 
-use ccm_core::config::suggest;
+use ccm_core::{Provider, config::suggest, controllers::ControllerDef};
 
 use super::{config::Controllers, value::Reader};
+use crate::controllers::{self, FRAMEWORK};
 
 const FLAG: &str = "controllers";
 
-/// A controller.
-struct Known {
-    name: &'static str,
-    alias: &'static str,
-    /// What files of leader migrations call it, too.
-    former: Option<&'static str>,
+/// The short names of all controllers, for `--help`.
+pub(super) fn names(providers: &[&'static Provider]) -> String {
+    let list = |controllers: &[ControllerDef]| -> String {
+        let names: Vec<_> = controllers.iter().map(ControllerDef::short_name).collect();
+        names.join(", ")
+    };
+    let mut text = list(&FRAMEWORK);
+    for provider in providers
+        .iter()
+        .filter(|provider| !provider.controllers.is_empty())
+    {
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "; with --cloud-provider={} also {}",
+            provider.name,
+            list(provider.controllers)
+        );
+    }
+    let off = |def: &&ControllerDef| !def.default_on;
+    let off: Vec<_> = providers
+        .iter()
+        .flat_map(|provider| provider.controllers)
+        .filter(off)
+        .map(ControllerDef::short_name)
+        .collect();
+    if !off.is_empty() {
+        let _ = write!(text, "; * does not include {}", off.join(", "));
+    }
+    text
 }
 
-const KNOWN: [Known; 4] = [
-    Known {
-        name: "cloud-node-controller",
-        alias: "cloud-node",
-        former: None,
-    },
-    Known {
-        name: "cloud-node-lifecycle-controller",
-        alias: "cloud-node-lifecycle",
-        former: None,
-    },
-    Known {
-        name: "service-lb-controller",
-        alias: "service",
-        former: Some("service-controller"),
-    },
-    Known {
-        name: "node-route-controller",
-        alias: "route",
-        former: Some("route-controller"),
-    },
-];
+/// The controllers that `--controllers` and a leader migration may name.
+pub(super) struct Known {
+    /// Those of the framework and of the chosen provider; of all providers, if none is chosen.
+    controllers: Vec<&'static ControllerDef>,
+    /// Those of other providers, with the names of these.
+    others: Vec<(&'static str, &'static ControllerDef)>,
+}
 
-/// Reads the items.
-pub(super) fn complete(items: &[String], reader: &mut Reader) -> Controllers {
-    let star = items.iter().any(|item| item == "*");
-    for item in items.iter().filter(|item| *item != "*") {
-        let name = item.strip_prefix('-').unwrap_or(item);
-        if find(name).is_none() {
-            let names = KNOWN.iter().flat_map(|known| [known.name, known.alias]);
+impl Known {
+    pub(super) fn new(chosen: Option<&'static Provider>, providers: &[&'static Provider]) -> Self {
+        let of = |provider: &&'static Provider| {
+            let name = provider.name;
+            provider.controllers.iter().map(move |def| (name, def))
+        };
+        let others: Vec<_> = providers.iter().flat_map(of).collect();
+        match chosen {
+            Some(chosen) => Self {
+                controllers: controllers::all(chosen).collect(),
+                others: others
+                    .into_iter()
+                    .filter(|(name, _)| *name != chosen.name)
+                    .collect(),
+            },
+            None => Self {
+                controllers: FRAMEWORK
+                    .iter()
+                    .chain(others.into_iter().map(|(_, def)| def))
+                    .collect(),
+                others: Vec::new(),
+            },
+        }
+    }
+
+    /// Reads the items.
+    pub(super) fn select(&self, items: &[String], reader: &mut Reader) -> Controllers {
+        let star = items.iter().any(|item| item == "*");
+        for item in items.iter().filter(|item| *item != "*") {
+            let name = item.strip_prefix('-').unwrap_or(item);
+            if self.controllers.iter().any(|def| def.is_called(name)) {
+                continue;
+            }
+            if let Some((provider, _)) = self.others.iter().find(|(_, def)| def.is_called(name)) {
+                reader.refuse(format!(
+                    "--{FLAG}: {name:?} is a controller of the cloud provider {provider}, which is not chosen"
+                ));
+                continue;
+            }
+            let names = self
+                .controllers
+                .iter()
+                .flat_map(|def| [def.name, def.short_name()]);
             let hint = suggest::nearest(name, names)
                 .map(|name| format!("; did you mean {name:?}?"))
                 .unwrap_or_default();
@@ -56,51 +102,36 @@ pub(super) fn complete(items: &[String], reader: &mut Reader) -> Controllers {
                 "--{FLAG}: {name:?} is not in the list of known controllers{hint}"
             ));
         }
-    }
-    let mut disabled = BTreeSet::new();
-    for known in &KNOWN {
-        let decided = items.iter().find_map(|item| match item.strip_prefix('-') {
-            Some(name) => known.is(name).then_some(false),
-            None => known.is(item).then_some(true),
-        });
-        if !decided.unwrap_or(star) {
-            disabled.insert(known.name);
+        let mut disabled = BTreeSet::new();
+        for def in &self.controllers {
+            let decided = items.iter().find_map(|item| match item.strip_prefix('-') {
+                Some(name) => def.is_called(name).then_some(false),
+                None => def.is_called(item).then_some(true),
+            });
+            if !decided.unwrap_or(star && def.default_on) {
+                disabled.insert(def.name);
+            }
+        }
+        if self.controllers.iter().all(|def| disabled.contains(def.name)) {
+            reader.warn(format!(
+                "--{FLAG} switches every controller off: nothing will be done"
+            ));
+        }
+        Controllers {
+            disabled,
+            ..Controllers::default()
         }
     }
-    if KNOWN.iter().all(|known| disabled.contains(known.name)) {
-        reader.warn(format!(
-            "--{FLAG} switches every controller off: nothing will be done"
-        ));
+
+    /// The canonical name of the controller that a file of a leader migration calls this.
+    pub(super) fn migrated(&self, name: &str) -> Option<&'static str> {
+        let is = |def: &&&ControllerDef| def.migration_names().any(|known| known == name);
+        self.controllers.iter().find(is).map(|def| def.name)
     }
-    Controllers {
-        disabled,
-        ..Controllers::default()
-    }
-}
 
-/// The canonical name of the controller that a file of a leader migration calls this.
-pub(super) fn migrated(name: &str) -> Option<&'static str> {
-    let known = KNOWN
-        .iter()
-        .find(|known| known.is(name) || known.former == Some(name))?;
-    Some(known.name)
-}
-
-/// Every name that [`migrated`] knows.
-pub(super) fn migrated_names() -> impl Iterator<Item = &'static str> {
-    KNOWN
-        .iter()
-        .flat_map(|known| [Some(known.name), Some(known.alias), known.former])
-        .flatten()
-}
-
-fn find(name: &str) -> Option<&'static Known> {
-    KNOWN.iter().find(|known| known.is(name))
-}
-
-impl Known {
-    fn is(&self, name: &str) -> bool {
-        name == self.name || name == self.alias
+    /// Every name that [`Self::migrated`] knows.
+    pub(super) fn migrated_names(&self) -> impl Iterator<Item = &'static str> {
+        self.controllers.iter().flat_map(|def| def.migration_names())
     }
 }
 
@@ -111,16 +142,16 @@ mod tests {
     fn read(list: &str) -> (Controllers, Reader) {
         let mut reader = Reader::default();
         let items = reader.list(FLAG, &[list]);
-        (complete(&items, &mut reader), reader)
+        (Known::new(None, &[]).select(&items, &mut reader), reader)
     }
 
     fn enabled(list: &str) -> Vec<&'static str> {
         let (controllers, reader) = read(list);
         assert!(reader.errors.is_empty(), "{list}: {:?}", reader.errors);
-        KNOWN
+        FRAMEWORK
             .iter()
-            .filter(|known| controllers.is_enabled(known.name))
-            .map(|known| known.alias)
+            .filter(|def| controllers.is_enabled(def.name))
+            .map(ControllerDef::short_name)
             .collect()
     }
 

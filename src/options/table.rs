@@ -21,22 +21,17 @@
 
 mod rows;
 
-use std::collections::BTreeMap;
+use ccm_core::{FlagDef, FlagKind, FlagValues, Provider};
+use clap::{Arg, ArgAction, Command};
 
-use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource};
+use super::value::Reader;
 
-use super::{BOOLEAN, value::Reader};
-
-/// A flag that is taken.
+/// A flag that is accepted.
 pub(super) struct Row {
     /// Its section of `--help`.
     pub(super) section: &'static str,
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    /// Empty for none.
-    pub(super) default: &'static str,
-    /// What it is for.
-    pub(super) meaning: &'static str,
+    /// Name, kind, default and what it is for.
+    pub(super) flag: FlagDef,
     pub(super) status: Status,
 }
 
@@ -54,131 +49,56 @@ pub(super) enum Status {
     Deprecated(&'static str),
 }
 
-/// The type of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Bool,
-    Duration,
-    /// A duration above zero.
-    Period,
-    /// A whole number, at least this.
-    Number(i64),
-    Text,
-    File,
-    Address,
-    /// A list whose items must not be empty.
-    List,
-    /// A list of whole numbers.
-    Numbers,
-    /// May be repeated, one value each.
-    Pairs,
+/// The argument of a flag in this section of `--help`.
+pub(super) fn arg(flag: &FlagDef, section: impl Into<clap::builder::Str>, help: String) -> Arg {
+    Arg::new(flag.name)
+        .long(flag.name)
+        .help(help)
+        .help_heading(section.into())
+        .value_name(flag.kind.value_name())
+        .default_value(flag.default)
+        .hide_default_value(flag.default.is_empty())
+        .action(match flag.kind.is_repeated() {
+            true => ArgAction::Append,
+            false => ArgAction::Set,
+        })
 }
 
 impl Row {
     fn arg(&self) -> Arg {
+        let meaning = self.flag.help;
         let help = match self.status {
-            Status::NotYet(why) => format!("{}. Not there yet: {why}", self.meaning),
-            Status::NoEffectYet(why) => format!("{}. No effect yet: {why}", self.meaning),
-            Status::NoEffect(why) | Status::Moot(why) => format!("{}. No effect: {why}", self.meaning),
-            Status::Deprecated(why) => format!("{}. Deprecated: {why}", self.meaning),
+            Status::NotYet(why) => format!("{meaning}. Not there yet: {why}"),
+            Status::NoEffectYet(why) => format!("{meaning}. No effect yet: {why}"),
+            Status::NoEffect(why) | Status::Moot(why) => format!("{meaning}. No effect: {why}"),
+            Status::Deprecated(why) => format!("{meaning}. Deprecated: {why}"),
         };
-        let arg = Arg::new(self.name)
-            .long(self.name)
-            .help(help)
-            .help_heading(self.section)
-            .value_name(self.kind.value_name())
-            .default_value(self.default)
-            .hide_default_value(self.default.is_empty());
-        arg.action(match self.kind {
-            Kind::List | Kind::Numbers | Kind::Pairs => ArgAction::Append,
-            _ => ArgAction::Set,
-        })
-    }
-
-    /// Checks the form of the values that were given and says whether it is fine.
-    fn is_well_formed(&self, values: &[String], reader: &mut Reader) -> bool {
-        let before = reader.errors.len();
-        let last = values.last().map(String::as_str).unwrap_or_default();
-        match self.kind {
-            Kind::Bool => {
-                reader.boolean(self.name, last);
-            }
-            // Unset, where that is possible.
-            Kind::Duration | Kind::Period if last.is_empty() && self.default.is_empty() => {}
-            Kind::Duration => {
-                reader.duration(self.name, last);
-            }
-            Kind::Period => {
-                reader.positive_duration(self.name, last);
-            }
-            Kind::Number(least) => {
-                let number = reader.integer(self.name, last);
-                if number.is_some_and(|number| number < least || number > i64::from(i32::MAX)) {
-                    reader.invalid(
-                        self.name,
-                        last,
-                        format!("it must be between {least} and {}", i32::MAX),
-                    );
-                }
-            }
-            Kind::Address => {
-                reader.address(self.name, last);
-            }
-            Kind::List => {
-                let items = reader.list(self.name, values);
-                if items.iter().any(|item| item.trim().is_empty()) {
-                    reader.refuse(format!("--{0}: empty value in {0:?}", self.name));
-                }
-            }
-            Kind::Numbers => {
-                for item in reader.list(self.name, values) {
-                    reader.integer(self.name, &item);
-                }
-            }
-            Kind::Text | Kind::File | Kind::Pairs => {}
-        }
-        reader.errors.len() == before
-    }
-
-    /// Whether these well-formed values come to the same as the default.
-    fn is_default(&self, values: &[String]) -> bool {
-        let mut reader = Reader::default();
-        let last = values.last().map(String::as_str).unwrap_or_default();
-        match self.kind {
-            Kind::Bool => reader.boolean("", last) == reader.boolean("", self.default),
-            Kind::Duration | Kind::Period => {
-                last == self.default || reader.duration("", last) == reader.duration("", self.default)
-            }
-            Kind::Number(_) => reader.integer("", last) == reader.integer("", self.default),
-            Kind::List | Kind::Numbers | Kind::Pairs => {
-                reader.list("", values) == reader.list("", &[self.default])
-            }
-            Kind::Text | Kind::File | Kind::Address => last == self.default,
-        }
+        arg(&self.flag, self.section, help)
     }
 
     fn judge(&self, values: &[String], reader: &mut Reader) {
-        if !self.is_well_formed(values, reader) {
-            return;
+        if let Err(message) = self.flag.check(values) {
+            return reader.refuse(message);
         }
-        let flag = format!("--{}={}", self.name, values.join(","));
+        let FlagDef { name, kind, .. } = self.flag;
+        let flag = format!("--{name}={}", values.join(","));
         match self.status {
-            Status::Deprecated(why) => reader.warn(format!("deprecated: --{}: {why}", self.name)),
-            Status::NotYet(why) if self.is_default(values) => {
+            Status::Deprecated(why) => reader.warn(format!("deprecated: --{name}: {why}")),
+            Status::NotYet(why) if self.flag.is_default(values) => {
                 // Only a boolean can have a default that asks for something.
-                if self.default == "true" {
+                if self.flag.default == "true" {
                     reader.warn(format!("{flag}: not there yet: {why}"));
                 }
             }
             Status::NotYet(_) if self.is_off(values) => {}
             Status::NotYet(why) => {
-                let instead = match self.kind {
-                    Kind::Bool => format!("leave it out or write --{}=false", self.name),
+                let instead = match kind {
+                    FlagKind::Bool => format!("leave it out or write --{name}=false"),
                     _ => "leave it out".to_owned(),
                 };
                 reader.refuse(format!("{flag}: not there yet: {why}; {instead}"));
             }
-            _ if self.is_default(values) => {}
+            _ if self.flag.is_default(values) => {}
             Status::NoEffectYet(why) => reader.warn(format!("{flag} has no effect yet: {why}")),
             Status::NoEffect(why) => reader.warn(format!("{flag} has no effect: {why}")),
             Status::Moot(_) => {}
@@ -186,27 +106,11 @@ impl Row {
     }
 
     fn is_off(&self, values: &[String]) -> bool {
-        match self.kind {
-            Kind::Bool => values
+        match self.flag.kind {
+            FlagKind::Bool => values
                 .last()
                 .is_some_and(|value| !Reader::default().boolean("", value)),
             _ => values.iter().all(String::is_empty),
-        }
-    }
-}
-
-impl Kind {
-    fn value_name(self) -> &'static str {
-        match self {
-            Self::Bool => BOOLEAN,
-            Self::Duration | Self::Period => "DURATION",
-            Self::Number(_) => "NUMBER",
-            Self::Text => "TEXT",
-            Self::File => "FILE",
-            Self::Address => "IP",
-            Self::List => "LIST",
-            Self::Numbers => "NUMBERS",
-            Self::Pairs => "CERT,KEY[:NAMES]",
         }
     }
 }
@@ -219,44 +123,21 @@ pub(super) fn add(command: Command, section: &str) -> Command {
         .fold(command, |command, row| command.arg(row.arg()))
 }
 
-/// Checks all of these flags that were given.
-pub(super) fn judge(given: &Given, reader: &mut Reader) {
-    for row in rows::ROWS {
-        if let Some(values) = given.values(row.name) {
-            row.judge(values, reader);
-        }
-    }
+/// Whether a flag of this name is in the table.
+pub(super) fn accepts(name: &str) -> bool {
+    rows::ROWS.iter().any(|row| row.flag.name == name)
 }
 
-/// The flags that stand on the command line, with their values.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Given(BTreeMap<String, Vec<String>>);
-
-impl Given {
-    pub(super) fn new(command: &Command, matches: &ArgMatches) -> Self {
-        let given = command.get_arguments().filter_map(|arg| {
-            let id = arg.get_id().as_str();
-            if matches.value_source(id) != Some(ValueSource::CommandLine) {
-                return None;
-            }
-            let values = matches
-                .get_raw(id)?
-                .map(|word| word.to_string_lossy().into_owned())
-                .collect();
-            Some((arg.get_long()?.to_owned(), values))
-        });
-        Self(given.collect())
-    }
-
-    /// The values of the flag of this name; `None` if it is not there.
-    pub(super) fn values(&self, name: &str) -> Option<&[String]> {
-        self.0.get(name).map(Vec::as_slice)
-    }
-
-    /// Whether the flag is there with a value that is not empty.
-    pub(super) fn has_value(&self, name: &str) -> bool {
-        self.values(name)
-            .is_some_and(|values| values.iter().any(|value| !value.is_empty()))
+/// Checks all of these flags that were given. One that the chosen provider defines, too, is that of the provider.
+pub(super) fn judge(given: &FlagValues, provider: Option<&Provider>, reader: &mut Reader) {
+    let provided = provider.map_or(&[][..], |provider| provider.flags);
+    for row in rows::ROWS {
+        let name = row.flag.name;
+        if let Some(values) = given.given(name)
+            && provided.iter().all(|flag| flag.name != name)
+        {
+            row.judge(values, reader);
+        }
     }
 }
 

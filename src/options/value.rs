@@ -1,8 +1,8 @@
 //! Values of flags as Go's flag packages read them, with every error kept until all flags have been read.
 
-use std::{fmt::Display, net::IpAddr, str::FromStr, time::Duration};
+use std::{fmt::Display, net::IpAddr, time::Duration};
 
-use ccm_core::config::duration;
+use ccm_core::flags;
 
 use super::OptionError;
 
@@ -30,63 +30,37 @@ impl Reader {
         self.refuse(format!("--{flag}: invalid value {value:?}: {why}"));
     }
 
+    /// Keeps the error of a value that cannot be parsed.
+    fn parsed<T>(&mut self, flag: &str, value: &str, parsed: Result<T, String>) -> Option<T> {
+        parsed.map_err(|reason| self.invalid(flag, value, reason)).ok()
+    }
+
     /// A Go boolean.
     pub(super) fn boolean(&mut self, flag: &str, value: &str) -> bool {
-        match value {
-            "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
-            "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
-            _ => {
-                self.invalid(flag, value, "write true or false");
-                false
-            }
-        }
+        self.parsed(flag, value, flags::parse_bool(value))
+            .unwrap_or_default()
     }
 
     /// A Go duration.
     pub(super) fn duration(&mut self, flag: &str, value: &str) -> Duration {
-        match duration::parse(value) {
-            Ok(duration) if duration.is_negative() => {
-                self.invalid(flag, value, "it must not be negative");
-                Duration::ZERO
-            }
-            Ok(duration) => duration.to_std(),
-            Err(error) => {
-                self.invalid(flag, value, error.hint());
-                Duration::ZERO
-            }
-        }
+        self.parsed(flag, value, flags::parse_duration(value))
+            .unwrap_or_default()
     }
 
     /// A Go duration above zero.
     pub(super) fn positive_duration(&mut self, flag: &str, value: &str) -> Duration {
-        let before = self.errors.len();
-        let duration = self.duration(flag, value);
-        if duration.is_zero() && self.errors.len() == before {
-            self.invalid(flag, value, "it must be more than zero");
-        }
-        duration
+        self.parsed(flag, value, flags::parse_period(value))
+            .unwrap_or_default()
     }
 
-    /// A whole number. Go also reads `0x10`, `0o17`, `0b1` and `1_000`, which nobody writes in a flag.
+    /// A whole number.
     pub(super) fn integer(&mut self, flag: &str, value: &str) -> Option<i64> {
-        match value.parse() {
-            Ok(number) => Some(number),
-            Err(_) => {
-                self.invalid(flag, value, "write a whole number");
-                None
-            }
-        }
+        self.parsed(flag, value, flags::parse_integer(value))
     }
 
     /// A finite decimal number.
     pub(super) fn float(&mut self, flag: &str, value: &str) -> Option<f64> {
-        match value.parse::<f64>() {
-            Ok(number) if number.is_finite() => Some(number),
-            _ => {
-                self.invalid(flag, value, "write a number such as 20 or 0.5");
-                None
-            }
-        }
+        self.parsed(flag, value, flags::parse_float(value))
     }
 
     /// A part of a whole, from 0 to 1; also as `25%`.
@@ -107,82 +81,15 @@ impl Reader {
     /// The items of a list: separated by commas, in one or several of these values. An item may stand in double quotes,
     /// as in a line of CSV.
     pub(super) fn list<S: AsRef<str>>(&mut self, flag: &str, values: &[S]) -> Vec<String> {
-        let mut items = Vec::new();
-        for value in values {
-            let value = value.as_ref();
-            match split(value) {
-                Some(more) => items.extend(more),
-                None => self.invalid(
-                    flag,
-                    value,
-                    "a double quote is not closed or stands in the middle of an item",
-                ),
-            }
-        }
-        items
+        let parsed = values
+            .iter()
+            .filter_map(|value| self.parsed(flag, value.as_ref(), flags::parse_list(value.as_ref())));
+        parsed.flatten().collect()
     }
 
     /// An IP address; an IPv6 address may stand in brackets.
     pub(super) fn address(&mut self, flag: &str, value: &str) -> Option<IpAddr> {
-        let bare = value
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'))
-            .unwrap_or(value);
-        match IpAddr::from_str(bare) {
-            Ok(address) => Some(address),
-            Err(_) => {
-                self.invalid(
-                    flag,
-                    value,
-                    "write an IP address such as 0.0.0.0, 10.0.0.5 or ::1",
-                );
-                None
-            }
-        }
-    }
-}
-
-/// One line of CSV; `None` if its quotes are wrong. An empty text has no items.
-fn split(text: &str) -> Option<Vec<String>> {
-    let mut items = Vec::new();
-    if text.is_empty() {
-        return Some(items);
-    }
-    let mut rest = text;
-    loop {
-        let after = match rest.strip_prefix('"') {
-            None => {
-                let end = rest.find(',').unwrap_or(rest.len());
-                let (item, after) = rest.split_at(end);
-                if item.contains('"') {
-                    return None;
-                }
-                items.push(item.to_owned());
-                after
-            }
-            Some(mut quoted) => {
-                let mut item = String::new();
-                loop {
-                    let (part, after) = quoted.split_once('"')?;
-                    item.push_str(part);
-                    // A doubled quote stands for one.
-                    match after.strip_prefix('"') {
-                        Some(more) => {
-                            item.push('"');
-                            quoted = more;
-                        }
-                        None => {
-                            items.push(item);
-                            break after;
-                        }
-                    }
-                }
-            }
-        };
-        if after.is_empty() {
-            return Some(items);
-        }
-        rest = after.strip_prefix(',')?;
+        self.parsed(flag, value, flags::parse_address(value))
     }
 }
 

@@ -74,7 +74,7 @@ mod tests {
 
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use ccm_core::{BuildFuture, client::ClientMetrics, registry};
+    use ccm_core::{BuildFuture, client::ClientMetrics};
 
     use super::*;
     use crate::server::{Checks, Kind};
@@ -101,16 +101,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_cloud_that_heals_is_connected_without_a_restart() {
-        let provider = Provider {
-            name: "healed",
-            summary: "for this test",
-            validate: registry::nothing_to_validate,
-            build: heals_at_the_fifth_attempt,
-            config_reference: registry::no_reference,
-            checker: None,
-        };
+        let provider = Provider::new("healed", "for this test", heals_at_the_fifth_attempt);
         let context = BuildContext {
             cloud_config: None,
+            flags: Default::default(),
             environment: Default::default(),
             cluster_name: "kubernetes".into(),
             user_agent: "test".into(),

@@ -1,6 +1,9 @@
 //! The leases of the process, and what is fenced by which.
 
-use ccm_core::client::{Fence, Fences};
+use ccm_core::{
+    client::{Fence, Fences},
+    controllers::events::EventMetrics,
+};
 use kube::Client;
 
 use super::{
@@ -9,9 +12,8 @@ use super::{
 };
 use crate::{
     app::{self, Clients, Term},
-    controllers::{route, service},
+    controllers::{self, route, service},
     election::{self, Candidacy, Contest, Election, Elections, Leader, Purpose},
-    events::EventMetrics,
     options::{Config, Controllers, ElectionConfig},
     server::{Checks, Metrics, Status, status::Leadership},
 };
@@ -96,6 +98,7 @@ impl<'a> Leases<'a> {
         let work = api_server.for_work(options.api_server.limit, &self.main)?;
         let client = work.client(Some(app::CLIENT))?;
         let clients = clients(options, api_server, &work, &self.main)?;
+        let fence = self.main.clone();
         let Some(config) = self.config else {
             let (main, candidacy) = Election::none(self.main);
             show(observed.status, (None, &candidacy), None, options.dry_run);
@@ -106,7 +109,11 @@ impl<'a> Leases<'a> {
                 },
                 replica_client: client.clone(),
                 client,
-                main: Term { candidacy, clients },
+                main: Term {
+                    candidacy,
+                    clients,
+                    fence,
+                },
                 migration: None,
             });
         };
@@ -124,8 +131,14 @@ impl<'a> Leases<'a> {
             Some(Migration { lease, fence, .. }) => {
                 let work = api_server.for_work(options.api_server.limit, &fence)?;
                 let clients = self::clients(options, api_server, &work, &fence)?;
-                let (election, candidacy) = Election::start(&contest, Purpose::Migration, lease, fence);
-                Some((lease, election, Term { candidacy, clients }))
+                let (election, candidacy) =
+                    Election::start(&contest, Purpose::Migration, lease, fence.clone());
+                let term = Term {
+                    candidacy,
+                    clients,
+                    fence,
+                };
+                Some((lease, election, term))
             }
         };
         let full = |name: &str| Some(format!("{}/{name}", config.namespace));
@@ -145,21 +158,39 @@ impl<'a> Leases<'a> {
                 migration: second,
             },
             client,
-            main: Term { candidacy, clients },
+            main: Term {
+                candidacy,
+                clients,
+                fence,
+            },
             migration,
             replica_client,
         })
     }
 }
 
-/// The clients of the controllers: each has its name in its user agent, and acts as its own account if that is wanted.
+/// The clients of the enabled controllers: each has its name in its user agent, and acts as its own account if that is
+/// asked for.
 fn clients(options: &Config, api_server: &ApiServer, work: &Work, fence: &Fence) -> anyhow::Result<Clients> {
-    if !options.service_accounts {
-        return Clients::make(|name| work.client(Some(name)));
+    let accounts = match options.service_accounts {
+        true => {
+            let others = api_server.for_others(options.api_server.limit, fence)?;
+            Some(Accounts::new(others, work.client(None)?))
+        }
+        false => None,
+    };
+    let mut clients = Clients::new();
+    for controller in controllers::all(options.provider) {
+        let name = controller.client_name;
+        if options.controllers.is_enabled(controller.name) && !clients.contains_key(name) {
+            let client = match &accounts {
+                Some(accounts) => accounts.client(name),
+                None => work.client(Some(name)),
+            };
+            clients.insert(name, client?);
+        }
     }
-    let others = api_server.for_others(options.api_server.limit, fence)?;
-    let accounts = Accounts::new(others, work.client(None)?);
-    Clients::make(|name| accounts.client(name))
+    Ok(clients)
 }
 
 /// A Lease, if there is an election, and our part in it.

@@ -3,7 +3,10 @@
 
 use std::{fs, net::SocketAddr, path::Path, sync::Arc, time::Instant as RealInstant};
 
-use ccm_core::client::Fence;
+use ccm_core::{
+    client::Fence,
+    controllers::{Change, Informer, Needs, NodeObject},
+};
 use ccm_testbed::{
     controlplane::{ControlPlane, Options},
     nodes::{self, NodeSpec},
@@ -24,11 +27,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::{
-    informers::{Change, Informer, node::NodeObject},
-    options::ApiServerConfig,
-    process::api_client::ApiServer,
-};
+use crate::{options::ApiServerConfig, process::api_client::ApiServer};
 
 /// The promise, for every connection.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -112,7 +111,7 @@ async fn sees(changes: &mut mpsc::UnboundedReceiver<Change>, name: &str) {
 /// Silences the connection of an informer that is up to date; it must see what comes afterwards.
 async fn reconnects(admin: &Client, relay: &Relay, config: &ApiServerConfig, prefix: &str) {
     let server = load(config, SHORT).await;
-    let informer = Informer::<NodeObject>::new(Api::all(work(&server)));
+    let informer = Informer::<NodeObject>::new(Api::all(work(&server)), Needs::default());
     let mut changes = informer.subscribe();
     let running = Arc::clone(&informer);
     let stop = CancellationToken::new();

@@ -7,14 +7,13 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use ccm_core::{Result, async_trait};
+use ccm_core::{Result, async_trait, controllers::events};
 use ccm_testbed::observe::eventually;
 use k8s_openapi::api::core::v1::Event;
 use parking_lot::Mutex;
 use tower::service_fn;
 
 use super::*;
-use crate::events;
 
 /// Nothing here takes this long unless it is broken.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -3,14 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
-use ccm_core::{Cloud, load_balancer::OwnershipTag, load_balancer::ReadOptions};
+use ccm_core::{
+    Cloud,
+    controllers::{NodeObject, ServiceObject},
+    load_balancer::OwnershipTag,
+    load_balancer::ReadOptions,
+};
 use kube::{Api, Client, api::ListParams};
 use serde::de::DeserializeOwned;
 
 use super::Review;
 use crate::{
     controllers::{lifecycle, node, route, service},
-    informers::{node::NodeObject, service::ServiceObject},
     options::Config,
 };
 
@@ -213,7 +217,8 @@ impl Looker<'_> {
             ),
             (None, Scope::Everything) => {}
         }
-        if *scope == Scope::Everything && route::idle(self.cloud, self.config).is_none() {
+        let with_routes = enabled(route::NAME) && self.config.route.enabled && self.cloud.routes().is_some();
+        if *scope == Scope::Everything && with_routes {
             route::review(&nodes, self.cloud, &self.config.route, ask.priority, &mut review).await;
         }
         Ok(review)

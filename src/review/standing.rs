@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use ccm_core::{Cloud, Freshness, Priority, load_balancer::ReadOptions};
+use ccm_core::{
+    Cloud, Freshness, Priority,
+    controllers::{Change, Informer, NodeObject, ServiceObject},
+    load_balancer::ReadOptions,
+};
 use kube::Client;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -18,7 +22,6 @@ use tracing::{debug, info, warn};
 use super::{Cluster, EffectOf, Looker, Review, Scope, Summary, Whose, look};
 use crate::{
     controllers::service,
-    informers::{Change, Informer, node::NodeObject, service::ServiceObject},
     options::Config,
     server::{CheckHandle, Metrics},
 };

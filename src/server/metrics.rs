@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::RwLock;
+use ccm_core::controllers::ControllerMetrics;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text::encode},
@@ -19,7 +19,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{process::requests::ApiRequests, queue::QueueMetrics};
+use crate::process::requests::ApiRequests;
 
 /// A format of `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,14 +92,10 @@ pub(crate) struct Metrics(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    registry: RwLock<Registry>,
-    queues: QueueMetrics,
+    shared: ControllerMetrics,
     api_requests: ApiRequests,
     running: Family<[(&'static str, &'static str); 2], Gauge>,
 }
-
-/// The controllers by the names that other components know them under.
-const CONTROLLERS: [&str; 4] = ["cloud-node", "cloud-node-lifecycle", "route", "service"];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct BuildLabels {
@@ -144,8 +140,12 @@ impl KubernetesBuild {
 }
 
 impl Metrics {
-    /// A registry with the metrics of the build and of the process.
-    pub(crate) fn new(version: &str, providers: &[&str]) -> Self {
+    /// A registry with the metrics of the build and of the process. `controllers`: the short names of those that may run.
+    pub(crate) fn new(
+        version: &str,
+        providers: &[&str],
+        controllers: impl IntoIterator<Item = &'static str>,
+    ) -> Self {
         let metrics = Self::default();
         metrics.with(|registry| {
             let labels = BuildLabels {
@@ -162,7 +162,7 @@ impl Metrics {
                 builds,
             );
             registry.register_collector(Box::new(ProcessCollector));
-            metrics.0.queues.register(registry);
+            metrics.0.shared.queues().register(registry);
             metrics.0.api_requests.register(registry);
             registry.register(
                 "running_managed_controllers",
@@ -170,7 +170,7 @@ impl Metrics {
                 metrics.0.running.clone(),
             );
         });
-        for name in CONTROLLERS {
+        for name in controllers {
             metrics.runs(name, false);
         }
         metrics
@@ -178,12 +178,12 @@ impl Metrics {
 
     /// Registers metrics.
     pub(crate) fn with<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
-        register(&mut self.0.registry.write())
+        self.0.shared.with(register)
     }
 
-    /// What work queues count in.
-    pub(crate) fn queues(&self) -> &QueueMetrics {
-        &self.0.queues
+    /// What controllers are given of it.
+    pub(crate) fn of_controllers(&self) -> &ControllerMetrics {
+        &self.0.shared
     }
 
     /// What clients of the API server count in.
@@ -221,7 +221,7 @@ impl Metrics {
     /// All metrics as text.
     pub(super) fn render(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        encode(&mut text, &self.0.registry.read())?;
+        self.0.shared.read(|registry| encode(&mut text, registry))?;
         Ok(text)
     }
 }
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn the_build_and_its_providers_are_told() {
-        let text = Metrics::new("1.2.3", &["acme", "zeta"]).render().unwrap();
+        let text = Metrics::new("1.2.3", &["acme", "zeta"], []).render().unwrap();
         assert!(
             text.contains("ccm_build_info{version=\"1.2.3\",providers=\"acme,zeta\"} 1\n"),
             "{text}"
@@ -428,7 +428,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn the_process_is_measured() {
-        let text = Metrics::new("1.2.3", &[]).render().unwrap();
+        let text = Metrics::new("1.2.3", &[], []).render().unwrap();
         let value = |name: &str| -> f64 {
             let line = text
                 .lines()

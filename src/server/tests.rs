@@ -47,7 +47,7 @@ async fn start(certificate: Certificate) -> Running {
     let checks = Checks::default();
     let shown = Shown {
         checks: checks.clone(),
-        metrics: Metrics::new("1.2.3", &["acme"]),
+        metrics: Metrics::new("1.2.3", &["acme"], []),
         ..Shown::default()
     };
     let server = Server::bind(&config(certificate), shown).unwrap();

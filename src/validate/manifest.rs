@@ -8,11 +8,10 @@ use ccm_core::{
         KeyCase, Position,
         yaml::{self, Entry, Node, Value},
     },
+    controllers::ServiceObject,
     load_balancer::ServiceView,
 };
 use serde::Serialize;
-
-use crate::informers::service::ServiceObject;
 
 /// What stands in one file.
 #[derive(Debug, Default)]

@@ -302,6 +302,7 @@ fn context() -> BuildContext {
     let mut registry = prometheus_client::registry::Registry::default();
     BuildContext {
         cloud_config: None,
+        flags: Default::default(),
         environment: Default::default(),
         cluster_name: "c".to_owned(),
         user_agent: "a".to_owned(),
@@ -311,14 +312,9 @@ fn context() -> BuildContext {
     }
 }
 
-const NO_CHECKER: Provider = Provider {
-    name: "acme",
-    summary: "for a test",
-    validate: ccm_core::registry::nothing_to_validate,
-    build: |_| Box::pin(async { Err(Error::new(ErrorKind::Unauthenticated, "who are you")) }),
-    config_reference: ccm_core::registry::no_reference,
-    checker: None,
-};
+const NO_CHECKER: Provider = Provider::new("acme", "for a test", |_| {
+    Box::pin(async { Err(Error::new(ErrorKind::Unauthenticated, "who are you")) })
+});
 
 fn strict(_: &BuildContext) -> CheckerResult {
     Ok(Box::new(Strict))

@@ -1,6 +1,6 @@
 //! What a provider hands to the framework.
 
-use std::{fmt::Debug, path::PathBuf, time::Duration};
+use std::{any::Any, fmt::Debug, path::PathBuf, time::Duration};
 
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -12,7 +12,7 @@ use crate::{Result, instances::Instances, load_balancer::LoadBalancers, routes::
 /// A capability is a value: a method that returns `None` says that this cloud (or this configuration of it) does
 /// not have it, and the controllers that need it are not started.
 #[async_trait]
-pub trait Cloud: Debug + Send + Sync {
+pub trait Cloud: Any + Debug + Send + Sync {
     /// The name in the registry, on `--cloud-provider` and before `://` in provider IDs.
     fn name(&self) -> &'static str;
 

@@ -6,6 +6,8 @@
 //! | [`plan`] | the engine that carries out a provider's model of its load balancers, and says beforehand what it will do |
 //! | [`check`] | what is found wrong with a config, its cloud and Services without running |
 //! | [`registry`] | how a provider makes itself known ([`register_provider!`]) |
+//! | [`flags`] | flags of a provider |
+//! | `controllers` | controllers of a provider, and what all controllers share (feature `controllers`) |
 //! | [`error`] | the one error type that crosses crate boundaries |
 //! | [`client`] | the kit every cloud call goes through: quota gate, retry, cache, batcher, pagination, metrics |
 //! | [`config`] | the config file dialect, durations, secrets, generated key tables |
@@ -19,8 +21,11 @@ pub mod check;
 pub mod client;
 pub mod cloud;
 pub mod config;
+#[cfg(feature = "controllers")]
+pub mod controllers;
 mod environment;
 pub mod error;
+pub mod flags;
 pub mod instances;
 mod labels;
 pub mod load_balancer;
@@ -34,6 +39,7 @@ pub use async_trait::async_trait;
 pub use cloud::{Cloud, Freshness, Priority, Reload};
 pub use environment::Environment;
 pub use error::{Error, ErrorKind, Outcome, Result, Retry};
+pub use flags::{FlagDef, FlagKind, FlagValues};
 pub use instances::{
     AddressType, Instance, InstanceQuery, InstanceState, Instances, Need, NodeAddress, NodeView, Power,
 };

@@ -5,8 +5,10 @@
 
 use std::{path::PathBuf, pin::Pin, sync::Arc};
 
+#[cfg(feature = "controllers")]
+use crate::controllers::ControllerDef;
 use crate::{
-    Cloud, Environment, Result,
+    Cloud, Environment, FlagDef, FlagValues, Result,
     check::{Checker, Finding},
     client::{ClientMetrics, Fences},
     plan::PlanMetrics,
@@ -18,7 +20,8 @@ pub type BuildFuture = Pin<Box<dyn Future<Output = Result<Arc<dyn Cloud>>> + Sen
 /// What `checker` returns: what looks the config, the cloud and Services over, or what keeps the config from being read.
 pub type CheckerResult = Result<Box<dyn Checker>, Vec<Finding>>;
 
-/// A provider that is linked into this binary.
+/// A provider that is linked into this binary. Everything that `--help`, parsing and documents need before there is a
+/// cloud is static.
 #[derive(Clone, Copy, Debug)]
 pub struct Provider {
     /// What `--cloud-provider` takes.
@@ -36,6 +39,35 @@ pub struct Provider {
     /// Reads the configuration for `validate`, which looks it over together with cloud and Services. `None`: `validate` only
     /// reads the configuration and connects, by the two functions above.
     pub checker: Option<fn(&BuildContext) -> CheckerResult>,
+    /// Flags of this provider alone; `--help` shows them under its name. With another provider they are errors. Their
+    /// values are in [`BuildContext::flags`]. One with the name of a flag that the framework accepts without effect, such as
+    /// `--allocate-node-cidrs`, replaces that flag; no other flag of the framework may be defined again.
+    pub flags: &'static [FlagDef],
+    /// Controllers of this provider alone. They run beside those of the framework, under the same rules.
+    #[cfg(feature = "controllers")]
+    pub controllers: &'static [ControllerDef],
+}
+
+impl Provider {
+    /// A provider without a config file, flags and controllers.
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        summary: &'static str,
+        build: fn(BuildContext) -> BuildFuture,
+    ) -> Self {
+        Self {
+            name,
+            summary,
+            validate: |_| Ok(()),
+            build,
+            config_reference: || "This provider takes no config file.\n".to_owned(),
+            checker: None,
+            flags: &[],
+            #[cfg(feature = "controllers")]
+            controllers: &[],
+        }
+    }
 }
 
 inventory::collect!(Provider);
@@ -47,6 +79,9 @@ pub struct BuildContext {
     pub cloud_config: Option<PathBuf>,
     /// The environment of the process.
     pub environment: Environment,
+    /// The flags of the command line; those of the provider are well formed. What is wrong beyond that is for
+    /// [`Provider::validate`] to report.
+    pub flags: FlagValues,
     /// `--cluster-name`; part of the names of what is created.
     pub cluster_name: String,
     /// The `User-Agent` header for every cloud call.
@@ -87,36 +122,15 @@ pub fn all() -> Vec<&'static Provider> {
 /// # fn main() { assert_eq!(ccm_core::registry::all()[0].name, "acme"); }
 /// ```
 ///
-/// `validate: path` (a `fn(&BuildContext) -> Result<()>`), `config_reference: path` (a `fn() -> String`) and
-/// `checker: path` (a `fn(&BuildContext) -> CheckerResult`) may follow `build`, in this order.
+/// Any other field of [`Provider`] may follow `build`, each as `field: value`.
 #[macro_export]
 macro_rules! register_provider {
-    (name: $name:expr, summary: $summary:expr, build: $build:expr
-     $(, validate: $validate:expr)? $(, config_reference: $reference:expr)? $(, checker: $checker:expr)? $(,)?) => {
+    (name: $name:expr, summary: $summary:expr, build: $build:expr $(, $field:ident: $value:expr)* $(,)?) => {
         $crate::private::inventory::submit! {
             $crate::Provider {
-                name: $name,
-                summary: $summary,
-                validate: $crate::register_provider!(@or $crate::registry::nothing_to_validate $(, $validate)?),
-                build: |context| ::std::boxed::Box::pin($build(context)),
-                config_reference: $crate::register_provider!(@or $crate::registry::no_reference $(, $reference)?),
-                checker: $crate::register_provider!(@some $($checker)?),
+                $($field: $value,)*
+                ..$crate::Provider::new($name, $summary, |context| ::std::boxed::Box::pin($build(context)))
             }
         }
     };
-    (@or $default:path) => { $default };
-    (@or $default:path, $own:expr) => { $own };
-    (@some) => { ::core::option::Option::None };
-    (@some $own:expr) => { ::core::option::Option::Some($own) };
-}
-
-#[doc(hidden)]
-pub fn nothing_to_validate(_: &BuildContext) -> Result<()> {
-    Ok(())
-}
-
-#[doc(hidden)]
-#[must_use]
-pub fn no_reference() -> String {
-    "This provider takes no config file.\n".to_owned()
 }

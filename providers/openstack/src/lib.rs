@@ -40,7 +40,7 @@ register_provider! {
     build: build,
     validate: validate,
     config_reference: config_reference,
-    checker: check::checker,
+    checker: Some(check::checker),
 }
 
 /// One OpenStack region, with one set of credentials.

@@ -11,10 +11,9 @@
 
 use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
 
+use ccm_core::controllers::{NodeObject, node::Ready};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
-
-use crate::informers::node::{NodeObject, Ready};
 
 /// The taint by which the cluster autoscaler marks a node before it deletes its machine; matched by key alone.
 pub(super) const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";

@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use ccm_core::Cloud;
+use ccm_core::{
+    Cloud,
+    controllers::{EventType, NodeObject, Recorder, node::Ready},
+};
 use k8s_openapi::jiff::{Timestamp, fmt::rfc2822};
 use kube::{
     Api, Client, Resource,
@@ -26,14 +29,7 @@ use super::{
     COMPONENT,
     decide::{self, Refusal},
 };
-use crate::{
-    controllers::node_object::{PATCH_TRIES, is_gone, is_refused, reference, set_taints},
-    events::{EventType, Recorder},
-    informers::node::{NodeObject, Ready},
-};
-
-/// Taint on nodes whose machine is switched off.
-pub(super) const SHUTDOWN_TAINT: (&str, &str) = ("node.cloudprovider.kubernetes.io/shutdown", "NoSchedule");
+use crate::controllers::node_object::{PATCH_TRIES, SHUTDOWN_TAINT, is_gone, is_refused, set_taints};
 
 /// A node that is to be deleted.
 #[derive(Clone, Debug)]
@@ -152,7 +148,7 @@ impl Effects {
         let announce = || {
             let message = format!("Deleting node {name} because it does not exist in the cloud provider");
             self.recorder
-                .publish(reference(read), EventType::Normal, "DeletingNode", &message);
+                .publish(read.reference(), EventType::Normal, "DeletingNode", &message);
         };
         // A try that will probably be refused again is not announced each time.
         let forbidden = self.forbidden.load(Ordering::Relaxed);
@@ -218,7 +214,7 @@ impl Effects {
              cloud-controller-manager (chart 2.36.2 lacks it); until then nodes whose machines do not exist stay: {error}"
         );
         self.recorder.publish(
-            reference(node),
+            node.reference(),
             EventType::Warning,
             "DeletingNodeFailed",
             &message,
@@ -246,7 +242,7 @@ impl Effects {
         }
         let message = format!("Failed deleting node {name}: {error}");
         self.recorder.publish(
-            reference(node),
+            node.reference(),
             EventType::Warning,
             "DeletingNodeFailed",
             &message,

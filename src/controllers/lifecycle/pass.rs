@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use ccm_core::{
     Cloud, Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Instances, Need, NodeView, Priority,
+    controllers::{NodeObject, node::Ready},
 };
 use tokio::time::Instant;
 
 use super::suspects::{Answer, Finding, Times};
-use crate::informers::node::{NodeObject, Ready};
 
 /// Up to so many suspects are worth hurrying for.
 const FEW: usize = 10;

@@ -2,15 +2,13 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use ccm_core::Error;
+use ccm_core::{
+    Error,
+    controllers::{EventType, NodeObject, Recorder},
+};
 use tracing::{debug, info, warn};
 
 use super::{COMPONENT, decide::Reason};
-use crate::{
-    controllers::node_object::reference,
-    events::{EventType, Recorder},
-    informers::node::NodeObject,
-};
 
 /// How many nodes of a pass get an event of their own.
 const EVENTS: usize = 20;
@@ -71,7 +69,7 @@ impl Reports {
         for (node, reason) in news.iter().take(EVENTS) {
             let message = message(&node.view.name, *reason, many, scope);
             self.recorder
-                .publish(reference(node), EventType::Warning, "DeletingNodeHeld", &message);
+                .publish(node.reference(), EventType::Warning, "DeletingNodeHeld", &message);
         }
         let rest = news.len().saturating_sub(EVENTS);
         if rest > 0 {

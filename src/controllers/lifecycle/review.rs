@@ -3,13 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ccm_core::Cloud;
+use ccm_core::{Cloud, controllers::NodeObject};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
     decide::{self, Brake, Reason, Refusal},
-    effects::SHUTDOWN_TAINT,
     is_recovered,
     pass::{self, Questions},
     report,
@@ -17,7 +16,7 @@ use super::{
     whole,
 };
 use crate::{
-    informers::node::NodeObject,
+    controllers::node_object::SHUTDOWN_TAINT,
     options::LifecycleConfig,
     review::{Blocked, EffectOf, Kind, Review},
 };

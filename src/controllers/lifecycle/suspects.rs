@@ -15,14 +15,14 @@ use std::{
     time::Duration,
 };
 
-use ccm_core::{InstanceState, NodeView, Power};
+use ccm_core::{
+    InstanceState, NodeView, Power,
+    controllers::{NodeObject, node::Ready},
+};
 use tokio::time::Instant;
 
 use super::decide::Reason;
-use crate::{
-    controllers::node_object::UNINITIALIZED_TAINT,
-    informers::node::{NodeObject, Ready},
-};
+use crate::controllers::node_object::UNINITIALIZED_TAINT;
 
 /// Nodes that turn not ready within this time are asked about together.
 pub(super) const COALESCE: Duration = Duration::from_millis(200);

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::{AddressType, Error, Instance, Labels, NodeAddress};
+use ccm_core::{AddressType, Error, Instance, Labels, NodeAddress, controllers::NodeObject};
 
-use super::provided_ip::{self, ProvidedIpError};
-use crate::informers::node::NodeObject;
+use ccm_core::controllers::provided_ip::{self, ProvidedIpError};
 
 const ZONE: [&str; 2] = [
     "failure-domain.beta.kubernetes.io/zone",

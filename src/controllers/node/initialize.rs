@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use ccm_core::{InstanceState, NodeView};
+use ccm_core::{
+    InstanceState, NodeView,
+    controllers::{EventType, NodeObject},
+};
 use kube::api::PatchParams;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -13,11 +16,7 @@ use super::{
     desired::{self, Initialization, Problem},
     patch,
 };
-use crate::{
-    controllers::node_object::{PATCH_TRIES, UNINITIALIZED_TAINT, is_gone, is_refused, reference},
-    events::EventType,
-    informers::node::NodeObject,
-};
+use crate::controllers::node_object::{PATCH_TRIES, UNINITIALIZED_TAINT, is_gone, is_refused};
 
 /// How many answers without addresses are normal for a machine that was just made.
 const PATIENCE: u32 = 3;
@@ -101,7 +100,7 @@ impl NodeController {
                     self.metrics.initial_sync_delay.observe(age);
                 }
                 self.recorder.publish(
-                    reference(node),
+                    node.reference(),
                     EventType::Normal,
                     "Synced",
                     "Node synced successfully",
@@ -253,7 +252,7 @@ impl NodeController {
             );
         } else if self.reports.failed(name, problem, previous) {
             self.recorder.publish(
-                reference(node),
+                node.reference(),
                 EventType::Warning,
                 problem.reason(),
                 &problem.message(name),

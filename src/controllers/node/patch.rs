@@ -9,11 +9,8 @@ use kube::api::Patch;
 use serde_json::{Value, json};
 
 use super::desired::{Initialization, NewLabels};
-use crate::{
-    controllers::node_object::{UNINITIALIZED_TAINT, add, guard, pointer, replace, test},
-    informers::node::NodeObject,
-};
-use ccm_core::NodeAddress;
+use crate::controllers::node_object::{UNINITIALIZED_TAINT, add, guard, pointer, replace, test};
+use ccm_core::{NodeAddress, controllers::NodeObject};
 
 /// Sets the whole of `status.addresses`. The uid makes the API server refuse it (409) for a node that was made anew
 /// under the same name.

@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ccm_core::{Cloud, Error, Freshness, Instance, InstanceQuery, InstanceState, Need, Priority, Result};
+use ccm_core::{
+    Cloud, Error, Freshness, Instance, InstanceQuery, InstanceState, Need, Priority, Result,
+    controllers::{EventType, NodeObject, provided_ip::ProvidedIpError},
+};
 use futures_util::StreamExt;
 use kube::api::PatchParams;
 use tokio::time::Instant;
@@ -13,13 +16,8 @@ use super::{
     COMPONENT, NodeController,
     desired::{self, Difference, NewLabels},
     patch,
-    provided_ip::ProvidedIpError,
 };
-use crate::{
-    controllers::node_object::{UNINITIALIZED_TAINT, is_gone, reference},
-    events::EventType,
-    informers::node::NodeObject,
-};
+use crate::controllers::node_object::{UNINITIALIZED_TAINT, is_gone};
 
 /// How many nodes are asked about at once. A multiple of what a provider asks about in one request (150 of Neutron's
 /// ports), so that the pieces cost no request more than the whole.
@@ -241,7 +239,7 @@ impl NodeController {
             values.join(", ")
         );
         self.recorder
-            .publish(reference(node), EventType::Warning, "TopologyChanged", &message);
+            .publish(node.reference(), EventType::Warning, "TopologyChanged", &message);
     }
 
     async fn write_difference(&self, node: &NodeObject, difference: Difference) {

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use ccm_core::{Cloud, InstanceQuery, InstanceState, Need, NodeAddress, load_balancer::ReadOptions};
+use ccm_core::{
+    Cloud, InstanceQuery, InstanceState, Need, NodeAddress, controllers::NodeObject,
+    load_balancer::ReadOptions,
+};
 
 use super::{
     desired::{self, NewLabels, Problem},
@@ -10,7 +13,6 @@ use super::{
 };
 use crate::{
     controllers::node_object::UNINITIALIZED_TAINT,
-    informers::node::NodeObject,
     options::NodeConfig,
     review::{Blocked, EffectOf, Kind, Review, Subject},
 };

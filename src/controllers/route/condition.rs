@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use ccm_core::controllers::NodeObject;
 use futures_util::{StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
 use kube::{
@@ -13,10 +14,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::{COMPONENT, outcome::must_write};
-use crate::{
-    controllers::node_object::{is_gone, is_refused},
-    informers::node::NodeObject,
-};
+use crate::controllers::node_object::{is_gone, is_refused};
 
 /// How many nodes are written at once: enough to keep the API server busy.
 const WRITERS: usize = 64;

@@ -7,11 +7,10 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind,
+    controllers::Backoff,
     routes::{Changes, CloudRoute, DesiredRoute},
 };
 use tokio::time::Instant;
-
-use crate::queue::Backoff;
 
 /// Changes of one kind in one pass: so many next hops Neutron judges in about a second, and conditions of the first
 /// nodes do not wait for the last ones.

@@ -8,14 +8,12 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind,
+    controllers::{NodeObject, node::NetworkCondition},
     routes::{Desired, DesiredRoute, Obstacle, RouteNode, RoutePlan, Want},
 };
 
 use super::holds::Key;
-use crate::{
-    controllers::node_object::UNINITIALIZED_TAINT,
-    informers::node::{NetworkCondition, NodeObject},
-};
+use crate::controllers::node_object::UNINITIALIZED_TAINT;
 
 /// What came of one podCIDR of one node.
 #[derive(Clone, Debug)]

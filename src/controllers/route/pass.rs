@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     Priority, Routes,
+    controllers::{NodeObject, node::NetworkCondition},
     routes::{Applied, Changes, ClusterCidrs, Desired, RouteNode, plan},
 };
 use tokio::time::Instant;
@@ -14,7 +15,6 @@ use super::{
     holds::{Batch, Key},
     outcome::{self, items, verdicts},
 };
-use crate::informers::node::{NetworkCondition, NodeObject};
 
 /// So many passes in a row that could not read, and a node that never had a route is said to have none.
 const BLIND: u32 = 3;

@@ -5,7 +5,11 @@ use std::{
     time::Duration,
 };
 
-use ccm_core::{Error, ErrorKind, routes::CloudRoute};
+use ccm_core::{
+    Error, ErrorKind,
+    controllers::{EventType, Recorder},
+    routes::CloudRoute,
+};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::{debug, info, warn};
@@ -14,7 +18,6 @@ use super::{
     COMPONENT,
     outcome::{Item, Outcome},
 };
-use crate::events::{EventType, Recorder};
 
 /// How many nodes of a pass get an event.
 const EVENTS: usize = 20;

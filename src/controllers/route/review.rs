@@ -8,6 +8,7 @@ use std::{
 
 use ccm_core::{
     Cloud, Error, ErrorKind, Priority,
+    controllers::NodeObject,
     routes::{CloudRoute, Desired, DesiredRoute, RoutePlan, imagine},
 };
 
@@ -18,7 +19,6 @@ use super::{
     outcome::{self, Outcome, must_write},
 };
 use crate::{
-    informers::node::NodeObject,
     options::RouteConfig,
     review::{Blocked, Change, EffectOf, Kind, Review},
 };

@@ -3,10 +3,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ccm_core::load_balancer::{
-    Claim, Discovery, Effect, Effects, Ingress, MemberReport, MemberState, OwnershipTag, PartKey, PartReport,
-    PartState, ProviderFinalizers, ServiceId, ServiceParts, ServicePort, ServiceType, ServiceView,
-    StepDescription,
+use ccm_core::{
+    controllers::NodeObject,
+    load_balancer::{
+        Claim, Discovery, Effect, Effects, Ingress, MemberReport, MemberState, OwnershipTag, PartKey,
+        PartReport, PartState, ProviderFinalizers, ServiceId, ServiceParts, ServicePort, ServiceType,
+        ServiceView, StepDescription,
+    },
 };
 use serde_json::json;
 use tokio::time::Instant;
@@ -16,7 +19,7 @@ use super::{
     ledger::Ledger,
     records::{Order, Record, Task, name},
 };
-use crate::{informers::node::NodeObject, options::OrphanConfig};
+use crate::options::OrphanConfig;
 
 pub(super) const SHARED: &str = "hosts";
 

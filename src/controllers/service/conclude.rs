@@ -3,6 +3,7 @@
 use ccm_core::{
     ErrorKind, Retry,
     client::later,
+    controllers::{Backoff, EventType},
     load_balancer::{MemberReport, MemberState, PartKey, PartReport, PartState, ServiceId, StepDescription},
 };
 use tokio::time::{Duration, Instant};
@@ -14,7 +15,6 @@ use super::{
     show,
     tell::{Failure, Telling},
 };
-use crate::{events::EventType, queue::Backoff};
 
 /// A Service that is not served although nothing is under way for it is looked at again after this long, the next time
 /// after twice as long.

@@ -5,6 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use ccm_core::{
     Retry,
     client::later,
+    controllers::{Backoff, Change},
     load_balancer::{PartKey, Request},
 };
 use futures_util::future::BoxFuture;
@@ -22,7 +23,6 @@ use super::{
     job::Job,
     records::{Name, Order},
 };
-use crate::{informers::Change, queue::Backoff};
 
 /// Waits between tries to find out which parts there are. Short: everything waits for it, and it is one listing.
 const SURVEY_BACKOFF: Backoff = Backoff {
@@ -162,7 +162,7 @@ impl ServiceController {
         let Some(balancers) = self.cloud.load_balancers() else {
             return;
         };
-        let now = self.services.get(&name).map(|object| {
+        let now = self.service(&name).map(|object| {
             let view = &object.view;
             (
                 Arc::clone(view),

@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use ccm_core::load_balancer::{NodeSet, ServiceNode};
+use ccm_core::{
+    controllers::{NodeObject, node::Ready},
+    load_balancer::{NodeSet, ServiceNode},
+};
 use tokio::time::Instant;
-
-use crate::informers::node::{NodeObject, Ready};
 
 /// A node with this label is no member of a load balancer, unless the value is a Go `false`.
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use ccm_core::controllers::ServiceObject;
 use k8s_openapi::jiff::Timestamp;
 use kube::{
     Api,
@@ -18,7 +19,7 @@ use super::{
     records::{Name, Written},
     tell::Telling,
 };
-use crate::{controllers::node_object::is_gone, informers::service::ServiceObject};
+use crate::controllers::node_object::is_gone;
 
 /// For so long the store may lag behind what was written.
 const STORE_LAG: Duration = Duration::from_secs(10);
@@ -88,7 +89,7 @@ impl ServiceController {
     }
 
     async fn sync_object(&self, name: &Name) {
-        let Some(object) = self.services.get(name) else {
+        let Some(object) = self.service(name) else {
             self.teller.works(name);
             return self.objects.done(name);
         };

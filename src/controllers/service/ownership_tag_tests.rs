@@ -2,30 +2,32 @@
 
 use std::{
     convert::Infallible,
-    num::NonZeroUsize,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use ccm_core::{
-    Priority,
+    BuildFuture, Error, ErrorKind, Priority, Provider,
+    client::{ClientMetrics, Fence},
+    controllers::{
+        ControllerMetrics,
+        events::{EventMetrics, Writer},
+    },
     plan::PlanMetrics,
     testkit::{FakeBalancers, FakeCloud},
 };
-use http::{Request, Response};
+use http::Response;
 use hyper::body::{Bytes, Frame};
 use kube::client::Body;
 use parking_lot::Mutex;
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{super::*, *};
 use crate::{
-    events::{EventMetrics, Writer},
-    options::{OrphanConfig, ServiceConfig},
-    queue::QueueMetrics,
+    options::{self, Config, Request},
+    server::Status,
 };
 
 const TAG: &str = "kube_cluster_id_cluster-1";
@@ -55,7 +57,7 @@ fn list(kind: &str, items: &[Value]) -> Value {
 
 impl Server {
     /// `None`: a watch on which nothing happens.
-    fn answer(&mut self, request: &Request<Body>) -> (u16, Option<Value>) {
+    fn answer(&mut self, request: &http::Request<Body>) -> (u16, Option<Value>) {
         let uri = request.uri();
         let watch = uri.query().is_some_and(|query| query.contains("watch=true"));
         let found = match (uri.path(), watch) {
@@ -89,7 +91,7 @@ impl Server {
 
 fn client(server: Server) -> Client {
     let server = Arc::new(Mutex::new(server));
-    let answer = tower::service_fn(move |request: Request<Body>| {
+    let answer = tower::service_fn(move |request: http::Request<Body>| {
         let (code, body) = server.lock().answer(&request);
         let body = Answer(body.map(|body| format!("{body}\n").into_bytes().into()));
         let response = Response::builder().status(code).body(body).unwrap();
@@ -117,6 +119,22 @@ impl hyper::body::Body for Answer {
     }
 }
 
+/// One worker, and no comparison with the cloud without a reason.
+fn config() -> Arc<Config> {
+    let build =
+        |_| -> BuildFuture { Box::pin(async { Err(Error::new(ErrorKind::Unsupported, "never built")) }) };
+    let provider: &'static Provider = Box::leak(Box::new(Provider::new("fake", "for this test", build)));
+    let words = [
+        "--cloud-provider=fake",
+        "--concurrent-service-syncs=1",
+        "--service-drift-period=0",
+    ];
+    match options::parse(words.map(Into::into), &[provider]) {
+        Ok(Request::Run(config)) => Arc::new(*config),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// What a life of the controller comes to, if the namespace is refused like this for so many seconds: when it began to
 /// work, the tag of its first load balancer, and the tag of the one that was created when the namespace had been read.
 async fn life(code: u16, seconds: u64) -> (Duration, Option<String>, Option<String>) {
@@ -128,33 +146,40 @@ async fn life(code: u16, seconds: u64) -> (Duration, Option<String>, Option<Stri
     });
     let balancers = FakeBalancers::default();
     let writer = Writer::new(client.clone(), &EventMetrics::default());
-    let parts = Parts {
-        client: client.clone(),
-        cluster: client.clone(),
-        services: Informer::new(Api::all(client.clone())),
-        nodes: Informer::new(Api::all(client.clone())),
+    let nodes = Informer::new(Api::all(client.clone()), Needs::default());
+    let services = Informer::new(Api::all(client.clone()), Needs::default());
+    let setup = ControllerSetup {
         cloud: Arc::new(FakeCloud::default().with_balancers(&balancers, PlanMetrics::default())),
-        config: ServiceConfig {
-            concurrent_syncs: NonZeroUsize::MIN,
-            drift_period: None,
-            orphans: OrphanConfig::default(),
-        },
-        process: ObjectReference::default(),
         cluster_name: "test".to_owned(),
-        recorders: (writer.recorder(COMPONENT), writer.recorder("fake")),
-        queues: QueueMetrics::default(),
+        flags: Default::default(),
+        framework: Arc::new(()),
     };
     let stop = CancellationToken::new();
-    let (services, nodes) = (Arc::clone(&parts.services), Arc::clone(&parts.nodes));
-    let changes = (services.subscribe(), nodes.subscribe());
-    let controller = ServiceController::new(parts, &mut Registry::default());
+    let context = ControllerContext {
+        setup,
+        client: client.clone(),
+        nodes: Arc::clone(&nodes),
+        services: Arc::clone(&services),
+        recorder: writer.recorder(COMPONENT),
+        fence: Fence::default(),
+        metrics: ControllerMetrics::default(),
+        cloud_metrics: ClientMetrics::default(),
+        shutdown: stop.clone(),
+    };
+    let framework = Framework {
+        config: config(),
+        client: client.clone(),
+        status: Status::default(),
+        process: ObjectReference::default(),
+    };
+    let controller = ServiceController::new(context, &framework);
     let mut tasks = JoinSet::new();
     tasks.spawn(writer.discard());
     let stopped = stop.clone();
     tasks.spawn(async move { services.run(stopped).await });
     let stopped = stop.clone();
     tasks.spawn(async move { nodes.run(stopped).await });
-    tasks.spawn(controller.run(changes.0, changes.1, stop.clone()));
+    tasks.spawn(controller.run());
 
     let first = created(&balancers, "web").await;
     let worked = began.elapsed();

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use anyhow::{anyhow, bail};
 use ccm_core::{
     Error, ErrorKind,
+    controllers::{NodeObject, ServiceObject},
     load_balancer::{
         Claim, ClusterSnapshot, ClusterView, Discovery, Effects, Ingress, LoadBalancers, MemberState,
         OwnershipTag, PartPlan, PlanProblem, ProviderFinalizers, ReadOptions, Request, ServiceId,
@@ -15,10 +16,7 @@ use ccm_core::{
 use tokio::time::Instant;
 
 use super::{nodes::NodeBoard, object::ObjectChange, orphans};
-use crate::{
-    informers::{node::NodeObject, service::ServiceObject},
-    review::{Blocked, Change, EffectOf, Kind, Review, Scope, Shared, Subject},
-};
+use crate::review::{Blocked, Change, EffectOf, Kind, Review, Scope, Shared, Subject};
 
 /// What is looked at.
 pub(crate) struct Reviewed<'a> {

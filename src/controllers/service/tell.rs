@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use ccm_core::{
     Error,
+    controllers::{EventType, Recorder},
     load_balancer::{NodeSet, PartKey, ServiceId},
 };
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -14,7 +15,6 @@ use parking_lot::Mutex;
 use tracing::{debug, info, warn};
 
 use super::{COMPONENT, job::Cause, records::Record};
-use crate::events::{EventType, Recorder};
 
 /// So many nodes are named in an event.
 const NODE_NAMES: usize = 20;

@@ -11,7 +11,7 @@ use super::{COMPONENT, is_ours};
 use crate::options::{
     config::{ControllerLeader, MigrationConfig},
     election::is_object_name,
-    selection,
+    selection::Known,
     value::Reader,
 };
 
@@ -34,9 +34,10 @@ const KEYS: [&str; 5] = [
 const LEADER_KEYS: [&str; 2] = ["name", "component"];
 
 /// Reads what stands in the file. `None` with errors.
-pub(super) fn read(file: &str, text: &str, reader: &mut Reader) -> Option<MigrationConfig> {
+pub(super) fn read(file: &str, text: &str, known: &Known, reader: &mut Reader) -> Option<MigrationConfig> {
     let mut told = Told {
         file,
+        known,
         reader,
         errors: 0,
     };
@@ -47,6 +48,7 @@ pub(super) fn read(file: &str, text: &str, reader: &mut Reader) -> Option<Migrat
 /// Where what is wrong is told.
 struct Told<'a> {
     file: &'a str,
+    known: &'a Known,
     reader: &'a mut Reader,
     errors: usize,
 }
@@ -185,7 +187,7 @@ fn leaders(fields: &Fields<'_>, told: &mut Told<'_>) -> Vec<ControllerLeader> {
         let (name, component) = (fields.text("name", told), fields.text("component", told));
         let ((name, name_line), (component, component_line)) = (name?, component?);
         check_component(component, component_line, &path, told);
-        match selection::migrated(name) {
+        match told.known.migrated(name) {
             None => unknown(name, name_line, &path, told),
             // By two of its names it may stand there twice, since not every manager knows both.
             Some(controller) => {
@@ -223,7 +225,7 @@ fn check_component(component: &str, line: usize, path: &str, told: &mut Told<'_>
 
 /// The file is for other managers as well, and they have controllers that this one has not.
 fn unknown(name: &str, line: usize, path: &str, told: &mut Told<'_>) {
-    match suggest::slip(name, selection::migrated_names()) {
+    match suggest::slip(name, told.known.migrated_names()) {
         Some(meant) => told.wrong(line, format!("{path}name {name:?}: did you mean {meant:?}?")),
         None => told.suspicious(
             line,

@@ -1,7 +1,11 @@
 //! The table. In every row: section, name, type, default, what it is for, and what becomes of it here.
 
+use ccm_core::{
+    FlagDef,
+    FlagKind::{self, Address, Array, Bool, Duration, File, List, Number, Numbers, Period, Text},
+};
+
 use super::{
-    Kind::{self, Address, Bool, Duration, File, List, Number, Numbers, Pairs, Period, Text},
     Row,
     Status::{self, Deprecated, Moot, NoEffect, NoEffectYet, NotYet},
 };
@@ -9,17 +13,20 @@ use super::{
 const fn row(
     section: &'static str,
     name: &'static str,
-    kind: Kind,
+    kind: FlagKind,
     default: &'static str,
-    meaning: &'static str,
+    help: &'static str,
     status: Status,
 ) -> Row {
-    Row {
-        section,
+    let flag = FlagDef {
         name,
         kind,
         default,
-        meaning,
+        help,
+    };
+    Row {
+        section,
+        flag,
         status,
     }
 }
@@ -152,7 +159,7 @@ pub(super) const ROWS: &[Row] = &[
     row(
         WEBHOOKS,
         "webhook-tls-sni-cert-key",
-        Pairs,
+        Array("CERT,KEY[:NAMES]"),
         "",
         "Its certificates for other names",
         NoEffectYet(NO_WEBHOOKS),

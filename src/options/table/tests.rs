@@ -4,12 +4,12 @@ use super::*;
 
 #[test]
 fn help_says_of_every_row_what_becomes_of_it() {
-    let command = crate::options::command();
+    let command = crate::options::command(&[]);
     for row in rows::ROWS {
         let arg = command
             .get_arguments()
-            .find(|arg| arg.get_long() == Some(row.name))
-            .unwrap_or_else(|| panic!("--{}: its section {:?} is not shown", row.name, row.section));
+            .find(|arg| arg.get_long() == Some(row.flag.name))
+            .unwrap_or_else(|| panic!("--{}: its section {:?} is not shown", row.flag.name, row.section));
         let help = arg.get_help().unwrap().to_string();
         let words = [
             "Not there yet: ",
@@ -19,23 +19,22 @@ fn help_says_of_every_row_what_becomes_of_it() {
         ];
         assert!(words.iter().any(|word| help.contains(word)), "{help}");
         // Sentences end where clap would end them.
-        assert!(!help.ends_with('.') && !row.meaning.ends_with('.'), "{help}");
+        assert!(!help.ends_with('.') && !row.flag.help.ends_with('.'), "{help}");
     }
 }
 
 #[test]
 fn every_default_is_well_formed_and_recognised() {
-    for row in rows::ROWS.iter().filter(|row| !row.default.is_empty()) {
-        let values = [row.default.to_owned()];
-        let mut reader = Reader::default();
-        assert!(row.is_well_formed(&values, &mut reader), "--{}", row.name);
-        assert!(row.is_default(&values), "--{}", row.name);
+    for row in rows::ROWS.iter().filter(|row| !row.flag.default.is_empty()) {
+        let values = [row.flag.default.to_owned()];
+        assert_eq!(row.flag.check(&values), Ok(()));
+        assert!(row.flag.is_default(&values), "--{}", row.flag.name);
     }
 }
 
 #[test]
 fn a_default_may_be_written_in_another_way() {
-    let row = |name: &str| rows::ROWS.iter().find(|row| row.name == name).unwrap();
+    let row = |name: &str| rows::ROWS.iter().find(|row| row.flag.name == name).unwrap();
     for (name, values, expected) in [
         ("min-resync-period", &["12h0m0s"][..], true),
         ("min-resync-period", &["720m"], true),
@@ -46,6 +45,6 @@ fn a_default_may_be_written_in_another_way() {
         ("webhook-tls-cipher-suites", &["a", "x"], false),
     ] {
         let values: Vec<_> = values.iter().map(ToString::to_string).collect();
-        assert_eq!(row(name).is_default(&values), expected, "{name} {values:?}");
+        assert_eq!(row(name).flag.is_default(&values), expected, "{name} {values:?}");
     }
 }

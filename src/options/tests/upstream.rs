@@ -158,7 +158,7 @@ fn default(arg: &Arg) -> String {
 
 #[test]
 fn every_flag_of_the_framework_is_here_with_its_type_and_default() {
-    let command = command();
+    let command = command(&[]);
     let arg = |name: &str| {
         command
             .get_arguments()
@@ -200,7 +200,7 @@ fn every_flag_of_the_framework_is_here_with_its_type_and_default() {
 
 #[test]
 fn short_flags_are_those_of_the_framework_and_one_of_plan() {
-    let shorts: Vec<_> = command()
+    let shorts: Vec<_> = command(&[])
         .get_arguments()
         .filter_map(|arg| Some((arg.get_short()?, arg.get_long()?.to_owned())))
         .collect();
@@ -210,7 +210,7 @@ fn short_flags_are_those_of_the_framework_and_one_of_plan() {
 
 #[test]
 fn every_default_can_be_written_out() {
-    for arg in command().get_arguments() {
+    for arg in command(&[]).get_arguments() {
         let (Some(name), values) = (arg.get_long(), arg.get_default_values()) else {
             continue;
         };

@@ -28,6 +28,7 @@ pub(crate) fn context(cloud_conf: &str) -> (tempfile::TempDir, BuildContext) {
     std::fs::write(&path, cloud_conf).unwrap();
     let context = BuildContext {
         cloud_config: Some(path),
+        flags: Default::default(),
         environment: Default::default(),
         cluster_name: "kubernetes".into(),
         user_agent: USER_AGENT.into(),

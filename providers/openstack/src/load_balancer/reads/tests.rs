@@ -152,6 +152,7 @@ async fn connect(conf: &str) -> (Api, ClientMetrics) {
     let metrics = ClientMetrics::default();
     let context = BuildContext {
         cloud_config: Some(path),
+        flags: Default::default(),
         environment: Default::default(),
         cluster_name: "kubernetes".into(),
         user_agent: "test".into(),

@@ -1,18 +1,18 @@
 //! The trimmed Service.
 //!
-//! Most Services of a cluster have nothing to do with a load balancer. They come by in the watch, since it can not be
-//! told to leave them out, but are not kept.
+//! Most Services of a cluster have nothing to do with a load balancer. The watch cannot filter them out, so they are
+//! received, but they are not stored unless a controller [`Needs`] them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use ccm_core::load_balancer::{
-    Condition, Ingress, IpFamily, IpMode, Policy, PortTarget, Protocol, ServiceId, ServicePort, ServiceType,
-    ServiceView, SessionAffinity,
-};
 use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::Deserialize;
 
-use super::intern::{Intern, Interner};
+use super::{Needs, informer::Trimmed, interner::Interner};
+use crate::load_balancer::{
+    Condition, Ingress, IpFamily, IpMode, Policy, PortTarget, Protocol, ServiceId, ServicePort, ServiceType,
+    ServiceView, SessionAffinity,
+};
 
 /// Annotations that say nothing about load balancers and are long: what `kubectl apply` saw last.
 const LEFT_OUT: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -20,16 +20,20 @@ const LEFT_OUT: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// What we keep of a Service.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Wire")]
-pub(crate) struct ServiceObject {
+pub struct ServiceObject {
     /// Namespace, name, uid, resourceVersion; nothing else.
-    pub(crate) meta: ObjectMeta,
+    pub meta: ObjectMeta,
     /// What decides about its load balancer.
-    pub(crate) view: Arc<ServiceView>,
+    pub view: Arc<ServiceView>,
 }
 
-impl Intern for ServiceObject {
-    fn intern(&mut self, interner: &mut Interner) {
-        // Nobody else has an object that comes from the watch.
+impl Trimmed for ServiceObject {
+    fn is_needed(&self, needs: &Needs) -> bool {
+        self.is_concerned() || (needs.node_port_services && self.has_node_ports())
+    }
+
+    fn trim(&mut self, _: &Needs, interner: &mut Interner) {
+        // An object that comes from the watch has no other owner.
         let Some(view) = Arc::get_mut(&mut self.view) else {
             return;
         };
@@ -47,16 +51,19 @@ impl Intern for ServiceObject {
             interner.share(class);
         }
     }
-
-    fn is_kept(&self) -> bool {
-        self.is_concerned()
-    }
 }
 
 impl ServiceObject {
     /// Whether it has, had or wants a load balancer.
-    pub(crate) fn is_concerned(&self) -> bool {
+    #[must_use]
+    pub fn is_concerned(&self) -> bool {
         self.view.is_load_balancer() || self.view.has_finalizer() || !self.view.ingress.is_empty()
+    }
+
+    /// Whether nodes serve one of its ports.
+    #[must_use]
+    pub fn has_node_ports(&self) -> bool {
+        self.view.ports.iter().any(|port| port.node_port != 0)
     }
 }
 

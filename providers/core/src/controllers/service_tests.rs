@@ -84,16 +84,29 @@ fn a_bare_service_is_enough() {
 
 #[test]
 fn only_services_that_have_to_do_with_load_balancers_are_kept() {
+    let needs = |node_port_services| Needs {
+        node_port_services,
+        ..Needs::default()
+    };
     let kept = |kind: &str, finalizers: Value, ingress: Value| {
         let service = read(json!({
             "metadata": {"name": "web", "namespace": "shop", "finalizers": finalizers},
             "spec": {"type": kind}, "status": {"loadBalancer": {"ingress": ingress}},
         }));
-        service.is_kept()
+        service.is_needed(&needs(false))
     };
     assert!(kept("LoadBalancer", json!(null), json!(null)));
     assert!(kept("ClusterIP", json!([ServiceView::FINALIZER]), json!(null)));
     assert!(kept("NodePort", json!(null), json!([{"ip": "192.0.2.1"}])));
     assert!(!kept("ClusterIP", json!(["example.com/other"]), json!([])));
     assert!(!kept("ExternalName", json!(null), json!(null)));
+    let node_port = read(json!({
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]},
+    }));
+    assert!(!node_port.is_needed(&needs(false)) && node_port.is_needed(&needs(true)));
+    let internal = read(json!({
+        "metadata": {"name": "db", "namespace": "shop"}, "spec": {"type": "ClusterIP", "ports": [{"port": 80}]},
+    }));
+    assert!(!internal.is_needed(&needs(true)));
 }

@@ -10,27 +10,27 @@ use std::{
     time::Duration,
 };
 
-use ccm_core::client::later;
 use parking_lot::Mutex;
 use rand::Rng;
 use tokio::{sync::Notify, time::Instant};
 
 use self::metrics::Measures;
-pub(crate) use self::metrics::QueueMetrics;
+pub use self::metrics::QueueMetrics;
+use crate::client::later;
 
 /// How long a key waits after its n-th failure in a row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     /// After the first failure.
-    pub(crate) first: Duration,
+    pub first: Duration,
     /// The longest wait.
-    pub(crate) longest: Duration,
+    pub longest: Duration,
 }
 
 impl Backoff {
     /// Doubles with every failure; up to a fifth is taken off at random, so that keys that failed together do not
     /// come back together.
-    pub(crate) fn delay(self, failures: u32) -> Duration {
+    pub fn delay(self, failures: u32) -> Duration {
         let doubled = self
             .first
             .saturating_mul(1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
@@ -42,7 +42,7 @@ impl Backoff {
 
 /// The queue. A key is waiting, ready or being worked on; adding it again never makes it two.
 #[derive(Debug)]
-pub(crate) struct WorkQueue<K> {
+pub struct WorkQueue<K> {
     backoff: Backoff,
     state: Arc<Mutex<State<K>>>,
     changed: Notify,
@@ -78,7 +78,7 @@ enum Place {
 
 impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     /// A queue under its name in `metrics`.
-    pub(crate) fn new(backoff: Backoff, name: &'static str, metrics: &QueueMetrics) -> Self
+    pub fn new(backoff: Backoff, name: &'static str, metrics: &QueueMetrics) -> Self
     where
         K: Send + 'static,
     {
@@ -99,7 +99,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     }
 
     /// Asks for the key to be worked on now, even if it is waiting.
-    pub(crate) fn add(&self, key: K) {
+    pub fn add(&self, key: K) {
         let mut state = self.state.lock();
         state.make_ready(key);
         drop(state);
@@ -107,7 +107,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     }
 
     /// Asks for the key unless it is waiting for its next try after a failure.
-    pub(crate) fn add_unless_waiting(&self, key: K) {
+    pub fn add_unless_waiting(&self, key: K) {
         let waiting = |entry: &Entry| matches!(entry.place, Place::Waiting(_));
         if !self.state.lock().keys.get(&key).is_some_and(waiting) {
             self.add(key);
@@ -115,7 +115,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     }
 
     /// Asks for the key at `due`, unless it comes sooner for another reason.
-    pub(crate) fn add_at(&self, key: K, due: Instant) {
+    pub fn add_at(&self, key: K, due: Instant) {
         let mut state = self.state.lock();
         let place = state.keys.get(&key).map(|entry| &entry.place);
         match place {
@@ -135,7 +135,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     }
 
     /// The next key, as soon as there is one. Whoever gets it must call one of the `done` methods for it.
-    pub(crate) async fn next(&self) -> K {
+    pub async fn next(&self) -> K {
         loop {
             let changed = self.changed.notified();
             let due = {
@@ -169,17 +169,17 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     }
 
     /// The work succeeded, or there is nothing more to do.
-    pub(crate) fn done(&self, key: &K) {
+    pub fn done(&self, key: &K) {
         self.finish(key, None);
     }
 
     /// The work failed: try again after the key's backoff. Returns the wait.
-    pub(crate) fn done_with_backoff(&self, key: &K) -> Duration {
+    pub fn done_with_backoff(&self, key: &K) -> Duration {
         self.done_with_backoff_of_at_least(key, Duration::ZERO)
     }
 
     /// As [`Self::done_with_backoff`], with a longer wait if the cloud asks for one.
-    pub(crate) fn done_with_backoff_of_at_least(&self, key: &K, least: Duration) -> Duration {
+    pub fn done_with_backoff_of_at_least(&self, key: &K, least: Duration) -> Duration {
         let failures = {
             let mut state = self.state.lock();
             state.measures.retried();
@@ -194,18 +194,18 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
 
     /// The work is not done, and that is no failure: come back at `due`, without another wait the next time. What was
     /// remembered of failures stays.
-    pub(crate) fn done_until(&self, key: &K, due: Instant) {
+    pub fn done_until(&self, key: &K, due: Instant) {
         self.finish(key, Some(due.saturating_duration_since(Instant::now())));
     }
 
     /// How many keys are ready, and how many wait for their time.
-    pub(crate) fn depth(&self) -> (usize, usize) {
+    pub fn depth(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.ready.len(), state.waiting.len())
     }
 
     /// How many times in a row the key failed.
-    pub(crate) fn failures(&self, key: &K) -> u32 {
+    pub fn failures(&self, key: &K) -> u32 {
         self.state.lock().keys.get(key).map_or(0, |entry| entry.failures)
     }
 

@@ -27,7 +27,7 @@ type Label = [(&'static str, &'static str); 1];
 
 /// Where all queues count. A clone counts in the same place; `default()` gives one that is registered nowhere.
 #[derive(Clone, Debug)]
-pub(crate) struct QueueMetrics {
+pub struct QueueMetrics {
     adds: Family<Label, Counter>,
     retries: Family<Label, Counter>,
     waits: Family<Label, Histogram>,
@@ -54,7 +54,8 @@ fn duration() -> Histogram {
 }
 
 impl QueueMetrics {
-    pub(crate) fn register(&self, registry: &mut Registry) {
+    /// Registers the metrics.
+    pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "workqueue_adds",
             "Keys that became ready to be worked on",
@@ -216,7 +217,7 @@ mod tests {
     use prometheus_client::encoding::text::encode;
 
     use super::*;
-    use crate::queue::{Backoff, WorkQueue};
+    use crate::controllers::{Backoff, WorkQueue};
 
     #[tokio::test(start_paused = true)]
     async fn what_waits_and_what_is_worked_on_can_be_seen() {

@@ -1,51 +1,13 @@
 //! One watch per kind, shared by all controllers.
 //!
-//! Stores keep only the fields that controllers read (a node is hundreds of bytes, not ten kilobytes), so that
-//! memory grows slowly with the cluster. What is left out is skipped while the reply is read and never allocated.
-//! Because of that nothing read from a store is ever written back whole.
-
-/// Makes a trimmed object, with a field `meta`, stand for the kind that it is trimmed from.
-macro_rules! stands_for {
-    ($trimmed:ty, $kind:ty) => {
-        impl kube::Resource for $trimmed {
-            type DynamicType = ();
-            type Scope = <$kind as kube::Resource>::Scope;
-
-            fn kind((): &()) -> std::borrow::Cow<'_, str> {
-                <$kind as kube::Resource>::kind(&())
-            }
-
-            fn group((): &()) -> std::borrow::Cow<'_, str> {
-                <$kind as kube::Resource>::group(&())
-            }
-
-            fn version((): &()) -> std::borrow::Cow<'_, str> {
-                <$kind as kube::Resource>::version(&())
-            }
-
-            fn plural((): &()) -> std::borrow::Cow<'_, str> {
-                <$kind as kube::Resource>::plural(&())
-            }
-
-            fn meta(&self) -> &ObjectMeta {
-                &self.meta
-            }
-
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.meta
-            }
-        }
-    };
-}
-
-mod intern;
-pub(crate) mod node;
-pub(crate) mod service;
+//! Stores keep only the fields that controllers read (a node takes hundreds of bytes, not ten kilobytes), so that
+//! memory grows slowly with the cluster. Fields that no controller ever reads are skipped while the reply is parsed and
+//! never allocated; those that no running controller [`Needs`] are dropped before an object is stored.
+//! Nothing read from a store is ever written back whole.
 
 use std::{collections::HashSet, fmt::Debug, sync::Arc, time::Instant};
 
 use futures_util::StreamExt;
-use intern::{Intern, Interner};
 use kube::{
     Api, Resource,
     runtime::{
@@ -60,6 +22,8 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::{Needs, interner::Interner};
+
 /// How many objects the first listing asks for at a time. Bounds the memory that a reply takes: 100 nodes are
 /// about 1 MB of JSON.
 const PAGE_SIZE: u32 = 100;
@@ -67,21 +31,33 @@ const PAGE_SIZE: u32 = 100;
 /// What happened to an object, by its key: `name`, or `namespace/name` where the kind has namespaces. The object
 /// itself is in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// It is new or was changed, or the watch began anew and it is still there.
+pub enum Change {
+    /// It is new or was changed, or the watch started again and it still exists.
     Applied(String),
-    /// It is gone, or nobody has to do with it any more ([`Intern::is_kept`]).
+    /// It is deleted, or no controller needs it any more ([`Trimmed::is_needed`]).
     Deleted(String),
     /// A new listing does not have it any more. It may have been deleted while no watch was open, or the API server lost it.
     Vanished(String),
 }
 
+/// An object as it is stored.
+pub trait Trimmed:
+    Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static
+{
+    /// Whether some controller needs the object. Others are not stored.
+    fn is_needed(&self, needs: &Needs) -> bool;
+
+    /// Drops the fields that no controller needs, and shares strings that many objects have in common.
+    fn trim(&mut self, needs: &Needs, interner: &mut Interner);
+}
+
 /// A watch of all objects of one kind, and the store it fills.
-pub(crate) struct Informer<K>
+pub struct Informer<K>
 where
     K: Resource<DynamicType = ()> + Clone + 'static,
 {
     api: Api<K>,
+    needs: Needs,
     store: Store<K>,
     writer: Mutex<Option<reflector::store::Writer<K>>>,
     /// Whether the first listing is in the store. (The store's own `wait_until_ready` can miss its wake-up when
@@ -90,15 +66,14 @@ where
     subscribers: Mutex<Vec<mpsc::UnboundedSender<Change>>>,
 }
 
-impl<K> Informer<K>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Intern + Send + Sync + 'static,
-{
+impl<K: Trimmed> Informer<K> {
     /// An informer that does nothing until [`Informer::run`].
-    pub(crate) fn new(api: Api<K>) -> Arc<Self> {
+    #[must_use]
+    pub fn new(api: Api<K>, needs: Needs) -> Arc<Self> {
         let (store, writer) = reflector::store();
         Arc::new(Self {
             api,
+            needs,
             store,
             writer: Mutex::new(Some(writer)),
             synced: watch::Sender::new(false),
@@ -106,10 +81,10 @@ where
         })
     }
 
-    /// What is in the store now, each as a change, and then the changes from now on.
-    pub(crate) fn subscribe(&self) -> mpsc::UnboundedReceiver<Change> {
+    /// What is in the store now, each as a change, followed by the changes from now on.
+    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Change> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        // Changes are told under the same lock after they are in the store: none is missed in between.
+        // Changes are sent under the same lock after they are in the store: none is missed in between.
         let mut subscribers = self.subscribers.lock();
         for object in self.store.state() {
             if let Some(key) = key(&*object) {
@@ -122,7 +97,8 @@ where
     }
 
     /// The object of this key, as last seen.
-    pub(crate) fn get(&self, key: &str) -> Option<Arc<K>> {
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<Arc<K>> {
         let reference = match key.split_once('/') {
             Some((namespace, name)) => ObjectRef::new(name).within(namespace),
             None => ObjectRef::new(key),
@@ -131,19 +107,20 @@ where
     }
 
     /// All objects, as last seen.
-    pub(crate) fn list(&self) -> Vec<Arc<K>> {
+    #[must_use]
+    pub fn list(&self) -> Vec<Arc<K>> {
         self.store.state()
     }
 
     /// Returns when the first listing is in the store.
-    pub(crate) async fn synced(&self) {
-        // The sender is in `self`, so that waiting can not fail.
+    pub async fn synced(&self) {
+        // The sender is in `self`, so that waiting cannot fail.
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
     }
 
-    /// Watches until `shutdown`. A watch that breaks is begun anew with backoff; the store keeps what it has
-    /// meanwhile. Runs once per informer; a second call returns at once.
-    pub(crate) async fn run(&self, shutdown: CancellationToken) {
+    /// Watches until `shutdown`. A watch that breaks is started again with backoff; meanwhile the store keeps what it has.
+    /// Runs once per informer; a second call returns at once.
+    pub async fn run(&self, shutdown: CancellationToken) {
         let Some(mut writer) = self.writer.lock().take() else {
             return;
         };
@@ -161,7 +138,7 @@ where
             let mut event = match event {
                 None => return,
                 Some(Err(error)) => {
-                    let error = ccm_core::error::report(&error);
+                    let error = crate::error::report(&error);
                     if broken {
                         debug!(%kind, error, "Watch is still broken");
                     } else {
@@ -185,15 +162,15 @@ where
                 broken = false;
             }
             match event {
-                watcher::Event::InitApply(ref object) if !object.is_kept() => continue,
-                watcher::Event::Apply(object) if !object.is_kept() => {
+                watcher::Event::InitApply(ref object) if !object.is_needed(&self.needs) => continue,
+                watcher::Event::Apply(object) if !object.is_needed(&self.needs) => {
                     if key(&object).is_none_or(|key| self.get(&key).is_none()) {
                         continue;
                     }
                     event = watcher::Event::Delete(object);
                 }
                 watcher::Event::Apply(ref mut object) | watcher::Event::InitApply(ref mut object) => {
-                    object.intern(&mut interner);
+                    object.trim(&self.needs, &mut interner);
                 }
                 _ => {}
             }
@@ -210,29 +187,29 @@ where
                     for object in objects {
                         if let Some(key) = key(&*object) {
                             gone.remove(&key);
-                            self.tell(&Change::Applied(key));
+                            self.send(&Change::Applied(key));
                         }
                     }
                     for key in gone {
-                        self.tell(&Change::Vanished(key));
+                        self.send(&Change::Vanished(key));
                     }
                     self.synced.send_replace(true);
                 }
                 watcher::Event::Apply(object) => {
                     if let Some(key) = key(&object) {
-                        self.tell(&Change::Applied(key));
+                        self.send(&Change::Applied(key));
                     }
                 }
                 watcher::Event::Delete(object) => {
                     if let Some(key) = key(&object) {
-                        self.tell(&Change::Deleted(key));
+                        self.send(&Change::Deleted(key));
                     }
                 }
             }
         }
     }
 
-    fn tell(&self, change: &Change) {
+    fn send(&self, change: &Change) {
         self.subscribers
             .lock()
             .retain(|subscriber| subscriber.send(change.clone()).is_ok());

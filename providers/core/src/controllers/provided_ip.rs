@@ -2,15 +2,25 @@
 
 use std::{fmt, net::IpAddr};
 
-use ccm_core::NodeAddress;
+use crate::NodeAddress;
 
-/// Why the annotation can not be followed.
+/// Why the annotation cannot be followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ProvidedIpError {
+pub enum ProvidedIpError {
     /// It is not one IP, nor two of different families.
-    Malformed { value: String, reason: String },
+    Malformed {
+        /// The annotation.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The cloud knows no such address of the machine.
-    NotOfTheMachine { ip: IpAddr, addresses: Vec<NodeAddress> },
+    NotOfTheMachine {
+        /// The IP in the annotation.
+        ip: IpAddr,
+        /// The addresses that the cloud knows.
+        addresses: Vec<NodeAddress>,
+    },
 }
 
 impl fmt::Display for ProvidedIpError {
@@ -39,7 +49,7 @@ impl std::error::Error for ProvidedIpError {}
 /// # Errors
 ///
 /// What upstream says of the same text.
-pub(crate) fn parse(value: &str) -> Result<Vec<IpAddr>, ProvidedIpError> {
+pub fn parse(value: &str) -> Result<Vec<IpAddr>, ProvidedIpError> {
     let malformed = |reason: String| ProvidedIpError::Malformed {
         value: value.to_owned(),
         reason,
@@ -73,7 +83,7 @@ pub(crate) fn parse(value: &str) -> Result<Vec<IpAddr>, ProvidedIpError> {
 /// # Errors
 ///
 /// If the annotation is malformed, or names an IP that the machine does not have.
-pub(crate) fn select(value: &str, addresses: &[NodeAddress]) -> Result<Vec<NodeAddress>, ProvidedIpError> {
+pub fn select(value: &str, addresses: &[NodeAddress]) -> Result<Vec<NodeAddress>, ProvidedIpError> {
     let mut selected = Vec::with_capacity(addresses.len());
     let mut matched = Vec::new();
     for ip in parse(value)? {
@@ -105,7 +115,7 @@ pub(crate) fn select(value: &str, addresses: &[NodeAddress]) -> Result<Vec<NodeA
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use ccm_core::AddressType;
+    use crate::AddressType;
 
     /// `I 10.1.1.1, H name` -> addresses.
     fn list(text: &str) -> Vec<NodeAddress> {

@@ -1,30 +1,19 @@
-//! One copy of strings that many objects share.
+//! One copy of strings that many objects have in common.
 
 use std::{collections::HashSet, sync::Arc};
 
-/// Labels of a cluster's nodes are mostly the same strings. Objects that come from the watch exchange theirs for the
-/// copy that is here.
+/// Shares strings. Labels of a cluster's nodes are mostly the same; objects that come from the watch replace theirs by the
+/// known copy.
 #[derive(Debug, Default)]
-pub(crate) struct Interner {
+pub struct Interner {
     known: HashSet<Arc<str>>,
     /// When this many are known, those that nobody uses any more are dropped.
     limit: usize,
 }
 
-/// An object in a store, whose strings can be exchanged.
-pub(crate) trait Intern {
-    /// Exchanges the strings that are worth it.
-    fn intern(&mut self, interner: &mut Interner);
-
-    /// Whether anybody has to do with it. Of others nothing is stored.
-    fn is_kept(&self) -> bool {
-        true
-    }
-}
-
 impl Interner {
-    /// Exchanges the string for the copy that is known, or makes it known.
-    pub(crate) fn share(&mut self, text: &mut Arc<str>) {
+    /// Replaces the string by the known copy, or adds it to what is known.
+    pub fn share(&mut self, text: &mut Arc<str>) {
         if let Some(known) = self.known.get(text) {
             text.clone_from(known);
             return;

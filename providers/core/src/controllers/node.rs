@@ -2,52 +2,45 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use ccm_core::{AddressType, NodeAddress, NodeView};
 use ipnet::IpNet;
 use k8s_openapi::{
-    api::core::v1::Node,
+    api::core::v1::{Node, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{
-    Informer,
-    intern::{Intern, Interner},
-};
-use crate::{
-    controllers::{node::provided_ip, node_object::UNINITIALIZED_TAINT},
-    server::status::NodeRow,
-};
-
-/// On nodes whose machine is switched off.
-const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
+use super::{Needs, informer::Trimmed, interner::Interner, provided_ip};
+use crate::{AddressType, NodeAddress, NodeView};
 
 /// What we keep of a Node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "Wire")]
-pub(crate) struct NodeObject {
+pub struct NodeObject {
     /// Name, uid, resourceVersion, creation and deletion time; nothing else.
-    pub(crate) meta: ObjectMeta,
+    pub meta: ObjectMeta,
     /// What finds the node's machine, labels included.
-    pub(crate) view: Arc<NodeView>,
-    pub(crate) taints: Vec<Taint>,
+    pub view: Arc<NodeView>,
+    /// `spec.taints`.
+    pub taints: Vec<Taint>,
     /// `status.addresses`; entries of a type that we do not know are left out.
-    pub(crate) addresses: Vec<NodeAddress>,
+    pub addresses: Vec<NodeAddress>,
     /// The annotation of the kubelet's `--node-ip`, as it stands.
-    pub(crate) provided_node_ip: Option<String>,
+    pub provided_node_ip: Option<String>,
     /// The status of the condition `Ready`.
-    pub(crate) ready: Ready,
-    /// `spec.podCIDRs`, without host bits; what is no network is left out.
-    pub(crate) pod_cidrs: Box<[IpNet]>,
+    pub ready: Ready,
+    /// `spec.podCIDRs`, without host bits; what is no network is left out. Empty unless a controller [`Needs`] it.
+    pub pod_cidrs: Box<[IpNet]>,
     /// The condition `NetworkUnavailable`.
-    pub(crate) network: NetworkCondition,
+    pub network: NetworkCondition,
 }
 
 /// Whether a node's kubelet says that it is well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Ready {
+pub enum Ready {
+    /// It is.
     True,
+    /// It is not.
     False,
     /// Nothing was heard of it, or it has not said anything yet.
     #[default]
@@ -56,7 +49,7 @@ pub(crate) enum Ready {
 
 /// What the condition `NetworkUnavailable` says, as far as routes go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum NetworkCondition {
+pub enum NetworkCondition {
     /// Nothing.
     #[default]
     Absent,
@@ -69,13 +62,27 @@ pub(crate) enum NetworkCondition {
 }
 
 impl NodeObject {
+    /// What Events about the node refer to.
+    #[must_use]
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(self.view.name.clone()),
+            uid: Some(self.view.uid.clone()),
+            ..ObjectReference::default()
+        }
+    }
+
     /// Whether a taint with this key is on the node, whatever its value and effect.
-    pub(crate) fn has_taint(&self, key: &str) -> bool {
+    #[must_use]
+    pub fn has_taint(&self, key: &str) -> bool {
         self.taints.iter().any(|taint| taint.key == key)
     }
 
     /// The taints without those with this key, in their order.
-    pub(crate) fn taints_without(&self, key: &str) -> Vec<Taint> {
+    #[must_use]
+    pub fn taints_without(&self, key: &str) -> Vec<Taint> {
         self.taints
             .iter()
             .filter(|taint| taint.key != key)
@@ -84,12 +91,14 @@ impl NodeObject {
     }
 
     /// Whether exactly this taint is on the node, whatever its value.
-    pub(crate) fn has_exact_taint(&self, key: &str, effect: &str) -> bool {
+    #[must_use]
+    pub fn has_exact_taint(&self, key: &str, effect: &str) -> bool {
         self.taints.iter().any(|taint| taint.is(key, effect))
     }
 
     /// The taints with this one at the end.
-    pub(crate) fn taints_with(&self, key: &str, effect: &str) -> Vec<Taint> {
+    #[must_use]
+    pub fn taints_with(&self, key: &str, effect: &str) -> Vec<Taint> {
         let mut taints = self.taints.clone();
         taints.push(Taint {
             key: key.to_owned(),
@@ -102,7 +111,8 @@ impl NodeObject {
     }
 
     /// The taints without exactly this one, in their order.
-    pub(crate) fn taints_without_exact(&self, key: &str, effect: &str) -> Vec<Taint> {
+    #[must_use]
+    pub fn taints_without_exact(&self, key: &str, effect: &str) -> Vec<Taint> {
         self.taints
             .iter()
             .filter(|taint| !taint.is(key, effect))
@@ -111,7 +121,8 @@ impl NodeObject {
     }
 
     /// When the node was registered, in seconds since the Unix epoch.
-    pub(crate) fn age_seconds(&self) -> Option<f64> {
+    #[must_use]
+    pub fn age_seconds(&self) -> Option<f64> {
         let created = self.meta.creation_timestamp.as_ref()?.0;
         Some(
             created
@@ -124,8 +135,9 @@ impl NodeObject {
 /// A taint exactly as the API server wrote it, since a JSON Patch compares it literally.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Taint {
-    pub(crate) key: String,
+pub struct Taint {
+    /// The key.
+    pub key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,32 +155,19 @@ impl Taint {
     }
 }
 
-impl Intern for NodeObject {
-    fn intern(&mut self, interner: &mut Interner) {
-        // Nobody else has an object that comes from the watch.
+impl Trimmed for NodeObject {
+    fn is_needed(&self, _: &Needs) -> bool {
+        true
+    }
+
+    fn trim(&mut self, needs: &Needs, interner: &mut Interner) {
+        if !needs.pod_cidrs {
+            self.pod_cidrs = Box::default();
+        }
+        // An object that comes from the watch has no other owner.
         if let Some(view) = Arc::get_mut(&mut self.view) {
             view.labels.share(|text| interner.share(text));
         }
-    }
-}
-
-impl Informer<NodeObject> {
-    /// The nodes by name, for people.
-    pub(crate) fn rows(&self) -> Vec<NodeRow> {
-        let row = |node: &NodeObject| NodeRow {
-            name: node.meta.name.clone().unwrap_or_default(),
-            state: match node.ready {
-                _ if node.has_taint(UNINITIALIZED_TAINT) => "uninitialized",
-                _ if node.has_taint(SHUTDOWN) => "shut down",
-                Ready::True => "ready",
-                Ready::False => "not ready",
-                Ready::Unknown => "unknown",
-            },
-            provider_id: node.view.provider_id.as_deref().unwrap_or_default().to_owned(),
-        };
-        let mut rows: Vec<_> = self.list().iter().map(|node| row(node)).collect();
-        rows.sort_by(|one, other| one.name.cmp(&other.name));
-        rows
     }
 }
 

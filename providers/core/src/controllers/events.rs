@@ -1,9 +1,9 @@
 //! Kubernetes Events.
 //!
 //! Written as core/v1 with upstream's source component, since the roles that clusters already have grant no other
-//! group. Writing is in the background and best effort: an event that can not be written is dropped and counted,
-//! it never holds up the work it tells about. What a controller has to say once it says once: it decides when the
-//! content changed, this module only writes.
+//! group. Writing is in the background and best effort: an event that cannot be written is dropped and counted, and
+//! never delays the work that it reports. A controller reports a thing once: it decides when the content changed, this
+//! module only writes.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -38,17 +38,20 @@ struct ResultLabel {
 
 /// Whether somebody has to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EventType {
+pub enum EventType {
+    /// No.
     Normal,
+    /// Somebody should.
     Warning,
 }
 
 /// How many events there were, of all writers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct EventMetrics(Family<ResultLabel, Counter>);
+pub struct EventMetrics(Family<ResultLabel, Counter>);
 
 impl EventMetrics {
-    pub(crate) fn register(registry: &mut prometheus_client::registry::Registry) -> Self {
+    /// Registers `ccm_events_total`.
+    pub fn register(registry: &mut prometheus_client::registry::Registry) -> Self {
         let written = Family::default();
         registry.register(
             "ccm_events",
@@ -61,14 +64,14 @@ impl EventMetrics {
 
 /// Queues events of one controller. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     component: &'static str,
     sender: mpsc::Sender<Event>,
     written: Family<ResultLabel, Counter>,
 }
 
 /// Writes what recorders queue, until every recorder is gone.
-pub(crate) struct Writer {
+pub struct Writer {
     client: Client,
     receiver: mpsc::Receiver<Event>,
     sender: mpsc::Sender<Event>,
@@ -76,7 +79,9 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(client: Client, metrics: &EventMetrics) -> Self {
+    /// A writer through this client.
+    #[must_use]
+    pub fn new(client: Client, metrics: &EventMetrics) -> Self {
         let (sender, receiver) = mpsc::channel(CAPACITY);
         Self {
             client,
@@ -86,8 +91,9 @@ impl Writer {
         }
     }
 
-    /// A recorder whose events bear this source component.
-    pub(crate) fn recorder(&self, component: &'static str) -> Recorder {
+    /// A recorder whose events have this source component.
+    #[must_use]
+    pub fn recorder(&self, component: &'static str) -> Recorder {
         Recorder {
             component,
             sender: self.sender.clone(),
@@ -96,7 +102,7 @@ impl Writer {
     }
 
     /// Reads what is queued and writes none of it, until the last recorder is dropped.
-    pub(crate) async fn discard(self) {
+    pub async fn discard(self) {
         let Self {
             mut receiver, sender, ..
         } = self;
@@ -105,7 +111,7 @@ impl Writer {
     }
 
     /// Writes until the last recorder is dropped and everything that was queued is written.
-    pub(crate) async fn run(self) {
+    pub async fn run(self) {
         let Self {
             client,
             receiver,
@@ -127,7 +133,7 @@ impl Writer {
                 let error =
                     match tokio::time::timeout(Duration::from_secs(10), api.create(&params, &event)).await {
                         Ok(Ok(_)) => None,
-                        Ok(Err(error)) => Some(ccm_core::error::report(&error)),
+                        Ok(Err(error)) => Some(crate::error::report(&error)),
                         Err(_) => Some("no answer within 10 s".to_owned()),
                     };
                 let result = if error.is_some() { "failed" } else { "written" };
@@ -151,8 +157,17 @@ impl Writer {
 }
 
 impl Recorder {
-    /// Queues an event about `object`.
-    pub(crate) fn publish(&self, object: ObjectReference, kind: EventType, reason: &str, message: &str) {
+    /// The same with another source component.
+    #[must_use]
+    pub fn with_component(&self, component: &'static str) -> Self {
+        Self {
+            component,
+            ..self.clone()
+        }
+    }
+
+    /// Queues an event about `object`. If too many wait to be written, it is dropped and counted.
+    pub fn publish(&self, object: ObjectReference, kind: EventType, reason: &str, message: &str) {
         let now = Timestamp::now();
         // Room for the suffix: a name has at most 253 bytes.
         let name = cut(object.name.as_deref().unwrap_or("unknown"), 230);

@@ -1,0 +1,306 @@
+//! Controllers: how they are declared, and what all of them share.
+//!
+//! The framework's controllers and those of a provider are rows of one kind of table ([`ControllerDef`]) and start with one
+//! [`ControllerContext`]. The framework does the rest: `--controllers`, leader election and leader migration, one watch per
+//! kind, clients and their accounts, a check on `/livez`, the metric `running_managed_controllers`, the end of the process.
+//! Upstream has the same in `k8s.io/cloud-provider/app` (`ControllerInitFuncConstructor`, `ControllerAliases`).
+//!
+//! | Module | Contents |
+//! |---|---|
+//! | [`informer`] | a watch of all objects of one kind and the store that it fills |
+//! | [`node`], [`service`] | what is stored of a Node and of a Service |
+//! | [`events`] | Kubernetes Events |
+//! | [`queue`] | work queues: each key once, backoff per key |
+//! | [`provided_ip`] | the annotation of the kubelet's `--node-ip` |
+//!
+//! ```
+//! use ccm_core::controllers::{ControllerContext, ControllerDef, ControllerFuture, ControllerSetup, Needs, NotStarted};
+//!
+//! /// For [`Provider::controllers`](ccm_core::Provider).
+//! const FIREWALL: ControllerDef = ControllerDef {
+//!     name: "acme-firewall-controller",
+//!     aliases: &["acme-firewall"],
+//!     migration_name: None,
+//!     client_name: "acme-firewall-controller",
+//!     default_on: true,
+//!     needs,
+//!     start,
+//! };
+//!
+//! fn needs(_: &ControllerSetup) -> Result<Needs, NotStarted> {
+//!     Ok(Needs { node_port_services: true, ..Needs::default() })
+//! }
+//!
+//! fn start(context: ControllerContext) -> ccm_core::Result<ControllerFuture> {
+//!     Ok(Box::pin(async move {
+//!         let mut changes = context.services.subscribe();
+//!         loop {
+//!             tokio::select! {
+//!                 () = context.shutdown.cancelled() => return,
+//!                 Some(change) = changes.recv() => drop(change),
+//!             }
+//!         }
+//!     }))
+//! }
+//! ```
+
+/// Makes a trimmed object with a field `meta` a resource of the kind that it is trimmed from.
+macro_rules! stands_for {
+    ($trimmed:ty, $kind:ty) => {
+        impl kube::Resource for $trimmed {
+            type DynamicType = ();
+            type Scope = <$kind as kube::Resource>::Scope;
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube::Resource>::kind(&())
+            }
+
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube::Resource>::group(&())
+            }
+
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube::Resource>::version(&())
+            }
+
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube::Resource>::plural(&())
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.meta
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.meta
+            }
+        }
+    };
+}
+
+pub mod events;
+pub mod informer;
+mod interner;
+pub mod node;
+pub mod provided_ip;
+pub mod queue;
+pub mod service;
+
+use std::{any::Any, fmt, pin::Pin, sync::Arc};
+
+use parking_lot::RwLock;
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Cloud, Error, ErrorKind, FlagValues, Result,
+    client::{ClientMetrics, Fence},
+};
+pub use events::{EventType, Recorder};
+pub use informer::{Change, Informer};
+pub use node::NodeObject;
+pub use queue::{Backoff, QueueMetrics, WorkQueue};
+pub use service::ServiceObject;
+
+/// A controller of the framework or of a provider. All names of it stand here.
+#[derive(Clone, Copy, Debug)]
+pub struct ControllerDef {
+    /// The canonical name: in `--controllers`, on `/livez`, in the log. Lower-case letters and `-`; ends in `-controller`.
+    pub name: &'static str,
+    /// Further names in `--controllers`. The first one is the name in `--help` and in `running_managed_controllers`.
+    pub aliases: &'static [&'static str],
+    /// The name in the files of leader migrations, if it is another one. A controller of the framework that has one takes
+    /// part in the leader migration that is in force without a file.
+    pub migration_name: Option<&'static str>,
+    /// The name of its client of the API server: the end of the user agent, and with
+    /// `--use-service-account-credentials` its service account in `kube-system`. Controllers of one name share the client
+    /// and its rate limit.
+    pub client_name: &'static str,
+    /// Whether it runs unless `--controllers` disables it. Otherwise `--controllers` has to name it.
+    pub default_on: bool,
+    /// Asked once, when the cloud is connected and before anything is watched: what the shared stores must keep for this
+    /// controller, or why it does not run with this cloud and this configuration. Must not block.
+    pub needs: fn(&ControllerSetup) -> Result<Needs, NotStarted>,
+    /// Starts the controller, when this process leads. The future ends soon after [`ControllerContext::shutdown`], when what
+    /// was begun is finished; ending before that ends the process. The controller itself waits for the stores
+    /// ([`Informer::synced`]). It does not take part in `plan` and does not start with `--dry-run`.
+    ///
+    /// An error ends the process: it is for what a restart may repair. What is wrong with flags or the config file is for
+    /// [`Provider::validate`](crate::Provider).
+    pub start: fn(ControllerContext) -> Result<ControllerFuture>,
+}
+
+impl ControllerDef {
+    /// The short name: the first alias.
+    #[must_use]
+    pub fn short_name(&self) -> &'static str {
+        self.aliases.first().unwrap_or(&self.name)
+    }
+
+    /// Whether `--controllers` may call it this.
+    #[must_use]
+    pub fn is_called(&self, name: &str) -> bool {
+        name == self.name || self.aliases.contains(&name)
+    }
+
+    /// All names that files of leader migrations may use.
+    pub fn migration_names(&self) -> impl Iterator<Item = &'static str> {
+        [self.name]
+            .into_iter()
+            .chain(self.aliases.iter().copied())
+            .chain(self.migration_name)
+    }
+}
+
+/// A controller that runs.
+pub type ControllerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What the shared stores must keep for a controller beyond what all controllers read. Stores are trimmed, so that memory
+/// grows slowly with the cluster: whatever no running controller needs is not stored. A new field that few controllers read
+/// gets a field here, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Services that have, had or want a load balancer. If no controller needs Services, they are not watched.
+    pub load_balancer_services: bool,
+    /// Services with node ports. Implies the field above.
+    pub node_port_services: bool,
+    /// [`NodeObject::pod_cidrs`].
+    pub pod_cidrs: bool,
+}
+
+impl Needs {
+    /// Whether Services are watched.
+    #[must_use]
+    pub fn services(&self) -> bool {
+        self.load_balancer_services || self.node_port_services
+    }
+
+    /// What is needed here or there.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            load_balancer_services: self.load_balancer_services || other.load_balancer_services,
+            node_port_services: self.node_port_services || other.node_port_services,
+            pod_cidrs: self.pod_cidrs || other.pod_cidrs,
+        }
+    }
+}
+
+/// Why a controller that is enabled does not run. Not an error; the log has the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotStarted {
+    /// The cloud cannot do what the controller is for. Logged as a warning.
+    Unsupported(&'static str),
+    /// The configuration does not ask for it.
+    NotConfigured(&'static str),
+}
+
+impl NotStarted {
+    /// The reason for the log.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Unsupported(reason) | Self::NotConfigured(reason) => reason,
+        }
+    }
+}
+
+/// What is known before controllers start.
+#[derive(Clone)]
+pub struct ControllerSetup {
+    /// The cloud.
+    pub cloud: Arc<dyn Cloud>,
+    /// `--cluster-name`.
+    pub cluster_name: String,
+    /// The flags of the command line.
+    pub flags: FlagValues,
+    /// What the binary gives its own controllers.
+    pub framework: Arc<dyn Any + Send + Sync>,
+}
+
+impl fmt::Debug for ControllerSetup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ControllerSetup")
+            .field("cloud", &self.cloud)
+            .field("cluster_name", &self.cluster_name)
+            .field("flags", &self.flags)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ControllerSetup {
+    /// The cloud as the type that the provider built, for the provider's own controllers.
+    ///
+    /// # Errors
+    /// It is another type: a bug.
+    pub fn cloud_as<T: Cloud>(&self) -> Result<Arc<T>> {
+        let cloud: Arc<dyn Any + Send + Sync> = self.cloud.clone();
+        cloud.downcast().map_err(|_| mismatch::<T>())
+    }
+
+    /// [`Self::framework`] as the type that the binary gave.
+    ///
+    /// # Errors
+    /// It is another type: a bug.
+    pub fn framework_as<T: Any + Send + Sync>(&self) -> Result<Arc<T>> {
+        Arc::clone(&self.framework)
+            .downcast()
+            .map_err(|_| mismatch::<T>())
+    }
+}
+
+fn mismatch<T>() -> Error {
+    let expected = std::any::type_name::<T>();
+    Error::new(
+        ErrorKind::Unexpected,
+        format!("bug: a controller was started without its {expected}"),
+    )
+}
+
+/// What a controller is given to start.
+pub struct ControllerContext {
+    /// Cloud, cluster name and flags.
+    pub setup: ControllerSetup,
+    /// The API server, as [`ControllerDef::client_name`]. Writes are refused unless this process leads.
+    pub client: kube::Client,
+    /// All nodes of the cluster, trimmed.
+    pub nodes: Arc<Informer<NodeObject>>,
+    /// The Services that some controller needs, trimmed. Empty and never synced if none does.
+    pub services: Arc<Informer<ServiceObject>>,
+    /// Writes Events with the controller's name as source component.
+    pub recorder: Recorder,
+    /// Whether this process may write: the fence of the lease under which the controller runs. The client has it already;
+    /// for the cloud see [`Gate::fenced_by`](crate::client::Gate::fenced_by).
+    pub fence: Fence,
+    /// Where the controller registers its metrics and counts its queues.
+    pub metrics: ControllerMetrics,
+    /// Where cloud calls are counted, for batchers and caches of the controller's own.
+    pub cloud_metrics: ClientMetrics,
+    /// Cancelled when the process ends.
+    pub shutdown: CancellationToken,
+}
+
+/// The metrics of the process, as far as controllers add to them. A clone is the same.
+#[derive(Clone, Debug, Default)]
+pub struct ControllerMetrics {
+    registry: Arc<RwLock<Registry>>,
+    queues: QueueMetrics,
+}
+
+impl ControllerMetrics {
+    /// Registers metrics. Names are `ccm_<noun>_<unit>`, or upstream's.
+    pub fn with<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
+        register(&mut self.registry.write())
+    }
+
+    /// Reads what is registered.
+    pub fn read<T>(&self, read: impl FnOnce(&Registry) -> T) -> T {
+        read(&self.registry.read())
+    }
+
+    /// The `workqueue_*` metrics, for [`WorkQueue::new`].
+    #[must_use]
+    pub fn queues(&self) -> &QueueMetrics {
+        &self.queues
+    }
+}

@@ -1,0 +1,129 @@
+//! Flags and controllers of providers.
+
+use ccm_core::controllers::{ControllerDef, Needs};
+
+use super::*;
+
+const fn flag(name: &'static str, kind: FlagKind, default: &'static str) -> FlagDef {
+    FlagDef {
+        name,
+        kind,
+        default,
+        help: "For a test",
+    }
+}
+
+const fn controller(name: &'static str, alias: &'static [&'static str], default_on: bool) -> ControllerDef {
+    ControllerDef {
+        name,
+        aliases: alias,
+        migration_name: None,
+        client_name: name,
+        default_on,
+        needs: |_| Ok(Needs::default()),
+        start: |_| Ok(Box::pin(async {})),
+    }
+}
+
+const NUMBER: FlagDef = flag("eta-number", FlagKind::Number(1), "4");
+const SHARED: FlagDef = flag("mask-size", FlagKind::Number(1), "24");
+/// The framework accepts it.
+const ACCEPTED: FlagDef = flag("allocate-node-cidrs", FlagKind::Bool, "false");
+
+const ETA: Provider = Provider {
+    name: "eta",
+    flags: &[NUMBER, SHARED, ACCEPTED],
+    controllers: &[
+        controller("eta-controller", &["eta"], true),
+        controller("tagging-controller", &["tagging"], false),
+    ],
+    ..ACME
+};
+const ZETA: Provider = Provider {
+    name: "zeta",
+    flags: &[SHARED],
+    controllers: &[controller("zeta-controller", &[], true)],
+    ..ACME
+};
+
+fn read(provider: &str, words: &[&str]) -> Result<Config, Vec<String>> {
+    let first = format!("--cloud-provider={provider}");
+    let words = [&[first.as_str()], words].concat();
+    match parse(words.iter().map(OsString::from), &[&ACME, &ETA, &ZETA]) {
+        Ok(Request::Run(config)) => Ok(*config),
+        Ok(other) => panic!("{words:?}: {other:?}"),
+        Err(errors) => Err(errors.iter().map(ToString::to_string).collect()),
+    }
+}
+
+#[test]
+fn values_of_the_chosen_providers_flags_arrive() {
+    let config = read("eta", &["--eta_number", "7", "--allocate-node-cidrs"]).unwrap();
+    assert_eq!(config.flags.number(&NUMBER), 7);
+    assert_eq!(config.flags.number(&SHARED), 24);
+    assert!(config.flags.boolean(&ACCEPTED));
+    assert!(
+        config.warnings.is_empty(),
+        "it has an effect: {:?}",
+        config.warnings
+    );
+    let shown = |config: &Config, flag: &str| config.values.iter().any(|(name, _)| name == flag);
+    assert!(shown(&config, "eta-number") && shown(&config, "mask-size"));
+    let config = read("acme", &["--allocate-node-cidrs"]).unwrap();
+    assert_eq!(config.warnings.len(), 1, "it has none: {:?}", config.warnings);
+    assert!(!shown(&config, "eta-number") && shown(&config, "allocate-node-cidrs"));
+}
+
+#[test]
+fn flags_of_other_providers_are_errors_that_name_them() {
+    let errors = |provider: &str, words: &[&str]| read(provider, words).unwrap_err();
+    assert_eq!(
+        errors("zeta", &["--eta-number=1", "--mask-size=0"]),
+        [
+            "--mask-size: invalid value \"0\": it must be between 1 and 2147483647",
+            "--eta-number: this is a flag of the cloud provider eta, but --cloud-provider is \"zeta\"",
+        ]
+    );
+    assert_eq!(
+        errors("acme", &["--mask-size=1"]),
+        ["--mask-size: this is a flag of the cloud provider eta, zeta, but --cloud-provider is \"acme\""]
+    );
+    assert_eq!(errors("", &["--mask-size=1"]).len(), 1, "nothing is known of it");
+}
+
+#[test]
+fn help_groups_flags_by_provider_and_names_controllers() {
+    let help = help(command(&[&ACME, &ETA, &ZETA]));
+    for text in [
+        "\nProvider eta:\n      --eta-number <NUMBER>",
+        "\nProvider eta, zeta:\n      --mask-size <NUMBER>",
+    ] {
+        assert!(help.contains(text), "{text}: {help}");
+    }
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let names = "route; with --cloud-provider=eta also eta, tagging; with --cloud-provider=zeta also zeta-controller; \
+                 * does not include tagging";
+    assert!(words.contains(names), "{help}");
+}
+
+#[test]
+fn controllers_of_the_chosen_provider_are_selected_like_all_others() {
+    let enabled = |words: &[&str], name: &str| read("eta", words).unwrap().controllers.is_enabled(name);
+    for (words, eta, tagging) in [
+        (&[][..], true, false),
+        (&["--controllers=*,tagging"], true, true),
+        (&["--controllers=*,-eta"], false, false),
+        (&["--controllers=tagging-controller"], false, true),
+    ] {
+        assert_eq!(enabled(words, "eta-controller"), eta, "{words:?}");
+        assert_eq!(enabled(words, "tagging-controller"), tagging, "{words:?}");
+        assert_eq!(
+            enabled(words, "cloud-node-controller"),
+            words.first().is_none_or(|word| word.contains('*'))
+        );
+    }
+    assert_eq!(
+        read("zeta", &["--controllers=*,-eta"]).unwrap_err(),
+        ["--controllers: \"eta\" is a controller of the cloud provider eta, which is not chosen"]
+    );
+}
