@@ -271,10 +271,10 @@ fn prepare(context: &AppContext) -> (Vec<&'static ControllerDef>, Stores) {
                 wanted.push(controller);
             }
             Err(NotStarted::Unsupported(reason)) => {
-                warn!(controller = name, reason, "Controller not started")
+                warn!(controller = name, reason, "Controller not started");
             }
             Err(NotStarted::NotConfigured(reason)) => {
-                info!(controller = name, reason, "Controller not started")
+                info!(controller = name, reason, "Controller not started");
             }
         }
     }
