@@ -78,7 +78,7 @@ pub trait LoadBalancers: Send + Sync {
     /// and writes nothing.
     ///
     /// # Errors
-    /// If the listings can not be read.
+    /// If the listings cannot be read.
     async fn discover(&self, request: &Request) -> Result<Discovery>;
 
     /// Brings one part where its members want it, as far as it gets without waiting for the cloud.
@@ -90,7 +90,7 @@ pub trait LoadBalancers: Send + Sync {
     /// What [`run`](Self::run) would do: all of it, or what is for one Service and for its parts as a whole. Reads only.
     ///
     /// # Errors
-    /// If the listings can not be read; what fails later stands in the [`PartPlan`] of its part.
+    /// If the listings cannot be read; a later failure is in the [`PartPlan`] of its part.
     async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>>;
 
     /// What is known of every part that was run, for people who look.
@@ -157,7 +157,7 @@ pub struct Request {
     pub snapshot: Arc<ClusterSnapshot>,
     /// How old answers may be and who waits for them.
     pub read: ReadOptions,
-    /// Is told what is about to be done.
+    /// Is called before the first write.
     pub watcher: Option<Arc<dyn Watcher>>,
     /// Whether this pass may delete the part if it is an orphan ([`OrphanPart::deletable`]). Without it, a pass over an
     /// orphan does nothing: a list of Services that lost entries must not cost a load balancer.
@@ -186,7 +186,7 @@ impl fmt::Debug for Request {
     }
 }
 
-/// Is told what a pass is about to do, before the first write.
+/// Is called with the steps of a pass before the first write.
 pub trait Watcher: Send + Sync {
     /// These steps are due on `part`. Called when a pass has something to do: not when there is nothing, and not again
     /// when a parked pass goes on, unless a Service came or wants something else since.

@@ -1,93 +1,102 @@
-//! The plan engine: one loop for the load balancers of every cloud.
+//! The plan engine: one reconcile loop for the load balancers of every cloud.
 //!
-//! Load balancers are where every cloud controller is long, slow and fragile. Here a provider writes down *what is* and
-//! *what should be* as plain values and a pure function between them ([`PartModel`]), and the calls ([`PartCloud`]); the
-//! [`Engine`] does the rest, the same for all clouds: it finds out who has to do with what, reads, plans, writes, waits,
-//! survives, and says beforehand what it will do.
+//! A provider writes the observed and the desired state as plain values, a pure function between them ([`PartModel`]), and
+//! the cloud calls ([`PartCloud`]). The [`Engine`] does the rest: it discovers which Services have which parts, reads,
+//! plans, sends, waits, and resumes after a restart. It can also print the plan without sending it.
 //!
 //! ```text
 //!   Services   nodes                      one pass over one part
-//!      |         |      +----------------------------------------------------------------+
-//!      v         v      |                                                                |
-//!   survey: joins, leaves    inputs, check      desired                                  |
-//!      |                |   (who is held back)     |                                     |
-//!      +--> members ----+--------------------------+--> plan --> steps --> send --> fold +--> plan again: nothing
-//!                       |                          |             |          |            |
-//!                       |      observe (all or nothing)       blocked    Accepted: park, poll, go on
-//!                       |          ^                                     Busy: park, look again
-//!                       |          +------------------------------------ Stale, unknown: look again at once, 3 times
-//!                       +----------------------------------------------------------------+
-//!                                                  |
-//!                                                  v
-//!                       facts: for later parts, and what the Service object should say
+//!      |         |      +-----------------------------------------------------------------+
+//!      v         v      |                                                                 |
+//!   discovery: members  inputs, check      desired                                        |
+//!      |                |  (who is frozen)     |                                          |
+//!      +--> members ----+----------------------+--> plan --> steps --> send --> fold -----+--> plan again: no steps
+//!                       |                      |             |          |
+//!                       |      observe (all or nothing)   blocked    Accepted: park, poll, continue
+//!                       |          ^                                 busy:     park, read again
+//!                       |          +-------------------------------- stale, unknown: read again, 3 times
+//!                       |                                               |
+//!                       |                                               v
+//!                       +--> facts: for later parts, and effects on the Service object
 //! ```
 //!
 //! # Parts and members
 //!
-//! A Service names its parts in order; they are set up in order and torn down in reverse. A part's key is the *thing*,
-//! not the way to it: names are mapped to ids from the shared listings ([`PartModel::Directory`]), and a create that
-//! returns an id gives the part another key ([`PartModel::rekey`]); both keys mean the same until the listings show it.
-//! Members of a part are the Services that name it, and those whose mark stands on it although they name it no more:
-//! these leave, once everything that they name instead serves them. One writer per part; any number of parts at once.
+//! A Service names its parts in order. Parts are created in order and deleted in reverse. A part's key names the *object*,
+//! not the way to it: names are mapped to ids from the shared listings ([`PartModel::Directory`]). A create that returns an
+//! id changes the part's key ([`PartModel::rekey`]); both keys are valid until the listings show the new one. Members of a
+//! part are the Services that name it, and those whose ownership tag it still has. The latter leave once everything that
+//! they name instead serves them. Each part has one writer; any number of parts run at once.
 //!
-//! | [`Membership`] | Who | What the model does |
+//! | [`Membership`] | The Service | The model |
 //! |---|---|---|
-//! | `Joined` | names the part, is valid, and its earlier parts have told their facts | everything it asks for |
-//! | `Kept` | refused by `check`, inputs unknown, a step failed for good, or not its turn yet | keeps what is there; makes nothing new; follows the nodes while it wants a load balancer |
-//! | `Leaving` | its turn to go | takes away everything that is its |
+//! | `Active` | names the part, is valid, and the facts of its earlier parts are known | applies everything that it asks for |
+//! | `Frozen` | was refused by `check`, has unknown inputs, a step of it failed permanently, or it waits for another part | keeps what exists and creates nothing; follows the nodes while it wants a load balancer |
+//! | `Leaving` | leaves now | deletes everything of it |
 //!
-//! # What the engine guarantees
+//! # Waiting for the cloud
 //!
-//! - Before a step that creates, the part was read in this very pass, not from a cache.
-//! - A write whose end was not seen (no answer, the process' future dropped) is never repeated: the part is read again.
+//! A change that the cloud accepted is folded in at once, and its ticket is polled ([`Outcome::Accepted`]). The part is
+//! parked meanwhile and its worker is free. Changes that do not need an idle part are sent while the ticket is open
+//! ([`needs_idle`](crate::load_balancer::StepDescription::needs_idle)). If the ticket fails, nothing more is sent before the
+//! part is read again.
+//!
+//! The facts of a part are published when its create was accepted ([`PartModel::early_facts`]), so that later parts run while
+//! it is being built. Early facts have no effects, and a part with early facts never counts as serving. If the create fails,
+//! they are withdrawn: the members of later parts become `Frozen`, so what exists stays until they leave.
+//!
+//! # Guarantees
+//!
+//! - Before a step that creates, the part was read in the same pass, not from a cache.
+//! - A write whose result is unknown (no answer, or the future was dropped) is never sent again blindly: the part is read.
 //! - Nothing is changed because something is missing, unless a node of the cluster is visible under the same
-//!   credentials ([`PartModel::missing`], [`PartCloud::vouch`]).
-//! - A worker never waits for the cloud: the part is parked, and `run` goes on where it was.
+//!   credentials ([`PartModel::missing`], [`PartCloud::verify_scope`]).
 //! - An orphan (a part whose Service does not exist) is deleted only by a pass whose request permits it
-//!   ([`Request::delete_orphan`](crate::load_balancer::Request)), and if it is still an orphan then.
-//! - An imagined plan is the same passes with [`PartModel::fold`] in place of [`PartCloud::send`]; so it names exactly
-//!   the steps that are then taken. What is not known yet is a [`Fact::Later`] in it.
+//!   ([`Request::delete_orphan`](crate::load_balancer::Request)), and only if it is still an orphan then.
+//! - A dry run executes the same passes with [`PartModel::fold`] in place of [`PartCloud::send`], so it names exactly the
+//!   steps that a real run takes. What is not known yet is a [`Fact::Later`].
 //!
-//! The order of writes is the model's part of being safe to kill. Ownership tags are set by the first write and removed by
-//! the last one; what is found by an object's content is deleted before the object. The laws of the test kit
-//! (`testkit::laws`, feature `testkit`) find what breaks this.
+//! The model makes the order of writes safe to interrupt. The first write sets ownership tags and the last one removes
+//! them; what is found by the content of an object is deleted before the object. The laws of the test kit
+//! (`testkit::laws`, feature `testkit`) find violations.
 //!
-//! # How the clouds sit on it
+//! # The clouds
 //!
-//! **OpenStack.** Parts `lb/<id>` (`lb/new:<name>` before it exists), `sg/<service>`, `node-ports`. A step is one call
-//! of Octavia or Neutron; nearly every one on `lb` is `Accepted` until the load balancer is ACTIVE again, a 409 is
-//! `Busy`, a load balancer that is PENDING when it is first read is [`PartModel::pending`], a 412 on a port is `Stale`.
-//! A whole load balancer is one step (fully populated create), a pool's members are one step. Facts: from `lb` the VIP,
-//! its port and the member subnet, from `sg` the group's id. Sharing: members by id, name or tag; owner by name.
+//! **OpenStack.** Parts `lb/<id>` (`lb/new:<name>` before it exists), `sg/<service>`, `node-ports`. A step is one call of
+//! Octavia or Neutron. Nearly every step on `lb` is `Accepted` until the load balancer is ACTIVE again; a 409 is busy; a load
+//! balancer that is PENDING when it is first read is [`PartModel::pending`]; a 412 on a port is stale. Creating a whole load
+//! balancer (fully populated) is one step; setting a pool's members is one step. Facts: from `lb` the VIP's subnet, known
+//! early; from `sg` the group's id. Sharing: members by id, name or tag; owner by name.
 //!
 //! **AWS.** Parts `lb/<name>`, `node-sg`. A step is one call of ELBv2 or EC2: create the load balancer, create a target
-//! group with its listener (identity: node port and what else is in its hashed name), modify attributes, register a
-//! batch of targets. Nothing waits for `active`; deleting the front-end security group is `Busy` for as long as EC2
-//! answers DependencyViolation, so no worker sits out ten minutes. Facts: the load balancer's name, its subnets' CIDRs
-//! and the rules that its ports need. Sharing: `lb` is never shared; `node-sg` is one part for the whole cluster, whose
-//! desired rules are the union over all members, so that a rule that two Services need goes with the last of them.
+//! group with its listener (identity: node port and the other inputs of its hashed name), modify attributes, register a
+//! batch of targets. Nothing waits for `active`. Deleting the front-end security group is busy while EC2 answers
+//! DependencyViolation. Facts: the load balancer's name, its subnets' CIDRs and the rules that its ports need. Sharing: `lb`
+//! is never shared; `node-sg` is one part for the whole cluster. Its desired rules are the union over all members, so a rule
+//! that two Services need is removed with the last of them.
 //!
 //! **Azure.** Parts `pip/<name>`, `lb/<name>`, `pool/<name>`, `nsg/<name>`. A step is one PUT of one document, with the
-//! list of its changes as its sentence; `Observed` keeps the raw JSON so that foreign and unknown fields go back as they
-//! came, and the etag, whose 412 is `Stale`. Long-running operations are `Accepted` (poll the operation's URL, kept in
-//! `Observed` by the fold), "another operation is in progress" is `Busy`. Facts: from `pip` id and address, from `lb`
-//! the frontend's id and address (the destinations of the `nsg` rules), from `lb` to `pool` the pool's id. Sharing: all
-//! Services of one (internal or external) load balancer are members of one `lb` part and so of one PUT; a public IP
-//! whose tag lists several Services has several members. Switching between internal and external is joining
-//! `lb/<name>-internal` and leaving `lb/<name>`. One step often serves several Services; then it names none.
+//! list of its changes as its reason. `Observed` keeps the raw JSON, so that foreign and unknown fields are written back
+//! unchanged, and the etag, whose 412 is stale. Long-running operations are `Accepted`, with the operation's URL as the
+//! ticket; "another operation is in progress" is busy. Facts: from `pip` id and address, from `lb` the frontend's id and
+//! address (the destinations of the `nsg` rules), from `lb` to `pool` the pool's id. Sharing: all Services of one (internal
+//! or external) load balancer are members of one `lb` part and so of one PUT; a public IP whose tag lists several Services
+//! has several members. Switching between internal and external means joining `lb/<name>-internal` and leaving `lb/<name>`.
+//! A step that serves several Services names none.
 //!
 //! **GCE.** Parts `hc/<name>`, `ig/<zone>`, `lb/<service>`. A step is one insert, patch or delete, `Accepted` until its
-//! operation is DONE. Parts depend on the nodes' zones, which is why [`PartModel::parts`] is given the cluster: a zone
-//! without nodes is a part that everybody leaves. Facts: links of health check and groups, for the backend service;
-//! a stale fingerprint (412) is `Stale`. Sharing: the health check and the groups are shared by all internal Services,
-//! and leaving them comes after leaving `lb`, which removes the "in use" errors. The address that is held while a
-//! forwarding rule is replaced is in `Observed` like any other thing, so that a killed process finds and releases it.
+//! operation is DONE; the operation's name is the ticket. Parts depend on the nodes' zones, which is why
+//! [`PartModel::parts`] gets the cluster: every Service leaves the part of a zone without nodes. Facts: links of health
+//! check and groups, for the backend service. A fingerprint that does not match (412) is stale. Sharing: the health check
+//! and the groups are shared by all internal Services. They are left after `lb`, which avoids "in use" errors. The address
+//! that is reserved while a forwarding rule is replaced is in `Observed` like any other object, so that a restarted process
+//! finds and releases it.
 //!
 //! **DigitalOcean.** One part, `lb/<id>` (`lb/new:<name>`). A step is one POST or one PUT of the whole document with the
-//! list of its changes; `Observed` is the GET's JSON, so that what we do not manage goes back with the PUT. `new` is
-//! `Accepted` (or `pending` when first seen), 15 s apart. No facts. Sharing: by the id annotation; network, stack and
-//! type can not be changed, so a wish for another value is `Blocked`. A disowned Service is
-//! `Claim::Elsewhere`: its load balancer stays, and its finalizer goes when it is deleted.
+//! list of its changes as its reason. `Observed` is the GET's JSON, so that unmanaged fields are written back with the PUT.
+//! A load balancer that is `new` is `Accepted` (or `pending` when first read), polled every 15 s. No facts. Sharing: by the
+//! id annotation. Network, stack and type cannot be changed, so another desired value is `Blocked`. A disowned Service is
+//! `Claim::Elsewhere`: its load balancer stays, and its finalizer is removed when the Service is deleted.
 
 mod credentials;
 mod discovery;
@@ -110,7 +119,7 @@ pub use inspect::PartInspection;
 pub use metrics::PlanMetrics;
 pub use model::{
     Change, CheckResult, Fact, GatheredInputs, Member, Membership, Orphan, Outcome, PartCloud, PartModel,
-    PartOutput, Parts, Plan, ScopeCheck, Step, Wait,
+    PartOutput, Parts, Plan, ScopeCheck, Step, Wait, WriteConflict,
 };
 pub use poll::{PollIntervals, PollTiming};
 

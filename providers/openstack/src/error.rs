@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ccm_core::{
-    Error, ErrorKind, Outcome, Retry,
+    Error, ErrorKind, Retry,
     client::rest::{Answer, Target, one_line},
 };
 use http::StatusCode;
@@ -73,23 +73,6 @@ fn classify(target: &Target, answer: &Answer, fault: &Fault) -> (ErrorKind, Opti
         409 if fault.is_duplicate() => (ErrorKind::AlreadyExists, None),
         _ => (kind, retry),
     }
-}
-
-/// Nothing was done because the cloud is at work on the same thing: how long until it is worth another try.
-pub(crate) fn is_busy(error: &Error) -> Option<Duration> {
-    match error.retry() {
-        retry @ (Retry::After(_) | Retry::Fixed(_)) if error.kind() == ErrorKind::Conflict => {
-            Some(retry.wait(BUSY))
-        }
-        _ => None,
-    }
-}
-
-/// Nothing was done because the thing is no longer as it was when it was read.
-pub(crate) fn is_stale(error: &Error) -> bool {
-    error.kind() == ErrorKind::Conflict
-        && error.retry() == Retry::Never
-        && error.outcome() == Outcome::NotDone
 }
 
 /// As if what is not there had been deleted.

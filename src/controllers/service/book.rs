@@ -164,7 +164,7 @@ pub(super) fn report(part: &str, state: PartState) -> PartReport {
         pass_steps: 0,
         members: Vec::new(),
         blocked: Vec::new(),
-        notes: Vec::new(),
+        events: Vec::new(),
         next: Vec::new(),
     }
 }

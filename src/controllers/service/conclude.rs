@@ -283,7 +283,7 @@ fn tell_notes(
     let id = record.view.id.clone();
     let over = matches!(report.state, PartState::Done);
     let told = record.told.entry(part.clone()).or_default();
-    let notes: Vec<_> = report.notes.iter().filter(|note| note.service == id).collect();
+    let notes: Vec<_> = report.events.iter().filter(|note| note.service == id).collect();
     for note in &notes {
         let is_known = told
             .notes

@@ -214,7 +214,7 @@ fn a_note_of_a_part_that_waits_is_told_once_also_after_a_restart() {
         parked.members[0].state = MemberState::Pending;
         parked.members[0].finished = false;
         parked
-            .notes
+            .events
             .extend(told.then(|| ccm_core::load_balancer::ServiceEvent {
                 service: parked.members[0].service.clone(),
                 reason: "LoadBalancerPending",

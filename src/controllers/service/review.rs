@@ -162,7 +162,7 @@ fn add_part(plan: &PartPlan, survey: &Discovery, review: &mut Review) {
             None => whole.block(text),
         }
     }
-    for note in plan.notes.iter().filter(|note| note.warning) {
+    for note in plan.events.iter().filter(|note| note.warning) {
         service(review, &note.service).warn(note.message.clone());
     }
     for member in &plan.members {

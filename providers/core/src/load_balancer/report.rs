@@ -1,4 +1,4 @@
-//! What comes back from a provider: surveys, reports of passes, plans.
+//! The results of a provider: discoveries, reports of passes, plans.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -62,10 +62,10 @@ pub struct PartReport {
     pub pass_steps: usize,
     /// Every member.
     pub members: Vec<MemberReport>,
-    /// What can not be changed in place and so stays as it is.
+    /// What cannot be changed in place and stays as it is.
     pub blocked: Vec<Blocked>,
-    /// What members should be told.
-    pub notes: Vec<ServiceEvent>,
+    /// Events for members.
+    pub events: Vec<ServiceEvent>,
     /// Parts that should be run now because of what this pass did: they wait for it.
     pub next: Vec<PartKey>,
 }
@@ -84,8 +84,8 @@ pub enum PartState {
         /// What it waits for, for people.
         why: String,
     },
-    /// Nothing was changed because something that we knew can not be seen, and it may be our credentials that changed
-    /// and not the cloud. The text says what. Finalizers stay.
+    /// Nothing was changed because something that was known is not visible, and the credentials may be wrong. The text says
+    /// what. Finalizers stay.
     Blocked(String),
     /// It failed. Try again with backoff.
     Failed(Error),
@@ -109,7 +109,7 @@ impl PartState {
 pub struct MemberReport {
     /// Which Service.
     pub service: ServiceId,
-    /// How it stands with this part.
+    /// The result for this part.
     pub state: MemberState,
     /// Whether a step of this pass was for it or for the part as a whole.
     pub touched: bool,
@@ -121,7 +121,7 @@ pub struct MemberReport {
     pub finished: bool,
 }
 
-/// How a member stands with a part.
+/// The result of a pass for a member.
 #[derive(Clone, Debug)]
 pub enum MemberState {
     /// The part does for it what it asks.
@@ -130,7 +130,7 @@ pub enum MemberState {
     Pending,
     /// It keeps what it has, for now, for this reason.
     Frozen(String),
-    /// What it asks for can not be, or could not be done. It keeps what it has.
+    /// What it asks for is invalid, or failed. It keeps what it has.
     Refused(Error),
     /// Nothing of it is left in the part.
     Left,
@@ -201,8 +201,7 @@ pub struct Condition {
     pub message: Arc<str>,
 }
 
-/// Something that a person should be told about a Service, as an event. The same note comes back with every pass for as
-/// long as it is true; whoever posts events posts it when it is new.
+/// An event about a Service. Every pass returns it for as long as its cause lasts; the caller reports it when it is new.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceEvent {
     /// About which Service.
@@ -228,7 +227,7 @@ impl ServiceEvent {
     }
 }
 
-/// A difference that the cloud can not take away in place. Everything else is done nevertheless.
+/// A difference that the cloud cannot change in place. Everything else is done.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Blocked {
     /// Which Service asks for it; `None`: the part as a whole.
@@ -260,9 +259,9 @@ impl fmt::Display for Blocked {
 /// What a step does to the thing that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Makes it.
+    /// Creates it.
     Create,
-    /// Changes it.
+    /// Updates it.
     Change,
     /// Deletes it.
     Delete,
@@ -278,6 +277,9 @@ pub struct StepDescription {
     pub effect: Effect,
     /// What it does: `create listener tcp/443 on load balancer kube_service_a_b_web`.
     pub sentence: String,
+    /// Whether the part must be idle: the step waits until the cloud has finished the part's last change. A step that is
+    /// sent while the cloud is at work must be done at once.
+    pub needs_idle: bool,
     /// Why it is due: `connection limit 5 -> 10`. Empty where that is plain.
     pub reason: String,
     /// The Service that the step is for; `None`: the part as a whole. If the step fails for good, this Service is frozen
@@ -286,13 +288,14 @@ pub struct StepDescription {
 }
 
 impl StepDescription {
-    /// A step for the part as a whole, without a reason.
+    /// A step for the part as a whole that needs the part to be idle, without a reason.
     #[must_use]
     pub fn new(label: &'static str, effect: Effect, sentence: impl Into<String>) -> Self {
         Self {
             label,
             effect,
             sentence: sentence.into(),
+            needs_idle: true,
             reason: String::new(),
             service: None,
         }
@@ -319,10 +322,10 @@ pub struct PartPlan {
     pub members: Vec<MemberPlan>,
     /// The steps, in order.
     pub steps: Vec<StepDescription>,
-    /// What can not be changed in place.
+    /// What cannot be changed in place.
     pub blocked: Vec<Blocked>,
-    /// What members would be told.
-    pub notes: Vec<ServiceEvent>,
+    /// Events that members would get.
+    pub events: Vec<ServiceEvent>,
     /// Why the plan of this part is not complete.
     pub problem: Option<PlanProblem>,
 }
@@ -331,7 +334,7 @@ impl PartPlan {
     /// Leaves out what is for other Services alone. What is for the part as a whole stays.
     pub(crate) fn keep_only(&mut self, service: &ServiceId) {
         self.members.retain(|member| &member.service == service);
-        self.notes.retain(|note| &note.service == service);
+        self.events.retain(|event| &event.service == service);
         let concerns = |of: &Option<ServiceId>| of.as_ref().is_none_or(|of| of == service);
         self.steps.retain(|step| concerns(&step.service));
         self.blocked.retain(|blocked| concerns(&blocked.service));
@@ -341,7 +344,7 @@ impl PartPlan {
 /// Why the plan of a part is not complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanProblem {
-    /// Nothing would be changed, since something that we knew can not be seen ([`PartState::Blocked`]).
+    /// Nothing would be changed, since something that was known is not visible ([`PartState::Blocked`]).
     Blocked(String),
     /// It could not be found out.
     Failed(String),
@@ -360,7 +363,7 @@ pub struct MemberPlan {
     pub finished: bool,
 }
 
-/// How it stands with a part, for people who look.
+/// The status of a part, for the status page.
 #[derive(Clone, Debug)]
 pub struct PartStatus {
     /// The part.
@@ -375,7 +378,7 @@ pub struct PartStatus {
     pub failures: u32,
     /// Steps done since the process started.
     pub steps: u64,
-    /// What can not be changed in place.
+    /// What cannot be changed in place.
     pub blocked: Vec<Blocked>,
 }
 

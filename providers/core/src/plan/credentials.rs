@@ -14,7 +14,7 @@ use crate::{
 /// How many nodes are asked about at once.
 const BATCH: usize = 3;
 
-/// Checks that a node of the cluster is visible under the credentials in use: the usual [`PartCloud::vouch`].
+/// Checks that a node of the cluster is visible under the credentials in use: the usual [`PartCloud::verify_scope`].
 ///
 /// With another project's credentials every load balancer looks deleted, and so does every machine. One node of this
 /// cloud that exists proves that the credentials are right. A check asks about three ready nodes in one call, then, if
@@ -22,7 +22,7 @@ const BATCH: usize = 3;
 /// are dead, or are not of this project, never stop a deletion for good. A cluster without nodes has nothing that could
 /// prove it, and nothing that a load balancer could serve.
 ///
-/// [`PartCloud::vouch`]: super::PartCloud::vouch
+/// [`PartCloud::verify_scope`]: super::PartCloud::verify_scope
 #[derive(Debug, Default)]
 pub struct CredentialsCheck {
     /// How many checks found none of their nodes. Which nodes come first depends on it.

@@ -1,4 +1,4 @@
-//! Who has to do with which part.
+//! Which Service has which parts.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,7 +17,7 @@ use crate::load_balancer::{
 pub(super) struct DiscoveredParts<M: PartModel> {
     pub(super) snapshot: Arc<ClusterSnapshot>,
     pub(super) directory: Arc<M::Directory>,
-    /// The memory's names when it was made: keys may have been replaced since.
+    /// [`Memory::names`] when it was computed: keys may have been replaced since.
     names: u64,
     pub(super) services: Vec<Entry<M::Key>>,
     members: HashMap<M::Key, Vec<usize>>,
@@ -31,7 +31,7 @@ pub(super) struct Entry<K> {
     claim: Claim,
     pub(super) joins: Vec<K>,
     pub(super) leaves: Vec<K>,
-    /// Those of `leaves` where something may be left of it.
+    /// Those of `leaves` that may still have something of the Service.
     pub(super) traces: Vec<K>,
 }
 
@@ -89,8 +89,8 @@ impl<M: PartModel> DiscoveredParts<M> {
         }
     }
 
-    /// Whether it still holds for this world and this directory.
-    pub(super) fn holds(
+    /// Whether it is still valid for this snapshot and this directory.
+    pub(super) fn is_current(
         &self,
         snapshot: &Arc<ClusterSnapshot>,
         directory: &Arc<M::Directory>,
@@ -123,8 +123,8 @@ impl<M: PartModel> DiscoveredParts<M> {
         orphans.any(|orphan| orphan.deletable && &orphan.key == key)
     }
 
-    /// All keys with members, in an order in which few of them are run in vain: first what is joined, in order, then what
-    /// is left, in reverse.
+    /// All keys with members, in an order in which few passes find that they have to wait: first the joined parts, in order,
+    /// then those that are left, in reverse.
     pub(super) fn keys(&self) -> Vec<M::Key> {
         let joins = self
             .services
@@ -150,7 +150,7 @@ impl<M: PartModel> DiscoveredParts<M> {
         keys.into_iter().map(|(key, _)| key.clone()).collect()
     }
 
-    /// The members of a part, and how each stands with it.
+    /// The members of a part.
     pub(super) fn members(&self, key: &M::Key, memory: &Memory<M>) -> Vec<Member<M>> {
         self.entries(key).map(|entry| entry.member(key, memory)).collect()
     }
@@ -182,8 +182,8 @@ impl<M: PartModel> DiscoveredParts<M> {
     }
 }
 
-/// What a Service joins and leaves: what it names is joined if it wants a load balancer; where its mark stands although
-/// it does not name it, it leaves, and so it does everywhere if it wants none.
+/// The parts that a Service joins and leaves. It joins the parts that it names if it wants a load balancer. It leaves the parts
+/// that have its ownership tag and that it does not name, and all parts if it wants no load balancer.
 fn entry<M: PartModel>(
     model: &M,
     view: &Arc<ServiceView>,
@@ -204,7 +204,8 @@ fn entry<M: PartModel>(
     };
     let (named, tagged) = (current(parts.named), current(parts.tagged));
     let wants = view.wants_load_balancer();
-    // A Service without any finalizer of ours never had one, or lost it: it leaves only where its mark surely stands.
+    // A Service without a finalizer of ours never had a load balancer, or lost the finalizer: it leaves only parts with its
+    // tag.
     let needs_cleanup = model.finalizers(view).needs_cleanup(view);
     let leaves_named = |key: &&M::Key| !wants && (needs_cleanup || tagged.contains(key));
     let leaves: Vec<_> = tagged
@@ -214,7 +215,7 @@ fn entry<M: PartModel>(
         .cloned()
         .collect();
     let (joins, leaves, traces) = if wants {
-        memory.stays(&view.id);
+        memory.cancel_leaving(&view.id);
         (named, leaves.clone(), leaves)
     } else {
         let leaves = memory.leaves(&view.id, leaves, &tagged);
@@ -259,7 +260,7 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> Entry<K> {
         }
     }
 
-    /// First everything that it joins must serve, then it leaves part after part, in reverse order.
+    /// Whether a member leaves now: everything that it joins must serve, then it leaves part after part, in reverse order.
     fn leaving<M: PartModel<Key = K>>(&self, key: &K, memory: &Memory<M>) -> Membership {
         let id = &self.view.id;
         if let Some(waits) = self.joins.iter().find(|join| !memory.has_served(id, join)) {

@@ -30,24 +30,25 @@ use crate::{
     },
 };
 
-/// After so many rounds over all parts a plan ends even if it would go on.
+/// A dry run ends after this many rounds over all parts.
 const ROUNDS: usize = 12;
 
 /// Parts by their keys, each with the lock of its one writer.
-type Slots<M> = HashMap<<M as PartModel>::Key, Arc<AsyncMutex<PartRecord<M>>>>;
+type Slots<M, C> = HashMap<<M as PartModel>::Key, Slot<M, C>>;
+type Slot<M, C> = Arc<AsyncMutex<PartRecord<M, <C as PartCloud<M>>::Ticket>>>;
 
 /// Carries out a [`PartModel`] on a [`PartCloud`]; see the [module](super).
-pub struct Engine<M: PartModel, C> {
+pub struct Engine<M: PartModel, C: PartCloud<M>> {
     pub(super) model: M,
     pub(super) cloud: Arc<C>,
     pub(super) metrics: PlanMetrics,
     memory: Mutex<Memory<M>>,
-    slots: Mutex<Slots<M>>,
+    slots: Mutex<Slots<M, C>>,
     discovery: Mutex<Option<Arc<DiscoveredParts<M>>>>,
     status: Mutex<BTreeMap<M::Key, Status>>,
 }
 
-/// A survey that reads. Ends also if its future is dropped.
+/// A discovery that reads. Ends also if its future is dropped.
 struct Reading<'a, M: PartModel> {
     memory: &'a Mutex<Memory<M>>,
     number: u64,
@@ -55,18 +56,18 @@ struct Reading<'a, M: PartModel> {
 
 impl<'a, M: PartModel> Reading<'a, M> {
     fn begin(memory: &'a Mutex<Memory<M>>) -> Self {
-        let number = memory.lock().survey_begins();
+        let number = memory.lock().begin_discovery();
         Self { memory, number }
     }
 }
 
 impl<M: PartModel> Drop for Reading<'_, M> {
     fn drop(&mut self) {
-        self.memory.lock().survey_ended(self.number);
+        self.memory.lock().end_discovery(self.number);
     }
 }
 
-/// How it stands with a part.
+/// The result of the last pass over a part.
 struct Status {
     members: Vec<ServiceId>,
     state: String,
@@ -78,7 +79,7 @@ struct Status {
 }
 
 impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
-    /// An engine that remembers nothing yet.
+    /// An engine without state.
     #[must_use]
     pub fn new(model: M, cloud: Arc<C>, metrics: PlanMetrics) -> Self {
         Self {
@@ -104,20 +105,20 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         &self.cloud
     }
 
-    /// Who has to do with which part, made anew only if the world, the listings or a key has changed.
+    /// Which Service has which parts. Computed again only if the snapshot, the listings or a key has changed.
     pub(super) async fn discovered(
         &self,
         snapshot: &Arc<ClusterSnapshot>,
         read: ReadOptions,
         memory: &Mutex<Memory<M>>,
     ) -> Result<Arc<DiscoveredParts<M>>> {
-        // Whoever makes a key mean something else must know which listings are still under way.
+        // A key that is replaced meanwhile stays valid for the listings that are being read.
         let reading = Reading::begin(memory);
         let directory = self.cloud.directory(read).await?;
         let mut last = self.discovery.lock();
         let mut now = memory.lock();
         if let Some(discovery) = &*last
-            && discovery.holds(snapshot, &directory, &now)
+            && discovery.is_current(snapshot, &directory, &now)
         {
             return Ok(Arc::clone(discovery));
         }
@@ -135,7 +136,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         Ok(discovery)
     }
 
-    /// Frees what is kept of parts with which nobody has to do any more.
+    /// Drops what is kept of parts without members.
     fn forget_idle(&self, discovery: &DiscoveredParts<M>) {
         self.slots.lock().retain(|key, record| {
             discovery.knows(key)
@@ -167,24 +168,24 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         &self.memory
     }
 
-    /// The key that stands for this part now.
+    /// The current key of this part.
     #[cfg(feature = "testkit")]
     pub(super) fn current(&self, part: &PartKey) -> Result<M::Key> {
         let key = self.parse(part)?;
         Ok(self.memory.lock().current(&key))
     }
 
-    fn part_record(&self, key: &M::Key) -> Arc<AsyncMutex<PartRecord<M>>> {
+    fn part_record(&self, key: &M::Key) -> Slot<M, C> {
         Arc::clone(self.slots.lock().entry(key.clone()).or_default())
     }
 
-    /// The slot of a key, if nobody is at work on it.
-    pub(super) fn try_slot(&self, key: &M::Key) -> Option<OwnedMutexGuard<PartRecord<M>>> {
+    /// The record of a part, if no pass runs over it.
+    pub(super) fn try_part_record(&self, key: &M::Key) -> Option<OwnedMutexGuard<PartRecord<M, C::Ticket>>> {
         self.part_record(key).try_lock_owned().ok()
     }
 
-    /// Waits until nobody else is at work on the part. It may get another key meanwhile.
-    async fn take(&self, key: M::Key) -> (M::Key, OwnedMutexGuard<PartRecord<M>>) {
+    /// Waits until no other pass runs over the part. Its key may change meanwhile.
+    async fn take(&self, key: M::Key) -> (M::Key, OwnedMutexGuard<PartRecord<M, C::Ticket>>) {
         let mut key = self.memory.lock().current(&key);
         loop {
             let record = self.part_record(&key).lock_owned().await;
@@ -205,11 +206,11 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         let mut pass = Pass::new(self, request, &self.memory, None, key.clone(), record);
         let state = pass.run().await;
         let (now, report) = pass.report(part.clone(), state);
-        self.record(&key, now, &report);
+        self.update_status(&key, now, &report);
         report
     }
 
-    fn record(&self, before: &M::Key, key: M::Key, report: &PartReport) {
+    fn update_status(&self, before: &M::Key, key: M::Key, report: &PartReport) {
         let (provider, kind) = (self.model.provider(), self.model.kind(&key));
         self.metrics.pass_ended(provider, kind, report.state.as_str());
         let mut all = self.status.lock();
@@ -252,9 +253,9 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         self.metrics.share(provider, kind, old_share, share);
     }
 
-    /// Runs every part in the mind only, round after round, until nothing more would happen.
+    /// Runs every part as a dry run, round after round, until a round has no steps.
     async fn dry_run(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>> {
-        // A memory of its own: the plan is the one of a process that has just started.
+        // Without the engine's state: the plan is that of a process that has just started.
         let memory = Mutex::new(Memory::default());
         let dry_run = DryRun::<M>::default();
         let discovery = self.discovered(&request.snapshot, request.read, &memory).await?;
@@ -290,14 +291,14 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             }
         }
         if let Some(only) = only {
-            // Of those that share a part with it only this part was run: what would become of them is another question.
+            // Of the Services that share a part with it, only that part was run: their plan is not complete.
             plans.iter_mut().for_each(|plan| plan.keep_only(only));
         }
         Ok(plans)
     }
 }
 
-/// The plan takes over the steps of every round and everything else from the last one.
+/// Adds a round to the plan: the steps of every round, everything else of the last one.
 fn add(plan: &mut PartPlan, report: PartReport) {
     plan.steps
         .extend(report.steps.into_iter().map(|step| step.description));
@@ -312,11 +313,11 @@ fn add(plan: &mut PartPlan, report: PartReport) {
         })
         .collect();
     plan.blocked = report.blocked;
-    plan.notes = report.notes;
+    plan.events = report.events;
     plan.problem = match report.state {
         PartState::Done => None,
         PartState::Blocked(why) => Some(PlanProblem::Blocked(why)),
-        // Nothing waits in the mind.
+        // A dry run never waits.
         PartState::Parked { why, .. } => Some(PlanProblem::Failed(why)),
         PartState::Failed(error) => Some(PlanProblem::Failed(error.report())),
     };
@@ -369,7 +370,7 @@ impl<M: PartModel, C: PartCloud<M>> LoadBalancers for Engine<M, C> {
     }
 }
 
-impl<M: PartModel, C> fmt::Debug for Engine<M, C> {
+impl<M: PartModel, C: PartCloud<M>> fmt::Debug for Engine<M, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
             .field("provider", &self.model.provider())

@@ -1,4 +1,4 @@
-//! A look at what the engine sees, for the laws of the test kit.
+//! What the engine knows of a part, for the laws of the test kit.
 
 use std::sync::Arc;
 
@@ -15,23 +15,23 @@ use crate::{
     load_balancer::{PartKey, Request},
 };
 
-/// What the engine sees of a part.
+/// What the engine knows of a part.
 pub struct PartInspection<M: PartModel> {
-    /// Who has to do with it, and how each stands with it.
+    /// Its members.
     pub members: Vec<Member<M>>,
-    /// How it should be.
+    /// Its desired state.
     pub desired: M::Desired,
-    /// How it is.
+    /// Its observed state.
     pub observed: M::Observed,
-    /// The way from there.
+    /// The plan between them.
     pub plan: Plan<M::Change>,
 }
 
 impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
-    /// What a pass would begin with. `None` if nobody has to do with the part, or if nothing may be done now.
+    /// What a pass would begin with. `None` if the part has no members, or if it waits.
     ///
     /// # Errors
-    /// If something can not be read.
+    /// If a read fails.
     pub async fn inspect(&self, part: &PartKey, request: &Request) -> Result<Option<PartInspection<M>>> {
         let dry_run = DryRun::<M>::default();
         let key = self.current(part)?;

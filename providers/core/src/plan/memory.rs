@@ -1,5 +1,5 @@
-//! What the engine remembers of Services between passes. Everything in it can be found out anew: after a restart it is
-//! empty, and the first pass over each part fills it without a write.
+//! What the engine keeps of Services between passes. All of it can be read again: after a restart it is empty, and the
+//! first pass over each part fills it without a write.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -17,41 +17,43 @@ pub(super) struct Memory<M: PartModel> {
     services: HashMap<ServiceId, Known<M>>,
     /// Keys that a create replaced, until the listings show the new ones.
     aliases: HashMap<M::Key, Alias<M::Key>>,
-    /// Surveys are numbered in the order in which they begin to read.
-    surveys: u64,
-    /// Those that have not ended.
+    /// Discoveries are numbered in the order in which they begin to read.
+    discoveries: u64,
+    /// The discoveries that have not ended.
     reading: BTreeSet<u64>,
-    /// Grows whenever a survey would come out otherwise: a key is replaced, a part is left.
+    /// Grows whenever a discovery would have another result: a key is replaced, a part is left.
     pub(super) names: u64,
-    /// Grows whenever a pass over another part may come to something else than before.
+    /// Grows whenever a pass over another part may have another result.
     pub(super) version: u64,
 }
 
-/// What a key that was replaced stands for.
+/// The key that replaced another one.
 struct Alias<K> {
     now: K,
-    /// Surveys from this one on see the new key in the listings. Those that began before may have read listings that do
-    /// not show it yet: for them the old key still means the new one.
+    /// Discoveries from this one on see the new key in the listings. Earlier ones may have read listings that do not show
+    /// it yet: for them the old key still means the new one.
     shown: Option<u64>,
 }
 
-/// A Service that was in no world for this long is forgotten. Passes see the world as it was when they were begun: that a
-/// Service is not in one of them may mean that it came later.
+/// A Service that was in no snapshot for this long is forgotten. A pass has the snapshot of when it began: a Service that is
+/// not in it may be newer.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
 struct Known<M: PartModel> {
-    /// When it was last in the world of a survey, or in a pass.
+    /// When it was last in the snapshot of a discovery.
     seen: Instant,
-    /// What its parts said.
+    /// What its parts provide.
     output: BTreeMap<M::Key, PartOutput<M::Facts>>,
-    /// Parts that do what it asked for when it looked like this.
+    /// Those of `output` that are early: the part is still being built.
+    early: BTreeSet<M::Key>,
+    /// The view of the Service that each part serves.
     served: BTreeMap<M::Key, Arc<ServiceView>>,
     /// Parts that it has left.
     left: BTreeSet<M::Key>,
-    /// What the parts that it left say about the Service object.
+    /// The effects on the Service object of the parts that it left.
     last_effects: Effects,
-    /// The parts that it leaves since it wants no load balancer any more. What is deleted on the way is named otherwise
-    /// afterwards (by its name, no more by its id), and need not be left once more under that name.
+    /// The parts that it leaves since it wants no load balancer. A part that is deleted has another key afterwards (its
+    /// name, not its id), and is not left a second time under that key.
     leaves: Vec<M::Key>,
 }
 
@@ -60,6 +62,7 @@ impl<M: PartModel> Default for Known<M> {
         Self {
             seen: Instant::now(),
             output: BTreeMap::new(),
+            early: BTreeSet::new(),
             served: BTreeMap::new(),
             left: BTreeSet::new(),
             last_effects: Effects::default(),
@@ -73,7 +76,7 @@ impl<M: PartModel> Default for Memory<M> {
         Self {
             services: HashMap::new(),
             aliases: HashMap::new(),
-            surveys: 0,
+            discoveries: 0,
             reading: BTreeSet::new(),
             names: 0,
             version: 0,
@@ -81,37 +84,37 @@ impl<M: PartModel> Default for Memory<M> {
     }
 }
 
-/// What was new in what a part told.
+/// What changed with the output of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Changed {
-    /// It did not serve the Service as it is now before.
+    /// It now serves the current view of the Service.
     pub(super) serves: bool,
-    /// It tells other facts than before.
+    /// It has other facts than before.
     pub(super) facts: bool,
 }
 
 impl<M: PartModel> Memory<M> {
-    /// The key that stands for this one now.
+    /// The current key for this one.
     pub(super) fn current(&self, key: &M::Key) -> M::Key {
         self.aliases.get(key).map_or(key, |alias| &alias.now).clone()
     }
 
-    /// The key that stands for this one in a survey.
+    /// The current key for this one in a discovery.
     pub(super) fn current_in(&self, discovery: u64, key: &M::Key) -> M::Key {
         let alias = self.aliases.get(key);
         let alias = alias.filter(|alias| alias.shown.is_none_or(|shown| discovery < shown));
         alias.map_or(key, |alias| &alias.now).clone()
     }
 
-    /// A survey begins to read; its number.
-    pub(super) fn survey_begins(&mut self) -> u64 {
-        self.surveys += 1;
-        self.reading.insert(self.surveys);
-        self.surveys
+    /// Begins a discovery; returns its number.
+    pub(super) fn begin_discovery(&mut self) -> u64 {
+        self.discoveries += 1;
+        self.reading.insert(self.discoveries);
+        self.discoveries
     }
 
-    /// It has what it read.
-    pub(super) fn survey_ended(&mut self, discovery: u64) {
+    /// Ends a discovery.
+    pub(super) fn end_discovery(&mut self, discovery: u64) {
         self.reading.remove(&discovery);
         let oldest = self.reading.first().copied().unwrap_or(u64::MAX);
         self.aliases
@@ -122,7 +125,7 @@ impl<M: PartModel> Memory<M> {
     pub(super) fn rename(&mut self, old: &M::Key, new: &M::Key) {
         self.names += 1;
         self.version += 1;
-        // No chains: whatever meant the old key means the new one.
+        // No chains: a key that meant the old one means the new one.
         for alias in self.aliases.values_mut().filter(|alias| alias.now == *old) {
             alias.now.clone_from(new);
         }
@@ -136,6 +139,9 @@ impl<M: PartModel> Memory<M> {
             if let Some(output) = known.output.remove(old) {
                 known.output.insert(new.clone(), output);
             }
+            if known.early.remove(old) {
+                known.early.insert(new.clone());
+            }
             if let Some(view) = known.served.remove(old) {
                 known.served.insert(new.clone(), view);
             }
@@ -145,10 +151,9 @@ impl<M: PartModel> Memory<M> {
         }
     }
 
-    /// The listings show these keys: from the next survey on, the names that stood for them are read from the listings
-    /// again.
+    /// The listings show these keys: from the next discovery on, their old keys are no longer replaced.
     pub(super) fn listed(&mut self, keys: &HashSet<M::Key>) {
-        let next = self.surveys + 1;
+        let next = self.discoveries + 1;
         for alias in self.aliases.values_mut() {
             if alias.shown.is_none() && keys.contains(&alias.now) {
                 alias.shown = Some(next);
@@ -157,7 +162,7 @@ impl<M: PartModel> Memory<M> {
         }
     }
 
-    /// Forgets Services that are no more. `exists`: is in the world of a survey, maybe not of the newest one.
+    /// Forgets Services that no longer exist. `exists`: is in the snapshot of a discovery, maybe not of the newest one.
     pub(super) fn retain(&mut self, exists: impl Fn(&ServiceId) -> bool) {
         let now = Instant::now();
         self.services.retain(|id, known| {
@@ -191,15 +196,15 @@ impl<M: PartModel> Memory<M> {
             .is_some_and(|known| known.left.contains(key))
     }
 
-    /// It wants a load balancer (again).
-    pub(super) fn stays(&mut self, id: &ServiceId) {
+    /// The Service wants a load balancer (again).
+    pub(super) fn cancel_leaving(&mut self, id: &ServiceId) {
         if let Some(known) = self.services.get_mut(id) {
             known.leaves.clear();
         }
     }
 
-    /// The parts that a Service leaves that wants no load balancer: those that it left or leaves already, or `all` if
-    /// it only begins, and beside them what still bears its mark.
+    /// The parts that a Service without a wish for a load balancer leaves: those that it left or leaves already, or `all` if
+    /// it begins now, and those that still have its ownership tag.
     pub(super) fn leaves(&mut self, id: &ServiceId, all: Vec<M::Key>, tagged: &[M::Key]) -> Vec<M::Key> {
         if all.is_empty() {
             return all;
@@ -213,8 +218,8 @@ impl<M: PartModel> Memory<M> {
         new.chain(&known.leaves).cloned().collect()
     }
 
-    /// It joins this part (again).
-    pub(super) fn joins(&mut self, id: &ServiceId, key: &M::Key) {
+    /// The Service joins this part (again).
+    pub(super) fn rejoin(&mut self, id: &ServiceId, key: &M::Key) {
         if let Some(known) = self.services.get_mut(id)
             && known.left.remove(key)
         {
@@ -222,8 +227,8 @@ impl<M: PartModel> Memory<M> {
         }
     }
 
-    /// A part said something; `serves`: it does all that the Service asks. `later`: the parts that listen.
-    pub(super) fn record_output(
+    /// Sets the output of a part. `serves`: it does all that the Service asks. `later`: the parts that use its facts.
+    pub(super) fn set_output(
         &mut self,
         view: &Arc<ServiceView>,
         key: &M::Key,
@@ -232,7 +237,7 @@ impl<M: PartModel> Memory<M> {
         later: &[M::Key],
     ) -> Changed {
         let known = self.services.entry(view.id.clone()).or_default();
-        let news = Changed {
+        let changed = Changed {
             serves: serves
                 && !known
                     .served
@@ -244,45 +249,79 @@ impl<M: PartModel> Memory<M> {
                 .is_none_or(|before| before.facts != output.facts),
         };
         known.output.insert(key.clone(), output);
+        known.early.remove(key);
         if serves {
             known.served.insert(key.clone(), Arc::clone(view));
         }
-        if news.facts {
-            // They served on what they knew before.
+        if changed.facts {
+            // They served with the old facts.
             for key in later {
                 known.served.remove(key);
             }
         }
-        if news.serves || news.facts {
+        if changed.serves || changed.facts {
             self.version += 1;
         }
-        news
+        changed
     }
 
-    /// A part does not serve it any more.
+    /// Sets the facts of a part that is being built. True if they changed; then the `later` parts can run.
+    pub(super) fn set_early_facts(
+        &mut self,
+        id: &ServiceId,
+        key: &M::Key,
+        facts: M::Facts,
+        later: &[M::Key],
+    ) -> bool {
+        let known = self.services.entry(id.clone()).or_default();
+        if known.output.get(key).is_some_and(|before| before.facts == facts) {
+            return false;
+        }
+        let effects = Effects::default();
+        known.output.insert(key.clone(), PartOutput { facts, effects });
+        known.early.insert(key.clone());
+        for key in later.iter().chain([key]) {
+            known.served.remove(key);
+        }
+        self.version += 1;
+        true
+    }
+
+    /// Removes the facts of a part whose create failed.
+    pub(super) fn withdraw_early_facts(&mut self, id: &ServiceId, key: &M::Key) {
+        let known = self.services.get(id);
+        if known.is_some_and(|known| known.early.contains(key)) {
+            self.withdraw_output(id, key);
+        }
+    }
+
+    /// Removes the output of a part that no longer serves the Service.
     pub(super) fn withdraw_output(&mut self, id: &ServiceId, key: &M::Key) {
         if let Some(known) = self.services.get_mut(id)
-            && (known.output.remove(key).is_some() | known.served.remove(key).is_some())
+            && (known.early.remove(key)
+                | known.output.remove(key).is_some()
+                | known.served.remove(key).is_some())
         {
             self.version += 1;
         }
     }
 
-    /// It has left this part, which says this about the Service object. Whether that is news.
+    /// The Service has left this part, whose last effects on the Service object are these. False if it had left before.
     pub(super) fn leave(&mut self, id: &ServiceId, key: &M::Key, last_effects: Option<&Effects>) -> bool {
         let known = self.services.entry(id.clone()).or_default();
         known.output.remove(key);
+        known.early.remove(key);
         known.served.remove(key);
         if let Some(effects) = last_effects {
             known.last_effects.merge(effects);
         }
-        let news = known.left.insert(key.clone());
-        self.names += u64::from(news);
-        self.version += u64::from(news);
-        news
+        let is_new = known.left.insert(key.clone());
+        self.names += u64::from(is_new);
+        self.version += u64::from(is_new);
+        is_new
     }
 
-    /// What all parts together say about the Service object: those it left, then those it has, in order.
+    /// The effects of all parts on the Service object: those that it left, then those that it has, in order.
     pub(super) fn effects(&self, id: &ServiceId, joins: &[M::Key]) -> Effects {
         let Some(known) = self.services.get(id) else {
             return Effects::default();

@@ -1,14 +1,14 @@
-//! What is measured of the engine.
+//! Metrics of the engine.
 //!
 //! | Metric | Kind | Labels | Meaning |
 //! |---|---|---|---|
 //! | `ccm_plan_passes_total` | counter | `provider` `part` `result` | passes over a part: `done`, `parked`, `blocked`, `failed` |
 //! | `ccm_plan_steps_total` | counter | `provider` `part` `step` `result` | steps: `ok`, `error` |
 //! | `ccm_plan_step_duration_seconds` | histogram | `provider` `step` | from sending to done, the cloud's own work included |
-//! | `ccm_plan_repeats_total` | counter | `provider` `part` `reason` | looks that had to be repeated: `stale`, `unknown`, `held` |
+//! | `ccm_plan_repeats_total` | counter | `provider` `part` `reason` | reads that had to be repeated: `stale`, `unknown`, `held` (a member was frozen) |
 //! | `ccm_plan_parked` | gauge | `provider` `part` | parts that wait for the cloud |
 //! | `ccm_plan_failing` | gauge | `provider` `part` | parts whose last pass failed or was blocked |
-//! | `ccm_plan_differences` | gauge | `provider` `part` | differences that can not be changed in place |
+//! | `ccm_plan_differences` | gauge | `provider` `part` | differences that cannot be changed in place |
 //!
 //! `part` is the kind of part (`lb`), never a name, so that the number of series does not grow with Services.
 
@@ -27,7 +27,7 @@ use prometheus_client::{
 /// A label set: pairs of name and value.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
-/// Where the engine counts. A clone counts in the same place; `default()` gives one that is registered nowhere.
+/// The engine's metrics. Clones share them; `default()` is registered nowhere.
 #[derive(Clone, Debug, Default)]
 pub struct PlanMetrics(Arc<Inner>);
 
@@ -103,7 +103,7 @@ impl PlanMetrics {
         );
         registry.register(
             "ccm_plan_differences",
-            "Differences that can not be changed in place",
+            "Differences that cannot be changed in place",
             inner.differences.clone(),
         );
         metrics

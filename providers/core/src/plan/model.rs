@@ -11,44 +11,44 @@ use std::{
 use async_trait::async_trait;
 
 use crate::{
-    Error, Priority, Result,
+    Error, ErrorKind, Priority, Result, Retry,
     load_balancer::{
         Blocked, Claim, ClusterSnapshot, ClusterView, Effects, ProviderFinalizers, ReadOptions, ServiceEvent,
         ServiceId, ServiceView, StepDescription,
     },
 };
 
-/// The decisions of a provider: no I/O, no clock, no state. Everything in it can be called any number of times.
+/// The decisions of a provider: no I/O, no clock, no state. Every method can be called any number of times.
 ///
-/// The types are the provider's own. Things are named by *identity* everywhere (a listener by protocol and port, a
-/// member by address and port), never by an id that the cloud gives; ids stand in [`Self::Observed`] alone, where
-/// [`PartCloud::send`] looks them up. An id that is not known yet is [`Fact::Later`], so that the same model plans,
+/// The types are the provider's own. Objects are named by *identity* everywhere (a listener by protocol and port, a
+/// member by address and port), never by an id that the cloud assigns; only [`Self::Observed`] has ids, for
+/// [`PartCloud::send`]. An id that is not known yet is [`Fact::Later`], so that the same model plans,
 /// prints and folds a create before anything exists.
 pub trait PartModel: Send + Sync + Sized + 'static {
     /// Which part. `Display` and `FromStr` are each other's inverse.
     type Key: Clone + Debug + Display + FromStr + Hash + Ord + Send + Sync + 'static;
-    /// What the cloud's listings say about names, ids and marks: enough to say which Service has which parts.
+    /// Names, ids and ownership tags from the cloud's listings: enough to map Services to parts.
     type Directory: Send + Sync + 'static;
-    /// What `desired` needs to know that is neither in Services nor in nodes: versions, subnets, networks, secrets.
+    /// What `desired` needs that is neither in Services nor in nodes: versions, subnets, networks, secrets.
     type Inputs: Send + Sync + 'static;
-    /// What later parts of the same Service need to know of a part.
+    /// What later parts of the same Service need of a part.
     type Facts: Clone + Debug + PartialEq + Send + Sync + 'static;
-    /// How a part should be.
+    /// The desired state of a part.
     type Desired: Debug + Send + Sync + 'static;
-    /// How a part is.
+    /// The observed state of a part.
     type Observed: Clone + Debug + PartialEq + Send + Sync + 'static;
     /// One change of a part.
     type Change: Change;
-    /// What the cloud answers to a step, as far as [`fold`](Self::fold) needs it: ids, addresses, revisions.
+    /// The cloud's reply to a change, as far as [`fold`](Self::fold) needs it: ids, addresses, revisions.
     type Reply: Clone + Debug + Send + Sync + 'static;
 
     /// The provider's name, as a metric label.
     fn provider(&self) -> &'static str;
 
-    /// Whose work this Service is.
+    /// Which controller is responsible for this Service.
     fn claims(&self, service: &ServiceView) -> Claim;
 
-    /// The values of `spec.loadBalancerClass` that are this provider's.
+    /// The values of `spec.loadBalancerClass` that this provider serves.
     fn classes(&self) -> &[&'static str] {
         &[]
     }
@@ -61,8 +61,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     /// The kind of a part, as a metric label: `lb`, `sg`.
     fn kind(&self, key: &Self::Key) -> &'static str;
 
-    /// The parts of a Service. Lenient: a Service that is wrong still has parts, so that it can be deleted. Without any
-    /// part, nothing in the cloud is for the Service, and it is finished as it is.
+    /// The parts of a Service. Lenient: an invalid Service still has parts, so that it can be deleted. Without any part,
+    /// nothing in the cloud is for the Service, and it is finished.
     fn parts(
         &self,
         service: &ServiceView,
@@ -70,13 +70,13 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         directory: &Self::Directory,
     ) -> Parts<Self::Key>;
 
-    /// Objects of this cluster whose Service is not in the world.
+    /// Objects of this cluster whose Service is not in the snapshot.
     fn orphans(&self, _world: &ClusterSnapshot, _directory: &Self::Directory) -> Vec<Orphan<Self::Key>> {
         Vec::new()
     }
 
-    /// What is wrong with what the members ask, each alone and all together (two that want the same port). Whoever is
-    /// refused is [`Membership::Frozen`] in everything that follows. Members that leave are never refused.
+    /// Validates the members, each alone and all together (two that want the same port). A member that is refused is
+    /// [`Membership::Frozen`] in the rest of the pass. Members that leave are never refused.
     fn check(
         &self,
         _key: &Self::Key,
@@ -87,9 +87,9 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         CheckResult::default()
     }
 
-    /// How the part should be. With no member that stays, that is: gone, as far as it is ours.
+    /// The desired state of the part. Without a member that stays, everything of ours is deleted.
     ///
-    /// A member that is [`Membership::Frozen`] keeps what it has, but for its nodes ([`Member::follows_nodes`]).
+    /// A member that is [`Membership::Frozen`] keeps what it has, except its nodes ([`Member::follows_nodes`]).
     fn desired(
         &self,
         key: &Self::Key,
@@ -98,8 +98,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         inputs: &Self::Inputs,
     ) -> Self::Desired;
 
-    /// Something that we knew (an id in an annotation, an address in a status) and that the cloud does not show. The
-    /// engine goes on only if a node of ours is visible under the same credentials ([`PartCloud::vouch`]).
+    /// Something that was known (an id in an annotation, an address in a status) and that the cloud does not show. The
+    /// engine continues only if a node of ours is visible under the same credentials ([`PartCloud::verify_scope`]).
     fn missing(
         &self,
         _key: &Self::Key,
@@ -109,16 +109,15 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         None
     }
 
-    /// The cloud is still at work on the part (a change of somebody else's, or one of ours before a restart): come back
-    /// after this long, for this reason. Asked only of what was just read; nothing is sent until
-    /// [`PartCloud::is_pending`] says no. The waits grow to a minute, and after five minutes the members are told.
+    /// The cloud is still at work on the part (somebody else's change, or ours before a restart): the first wait, and the
+    /// reason. Called only after a read. Nothing is sent until [`PartCloud::is_pending`] returns false. The waits grow to a
+    /// minute; after five minutes the members get an event.
     fn pending(&self, _key: &Self::Key, _observed: &Self::Observed) -> Option<(Duration, String)> {
         None
     }
 
-    /// What is wrong with the part itself, so that its members are not served as they should be although no step is due:
-    /// the cloud says that it is broken. The pass then fails with this and is tried again with backoff, so that it is seen
-    /// when somebody mends it.
+    /// Why the part does not serve its members although no step is due: the cloud reports it as broken. The pass fails with
+    /// this error and is retried with backoff, so that a repair is noticed.
     fn degraded(
         &self,
         _key: &Self::Key,
@@ -128,13 +127,12 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         None
     }
 
-    /// The steps from how it is to how it should be, in order; none if nothing differs. What can not be changed in
-    /// place is blocked. Never deletes a load balancer or an address to change a field of it.
+    /// The steps from the observed to the desired state, in order; none if nothing differs. What cannot be changed in place
+    /// is blocked. Never deletes a load balancer or an address to change a field of it.
     fn plan(&self, desired: &Self::Desired, observed: &Self::Observed) -> Plan<Self::Change>;
 
-    /// What `observed` becomes through `change`. Without a reply: as far as that can be foretold, ids being
-    /// [`Fact::Later`]. May be called again with a later reply to the same change, of which [`Change::sent`] is left, and then
-    /// must come to the same as if only that one had been folded.
+    /// Applies `change` to `observed`, once: when the cloud carried it out or accepted it. Without a reply: as far as the
+    /// result can be foretold, ids being [`Fact::Later`].
     fn fold(
         &self,
         key: &Self::Key,
@@ -143,29 +141,44 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         observed: &mut Self::Observed,
     );
 
-    /// The part's key once `observed` holds the id that the cloud gave it, if it has another one than `key`.
+    /// The part's key once `observed` has the id that the cloud assigned, if it is not `key`.
     fn rekey(&self, _key: &Self::Key, _observed: &Self::Observed) -> Option<Self::Key> {
         None
     }
 
-    /// What this part says to later parts and to the Service object. `None`: the part does not serve this member.
-    /// Asked for members that have left, too (annotations to remove); then the facts are thrown away.
+    /// What this part provides: facts for later parts, and effects on the Service object. `None`: the part does not serve
+    /// this member. Called also for members that have left (annotations to remove); then the facts are ignored.
     fn facts(
         &self,
         key: &Self::Key,
         member: &Member<Self>,
         observed: &Self::Observed,
     ) -> Option<PartOutput<Self::Facts>>;
+
+    /// The facts of a part whose create the cloud accepted, so that later parts run while it is being built. `None`: they are
+    /// not known before it is done. Must be what [`facts`](Self::facts) has in the end. If the create fails the engine
+    /// withdraws them.
+    fn early_facts(
+        &self,
+        key: &Self::Key,
+        member: &Member<Self>,
+        observed: &Self::Observed,
+    ) -> Option<Self::Facts> {
+        self.facts(key, member, observed).map(|output| output.facts)
+    }
 }
 
-/// The calls of a provider. Everything that it decides stands in the [`PartModel`].
+/// The cloud calls of a provider. All decisions are in the [`PartModel`].
 #[async_trait]
 pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
+    /// What is kept of a change that the cloud accepted: its operation's id or URL. Hundreds may be kept at once.
+    type Ticket: Send + Sync + 'static;
+
     /// Reads the shared listings.
     async fn directory(&self, read: ReadOptions) -> Result<Arc<M::Directory>>;
 
-    /// Reads what [`PartModel::desired`] needs. What can not be found out for one member holds back that member alone
-    /// and stands in [`GatheredInputs::refused`]; an error is for what the whole part needs.
+    /// Reads what [`PartModel::desired`] needs. If a read for one member fails, only that member is frozen
+    /// ([`GatheredInputs::refused`]); an error is for what the whole part needs.
     async fn inputs(
         &self,
         key: &M::Key,
@@ -174,45 +187,48 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
         read: ReadOptions,
     ) -> Result<GatheredInputs<M::Inputs>>;
 
-    /// Reads how the part is. All or nothing: a failed read is an error, never "not there". Members say by which names
-    /// and addresses leftovers are found.
+    /// Reads the part. All or nothing: a failed read is an error, never "not found". The members' names and addresses find
+    /// leftovers.
     async fn observe(&self, key: &M::Key, members: &[Member<M>], read: ReadOptions) -> Result<M::Observed>;
 
-    /// Makes one change. Ids come from `observed`. Invalidates what it changes in caches, also if it fails.
+    /// Sends one change. Ids come from `observed`. Invalidates what it changes in caches, also if it fails.
     ///
     /// # Errors
-    /// With [`Outcome::Unknown`](crate::Outcome::Unknown) if it may have been carried out nevertheless: the engine then
-    /// reads before it writes again.
+    /// The engine decides by the error what follows:
+    ///
+    /// | Error | Meaning | The engine |
+    /// |---|---|---|
+    /// | [`Outcome::Unknown`](crate::Outcome::Unknown) | the change may have been carried out | reads again, at most three times |
+    /// | `Conflict` with a wait (`Retry::After`, `Retry::Fixed`) | busy: the cloud is at work on the part | parks the part, at least for the wait |
+    /// | `Conflict` that is never retried (`Retry::Never`) | stale: the part is not as it was read | reads again, at most three times |
+    /// | `NotFound`, `AlreadyExists`, any other `Conflict` | stale, and reported as a failed step | the same |
+    /// | any other | the change failed | freezes the step's Service if that is permanent, otherwise fails the pass |
     async fn send(
         &self,
         key: &M::Key,
         change: &M::Change,
         observed: &M::Observed,
         priority: Priority,
-    ) -> Result<Outcome<M::Reply>>;
+    ) -> Result<Outcome<M::Reply, Self::Ticket>>;
 
-    /// Asks how a step goes that was [`Outcome::Accepted`].
+    /// Polls a change that was [`Outcome::Accepted`]. `None`: the cloud has finished; otherwise when to poll again. `key` is
+    /// the part's key now.
     ///
     /// # Errors
-    /// If asking failed (retried until the deadline), or if the step failed (an error that may not be repeated).
-    async fn poll(
-        &self,
-        key: &M::Key,
-        change: &M::Change,
-        observed: &M::Observed,
-        priority: Priority,
-    ) -> Result<Outcome<M::Reply>>;
+    /// If the cloud could not be asked (retried until the deadline), or if the change failed. Busy and stale as with
+    /// [`send`](Self::send).
+    async fn poll(&self, key: &M::Key, ticket: &Self::Ticket, priority: Priority) -> Result<Option<Wait>>;
 
-    /// Whether the cloud is still at work on a part that was [`PartModel::pending`] when it was observed. Reads nothing
-    /// but that; without it the part is read again.
+    /// Whether the cloud is still at work on a part that was [`PartModel::pending`] when it was observed. Reads only this
+    /// state. The default makes the engine read the part again.
     ///
     /// # Errors
-    /// If it can not be found out.
+    /// If the read fails.
     async fn is_pending(&self, _key: &M::Key, _observed: &M::Observed, _priority: Priority) -> Result<bool> {
         Ok(false)
     }
 
-    /// Whether we see the cloud in which this cluster is; see [`CredentialsCheck`](super::CredentialsCheck).
+    /// Whether the credentials see the cloud in which this cluster runs; see [`CredentialsCheck`](super::CredentialsCheck).
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck>;
 }
 
@@ -222,13 +238,6 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
 pub trait Change: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// Describes the change. Called once, when the change becomes a [`Step`].
     fn describe(&self) -> StepDescription;
-
-    /// What is kept of the change while the cloud is at work: what [`PartCloud::poll`] and the [`PartModel::fold`] of a
-    /// later reply need. Hundreds may wait at once, so data that only the request needed should be dropped.
-    #[must_use]
-    fn sent(&self) -> Self {
-        self.clone()
-    }
 }
 
 /// A planned [`Change`] with its description. `Display` is the description's sentence.
@@ -274,9 +283,9 @@ impl<C> Display for Step<C> {
 /// The parts of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts<K> {
-    /// What the Service names now, in the order of setting up.
+    /// What the Service names now, in the order of creation.
     pub named: Vec<K>,
-    /// Where its mark stands, in the same order. May hold the same keys.
+    /// The parts that have its ownership tag, in the same order. May contain the same keys.
     pub tagged: Vec<K>,
 }
 
@@ -296,23 +305,23 @@ pub struct Orphan<K> {
     pub key: K,
     /// What it is, for people.
     pub what: String,
-    /// Whether a pass that is permitted to may delete the part.
+    /// Whether a pass with permission may delete the part.
     pub deletable: bool,
 }
 
-/// A Service that has to do with a part.
+/// A Service that uses a part.
 pub struct Member<M: PartModel> {
     /// The Service.
     pub service: Arc<ServiceView>,
-    /// How it stands with the part.
+    /// Whether it uses the part as it asks, keeps what it has, or leaves.
     pub membership: Membership,
-    /// What its earlier parts said, in order. A member that leaves may have none.
+    /// The facts of its earlier parts, in order. A member that leaves may have none.
     pub facts: Vec<(M::Key, M::Facts)>,
 }
 
 impl<M: PartModel> Member<M> {
-    /// Whether what it has follows the nodes: also while it is kept, but not if it wants nothing any more and only waits
-    /// for its turn to leave.
+    /// Whether its objects follow the nodes: also while it is frozen, but not if it wants no load balancer and only waits to
+    /// leave.
     #[must_use]
     pub fn follows_nodes(&self) -> bool {
         self.membership != Membership::Leaving && self.service.wants_load_balancer()
@@ -339,24 +348,24 @@ impl<M: PartModel> Debug for Member<M> {
     }
 }
 
-/// How a Service stands with a part.
+/// The relation of a Service to a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Membership {
     /// It gets what it asks for.
     Active,
-    /// It keeps what it has, for this reason; what is not there yet is not made. Follows the nodes if
+    /// It keeps what it has, for this reason; nothing is created. Follows the nodes if
     /// [`Member::follows_nodes`] says so.
     Frozen(String),
-    /// Everything of it is taken away.
+    /// Everything of it is deleted.
     Leaving,
 }
 
-/// Inputs, and who has to do without.
+/// Inputs, and the members without them.
 #[derive(Clone, Debug)]
 pub struct GatheredInputs<I> {
     /// What was read.
     pub inputs: I,
-    /// Members for which something could not be found out.
+    /// Members whose inputs could not be read.
     pub refused: Vec<(ServiceId, Error)>,
 }
 
@@ -369,16 +378,16 @@ impl<I> From<I> for GatheredInputs<I> {
     }
 }
 
-/// What is to be said about what the members ask.
+/// The result of [`PartModel::check`].
 #[derive(Clone, Debug, Default)]
 pub struct CheckResult {
-    /// Who asks for what can not be.
+    /// Members that ask for something invalid.
     pub refused: Vec<(ServiceId, Error)>,
-    /// What members should be told.
-    pub notes: Vec<ServiceEvent>,
+    /// Events for members.
+    pub events: Vec<ServiceEvent>,
 }
 
-/// The way from how it is to how it should be.
+/// The steps from the observed to the desired state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan<C> {
     /// In order.
@@ -396,17 +405,49 @@ impl<C> Default for Plan<C> {
     }
 }
 
-/// What became of a step that did not fail.
+/// The result of a change that did not fail.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome<R> {
-    /// Done.
+pub enum Outcome<R, T> {
+    /// The cloud carried it out.
     Done(R),
-    /// The cloud is at work; until it is done nothing else can be changed.
-    Accepted(R, Wait),
-    /// Nothing was done: something else is at work on it. Try again after this long.
+    /// The cloud accepted it and is at work. Until it has finished, only changes are sent that do not need the part to be
+    /// idle ([`StepDescription::needs_idle`]).
+    Accepted {
+        /// The reply, which is folded in at once.
+        reply: R,
+        /// What [`PartCloud::poll`] needs.
+        ticket: T,
+        /// When to poll, and when to give up.
+        wait: Wait,
+    },
+}
+
+/// What an error means for a change that was not carried out because of the state of the part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteConflict {
+    /// The cloud is at work on the part: try again after this long.
     Busy(Duration),
-    /// Nothing was done: it is not as we saw it. Look again.
+    /// The part is not as it was read: read it again.
     Stale,
+}
+
+impl WriteConflict {
+    /// The shortest wait after an answer with a `Retry-After`.
+    const SHORTEST: Duration = Duration::from_secs(1);
+
+    /// See the table of [`PartCloud::send`]. `None`: the error means something else.
+    #[must_use]
+    pub fn of(error: &Error) -> Option<Self> {
+        match (error.kind(), error.retry()) {
+            (ErrorKind::Conflict, retry @ (Retry::After(_) | Retry::Fixed(_))) => {
+                Some(Self::Busy(retry.wait(Self::SHORTEST)))
+            }
+            (ErrorKind::Conflict, Retry::Never) if error.outcome() == crate::Outcome::NotDone => {
+                Some(Self::Stale)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// How to wait for the cloud.
@@ -418,21 +459,21 @@ pub struct Wait {
     pub deadline: Duration,
 }
 
-/// What a part says.
+/// What a part provides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PartOutput<F> {
-    /// To later parts.
+    /// For later parts.
     pub facts: F,
-    /// To the Service object.
+    /// On the Service object.
     pub effects: Effects,
 }
 
-/// Whether what is not visible is gone.
+/// Whether an object that is not visible is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopeCheck {
-    /// A node of the cluster is visible under the credentials in use (or it has no nodes): what is not visible is gone.
+    /// A node of the cluster is visible under the credentials in use (or it has no nodes): what is not visible is deleted.
     Verified,
-    /// It may be our credentials; the text says what was seen.
+    /// The credentials may be wrong; the text says what was found.
     Unverified(String),
 }
 
@@ -441,7 +482,7 @@ pub enum ScopeCheck {
 pub enum Fact<T> {
     /// Known.
     Known(T),
-    /// Known later; says what it is: `the address of load balancer web`.
+    /// Known later; describes it: `the address of load balancer web`.
     Later(Arc<str>),
 }
 
@@ -462,7 +503,7 @@ impl<T> Fact<T> {
         match self {
             Self::Known(value) => Ok(value),
             Self::Later(what) => Err(Error::new(
-                crate::ErrorKind::Unexpected,
+                ErrorKind::Unexpected,
                 format!("{what} is not known yet"),
             )),
         }
@@ -475,5 +516,21 @@ impl<T: Display> Display for Fact<T> {
             Self::Known(value) => value.fmt(f),
             Self::Later(what) => write!(f, "({what})"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fixed_wait_for_a_busy_part_is_kept_and_a_shorter_one_of_a_header_is_raised() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let conflict = |retry| WriteConflict::of(&Error::new(ErrorKind::Conflict, "busy").with_retry(retry));
+        let busy = |wait| Some(WriteConflict::Busy(wait));
+        assert_eq!(conflict(Retry::Fixed(SECOND)), busy(SECOND));
+        assert_eq!(conflict(Retry::After(Duration::ZERO)), busy(SECOND));
+        assert_eq!(conflict(Retry::After(9 * SECOND)), busy(9 * SECOND));
+        assert_eq!(conflict(Retry::Backoff), None);
     }
 }

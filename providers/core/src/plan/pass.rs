@@ -16,6 +16,7 @@ use super::{
     memory::Memory,
     model::{Member, Membership, PartCloud, PartModel, Plan, ScopeCheck, Step},
     record::{PartRecord, Pending, Progress},
+    steps::PassStart,
 };
 use crate::{
     Error, ErrorKind, Freshness, Result,
@@ -26,74 +27,74 @@ use crate::{
     },
 };
 
-/// How often a pass looks again because it was not as it seemed.
+/// How often a pass reads the part again because it was not as it was read.
 const READS: u32 = 3;
-/// How often a pass plans again after everything was done. One more round finds nothing.
+/// How often a pass plans again after all steps are done. Usually the second plan has no steps.
 const ROUNDS: u32 = 4;
-/// An answer that began this long ago at most is "of this pass", if nothing older was wanted: so that one page serves many
-/// passes. What we do ourselves meanwhile is known, and a write whose end was not seen allows no answer from before it.
+/// An answer that began at most this long ago counts as read in this pass, so that one page of a listing serves many passes.
+/// Our own changes since then are known, and after a write with an unknown result no earlier answer is used.
 const RECENT: Duration = Duration::from_secs(30);
 
-/// Waits for somebody else's change grow by this share of the time that it has taken, up to the longest wait.
+/// Waits for somebody else's change grow by this share of the time that it takes, up to the longest wait.
 const BUSY_SHARE: f64 = 0.15;
 const LONGEST_BUSY_WAIT: Duration = Duration::from_secs(60);
 /// Somebody else's change that takes this long is reported.
 const LONG_BUSY: Duration = Duration::from_secs(300);
 
-/// How parts would be, in a plan that is not carried out.
+/// The parts as the steps of a dry run leave them.
 pub(super) type DryRun<M> = Mutex<HashMap<<M as PartModel>::Key, <M as PartModel>::Observed>>;
 
-/// A pass at work.
-pub(super) struct Pass<'a, M: PartModel, C> {
+/// A running pass.
+pub(super) struct Pass<'a, M: PartModel, C: PartCloud<M>> {
     pub(super) engine: &'a Engine<M, C>,
     pub(super) request: &'a Request,
     pub(super) memory: &'a Mutex<Memory<M>>,
-    /// If it is there, nothing is written, and what would be written is folded in here.
+    /// In a dry run nothing is sent, and the steps are folded in here.
     pub(super) dry_run: Option<&'a DryRun<M>>,
-    /// The key under which it began.
+    /// The part's key when the pass began.
     began_as: M::Key,
     pub(super) key: M::Key,
-    pub(super) record: OwnedMutexGuard<PartRecord<M>>,
+    pub(super) record: OwnedMutexGuard<PartRecord<M, C::Ticket>>,
     pub(super) discovery: Option<Arc<DiscoveredParts<M>>>,
     pub(super) members: Vec<Member<M>>,
-    /// Who is held back, and why.
+    /// Members that are frozen since a check, an input or a step failed, and why.
     pub(super) frozen: BTreeMap<ServiceId, Error>,
     pub(super) ended: BTreeMap<ServiceId, MemberState>,
     pub(super) steps: Vec<StepReport>,
     pub(super) blocked: Vec<Blocked>,
-    pub(super) notes: Vec<ServiceEvent>,
+    pub(super) events: Vec<ServiceEvent>,
     pub(super) next: BTreeSet<M::Key>,
-    /// Something is to be created: what is read next must not be old.
-    recently: bool,
+    /// A step creates: the next read must not come from a cache.
+    needs_recent_read: bool,
 }
 
-/// How a look at the part came out.
+/// The result of reading and planning a part.
 pub(super) enum PartRead<M: PartModel> {
-    /// It can be planned.
+    /// It is planned.
     Ready(PlannedPart<M>),
     /// Not now.
     Wait(PartState),
 }
 
-/// What a part is and should be.
+/// The observed and the desired state of a part, and the plan between them.
 pub(super) struct PlannedPart<M: PartModel> {
     pub(super) observed: M::Observed,
-    /// Read in this pass, not from a cache.
+    /// Whether it was read in this pass, not from a cache.
     pub(super) fresh: bool,
-    #[cfg_attr(not(feature = "testkit"), expect(dead_code, reason = "the laws look at it"))]
+    #[cfg_attr(not(feature = "testkit"), expect(dead_code, reason = "the laws check it"))]
     pub(super) desired: M::Desired,
     pub(super) plan: Plan<M::Change>,
 }
 
-/// How carrying out a plan ended.
+/// The result of sending the steps of a plan.
 pub(super) enum Applied {
     /// Every step is done.
     All,
     /// The part has to wait.
     Wait(PartState),
-    /// It was not as it seemed. Holds what says so, if it was an error.
-    ReadAgain(Option<Error>),
-    /// A step for one Service can not be done; it is held back.
+    /// The part is not as it was read, for this reason.
+    ReadAgain(Error),
+    /// A step for one Service failed permanently; the Service is frozen.
     MemberFrozen,
 }
 
@@ -104,7 +105,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         memory: &'a Mutex<Memory<M>>,
         dry_run: Option<&'a DryRun<M>>,
         key: M::Key,
-        record: OwnedMutexGuard<PartRecord<M>>,
+        record: OwnedMutexGuard<PartRecord<M, C::Ticket>>,
     ) -> Self {
         Self {
             engine,
@@ -120,13 +121,13 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             ended: BTreeMap::new(),
             steps: Vec::new(),
             blocked: Vec::new(),
-            notes: Vec::new(),
+            events: Vec::new(),
             next: BTreeSet::new(),
-            recently: false,
+            needs_recent_read: false,
         }
     }
 
-    /// Does what can be done without waiting for the cloud.
+    /// Runs the pass as far as it gets without waiting for the cloud.
     pub(super) async fn run(&mut self) -> PartState {
         self.try_run().await.unwrap_or_else(PartState::Failed)
     }
@@ -134,9 +135,9 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     async fn try_run(&mut self) -> Result<PartState> {
         let (engine, began) = (self.engine, Instant::now());
         let (mut seen, mut fresh) = match self.resume().await? {
-            super::steps::Resumed::Not => (None, false),
-            super::steps::Resumed::At(observed, fresh) => (Some(observed), fresh),
-            super::steps::Resumed::Wait(state) => return Ok(state),
+            PassStart::Read => (None, false),
+            PassStart::Known(observed, fresh) => (Some(observed), fresh),
+            PassStart::Parked(state) => return Ok(state),
         };
         let Some(inputs) = self.gather().await? else {
             return Ok(PartState::Done);
@@ -164,8 +165,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 .iter()
                 .any(|step| step.description.effect == Effect::Create);
             if creates && !fresh && self.dry_run.is_none() {
-                // Whatever a lost reply or a slow listing hides would be made twice.
-                self.recently = true;
+                // An object that a lost reply or a slow listing hides would be created twice.
+                self.needs_recent_read = true;
                 continue;
             }
             self.announce(&planned.plan.steps);
@@ -186,20 +187,14 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     fresh = false;
                     reads += 1;
                     if reads > READS {
-                        return Err(error.unwrap_or_else(|| {
-                            Error::new(
-                                ErrorKind::Conflict,
-                                "somebody else changes it as fast as it is read",
-                            )
-                        }));
+                        return Err(error);
                     }
                 }
             }
         }
     }
 
-    /// Who the members are and what is known about what they ask. `None`: nobody has to do with the part, or it is nobody's
-    /// turn.
+    /// Finds the members and reads the inputs. `None`: the part has no members, or all of them wait for another part.
     pub(super) async fn gather(&mut self) -> Result<Option<M::Inputs>> {
         let (engine, read) = (self.engine, self.request.read);
         let discovery = engine
@@ -214,7 +209,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     .entry(&member.service.id)
                     .is_some_and(|entry| entry.joins.contains(&self.key))
                 {
-                    memory.joins(&member.service.id, &self.key);
+                    memory.rejoin(&member.service.id, &self.key);
                 }
             }
         }
@@ -226,7 +221,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 .retain(|member| !memory.has_left(&member.service.id, &self.key));
         }
         self.discovery = Some(discovery);
-        if !known || (self.members.is_empty() && !deletes_orphan) || self.is_nobodys_turn() {
+        if !known || (self.members.is_empty() && !deletes_orphan) || self.all_wait_to_leave() {
             return Ok(None);
         }
         let cluster = &self.request.snapshot.cluster;
@@ -243,20 +238,20 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         for (id, error) in review.refused {
             self.freeze(&id, &error);
         }
-        self.notes = review.notes;
+        self.events = review.events;
         Ok(Some(gathered.inputs))
     }
 
-    /// Whether everybody only waits to leave: then there is nothing to do here, and nothing has to be read for it. The part
-    /// that they leave before this one says when it is their turn.
-    fn is_nobodys_turn(&self) -> bool {
+    /// Whether all members only wait to leave. Then nothing has to be read: the part that they leave first requests the next
+    /// pass over this one.
+    fn all_wait_to_leave(&self) -> bool {
         let waits = |member: &Member<M>| {
             matches!(member.membership, Membership::Frozen(_)) && !member.service.wants_load_balancer()
         };
         !self.members.is_empty() && self.members.iter().all(waits)
     }
 
-    /// From now on this member keeps what it has. One that leaves, leaves all the same.
+    /// Freezes an active member. A member that leaves continues to leave.
     pub(super) fn freeze(&mut self, id: &ServiceId, error: &Error) {
         for member in &mut self.members {
             if &member.service.id == id && member.membership == Membership::Active {
@@ -266,7 +261,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
     }
 
-    /// Reads the part, unless it is known how it is, and plans.
+    /// Plans; reads the part before unless its state is known.
     pub(super) async fn read_and_plan(
         &mut self,
         inputs: &M::Inputs,
@@ -297,26 +292,26 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     async fn observe(&mut self, began: Instant) -> Result<Result<(M::Observed, bool), PartState>> {
         let engine = self.engine;
         let mut read = self.request.read;
-        if self.record.unsure {
+        if self.record.needs_read {
             read = read.uncached();
-        } else if self.recently && !is_of_this_pass(read, began) {
-            // A part of the limit, for the reading itself takes time, too.
+        } else if self.needs_recent_read && !is_of_this_pass(read, began) {
+            // Part of the limit, because the read itself takes time.
             let recent = Instant::now().checked_sub(RECENT / 2).unwrap_or(began);
             read.freshness = Freshness::After(recent);
         }
-        // However long the answer takes.
+        // Decided before the read, however long it takes.
         let fresh = is_of_this_pass(read, began);
         let observed = engine.cloud.observe(&self.key, &self.members, read).await?;
-        self.record.unsure = false;
+        self.record.needs_read = false;
         if let Some(what) = engine.model.missing(&self.key, &self.members, &observed) {
-            let anew = read.uncached();
+            let uncached = read.uncached();
             if let ScopeCheck::Unverified(why) = engine
                 .cloud
-                .verify_scope(&self.request.snapshot.cluster, anew)
+                .verify_scope(&self.request.snapshot.cluster, uncached)
                 .await?
             {
-                // Whatever comes next must not rest on what was seen with these eyes.
-                self.record.unsure = true;
+                // The next pass must not use what was read with these credentials.
+                self.record.needs_read = true;
                 return Ok(Err(PartState::Blocked(format!(
                     "{what} is not there any more, but {why}: these may be the wrong credentials, so nothing is \
                      changed"
@@ -336,11 +331,11 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             };
             return Ok(Err(self.wait_for(pending)));
         }
-        (self.record.busy_since, self.record.busy_note) = (None, None);
+        (self.record.busy_since, self.record.busy_event) = (None, None);
         Ok(Ok((observed, fresh)))
     }
 
-    /// Parks the part until the cloud has finished what somebody else had it do.
+    /// Parks the part until the cloud has finished somebody else's change.
     pub(super) fn wait_for(&mut self, mut pending: Pending<M>) -> PartState {
         let state = self.busy(pending.first, pending.why.clone());
         if let PartState::Parked { until, .. } = &state {
@@ -350,10 +345,10 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         state
     }
 
-    /// The part is parked although nothing of ours is under way. The longer it is, the longer are the waits.
+    /// Parks the part although no change of ours is under way. The waits grow with the time.
     pub(super) fn busy(&mut self, first: Duration, why: String) -> PartState {
         let now = Instant::now();
-        self.record.unsure = true;
+        self.record.needs_read = true;
         let since = *self.record.busy_since.get_or_insert(now);
         let age = now.saturating_duration_since(since);
         if age >= LONG_BUSY {
@@ -368,22 +363,22 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     }
 
     fn warn_of_busy(&mut self, age: Duration, why: &str) {
-        let text = self.record.busy_note.get_or_insert_with(|| {
+        let text = self.record.busy_event.get_or_insert_with(|| {
             let minutes = age.as_secs() / 60;
             let text = format!(
                 "{why}, for {minutes} minutes now; it is left unchanged until the cloud has finished, and somebody has to \
                  look after it if that never happens"
             );
-            warn!(part = %self.key, "Waiting long for somebody else's change: {text}");
+            warn!(part = %self.key, "Somebody else's change takes long: {text}");
             text
         });
-        let notes = self.members.iter().map(|member| ServiceEvent {
+        let events = self.members.iter().map(|member| ServiceEvent {
             service: member.service.id.clone(),
             reason: "LoadBalancerPending",
             message: text.clone(),
             warning: true,
         });
-        self.notes.extend(notes);
+        self.events.extend(events);
     }
 
     fn announce(&mut self, steps: &[Step<M::Change>]) {
@@ -396,7 +391,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             let service = &member.service;
             (service.id.clone(), service.wants_load_balancer())
         }));
-        // A deletion that overtakes a create is announced, too.
+        // A Service that is deleted while its create is parked is announced again.
         if announced.len() == before && before > 0 {
             return;
         }
@@ -416,7 +411,37 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         .with_context("step", first)
     }
 
-    /// The part is as it should be: says so to everybody who listens.
+    /// Publishes the facts of a part whose create was accepted, so that later parts run while it is being built.
+    pub(super) fn publish_early_facts(&mut self, observed: &M::Observed) {
+        let Some(discovery) = &self.discovery else { return };
+        let mut memory = self.memory.lock();
+        for member in &self.members {
+            let Some(entry) = discovery.entry(&member.service.id) else {
+                continue;
+            };
+            let current = |key| current(&self.began_as, &self.key, &memory, key);
+            let mut later = entry.joins.iter().map(current).skip_while(|key| key != &self.key);
+            if member.membership != Membership::Active || later.next().is_none() {
+                continue;
+            }
+            let later: Vec<_> = later.collect();
+            if let Some(facts) = self.engine.model.early_facts(&self.key, member, observed)
+                && memory.set_early_facts(&member.service.id, &self.key, facts, &later)
+            {
+                self.next.extend(later);
+            }
+        }
+    }
+
+    /// The create failed: the members of later parts are frozen.
+    pub(super) fn withdraw_early_facts(&self) {
+        let mut memory = self.memory.lock();
+        for member in &self.members {
+            memory.withdraw_early_facts(&member.service.id, &self.key);
+        }
+    }
+
+    /// No step is due: records what the part provides, and which parts can run now.
     fn conclude(&mut self, observed: &M::Observed) {
         let mut memory = self.memory.lock();
         let Some(discovery) = &self.discovery else { return };
@@ -434,7 +459,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     let earlier = leaves.iter().take_while(|key| **key != self.key);
                     self.next.extend(earlier.last().cloned());
                     if leaves.iter().all(|key| memory.has_left(id, key)) {
-                        // What it could not have while it stood here, it may have now.
+                        // What it could not join while it was a member here, it may join now.
                         self.next.extend(joins);
                     }
                 }
@@ -444,26 +469,26 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 let at = joins.iter().position(|key| key == &self.key);
                 let later = at.and_then(|at| joins.get(at + 1..)).unwrap_or_default();
                 if at.is_some() {
-                    let news = memory.record_output(view, &self.key, output, serves, later);
-                    if news.facts {
+                    let changed = memory.set_output(view, &self.key, output, serves, later);
+                    if changed.facts {
                         self.next.extend(later.iter().cloned());
                     }
-                    if news.serves {
+                    if changed.serves {
                         self.next.extend(leaves);
                     }
                 }
-                kept_or(&self.frozen, member, MemberState::Served)
+                frozen_or(&self.frozen, member, MemberState::Served)
             } else {
                 memory.withdraw_output(id, &self.key);
-                let nothing = "it could not be set up".to_owned();
-                kept_or(&self.frozen, member, MemberState::Frozen(nothing))
+                let why = "it could not be set up".to_owned();
+                frozen_or(&self.frozen, member, MemberState::Frozen(why))
             };
             self.ended.insert(id.clone(), state);
         }
         self.next.remove(&self.key);
     }
 
-    /// What to tell the caller. Ends the pass; its key comes back with it.
+    /// Ends the pass: the part's key and the report.
     pub(super) fn report(mut self, part: PartKey, state: PartState) -> (M::Key, PartReport) {
         let (progress, request) = (&self.record.progress, self.request);
         let memory = self.memory.lock();
@@ -481,11 +506,11 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     state: self
                         .ended
                         .remove(id)
-                        .unwrap_or_else(|| kept_or(&self.frozen, member, MemberState::Pending)),
+                        .unwrap_or_else(|| frozen_or(&self.frozen, member, MemberState::Pending)),
                     touched: progress.touched_all || progress.touched.contains(id),
                     effects: memory.effects(id, &joins),
                     finished: entry.is_some_and(|entry| {
-                        // While a step is waited for, the survey is the one from when it was sent.
+                        // While the part is parked, the discovery is the one of the pass that sent the step.
                         asks_now(request, &entry.view) && entry.is_finished(&memory, current)
                     }),
                 }
@@ -499,7 +524,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             steps: self.steps,
             members,
             blocked: self.blocked,
-            notes: self.notes,
+            events: self.events,
             next: self
                 .next
                 .iter()
@@ -514,14 +539,14 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     }
 }
 
-/// Whether a Service still asks for what it asked for when this was seen of it.
+/// Whether a Service still asks for what it asked for in this view.
 fn asks_now(request: &Request, view: &ServiceView) -> bool {
     let services = &request.snapshot.services;
     let mut now = services.iter().filter(|service| service.id == view.id);
     now.any(|service| service.asks_the_same(view))
 }
 
-/// The key that stands for this one now, in a pass that may have given the part another one.
+/// The current key for this one, in a pass in which the part's key may have changed.
 fn current<M: PartModel>(began_as: &M::Key, now: &M::Key, memory: &Memory<M>, key: &M::Key) -> M::Key {
     if key == began_as {
         now.clone()
@@ -530,19 +555,19 @@ fn current<M: PartModel>(began_as: &M::Key, now: &M::Key, memory: &Memory<M>, ke
     }
 }
 
-fn kept_or<M: PartModel>(
-    held: &BTreeMap<ServiceId, Error>,
+fn frozen_or<M: PartModel>(
+    frozen: &BTreeMap<ServiceId, Error>,
     member: &Member<M>,
     other: MemberState,
 ) -> MemberState {
-    match (held.get(&member.service.id), &member.membership) {
+    match (frozen.get(&member.service.id), &member.membership) {
         (Some(error), _) => MemberState::Refused(error.clone()),
         (None, Membership::Frozen(why)) => MemberState::Frozen(why.clone()),
         (None, _) => other,
     }
 }
 
-/// Whether an answer to this question was read in the pass that began then, not from a cache.
+/// Whether an answer with these options counts as read in the pass that began then, not from a cache.
 fn is_of_this_pass(read: ReadOptions, began: Instant) -> bool {
     match read.freshness {
         Freshness::After(instant) => instant >= began || instant.elapsed() <= RECENT,
@@ -561,7 +586,7 @@ impl PartReport {
             pass_steps: 0,
             members: Vec::new(),
             blocked: Vec::new(),
-            notes: Vec::new(),
+            events: Vec::new(),
             next: Vec::new(),
         }
     }

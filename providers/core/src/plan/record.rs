@@ -6,49 +6,52 @@ use tokio::time::Instant;
 
 use super::{
     discovery::DiscoveredParts,
-    model::{Member, PartModel, Step},
+    model::{Member, PartModel},
 };
-use crate::load_balancer::ServiceId;
+use crate::load_balancer::{ServiceId, StepDescription};
 
 /// What is kept of a part between calls. Locked while a pass is at work: one writer per part.
-pub(super) struct PartRecord<M: PartModel> {
-    /// A write was sent and its end was not seen, or failed: the next look must not come from a cache.
-    pub(super) unsure: bool,
-    /// A step that the cloud is at work on.
-    pub(super) waiting: Option<Waiting<M>>,
-    /// Since when the part is busy without our doing.
+///
+/// `T` is the provider's ticket.
+pub(super) struct PartRecord<M: PartModel, T> {
+    /// The result of a write is not known, or it failed: the next read must not come from a cache.
+    pub(super) needs_read: bool,
+    /// The step that the cloud is at work on.
+    pub(super) waiting: Option<Waiting<M, T>>,
+    /// Since when the part is busy with somebody else's change.
     pub(super) busy_since: Option<Instant>,
-    /// What people are told if it is busy for long. Says when it was written, so it is written once.
-    pub(super) busy_note: Option<String>,
-    /// A state that somebody else left, for whose end the part waits.
+    /// The event if it is busy for long. Its text holds the time that has passed, so it is written once.
+    pub(super) busy_event: Option<String>,
+    /// Somebody else's change that the part waits for.
     pub(super) pending: Option<Pending<M>>,
     /// The pass so far, from its first call to the one that ends well.
     pub(super) progress: Progress,
 }
 
-/// A step that the cloud is at work on.
-pub(super) struct Waiting<M: PartModel> {
-    /// What is kept of it; see [`Change::sent`](super::model::Change::sent).
-    pub(super) step: Step<M::Change>,
-    /// With the step folded in.
-    pub(super) observed: M::Observed,
+/// A step that the cloud accepted.
+pub(super) struct Waiting<M: PartModel, T> {
+    pub(super) ticket: T,
+    pub(super) description: StepDescription,
+    /// The part with the step folded in. `None`: it has to be read once the step is done.
+    pub(super) observed: Option<M::Observed>,
+    /// Whether the part was read in the pass that sent the step.
     pub(super) fresh: bool,
     pub(super) until: Instant,
     pub(super) since: Instant,
     pub(super) deadline: Instant,
-    /// Whom it concerns.
+    /// The members when the step was sent.
     pub(super) members: Vec<Member<M>>,
     pub(super) discovery: Option<Arc<DiscoveredParts<M>>>,
 }
 
-/// A part that the cloud was at work on when it was read, without our doing.
+/// Somebody else's change that the cloud was at work on when the part was read.
 pub(super) struct Pending<M: PartModel> {
     pub(super) observed: M::Observed,
-    /// What is waited for, and the first wait.
+    /// What the part waits for, and the first wait.
     pub(super) why: String,
     pub(super) first: Duration,
     pub(super) until: Instant,
-    /// Whom it concerns.
+    /// The members when the part was read.
     pub(super) members: Vec<Member<M>>,
     pub(super) discovery: Option<Arc<DiscoveredParts<M>>>,
 }
@@ -63,21 +66,21 @@ pub(super) struct Progress {
     pub(super) announced: BTreeSet<(ServiceId, bool)>,
 }
 
-impl<M: PartModel> Default for PartRecord<M> {
+impl<M: PartModel, T> Default for PartRecord<M, T> {
     fn default() -> Self {
         Self {
-            unsure: false,
+            needs_read: false,
             waiting: None,
             busy_since: None,
-            busy_note: None,
+            busy_event: None,
             pending: None,
             progress: Progress::default(),
         }
     }
 }
 
-impl<M: PartModel> PartRecord<M> {
+impl<M: PartModel, T> PartRecord<M, T> {
     pub(super) fn is_idle(&self) -> bool {
-        !self.unsure && self.waiting.is_none()
+        !self.needs_read && self.waiting.is_none()
     }
 }

@@ -1,30 +1,34 @@
-//! The part of a pass that writes: sending steps, waiting for the cloud, folding in what it answers.
+//! The part of a pass that writes: sends steps, waits for the cloud, folds in its replies.
+
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info, info_span};
 
 use super::{
-    model::{Change, Outcome, PartCloud, PartModel, Step, Wait},
+    model::{Outcome, PartCloud, PartModel, Step, Wait, WriteConflict},
     pass::{Applied, Pass},
     record::Waiting,
 };
 use crate::{
     Error, ErrorKind, Outcome as Fate, Result,
-    load_balancer::{PartState, StepReport},
+    load_balancer::{Effect, PartState, StepDescription, StepReport},
 };
 
-/// Whether a parked step is done.
-pub(super) enum Resumed<O> {
-    /// There was none.
-    Not,
-    /// It is done, and the part is like this; read in this pass or not.
-    At(O, bool),
-    /// Not yet.
-    Wait(PartState),
+/// What a pass begins with.
+pub(super) enum PassStart<O> {
+    /// The part has to be read.
+    Read,
+    /// The step that the part was parked for is done, and the part is like this. The flag says whether it was read in this
+    /// pass.
+    Known(O, bool),
+    /// The part stays parked.
+    Parked(PartState),
 }
 
 impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
-    /// Sends the steps one after the other, as far as nothing has to be waited for.
+    /// Sends the steps one after the other. Once the cloud accepted one, only those are sent that do not need the part to be
+    /// idle, up to the first that does.
     pub(super) async fn apply_steps(
         &mut self,
         steps: &[Step<M::Change>],
@@ -35,150 +39,155 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         if let Some(dry_run) = self.dry_run {
             for step in steps {
                 engine.model.fold(&self.key, &step.change, None, observed);
-                self.done(step, Instant::now());
+                self.done(&step.description, Instant::now());
             }
             dry_run.lock().insert(self.key.clone(), observed.clone());
             return Ok(Applied::All);
         }
         for step in steps {
-            // If this future is dropped while the step is under way, the next pass must look for itself.
-            self.record.unsure = true;
+            let description = &step.description;
+            if let Some(waiting) = &mut self.record.waiting {
+                if description.needs_idle {
+                    break;
+                }
+                // Until the reply is folded in.
+                waiting.observed = None;
+            }
+            // If this future is dropped while the step is under way, the next pass reads the part.
+            self.record.needs_read = true;
             let sent = Instant::now();
-            let span = info_span!("step", step = step.description.label);
+            let span = info_span!("step", step = description.label);
             let outcome = engine
                 .cloud
                 .send(&self.key, &step.change, observed, self.request.read.priority)
                 .instrument(span)
                 .await;
-            match outcome {
-                Ok(Outcome::Done(reply)) => {
-                    engine.model.fold(&self.key, &step.change, Some(&reply), observed);
-                    self.record.unsure = false;
-                    self.done(step, sent);
-                    if !self.follow_key(observed) {
-                        return Ok(Applied::Wait(self.key_in_use()));
+            let (reply, ticket) = match outcome {
+                Ok(Outcome::Done(reply)) => (reply, None),
+                Ok(Outcome::Accepted { reply, ticket, wait }) => (reply, Some((ticket, wait))),
+                Err(error) if self.record.waiting.is_some() => {
+                    // Planned again when the cloud has finished.
+                    if WriteConflict::of(&error).is_none() {
+                        self.ended_badly(description, sent, &error);
                     }
+                    break;
                 }
-                Ok(Outcome::Accepted(reply, wait)) => {
-                    engine.model.fold(&self.key, &step.change, Some(&reply), observed);
-                    debug!(step = %step, "The cloud is at work on it");
-                    if !self.follow_key(observed) {
-                        return Ok(Applied::Wait(self.key_in_use()));
-                    }
-                    let waiting = Waiting {
-                        step: Step {
-                            change: step.change.sent(),
-                            description: step.description.clone(),
-                        },
-                        observed: observed.clone(),
+                Err(error) => return self.failed(step, sent, error),
+            };
+            engine.model.fold(&self.key, &step.change, Some(&reply), observed);
+            match (ticket, &mut self.record.waiting) {
+                (None, None) => {
+                    self.record.needs_read = false;
+                    self.done(description, sent);
+                }
+                (None, Some(waiting)) => {
+                    waiting.observed = Some(observed.clone());
+                    self.done(description, sent);
+                }
+                (Some((ticket, wait)), None) => {
+                    debug!(step = %step, "The cloud accepted the step");
+                    self.record.waiting = Some(Waiting {
+                        ticket,
+                        description: description.clone(),
+                        observed: Some(observed.clone()),
                         fresh,
                         until: after(sent, wait),
                         since: sent,
                         deadline: sent.checked_add(wait.deadline).unwrap_or(sent),
                         members: self.members.clone(),
                         discovery: self.discovery.clone(),
-                    };
-                    let state = waiting.state();
-                    self.record.waiting = Some(waiting);
-                    return Ok(Applied::Wait(state));
+                    });
                 }
-                Ok(Outcome::Busy(after)) => {
-                    debug!(step = %step, ?after, "It is busy");
-                    return Ok(Applied::Wait(self.busy(after, format!("busy: {step}"))));
+                (Some(_), Some(_)) => {
+                    let text = "a change that needs no idle part has a ticket; this is a bug";
+                    let error =
+                        Error::new(ErrorKind::Unexpected, text).with_context("step", step.to_string());
+                    self.ended_badly(description, sent, &error);
+                    self.record.waiting = None;
+                    return Err(error);
                 }
-                Ok(Outcome::Stale) => {
-                    self.repeat("stale");
-                    return Ok(Applied::ReadAgain(None));
-                }
-                Err(error) => return self.failed(step, sent, error),
+            }
+            if !self.follow_key(observed) {
+                self.record.waiting = None;
+                return Ok(Applied::Wait(self.key_in_use()));
+            }
+            if self.record.waiting.is_some() && description.effect == Effect::Create {
+                self.publish_early_facts(observed);
             }
         }
-        Ok(Applied::All)
+        Ok(match &self.record.waiting {
+            Some(waiting) => Applied::Wait(waiting.state()),
+            None => Applied::All,
+        })
     }
 
-    /// Asks how the parked step goes.
-    pub(super) async fn resume(&mut self) -> Result<Resumed<M::Observed>> {
-        let engine = self.engine;
+    /// Polls the step that the part was parked for.
+    pub(super) async fn resume(&mut self) -> Result<PassStart<M::Observed>> {
         if self.dry_run.is_some() {
-            return Ok(Resumed::Not);
+            return Ok(PassStart::Read);
         }
         if let Some(state) = self.resume_pending().await? {
-            return Ok(Resumed::Wait(state));
+            return Ok(PassStart::Parked(state));
         }
-        // If this future is dropped while it asks, the next pass looks for itself: the record is unsure since the send.
+        // If this future is dropped during the poll, the next pass reads the part: it needs a read since the step was sent.
         let Some(mut waiting) = self.record.waiting.take() else {
-            return Ok(Resumed::Not);
+            return Ok(PassStart::Read);
         };
-        // Should it still wait, this is whom it concerns.
         self.members.clone_from(&waiting.members);
         self.discovery.clone_from(&waiting.discovery);
         let asked = Instant::now();
         if asked < waiting.until {
             let state = waiting.state();
             self.record.waiting = Some(waiting);
-            return Ok(Resumed::Wait(state));
+            return Ok(PassStart::Parked(state));
         }
-        let outcome = engine
-            .cloud
-            .poll(
-                &self.key,
-                &waiting.step.change,
-                &waiting.observed,
-                self.request.read.priority,
-            )
-            .await;
-        let until = match outcome {
-            Ok(Outcome::Done(reply)) => {
-                engine.model.fold(
-                    &self.key,
-                    &waiting.step.change,
-                    Some(&reply),
-                    &mut waiting.observed,
-                );
-                self.record.unsure = false;
-                self.done(&waiting.step, waiting.since);
-                if !self.follow_key(&waiting.observed) {
-                    return Ok(Resumed::Wait(self.key_in_use()));
+        let priority = self.request.read.priority;
+        let polled = self.engine.cloud.poll(&self.key, &waiting.ticket, priority).await;
+        let until = match polled {
+            Ok(None) => {
+                self.done(&waiting.description, waiting.since);
+                // What was sent meanwhile and failed is found by a read.
+                let Some(observed) = waiting.observed else {
+                    return Ok(PassStart::Read);
+                };
+                self.record.needs_read = false;
+                return Ok(PassStart::Known(observed, waiting.fresh));
+            }
+            Ok(Some(wait)) => after(asked, wait),
+            Err(error) => match WriteConflict::of(&error) {
+                Some(WriteConflict::Busy(after)) => asked.checked_add(after).unwrap_or(asked),
+                Some(WriteConflict::Stale) => {
+                    self.withdraw_early_facts();
+                    self.count_repeat("stale");
+                    return Ok(PassStart::Read);
                 }
-                return Ok(Resumed::At(waiting.observed, waiting.fresh));
-            }
-            Ok(Outcome::Accepted(reply, wait)) => {
-                engine.model.fold(
-                    &self.key,
-                    &waiting.step.change,
-                    Some(&reply),
-                    &mut waiting.observed,
-                );
-                after(asked, wait)
-            }
-            Ok(Outcome::Busy(after)) => asked.checked_add(after).unwrap_or(asked),
-            Ok(Outcome::Stale) => {
-                self.repeat("stale");
-                return Ok(Resumed::Not);
-            }
-            Err(error) if may_pass(error.kind()) && asked < waiting.deadline => {
-                waiting.until = asked;
-                self.record.waiting = Some(waiting);
-                return Err(error);
-            }
-            Err(error) => {
-                self.ended_badly(&waiting.step, waiting.since, &error);
-                return Err(error);
-            }
+                None if may_pass(error.kind()) && asked < waiting.deadline => {
+                    waiting.until = asked;
+                    self.record.waiting = Some(waiting);
+                    return Err(error);
+                }
+                None => return Err(self.ticket_failed(&waiting, error)),
+            },
         };
         if asked >= waiting.deadline {
-            let error = Error::new(ErrorKind::Timeout, "the cloud has not finished in time")
-                .with_context("step", waiting.step.to_string());
-            self.ended_badly(&waiting.step, waiting.since, &error);
-            return Err(error);
+            let error = Error::new(ErrorKind::Timeout, "the cloud has not finished in time");
+            return Err(self.ticket_failed(&waiting, error));
         }
         waiting.until = until;
         let state = waiting.state();
         self.record.waiting = Some(waiting);
-        Ok(Resumed::Wait(state))
+        Ok(PassStart::Parked(state))
     }
 
-    /// Asks whether the cloud has finished what somebody else had it do. `None`: there is nothing to wait for, or it has.
+    /// The step that the part was parked for has failed: the next pass reads the part.
+    fn ticket_failed(&mut self, waiting: &Waiting<M, C::Ticket>, error: Error) -> Error {
+        let error = error.with_context("step", waiting.description.sentence.clone());
+        self.ended_badly(&waiting.description, waiting.since, &error);
+        self.withdraw_early_facts();
+        error
+    }
+
+    /// Polls whether the cloud has finished somebody else's change. `None`: there is none, or it has.
     async fn resume_pending(&mut self) -> Result<Option<PartState>> {
         let Some(pending) = self.record.pending.take() else {
             return Ok(None);
@@ -209,26 +218,38 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
     }
 
     fn failed(&mut self, step: &Step<M::Change>, sent: Instant, error: Error) -> Result<Applied> {
+        match WriteConflict::of(&error) {
+            Some(WriteConflict::Busy(after)) => {
+                debug!(step = %step, ?after, "The part is busy");
+                return Ok(Applied::Wait(self.busy(after, format!("busy: {step}"))));
+            }
+            Some(WriteConflict::Stale) => {
+                self.count_repeat("stale");
+                let text = "somebody else changes it as fast as it is read";
+                let error = Error::new(ErrorKind::Conflict, text).with_source(error);
+                return Ok(Applied::ReadAgain(error));
+            }
+            None => {}
+        }
         let unknown = error.outcome() == Fate::Unknown;
-        self.ended_badly(step, sent, &error);
+        self.ended_badly(&step.description, sent, &error);
         if unknown {
-            // It may have been done: that is for the next look to find out.
-            self.touch(step);
-            self.repeat("unknown");
-            return Ok(Applied::ReadAgain(Some(error)));
+            // It may have been carried out: the next read shows it.
+            self.touch(&step.description);
+            self.count_repeat("unknown");
+            return Ok(Applied::ReadAgain(error));
         }
         match error.kind() {
-            // Somebody was faster, or what we saw was old.
+            // Somebody was faster, or what was read is out of date.
             ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Conflict => {
-                self.repeat("stale");
-                Ok(Applied::ReadAgain(Some(error)))
+                self.count_repeat("stale");
+                Ok(Applied::ReadAgain(error))
             }
-            kind if is_for_good(kind) && self.members.len() > 1 => match &step.description.service {
+            kind if is_permanent(kind) && self.members.len() > 1 => match &step.description.service {
                 Some(service) if !self.frozen.contains_key(service) => {
-                    self.repeat("held");
-                    let service = service.clone();
-                    self.freeze(&service, &error);
-                    if self.frozen.contains_key(&service) {
+                    self.count_repeat("held");
+                    self.freeze(service, &error);
+                    if self.frozen.contains_key(service) {
                         Ok(Applied::MemberFrozen)
                     } else {
                         Err(error)
@@ -240,43 +261,42 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         }
     }
 
-    fn done(&mut self, step: &Step<M::Change>, sent: Instant) {
-        let description = step.description.clone();
+    fn done(&mut self, description: &StepDescription, sent: Instant) {
         if self.dry_run.is_none() {
             let (model, took) = (&self.engine.model, sent.elapsed());
             let (provider, kind) = (model.provider(), model.kind(&self.key));
             self.engine
                 .metrics
-                .step_ended(provider, kind, step.description.label, "ok", took);
+                .step_ended(provider, kind, description.label, "ok", took);
             info!(part = %self.key, reason = description.reason, took_ms = millis(took), "Done: {}", description.sentence);
         }
-        self.touch(step);
+        self.touch(description);
         self.steps.push(StepReport {
-            description,
+            description: description.clone(),
             result: Ok(()),
             took: sent.elapsed(),
         });
     }
 
-    fn ended_badly(&mut self, step: &Step<M::Change>, sent: Instant, error: &Error) {
+    fn ended_badly(&mut self, description: &StepDescription, sent: Instant, error: &Error) {
         let (model, took) = (&self.engine.model, sent.elapsed());
         let (provider, kind) = (model.provider(), model.kind(&self.key));
         self.engine
             .metrics
-            .step_ended(provider, kind, step.description.label, "error", took);
-        // Whoever runs the pass says so, once per change of state.
-        debug!(part = %self.key, step = %step, error = error.report(), "A step failed");
+            .step_ended(provider, kind, description.label, "error", took);
+        // The caller reports it, once per change of state.
+        debug!(part = %self.key, step = description.sentence, error = error.report(), "A step failed");
         self.steps.push(StepReport {
-            description: step.description.clone(),
+            description: description.clone(),
             result: Err(error.clone()),
             took,
         });
     }
 
-    fn touch(&mut self, step: &Step<M::Change>) {
+    fn touch(&mut self, description: &StepDescription) {
         let progress = &mut self.record.progress;
         progress.steps += 1;
-        match &step.description.service {
+        match &description.service {
             Some(service) => {
                 progress.touched.insert(service.clone());
             }
@@ -284,14 +304,14 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         }
     }
 
-    fn repeat(&self, reason: &'static str) {
+    fn count_repeat(&self, reason: &'static str) {
         let model = &self.engine.model;
         self.engine
             .metrics
             .repeated(model.provider(), model.kind(&self.key), reason);
     }
 
-    /// If the part has got another key, goes on under that one. False if somebody is at work under it already.
+    /// Continues under the part's new key, if it has one. False if another pass runs under that key already.
     pub(super) fn follow_key(&mut self, observed: &M::Observed) -> bool {
         let Some(new) = self.engine.model.rekey(&self.key, observed) else {
             return true;
@@ -300,8 +320,8 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             return true;
         }
         self.memory.lock().rename(&self.key, &new);
-        debug!(part = %self.key, now = %new, "The part has got its id");
-        let record = self.engine.try_slot(&new);
+        debug!(part = %self.key, now = %new, "The part has its id");
+        let record = self.engine.try_part_record(&new);
         let old = std::mem::replace(&mut self.key, new);
         match record {
             Some(mut record) => {
@@ -310,7 +330,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 true
             }
             None => {
-                debug!(part = %old, "Somebody is at work under its new name");
+                debug!(part = %old, "Another pass runs under the part's new key");
                 false
             }
         }
@@ -318,18 +338,18 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
 
     pub(super) fn key_in_use(&mut self) -> PartState {
         self.busy(
-            std::time::Duration::from_secs(1),
-            "somebody is at work on it under its new name".to_owned(),
+            Duration::from_secs(1),
+            "another pass runs under its new key".to_owned(),
         )
     }
 }
 
-impl<M: PartModel> Waiting<M> {
+impl<M: PartModel, T> Waiting<M, T> {
     fn state(&self) -> PartState {
         PartState::Parked {
             until: self.until,
             since: self.since,
-            why: format!("the cloud is at work: {}", self.step),
+            why: format!("the cloud is at work: {}", self.description.sentence),
         }
     }
 }
@@ -338,11 +358,11 @@ fn after(instant: Instant, wait: Wait) -> Instant {
     instant.checked_add(wait.poll).unwrap_or(instant)
 }
 
-fn millis(duration: std::time::Duration) -> u64 {
+fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Asking how a step goes may work the next time.
+/// A poll that failed so may succeed the next time.
 fn may_pass(kind: ErrorKind) -> bool {
     matches!(
         kind,
@@ -350,8 +370,8 @@ fn may_pass(kind: ErrorKind) -> bool {
     )
 }
 
-/// Trying the step again will not help; the other members need not wait for it.
-fn is_for_good(kind: ErrorKind) -> bool {
+/// Sending the step again does not help; the other members need not wait for it.
+fn is_permanent(kind: ErrorKind) -> bool {
     matches!(
         kind,
         ErrorKind::InvalidSpec

@@ -5,6 +5,7 @@
 //! | [`converges`] | from any state of the cloud the engine comes to rest; then every difference is `Blocked`; no load balancer or address was deleted under a member that stays |
 //! | [`quiet`] | what has come to rest stays at rest: a restart writes nothing, plans nothing and says the same about every Service |
 //! | [`restartable`] | killed or cut off at any write (before it is sent, after it is carried out, after the reply), the next process ends where an undisturbed one would: nothing twice, nothing left over |
+//! | [`reclaimable`] | killed at any write, or failed by the cloud, while parts are being built: deleting the Services then leaves nothing that a deletion of what works does not leave |
 //! | [`polite`] | what is not ours is after every single write as it was |
 //! | [`foretold`] | a plan that is only imagined names exactly the steps that are then carried out |
 //!
@@ -37,7 +38,7 @@ mod drive;
 mod judge;
 
 pub use cloud::{Fault, MemoryCloud};
-pub use judge::{check, converges, foretold, polite, quiet, restartable};
+pub use judge::{check, converges, foretold, polite, quiet, reclaimable, restartable};
 
 /// The engine under test.
 pub type LawEngine<L> = Engine<L, MemoryCloud<L>>;
@@ -81,6 +82,9 @@ pub trait Lawful: PartModel + Clone {
         observed: &Self::Observed,
         serial: u64,
     ) -> Self::Reply;
+
+    /// Puts the part into the state in which the cloud leaves one whose change failed (`ERROR`).
+    fn fail(&self, _truth: &mut Self::Truth, _key: &Self::Key) {}
 
     /// Everything that is ours.
     fn shape(&self, truth: &Self::Truth) -> Self::Shape;

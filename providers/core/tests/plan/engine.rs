@@ -9,7 +9,7 @@ use std::{
 use ccm_core::{
     Error, ErrorKind,
     load_balancer::{
-        LoadBalancers, MemberState, PartKey, PartPlan, PartReport, PartState, Request, ServiceView,
+        Effects, LoadBalancers, MemberState, PartKey, PartPlan, PartReport, PartState, Request, ServiceView,
         StepDescription, Watcher,
     },
     plan::{Engine, Fact, PlanMetrics, ScopeCheck},
@@ -19,8 +19,8 @@ use parking_lot::Mutex;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use crate::{
-    stage::{Answer, WAIT, stage},
-    toy::{COLOUR, SHELF, Shelf, Toy, WAS, WOOD, shelf_name, tag},
+    stage::{Answer, Stage, WAIT, stage},
+    toy::{Box, COLOUR, SHELF, Shelf, Toy, WAS, WOOD, shelf_name, tag},
     toy_cases::{Truth, id, marks, nodes, service, world},
 };
 
@@ -64,6 +64,7 @@ async fn a_create_is_parked_polled_when_it_is_time_and_finished_under_its_new_ke
     let renamed = report.renamed.clone().unwrap();
     assert!(renamed.as_str().starts_with("shelf/#"), "{renamed}");
     assert!(matches!(report.members[0].state, MemberState::Pending));
+    assert_eq!(report.next, [PartKey::new("board")], "it can run meanwhile");
 
     tokio::time::advance(Duration::from_secs(2)).await;
     let early = stage.run(renamed.as_str()).await;
@@ -81,7 +82,7 @@ async fn a_create_is_parked_polled_when_it_is_time_and_finished_under_its_new_ke
     assert_eq!(sentences(&done), ["create shelf shelf_n_s0 with 1 boxes"]);
     assert_eq!(done.pass_steps, 1);
     assert!(done.members[0].touched && !done.members[0].finished);
-    assert_eq!(done.next, [PartKey::new("board")]);
+    assert!(done.next.is_empty(), "nothing is new to it: {done:?}");
     assert_eq!(stage.cloud.memory.truth().shelves.len(), 1);
 
     let board = stage.run("board").await;
@@ -91,6 +92,134 @@ async fn a_create_is_parked_polled_when_it_is_time_and_finished_under_its_new_ke
     let ip = member.effects.ingress.as_ref().unwrap()[0].ip.clone().unwrap();
     assert!(ip.starts_with("10.0.0."), "{ip}");
     assert!(member.effects.annotations[WAS].is_some());
+}
+
+/// A shelf that the cloud is at work on, and its key.
+async fn being_built() -> (Stage, String) {
+    let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
+    stage.answer("create shelf", Answer::Wait(WAIT));
+    let report = stage.run("shelf/new:shelf_n_s0").await;
+    (stage, report.renamed.unwrap().to_string())
+}
+
+#[tokio::test(start_paused = true)]
+async fn later_parts_run_while_a_part_is_built_and_the_service_is_finished_with_the_last_of_them() {
+    let (stage, shelf) = being_built().await;
+    let board = stage.run("board").await;
+    assert_eq!(sentences(&board), ["pin svc:n/s0 to n0"]);
+    let member = &board.members[0];
+    assert!(
+        matches!(member.state, MemberState::Served) && !member.finished,
+        "{member:?}"
+    );
+    assert_eq!(member.effects, Effects::default(), "early facts have no effects");
+    tokio::time::advance(WAIT.poll).await;
+    stage.cloud.script.lock().polls = vec![Ok(true)];
+    let done = stage.run(&shelf).await;
+    assert!(done.members[0].finished && done.next.is_empty(), "{done:?}");
+    assert!(done.members[0].effects.ingress.is_some());
+    assert!(stage.run("board").await.steps.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_that_fails_is_reported_and_what_later_parts_have_stays_but_nothing_is_added() {
+    let (mut stage, shelf) = being_built().await;
+    stage.run("board").await;
+    tokio::time::advance(WAIT.poll).await;
+    stage.cloud.script.lock().polls = vec![Err(Error::new(ErrorKind::Unexpected, "broken"))];
+    let failed = stage.run(&shelf).await;
+    let PartState::Failed(error) = &failed.state else {
+        panic!("{failed:?}");
+    };
+    let text = error.report();
+    assert!(text.contains("broken") && text.contains("create shelf"), "{text}");
+    let services = vec![service(0, &[80], &[])];
+    stage.world = Arc::new(world(services, nodes([("n0", true), ("n1", true)])));
+    let board = stage.run("board").await;
+    assert!(board.steps.is_empty(), "{board:?}");
+    let member = &board.members[0];
+    assert!(
+        matches!(&member.state, MemberState::Frozen(why) if why.contains(&shelf)),
+        "{member:?}"
+    );
+    assert_eq!(stage.cloud.memory.truth().board.len(), 1);
+    // Read, it turns out to be there.
+    let next = stage.run(&shelf).await;
+    assert!(next.next.contains(&PartKey::new("board")), "{next:?}");
+    assert_eq!(sentences(&stage.run("board").await), ["pin svc:n/s0 to n1"]);
+}
+
+/// A shelf with a box to create, which the cloud takes its time for, and one to paint.
+fn busy_shelf() -> Stage {
+    let mut shelf = own_shelf(0);
+    let grey = Box {
+        owner: tag(&id(0)),
+        colour: "grey".to_owned(),
+        nodes: ["n0".to_owned()].into(),
+    };
+    shelf.boxes.insert(81, grey);
+    let truth = Truth {
+        shelves: vec![shelf],
+        ..Truth::default()
+    };
+    let stage = stage(truth, vec![service(0, &[80, 81], &[(COLOUR, "blue")])]);
+    stage.answer("create box 80", Answer::Wait(WAIT));
+    stage
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_needs_no_idle_part_is_sent_while_the_cloud_is_at_work() {
+    let stage = busy_shelf();
+    let report = stage.run("shelf/#10").await;
+    assert_eq!(parked(&report).0, WAIT.poll);
+    assert_eq!(sentences(&report), ["paint box 81 on shelf shelf_n_s0 blue"]);
+    stage.cloud.script.lock().observed.clear();
+    tokio::time::advance(WAIT.poll).await;
+    stage.cloud.script.lock().polls = vec![Ok(true)];
+    let done = stage.run("shelf/#10").await;
+    assert!(matches!(done.state, PartState::Done), "{done:?}");
+    assert_eq!(sentences(&done), ["create box 80 on shelf shelf_n_s0"]);
+    assert!(
+        stage.cloud.script.lock().observed.is_empty(),
+        "all of it is known"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_fails_while_the_cloud_is_at_work_is_planned_again_from_a_read() {
+    let stage = busy_shelf();
+    let quota = Error::new(ErrorKind::QuotaExceeded, "no more paint");
+    stage.answer("paint", Answer::Fail(quota));
+    let report = stage.run("shelf/#10").await;
+    assert_eq!(parked(&report).0, WAIT.poll);
+    assert!(report.steps[0].result.is_err());
+    stage.cloud.script.lock().observed.clear();
+    tokio::time::advance(WAIT.poll).await;
+    stage.cloud.script.lock().polls = vec![Ok(true)];
+    let done = stage.run("shelf/#10").await;
+    assert!(matches!(done.state, PartState::Done), "{done:?}");
+    assert_eq!(sentences(&done)[1..], ["paint box 81 on shelf shelf_n_s0 blue"]);
+    let (_, fresh) = stage.cloud.script.lock().observed[0].clone();
+    assert!(fresh);
+}
+
+#[tokio::test(start_paused = true)]
+async fn if_what_the_cloud_accepted_fails_nothing_more_is_sent_before_a_read() {
+    let stage = busy_shelf();
+    stage.answer("paint", Answer::Busy(Duration::from_secs(1)));
+    stage.run("shelf/#10").await;
+    stage.cloud.script.lock().observed.clear();
+    tokio::time::advance(WAIT.poll).await;
+    stage.cloud.script.lock().polls = vec![Err(Error::new(ErrorKind::Unexpected, "broken"))];
+    let failed = stage.run("shelf/#10").await;
+    assert!(
+        matches!(failed.state, PartState::Failed(_)) && failed.steps.len() == 1,
+        "{failed:?}"
+    );
+    assert!(stage.cloud.script.lock().observed.is_empty());
+    let next = stage.run("shelf/#10").await;
+    assert_eq!(sentences(&next), ["paint box 81 on shelf shelf_n_s0 blue"]);
+    assert!(stage.cloud.script.lock().observed[0].1, "not from a cache");
 }
 
 #[tokio::test(start_paused = true)]
@@ -450,7 +579,7 @@ async fn a_plan_of_one_service_keeps_the_troubles_of_others_to_itself() {
             .map(|member| &member.service);
         let notes = plans
             .iter()
-            .flat_map(|plan| &plan.notes)
+            .flat_map(|plan| &plan.events)
             .map(|note| &note.service);
         members.chain(notes).any(|service| service == &id(0))
     };

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    Error, Freshness, Priority, Result, async_trait,
+    Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
     load_balancer::{
         ClusterSnapshot, ClusterView, LoadBalancers, PartKey, PartReport, ReadOptions, Request, ServiceView,
     },
@@ -47,8 +47,30 @@ pub enum Answer {
     Hang,
 }
 
+fn conflict(retry: Retry) -> Error {
+    Error::new(ErrorKind::Conflict, "not now").with_retry(retry)
+}
+
+impl Scripted {
+    /// The cloud in memory carries everything out at once.
+    async fn done(
+        &self,
+        key: &Key,
+        change: &ToyChange,
+        seen: &Observed,
+        priority: Priority,
+    ) -> Result<Reply> {
+        match self.memory.send(key, change, seen, priority).await? {
+            Outcome::Done(reply) => Ok(reply),
+            Outcome::Accepted { .. } => unreachable!("its weather has no polls"),
+        }
+    }
+}
+
 #[async_trait]
 impl PartCloud<Toy> for Scripted {
+    type Ticket = ();
+
     async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
         let read = self.memory.directory(read).await;
         let slow = self.script.lock().slow_directory.take();
@@ -87,7 +109,7 @@ impl PartCloud<Toy> for Scripted {
         change: &ToyChange,
         seen: &Observed,
         priority: Priority,
-    ) -> Result<Outcome<Reply>> {
+    ) -> Result<Outcome<Reply, ()>> {
         let answer = {
             let sends = &mut self.script.lock().sends;
             let at = sends
@@ -96,47 +118,27 @@ impl PartCloud<Toy> for Scripted {
             at.map(|at| sends.remove(at).1)
         };
         match answer {
-            Some(Answer::Busy(after)) => Ok(Outcome::Busy(after)),
-            Some(Answer::Stale) => Ok(Outcome::Stale),
+            Some(Answer::Busy(after)) => Err(conflict(Retry::Fixed(after))),
+            Some(Answer::Stale) => Err(conflict(Retry::Never)),
             Some(Answer::Fail(error)) => Err(error),
             Some(Answer::Hang) => {
                 self.memory.send(key, change, seen, priority).await?;
                 std::future::pending().await
             }
-            Some(Answer::Wait(wait)) => match self.memory.send(key, change, seen, priority).await? {
-                Outcome::Done(reply) => Ok(Outcome::Accepted(reply, wait)),
-                other => Ok(other),
-            },
-            None => self.memory.send(key, change, seen, priority).await,
+            Some(Answer::Wait(wait)) => Ok(Outcome::Accepted {
+                reply: self.done(key, change, seen, priority).await?,
+                ticket: (),
+                wait,
+            }),
+            None => self.done(key, change, seen, priority).await.map(Outcome::Done),
         }
     }
 
-    async fn poll(&self, _: &Key, change: &ToyChange, _: &Observed, _: Priority) -> Result<Outcome<Reply>> {
+    async fn poll(&self, _: &Key, (): &(), _: Priority) -> Result<Option<Wait>> {
         let mut script = self.script.lock();
         script.polled += 1;
         let done = script.polls.remove(0)?;
-        drop(script);
-        let made = self
-            .memory
-            .truth()
-            .shelves
-            .into_iter()
-            .find(|shelf| shelf.name == change.shelf);
-        let reply = made.map_or(
-            Reply {
-                id: 0,
-                address: String::new(),
-            },
-            |shelf| Reply {
-                id: *shelf.id.known().unwrap(),
-                address: shelf.address.known().unwrap().clone(),
-            },
-        );
-        Ok(if done {
-            Outcome::Done(reply)
-        } else {
-            Outcome::Accepted(reply, WAIT)
-        })
+        Ok((!done).then_some(WAIT))
     }
 
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {

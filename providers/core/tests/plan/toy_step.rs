@@ -73,6 +73,10 @@ impl Change for ToyChange {
             Action::Pin(node, tag, _) => ("pin_create", Effect::Create, format!("pin {tag} to {node}")),
             Action::Unpin(node, tag) => ("pin_delete", Effect::Delete, format!("unpin {tag} from {node}")),
         };
-        StepDescription::new(label, effect, sentence)
+        StepDescription {
+            // Paint dries whatever else is done to the shelf.
+            needs_idle: !matches!(self.action, Action::Paint(..)),
+            ..StepDescription::new(label, effect, sentence)
+        }
     }
 }

@@ -433,7 +433,7 @@ pub(crate) struct Write<'a, B: ?Sized = ()> {
     /// Sent as JSON.
     pub(crate) body: Option<&'a B>,
     /// Only if this is still the revision of the object (Neutron alone); otherwise the error is
-    /// [stale](crate::error::is_stale).
+    /// [stale](ccm_core::plan::WriteConflict::Stale).
     pub(crate) revision: Option<i64>,
     /// How long the request may take, if it is one that takes longer than others.
     pub(crate) timeout: Option<Duration>,

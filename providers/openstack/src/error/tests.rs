@@ -1,7 +1,7 @@
 //! The table of recorded faults, and the ways in which a connection fails.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use ccm_core::client::rest::Failure;
+use ccm_core::{client::rest::Failure, plan::WriteConflict};
 use http::{HeaderMap, Method, header::RETRY_AFTER};
 
 use super::*;
@@ -89,20 +89,14 @@ fn recorded_faults_become_the_right_errors() {
         } else {
             assert_eq!(error.retry(), error.kind().default_retry(), "{}", case.case);
         }
-        assert_eq!(is_busy(&error).is_some(), case.busy, "{}", case.case);
-        assert_eq!(is_stale(&error), case.stale, "{}", case.case);
+        let conflict = WriteConflict::of(&error);
+        let busy = matches!(conflict, Some(WriteConflict::Busy(_)));
+        assert_eq!(busy, case.busy, "{}", case.case);
+        let stale = conflict == Some(WriteConflict::Stale);
+        assert_eq!(stale, case.stale, "{}", case.case);
         let unknown = case.unknown.unwrap_or(case.status >= 500 && case.status != 501);
         assert_eq!(error.outcome() == Outcome::Unknown, unknown, "{}", case.case);
     }
-}
-
-#[test]
-fn a_wait_of_ours_for_a_busy_load_balancer_is_kept_and_a_shorter_one_of_a_header_raised() {
-    let busy = |retry| is_busy(&Error::new(ErrorKind::Conflict, "busy").with_retry(retry));
-    assert_eq!(busy(Retry::Fixed(BUSY)), Some(BUSY));
-    assert_eq!(busy(Retry::After(Duration::ZERO)), Some(BUSY));
-    assert_eq!(busy(Retry::After(9 * BUSY)), Some(9 * BUSY));
-    assert_eq!(busy(Retry::Backoff), None);
 }
 
 #[test]

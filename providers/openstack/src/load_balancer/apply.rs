@@ -8,7 +8,7 @@ use std::{
 };
 
 use ccm_core::{
-    Cloud, Error, ErrorKind, Freshness, Priority, Result, async_trait,
+    Cloud, Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
     load_balancer::{ClusterView, Effect, ReadOptions, ServiceView},
     plan::{
         CredentialsCheck, GatheredInputs, Membership, Outcome, PartCloud, PollIntervals, PollTiming,
@@ -30,12 +30,12 @@ use super::{
     plan,
     reads::{Contents, Reads},
     responses::{LoadBalancer, Provisioning, State},
-    send::Sender,
+    send::{self, Sender},
     spec,
     steps::{Action, Change},
     tags::Unrecorded,
 };
-use crate::{config::LoadBalancing, error::is_busy, error::is_stale, view::Current};
+use crate::{config::LoadBalancing, view::Current};
 
 /// A security group is in use until its ports have let go of it.
 const IN_USE: Duration = Duration::from_secs(2);
@@ -43,6 +43,15 @@ const IN_USE: Duration = Duration::from_secs(2);
 const SHARED_POLL: Duration = Duration::from_millis(500);
 /// The same for those that somebody else left pending, for which nobody hurries.
 const SHARED_PENDING_POLL: Duration = Duration::from_secs(2);
+
+/// A change that Octavia accepted.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    /// The load balancer's id.
+    id: String,
+    /// The load balancer is gone when the change is done; otherwise it is `ACTIVE`.
+    deletes: bool,
+}
 
 /// The calls.
 pub(crate) struct Calls<C> {
@@ -276,6 +285,8 @@ impl<C: Cloud> Calls<C> {
 
 #[async_trait]
 impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
+    type Ticket = Ticket;
+
     async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
         let (_, reads) = self.current.clients();
         if let Some(why) = reads.missing().await? {
@@ -333,49 +344,49 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         change: &Change,
         observed: &Observed,
         priority: Priority,
-    ) -> Result<Outcome<Reply>> {
+    ) -> Result<Outcome<Reply, Ticket>> {
         let (api, reads) = self.current.clients();
         let sender = Sender::new(&api, &reads, priority);
-        match sender.send(change, observed).await {
-            Ok(Some(reply)) if is_waited_for(&change.action) => {
-                // A create gives the part another key.
-                let key = match &reply {
-                    Reply::Balancer(created) => {
-                        let id = &created.balancer.id;
-                        self.created.lock().insert(id.clone());
-                        &Key::Balancer(id.clone())
-                    }
-                    _ => key,
-                };
-                let poll = self.polls.lock().accepted(key, poll_kind(&change.action));
-                Ok(Outcome::Accepted(reply, self.wait(poll)))
-            }
-            Ok(Some(reply)) => Ok(Outcome::Done(reply)),
-            Ok(None) => Ok(Outcome::Stale),
-            Err(error) if is_stale(&error) => Ok(Outcome::Stale),
-            Err(error) => match is_busy(&error) {
-                Some(after) => Ok(Outcome::Busy(after)),
-                None if change.action == Action::DeleteGroup && error.kind() == ErrorKind::Conflict => {
-                    Ok(Outcome::Busy(IN_USE))
+        let reply = sender
+            .send(change, observed)
+            .await
+            .map_err(|error| match error.kind() {
+                ErrorKind::Conflict
+                    if change.action == Action::DeleteGroup && error.retry() == Retry::Backoff =>
+                {
+                    error.with_retry(Retry::Fixed(IN_USE))
                 }
-                None => Err(error),
-            },
+                _ => error,
+            })?;
+        if !change.action.occupies_balancer() {
+            return Ok(Outcome::Done(reply));
         }
+        let id = match (&reply, key) {
+            (Reply::Balancer(made), _) => {
+                self.created.lock().insert(made.balancer.id.clone());
+                made.balancer.id.clone()
+            }
+            (_, Key::Balancer(id)) => id.clone(),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::Unexpected,
+                    "the load balancer has no id; this is a bug",
+                ));
+            }
+        };
+        let kind = poll_kind(&change.action);
+        let poll = self.polls.lock().accepted(&Key::Balancer(id.clone()), kind);
+        let deletes = matches!(change.action, Action::DeleteBalancer { .. });
+        Ok(Outcome::Accepted {
+            reply,
+            ticket: Ticket { id, deletes },
+            wait: self.wait(poll),
+        })
     }
 
-    async fn poll(
-        &self,
-        key: &Key,
-        change: &Change,
-        observed: &Observed,
-        priority: Priority,
-    ) -> Result<Outcome<Reply>> {
+    async fn poll(&self, key: &Key, ticket: &Ticket, priority: Priority) -> Result<Option<Wait>> {
         let (_, reads) = self.current.clients();
-        let deletes = matches!(change.action, Action::DeleteBalancer { .. });
-        let id = match (key, observed) {
-            (Key::Balancer(id), _) => id.as_str(),
-            _ => return Ok(Outcome::Stale),
-        };
+        let Ticket { id, deletes } = ticket;
         let polled_at = Instant::now();
         let (since, waiting) = self.polls.lock().since(key);
         let state = match since {
@@ -388,32 +399,21 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             self.created.lock().remove(id);
         }
         match status {
-            None if deletes => {
-                ends(true);
-                Ok(Outcome::Done(Reply::Nothing))
-            }
-            None => {
-                ends(false);
-                Ok(Outcome::Stale)
+            None | Some(Provisioning::Active) => {
+                let done = status.is_none() == *deletes;
+                ends(done);
+                if done { Ok(None) } else { Err(send::stale()) }
             }
             Some(Provisioning::Error) => {
                 ends(false);
                 Err(Error::new(
                     ErrorKind::Unexpected,
-                    format!("Octavia could not do this, load balancer {id} is in ERROR: {change}"),
+                    format!("Octavia could not do this, load balancer {id} is in ERROR"),
                 ))
-            }
-            Some(Provisioning::Active) => {
-                ends(!deletes);
-                Ok(if deletes {
-                    Outcome::Stale
-                } else {
-                    Outcome::Done(Reply::Settled)
-                })
             }
             Some(_) => {
                 let poll = self.polls.lock().not_ended(key, polled_at);
-                Ok(Outcome::Accepted(Reply::Settled, self.wait(poll)))
+                Ok(Some(self.wait(poll)))
             }
         }
     }
@@ -478,23 +478,6 @@ fn poll_timing(kind: Effect) -> PollTiming {
         },
         Effect::Create | Effect::Delete => PollTiming::default(),
     }
-}
-
-/// Whether Octavia is at work on the load balancer after it.
-fn is_waited_for(action: &Action) -> bool {
-    !matches!(
-        action,
-        Action::CreateFloating(_)
-            | Action::AttachFloating(_)
-            | Action::DetachFloating(_)
-            | Action::DeleteFloating(_)
-            | Action::CreateGroup(_)
-            | Action::DeleteGroup
-            | Action::CreateRule(_)
-            | Action::DeleteRule(..)
-            | Action::DeletePortTag { .. }
-            | Action::SetPortGroups { .. }
-    )
 }
 
 /// The servers behind the nodes that a Service takes.

@@ -22,8 +22,6 @@ use crate::instances::records::Port;
 pub(crate) enum Reply {
     /// Nothing that has to be known.
     Nothing,
-    /// What was accepted goes on, or is done: nothing new.
-    Settled,
     Balancer(Box<CreatedLoadBalancer>),
     Listener(Box<Listener>),
     Pool(Box<Pool>),
@@ -36,9 +34,6 @@ pub(crate) enum Reply {
 
 /// Does the step to `observed`.
 pub(crate) fn fold(change: &Change, reply: Option<&Reply>, observed: &mut Observed) {
-    if matches!(reply, Some(Reply::Settled)) {
-        return;
-    }
     match observed {
         Observed::Balancers(snapshot) => balancers(change, reply, snapshot),
         Observed::Groups(groups) => group(change, reply, groups),

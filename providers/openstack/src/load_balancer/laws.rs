@@ -312,6 +312,12 @@ impl Lawful for Model {
         }
     }
 
+    fn fail(&self, truth: &mut Truth, key: &Key) {
+        for tree in truth.trees.iter_mut().filter(|tree| of_key(tree, key)) {
+            tree.balancer.provisioning_status = Provisioning::Error;
+        }
+    }
+
     fn shape(&self, truth: &Truth) -> Vec<String> {
         let mut shape: Vec<_> = truth.trees.iter().map(tree_text).collect();
         shape.extend(truth.floating.iter().map(|floating| {

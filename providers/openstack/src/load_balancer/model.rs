@@ -31,6 +31,28 @@ use super::{
 const SETTLING: Duration = Duration::from_secs(2);
 
 impl Model {
+    /// The load balancer, if the Service has it.
+    fn balancer_of<'a>(
+        &self,
+        member: &PartMember,
+        snapshot: &'a LoadBalancerSnapshot,
+    ) -> Option<&'a LoadBalancerTree> {
+        let [tree] = snapshot.trees.as_slice() else {
+            return None;
+        };
+        let balancer = &tree.balancer;
+        let id = &member.service.id;
+        // One that bears a former name of the cluster may be another cluster's as well.
+        let own = names::load_balancer(&snapshot.cluster, id);
+        let tagged = balancer.tags.contains(&own);
+        let owned = balancer.name == own || balancer.name == names::legacy_load_balancer(id);
+        let tags = balancer.tags.iter().map(String::as_str);
+        let another = balancer.name.starts_with(names::SERVICE_PREFIX)
+            && !snapshot.ownership_tag.ownership(tags).allows_changes();
+        let refused = another || (!owned && spec::is_internal(&member.service, &self.settings));
+        (!refused && (tagged || owned)).then_some(tree)
+    }
+
     fn facts_of_balancer(
         &self,
         member: &PartMember,
@@ -190,7 +212,7 @@ impl PartModel for Model {
                     .map(|listener_key| (listener_key, service.id.clone())),
             );
             let notes = warnings::warnings(&self.settings, service, &spec, cluster, inputs);
-            review.notes.extend(notes);
+            review.events.extend(notes);
         }
         review
     }
@@ -323,23 +345,7 @@ impl PartModel for Model {
         }
         match observed {
             Observed::Balancers(snapshot) => {
-                let [tree] = snapshot.trees.as_slice() else {
-                    return None;
-                };
-                let balancer = &tree.balancer;
-                let id = &member.service.id;
-                // One that bears a former name of the cluster may be another cluster's as well.
-                let own = names::load_balancer(&snapshot.cluster, id);
-                let tagged = balancer.tags.contains(&own);
-                let owned = balancer.name == own || balancer.name == names::legacy_load_balancer(id);
-                let tags = balancer.tags.iter().map(String::as_str);
-                let another = balancer.name.starts_with(names::SERVICE_PREFIX)
-                    && !snapshot.ownership_tag.ownership(tags).allows_changes();
-                let refused = another || (!owned && spec::is_internal(&member.service, &self.settings));
-                if refused || (!tagged && !owned) {
-                    return None;
-                }
-                self.facts_of_balancer(member, tree, snapshot)
+                self.facts_of_balancer(member, self.balancer_of(member, snapshot)?, snapshot)
             }
             Observed::Groups(groups) => {
                 let group = groups.first()?;
@@ -358,6 +364,18 @@ impl PartModel for Model {
             }
             Observed::Ports(_) => Some(nothing),
         }
+    }
+
+    /// A load balancer's subnet is known as soon as Octavia accepted its creation, unlike its address, which may be a
+    /// floating one.
+    fn early_facts(&self, _: &Key, member: &PartMember, observed: &Observed) -> Option<Facts> {
+        let Observed::Balancers(snapshot) = observed else {
+            return None;
+        };
+        let tree = self.balancer_of(member, snapshot)?;
+        let vip_subnet = tree.balancer.vip_subnet_id.clone();
+        let group = None;
+        (!vip_subnet.is_empty()).then_some(Facts { vip_subnet, group })
     }
 }
 

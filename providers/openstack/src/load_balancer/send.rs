@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ccm_core::{Error, ErrorKind, Outcome, Priority, Result};
+use ccm_core::{Error, ErrorKind, Outcome, Priority, Result, Retry};
 
 use super::{
     bodies::{
@@ -29,20 +29,13 @@ pub(super) struct Sender<'a> {
     priority: Priority,
 }
 
-/// What is needed is not in what was observed: it has to be looked at again.
-type Sent = Result<Option<Reply>>;
-
 fn id(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-macro_rules! some {
-    ($value:expr) => {
-        match $value {
-            Some(value) => value,
-            None => return Ok(None),
-        }
-    };
+/// Nothing was sent: what the change needs is not as it was observed.
+pub(super) fn stale() -> Error {
+    Error::new(ErrorKind::Conflict, "it is not as it was read").with_retry(Retry::Never)
 }
 
 impl<'a> Sender<'a> {
@@ -54,21 +47,21 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// `None`: an id is not known.
-    pub(super) async fn send(&self, change: &Change, observed: &Observed) -> Sent {
+    /// Sends one change. The error is stale if an id is not known.
+    pub(super) async fn send(&self, change: &Change, observed: &Observed) -> Result<Reply> {
         match observed {
             Observed::Balancers(snapshot) => match &change.action {
                 Action::CreateBalancer(body) => {
                     let created = self.writes.create_load_balancer(body).await?;
-                    Ok(Some(Reply::Balancer(Box::new(created))))
+                    Ok(Reply::Balancer(Box::new(created)))
                 }
                 Action::CreateFloating(_)
                 | Action::AttachFloating(_)
                 | Action::DetachFloating(_)
                 | Action::DeleteFloating(_) => self.floating(&change.action, snapshot).await,
                 action => {
-                    let tree = some!(snapshot.trees.first());
-                    let balancer = some!(id(&tree.balancer.id));
+                    let tree = snapshot.trees.first().ok_or_else(stale)?;
+                    let balancer = id(&tree.balancer.id).ok_or_else(stale)?;
                     self.below(action, tree, balancer).await
                 }
             },
@@ -81,38 +74,38 @@ impl<'a> Sender<'a> {
                             description: description.clone(),
                         };
                         let created = self.writes.create_security_group(&body).await?;
-                        Ok(Some(Reply::Group(Box::new(created))))
+                        Ok(Reply::Group(Box::new(created)))
                     }
                     Action::DeleteGroup => {
-                        let group = some!(group.and_then(|group| id(&group.id)));
+                        let group = group.and_then(|group| id(&group.id)).ok_or_else(stale)?;
                         self.writes.delete_security_group(&change.target, group).await?;
-                        Ok(Some(Reply::Nothing))
+                        Ok(Reply::Nothing)
                     }
                     Action::CreateRule(rule) => {
-                        let group = some!(group.and_then(|group| id(&group.id)));
+                        let group = group.and_then(|group| id(&group.id)).ok_or_else(stale)?;
                         let created = self
                             .writes
                             .create_rule(&change.target, &new_rule(group, rule))
                             .await?;
-                        Ok(Some(Reply::Rule(Box::new(created))))
+                        Ok(Reply::Rule(Box::new(created)))
                     }
                     Action::DeleteRule(_, rule) => {
-                        let group = some!(group.and_then(|group| id(&group.id)));
-                        let rule = some!(id(rule));
+                        let group = group.and_then(|group| id(&group.id)).ok_or_else(stale)?;
+                        let rule = id(rule).ok_or_else(stale)?;
                         self.writes.delete_rule((&change.target, group), rule).await?;
-                        Ok(Some(Reply::Nothing))
+                        Ok(Reply::Nothing)
                     }
                     _ => Err(mismatch(change)),
                 }
             }
             Observed::Ports(ports) => match &change.action {
                 Action::DeletePortTag { port, group } => {
-                    let port = some!(ports.get(port));
+                    let port = ports.get(port).ok_or_else(stale)?;
                     self.writes.delete_port_tag(port, group.id.get()?).await?;
-                    Ok(Some(Reply::Nothing))
+                    Ok(Reply::Nothing)
                 }
                 Action::SetPortGroups { port, add, remove } => {
-                    let port = some!(ports.get(port));
+                    let port = ports.get(port).ok_or_else(stale)?;
                     let mut groups = port.security_groups.clone();
                     groups.retain(|group| !remove.iter().any(|gone| gone.id.known() == Some(group)));
                     for group in add {
@@ -122,14 +115,14 @@ impl<'a> Sender<'a> {
                         security_groups: Set::To(groups),
                     };
                     let now = self.writes.update_port(port, &body).await?;
-                    Ok(Some(Reply::Port(Box::new(now))))
+                    Ok(Reply::Port(Box::new(now)))
                 }
                 _ => Err(mismatch(change)),
             },
         }
     }
 
-    async fn floating(&self, action: &Action, snapshot: &LoadBalancerSnapshot) -> Sent {
+    async fn floating(&self, action: &Action, snapshot: &LoadBalancerSnapshot) -> Result<Reply> {
         let tree = snapshot.trees.first();
         let port = tree.map(|tree| tree.balancer.vip_port_id.as_str());
         let find = |address: &String| {
@@ -139,40 +132,40 @@ impl<'a> Sender<'a> {
         };
         match action {
             Action::CreateFloating(desired) => {
-                let port = some!(port.and_then(id));
+                let port = port.and_then(id).ok_or_else(stale)?;
                 self.create_floating(desired, port).await
             }
             Action::AttachFloating(address) => {
-                let port = some!(port.and_then(id));
-                let floating = some!(find(address));
+                let port = port.and_then(id).ok_or_else(stale)?;
+                let floating = find(address).ok_or_else(stale)?;
                 let body = FloatingIpChange {
                     port_id: Set::To(port.to_owned()),
                 };
                 let now = self.writes.update_floating_ip(port, &floating.id, &body).await?;
-                Ok(Some(Reply::Floating(Box::new(now))))
+                Ok(Reply::Floating(Box::new(now)))
             }
             Action::DetachFloating(address) => {
-                let floating = some!(find(address));
+                let floating = find(address).ok_or_else(stale)?;
                 let body = FloatingIpChange { port_id: Set::Clear };
                 self.writes
                     .update_floating_ip(&floating.port_id, &floating.id, &body)
                     .await?;
-                Ok(Some(Reply::Nothing))
+                Ok(Reply::Nothing)
             }
             Action::DeleteFloating(address) => {
-                let floating = some!(find(address));
-                let floating_id = some!(id(&floating.id));
+                let floating = find(address).ok_or_else(stale)?;
+                let floating_id = id(&floating.id).ok_or_else(stale)?;
                 self.writes
                     .delete_floating_ip(&floating.port_id, floating_id)
                     .await?;
-                Ok(Some(Reply::Nothing))
+                Ok(Reply::Nothing)
             }
-            _ => Ok(None),
+            _ => Err(stale()),
         }
     }
 
     /// From the first of the subnets that has one left.
-    async fn create_floating(&self, desired: &DesiredFloatingIp, port: &str) -> Sent {
+    async fn create_floating(&self, desired: &DesiredFloatingIp, port: &str) -> Result<Reply> {
         let mut subnets: Vec<_> = desired.subnets.iter().map(String::as_str).collect();
         if subnets.is_empty() {
             subnets.push("");
@@ -187,7 +180,7 @@ impl<'a> Sender<'a> {
                 floating_ip_address: desired.address.clone(),
             };
             match self.writes.create_floating_ip(&body).await {
-                Ok(created) => return Ok(Some(Reply::Floating(Box::new(created)))),
+                Ok(created) => return Ok(Reply::Floating(Box::new(created))),
                 // It may be there all the same.
                 Err(error) if error.outcome() == Outcome::Unknown => return Err(error),
                 Err(error) => last = Some(error),
@@ -201,9 +194,9 @@ impl<'a> Sender<'a> {
         }))
     }
 
-    async fn below(&self, action: &Action, tree: &LoadBalancerTree, balancer: &str) -> Sent {
+    async fn below(&self, action: &Action, tree: &LoadBalancerTree, balancer: &str) -> Result<Reply> {
         if !self.has_planned_tags(action, tree, balancer).await? {
-            return Ok(None);
+            return Err(stale());
         }
         match action {
             Action::DeleteBalancer { cascade, .. } => {
@@ -237,24 +230,24 @@ impl<'a> Sender<'a> {
                     ..(**body).clone()
                 };
                 let created = self.writes.create_listener(&body).await?;
-                return Ok(Some(Reply::Listener(Box::new(created))));
+                return Ok(Reply::Listener(Box::new(created)));
             }
             Action::UpdateListener(listener_key, body) => {
-                let listener = some!(listener(tree, *listener_key));
+                let listener = listener(tree, *listener_key).ok_or_else(stale)?;
                 self.writes.update_listener(balancer, listener, body).await?;
             }
             Action::DeleteListener(listener_key) => {
-                let listener = some!(listener(tree, *listener_key));
+                let listener = listener(tree, *listener_key).ok_or_else(stale)?;
                 self.writes.delete_listener(balancer, listener).await?;
             }
             Action::CreatePool(listener_key, body) => {
-                let listener = some!(listener(tree, *listener_key));
+                let listener = listener(tree, *listener_key).ok_or_else(stale)?;
                 let body = NewPool {
                     listener_id: listener.to_owned(),
                     ..(**body).clone()
                 };
                 let created = self.writes.create_pool(balancer, &body).await?;
-                return Ok(Some(Reply::Pool(Box::new(created))));
+                return Ok(Reply::Pool(Box::new(created)));
             }
             Action::DeleteOrphanedPool(pool) => {
                 self.writes.delete_pool(balancer, pool).await?;
@@ -268,16 +261,16 @@ impl<'a> Sender<'a> {
             | Action::CreateMonitor(listener_key, _)
             | Action::UpdateMonitor(listener_key, _)
             | Action::DeleteMonitor(listener_key) => {
-                let pool_tree = some!(
-                    tree.listener_tree(*listener_key)
-                        .and_then(|listener_tree| listener_tree.pool_tree.as_ref())
-                );
-                let pool = some!(id(&pool_tree.pool.id));
+                let pool_tree = tree
+                    .listener_tree(*listener_key)
+                    .and_then(|listener_tree| listener_tree.pool_tree.as_ref())
+                    .ok_or_else(stale)?;
+                let pool = id(&pool_tree.pool.id).ok_or_else(stale)?;
                 return self.in_pool(action, pool_tree, balancer, pool).await;
             }
-            _ => return Ok(None),
+            _ => return Err(stale()),
         }
-        Ok(Some(Reply::Nothing))
+        Ok(Reply::Nothing)
     }
 
     /// Whether that of which the change writes the tags still has those with which it was planned; asked now. Tags are
@@ -320,7 +313,13 @@ impl<'a> Sender<'a> {
         Ok(now == Some(planned.iter().collect()))
     }
 
-    async fn in_pool(&self, action: &Action, pool_tree: &PoolTree, balancer: &str, pool: &str) -> Sent {
+    async fn in_pool(
+        &self,
+        action: &Action,
+        pool_tree: &PoolTree,
+        balancer: &str,
+        pool: &str,
+    ) -> Result<Reply> {
         let monitor = pool_tree.monitor.as_ref().and_then(|monitor| id(&monitor.id));
         match action {
             Action::UpdatePool(_, body) => drop(self.writes.update_pool(balancer, pool, body).await?),
@@ -351,7 +350,7 @@ impl<'a> Sender<'a> {
                 if gone.is_empty() {
                     let now = self.reads.members_uncached(pool, self.priority).await?;
                     let found = now.iter().find(|member| member.identity() == identity);
-                    gone = some!(found).id.clone();
+                    gone = found.ok_or_else(stale)?.id.clone();
                 }
                 self.writes.delete_member(balancer, pool, &gone).await?;
             }
@@ -361,17 +360,21 @@ impl<'a> Sender<'a> {
                     ..body.clone()
                 };
                 let created = self.writes.create_monitor(balancer, &body).await?;
-                return Ok(Some(Reply::Monitor(Box::new(created))));
+                return Ok(Reply::Monitor(Box::new(created)));
             }
             Action::UpdateMonitor(_, body) => {
-                self.writes.update_monitor(balancer, some!(monitor), body).await?;
+                self.writes
+                    .update_monitor(balancer, monitor.ok_or_else(stale)?, body)
+                    .await?;
             }
             Action::DeleteMonitor(_) => {
-                self.writes.delete_monitor(balancer, pool, some!(monitor)).await?;
+                self.writes
+                    .delete_monitor(balancer, pool, monitor.ok_or_else(stale)?)
+                    .await?;
             }
-            _ => return Ok(None),
+            _ => return Err(stale()),
         }
-        Ok(Some(Reply::Nothing))
+        Ok(Reply::Nothing)
     }
 
     /// The whole list, with what people have set on those that stay.

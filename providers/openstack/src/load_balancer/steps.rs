@@ -85,12 +85,6 @@ pub(crate) enum Action {
         add: Vec<GroupRef>,
         remove: Vec<GroupRef>,
     },
-    /// One that was sent, and is waited for: no more than what is said of it. What it does was done to what was observed.
-    Sent {
-        sentence: String,
-        label: &'static str,
-        effect: Effect,
-    },
 }
 
 impl fmt::Display for Change {
@@ -229,7 +223,6 @@ impl fmt::Display for Change {
                 let all: Vec<_> = add.into_iter().chain(remove).collect();
                 write!(f, "change security groups of node port {of}: {}", all.join(", "))
             }
-            Action::Sent { sentence, .. } => f.write_str(sentence),
         }
     }
 }
@@ -276,7 +269,6 @@ impl Change {
             Action::DeleteRule(..) => "security_group_rule_delete",
             Action::DeletePortTag { .. } => "port_tag_delete",
             Action::SetPortGroups { .. } => "port_update",
-            Action::Sent { label, .. } => label,
         }
     }
 
@@ -299,7 +291,6 @@ impl Change {
             | Action::DeleteFloating(_)
             | Action::DeleteGroup
             | Action::DeleteRule(..) => Effect::Delete,
-            Action::Sent { effect, .. } => effect,
             _ => Effect::Change,
         }
     }
@@ -307,69 +298,35 @@ impl Change {
 
 impl plan::Change for Change {
     fn describe(&self) -> StepDescription {
-        StepDescription::new(self.label(), self.effect(), self.to_string())
-    }
-
-    fn sent(&self) -> Self {
-        match self.action {
-            // These hold what may be thousands of members.
-            Action::CreateBalancer(_) | Action::AddMembers(..) | Action::SetMembers(..) => Self {
-                target: self.target.clone(),
-                action: Action::Sent {
-                    sentence: self.to_string(),
-                    label: self.label(),
-                    effect: self.effect(),
-                },
-            },
-            _ => self.clone(),
+        StepDescription {
+            needs_idle: self.action.occupies_balancer(),
+            ..StepDescription::new(self.label(), self.effect(), self.to_string())
         }
+    }
+}
+
+impl Action {
+    /// Whether Octavia works on the load balancer after this change, and refuses it while it works on another one.
+    pub(crate) fn occupies_balancer(&self) -> bool {
+        !matches!(
+            self,
+            Self::CreateFloating(_)
+                | Self::AttachFloating(_)
+                | Self::DetachFloating(_)
+                | Self::DeleteFloating(_)
+                | Self::CreateGroup(_)
+                | Self::DeleteGroup
+                | Self::CreateRule(_)
+                | Self::DeleteRule(..)
+                | Self::DeletePortTag { .. }
+                | Self::SetPortGroups { .. }
+        )
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ccm_core::plan::Change as _;
-
     use super::*;
-    use crate::load_balancer::bodies::MemberBody;
-
-    #[test]
-    fn one_that_was_sent_says_the_same_and_keeps_no_members() {
-        let desired_members: Vec<_> = (0..12)
-            .map(|node| DesiredMember {
-                address: format!("10.0.0.{node}"),
-                port: 30080,
-                ..DesiredMember::default()
-            })
-            .collect();
-        let listener_key = ListenerKey {
-            transport: ccm_core::load_balancer::Protocol::Tcp,
-            port: 80,
-        };
-        let listener = NewListener {
-            protocol: "TCP",
-            protocol_port: 80,
-            default_pool: Some(NewPool {
-                members: vec![MemberBody::default()],
-                ..NewPool::default()
-            }),
-            ..NewListener::default()
-        };
-        let balancer = NewLoadBalancer {
-            listeners: vec![listener],
-            ..NewLoadBalancer::default()
-        };
-        for action in [
-            Action::CreateBalancer(Box::new(balancer)),
-            Action::AddMembers(listener_key, desired_members.clone()),
-            Action::SetMembers(listener_key, desired_members),
-        ] {
-            let change = step("web", action).change;
-            let sent = change.sent();
-            assert!(matches!(sent.action, Action::Sent { .. }), "{sent:?}");
-            assert_eq!(sent.describe(), change.describe());
-        }
-    }
 
     #[test]
     fn of_many_members_some_are_named() {

@@ -133,7 +133,7 @@ async fn no_list_can_claim_a_load_balancer_or_a_place_on_it() {
     assert_eq!(ours(&balancer).len(), 2);
     stage.restart().await;
     stage.settle().await;
-    let ignored: Vec<_> = stage.reports.iter().flat_map(|report| &report.notes).collect();
+    let ignored: Vec<_> = stage.reports.iter().flat_map(|report| &report.events).collect();
     let [ignored] = ignored.as_slice() else {
         panic!("{ignored:?}");
     };
@@ -210,7 +210,7 @@ async fn an_octavia_without_tags_is_named() {
     )
     .await;
     assert_eq!(notes(&stage), ["LoadBalancerTagsIgnored"]);
-    let message = &stage.reports[0].notes[0].message;
+    let message = &stage.reports[0].events[0].message;
     assert!(
         message.contains("listener-tags, loadbalancer.openstack.org/pool-tags: ignored"),
         "{message}"

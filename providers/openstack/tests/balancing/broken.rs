@@ -189,7 +189,7 @@ async fn wait_out(stage: &mut Stage, time: Duration) -> Vec<ServiceEvent> {
     let mut notes = Vec::new();
     loop {
         stage.pass_once().await;
-        for note in stage.reports.iter().flat_map(|report| &report.notes) {
+        for note in stage.reports.iter().flat_map(|report| &report.events) {
             if !notes.contains(note) {
                 notes.push(note.clone());
             }

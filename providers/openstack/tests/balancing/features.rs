@@ -46,7 +46,7 @@ pub(crate) async fn quiet(stage: &mut Stage) {
 pub(crate) fn notes(stage: &Stage) -> Vec<&'static str> {
     let reports = stage.reports.iter();
     reports
-        .flat_map(|report| &report.notes)
+        .flat_map(|report| &report.events)
         .map(|note| note.reason)
         .collect()
 }

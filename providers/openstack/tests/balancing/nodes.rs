@@ -36,7 +36,7 @@ fn members(stage: &Stage) -> (BTreeSet<(String, String)>, usize) {
 }
 
 fn duplicates(stage: &Stage) -> Vec<String> {
-    let notes = stage.reports.iter().flat_map(|report| &report.notes);
+    let notes = stage.reports.iter().flat_map(|report| &report.events);
     let notes = notes.filter(|note| note.reason == "DuplicateNodeAddress" && note.warning);
     notes.map(|note| note.message.clone()).collect()
 }

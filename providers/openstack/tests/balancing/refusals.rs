@@ -117,7 +117,7 @@ async fn values_without_a_meaning_are_named_in_one_note_and_their_defaults_used(
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
-    let notes: Vec<_> = stage.reports.iter().flat_map(|report| &report.notes).collect();
+    let notes: Vec<_> = stage.reports.iter().flat_map(|report| &report.events).collect();
     let [note] = notes.as_slice() else {
         panic!("{notes:?}")
     };

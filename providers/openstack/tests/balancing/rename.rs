@@ -44,7 +44,7 @@ fn names(stage: &Stage) -> Vec<String> {
 fn notes(stage: &Stage) -> Vec<&'static str> {
     let reports = stage.reports.iter();
     reports
-        .flat_map(|report| &report.notes)
+        .flat_map(|report| &report.events)
         .map(|note| note.reason)
         .collect()
 }

@@ -16,12 +16,12 @@ use crate::world::ClusterSnapshot;
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Something to remember of an answer: under which name, and where it stands.
-type ServiceEvent = (&'static str, Box<dyn Fn(&Value) -> Option<String> + Send + Sync>);
+type Capture = (&'static str, Box<dyn Fn(&Value) -> Option<String> + Send + Sync>);
 
 /// A request, what to remember of its answer, and whether a load balancer has to come to rest after it.
 pub(crate) struct Step {
     pub(crate) case: Case,
-    notes: Vec<ServiceEvent>,
+    captures: Vec<Capture>,
     rest: bool,
 }
 
@@ -29,7 +29,7 @@ impl Step {
     fn new(case: Case) -> Self {
         Self {
             case,
-            notes: Vec::new(),
+            captures: Vec::new(),
             rest: false,
         }
     }
@@ -37,7 +37,7 @@ impl Step {
     /// Remembers what stands at a place.
     fn note(mut self, name: &'static str, pointer: &'static str) -> Self {
         let find = move |answer: &Value| answer.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        self.notes.push((name, Box::new(find)));
+        self.captures.push((name, Box::new(find)));
         self
     }
 
@@ -48,7 +48,7 @@ impl Step {
             let found = list.iter().find(|entry| entry["name"] == called)?;
             found["id"].as_str().map(str::to_owned)
         };
-        self.notes.push((name, Box::new(find)));
+        self.captures.push((name, Box::new(find)));
         self
     }
 
@@ -60,7 +60,7 @@ impl Step {
 
     /// What the answer teaches a world, and the wait for its load balancer.
     pub(crate) async fn finish(&self, world: &mut ClusterSnapshot, answer: Option<&Value>) {
-        for (name, find) in &self.notes {
+        for (name, find) in &self.captures {
             let found = answer.and_then(find);
             let found = found.unwrap_or_else(|| panic!("{}: no {name} in {answer:?}", self.case));
             world.vars.insert(name, found);

@@ -291,7 +291,7 @@ impl PartModel for Model {
                     let error = Error::new(ErrorKind::InvalidSpec, "plaid is no colour");
                     review.refused.push((id, error));
                 }
-                Some("pink") => review.notes.push(ServiceEvent {
+                Some("pink") => review.events.push(ServiceEvent {
                     service: id,
                     reason: "ColourIgnored",
                     message: "pink is taken for grey".to_owned(),

@@ -96,6 +96,9 @@ impl State {
 
 #[async_trait]
 impl PartCloud<Model> for FakeBalancers {
+    /// The sentence.
+    type Ticket = String;
+
     async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
         let mut state = self.state.lock();
         state.check()?;
@@ -150,7 +153,7 @@ impl PartCloud<Model> for FakeBalancers {
         change: &ModelChange,
         observed: &Observed,
         _: Priority,
-    ) -> Result<Outcome<Option<Reply>>> {
+    ) -> Result<Outcome<Option<Reply>, String>> {
         let sentence = change.describe().sentence;
         self.state.lock().writes.push(sentence.clone());
         let mut open = self.open.subscribe();
@@ -169,25 +172,19 @@ impl PartCloud<Model> for FakeBalancers {
             return Ok(Outcome::Done(reply));
         }
         let polls = state.polls;
-        state.under_way.insert(sentence, polls);
-        Ok(Outcome::Accepted(reply, WAIT))
+        state.under_way.insert(sentence.clone(), polls);
+        Ok(Outcome::Accepted {
+            reply,
+            ticket: sentence,
+            wait: WAIT,
+        })
     }
 
-    async fn poll(
-        &self,
-        _: &Key,
-        change: &ModelChange,
-        _: &Observed,
-        _: Priority,
-    ) -> Result<Outcome<Option<Reply>>> {
+    async fn poll(&self, _: &Key, ticket: &String, _: Priority) -> Result<Option<Wait>> {
         let mut state = self.state.lock();
-        let left = state.under_way.entry(change.describe().sentence).or_default();
+        let left = state.under_way.entry(ticket.clone()).or_default();
         *left = left.saturating_sub(1);
-        Ok(if *left == 0 {
-            Outcome::Done(None)
-        } else {
-            Outcome::Accepted(None, WAIT)
-        })
+        Ok((*left > 0).then_some(WAIT))
     }
 
     async fn verify_scope(&self, _: &ClusterView, _: ReadOptions) -> Result<ScopeCheck> {

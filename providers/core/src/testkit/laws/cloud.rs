@@ -1,7 +1,7 @@
 //! A cloud in memory, made of the model's own fold.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::{Lawful, Weather};
 use crate::{
-    Error, ErrorKind, Outcome as Fate, Priority, Result,
+    Error, ErrorKind, Outcome as Fate, Priority, Result, Retry,
     load_balancer::{ClusterView, ReadOptions},
     plan::{
         Change as _, GatheredInputs, Member, Membership, Outcome, PartCloud, PartModel, ScopeCheck, Wait,
@@ -41,6 +41,8 @@ pub enum Fault {
     Busy,
     /// It is not as it was.
     Stale,
+    /// The cloud accepts the write, works on it, and fails.
+    AcceptedThenFailed,
 }
 
 impl Fault {
@@ -63,6 +65,11 @@ impl Fault {
         let trouble = Self::TROUBLES.into_iter().cycle().nth(at % Self::TROUBLES.len());
         Self::KILLS.into_iter().chain(trouble)
     }
+
+    /// What goes wrong while something is being built: every kill, and a failure of the cloud.
+    pub(super) fn while_building() -> impl Iterator<Item = Self> {
+        Self::KILLS.into_iter().chain([Self::AcceptedThenFailed])
+    }
 }
 
 /// Ids of all clouds, so that what one made is not made again by another that goes on with its truth.
@@ -84,8 +91,10 @@ struct State<L: Lawful> {
     attempts: usize,
     /// Sentences of the writes that were carried out.
     done: Vec<String>,
-    /// Steps under way: how often they must still be polled, and the reply.
-    polls: HashMap<String, (u8, L::Reply)>,
+    /// How often accepted changes must still be polled, by their sentences.
+    polls: HashMap<String, u8>,
+    /// Accepted changes that fail in the end.
+    failing: HashSet<String>,
     /// Whom a part last concerned: leftovers are found by the members' names.
     members: HashMap<L::Key, Vec<Member<L>>>,
     /// The cluster for which it was last asked.
@@ -110,6 +119,7 @@ impl<L: Lawful> MemoryCloud<L> {
                 attempts: 0,
                 done: Vec::new(),
                 polls: HashMap::new(),
+                failing: HashSet::new(),
                 members: HashMap::new(),
                 cluster: ClusterView::default(),
                 dead: false,
@@ -166,6 +176,7 @@ impl<L: Lawful> MemoryCloud<L> {
         state.dead = false;
         state.fault = None;
         state.polls.clear();
+        state.failing.clear();
     }
 
     /// Ends here if the process is dead.
@@ -236,6 +247,10 @@ fn no_answer() -> Error {
     Error::new(ErrorKind::Timeout, "no answer").with_outcome(Fate::Unknown)
 }
 
+fn conflict(retry: Retry) -> Error {
+    Error::new(ErrorKind::Conflict, "not now").with_retry(retry)
+}
+
 const WAIT: Wait = Wait {
     poll: Duration::ZERO,
     deadline: Duration::from_secs(3600),
@@ -243,6 +258,9 @@ const WAIT: Wait = Wait {
 
 #[async_trait]
 impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
+    /// The sentence.
+    type Ticket = String;
+
     async fn directory(&self, _: ReadOptions) -> Result<Arc<<L as PartModel>::Directory>> {
         self.live().await;
         let mut state = self.state.lock();
@@ -281,7 +299,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         change: &L::Change,
         observed: &L::Observed,
         _: Priority,
-    ) -> Result<Outcome<L::Reply>> {
+    ) -> Result<Outcome<L::Reply, String>> {
         self.live().await;
         let fault = self.next_fault();
         match fault {
@@ -300,47 +318,47 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
             }
             Some(Fault::NoAnswerNotDone) => return Err(no_answer()),
             Some(Fault::Unavailable) => return Err(Error::new(ErrorKind::Unavailable, "out of order")),
-            Some(Fault::Busy) => return Ok(Outcome::Busy(Duration::ZERO)),
-            Some(Fault::Stale) => return Ok(Outcome::Stale),
-            Some(Fault::KilledAfterReply) | None => {}
+            Some(Fault::Busy) => return Err(conflict(Retry::Fixed(Duration::ZERO))),
+            Some(Fault::Stale) => return Err(conflict(Retry::Never)),
+            Some(Fault::KilledAfterReply | Fault::AcceptedThenFailed) | None => {}
         }
         let reply = self.commit(key, change, observed);
-        if fault.is_some() {
+        if fault == Some(Fault::KilledAfterReply) {
             self.die();
         }
-        let polls = self.state.lock().weather.polls;
-        if polls == 0 {
+        let mut state = self.state.lock();
+        let polls = state.weather.polls;
+        let description = change.describe();
+        if polls == 0 || !description.needs_idle {
             return Ok(Outcome::Done(reply));
         }
-        self.state
-            .lock()
-            .polls
-            .insert(change.describe().sentence, (polls, reply.clone()));
-        Ok(Outcome::Accepted(reply, WAIT))
+        let ticket = description.sentence;
+        state.polls.insert(ticket.clone(), polls);
+        if fault == Some(Fault::AcceptedThenFailed) {
+            state.failing.insert(ticket.clone());
+        }
+        let wait = WAIT;
+        Ok(Outcome::Accepted { reply, ticket, wait })
     }
 
-    async fn poll(
-        &self,
-        key: &L::Key,
-        change: &L::Change,
-        observed: &L::Observed,
-        _: Priority,
-    ) -> Result<Outcome<L::Reply>> {
+    async fn poll(&self, key: &L::Key, ticket: &String, _: Priority) -> Result<Option<Wait>> {
         self.live().await;
-        let step = change.describe().sentence;
         let mut state = self.state.lock();
-        let Some((left, reply)) = state.polls.get_mut(&step) else {
-            return Err(Error::new(
-                ErrorKind::Unexpected,
-                format!("{key}: `{step}` is not under way, {observed:?}"),
-            ));
+        let state = &mut *state;
+        let Some(left) = state.polls.get_mut(ticket) else {
+            let text = format!("{key}: `{ticket}` is not under way");
+            return Err(Error::new(ErrorKind::Unexpected, text));
         };
         *left = left.saturating_sub(1);
-        Ok(if *left == 0 {
-            Outcome::Done(reply.clone())
-        } else {
-            Outcome::Accepted(reply.clone(), WAIT)
-        })
+        if *left > 0 {
+            return Ok(Some(WAIT));
+        }
+        if state.failing.remove(ticket) {
+            self.model.fail(&mut state.truth, key);
+            state.directory = None;
+            return Err(Error::new(ErrorKind::Unexpected, format!("`{ticket}` failed")));
+        }
+        Ok(None)
     }
 
     async fn verify_scope(&self, _: &ClusterView, _: ReadOptions) -> Result<ScopeCheck> {

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Error,
-    load_balancer::{ClusterSnapshot, LoadBalancers, MemberState},
+    load_balancer::{ClusterSnapshot, LoadBalancers, MemberState, ServiceView},
 };
 
 /// Checks all laws on one case.
@@ -24,7 +24,8 @@ pub fn check<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Broken> 
         polite(model, case).await?;
         quiet(model, case).await?;
         foretold(model, case).await?;
-        restartable(model, case).await
+        restartable(model, case).await?;
+        reclaimable(model, case).await
     })
 }
 
@@ -272,4 +273,67 @@ pub async fn restartable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
         }
     }
     Ok(())
+}
+
+/// Whatever goes wrong while parts are being built: once the Services are deleted, nothing is left that is not left when
+/// nothing went wrong.
+///
+/// # Errors
+/// If that is not so.
+pub async fn reclaimable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Broken> {
+    const LAW: &str = "reclaimable";
+    // Without polls nothing is built while other parts run.
+    let weather = Weather {
+        polls: case.weather.polls.max(2),
+        ..Weather::default()
+    };
+    let case = Case {
+        weather,
+        ..case.clone()
+    };
+    let (cloud, world) = prepare(LAW, model, &case).await?;
+    let case = Case {
+        truth: cloud.truth(),
+        worlds: vec![(*world).clone()],
+        weather,
+    };
+    let deleted = Arc::new(deleted(&world));
+    let first = engine(model, &cloud);
+    settle(&first, &world).await.map_err(|how| broken(LAW, how))?;
+    let writes = cloud.take_done().len();
+    settle(&first, &deleted).await.map_err(|how| broken(LAW, how))?;
+    let shape = model.shape(&cloud.truth());
+    for at in 0..writes {
+        for fault in Fault::while_building() {
+            let cloud = self::cloud(model, &case);
+            cloud.fail(at, fault);
+            let doomed = engine(model, &cloud);
+            let context = |how: String| broken(LAW, format!("write {at}, {fault:?}: {how}"));
+            let killed = settle_or_die(&doomed, &cloud, &world).await.map_err(context)?;
+            cloud.revive();
+            let next = if killed { engine(model, &cloud) } else { doomed };
+            settle(&next, &deleted).await.map_err(context)?;
+            let now = model.shape(&cloud.truth());
+            if now != shape {
+                let done = cloud.take_done();
+                return Err(context(format!(
+                    "{now:?} is left instead of {shape:?} after {done:?}"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The cluster with every Service being deleted.
+fn deleted(world: &ClusterSnapshot) -> ClusterSnapshot {
+    let services = world.services.iter().map(|service| {
+        let mut service = ServiceView::clone(service);
+        service.deleting = true;
+        Arc::new(service)
+    });
+    ClusterSnapshot {
+        services: services.collect(),
+        cluster: world.cluster.clone(),
+    }
 }

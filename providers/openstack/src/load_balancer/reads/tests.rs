@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     BuildContext, ErrorKind, Freshness, Outcome, Priority, Retry, client::ClientMetrics, config::ConfigFiles,
-    load_balancer::ReadOptions,
+    load_balancer::ReadOptions, plan::WriteConflict,
 };
 use ccm_sim::{
     Action, Fault,
@@ -22,7 +22,6 @@ use super::*;
 use crate::{
     client::{Gates, Generation},
     config,
-    error::{is_busy, is_stale},
     load_balancer::{
         bodies::{
             FloatingIpChange, ListenerChange, LoadBalancerChange, MemberBody, MonitorChange, NewFloatingIp,

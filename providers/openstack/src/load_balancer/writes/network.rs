@@ -113,7 +113,7 @@ impl Writes<'_> {
         result
     }
 
-    /// Changes a port, if it is still as it was read; otherwise the error is [stale](crate::error::is_stale).
+    /// Changes a port, if it is still as it was read; otherwise the error is [stale](ccm_core::plan::WriteConflict::Stale).
     pub(crate) async fn update_port(&self, port: &Port, body: &PortChange) -> Result<Port> {
         let path = ["ports", port.id.as_str()];
         let envelope = Envelope(Port::ONE, body);

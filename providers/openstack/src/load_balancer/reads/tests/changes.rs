@@ -26,7 +26,10 @@ async fn a_load_balancer_at_work_is_busy() {
         .add_members(&created.id, &pool, &[member("10.0.0.102")])
         .await
         .unwrap_err();
-    assert!(is_busy(&error).is_some(), "{error:?}");
+    assert!(
+        matches!(WriteConflict::of(&error), Some(WriteConflict::Busy(_))),
+        "{error:?}"
+    );
     assert_eq!(world.calls()["loadbalancer_members_update"], 1, "not sent again");
 }
 

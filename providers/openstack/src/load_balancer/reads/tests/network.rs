@@ -143,7 +143,7 @@ async fn ports_of_many_servers_are_read_together_and_changed_only_as_they_were_r
         security_groups: Set::To(vec![group.clone()]),
     };
     let error = world.writes().update_port(port, &other).await.unwrap_err();
-    assert!(is_stale(&error), "{error:?}");
+    assert_eq!(WriteConflict::of(&error), Some(WriteConflict::Stale), "{error:?}");
     world.calls();
     let again = world.reads.ports_of(&servers, lately()).await.unwrap();
     assert_eq!(

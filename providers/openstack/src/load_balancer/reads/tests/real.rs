@@ -125,7 +125,10 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
     let created = writes.create_load_balancer(&body).await.unwrap().balancer;
     let id = created.id.as_str();
     let error = writes.delete_load_balancer(id, true).await.unwrap_err();
-    assert!(is_busy(&error).is_some(), "{error:?}");
+    assert!(
+        matches!(WriteConflict::of(&error), Some(WriteConflict::Busy(_))),
+        "{error:?}"
+    );
     let children = real.compare(id, "made").await;
     let pool = children.pools[0].id.clone();
 
@@ -264,7 +267,7 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
         security_groups: Set::To(vec![group.id.clone()]),
     };
     let error = writes.update_port(&port, &other).await.unwrap_err();
-    assert!(is_stale(&error), "{error:?}");
+    assert_eq!(WriteConflict::of(&error), Some(WriteConflict::Stale), "{error:?}");
     let error = writes
         .delete_security_group("ccm-reads", &group.id)
         .await
