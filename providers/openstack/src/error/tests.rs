@@ -1,7 +1,7 @@
 //! The table of recorded faults, and the ways in which a connection fails.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use ccm_core::{client::rest::Failure, plan::WriteConflict};
+use ccm_core::{Outcome, client::rest::Failure, plan::WriteConflict};
 use http::{HeaderMap, Method, header::RETRY_AFTER};
 
 use super::*;
