@@ -58,6 +58,12 @@ impl Picture {
         Self(lines)
     }
 
+    /// The lines, sorted.
+    #[must_use]
+    pub fn lines(&self) -> &[String] {
+        &self.0
+    }
+
     /// Whether there is nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -1,8 +1,8 @@
 //! One suite for every provider: what the framework relies on, asked from the outside.
 //!
 //! A provider's tests implement [`Subject`] over its simulator, its emulator or the real cloud and call
-//! [`instances`]; and [`RouteSubject`] and [`routes()`], if it has routes. Scenarios run one after another; all that fail
-//! are reported together.
+//! [`instances`]; [`RouteSubject`] and [`routes()`], if it has routes; [`BalancerSubject`] and [`balancers()`], if it has
+//! load balancers. Scenarios run one after another; all that fail are reported together.
 
 use std::{error::Error as StdError, sync::Arc, time::Duration};
 
@@ -57,8 +57,13 @@ macro_rules! ensure {
     };
 }
 
+mod balancers;
 mod routes;
 
+pub use balancers::{
+    BalancerSubject, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure, balancer_failures,
+    balancer_scenarios, balancers,
+};
 pub use routes::{CLUSTER_CIDR, RouteSubject, routes};
 
 /// Runs every scenario of the instances part.

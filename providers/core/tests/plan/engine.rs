@@ -86,7 +86,7 @@ async fn a_create_is_parked_polled_when_it_is_time_and_finished_under_its_new_ke
     assert_eq!(stage.cloud.memory.truth().shelves.len(), 1);
 
     let board = stage.run("board").await;
-    assert_eq!(sentences(&board), ["pin svc:n/s0 to n0"]);
+    assert_eq!(sentences(&board), ["pin svc:n/s0/u0 to n0"]);
     let member = &board.members[0];
     assert!(member.finished);
     let ip = member.effects.ingress.as_ref().unwrap()[0].ip.clone().unwrap();
@@ -546,7 +546,7 @@ async fn a_plan_of_one_service_shows_its_parts_and_writes_nothing() {
         .collect();
     assert_eq!(
         text,
-        ["create shelf shelf_n_s1 with 1 boxes", "pin svc:n/s1 to n0"]
+        ["create shelf shelf_n_s1 with 1 boxes", "pin svc:n/s1/u1 to n0"]
     );
     assert!(stage.cloud.memory.truth().shelves.is_empty());
     // The pins are everybody's; of the other Service nothing is said.

@@ -53,8 +53,8 @@ fn a_service_that_left_a_part_is_no_member_of_the_orphan() {
     let case = Case {
         truth: Truth {
             shelves: vec![
-                shelf(0, &["kube_cluster_id_others", "svc:n/s1"]),
-                shelf(1, &["kube_cluster_id_me", "svc:n/s0", "svc:n/s1"]),
+                shelf(0, &["kube_cluster_id_others", "svc:n/s1/u1"]),
+                shelf(1, &["kube_cluster_id_me", "svc:n/s0/u0", "svc:n/s1/u1"]),
             ],
             ..Truth::default()
         },

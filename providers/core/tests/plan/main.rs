@@ -1,6 +1,7 @@
 //! The plan engine, on a toy cloud.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
+mod conformance;
 mod engine;
 mod laws;
 mod races;

@@ -27,6 +27,8 @@ pub use crate::toy_step::{Action, ToyChange, ToyStep, step};
 pub const SHELF: &str = "toy/shelf";
 pub const COLOUR: &str = "toy/colour";
 pub const WOOD: &str = "toy/wood";
+/// The mark that an observed shelf has if another cluster made it. The cloud does not hold it.
+pub const FOREIGN: &str = "foreign";
 /// Written by us: the id that the shelf had.
 pub const WAS: &str = "toy/was";
 
@@ -173,7 +175,7 @@ impl Toy {
 }
 
 pub fn tag(id: &ServiceId) -> String {
-    format!("svc:{id}")
+    format!("svc:{id}/{}", id.uid)
 }
 
 pub fn shelf_name(id: &ServiceId) -> String {
@@ -426,7 +428,8 @@ impl PartModel for Toy {
         match observed {
             Observed::Board(_) => Some(told(Fact::Known(String::new()))),
             Observed::Shelf(shelves) => {
-                let shelf = shelves.iter().find(|shelf| shelf.marks.contains(&tag))?;
+                let serves = |shelf: &&Shelf| shelf.marks.contains(&tag) && !shelf.marks.contains(FOREIGN);
+                let shelf = shelves.iter().find(serves)?;
                 let mut told = told(shelf.address.clone());
                 let effects = &mut told.effects;
                 if let Fact::Known(address) = &shelf.address {

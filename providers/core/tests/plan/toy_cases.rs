@@ -15,8 +15,8 @@ use ccm_core::{
 use proptest::{collection::vec, option, prelude::*, sample::subsequence};
 
 use crate::toy::{
-    Board, Box, COLOUR, Desired, Directory, Flaw, Key, Observed, Reply, SHELF, Shelf, Toy, ToyChange, WOOD,
-    ownership, shelf_name, tag,
+    Board, Box, COLOUR, Desired, Directory, FOREIGN, Flaw, Key, Observed, Reply, SHELF, Shelf, Toy,
+    ToyChange, WOOD, ownership, shelf_name, tag,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -42,15 +42,27 @@ impl Lawful for Toy {
     type Truth = Truth;
     type Shape = Vec<String>;
 
-    fn view(&self, truth: &Truth, key: &Key, _: &[Member<Self>], _: &ClusterView) -> Observed {
+    fn view(&self, truth: &Truth, key: &Key, _: &[Member<Self>], cluster: &ClusterView) -> Observed {
+        let seen = |shelf: &Shelf| {
+            let mut shelf = shelf.clone();
+            if matches!(ownership(&cluster.ownership_tag, &shelf), Ownership::Foreign(_)) {
+                shelf.marks.insert(FOREIGN.to_owned());
+            }
+            shelf
+        };
         let shelves = truth.shelves.iter();
         match key {
             Key::Board => Observed::Board(truth.board.clone()),
-            Key::Id(id) => {
-                Observed::Shelf(shelves.filter(|shelf| known(&shelf.id) == *id).cloned().collect())
-            }
+            Key::Id(id) => Observed::Shelf(
+                shelves
+                    .filter(|shelf| known(&shelf.id) == *id)
+                    .map(seen)
+                    .collect(),
+            ),
             Key::New(_) if self.has(Flaw::TagsLater) => Observed::Shelf(Vec::new()),
-            Key::New(name) => Observed::Shelf(shelves.filter(|shelf| shelf.name == *name).cloned().collect()),
+            Key::New(name) => {
+                Observed::Shelf(shelves.filter(|shelf| shelf.name == *name).map(seen).collect())
+            }
         }
     }
 
@@ -68,6 +80,9 @@ impl Lawful for Toy {
             }
             (_, Observed::Board(after)) => truth.board = after,
             (Key::Board, Observed::Shelf(_)) => {}
+        }
+        for shelf in &mut truth.shelves {
+            shelf.marks.remove(FOREIGN);
         }
         truth.shelves.sort_by_key(|shelf| known(&shelf.id));
     }

@@ -2,19 +2,14 @@
 
 use ccm_testbed::picture::Picture;
 
-use crate::stage::{ADDRESS, ID, INTERNAL, KEEP, Stage, annotate, service};
-
-const GROUPS: &str = "manage-security-groups = true\ncreate-monitor = true";
+use crate::stage::{ADDRESS, ID, INTERNAL, KEEP, MANAGED, Stage, annotate, service};
 
 #[tokio::test]
-async fn a_service_gets_its_load_balancer_in_few_calls_and_loses_it_again() {
-    let mut stage = Stage::new(6, GROUPS).await;
+async fn a_service_gets_one_listener_per_port_and_one_member_per_node() {
+    let mut stage = Stage::new(6, MANAGED).await;
     stage.services.push(service("web", &[80, 443, 8080]));
     stage.settle().await;
     assert_eq!(stage.complaints(), [""; 0]);
-    let (writes, reads) = stage.cost();
-    assert!(reads <= 12, "{:?}", stage.sim.call_counts());
-    assert!(writes <= 14, "{:?}", stage.sim.call_counts());
 
     let balancers = stage.balancers();
     let [balancer] = balancers.as_slice() else {
@@ -28,38 +23,12 @@ async fn a_service_gets_its_load_balancer_in_few_calls_and_loses_it_again() {
     let address = web.annotation(ADDRESS).unwrap().to_owned();
     assert_eq!(stage.address("web"), address);
 
-    stage.sim.clear_calls();
-    stage.settle().await;
-    assert_eq!(stage.cost().0, 0, "{:?}", stage.sim.call_counts());
-    stage.restart().await;
-    stage.sim.clear_calls();
-    stage.settle().await;
-    let (writes, reads) = stage.cost();
-    assert!(reads <= 14, "{:?}", stage.sim.call_counts());
-    assert_eq!(writes, 0, "{:?}", stage.sim.call_counts());
-
     stage.join();
-    stage.sim.clear_calls();
     stage.settle().await;
-    let (writes, reads) = stage.cost();
-    // Three of them are looks at the load balancer at work.
-    assert!(reads <= 4, "{:?}", stage.sim.call_counts());
-    assert_eq!(writes, 4, "{:?}", stage.sim.call_counts());
     assert_eq!(stage.balancers()[0].members.len(), 21);
-
     stage.nodes.pop();
     stage.settle().await;
     assert_eq!(stage.balancers()[0].members.len(), 18);
-
-    stage.service("web").deleting = true;
-    stage.sim.clear_calls();
-    stage.settle().await;
-    let (writes, reads) = stage.cost();
-    assert!(reads <= 5, "{:?}", stage.sim.call_counts());
-    assert_eq!(stage.complaints(), [""; 0]);
-    assert!(stage.services.is_empty() && stage.balancers().is_empty());
-    // One of the seven nodes left the cluster; its port had the group, too.
-    assert!(writes <= 10, "{:?}", stage.sim.call_counts());
 }
 
 #[tokio::test]
@@ -177,11 +146,8 @@ async fn a_shared_load_balancer_outlives_its_owner() {
 
 #[tokio::test]
 async fn a_service_deleted_while_nobody_ran_leaves_nothing() {
-    for conf in [
-        GROUPS,
-        "",
-        "manage-security-groups = true\ncascade-delete = false",
-    ] {
+    // The suite for all providers has the configuration with everything.
+    for conf in ["", "manage-security-groups = true\ncascade-delete = false"] {
         let mut stage = Stage::new(2, conf).await;
         stage.services.push(service("stays", &[81]));
         stage.settle().await;

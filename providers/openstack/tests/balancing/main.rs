@@ -5,9 +5,9 @@ mod annotated_tags;
 mod broken;
 #[path = "../cloud/mod.rs"]
 mod cloud;
+mod conformance;
 mod cost;
 mod counts;
-mod every_call;
 mod features;
 mod floating;
 mod hands;

@@ -1,0 +1,284 @@
+//! A cluster without an API server: Services, nodes, and what the service controller does with them.
+
+use std::{collections::VecDeque, fmt, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use crate::{
+    Cloud, Error, ErrorKind, Freshness, Labels, Priority, Result,
+    load_balancer::{
+        ClusterSnapshot, ClusterTag, ClusterView, Discovery, LoadBalancers, MemberState, NodeSet,
+        OwnershipTag, PartKey, PartReport, PartState, Protocol, ReadOptions, Request, ServiceId, ServiceNode,
+        ServicePort, ServiceType, ServiceView,
+    },
+};
+
+/// Waits until an instant: sleeps where the cloud has its own clock, or advances a clock that the test owns.
+pub type WaitUntil = fn(Instant) -> BoxFuture<'static, ()>;
+
+/// Discovery and passes over all parts that a test may take. A sound provider needs fewer than ten.
+const ROUNDS: usize = 60;
+/// Waits of one pass for the cloud. A load balancer with ten ports needs fewer than a hundred.
+const WAITS: usize = 200;
+/// Failed passes after which further steps no longer count as progress.
+const FAILURES: usize = 10;
+/// Attempts of [`TestCluster::settle_despite_failures`].
+const ATTEMPTS: usize = 5;
+
+/// A cluster and one process of the provider.
+pub struct TestCluster {
+    /// The provider. A test that replaces it starts a new process.
+    pub cloud: Arc<dyn Cloud>,
+    /// All Services. [`TestCluster::settle`] writes status, annotations and finalizers into them.
+    pub services: Vec<ServiceView>,
+    /// All nodes.
+    pub nodes: Vec<ServiceNode>,
+    /// `--cluster-name`.
+    pub cluster: String,
+    /// The cluster's ownership tag.
+    pub ownership_tag: OwnershipTag,
+    /// How old answers may be, and who waits.
+    pub read: ReadOptions,
+    /// The reports of the last round of passes.
+    pub reports: Vec<PartReport>,
+    wait_until: WaitUntil,
+}
+
+impl TestCluster {
+    /// A cluster named `kubernetes` without Services and nodes. Answers of the cloud may be an hour old.
+    pub fn new(cloud: Arc<dyn Cloud>, wait_until: WaitUntil) -> Self {
+        Self {
+            cloud,
+            services: Vec::new(),
+            nodes: Vec::new(),
+            cluster: "kubernetes".to_owned(),
+            ownership_tag: OwnershipTag::Known(ClusterTag::of("kube-system-uid")),
+            read: ReadOptions {
+                freshness: Freshness::AtMost(Duration::from_secs(3600)),
+                priority: Priority::User,
+            },
+            reports: Vec::new(),
+            wait_until,
+        }
+    }
+
+    /// The Service `shop/<name>`, if it exists.
+    pub fn find(&self, name: &str) -> Option<&ServiceView> {
+        self.services.iter().find(|service| &*service.id.name == name)
+    }
+
+    /// A request about the cluster as it is now.
+    #[must_use]
+    pub fn request(&self) -> Request {
+        let snapshot = ClusterSnapshot {
+            services: self.services.iter().cloned().map(Arc::new).collect(),
+            cluster: ClusterView {
+                name: self.cluster.as_str().into(),
+                ownership_tag: self.ownership_tag.clone(),
+                nodes: self.nodes.iter().cloned().collect::<NodeSet>(),
+            },
+        };
+        Request::new(Arc::new(snapshot), self.read)
+    }
+
+    /// The provider's load balancers.
+    ///
+    /// # Errors
+    /// If the provider has none.
+    pub fn load_balancers(&self) -> Result<&dyn LoadBalancers> {
+        let missing = || Error::new(ErrorKind::Unsupported, "the provider has no load balancers");
+        self.cloud.load_balancers().ok_or_else(missing)
+    }
+
+    /// The parts of all Services.
+    ///
+    /// # Errors
+    /// If the cloud's listings cannot be read.
+    pub async fn discover(&self) -> Result<Discovery> {
+        self.load_balancers()?.discover(&self.request()).await
+    }
+
+    /// Runs one part until it no longer waits for the cloud.
+    ///
+    /// # Errors
+    /// If the provider has no load balancers, or if the part never stops waiting.
+    pub async fn run(&self, part: &PartKey, request: &Request) -> Result<PartReport> {
+        let balancers = self.load_balancers()?;
+        let mut part = part.clone();
+        for _ in 0..WAITS {
+            let report = balancers.run(&part, request).await;
+            let PartState::Parked { until, .. } = report.state else {
+                return Ok(report);
+            };
+            (self.wait_until)(until).await;
+            part = report.renamed.unwrap_or(part);
+        }
+        let text = format!("{part} still waits for the cloud after {WAITS} waits");
+        Err(Error::new(ErrorKind::Timeout, text))
+    }
+
+    /// Runs every part once, without waiting for the cloud.
+    ///
+    /// # Errors
+    /// If the cloud's listings cannot be read.
+    pub async fn pass_once(&mut self) -> Result<()> {
+        let request = self.request();
+        let discovery = self.discover().await?;
+        self.reports.clear();
+        for part in &discovery.parts {
+            let report = self.load_balancers()?.run(part, &request).await;
+            self.reports.push(report);
+        }
+        Ok(())
+    }
+
+    /// Runs every part, the last one first, and then the parts that the reports name: the order in which the service
+    /// controller deletes a Service, whose parts are all due at once.
+    ///
+    /// # Errors
+    /// If the cloud's listings cannot be read.
+    pub async fn run_through(&mut self) -> Result<()> {
+        let request = self.request();
+        let mut due: VecDeque<_> = self.discover().await?.parts.into_iter().rev().collect();
+        self.reports.clear();
+        while let Some(part) = due.pop_front() {
+            let report = self.run(&part, &request).await?;
+            due.extend(report.next.iter().cloned());
+            self.reports.push(report);
+        }
+        Ok(())
+    }
+
+    /// Runs every part until no pass changes anything, and writes the results into the Services.
+    ///
+    /// # Errors
+    /// If the cloud's listings cannot be read, or if passes never stop changing things.
+    pub async fn settle(&mut self) -> Result<()> {
+        let mut failures = 0;
+        for _ in 0..ROUNDS {
+            let request = self.request();
+            let discovery = self.discover().await?;
+            let mut changed = false;
+            self.reports.clear();
+            for part in &discovery.parts {
+                let report = self.run(part, &request).await?;
+                failures += usize::from(matches!(report.state, PartState::Failed(_)));
+                // Steps that fail again and again are no progress.
+                changed |= (report.pass_steps > 0 && failures < FAILURES)
+                    || !report.next.is_empty()
+                    || report.renamed.is_some();
+                self.reports.push(report);
+            }
+            if !self.write_results() && !changed {
+                return Ok(());
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Unexpected,
+            format!("the passes never stop changing things: {:#?}", self.reports),
+        ))
+    }
+
+    /// [`TestCluster::settle`], repeated while a pass fails.
+    ///
+    /// # Errors
+    /// As of [`TestCluster::settle`].
+    pub async fn settle_despite_failures(&mut self) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            self.settle().await?;
+            let failed = |report: &PartReport| matches!(report.state, PartState::Failed(_));
+            if !self.reports.iter().any(failed) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes annotations, status and finalizers of finished Services. Whether anything changed.
+    fn write_results(&mut self) -> bool {
+        let mut changed = false;
+        let mut deleted = Vec::new();
+        for member in self.reports.iter().flat_map(|report| &report.members) {
+            let found = self
+                .services
+                .iter_mut()
+                .find(|service| service.id == member.service);
+            let Some(service) = found.filter(|_| member.finished) else {
+                continue;
+            };
+            let before = service.clone();
+            for (key, value) in &member.effects.annotations {
+                annotate(service, key, value.as_deref());
+            }
+            if let Some(ingress) = &member.effects.ingress {
+                service.ingress.clone_from(ingress);
+            }
+            if !service.wants_load_balancer() {
+                service.ingress.clear();
+                service.finalizers.clear();
+                deleted.extend(service.deleting.then(|| service.id.clone()));
+            }
+            changed |= before != *service;
+        }
+        self.services.retain(|service| !deleted.contains(&service.id));
+        changed
+    }
+
+    /// Everything that the last reports complain about: failures, blocked parts and fields, refused Services.
+    #[must_use]
+    pub fn complaints(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for report in &self.reports {
+            match &report.state {
+                PartState::Failed(error) => all.push(error.report()),
+                PartState::Blocked(why) => all.push(why.clone()),
+                _ => {}
+            }
+            all.extend(report.blocked.iter().map(ToString::to_string));
+            all.extend(report.members.iter().filter_map(|member| match &member.state {
+                MemberState::Refused(error) => Some(error.report()),
+                _ => None,
+            }));
+        }
+        all
+    }
+}
+
+impl fmt::Debug for TestCluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TestCluster")
+            .field("cluster", &self.cluster)
+            .field("services", &self.services)
+            .field("reports", &self.reports)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The Service `shop/<name>` of type LoadBalancer with these TCP ports. Node ports are 30000 higher.
+#[must_use]
+pub fn service(name: &str, ports: &[u16]) -> ServiceView {
+    ServiceView {
+        id: ServiceId::new("shop", name, format!("uid-{name}")),
+        finalizers: vec![ServiceView::FINALIZER.into()],
+        service_type: ServiceType::LoadBalancer,
+        allocates_node_ports: true,
+        ports: ports
+            .iter()
+            .map(|port| ServicePort {
+                protocol: Protocol::Tcp,
+                port: *port,
+                node_port: 30000 + *port,
+                ..ServicePort::default()
+            })
+            .collect(),
+        ..ServiceView::default()
+    }
+}
+
+/// Sets an annotation, or removes it.
+pub fn annotate(service: &mut ServiceView, key: &str, value: Option<&str>) {
+    let others = service.annotations.iter().filter(|(known, _)| *known != key);
+    let all: Labels = others.chain(value.map(|value| (key, value))).collect();
+    service.annotations = all;
+}

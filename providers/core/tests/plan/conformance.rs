@@ -1,0 +1,190 @@
+//! The conformance suite accepts the toy, and refuses a toy with one flaw.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use ccm_core::{
+    Cloud, async_trait,
+    load_balancer::{LoadBalancers, ServiceNode, ServiceView},
+    plan::{Engine, Fact, PlanMetrics},
+    testkit::{
+        cluster::annotate,
+        conformance::{
+            self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
+        },
+        laws::{Fault, LawEngine, Lawful, MemoryCloud, Weather},
+    },
+};
+use parking_lot::Mutex;
+
+use crate::{
+    toy::{COLOUR, Flaw, Shelf, Toy},
+    toy_cases::{Truth, nodes},
+};
+
+struct Toys {
+    toy: Toy,
+    memory: Mutex<Arc<MemoryCloud<Toy>>>,
+}
+
+impl Toys {
+    fn new(flaw: Option<Flaw>) -> Self {
+        let toy = Toy { flaw };
+        Self {
+            memory: Mutex::new(empty(&toy)),
+            toy,
+        }
+    }
+
+    fn memory(&self) -> Arc<MemoryCloud<Toy>> {
+        Arc::clone(&self.memory.lock())
+    }
+}
+
+fn empty(toy: &Toy) -> Arc<MemoryCloud<Toy>> {
+    let slow = Weather {
+        polls: 1,
+        ..Weather::default()
+    };
+    Arc::new(MemoryCloud::new(toy.clone(), Truth::default(), slow))
+}
+
+struct ToyCloud(LawEngine<Toy>);
+
+impl fmt::Debug for ToyCloud {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ToyCloud")
+    }
+}
+
+impl Cloud for ToyCloud {
+    fn name(&self) -> &'static str {
+        "toy"
+    }
+
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
+        Some(&self.0)
+    }
+}
+
+const EDITS: [Edit; 7] = [
+    edit("delete the shelf", EditResult::Reverted),
+    edit("delete a box", EditResult::Reverted),
+    edit("paint a box", EditResult::Reverted),
+    edit("delete a pin", EditResult::Reverted),
+    edit("mark the shelf", EditResult::Kept),
+    edit("create a shelf", EditResult::Foreign),
+    edit("create a pin", EditResult::Foreign),
+];
+
+const fn edit(name: &'static str, expected: EditResult) -> Edit {
+    Edit { name, expected }
+}
+
+#[async_trait]
+impl BalancerSubject for Toys {
+    async fn reset(&self) -> Result<(), BoxError> {
+        *self.memory.lock() = empty(&self.toy);
+        Ok(())
+    }
+
+    async fn start(&self, _: Option<Duration>) -> Result<Arc<dyn Cloud>, BoxError> {
+        let engine = Engine::new(self.toy.clone(), self.memory(), PlanMetrics::default());
+        Ok(Arc::new(ToyCloud(engine)))
+    }
+
+    async fn create_node(&self, name: &str) -> Result<ServiceNode, BoxError> {
+        Ok(nodes([(name, true)]).all()[0].clone())
+    }
+
+    async fn picture(&self) -> Result<Vec<String>, BoxError> {
+        Ok(self.toy.shape(&self.memory().truth()))
+    }
+
+    fn take_calls(&self) -> Vec<CloudCall> {
+        let call = |sentence: String| CloudCall {
+            operation: sentence.split_once(' ').unwrap().0.to_owned(),
+            kind: CallKind::Write,
+        };
+        self.memory().take_done().into_iter().map(call).collect()
+    }
+
+    fn budgets(&self) -> Budgets {
+        let writes = |writes| Cost { writes, reads: 0 };
+        Budgets {
+            create: writes(7),
+            restart_reads: 0,
+            join: writes(4),
+            delete: writes(7),
+        }
+    }
+
+    fn can_fail(&self, _: &CloudCall, failure: Failure) -> bool {
+        failure != Failure::Throttled
+    }
+
+    fn fail(&self, nth: usize, failure: Failure) {
+        let fault = match failure {
+            Failure::Busy => Fault::Busy,
+            Failure::LostReply | Failure::NoReply => Fault::NoAnswerDone,
+            Failure::Throttled | Failure::Unavailable => Fault::Unavailable,
+        };
+        self.memory().fail(nth - 1, fault);
+    }
+
+    fn edits(&self) -> &[Edit] {
+        &EDITS
+    }
+
+    async fn edit(&self, name: &str) -> Result<(), BoxError> {
+        self.memory().edit(|truth| match name {
+            "delete the shelf" => drop(truth.shelves.pop()),
+            "delete a box" => drop(truth.shelves[0].boxes.pop_first()),
+            "paint a box" => {
+                let mut first = truth.shelves[0].boxes.first_entry().unwrap();
+                first.get_mut().colour = "black".to_owned();
+            }
+            "delete a pin" => drop(truth.board.pop_first()),
+            "mark the shelf" => drop(truth.shelves[0].marks.insert("books".to_owned())),
+            "create a shelf" => truth.shelves.push(Shelf {
+                id: Fact::Known(7),
+                name: "library".to_owned(),
+                marks: ["books".to_owned()].into(),
+                wood: "ash".to_owned(),
+                address: Fact::Known("192.0.2.77".to_owned()),
+                boxes: Default::default(),
+            }),
+            _ => {
+                let key = ("conf-node-0".to_owned(), "somebody".to_owned());
+                truth.board.insert(key, Fact::Known("192.0.2.77".to_owned()));
+            }
+        });
+        Ok(())
+    }
+
+    fn change(&self, service: &mut ServiceView) {
+        annotate(service, COLOUR, Some("red"));
+    }
+}
+
+#[tokio::test]
+async fn the_suite_accepts_the_toy() {
+    conformance::balancers(&Toys::new(None)).await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "edits_of_our_objects_are_reverted")]
+async fn the_suite_refuses_a_forgotten_difference() {
+    conformance::balancer_scenarios(&Toys::new(Some(Flaw::ForgetsColour))).await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "a_service_stays_within_the_budget")]
+async fn the_suite_refuses_a_step_that_is_always_due() {
+    conformance::balancer_scenarios(&Toys::new(Some(Flaw::PaintsAlways))).await;
+}
+
+#[tokio::test]
+#[should_panic(expected = "each call fails (LostReply, Create)")]
+async fn the_suite_refuses_an_object_that_cannot_be_found_again() {
+    conformance::balancer_failures(&Toys::new(Some(Flaw::TagsLater)), Failure::LostReply).await;
+}
