@@ -98,6 +98,7 @@ mod key;
 mod memory;
 mod metrics;
 mod model;
+pub mod objects;
 mod pass;
 mod poll;
 mod record;
