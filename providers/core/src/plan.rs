@@ -91,6 +91,7 @@
 
 mod credentials;
 mod discovery;
+pub mod document;
 mod engine;
 #[cfg(feature = "testkit")]
 mod inspect;
