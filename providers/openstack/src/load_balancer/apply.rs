@@ -320,7 +320,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             Key::Group(name) => {
                 let listing = reads.security_groups(Some(name), read).await?;
                 Ok(Observed::Groups(
-                    listing.by_key(name).map(|group| (**group).clone()).collect(),
+                    listing.by_key(name).map(|group| (&**group).into()).collect(),
                 ))
             }
             Key::NodePorts => self.ports(&reads, members, read).await,
@@ -355,7 +355,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             Err(error) if is_stale(&error) => Ok(Outcome::Stale),
             Err(error) => match is_busy(&error) {
                 Some(after) => Ok(Outcome::Busy(after)),
-                None if change.action == Action::DeleteGroup && error.kind() == ErrorKind::Conflict => {
+                None if change.deletes_group() && error.kind() == ErrorKind::Conflict => {
                     Ok(Outcome::Busy(IN_USE))
                 }
                 None => Err(error),
@@ -488,10 +488,7 @@ fn is_waited_for(action: &Action) -> bool {
             | Action::AttachFloating(_)
             | Action::DetachFloating(_)
             | Action::DeleteFloating(_)
-            | Action::CreateGroup(_)
-            | Action::DeleteGroup
-            | Action::CreateRule(_)
-            | Action::DeleteRule(..)
+            | Action::Group(_)
             | Action::DeletePortTag { .. }
             | Action::SetPortGroups { .. }
     )
