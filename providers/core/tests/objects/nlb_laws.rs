@@ -6,7 +6,7 @@ use ccm_core::{
     Labels, NodeView,
     load_balancer::{
         ClusterSnapshot, ClusterTag, ClusterView, NodeSet, Ownership, OwnershipTag, Protocol, ServiceId,
-        ServiceNode, ServicePort, ServiceView,
+        ServiceNode, ServicePort, ServiceType, ServiceView,
     },
     plan::{
         GatheredInputs, Member,
@@ -293,7 +293,11 @@ fn service(index: usize) -> impl Strategy<Value = ServiceView> {
                     .map(|(key, value)| (key.as_str(), *value))
                     .collect::<Labels>(),
                 finalizers: vec![ServiceView::FINALIZER.into()],
-                is_load_balancer: life != 2,
+                service_type: if life == 2 {
+                    ServiceType::ClusterIp
+                } else {
+                    ServiceType::LoadBalancer
+                },
                 deleting: life == 1,
                 source_ranges: range.map(|range| vec![range.into()]),
                 ports: ports

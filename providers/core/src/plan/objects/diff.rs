@@ -239,7 +239,7 @@ impl<K: Kind> Diff<'_, K> {
                     reasons.push(format!("{name} {have} -> {shown}"));
                 }
                 Policy::Blocked => {
-                    self.block(desired, format!("{name} of {}", desired.title()), &have, &shown)
+                    self.block(desired, format!("{name} of {}", desired.title()), &have, &shown);
                 }
                 Policy::Replace | Policy::CreateOnly => {}
             }
