@@ -100,6 +100,7 @@
 
 mod credentials;
 mod discovery;
+pub mod document;
 mod engine;
 #[cfg(feature = "testkit")]
 mod inspect;
@@ -107,6 +108,7 @@ mod key;
 mod memory;
 mod metrics;
 mod model;
+pub mod objects;
 mod pass;
 mod poll;
 mod record;

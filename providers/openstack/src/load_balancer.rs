@@ -28,6 +28,7 @@ pub(crate) mod directory;
 pub(crate) mod discover;
 pub(crate) mod features;
 pub(crate) mod fold;
+pub(crate) mod groups;
 #[cfg(test)]
 mod laws;
 pub(crate) mod member;

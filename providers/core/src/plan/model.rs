@@ -396,6 +396,21 @@ pub struct Plan<C> {
     pub blocked: Vec<Blocked>,
 }
 
+impl<C> Plan<C> {
+    /// The same plan with changes of another type, for a provider that plans its kinds of parts in several ways.
+    #[must_use]
+    pub fn map<D>(self, into: impl Fn(C) -> D) -> Plan<D> {
+        let steps = self.steps.into_iter().map(|step| Step {
+            change: into(step.change),
+            description: step.description,
+        });
+        Plan {
+            steps: steps.collect(),
+            blocked: self.blocked,
+        }
+    }
+}
+
 impl<C> Default for Plan<C> {
     fn default() -> Self {
         Self {

@@ -331,7 +331,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             Key::Group(name) => {
                 let listing = reads.security_groups(Some(name), read).await?;
                 Ok(Observed::Groups(
-                    listing.by_key(name).map(|group| (**group).clone()).collect(),
+                    listing.by_key(name).map(|group| (&**group).into()).collect(),
                 ))
             }
             Key::NodePorts => self.ports(&reads, members, read).await,
@@ -351,9 +351,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             .send(change, observed)
             .await
             .map_err(|error| match error.kind() {
-                ErrorKind::Conflict
-                    if change.action == Action::DeleteGroup && error.retry() == Retry::Backoff =>
-                {
+                ErrorKind::Conflict if change.deletes_group() && error.retry() == Retry::Backoff => {
                     error.with_retry(Retry::Fixed(IN_USE))
                 }
                 _ => error,

@@ -4,16 +4,17 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
     load_balancer::{
-        AddressGroup, ClusterView, IpFamily, OwnershipTag, Protocol, ServiceId, ServiceView, SessionAffinity,
+        AddressGroup, ClusterView, IpFamily, OwnershipTag, ServiceId, ServiceView, SessionAffinity,
         SourceRanges,
     },
-    plan::{Fact, Membership},
+    plan::{Fact, Membership, objects},
 };
 
 use super::{
     annotations,
     bodies::Timeouts,
     features::{Capabilities, Feature},
+    groups::{self, Group},
     member::Identity,
     names,
     observe::{ListenerKey, LoadBalancerTree},
@@ -62,7 +63,7 @@ pub(crate) enum Desired {
     /// A load balancer.
     Balancer(Box<DesiredBalancer>),
     /// The security group of a Service.
-    Group(DesiredGroup),
+    Group(Option<objects::Desired<Group>>),
     /// The groups of ports.
     Ports(DesiredNodePorts),
 }
@@ -244,26 +245,6 @@ pub(crate) struct LeavingService {
     pub(crate) keep_floating_ip: bool,
 }
 
-/// What is wanted of a security group.
-#[derive(Debug)]
-pub(crate) struct DesiredGroup {
-    pub(crate) name: String,
-    pub(crate) service: Option<ServiceId>,
-    pub(crate) description: String,
-    /// `None`: it stays as it is.
-    pub(crate) rules: Option<Vec<RuleTuple>>,
-    pub(crate) is_leaving: bool,
-}
-
-/// What tells a rule from the others.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct RuleTuple {
-    pub(crate) protocol: String,
-    pub(crate) ethertype: &'static str,
-    pub(crate) port: u16,
-    pub(crate) range: String,
-}
-
 /// Which ports have which groups.
 #[derive(Debug, Default)]
 pub(crate) struct DesiredNodePorts {
@@ -293,7 +274,7 @@ pub(crate) fn desired(
             let desired = balancer(&model.settings, key, members, cluster, inputs);
             Desired::Balancer(Box::new(desired))
         }
-        Key::Group(name) => Desired::Group(group(model, name, members, cluster, inputs)),
+        Key::Group(name) => Desired::Group(groups::desired(model, name, members, cluster, inputs)),
         Key::NodePorts => Desired::Ports(ports(model, members, cluster, inputs)),
     }
 }
@@ -511,78 +492,6 @@ fn follow(
     ports
         .map(|port| (port.into(), members_at(&nodes, port.node_port).collect()))
         .collect()
-}
-
-fn group(
-    model: &Model,
-    name: &str,
-    members: &[PartMember],
-    cluster: &ClusterView,
-    inputs: &Inputs,
-) -> DesiredGroup {
-    let active = members
-        .iter()
-        .find(|member| member.membership == Membership::Active);
-    let rules = active.and_then(|member| {
-        let service = &member.service;
-        let found = inputs.each.get(&service.id)?;
-        let spec = BalancerSpec::read(service, &model.settings, Some(inputs.can)).ok()?;
-        Some(rules(service, &spec, found, inputs.can))
-    });
-    DesiredGroup {
-        name: name.to_owned(),
-        service: active.map(|member| member.service.id.clone()),
-        description: active
-            .map(|member| names::security_group_description(&cluster.name, &member.service.id))
-            .unwrap_or_default(),
-        rules,
-        is_leaving: !members.is_empty()
-            && members
-                .iter()
-                .all(|member| member.membership == Membership::Leaving),
-    }
-}
-
-fn rules(
-    service: &ServiceView,
-    spec: &BalancerSpec,
-    found: &ServiceInputs,
-    can: Capabilities,
-) -> Vec<RuleTuple> {
-    let ethertype = if found.member_range.contains(':') {
-        "IPv6"
-    } else {
-        "IPv4"
-    };
-    // The client's address arrives at the nodes only there.
-    let ranges = if can.ovn {
-        spec.ranges.texts()
-    } else {
-        vec![found.member_range.clone()]
-    };
-    let rule = |protocol: Protocol, port, range: &String| RuleTuple {
-        protocol: protocol.as_str().to_lowercase(),
-        ethertype,
-        port,
-        range: range.clone(),
-    };
-    let ports = service.ports.iter().filter(|port| port.node_port > 0);
-    let mut rules: Vec<_> = ports
-        .flat_map(|port| {
-            let each = ranges.iter();
-            each.map(move |range| rule(port.protocol, port.node_port, range))
-        })
-        .collect();
-    if service.health_check_node_port > 0 {
-        rules.push(rule(
-            Protocol::Tcp,
-            service.health_check_node_port,
-            &found.member_range,
-        ));
-    }
-    rules.sort();
-    rules.dedup();
-    rules
 }
 
 fn ports(model: &Model, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> DesiredNodePorts {

@@ -2,16 +2,17 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use ccm_core::plan::objects;
+
 use super::{
     bodies::{ListenerChange, NewListener, NewMonitor, NewPersistence, NewPool, Set},
     desired::DesiredMember,
+    groups::Group,
     member::{Host, Member, by_identity},
     names,
     observe::{ListenerKey, ListenerTree, LoadBalancerSnapshot, LoadBalancerTree, Observed, PoolTree},
     plan::member,
-    responses::{
-        FloatingIp, Listener, LoadBalancer, Monitor, Persistence, Pool, Provisioning, Rule, SecurityGroup,
-    },
+    responses::{FloatingIp, Listener, LoadBalancer, Monitor, Persistence, Pool, Provisioning},
     steps::{Action, Change},
     writes::CreatedLoadBalancer,
 };
@@ -27,8 +28,7 @@ pub(crate) enum Reply {
     Pool(Box<Pool>),
     Monitor(Box<Monitor>),
     Floating(Box<FloatingIp>),
-    Group(Box<SecurityGroup>),
-    Rule(Box<Rule>),
+    Group(objects::Reply<Group>),
     Port(Box<Port>),
 }
 
@@ -36,7 +36,15 @@ pub(crate) enum Reply {
 pub(crate) fn fold(change: &Change, reply: Option<&Reply>, observed: &mut Observed) {
     match observed {
         Observed::Balancers(snapshot) => balancers(change, reply, snapshot),
-        Observed::Groups(groups) => group(change, reply, groups),
+        Observed::Groups(groups) => {
+            if let Action::Group(change) = &change.action {
+                let reply = match reply {
+                    Some(Reply::Group(reply)) => Some(reply),
+                    _ => None,
+                };
+                groups.fold(change, reply);
+            }
+        }
         Observed::Ports(ports) => {
             if let Action::DeletePortTag { port, group } = &change.action
                 && let Some(have) = ports.get_mut(port)
@@ -407,58 +415,5 @@ fn new_monitor(body: &NewMonitor) -> Monitor {
         expected_codes: body.expected_codes.unwrap_or_default().to_owned(),
         provisioning_status: Provisioning::Active,
         ..Monitor::default()
-    }
-}
-
-fn group(change: &Change, reply: Option<&Reply>, groups: &mut Vec<SecurityGroup>) {
-    match &change.action {
-        Action::CreateGroup(description) => {
-            let created = match reply {
-                Some(Reply::Group(created)) => (**created).clone(),
-                _ => SecurityGroup {
-                    name: change.target.clone(),
-                    description: description.clone(),
-                    rules: ["IPv4", "IPv6"].map(let_out).to_vec(),
-                    ..SecurityGroup::default()
-                },
-            };
-            *groups = vec![created];
-        }
-        Action::DeleteGroup => drop((!groups.is_empty()).then(|| groups.remove(0))),
-        Action::CreateRule(rule) => {
-            let Some(group) = groups.first_mut() else { return };
-            let created = match reply {
-                Some(Reply::Rule(created)) => (**created).clone(),
-                _ => Rule {
-                    direction: "ingress".to_owned(),
-                    ethertype: rule.ethertype.to_owned(),
-                    protocol: rule.protocol.clone(),
-                    port_range_min: Some(rule.port),
-                    port_range_max: Some(rule.port),
-                    remote_ip_prefix: rule.range.clone(),
-                    ..Rule::default()
-                },
-            };
-            if !group.rules.contains(&created) {
-                group.rules.push(created);
-            }
-        }
-        Action::DeleteRule(what, id) => {
-            if let Some(group) = groups.first_mut() {
-                group
-                    .rules
-                    .retain(|rule| rule.id != *id || super::plan::sentence(rule) != *what);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// The rule that Neutron gives to every new group for each family.
-fn let_out(ethertype: &str) -> Rule {
-    Rule {
-        direction: "egress".to_owned(),
-        ethertype: ethertype.to_owned(),
-        ..Rule::default()
     }
 }

@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use ccm_core::plan::objects::{self, Object};
 use ccm_core::{
     load_balancer::{ClusterTag, ClusterView, Ownership, OwnershipTag},
     plan::{GatheredInputs, Member as Joiner},
@@ -19,11 +20,12 @@ use super::{
     directory::{Directory, Entry},
     features::{Capabilities, Version},
     fold::Reply,
+    groups::{Group, RULES},
     member::Member,
     names,
     observe::{ListenerTree, LoadBalancerSnapshot, LoadBalancerTree, Observed, PoolTree, tags_of},
     part::{Key, Model},
-    responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule, SecurityGroup},
+    responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule},
     steps::{Action, Change},
     tags::Unrecorded,
     writes::CreatedLoadBalancer,
@@ -35,7 +37,7 @@ use crate::instances::records::Port;
 pub(crate) struct Truth {
     trees: Vec<LoadBalancerTree>,
     floating: Vec<FloatingIp>,
-    groups: Vec<SecurityGroup>,
+    groups: Vec<Object<Group>>,
     ports: BTreeMap<String, Port>,
 }
 
@@ -162,7 +164,7 @@ impl Lawful for Model {
                 })
             }
             Key::Group(name) => {
-                let groups = truth.groups.iter().filter(|group| group.name == *name);
+                let groups = truth.groups.iter().filter(|group| group.key == *name);
                 Observed::Groups(groups.cloned().collect())
             }
             Key::NodePorts => Observed::Ports(truth.ports.clone()),
@@ -192,9 +194,9 @@ impl Lawful for Model {
             }
             Observed::Groups(groups) => {
                 if let Key::Group(name) = key {
-                    truth.groups.retain(|group| group.name != *name);
+                    truth.groups.retain(|group| group.key != *name);
                 }
-                truth.groups.extend(groups);
+                truth.groups.extend(groups.all);
             }
             Observed::Ports(ports) => truth.ports = ports,
         }
@@ -209,7 +211,7 @@ impl Lawful for Model {
             (tree.balancer.id.clone(), entry)
         });
         let groups = truth.groups.iter();
-        let groups = groups.map(|group| (group.name.clone(), group.description.clone()));
+        let groups = groups.map(|group| (group.key.clone(), group.text("description").to_owned()));
         Directory::new(balancers, groups)
     }
 
@@ -279,35 +281,29 @@ impl Lawful for Model {
                 description: desired.description.clone(),
                 ..FloatingIp::default()
             })),
-            Action::CreateGroup(_) => Reply::Group(Box::new(SecurityGroup {
-                id: format!("id-{}", change.target),
-                name: change.target.clone(),
-                rules: vec![
-                    Rule {
+            Action::Group(group) => {
+                let mut reply = objects::Reply::default();
+                match &group.action {
+                    objects::Action::Create(group, _) => {
+                        let rules = ["IPv4", "IPv6"].map(|ethertype| Rule {
+                            id: format!("{ethertype}-{serial}"),
+                            direction: "egress".into(),
+                            ethertype: ethertype.into(),
+                            ..Rule::default()
+                        });
+                        reply.objects.push(Object {
+                            id: format!("id-{}", group.key),
+                            ..Object::new(Group, &group.key).entries(RULES, rules)
+                        });
+                    }
+                    objects::Action::Add(_, rules) => reply.entries.extend(rules.iter().map(|rule| Rule {
                         id: format!("r-{serial}"),
-                        direction: "egress".into(),
-                        ethertype: "IPv4".into(),
-                        ..Rule::default()
-                    },
-                    Rule {
-                        id: format!("s-{serial}"),
-                        direction: "egress".into(),
-                        ethertype: "IPv6".into(),
-                        ..Rule::default()
-                    },
-                ],
-                ..SecurityGroup::default()
-            })),
-            Action::CreateRule(rule) => Reply::Rule(Box::new(Rule {
-                id: format!("r-{serial}"),
-                direction: "ingress".into(),
-                ethertype: rule.ethertype.into(),
-                protocol: rule.protocol.clone(),
-                port_range_min: Some(rule.port),
-                port_range_max: Some(rule.port),
-                remote_ip_prefix: rule.range.clone(),
-                ..Rule::default()
-            })),
+                        ..rule.clone()
+                    })),
+                    _ => {}
+                }
+                Reply::Group(reply)
+            }
             _ => Reply::Nothing,
         }
     }
@@ -329,8 +325,8 @@ impl Lawful for Model {
             format!("floating {} at {at:?}", floating.description)
         }));
         shape.extend(truth.groups.iter().map(|group| {
-            let rules: BTreeSet<_> = group.rules.iter().map(super::plan::sentence).collect();
-            format!("group {} {rules:?}", group.name)
+            let rules: BTreeSet<_> = group.set(RULES).iter().map(ToString::to_string).collect();
+            format!("group {} {rules:?}", group.key)
         }));
         shape.extend(truth.ports.iter().map(|(id, port)| {
             let groups: BTreeSet<_> = port.security_groups.iter().collect();
@@ -433,17 +429,12 @@ impl Lawful for Model {
                 }
                 found
             }
-            (Desired::Group(desired), Observed::Groups(groups)) => {
-                let right = match (&desired.rules, groups.as_slice()) {
-                    _ if desired.is_leaving => groups.is_empty(),
-                    (None, _) => true,
-                    (Some(rules), [group]) => group.rules.len() == rules.len(),
-                    _ => false,
-                };
-                if right {
-                    Vec::new()
-                } else {
-                    vec![format!("security group {}", desired.name)]
+            (Desired::Group(None), Observed::Groups(_)) => Vec::new(),
+            (Desired::Group(Some(desired)), Observed::Groups(groups)) => {
+                match (desired.objects.as_slice(), groups.all.as_slice()) {
+                    ([], []) => Vec::new(),
+                    ([want], [have]) if have.set(RULES).len() == want.set(RULES).len() => Vec::new(),
+                    ([group, ..], _) | (_, [group, ..]) => vec![group.title()],
                 }
             }
             (Desired::Ports(desired), Observed::Ports(ports)) => {

@@ -348,9 +348,9 @@ impl PartModel for Model {
                 self.facts_of_balancer(member, self.balancer_of(member, snapshot)?, snapshot)
             }
             Observed::Groups(groups) => {
-                let group = groups.first()?;
+                let group = groups.all.first()?;
                 let id = if group.id.is_empty() {
-                    Fact::Later(format!("the id of security group {}", group.name).into())
+                    Fact::Later(format!("the id of {}", group.title()).into())
                 } else {
                     Fact::Known(group.id.clone())
                 };

@@ -3,10 +3,12 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::load_balancer::{OwnershipTag, Protocol, ServicePort, ServiceView};
+use ccm_core::plan::objects::Objects;
 
 use super::{
+    groups::Group,
     member::Member,
-    responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, SecurityGroup},
+    responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning},
     tags::{Annotated, ServiceTags},
 };
 use crate::instances::records::Port;
@@ -17,7 +19,7 @@ pub(crate) enum Observed {
     /// Load balancers: one, none, or all that have the name.
     Balancers(LoadBalancerSnapshot),
     /// The security groups with a name.
-    Groups(Vec<SecurityGroup>),
+    Groups(Objects<Group>),
     /// The ports of nodes, by id.
     Ports(BTreeMap<String, Port>),
 }

@@ -2,12 +2,12 @@
 
 mod bodies;
 mod floating;
-mod groups;
 mod listeners;
 mod orphaned_pools;
+mod ports;
 mod rename;
 
-pub(crate) use self::{bodies::member, groups::sentence};
+pub(crate) use self::bodies::member;
 use std::collections::BTreeSet;
 
 use ccm_core::{
@@ -30,8 +30,11 @@ use super::{
 pub(crate) fn plan(desired: &Desired, observed: &Observed) -> Plan<Change> {
     match (desired, observed) {
         (Desired::Balancer(desired), Observed::Balancers(snapshot)) => balancer(desired, snapshot),
-        (Desired::Group(desired), Observed::Groups(have)) => groups::group(desired, have),
-        (Desired::Ports(desired), Observed::Ports(have)) => groups::ports(desired, have),
+        (Desired::Group(Some(desired)), Observed::Groups(have)) => desired.diff(have).map(|change| Change {
+            target: change.key.clone(),
+            action: Action::Group(change),
+        }),
+        (Desired::Ports(desired), Observed::Ports(have)) => ports::ports(desired, have),
         _ => Plan::default(),
     }
 }

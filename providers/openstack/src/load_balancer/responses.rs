@@ -150,7 +150,7 @@ responses! {
     }
 
     /// A rule of a security group.
-    #[derive(Hash)]
+    #[derive(Hash, PartialOrd, Ord)]
     Rule[id] {
         security_group_id: String,
         direction: String,

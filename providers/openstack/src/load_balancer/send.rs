@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use ccm_core::{Error, ErrorKind, Outcome, Priority, Result, Retry};
+use ccm_core::{Error, ErrorKind, Outcome, Priority, Result, Retry, plan::objects};
 
 use super::{
     bodies::{
         FloatingIpChange, LoadBalancerChange, MemberBody, NewFloatingIp, NewListener, NewMonitor, NewPool,
-        NewRule, NewSecurityGroup, PortChange, Set,
+        PortChange, Set,
     },
-    desired::{DesiredFloatingIp, DesiredMember, RuleTuple},
+    desired::{DesiredFloatingIp, DesiredMember},
     fold::Reply,
     member::by_identity,
     names,
@@ -65,39 +65,13 @@ impl<'a> Sender<'a> {
                     self.below(action, tree, balancer).await
                 }
             },
-            Observed::Groups(groups) => {
-                let group = groups.first();
-                match &change.action {
-                    Action::CreateGroup(description) => {
-                        let body = NewSecurityGroup {
-                            name: change.target.clone(),
-                            description: description.clone(),
-                        };
-                        let created = self.writes.create_security_group(&body).await?;
-                        Ok(Reply::Group(Box::new(created)))
-                    }
-                    Action::DeleteGroup => {
-                        let group = group.and_then(|group| id(&group.id)).ok_or_else(stale)?;
-                        self.writes.delete_security_group(&change.target, group).await?;
-                        Ok(Reply::Nothing)
-                    }
-                    Action::CreateRule(rule) => {
-                        let group = group.and_then(|group| id(&group.id)).ok_or_else(stale)?;
-                        let created = self
-                            .writes
-                            .create_rule(&change.target, &new_rule(group, rule))
-                            .await?;
-                        Ok(Reply::Rule(Box::new(created)))
-                    }
-                    Action::DeleteRule(_, rule) => {
-                        let group = group.and_then(|group| id(&group.id)).ok_or_else(stale)?;
-                        let rule = id(rule).ok_or_else(stale)?;
-                        self.writes.delete_rule((&change.target, group), rule).await?;
-                        Ok(Reply::Nothing)
-                    }
-                    _ => Err(mismatch(change)),
+            Observed::Groups(groups) => match &change.action {
+                Action::Group(change) => {
+                    let reply = objects::send(&self.writes, change, groups).await?;
+                    reply.map(Reply::Group).ok_or_else(stale)
                 }
-            }
+                _ => Err(mismatch(change)),
+            },
             Observed::Ports(ports) => match &change.action {
                 Action::DeletePortTag { port, group } => {
                     let port = ports.get(port).ok_or_else(stale)?;
@@ -410,16 +384,4 @@ fn mismatch(change: &Change) -> Error {
         "this is no step of this part; this is a bug",
     )
     .with_context("step", change.to_string())
-}
-
-fn new_rule(group: &str, rule: &RuleTuple) -> NewRule {
-    NewRule {
-        security_group_id: group.to_owned(),
-        direction: "ingress",
-        ethertype: rule.ethertype,
-        protocol: rule.protocol.clone(),
-        port_range_min: rule.port,
-        port_range_max: rule.port,
-        remote_ip_prefix: rule.range.clone(),
-    }
 }

@@ -4,12 +4,13 @@ use std::fmt;
 
 use ccm_core::{
     load_balancer::{Effect, StepDescription},
-    plan,
+    plan::{self, Change as _, objects},
 };
 
 use super::{
     bodies::{ListenerChange, MonitorChange, NewListener, NewLoadBalancer, NewMonitor, NewPool, PoolChange},
-    desired::{DesiredFloatingIp, DesiredMember, GroupRef, RuleTuple},
+    desired::{DesiredFloatingIp, DesiredMember, GroupRef},
+    groups::Group,
     observe::ListenerKey,
 };
 
@@ -70,11 +71,8 @@ pub(crate) enum Action {
     AttachFloating(String),
     DetachFloating(String),
     DeleteFloating(String),
-    CreateGroup(String),
-    DeleteGroup,
-    CreateRule(RuleTuple),
-    /// What it lets in or out, for people, and its id: some have no other identity.
-    DeleteRule(String, String),
+    /// A change of a security group.
+    Group(objects::Change<Group>),
     /// A tag that the Go cloud controller once gave to ports: the id of the group.
     DeletePortTag {
         port: String,
@@ -202,14 +200,7 @@ impl fmt::Display for Change {
             Action::DeleteFloating(address) => {
                 write!(f, "delete floating address {address} of load balancer {of}")
             }
-            Action::CreateGroup(_) => write!(f, "create security group {of}"),
-            Action::DeleteGroup => write!(f, "delete security group {of}"),
-            Action::CreateRule(rule) => write!(
-                f,
-                "create rule in security group {of}: {} {} from {}",
-                rule.protocol, rule.port, rule.range
-            ),
-            Action::DeleteRule(what, _) => write!(f, "delete rule in security group {of}: {what}"),
+            Action::Group(change) => f.write_str(&change.describe().sentence),
             Action::DeletePortTag { group, .. } => {
                 write!(
                     f,
@@ -243,7 +234,7 @@ fn list(members: &[DesiredMember]) -> String {
 
 impl Change {
     fn label(&self) -> &'static str {
-        match self.action {
+        match &self.action {
             Action::CreateBalancer(_) => "loadbalancer_create",
             Action::DeleteBalancer { .. } => "loadbalancer_delete",
             Action::Failover => "loadbalancer_failover",
@@ -263,36 +254,37 @@ impl Change {
             Action::CreateFloating(_) => "floatingip_create",
             Action::AttachFloating(_) | Action::DetachFloating(_) => "floatingip_update",
             Action::DeleteFloating(_) => "floatingip_delete",
-            Action::CreateGroup(_) => "security_group_create",
-            Action::DeleteGroup => "security_group_delete",
-            Action::CreateRule(_) => "security_group_rule_create",
-            Action::DeleteRule(..) => "security_group_rule_delete",
+            Action::Group(change) => change.describe().label,
             Action::DeletePortTag { .. } => "port_tag_delete",
             Action::SetPortGroups { .. } => "port_update",
         }
     }
 
     fn effect(&self) -> Effect {
-        match self.action {
+        match &self.action {
             Action::CreateBalancer(_)
             | Action::CreateListener(..)
             | Action::CreatePool(..)
             | Action::CreateMember(..)
             | Action::CreateMonitor(..)
-            | Action::CreateFloating(_)
-            | Action::CreateGroup(_)
-            | Action::CreateRule(_) => Effect::Create,
+            | Action::CreateFloating(_) => Effect::Create,
             Action::DeleteBalancer { .. }
             | Action::DeleteListener(_)
             | Action::DeletePool(_)
             | Action::DeleteOrphanedPool(_)
             | Action::DeleteMember(..)
             | Action::DeleteMonitor(_)
-            | Action::DeleteFloating(_)
-            | Action::DeleteGroup
-            | Action::DeleteRule(..) => Effect::Delete,
+            | Action::DeleteFloating(_) => Effect::Delete,
+            Action::Group(change) => change.describe().effect,
             _ => Effect::Change,
         }
+    }
+}
+
+impl Change {
+    /// Whether it deletes a security group.
+    pub(crate) fn deletes_group(&self) -> bool {
+        matches!(&self.action, Action::Group(change) if matches!(change.action, objects::Action::Delete(_)))
     }
 }
 
@@ -314,10 +306,7 @@ impl Action {
                 | Self::AttachFloating(_)
                 | Self::DetachFloating(_)
                 | Self::DeleteFloating(_)
-                | Self::CreateGroup(_)
-                | Self::DeleteGroup
-                | Self::CreateRule(_)
-                | Self::DeleteRule(..)
+                | Self::Group(_)
                 | Self::DeletePortTag { .. }
                 | Self::SetPortGroups { .. }
         )

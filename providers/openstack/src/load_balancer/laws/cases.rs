@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use ccm_core::plan::objects::Object;
 use ccm_core::{
     AddressType, Labels, NodeAddress, NodeView,
     load_balancer::{
@@ -17,6 +18,7 @@ use crate::{
     instances::records::{FixedIp, Port},
     load_balancer::{
         annotations,
+        groups::Group,
         member::Member,
         names,
         observe::{ListenerTree, LoadBalancerTree, PoolTree},
@@ -369,11 +371,11 @@ fn floating() -> impl Strategy<Value = Vec<FloatingIp>> {
         .prop_map(|all| all.into_iter().flatten().collect())
 }
 
-fn groups() -> impl Strategy<Value = Vec<SecurityGroup>> {
+fn groups() -> impl Strategy<Value = Vec<Object<Group>>> {
     let each = (0..SERVICES).map(|index| {
         option::weighted(0.4, subsequence(vec![30080_u16, 30443, 31000], 0..=3)).prop_map(move |ports| {
             let name = names::security_group(&id(index));
-            Some(SecurityGroup {
+            let group = SecurityGroup {
                 id: format!("id-{name}"),
                 name,
                 rules: ports?
@@ -390,7 +392,8 @@ fn groups() -> impl Strategy<Value = Vec<SecurityGroup>> {
                     })
                     .collect(),
                 ..SecurityGroup::default()
-            })
+            };
+            Some(Object::from(&group))
         })
     });
     each.collect::<Vec<_>>()
@@ -412,7 +415,7 @@ fn truth() -> impl Strategy<Value = Truth> {
                 }
             }
             let ports = with.into_iter().enumerate().map(|(node, with)| {
-                let there = |name: &String| groups.iter().any(|group| group.name == *name);
+                let there = |name: &String| groups.iter().any(|group| group.key == *name);
                 let names = with.into_iter().map(|index| names::security_group(&id(index)));
                 let with = names.filter(there).map(|name| format!("id-{name}"));
                 let port = Port {

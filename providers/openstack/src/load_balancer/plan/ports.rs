@@ -1,92 +1,16 @@
-//! Security groups and the ports that have them.
+//! The ports that have security groups.
 
 use std::collections::BTreeMap;
 
 use ccm_core::plan::Plan;
 
-use super::blocked;
 use crate::{
     instances::records::Port,
     load_balancer::{
-        desired::{DesiredGroup, DesiredNodePorts, GroupRef, RuleTuple},
-        responses::{Rule, SecurityGroup},
+        desired::{DesiredNodePorts, GroupRef},
         steps::{Action, Change, step},
     },
 };
-
-fn same(have: &Rule, want: &RuleTuple) -> bool {
-    have.direction == "ingress"
-        && have.protocol.eq_ignore_ascii_case(&want.protocol)
-        && have.ethertype == want.ethertype
-        && have.port_range_min == Some(want.port)
-        && have.port_range_max == Some(want.port)
-        && have.remote_ip_prefix == want.range
-        && have.remote_group_id.is_empty()
-}
-
-/// What a rule lets in or out.
-pub(crate) fn sentence(rule: &Rule) -> String {
-    let port = rule.port_range_min.map(|port| format!(" {port}"));
-    let protocol = if rule.protocol.is_empty() {
-        "everything"
-    } else {
-        rule.protocol.as_str()
-    };
-    let whom = if rule.remote_ip_prefix.is_empty() {
-        "anywhere"
-    } else {
-        rule.remote_ip_prefix.as_str()
-    };
-    format!(
-        "{} {} {protocol}{} and {whom}",
-        rule.direction,
-        rule.ethertype,
-        port.unwrap_or_default()
-    )
-}
-
-/// The security group of one Service.
-pub(super) fn group(desired: &DesiredGroup, have: &[SecurityGroup]) -> Plan<Change> {
-    let step = |action| step(&desired.name, action).for_service(desired.service.as_ref());
-    let mut plan = Plan::default();
-    if desired.is_leaving {
-        plan.steps.extend(have.iter().map(|_| step(Action::DeleteGroup)));
-        return plan;
-    }
-    let Some(rules) = &desired.rules else {
-        return plan;
-    };
-    let none = SecurityGroup::default();
-    let group = match have {
-        [] => {
-            plan.steps
-                .push(step(Action::CreateGroup(desired.description.clone())));
-            &none
-        }
-        [group] => group,
-        several => {
-            plan.blocked.push(blocked(
-                desired.service.as_ref(),
-                &format!("security group {}", desired.name),
-                &format!("there {} times", several.len()),
-                "there once",
-            ));
-            return plan;
-        }
-    };
-    for rule in rules {
-        if !group.rules.iter().any(|have| same(have, rule)) {
-            plan.steps.push(step(Action::CreateRule(rule.clone())));
-        }
-    }
-    for have in &group.rules {
-        if !rules.iter().any(|rule| same(have, rule)) {
-            plan.steps
-                .push(step(Action::DeleteRule(sentence(have), have.id.clone())));
-        }
-    }
-    plan
-}
 
 /// What has to change of one port.
 #[derive(Default)]

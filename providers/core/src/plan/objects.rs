@@ -1,0 +1,669 @@
+//! Plans for clouds whose load balancers consist of several objects, such as OpenStack, AWS and GCE.
+//!
+//! A provider lists its [kinds](Kind) of objects once, each with a [`Schema`]: attributes with a [`Policy`], sets of entries
+//! (targets, rules, tags), the parent, and the labels of the calls. A part is then a list of [`Object`]s, as observed and as
+//! desired, and everything else is derived here: the difference, its order, reasons and sentences ([`Desired::diff`]), what
+//! becomes of the observed objects ([`Objects::fold`]), and the call to send ([`send`]). A provider implements at most create,
+//! update, delete, add and remove ([`ObjectCalls`]).
+//!
+//! # Identity
+//!
+//! An object is known by its kind and the cloud's own unique key within the part (a listener by its port, a target group by
+//! its name), never by an id. The id is looked up among the observed objects when a call is sent.
+//!
+//! # Order
+//!
+//! Kinds are ordered: a kind comes after those that it needs. A plan has these steps:
+//!
+//! 1. Sets with [`SetOrder::Around`] get their missing entries: ownership tags come first.
+//! 2. Objects that must be [replaced](Policy::Replace) under the same key are deleted.
+//! 3. By kind, what is missing is created and filled, and what differs is updated.
+//! 4. By kind in reverse, what is not desired any more is deleted.
+//! 5. Sets with [`SetOrder::Around`] lose their surplus entries: ownership tags go last.
+//!
+//! An object whose key depends on what cannot be changed (a hash in the name) is replaced without a gap: the new one is
+//! created and filled, references point to it, then the old one is deleted.
+
+mod diff;
+mod send;
+
+use std::{
+    collections::BTreeMap,
+    fmt::{Debug, Display},
+    sync::Arc,
+};
+
+use serde_json::Value;
+
+pub use self::{
+    diff::Desired,
+    send::{ObjectCalls, send},
+};
+use super::{Step, model};
+use crate::{
+    Error, ErrorKind, Result,
+    load_balancer::{Effect, ServiceId, StepDescription},
+};
+
+/// The kinds of objects of a cloud, usually an enum. A kind is greater than those that its objects need.
+pub trait Kind: Copy + Debug + Ord + Send + Sync + 'static {
+    /// What the sets of these objects hold.
+    type Entry: Entry;
+
+    /// What objects of this kind are like.
+    fn schema(self) -> &'static Schema<Self>;
+
+    /// An object in sentences: `listener tcp/80 of load balancer web`.
+    fn title(self, key: &str, parent: Option<&str>) -> String {
+        let schema = self.schema();
+        let parent = schema.parent.zip(parent);
+        let parent = parent.map(|(kind, key)| format!(" of {} {key}", kind.schema().name));
+        format!("{} {key}{}", schema.name, parent.unwrap_or_default())
+    }
+}
+
+/// An entry of a set: a target, a rule, a tag. `Display` is for sentences.
+pub trait Entry: Clone + Debug + Display + PartialEq + Send + Sync + 'static {
+    /// What distinguishes it from the other entries of its set.
+    type Key: Ord;
+
+    /// What distinguishes it from the other entries of its set.
+    fn key(&self) -> Self::Key;
+
+    /// Whether this observed entry is as the desired one with the same key. If not, the desired one is added over it.
+    fn is_as(&self, _desired: &Self) -> bool {
+        true
+    }
+}
+
+/// What objects of a kind are like.
+#[derive(Debug)]
+pub struct Schema<K: Kind> {
+    /// The kind in sentences: `security group`.
+    pub name: &'static str,
+    /// The kind that they belong to.
+    pub parent: Option<K>,
+    /// The metric label of a create.
+    pub create: &'static str,
+    /// The metric label of a delete.
+    pub delete: &'static str,
+    /// Whether the call that creates the parent creates them, too.
+    pub created_with_parent: bool,
+    /// Whether the call that deletes the parent deletes them, too.
+    pub deleted_with_parent: bool,
+    /// Their attributes.
+    pub attributes: &'static [Attribute],
+    /// Their sets.
+    pub sets: &'static [Set<K>],
+}
+
+impl<K: Kind> Schema<K> {
+    /// A kind without a parent, attributes and sets.
+    #[must_use]
+    pub const fn new(name: &'static str, create: &'static str, delete: &'static str) -> Self {
+        Self {
+            name,
+            parent: None,
+            create,
+            delete,
+            created_with_parent: false,
+            deleted_with_parent: false,
+            attributes: &[],
+            sets: &[],
+        }
+    }
+}
+
+/// An attribute of a kind.
+#[derive(Debug)]
+pub struct Attribute {
+    /// Its name in [`Attributes`].
+    pub name: &'static str,
+    /// What a change of it takes.
+    pub policy: Policy,
+    /// What it means if the cloud does not report the attribute, or if it is unset again.
+    pub default: Scalar,
+}
+
+impl Attribute {
+    /// An attribute without a default.
+    #[must_use]
+    pub const fn new(name: &'static str, policy: Policy) -> Self {
+        Self {
+            name,
+            policy,
+            default: Scalar::Null,
+        }
+    }
+
+    /// The attribute with this default.
+    #[must_use]
+    pub const fn or(mut self, default: Scalar) -> Self {
+        self.default = default;
+        self
+    }
+}
+
+/// A constant value of an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scalar {
+    /// Nothing.
+    Null,
+    /// A flag.
+    Bool(bool),
+    /// A number.
+    Number(i64),
+    /// A text.
+    Text(&'static str),
+    /// The empty list.
+    List,
+}
+
+impl From<Scalar> for Value {
+    fn from(scalar: Scalar) -> Self {
+        match scalar {
+            Scalar::Null => Self::Null,
+            Scalar::Bool(value) => value.into(),
+            Scalar::Number(value) => value.into(),
+            Scalar::Text(value) => value.into(),
+            Scalar::List => Self::Array(Vec::new()),
+        }
+    }
+}
+
+/// What a change of an attribute takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The call with this metric label. Attributes with the same label are changed together.
+    Update(&'static str),
+    /// The object is deleted and created again, since its key can exist only once.
+    Replace,
+    /// It is used for new objects only; a difference is accepted.
+    CreateOnly,
+    /// It cannot be changed, and the difference is reported as blocked.
+    Blocked,
+}
+
+/// A set of entries that objects of a kind have.
+#[derive(Debug)]
+pub struct Set<K: Kind> {
+    /// An entry in sentences: `rule`.
+    pub name: &'static str,
+    /// The metric label of adding.
+    pub add: &'static str,
+    /// The metric label of removing.
+    pub remove: &'static str,
+    /// How many entries one call takes. One: an entry is created and deleted like an object.
+    pub batch: usize,
+    /// Whether the call that creates the object takes the entries.
+    pub created_with_object: bool,
+    /// When entries come and go.
+    pub order: SetOrder,
+    /// What the cloud itself puts into a new object.
+    pub initial: fn() -> Vec<K::Entry>,
+    /// Whether an entry that is not desired may be removed; others belong to somebody else.
+    pub is_removable: fn(&K::Entry) -> bool,
+}
+
+impl<K: Kind> Set<K> {
+    /// A set that is managed as a whole, with one call for each entry.
+    #[must_use]
+    pub const fn new(name: &'static str, add: &'static str, remove: &'static str) -> Self {
+        Self {
+            name,
+            add,
+            remove,
+            batch: 1,
+            created_with_object: false,
+            order: SetOrder::AddFirst,
+            initial: Vec::new,
+            is_removable: |_| true,
+        }
+    }
+}
+
+/// When the entries of a set come and go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetOrder {
+    /// Missing entries are added before surplus ones are removed, so that traffic is not interrupted.
+    AddFirst,
+    /// Surplus entries are removed before missing ones are added, so that a full set can be exchanged.
+    RemoveFirst,
+    /// Missing entries are added before everything else and surplus ones removed after it, so that a process that is killed
+    /// in between finds the rest by them.
+    Around,
+}
+
+/// Attributes by name.
+pub type Attributes = BTreeMap<&'static str, Value>;
+
+/// An object of a part, observed or desired.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Object<K: Kind> {
+    /// Its kind.
+    pub kind: K,
+    /// What distinguishes it from the others of its kind in the part.
+    pub key: String,
+    /// The key of its parent.
+    pub parent: Option<String>,
+    /// Its id in the cloud; empty while it is not known.
+    pub id: String,
+    /// Its attributes. A desired object lists those that are managed; `null` stands for the default.
+    pub attributes: Attributes,
+    /// Its sets by name. A desired object lists those that are managed.
+    pub sets: BTreeMap<&'static str, Arc<[K::Entry]>>,
+    /// Who else it belongs to, for messages; `None` if it may be changed and deleted. Observed objects only.
+    pub foreign: Option<String>,
+    /// For which Service it is; `None` if for several. Desired objects only.
+    pub service: Option<ServiceId>,
+    /// Whether it stays away if it does not exist. Desired objects only.
+    pub if_present: bool,
+}
+
+impl<K: Kind> Object<K> {
+    /// An object with this key.
+    pub fn new(kind: K, key: impl Into<String>) -> Self {
+        Self {
+            kind,
+            key: key.into(),
+            parent: None,
+            id: String::new(),
+            attributes: Attributes::new(),
+            sets: BTreeMap::new(),
+            foreign: None,
+            service: None,
+            if_present: false,
+        }
+    }
+
+    /// The object with this attribute.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+        self.attributes.insert(name, value.into());
+        self
+    }
+
+    /// The object with this set.
+    #[must_use]
+    pub fn entries(mut self, set: &'static str, entries: impl IntoIterator<Item = K::Entry>) -> Self {
+        self.sets.insert(set, entries.into_iter().collect());
+        self
+    }
+
+    /// The entries of a set.
+    #[must_use]
+    pub fn set(&self, name: &str) -> &[K::Entry] {
+        self.sets.get(name).map(|entries| &**entries).unwrap_or_default()
+    }
+
+    /// An attribute that is a text; empty if there is none.
+    #[must_use]
+    pub fn text(&self, name: &str) -> &str {
+        self.attributes
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+
+    /// The object in sentences.
+    #[must_use]
+    pub fn title(&self) -> String {
+        self.kind.title(&self.key, self.parent.as_deref())
+    }
+
+    fn is(&self, kind: K, key: &str) -> bool {
+        self.kind == kind && self.key == key
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.is(other.kind, &other.key)
+    }
+
+    fn is_child_of(&self, parent: &Self) -> bool {
+        self.kind.schema().parent == Some(parent.kind) && self.parent.as_ref() == Some(&parent.key)
+    }
+
+    /// The managed attributes that differ from the observed ones, with both values.
+    fn differences(&self, observed: &Self) -> impl Iterator<Item = (&'static Attribute, Value, Value)> {
+        self.kind.schema().attributes.iter().filter_map(|attribute| {
+            let or_default = |value: Option<&Value>| {
+                let value = value.filter(|value| !value.is_null()).cloned();
+                value.unwrap_or_else(|| attribute.default.into())
+            };
+            let want = or_default(Some(self.attributes.get(attribute.name)?));
+            let have = or_default(observed.attributes.get(attribute.name));
+            (have != want).then_some((attribute, have, want))
+        })
+    }
+
+    fn change(&self, action: Action<K>) -> Change<K> {
+        Change {
+            kind: self.kind,
+            key: self.key.clone(),
+            parent: self.parent.clone(),
+            action,
+        }
+    }
+
+    fn step(&self, action: Action<K>) -> Step<Change<K>> {
+        Step::new(self.change(action)).for_service(self.service.as_ref())
+    }
+
+    /// The object as a new one is observed, as far as that is known before it exists.
+    fn created(&self) -> Self {
+        let mut new = self.clone();
+        (new.service, new.if_present) = (None, false);
+        for set in self.kind.schema().sets {
+            if !set.created_with_object {
+                new.sets.insert(set.name, (set.initial)().into());
+            }
+        }
+        new
+    }
+}
+
+/// The objects of a part as they are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Objects<K: Kind> {
+    /// All of them.
+    pub all: Vec<Object<K>>,
+    /// Entries that the cloud refused since the part was read.
+    pub refused: Vec<Refused<K>>,
+}
+
+impl<K: Kind> Default for Objects<K> {
+    fn default() -> Self {
+        Self {
+            all: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+}
+
+impl<K: Kind> FromIterator<Object<K>> for Objects<K> {
+    fn from_iter<I: IntoIterator<Item = Object<K>>>(objects: I) -> Self {
+        Self {
+            all: objects.into_iter().collect(),
+            refused: Vec::new(),
+        }
+    }
+}
+
+/// An entry that the cloud refused.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refused<K: Kind> {
+    /// The kind of the object.
+    pub kind: K,
+    /// Its key.
+    pub key: String,
+    /// The set.
+    pub set: &'static str,
+    /// The entry.
+    pub entry: K::Entry,
+    /// Why.
+    pub reason: String,
+}
+
+/// One change of a part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change<K: Kind> {
+    /// The kind of the object.
+    pub kind: K,
+    /// Its key.
+    pub key: String,
+    /// The key of its parent.
+    pub parent: Option<String>,
+    /// What is done.
+    pub action: Action<K>,
+}
+
+/// What a change does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action<K: Kind> {
+    /// Creates the object and, by the same call, these below it.
+    Create(Box<Object<K>>, Vec<Object<K>>),
+    /// Gives attributes other values, by the call with this label.
+    Update(&'static str, Attributes),
+    /// Deletes the object; whether with everything below it.
+    Delete(bool),
+    /// Adds entries to a set.
+    Add(&'static Set<K>, Arc<[K::Entry]>),
+    /// Removes entries from a set.
+    Remove(&'static Set<K>, Arc<[K::Entry]>),
+}
+
+impl<K: Kind> PartialEq for Set<K> {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+/// What the cloud answered to a change.
+#[derive(Clone, Debug)]
+pub struct Reply<K: Kind> {
+    /// What it says of objects: ids, addresses. Laid over the objects with the same keys.
+    pub objects: Vec<Object<K>>,
+    /// The added entries as they are read, if they are not as they were sent.
+    pub entries: Vec<K::Entry>,
+    /// Entries that were refused, with the reason.
+    pub refused: Vec<(K::Entry, String)>,
+}
+
+impl<K: Kind> Default for Reply<K> {
+    fn default() -> Self {
+        Self {
+            objects: Vec::new(),
+            entries: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+}
+
+impl<K: Kind> Reply<K> {
+    /// What the cloud says of one object.
+    #[must_use]
+    pub fn object(object: Object<K>) -> Self {
+        Self {
+            objects: vec![object],
+            ..Self::default()
+        }
+    }
+}
+
+impl<K: Kind> Objects<K> {
+    /// The object with this key.
+    #[must_use]
+    pub fn get(&self, kind: K, key: &str) -> Option<&Object<K>> {
+        self.all.iter().find(|object| object.is(kind, key))
+    }
+
+    /// The id of the object with this key.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] if it is not known: the part is not as it was observed and must be read again.
+    pub fn id(&self, kind: K, key: &str) -> Result<&str> {
+        let object = self.get(kind, key).filter(|object| !object.id.is_empty());
+        object.map(|object| object.id.as_str()).ok_or_else(|| {
+            let text = format!("the id of {} is not known", kind.title(key, None));
+            Error::new(ErrorKind::Conflict, text)
+        })
+    }
+
+    /// The objects of a kind.
+    pub fn of(&self, kind: K) -> impl Iterator<Item = &Object<K>> {
+        self.all.iter().filter(move |object| object.kind == kind)
+    }
+
+    /// Applies a change. Without a reply: as far as its effect is known beforehand.
+    pub fn fold(&mut self, change: &Change<K>, reply: Option<&Reply<K>>) {
+        let none = Reply::default();
+        let reply = reply.unwrap_or(&none);
+        match &change.action {
+            Action::Create(object, children) => {
+                for object in std::iter::once(&**object).chain(children) {
+                    if self.get(object.kind, &object.key).is_none() {
+                        self.all.push(object.created());
+                    }
+                }
+            }
+            Action::Delete(_) => {
+                let deleted = self
+                    .all
+                    .iter()
+                    .position(|object| object.is(change.kind, &change.key));
+                if let Some(deleted) = deleted.map(|at| self.all.remove(at)) {
+                    self.delete_below(&deleted);
+                }
+            }
+            Action::Update(_, attributes) => {
+                if let Some(object) = self.get_mut(change.kind, &change.key) {
+                    object.attributes.extend(attributes.clone());
+                }
+            }
+            Action::Add(set, entries) => self.change_set(change, set, entries, &[], reply),
+            Action::Remove(set, entries) => self.change_set(change, set, &[], entries, reply),
+        }
+        for answered in &reply.objects {
+            if let Some(object) = self.get_mut(answered.kind, &answered.key) {
+                object.id.clone_from(&answered.id);
+                object.attributes.extend(answered.attributes.clone());
+                object.sets.extend(answered.sets.clone());
+            }
+        }
+    }
+
+    fn change_set(
+        &mut self,
+        change: &Change<K>,
+        set: &'static Set<K>,
+        add: &[K::Entry],
+        remove: &[K::Entry],
+        reply: &Reply<K>,
+    ) {
+        self.refused
+            .extend(reply.refused.iter().map(|(entry, reason)| Refused {
+                kind: change.kind,
+                key: change.key.clone(),
+                set: set.name,
+                entry: entry.clone(),
+                reason: reason.clone(),
+            }));
+        let Some(object) = self.get_mut(change.kind, &change.key) else {
+            return;
+        };
+        let is_done = |entry: &&K::Entry| !reply.refused.iter().any(|(refused, _)| refused == *entry);
+        let added = add.iter().filter(is_done).chain(&reply.entries);
+        // Of several with one key the last one counts.
+        let added: BTreeMap<_, _> = added.map(|entry| (entry.key(), entry)).collect();
+        let is_removed = |entry: &K::Entry| remove.iter().filter(is_done).any(|removed| removed == entry);
+        let stays = |entry: &&K::Entry| !added.contains_key(&entry.key()) && !is_removed(entry);
+        let have = object.set(set.name).iter().filter(stays);
+        let now = have.chain(added.values().copied()).cloned().collect();
+        object.sets.insert(set.name, now);
+    }
+
+    fn get_mut(&mut self, kind: K, key: &str) -> Option<&mut Object<K>> {
+        self.all.iter_mut().find(|object| object.is(kind, key))
+    }
+
+    fn delete_below(&mut self, parent: &Object<K>) {
+        while let Some(child) = self.all.iter().position(|object| object.is_child_of(parent)) {
+            let child = self.all.remove(child);
+            self.delete_below(&child);
+        }
+    }
+
+    fn why_refused(&self, object: &Object<K>, set: &Set<K>, entry: &K::Entry) -> Option<&str> {
+        let mut refused = self.refused.iter();
+        let same = |refused: &&Refused<K>| {
+            object.is(refused.kind, &refused.key)
+                && refused.set == set.name
+                && refused.entry.key() == entry.key()
+        };
+        refused.find(same).map(|refused| refused.reason.as_str())
+    }
+}
+
+impl<K: Kind> model::Change for Change<K> {
+    fn describe(&self) -> StepDescription {
+        let schema = self.kind.schema();
+        let title = self.kind.title(&self.key, self.parent.as_deref());
+        let (label, effect, sentence) = match &self.action {
+            Action::Create(_, children) => {
+                let direct = children
+                    .iter()
+                    .filter(|child| child.parent.as_ref() == Some(&self.key));
+                let direct: Vec<_> = direct
+                    .map(|child| format!("{} {}", child.kind.schema().name, child.key))
+                    .collect();
+                let with = if direct.is_empty() { "" } else { " with " };
+                let children = if direct.is_empty() {
+                    String::new()
+                } else {
+                    list(&direct)
+                };
+                (
+                    schema.create,
+                    Effect::Create,
+                    format!("create {title}{with}{children}"),
+                )
+            }
+            Action::Update(call, _) => (*call, Effect::Change, format!("change {title}")),
+            Action::Delete(cascade) => {
+                let below = if *cascade { " and everything below it" } else { "" };
+                (schema.delete, Effect::Delete, format!("delete {title}{below}"))
+            }
+            Action::Add(set, entries) => set.describe(set.add, Effect::Create, &title, entries),
+            Action::Remove(set, entries) => set.describe(set.remove, Effect::Delete, &title, entries),
+        };
+        StepDescription::new(label, effect, sentence)
+    }
+}
+
+impl<K: Kind> Set<K> {
+    /// Entries that are sent one by one are created and deleted; batches are added and removed.
+    fn describe(
+        &self,
+        label: &'static str,
+        effect: Effect,
+        title: &str,
+        entries: &[K::Entry],
+    ) -> (&'static str, Effect, String) {
+        let (name, entries) = (self.name, list(entries));
+        match (effect, self.batch) {
+            (Effect::Create, 1) => (label, effect, format!("create {name} in {title}: {entries}")),
+            (_, 1) => (label, effect, format!("delete {name} in {title}: {entries}")),
+            (Effect::Create, _) => (label, Effect::Change, format!("add {name}s {entries} to {title}")),
+            (..) => (
+                label,
+                Effect::Change,
+                format!("remove {name}s {entries} from {title}"),
+            ),
+        }
+    }
+}
+
+/// Items for people: of thousands, only the first ones are shown.
+pub(super) fn list(items: &[impl Display]) -> String {
+    const SHOWN: usize = 10;
+    let shown: Vec<_> = items.iter().take(SHOWN).map(ToString::to_string).collect();
+    match items.len() {
+        0 => "none".to_owned(),
+        all if all > SHOWN => format!("{} and {} more", shown.join(", "), all - SHOWN),
+        _ => shown.join(", "),
+    }
+}
+
+/// A value for people.
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "not set".to_owned(),
+        Value::String(text) if text.is_empty() => "not set".to_owned(),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
+
+fn spaced(name: &str) -> String {
+    name.replace('_', " ")
+}

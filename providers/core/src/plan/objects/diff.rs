@@ -1,0 +1,319 @@
+//! The difference between how objects are and how they should be, as a plan.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    Action, Attribute, Attributes, Change, Entry as _, Kind, Object, Objects, Policy, Set, SetOrder, spaced,
+    text,
+};
+use crate::{
+    load_balancer::{Blocked, ServiceId},
+    plan::{Plan, Step},
+};
+
+/// How a part should be.
+#[derive(Clone, Debug)]
+pub struct Desired<K: Kind> {
+    /// All objects. What is observed, not foreign and not among them is deleted.
+    pub objects: Vec<Object<K>>,
+    /// Kinds that are created and deleted with calls of their own although their parent's could do it.
+    pub separate: BTreeSet<K>,
+    /// Why objects are deleted.
+    pub reason: &'static str,
+}
+
+impl<K: Kind> Default for Desired<K> {
+    fn default() -> Self {
+        Self {
+            objects: Vec::new(),
+            separate: BTreeSet::new(),
+            reason: "",
+        }
+    }
+}
+
+impl<K: Kind> Desired<K> {
+    /// The changes that bring the observed objects where they should be, in order.
+    #[must_use]
+    pub fn diff(&self, observed: &Objects<K>) -> Plan<Change<K>> {
+        let mut diff = Diff {
+            desired: self,
+            now: observed.clone(),
+            first: Vec::new(),
+            steps: Vec::new(),
+            last: Vec::new(),
+            blocked: Vec::new(),
+        };
+        diff.delete_replaced();
+        let mut desired: Vec<_> = self.objects.iter().collect();
+        desired.sort_by_key(|object| object.kind);
+        for object in desired {
+            diff.bring(object);
+        }
+        diff.delete_surplus();
+        let steps = diff.first.into_iter().chain(diff.steps).chain(diff.last);
+        Plan {
+            steps: steps.collect(),
+            blocked: diff.blocked,
+        }
+    }
+
+    /// As [`diff`](Self::diff), but entries that are ownership tags are added to existing objects only if something else is
+    /// due: what another program created is not written just to be tagged.
+    #[must_use]
+    pub fn diff_and_adopt(
+        &self,
+        observed: &Objects<K>,
+        is_ownership_tag: impl Fn(&K::Entry) -> bool,
+    ) -> Plan<Change<K>> {
+        let mut untagged = self.clone();
+        for object in &mut untagged.objects {
+            let Some(have) = observed.get(object.kind, &object.key) else {
+                continue;
+            };
+            for (name, entries) in &mut object.sets {
+                let is_there = |tag: &K::Entry| have.set(name).iter().any(|entry| entry.key() == tag.key());
+                let stay = entries
+                    .iter()
+                    .filter(|entry| !is_ownership_tag(entry) || is_there(entry));
+                *entries = stay.cloned().collect();
+            }
+        }
+        let plan = untagged.diff(observed);
+        if plan.steps.is_empty() {
+            plan
+        } else {
+            self.diff(observed)
+        }
+    }
+
+    fn get(&self, object: &Object<K>) -> Option<&Object<K>> {
+        self.objects.iter().find(|desired| desired.is_same(object))
+    }
+}
+
+struct Diff<'a, K: Kind> {
+    desired: &'a Desired<K>,
+    /// What is there once the steps so far are done.
+    now: Objects<K>,
+    first: Vec<Step<Change<K>>>,
+    steps: Vec<Step<Change<K>>>,
+    last: Vec<Step<Change<K>>>,
+    blocked: Vec<Blocked>,
+}
+
+impl<K: Kind> Diff<'_, K> {
+    fn push(&mut self, step: Step<Change<K>>) {
+        self.now.fold(&step.change, None);
+        self.steps.push(step);
+    }
+
+    fn block(&mut self, desired: &Object<K>, field: String, have: &str, want: &str) {
+        self.blocked.push(Blocked {
+            service: desired.service.clone(),
+            field,
+            have: have.to_owned(),
+            want: want.to_owned(),
+        });
+    }
+
+    fn delete_replaced(&mut self) {
+        let replaced = self.now.all.iter().filter_map(|object| {
+            let desired = self.desired.get(object)?;
+            let mut differences = desired.differences(object);
+            let replaces = |(attribute, ..): &(&Attribute, _, _)| attribute.policy == Policy::Replace;
+            let (attribute, have, want) = differences.find(replaces)?;
+            let reason = format!(
+                "its {} is {}, not {}",
+                spaced(attribute.name),
+                text(&have),
+                text(&want)
+            );
+            Some((object.clone(), desired.service.clone(), reason))
+        });
+        let replaced = replaced.collect();
+        self.delete_all(replaced);
+    }
+
+    fn delete_surplus(&mut self) {
+        let surplus = self
+            .now
+            .all
+            .iter()
+            .filter(|object| self.desired.get(object).is_none());
+        let surplus = surplus.map(|object| (object.clone(), None, self.desired.reason.to_owned()));
+        let surplus = surplus.collect();
+        self.delete_all(surplus);
+    }
+
+    /// Deletes objects, those that need others first, except for those that go with their parents and foreign ones.
+    fn delete_all(&mut self, mut objects: Vec<(Object<K>, Option<ServiceId>, String)>) {
+        objects.retain(|(object, ..)| object.foreign.is_none());
+        objects.sort_by_key(|(object, ..)| Reverse(object.kind));
+        for (object, service, reason) in &objects {
+            let mut parents = objects.iter().filter(|(parent, ..)| object.is_child_of(parent));
+            if parents.next().is_none() || !self.is_deleted_with_parent(object) {
+                self.delete(object, service.as_ref(), reason);
+            }
+        }
+    }
+
+    fn is_deleted_with_parent(&self, object: &Object<K>) -> bool {
+        object.kind.schema().deleted_with_parent && !self.desired.separate.contains(&object.kind)
+    }
+
+    /// Deletes an object, and before it those below it that do not go with it.
+    fn delete(&mut self, object: &Object<K>, service: Option<&ServiceId>, reason: &str) {
+        let children = self.now.all.iter().filter(|child| child.is_child_of(object));
+        let children = children.map(|child| (child.clone(), service.cloned(), reason.to_owned()));
+        let (covered, separate): (Vec<_>, Vec<_>) =
+            children.partition(|(child, ..)| self.is_deleted_with_parent(child));
+        self.delete_all(separate);
+        let step = Step::new(object.change(Action::Delete(!covered.is_empty())));
+        self.push(step.for_service(service).because(reason));
+    }
+
+    fn bring(&mut self, desired: &Object<K>) {
+        let same = |object: &&Object<K>| object.is_same(desired);
+        let found: Vec<_> = self.now.all.iter().filter(same).cloned().collect();
+        match found.as_slice() {
+            [] => self.create(desired),
+            [object] if object.foreign.is_some() => {
+                let owner = object.foreign.as_deref().filter(|_| !desired.if_present);
+                if let Some(owner) = owner {
+                    self.block(desired, desired.title(), owner, "ours");
+                }
+            }
+            [observed] => self.update(desired, observed),
+            several => {
+                let have = format!("there {} times", several.len());
+                self.block(desired, desired.title(), &have, "there once");
+            }
+        }
+    }
+
+    fn create(&mut self, desired: &Object<K>) {
+        let parent = desired.kind.schema().parent.zip(desired.parent.as_ref());
+        let has_parent = parent.is_none_or(|(kind, key)| self.now.get(kind, key).is_some());
+        if desired.if_present || !has_parent {
+            return;
+        }
+        let mut children = Vec::new();
+        self.children_created_with(desired, &mut children);
+        let all: Vec<_> = std::iter::once(desired.clone())
+            .chain(children.iter().cloned())
+            .collect();
+        self.push(desired.step(Action::Create(Box::new(desired.clone()), children)));
+        for desired in all {
+            if let Some(created) = self.now.get(desired.kind, &desired.key).cloned() {
+                self.fill(&desired, &created, true);
+            }
+        }
+    }
+
+    fn children_created_with(&self, parent: &Object<K>, children: &mut Vec<Object<K>>) {
+        let is_covered = |child: &&Object<K>| {
+            child.is_child_of(parent)
+                && !child.if_present
+                && child.kind.schema().created_with_parent
+                && !self.desired.separate.contains(&child.kind)
+        };
+        for child in self.desired.objects.iter().filter(is_covered) {
+            children.push(child.clone());
+            self.children_created_with(child, children);
+        }
+    }
+
+    fn update(&mut self, desired: &Object<K>, observed: &Object<K>) {
+        let mut updates: BTreeMap<&'static str, (Attributes, Vec<String>)> = BTreeMap::new();
+        for (attribute, have, want) in desired.differences(observed) {
+            let (name, have, shown) = (spaced(attribute.name), text(&have), text(&want));
+            match attribute.policy {
+                Policy::Update(call) => {
+                    let (attributes, reasons) = updates.entry(call).or_default();
+                    attributes.insert(attribute.name, want);
+                    reasons.push(format!("{name} {have} -> {shown}"));
+                }
+                Policy::Blocked => {
+                    self.block(desired, format!("{name} of {}", desired.title()), &have, &shown);
+                }
+                Policy::Replace | Policy::CreateOnly => {}
+            }
+        }
+        for (call, (attributes, reasons)) in updates {
+            let step = desired.step(Action::Update(call, attributes));
+            self.push(step.because(reasons.join(", ")));
+        }
+        self.fill(desired, observed, false);
+    }
+
+    /// Adds and removes entries of the object's sets.
+    fn fill(&mut self, desired: &Object<K>, observed: &Object<K>, is_new: bool) {
+        for set in desired.kind.schema().sets {
+            let Some(want) = desired.sets.get(set.name) else {
+                continue;
+            };
+            let (missing, surplus) = self.entries(desired, observed, set, want);
+            let chunk = |entries: &[K::Entry], action: &dyn Fn(Arc<[K::Entry]>) -> Action<K>| -> Vec<_> {
+                let chunks = entries.chunks(set.batch.max(1));
+                chunks.map(|chunk| desired.step(action(chunk.into()))).collect()
+            };
+            let add = chunk(&missing, &|entries| Action::Add(set, entries));
+            let remove = chunk(&surplus, &|entries| Action::Remove(set, entries));
+            for step in add.iter().chain(&remove) {
+                self.now.fold(&step.change, None);
+            }
+            match set.order {
+                SetOrder::RemoveFirst => self.steps.extend(remove.into_iter().chain(add)),
+                SetOrder::Around if !is_new => {
+                    self.first.extend(add);
+                    self.last.extend(remove);
+                }
+                SetOrder::AddFirst | SetOrder::Around => self.steps.extend(add.into_iter().chain(remove)),
+            }
+        }
+    }
+
+    /// The entries to add and to remove. An entry that the cloud refused since the part was read is blocked instead.
+    fn entries(
+        &mut self,
+        desired: &Object<K>,
+        observed: &Object<K>,
+        set: &Set<K>,
+        want: &[K::Entry],
+    ) -> (Vec<K::Entry>, Vec<K::Entry>) {
+        let want: BTreeMap<_, _> = want.iter().map(|entry| (entry.key(), entry)).collect();
+        let mut have = BTreeMap::new();
+        let mut surplus = Vec::new();
+        for entry in observed.set(set.name) {
+            let key = entry.key();
+            match want.get(&key) {
+                Some(want) if !have.contains_key(&key) => drop(have.insert(key, entry.is_as(want))),
+                None if !(set.is_removable)(entry) => {}
+                _ => surplus.push(entry.clone()),
+            }
+        }
+        let missing = want.into_iter().filter(|(key, _)| have.get(key) != Some(&true));
+        let mut missing: Vec<_> = missing.map(|(_, entry)| entry.clone()).collect();
+        for (entries, state, wanted) in [
+            (&mut missing, "not there", "there"),
+            (&mut surplus, "there", "not there"),
+        ] {
+            entries.retain(|entry| {
+                let refused = self.now.why_refused(desired, set, entry);
+                self.blocked.extend(refused.map(|reason| Blocked {
+                    service: desired.service.clone(),
+                    field: format!("{} {entry} of {}", set.name, desired.title()),
+                    have: format!("{state}: {reason}"),
+                    want: wanted.to_owned(),
+                }));
+                refused.is_none()
+            });
+        }
+        (missing, surplus)
+    }
+}

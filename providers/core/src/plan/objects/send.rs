@@ -1,0 +1,138 @@
+//! Sending the changes of objects.
+
+use async_trait::async_trait;
+
+use super::{Action, Attributes, Change, Kind, Object, Objects, Reply, Set};
+use crate::{Error, ErrorKind, Outcome, Result};
+
+/// The calls of a provider for its objects. Ids are in the observed objects.
+#[async_trait]
+pub trait ObjectCalls<K: Kind>: Sync {
+    /// Creates an object and, if there are some, its children. `observed` has the ids that it refers to.
+    async fn create(
+        &self,
+        object: &Object<K>,
+        children: &[Object<K>],
+        observed: &Objects<K>,
+    ) -> Result<Reply<K>>;
+
+    /// Gives attributes of an object other values, by the call with this label.
+    async fn update(
+        &self,
+        object: &Object<K>,
+        call: &'static str,
+        _attributes: &Attributes,
+        _observed: &Objects<K>,
+    ) -> Result<Reply<K>> {
+        Err(unsupported(object, call))
+    }
+
+    /// Deletes an object. That there is none is no error.
+    async fn delete(&self, object: &Object<K>, cascade: bool) -> Result<()>;
+
+    /// Adds entries to a set of an object. An error means that none was added.
+    async fn add(&self, object: &Object<K>, set: &'static str, _entries: &[K::Entry]) -> Result<Reply<K>> {
+        Err(unsupported(object, set))
+    }
+
+    /// Removes entries from a set of an object. An error means that none was removed.
+    async fn remove(&self, object: &Object<K>, set: &'static str, _entries: &[K::Entry]) -> Result<()> {
+        Err(unsupported(object, set))
+    }
+}
+
+fn unsupported<K: Kind>(object: &Object<K>, what: &str) -> Error {
+    let text = format!(
+        "{} has no call to change its {what}; this is a bug",
+        object.title()
+    );
+    Error::new(ErrorKind::Unexpected, text)
+}
+
+/// Sends a change. `None`: the object is not among the observed ones, or its id is not known; the part must be read again.
+///
+/// A batch that the cloud refuses because of an entry is halved until the entry is alone; it is then in
+/// [`Reply::refused`], and everything else is done.
+///
+/// # Errors
+/// As the call fails.
+pub async fn send<K: Kind>(
+    calls: &impl ObjectCalls<K>,
+    change: &Change<K>,
+    observed: &Objects<K>,
+) -> Result<Option<Reply<K>>> {
+    if let Action::Create(object, children) = &change.action {
+        return calls.create(object, children, observed).await.map(Some);
+    }
+    let object = observed.get(change.kind, &change.key);
+    let Some(object) = object.filter(|object| !object.id.is_empty()) else {
+        return Ok(None);
+    };
+    match &change.action {
+        Action::Update(call, attributes) => calls.update(object, call, attributes, observed).await,
+        Action::Delete(cascade) => calls.delete(object, *cascade).await.map(|()| Reply::default()),
+        Action::Add(set, entries) => bisect(calls, object, set, entries, true).await,
+        Action::Remove(set, entries) => bisect(calls, object, set, entries, false).await,
+        Action::Create(..) => return Ok(None),
+    }
+    .map(Some)
+}
+
+async fn bisect<K: Kind>(
+    calls: &impl ObjectCalls<K>,
+    object: &Object<K>,
+    set: &Set<K>,
+    entries: &[K::Entry],
+    add: bool,
+) -> Result<Reply<K>> {
+    let mut all = Reply::default();
+    let mut rest = vec![entries];
+    while let Some(entries) = rest.pop() {
+        let result = if add {
+            calls.add(object, set.name, entries).await
+        } else {
+            calls
+                .remove(object, set.name, entries)
+                .await
+                .map(|()| Reply::default())
+        };
+        match (result, entries) {
+            (Ok(reply), _) => {
+                all.objects.extend(reply.objects);
+                all.entries.extend(reply.entries);
+                all.refused.extend(reply.refused);
+            }
+            (Err(error), _) if set.batch == 1 || !is_of_an_entry(&error) => return Err(error),
+            (Err(error), [_]) if is_done_already(&error, add) => {}
+            (Err(error), [entry]) => all.refused.push((entry.clone(), error.report())),
+            (Err(_), several) => {
+                let (left, right) = several.split_at(several.len() / 2);
+                rest.extend([right, left]);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Whether a call was refused because of what it asks for, so that asking for less may help.
+fn is_of_an_entry(error: &Error) -> bool {
+    error.outcome() != Outcome::Unknown
+        && matches!(
+            error.kind(),
+            ErrorKind::InvalidSpec
+                | ErrorKind::NotFound
+                | ErrorKind::AlreadyExists
+                | ErrorKind::Conflict
+                | ErrorKind::QuotaExceeded
+                | ErrorKind::Unsupported
+        )
+}
+
+fn is_done_already(error: &Error, add: bool) -> bool {
+    error.kind()
+        == if add {
+            ErrorKind::AlreadyExists
+        } else {
+            ErrorKind::NotFound
+        }
+}

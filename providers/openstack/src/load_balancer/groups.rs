@@ -1,0 +1,218 @@
+//! The security groups of Services, as objects.
+
+use std::fmt;
+
+use ccm_core::{
+    Error, ErrorKind, Result, async_trait,
+    load_balancer::{ClusterView, Protocol, ServiceView},
+    plan::{
+        Member, Membership,
+        objects::{self, Attribute, Desired, Object, ObjectCalls, Objects, Policy, Reply, Schema, Set},
+    },
+};
+
+use super::{
+    bodies::{NewRule, NewSecurityGroup},
+    desired::{Inputs, ServiceInputs},
+    features::Capabilities,
+    names,
+    part::{Model, PartMember},
+    responses::{Rule, SecurityGroup},
+    spec::BalancerSpec,
+    writes::Writes,
+};
+
+/// The kind of security groups. Their key is their name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Group;
+
+/// The set of a security group's rules.
+pub(crate) const RULES: &str = "rule";
+
+static SCHEMA: Schema<Group> = Schema {
+    attributes: &[Attribute::new("description", Policy::CreateOnly)],
+    sets: &[Set {
+        initial: || ["IPv4", "IPv6"].map(allow_egress).to_vec(),
+        ..Set::new(RULES, "security_group_rule_create", "security_group_rule_delete")
+    }],
+    ..Schema::new("security group", "security_group_create", "security_group_delete")
+};
+
+impl objects::Kind for Group {
+    type Entry = Rule;
+
+    fn schema(self) -> &'static Schema<Self> {
+        &SCHEMA
+    }
+}
+
+/// The rule that Neutron gives to every new group for each family.
+fn allow_egress(ethertype: &str) -> Rule {
+    Rule {
+        direction: "egress".to_owned(),
+        ethertype: ethertype.to_owned(),
+        ..Rule::default()
+    }
+}
+
+impl objects::Entry for Rule {
+    type Key = Self;
+
+    /// The fields in which two rules of a group must differ.
+    fn key(&self) -> Self {
+        Self {
+            id: String::new(),
+            security_group_id: String::new(),
+            description: String::new(),
+            protocol: self.protocol.to_lowercase(),
+            ..self.clone()
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.direction != "ingress" {
+            write!(f, "{} {} ", self.direction, self.ethertype)?;
+        }
+        let or = |text: &str, other: &'static str| {
+            if text.is_empty() {
+                other.to_owned()
+            } else {
+                text.to_owned()
+            }
+        };
+        let port = self
+            .port_range_min
+            .map(|port| format!(" {port}"))
+            .unwrap_or_default();
+        let (protocol, range) = (
+            or(&self.protocol, "everything"),
+            or(&self.remote_ip_prefix, "anywhere"),
+        );
+        let preposition = if self.direction == "egress" { "to" } else { "from" };
+        write!(f, "{protocol}{port} {preposition} {range}")
+    }
+}
+
+impl From<&SecurityGroup> for Object<Group> {
+    fn from(group: &SecurityGroup) -> Self {
+        let object = Self::new(Group, &group.name).with("description", group.description.as_str());
+        Self {
+            id: group.id.clone(),
+            ..object.entries(RULES, group.rules.clone())
+        }
+    }
+}
+
+/// The security group with this name as it should be; `None`: it stays as it is.
+pub(super) fn desired(
+    model: &Model,
+    name: &str,
+    members: &[PartMember],
+    cluster: &ClusterView,
+    inputs: &Inputs,
+) -> Option<Desired<Group>> {
+    let is = |membership| move |member: &&PartMember| member.membership == membership;
+    let objects = match members.iter().find(is(Membership::Active)) {
+        Some(Member { service, .. }) => {
+            let found = inputs.each.get(&service.id)?;
+            let spec = BalancerSpec::read(service, &model.settings, Some(inputs.can)).ok()?;
+            let description = names::security_group_description(&cluster.name, &service.id);
+            let group = Object::new(Group, name).with("description", description);
+            vec![Object {
+                service: Some(service.id.clone()),
+                ..group.entries(RULES, rules(service, &spec, found, inputs.can))
+            }]
+        }
+        None if !members.is_empty() && members.iter().all(|member| is(Membership::Leaving)(&member)) => {
+            Vec::new()
+        }
+        None => return None,
+    };
+    Some(Desired {
+        objects,
+        ..Desired::default()
+    })
+}
+
+fn rules(service: &ServiceView, spec: &BalancerSpec, found: &ServiceInputs, can: Capabilities) -> Vec<Rule> {
+    let ethertype = if found.member_range.contains(':') {
+        "IPv6"
+    } else {
+        "IPv4"
+    };
+    // The client's address arrives at the nodes only there.
+    let ranges = if can.ovn {
+        spec.ranges.texts()
+    } else {
+        vec![found.member_range.clone()]
+    };
+    let rule = |protocol: Protocol, port, range: &String| Rule {
+        direction: "ingress".to_owned(),
+        ethertype: ethertype.to_owned(),
+        protocol: protocol.as_str().to_lowercase(),
+        port_range_min: Some(port),
+        port_range_max: Some(port),
+        remote_ip_prefix: range.clone(),
+        ..Rule::default()
+    };
+    let ports = service.ports.iter().filter(|port| port.node_port > 0);
+    let each = ports.flat_map(|port| {
+        ranges
+            .iter()
+            .map(move |range| rule(port.protocol, port.node_port, range))
+    });
+    let check = Some(service.health_check_node_port).filter(|port| *port > 0);
+    each.chain(check.map(|port| rule(Protocol::Tcp, port, &found.member_range)))
+        .collect()
+}
+
+#[async_trait]
+impl ObjectCalls<Group> for Writes<'_> {
+    async fn create(
+        &self,
+        group: &Object<Group>,
+        _: &[Object<Group>],
+        _: &Objects<Group>,
+    ) -> Result<Reply<Group>> {
+        let body = NewSecurityGroup {
+            name: group.key.clone(),
+            description: group.text("description").to_owned(),
+        };
+        let created = self.create_security_group(&body).await?;
+        Ok(Reply::object((&created).into()))
+    }
+
+    async fn delete(&self, group: &Object<Group>, _: bool) -> Result<()> {
+        self.delete_security_group(&group.key, &group.id).await
+    }
+
+    async fn add(&self, group: &Object<Group>, _: &'static str, rules: &[Rule]) -> Result<Reply<Group>> {
+        let mut reply = Reply::default();
+        for rule in rules {
+            let port = rule.port_range_min.unwrap_or_default();
+            let body = NewRule {
+                security_group_id: group.id.clone(),
+                direction: "ingress",
+                ethertype: if rule.ethertype == "IPv6" { "IPv6" } else { "IPv4" },
+                protocol: rule.protocol.clone(),
+                port_range_min: port,
+                port_range_max: port,
+                remote_ip_prefix: rule.remote_ip_prefix.clone(),
+            };
+            reply.entries.push(self.create_rule(&group.key, &body).await?);
+        }
+        Ok(reply)
+    }
+
+    async fn remove(&self, group: &Object<Group>, _: &'static str, rules: &[Rule]) -> Result<()> {
+        for rule in rules {
+            if rule.id.is_empty() {
+                return Err(Error::new(ErrorKind::Conflict, "the id of the rule is not known"));
+            }
+            self.delete_rule((&group.key, &group.id), &rule.id).await?;
+        }
+        Ok(())
+    }
+}
