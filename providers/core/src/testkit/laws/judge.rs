@@ -304,7 +304,7 @@ pub async fn reclaimable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
     settle(&first, &deleted).await.map_err(|how| broken(LAW, how))?;
     let shape = model.shape(&cloud.truth());
     for at in 0..writes {
-        for fault in Fault::while_building() {
+        for fault in Fault::WHILE_BUILDING {
             let cloud = self::cloud(model, &case);
             cloud.fail(at, fault);
             let doomed = engine(model, &cloud);
