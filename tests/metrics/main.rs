@@ -66,7 +66,7 @@ fn registered() -> BTreeSet<String> {
         sources(&root.join(folder), &mut files);
     }
     let call = Regex::new(
-        r#"(?:registry\.register|encode_descriptor|gauge|\bdescribe)\(\s*(?://[^\n]*\s*)?(?:format!\(\s*)?"([a-z_{}]+)""#,
+        r#"(?:registry\.register|encode_descriptor|gauge|\bdescribe|\b(?:duration|total|errors): )\(\s*(?://[^\n]*\s*)?(?:format!\(\s*)?"([a-z_{}]+)""#,
     )
     .unwrap();
     let mut names = BTreeSet::new();

@@ -95,7 +95,7 @@ async fn a_call_can_be_followed_to_the_request_ids_of_the_cloud() {
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
         .collect();
     let with = |message: &'static str| lines.iter().filter(move |line| line["message"] == message);
-    let asked: Vec<_> = with("Asked the cloud").collect();
+    let asked: Vec<_> = with("The cloud answered").collect();
     assert!(!asked.is_empty(), "{log}");
     // A refusal names the cloud's id of the request, and its call is the one that is sent again.
     let refused = with("Will retry a cloud call")

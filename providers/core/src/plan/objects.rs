@@ -296,6 +296,13 @@ impl<K: Kind> Object<K> {
         self.sets.get(name).map(|entries| &**entries).unwrap_or_default()
     }
 
+    /// The entry of a set that is meant by `entry`: the same one, else one with the same key.
+    fn entry(&self, set: &str, entry: &K::Entry) -> Option<&K::Entry> {
+        let entries = self.set(set);
+        let same = entries.iter().find(|known| *known == entry);
+        same.or_else(|| entries.iter().find(|known| known.key() == entry.key()))
+    }
+
     /// An attribute that is a text; empty if there is none.
     #[must_use]
     pub fn text(&self, name: &str) -> &str {
@@ -551,11 +558,18 @@ impl<K: Kind> Objects<K> {
         let Some(object) = self.get_mut(change.kind, &change.key) else {
             return;
         };
-        let is_done = |entry: &&K::Entry| !reply.refused.iter().any(|(refused, _)| refused == *entry);
+        let is_done = |entry: &&K::Entry| {
+            let mut refused = reply.refused.iter();
+            !refused.any(|(refused, _)| refused.key() == entry.key())
+        };
         let added = add.iter().filter(is_done).chain(&reply.entries);
         // Of several with one key the last one counts.
         let added: BTreeMap<_, _> = added.map(|entry| (entry.key(), entry)).collect();
-        let is_removed = |entry: &K::Entry| remove.iter().filter(is_done).any(|removed| removed == entry);
+        let removed = remove.iter().filter(is_done);
+        let removed: Vec<_> = removed
+            .filter_map(|entry| object.entry(set.name, entry))
+            .collect();
+        let is_removed = |entry: &K::Entry| removed.contains(&entry);
         let stays = |entry: &&K::Entry| !added.contains_key(&entry.key()) && !is_removed(entry);
         let have = object.set(set.name).iter().filter(stays);
         let now = have.chain(added.values().copied()).cloned().collect();

@@ -47,8 +47,6 @@ pub type LawEngine<L> = Engine<L, MemoryCloud<L>>;
 pub trait Lawful: PartModel + Clone {
     /// Everything that a cloud of this kind holds, as far as the model can see it.
     type Truth: Clone + Debug + Send + Sync + 'static;
-    /// The truth without what differs from run to run (ids, revisions). Holds things that exist twice twice.
-    type Shape: PartialEq + Debug;
 
     /// What observing a part finds, for this cluster.
     fn view(
@@ -86,11 +84,15 @@ pub trait Lawful: PartModel + Clone {
     /// Puts the part into the state in which the cloud leaves one whose change failed (`ERROR`).
     fn fail(&self, _truth: &mut Self::Truth, _key: &Self::Key) {}
 
-    /// Everything that is ours.
-    fn shape(&self, truth: &Self::Truth) -> Self::Shape;
+    /// Repairs, as people would, what is in that state and may not be deleted, since it was not created by a cluster or others
+    /// use it: it cannot be changed before.
+    fn repair(&self, _truth: &mut Self::Truth) {}
+
+    /// Everything that is ours, as lines without what differs from run to run.
+    fn shape(&self, truth: &Self::Truth) -> Vec<String>;
 
     /// Everything that is not ours, ids and all: nobody may change it.
-    fn foreign(&self, truth: &Self::Truth) -> Self::Shape;
+    fn foreign(&self, truth: &Self::Truth) -> Vec<String>;
 
     /// In what `observed` is not as it should be, by the names that `Blocked::field` has. Written independently of
     /// `plan`, as simply as can be: what `plan` forgets must be found here.

@@ -79,7 +79,6 @@ fn lines(objects: impl Iterator<Item = Object<Kind>>) -> Vec<String> {
 
 impl Lawful for Nlb {
     type Truth = Objects<Kind>;
-    type Shape = Vec<String>;
 
     fn view(&self, truth: &Self::Truth, key: &Key, _: &[Member<Self>], _: &ClusterView) -> Objects<Kind> {
         let all = truth.all.iter().filter(|object| is_of(object, key));

@@ -106,7 +106,7 @@ async fn being_built() -> (Stage, String) {
 async fn later_parts_run_while_a_part_is_built_and_the_service_is_finished_with_the_last_of_them() {
     let (stage, shelf) = being_built().await;
     let board = stage.run("board").await;
-    assert_eq!(sentences(&board), ["pin svc:n/s0 to n0"]);
+    assert_eq!(sentences(&board), ["pin svc:n/s0/u0 to n0"]);
     let member = &board.members[0];
     assert!(
         matches!(member.state, MemberState::Served) && !member.finished,
@@ -146,7 +146,7 @@ async fn a_create_that_fails_is_reported_and_what_later_parts_have_stays_but_not
     // Read, it turns out to be there.
     let next = stage.run(&shelf).await;
     assert!(next.next.contains(&PartKey::new("board")), "{next:?}");
-    assert_eq!(sentences(&stage.run("board").await), ["pin svc:n/s0 to n1"]);
+    assert_eq!(sentences(&stage.run("board").await), ["pin svc:n/s0/u0 to n1"]);
 }
 
 /// A shelf with a box to create, which the cloud takes its time for, and one to paint.

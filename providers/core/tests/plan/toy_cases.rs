@@ -40,7 +40,6 @@ fn known(id: &Fact<u64>) -> u64 {
 
 impl Lawful for Toy {
     type Truth = Truth;
-    type Shape = Vec<String>;
 
     fn view(&self, truth: &Truth, key: &Key, _: &[Member<Self>], cluster: &ClusterView) -> Observed {
         let seen = |shelf: &Shelf| {

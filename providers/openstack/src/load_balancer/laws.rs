@@ -132,7 +132,6 @@ fn right(listener_tree: &ListenerTree, port: &DesiredListener, active: &ActiveSe
 
 impl Lawful for Model {
     type Truth = Truth;
-    type Shape = Vec<String>;
 
     fn view(&self, truth: &Truth, key: &Key, members: &[Joiner<Self>], cluster: &ClusterView) -> Observed {
         match key {
@@ -311,6 +310,17 @@ impl Lawful for Model {
     fn fail(&self, truth: &mut Truth, key: &Key) {
         for tree in truth.trees.iter_mut().filter(|tree| of_key(tree, key)) {
             tree.balancer.provisioning_status = Provisioning::Error;
+        }
+    }
+
+    fn repair(&self, truth: &mut Truth) {
+        let is_shared = |tree: &LoadBalancerTree| {
+            let tags = tree.balancer.tags.iter();
+            tags.filter(|tag| names::is_service_tag(tag)).count() > 1
+        };
+        let trees = truth.trees.iter_mut();
+        for tree in trees.filter(|tree| !created(tree) || is_shared(tree)) {
+            tree.balancer.provisioning_status = Provisioning::Active;
         }
     }
 

@@ -72,7 +72,12 @@ pub async fn send<K: Kind>(
         Action::Update(call, attributes) => calls.update(object, call, attributes, observed).await,
         Action::Delete(cascade) => calls.delete(object, *cascade).await.map(|()| Reply::default()),
         Action::Add(set, entries) => bisect(calls, object, set, entries, true).await,
-        Action::Remove(set, entries) => bisect(calls, object, set, entries, false).await,
+        Action::Remove(set, entries) => {
+            // As they were observed: what the cloud itself put into a new object has an id there.
+            let observed = entries.iter().filter_map(|entry| object.entry(set.name, entry));
+            let observed: Vec<_> = observed.cloned().collect();
+            bisect(calls, object, set, &observed, false).await
+        }
         Action::Create(..) => return Ok(None),
     }
     .map(Some)
@@ -87,6 +92,7 @@ async fn bisect<K: Kind>(
 ) -> Result<Reply<K>> {
     let mut all = Reply::default();
     let mut rest = vec![entries];
+    rest.retain(|entries| !entries.is_empty());
     while let Some(entries) = rest.pop() {
         let result = if add {
             calls.add(object, set.name, entries).await
