@@ -128,7 +128,12 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
             Some(cloud) => tokio::runtime::Runtime::new()?.block_on(cloud.stop()),
             None => Ok(()),
         };
-        tests.and(beside).and(stopped)
+        let errors = [tests, beside, stopped].into_iter().filter_map(Result::err);
+        let errors: Vec<_> = errors.map(|error| format!("{error:#}")).collect();
+        if !errors.is_empty() {
+            bail!("{}", errors.join("; "));
+        }
+        Ok(())
     })?;
     step("demo", || {
         let program = build_binary(clouds.features(), Build::Dev)?;

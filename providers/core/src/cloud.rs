@@ -69,7 +69,7 @@ pub trait Cloud: Any + Debug + Send + Sync {
         None
     }
 
-    /// The source component of events about what a provider found out itself ([`Note`](crate::load_balancer::Note)): that
+    /// The source component of events about what a provider found out itself ([`ServiceEvent`](crate::load_balancer::ServiceEvent)): that
     /// of the program that was here before.
     fn event_component(&self) -> &'static str {
         "service-controller"
