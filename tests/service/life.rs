@@ -83,10 +83,7 @@ async fn nodes_are_followed(stage: &Stage) {
     stage
         .balancer("web", |balancer| balancer.members.len() == 2)
         .await;
-    eventually("n3 lets nobody in", async || {
-        (!stage.cloud.hosts().contains_key("n3")).then_some(())
-    })
-    .await;
+    n3_lets_nobody_in(stage).await;
     assert_eq!(
         stage.cloud.writes().len() - writes,
         2,
@@ -109,6 +106,15 @@ async fn nodes_are_followed(stage: &Stage) {
     stage
         .balancer("web", |balancer| balancer.members.len() == 2)
         .await;
+    n3_lets_nobody_in(stage).await;
+}
+
+/// Waits for the other part of the same change.
+async fn n3_lets_nobody_in(stage: &Stage) {
+    eventually("n3 lets nobody in", async || {
+        (!stage.cloud.hosts().contains_key("n3")).then_some(())
+    })
+    .await;
 }
 
 async fn what_is_wiped_outside_comes_back(stage: &Stage) {
