@@ -15,7 +15,6 @@ use crate::{
 /// What has to change of one port.
 #[derive(Default)]
 struct Due {
-    address: String,
     add: Vec<GroupRef>,
     remove: Vec<GroupRef>,
     tags: Vec<GroupRef>,
@@ -23,7 +22,8 @@ struct Due {
 
 /// The groups of all nodes' ports: one write for each port.
 pub(super) fn ports(desired: &DesiredNodePorts, have: &BTreeMap<String, Port>) -> Plan<Change> {
-    let mut due: BTreeMap<&str, Due> = BTreeMap::new();
+    // By address, by which people know them.
+    let mut due: BTreeMap<(String, &str), Due> = BTreeMap::new();
     for (id, port) in have {
         let secured = port.port_security_enabled != Some(false);
         let mut add: Vec<GroupRef> = Vec::new();
@@ -48,20 +48,13 @@ pub(super) fn ports(desired: &DesiredNodePorts, have: &BTreeMap<String, Port>) -
         let tags: Vec<_> = desired.forbidden.iter().filter(tagged).cloned().collect();
         if !add.is_empty() || !remove.is_empty() || !tags.is_empty() {
             let address = port.fixed_ips.first().map(|fixed| fixed.ip_address.clone());
-            due.insert(
-                id,
-                Due {
-                    address: address.unwrap_or_else(|| id.clone()),
-                    add,
-                    remove,
-                    tags,
-                },
-            );
+            let address = address.unwrap_or_else(|| id.clone());
+            due.insert((address, id.as_str()), Due { add, remove, tags });
         }
     }
     let mut plan = Plan::default();
-    for (id, due) in due {
-        let mut push = |action| plan.steps.push(step(&due.address, action));
+    for ((address, id), due) in due {
+        let mut push = |action| plan.steps.push(step(&address, action));
         let port = id.to_owned();
         // The tags first: once a port has the group no more it is not found any more.
         for group in due.tags {
