@@ -66,9 +66,8 @@ impl Fault {
         Self::KILLS.into_iter().chain(trouble)
     }
 
-    /// What goes wrong while something is being built: a kill after each write (before the next one is the same moment), and
-    /// a failure of the cloud.
-    pub(super) const WHILE_BUILDING: [Self; 2] = [Self::KilledAfterCommit, Self::AcceptedThenFailed];
+    /// What goes wrong while something is being built: the cloud fails. Kills are the business of the law `restartable`.
+    pub(super) const WHILE_BUILDING: [Self; 1] = [Self::AcceptedThenFailed];
 }
 
 /// Ids of all clouds, so that what one made is not made again by another that goes on with its truth.

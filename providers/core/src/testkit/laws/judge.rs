@@ -292,12 +292,16 @@ pub async fn reclaimable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
         ..case.clone()
     };
     let (cloud, world) = prepare(LAW, model, &case).await?;
+    let deleted = Arc::new(deleted(&world));
+    // This law is about what is created: what others or former Services left is not in the way.
+    let cleaner = engine(model, &cloud);
+    settle(&cleaner, &deleted).await.map_err(|how| broken(LAW, how))?;
+    cloud.take_done();
     let case = Case {
         truth: cloud.truth(),
         worlds: vec![(*world).clone()],
         weather,
     };
-    let deleted = Arc::new(deleted(&world));
     let first = engine(model, &cloud);
     settle(&first, &world).await.map_err(|how| broken(LAW, how))?;
     let writes = cloud.take_done().len();
