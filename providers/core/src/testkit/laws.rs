@@ -2,26 +2,34 @@
 //!
 //! | Law | Says |
 //! |---|---|
-//! | [`converges`] | from any state of the cloud the engine comes to rest; then every difference is `Blocked`; no load balancer or address was deleted under a member that stays |
+//! | [`converges`] | from any state of the cloud the engine comes to rest; then a Service for which nothing is blocked or refused has what it would have alone in a new cloud, and one that has left has nothing; no load balancer or address was deleted under a member that stays |
+//! | [`effective`] | every setting of a Service changes what it has |
 //! | [`quiet`] | what has come to rest stays at rest: a restart writes nothing, plans nothing and says the same about every Service |
 //! | [`restartable`] | killed or cut off at any write (before it is sent, after it is carried out, after the reply), the next process ends where an undisturbed one would: nothing twice, nothing left over |
 //! | [`reclaimable`] | killed at any write, or failed by the cloud, while parts are being built: deleting the Services then leaves nothing that a deletion of what works does not leave |
 //! | [`polite`] | what is not ours is after every single write as it was |
 //! | [`foretold`] | a plan that is only imagined names exactly the steps that are then carried out |
 //!
-//! The laws run the real [`Engine`] against a cloud in memory, which is made of the model's own
-//! [`fold`](PartModel::fold). So they judge the model and the engine, not the provider's calls: those meet a simulator
-//! and a real cloud elsewhere. A provider describes in [`Lawful`] what such a cloud holds, and in a strategy what
-//! clusters and clouds there may be, *broken ones above all*: half-made, half-deleted, edited by hand, doubled.
+//! The laws run the real [`Engine`] against a cloud in memory, which applies changes with the model's own
+//! [`fold`](PartModel::fold). So they check the model and the engine, not the provider's calls: those meet a simulator
+//! and a real cloud elsewhere.
+//!
+//! A provider implements [`Lawful`]: what such a cloud holds, what other people may do to it, and which ports, annotations
+//! and fields of Services vary. Everything else is generated: clusters that build and are killed meanwhile, edits by
+//! others, then clusters that must cope with that.
 //!
 //! ```text
-//!   strategy -> Case { truth, worlds } -> Engine<Model, MemoryCloud> --fold--> truth'
-//!                                             ^ killed, restarted      shape(truth'), foreign(truth')
+//!   Case { ground, built, edits } -> truth -> Engine<Model, MemoryCloud> --fold--> truth'
+//!          worlds, weather                      ^ killed, restarted      shape, foreign, served
 //! ```
 //!
-//! [`laws`] checks all of them and shrinks what breaks one.
+//! [`laws`] checks all laws and shrinks a case that breaks one. [`objects`] has the world of a cloud that consists of
+//! [`Objects`](crate::plan::objects::Objects).
 
-use std::{collections::BTreeMap, fmt::Debug};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+};
 
 use proptest::{
     strategy::Strategy,
@@ -29,16 +37,21 @@ use proptest::{
 };
 
 use crate::{
-    load_balancer::{ClusterSnapshot, ClusterView},
+    load_balancer::{ClusterView, ServiceId},
     plan::{Engine, GatheredInputs, Member, PartModel},
 };
 
+mod cases;
 mod cloud;
+mod clusters;
 mod drive;
 mod judge;
+pub mod objects;
 
-pub use cloud::{Fault, MemoryCloud};
-pub use judge::{check, converges, foretold, polite, quiet, reclaimable, restartable};
+pub use cases::{Case, Edit, cases, pick, remove};
+pub use cloud::{Fault, Ids, MemoryCloud};
+pub use clusters::{Clusters, SERVICES, Setting, other_cluster_tag, ownership_tag, service_id};
+pub use judge::{built, check, converges, effective, foretold, polite, quiet, reclaimable, restartable};
 
 /// The engine under test.
 pub type LawEngine<L> = Engine<L, MemoryCloud<L>>;
@@ -47,6 +60,15 @@ pub type LawEngine<L> = Engine<L, MemoryCloud<L>>;
 pub trait Lawful: PartModel + Clone {
     /// Everything that a cloud of this kind holds, as far as the model can see it.
     type Truth: Clone + Debug + Send + Sync + 'static;
+
+    /// What is in the cloud before a cluster builds anything.
+    fn ground(&self) -> Self::Truth;
+
+    /// What varies between clusters.
+    fn clusters(&self) -> Clusters;
+
+    /// What other clients of the cloud may do to it.
+    fn edits(&self) -> Vec<Edit<Self::Truth>>;
 
     /// What observing a part finds, for this cluster.
     fn view(
@@ -72,13 +94,13 @@ pub trait Lawful: PartModel + Clone {
         cluster: &ClusterView,
     ) -> GatheredInputs<Self::Inputs>;
 
-    /// What the cloud answers to a step. `serial` is another number every time, for ids.
+    /// What the cloud answers to a step.
     fn reply(
         &self,
         key: &Self::Key,
         change: &Self::Change,
         observed: &Self::Observed,
-        serial: u64,
+        ids: &Ids,
     ) -> Self::Reply;
 
     /// Puts the part into the state in which the cloud leaves one whose change failed (`ERROR`).
@@ -94,23 +116,21 @@ pub trait Lawful: PartModel + Clone {
     /// Everything that is not ours, ids and all: nobody may change it.
     fn foreign(&self, truth: &Self::Truth) -> Vec<String>;
 
-    /// In what `observed` is not as it should be, by the names that `Blocked::field` has. Written independently of
-    /// `plan`, as simply as can be: what `plan` forgets must be found here.
-    fn differences(&self, desired: &Self::Desired, observed: &Self::Observed) -> Vec<String>;
+    /// What the cloud holds for a Service of the cluster with this name. Written without the model's plan.
+    fn served(&self, truth: &Self::Truth, service: &ServiceId, cluster: &str) -> Served;
 
     /// Whether the change deletes a load balancer or an address, other than to follow a wish that a member states.
     fn destroys(&self, change: &Self::Change) -> bool;
 }
 
-/// A cloud as it was found, and what the cluster wants of it one after the other.
-#[derive(Clone, Debug)]
-pub struct Case<T> {
-    /// What is in the cloud at first.
-    pub truth: T,
-    /// What the cluster is like, then how it changes. At least one.
-    pub worlds: Vec<ClusterSnapshot>,
-    /// How the cloud answers.
-    pub weather: Weather,
+/// What the cloud holds for a Service, as lines without what may differ although all is well: ids, and what other people
+/// may change or other Services cause.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Nothing else may be there.
+    pub exact: BTreeSet<String>,
+    /// More may be there, for other Services or by other people.
+    pub at_least: BTreeSet<String>,
 }
 
 /// How the cloud answers when nothing is wrong.
@@ -152,21 +172,18 @@ impl std::fmt::Display for Broken {
 /// What [`examine`] found: the law and, unless none could be generated, the smallest case that breaks it.
 pub type Found<T> = (Broken, Option<Case<T>>);
 
-/// Checks all laws on `cases` generated cases.
+/// Checks all laws on `count` generated cases.
 ///
 /// # Errors
 /// The law that the smallest case found breaks, and that case.
-pub fn examine<L, S>(model: &L, strategy: &S, cases: u32) -> Result<(), Found<L::Truth>>
-where
-    L: Lawful,
-    S: Strategy<Value = Case<L::Truth>>,
-{
+pub fn examine<L: Lawful>(model: &L, count: u32) -> Result<(), Found<L::Truth>> {
+    effective(model).map_err(|broken| (broken, None))?;
     let mut runner = TestRunner::new(Config {
-        cases,
+        cases: count,
         failure_persistence: None,
         ..Config::default()
     });
-    let outcome = runner.run(strategy, |case| {
+    let outcome = runner.run(&cases(model), |case| {
         check(model, &case).map_err(|broken| TestCaseError::fail(broken.to_string()))
     });
     match outcome {
@@ -188,16 +205,12 @@ where
     }
 }
 
-/// Checks all laws on `cases` generated cases.
+/// Checks all laws on `count` generated cases.
 ///
 /// # Panics
 /// If a law is broken; the message holds the smallest case found.
-pub fn laws<L, S>(model: &L, strategy: &S, cases: u32)
-where
-    L: Lawful,
-    S: Strategy<Value = Case<L::Truth>>,
-{
-    if let Err((broken, case)) = examine(model, strategy, cases) {
+pub fn laws<L: Lawful>(model: &L, count: u32) {
+    if let Err((broken, case)) = examine(model, count) {
         panic!("{broken}\n{case:#?}");
     }
 }

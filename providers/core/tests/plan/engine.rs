@@ -355,14 +355,14 @@ async fn a_step_that_fails_for_good_holds_back_its_service_alone() {
 }
 
 #[tokio::test]
-async fn nothing_is_changed_if_what_was_known_can_not_be_seen_and_nobody_vouches() {
+async fn nothing_is_changed_if_a_known_part_is_missing_and_the_scope_is_unverified() {
     let mut gone = service(0, &[80], &[(SHELF, "10"), (WAS, "10")]);
     gone.deleting = true;
     let stage = stage(Truth::default(), vec![gone]);
     stage
         .cloud
         .memory
-        .vouches(ScopeCheck::Unverified("no node is visible".to_owned()));
+        .set_scope_check(ScopeCheck::Unverified("no node is visible".to_owned()));
     stage.run("board").await;
     let report = stage.run("shelf/#10").await;
     let PartState::Blocked(why) = &report.state else {
@@ -373,7 +373,7 @@ async fn nothing_is_changed_if_what_was_known_can_not_be_seen_and_nobody_vouches
         "{why}"
     );
     assert!(!report.members[0].finished, "the finalizer must stay");
-    stage.cloud.memory.vouches(ScopeCheck::Verified);
+    stage.cloud.memory.set_scope_check(ScopeCheck::Verified);
     let report = stage.run("shelf/#10").await;
     assert!(matches!(report.members[0].state, MemberState::Left));
     assert!(report.members[0].finished);

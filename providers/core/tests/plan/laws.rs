@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, pin::Pin};
 
 use ccm_core::{
     plan::Fact,
-    testkit::laws::{Broken, Case, Weather, check, converges, foretold, laws, polite, quiet, restartable},
+    testkit::laws::{
+        Broken, Case, built, cases, check, converges, foretold, laws, polite, quiet, restartable,
+    },
 };
 use proptest::{
     strategy::{Strategy, ValueTree},
@@ -13,12 +15,12 @@ use proptest::{
 
 use crate::{
     toy::{Flaw, Shelf, Toy, shelf_name},
-    toy_cases::{Truth, id, nodes, service, some_case, world},
+    toy_cases::{Truth, id, nodes, service, world},
 };
 
 #[test]
 fn a_sound_model_keeps_all_laws() {
-    laws(&Toy::default(), &some_case(), 150);
+    laws(&Toy::default(), 150);
 }
 
 type Verdict<'a> = Pin<Box<dyn Future<Output = Result<(), Broken>> + 'a>>;
@@ -29,7 +31,12 @@ fn breaks(flaw: Flaw, law: for<'a> fn(&'a Toy, &'a Case<Truth>) -> Verdict<'a>) 
     let flawed = Toy { flaw: Some(flaw) };
     // The same cases in every run.
     let mut runner = TestRunner::deterministic();
-    let cases = (0..1000).map(|_| some_case().new_tree(&mut runner).unwrap().current());
+    let strategy = cases(&Toy::default());
+    let cases = (0..1000).map(|_| {
+        let case = strategy.new_tree(&mut runner).unwrap().current();
+        // A sound toy builds: the flaw shall show in the law.
+        runtime.block_on(built(&Toy::default(), &case)).unwrap()
+    });
     let mut broken = cases.filter(|case| runtime.block_on(law(&flawed, case)).is_err());
     let case = broken.next().expect("the flaw goes unseen");
     runtime.block_on(law(&Toy::default(), &case)).unwrap();
@@ -50,17 +57,14 @@ fn a_service_that_left_a_part_is_no_member_of_the_orphan() {
         address: Fact::Known(format!("192.0.2.{index}")),
         boxes: BTreeMap::new(),
     };
-    let case = Case {
-        truth: Truth {
-            shelves: vec![
-                shelf(0, &["kube_cluster_id_others", "svc:n/s1/u1"]),
-                shelf(1, &["kube_cluster_id_me", "svc:n/s0/u0", "svc:n/s1/u1"]),
-            ],
-            ..Truth::default()
-        },
-        worlds: vec![world(vec![gone], nodes([]))],
-        weather: Weather::default(),
+    let truth = Truth {
+        shelves: vec![
+            shelf(0, &["kube_cluster_id_others", "svc:n/s1/u1"]),
+            shelf(1, &["kube_cluster_id_me", "svc:n/s0/u0", "svc:n/s1/u1"]),
+        ],
+        ..Truth::default()
     };
+    let case = Case::of(truth, vec![world(vec![gone], nodes([]))]);
     check(&Toy::default(), &case).unwrap();
 }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
 mod conformance;
+mod credentials;
 mod engine;
 mod laws;
 mod races;
@@ -10,4 +11,3 @@ mod toy;
 mod toy_cases;
 mod toy_plan;
 mod toy_step;
-mod vouch;

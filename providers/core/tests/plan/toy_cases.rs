@@ -6,17 +6,19 @@ use std::sync::Arc;
 use ccm_core::{
     Labels, NodeView,
     load_balancer::{
-        ClusterSnapshot, ClusterTag, ClusterView, NodeSet, Ownership, OwnershipTag, ServiceId, ServiceNode,
+        ClusterSnapshot, ClusterView, NodeSet, Ownership, OwnershipTag, Protocol, ServiceId, ServiceNode,
         ServicePort, ServiceType, ServiceView,
     },
     plan::{Fact, GatheredInputs, Member},
-    testkit::laws::{Case, Lawful, weather},
+    testkit::laws::{
+        Clusters, Edit, Ids, Lawful, SERVICES, Served, Setting, other_cluster_tag, ownership_tag, pick,
+        remove, service_id,
+    },
 };
-use proptest::{collection::vec, option, prelude::*, sample::subsequence};
 
 use crate::toy::{
-    Board, Box, COLOUR, Desired, Directory, FOREIGN, Flaw, Key, Observed, Reply, SHELF, Shelf, Toy,
-    ToyChange, WOOD, ownership, shelf_name, tag,
+    Board, Box, COLOUR, Directory, FOREIGN, Flaw, Key, Observed, Reply, SHELF, Shelf, Toy, ToyChange, WOOD,
+    ownership, shelf_name, tag,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -26,7 +28,7 @@ pub struct Truth {
 }
 
 pub fn marks() -> OwnershipTag {
-    OwnershipTag::Known(ClusterTag::of("me"))
+    ownership_tag()
 }
 
 /// Whether a cluster that is not ours made it, or a person.
@@ -40,6 +42,106 @@ fn known(id: &Fact<u64>) -> u64 {
 
 impl Lawful for Toy {
     type Truth = Truth;
+
+    /// A shelf that a person made.
+    fn ground(&self) -> Truth {
+        Truth {
+            shelves: vec![Shelf {
+                id: Fact::Known(7),
+                name: "library".to_owned(),
+                marks: ["books".to_owned()].into(),
+                wood: "ash".to_owned(),
+                address: Fact::Known("192.0.2.77".to_owned()),
+                boxes: [(90, persons_box())].into(),
+            }],
+            board: Board::new(),
+        }
+    }
+
+    fn clusters(&self) -> Clusters {
+        Clusters {
+            names: vec!["toys"],
+            ports: [80, 81, 82].map(|port| (Protocol::Tcp, port)).to_vec(),
+            settings: vec![
+                ["red", "plaid"]
+                    .map(|colour| Setting::annotation(COLOUR, colour))
+                    .to_vec(),
+                vec![Setting::annotation(WOOD, "oak")],
+                ["7", "10"]
+                    .map(|shelf| Setting::annotation(SHELF, shelf))
+                    .to_vec(),
+            ],
+            provider_id: |index| format!("toy:///{index}"),
+        }
+    }
+
+    fn edits(&self) -> Vec<Edit<Truth>> {
+        fn edit_shelf(name: &'static str, edit: fn(&mut Shelf, usize)) -> Edit<Truth> {
+            Edit::new(name, move |truth: &mut Truth, number| {
+                if let Some(shelf) = pick(&mut truth.shelves, number, |_| true) {
+                    edit(shelf, number);
+                }
+            })
+        }
+        fn edit_box(name: &'static str, edit: fn(&mut Box, usize)) -> Edit<Truth> {
+            Edit::new(name, move |truth: &mut Truth, number| {
+                let boxes = truth
+                    .shelves
+                    .iter_mut()
+                    .flat_map(|shelf| shelf.boxes.values_mut());
+                let mut boxes: Vec<_> = boxes.filter(|found| found.owner.starts_with("svc:")).collect();
+                if let Some(found) = pick(&mut boxes, number, |_| true) {
+                    edit(found, number);
+                }
+            })
+        }
+        vec![
+            edit_box("paint box", |found, _| found.colour = "blue".to_owned()),
+            edit_box("empty box", |found, _| found.nodes.clear()),
+            edit_box("give box to another Service", |found, number| {
+                found.owner = tag(&id(number % SERVICES))
+            }),
+            edit_shelf("remove boxes", |shelf, _| {
+                shelf.boxes.retain(|_, found| !found.owner.starts_with("svc:"))
+            }),
+            edit_shelf("put box on shelf", |shelf, _| {
+                drop(shelf.boxes.insert(80, persons_box()))
+            }),
+            edit_shelf("tag shelf", |shelf, number| {
+                shelf.marks.insert(tag(&id(number % SERVICES)));
+            }),
+            edit_shelf("untag shelf", |shelf, number| {
+                shelf.marks.remove(&tag(&id(number % SERVICES)));
+            }),
+            edit_shelf("remove ownership tag", |shelf, _| {
+                shelf.marks.retain(|mark| !mark.starts_with("kube_"))
+            }),
+            edit_shelf("give to another cluster", |shelf, _| {
+                if shelf.is_made_by_a_cluster() {
+                    shelf.marks.retain(|mark| !mark.starts_with("kube_"));
+                    shelf.marks.insert(other_cluster_tag().to_string());
+                }
+            }),
+            edit_shelf("change wood", |shelf, _| {
+                if shelf.is_made_by_a_cluster() {
+                    shelf.wood = "elm".to_owned();
+                }
+            }),
+            Edit::new("delete shelf", |truth: &mut Truth, number| {
+                remove(&mut truth.shelves, number, Shelf::is_made_by_a_cluster);
+            }),
+            Edit::new("unpin", |truth: &mut Truth, number| {
+                let key = truth.board.keys().nth(number % truth.board.len().max(1)).cloned();
+                drop(key.and_then(|key| truth.board.remove(&key)));
+            }),
+            Edit::new("pin", |truth: &mut Truth, number| {
+                let tags = ["somebody".to_owned(), tag(&id(number % SERVICES))];
+                let pins = tags.into_iter().map(|tag| ("node0".to_owned(), tag));
+                let address = Fact::Known("192.0.2.99".to_owned());
+                truth.board.extend(pins.map(|pin| (pin, address.clone())));
+            }),
+        ]
+    }
 
     fn view(&self, truth: &Truth, key: &Key, _: &[Member<Self>], cluster: &ClusterView) -> Observed {
         let seen = |shelf: &Shelf| {
@@ -102,10 +204,12 @@ impl Lawful for Toy {
         ().into()
     }
 
-    fn reply(&self, _: &Key, _: &ToyChange, _: &Observed, serial: u64) -> Reply {
+    fn reply(&self, _: &Key, change: &ToyChange, _: &Observed, ids: &Ids) -> Reply {
+        let is_of = |index: &usize| ids.id("", &change.shelf) == format!("-{}", shelf_name(&id(*index)));
+        let by_name = (0..SERVICES).find(is_of).map(|index| 10 + index as u64);
         Reply {
-            id: 100 + serial,
-            address: format!("10.0.0.{serial}"),
+            id: by_name.unwrap_or(100 + ids.number()),
+            address: ids.address(),
         }
     }
 
@@ -157,33 +261,23 @@ impl Lawful for Toy {
         shelves.chain(pins.map(|pin| format!("{pin:?}"))).collect()
     }
 
-    fn differences(&self, desired: &Desired, observed: &Observed) -> Vec<String> {
-        match (desired, observed) {
-            (
-                Desired::Board {
-                    pins,
-                    services,
-                    leaving,
-                    ..
-                },
-                Observed::Board(have),
-            ) => {
-                let of = |tags: &dyn Fn(&String) -> bool, board: &Board| {
-                    let board = board.iter().filter(|((_, tag), _)| tags(tag));
-                    board
-                        .map(|(key, address)| (key.clone(), address.clone()))
-                        .collect::<Board>()
-                };
-                let joined = of(&|tag| services.contains_key(tag), have);
-                let gone = of(&|tag| leaving.contains(tag), have);
-                let same = (pins.is_empty() || joined == *pins) && gone.is_empty();
-                if same { vec![] } else { vec!["board".to_owned()] }
+    fn served(&self, truth: &Truth, service: &ServiceId, _: &str) -> Served {
+        let mut served = Served::default();
+        let tag = tag(service);
+        let is_ours = |shelf: &&Shelf| !shelf.is_made_by_a_cluster() || !is_foreign(shelf);
+        for shelf in truth.shelves.iter().filter(is_ours) {
+            if shelf.marks.contains(&tag) {
+                served.exact.insert(format!("shelf {}", shelf.name));
+                if shelf.name == shelf_name(service) {
+                    served.exact.insert(shelf.wood.clone());
+                }
             }
-            (desired @ Desired::Shelf { .. }, Observed::Shelf(shelves)) => {
-                shelf_differences(desired, shelves.first())
-            }
-            _ => vec!["kind".to_owned()],
+            let own = shelf.boxes.iter().filter(|(_, found)| found.owner == tag);
+            served.exact.extend(own.map(|found| format!("{found:?}")));
         }
+        let pins = truth.board.keys().filter(|(_, owner)| *owner == tag);
+        served.exact.extend(pins.map(|(node, _)| format!("pin {node}")));
+        served
     }
 
     fn destroys(&self, change: &ToyChange) -> bool {
@@ -191,56 +285,16 @@ impl Lawful for Toy {
     }
 }
 
-fn shelf_differences(desired: &Desired, shelf: Option<&Shelf>) -> Vec<String> {
-    let Desired::Shelf {
-        wood,
-        joined,
-        following,
-        leaving,
-        boxes,
-        nodes,
-        ..
-    } = desired
-    else {
-        return Vec::new();
-    };
-    let Some(shelf) = shelf else {
-        return joined.keys().map(|_| "shelf".to_owned()).collect();
-    };
-    if shelf.is_made_by_a_cluster() && is_foreign(shelf) {
-        return joined.keys().map(|_| "shelf".to_owned()).collect();
+fn persons_box() -> Box {
+    Box {
+        owner: "somebody".to_owned(),
+        colour: "white".to_owned(),
+        nodes: BTreeSet::new(),
     }
-    let mut differences = Vec::new();
-    if wood.as_ref().is_some_and(|wood| *wood != shelf.wood) {
-        differences.push("wood".to_owned());
-    }
-    let has = |tag: &String| shelf.marks.contains(tag);
-    if !joined.keys().all(has) || leaving.iter().any(has) {
-        differences.push("marks".to_owned());
-    }
-    for (port, want) in boxes {
-        let right = shelf.boxes.get(port).is_some_and(|have| {
-            have.owner == tag(&want.service)
-                && have.colour == want.colour
-                && (nodes.is_none() || have.nodes == want.nodes)
-        });
-        if !right {
-            differences.push(format!("box {port}"));
-        }
-    }
-    for (port, have) in &shelf.boxes {
-        let owner = &have.owner;
-        let surplus = (joined.contains_key(owner) && !boxes.contains_key(port)) || leaving.contains(owner);
-        let old = following.contains(owner) && nodes.as_ref().is_some_and(|nodes| *nodes != have.nodes);
-        if surplus || old {
-            differences.push(format!("box {port}"));
-        }
-    }
-    differences
 }
 
 pub fn id(index: usize) -> ServiceId {
-    ServiceId::new("n", format!("s{index}"), format!("u{index}"))
+    service_id(index)
 }
 
 /// A Service that wants a shelf of its own.
@@ -284,151 +338,4 @@ pub fn world(services: Vec<ServiceView>, nodes: NodeSet) -> ClusterSnapshot {
             nodes,
         },
     }
-}
-
-const SERVICES: usize = 3;
-const NODES: [&str; 3] = ["n0", "n1", "n2"];
-const PORTS: [u16; 3] = [80, 81, 82];
-
-fn some_service(index: usize) -> impl Strategy<Value = Option<ServiceView>> {
-    let annotations = (
-        prop_oneof![4 => Just("grey"), 2 => Just("red"), 1 => Just("plaid")],
-        prop_oneof![3 => Just("pine"), 1 => Just("oak")],
-        prop_oneof![3 => Just(None), 2 => Just(Some("7")), 2 => Just(Some("10"))],
-    );
-    let life = prop_oneof![5 => Just(0), 1 => Just(1), 1 => Just(2), 1 => Just(3)];
-    let some = (annotations, subsequence(PORTS.to_vec(), 1..=3), life).prop_map(
-        move |((colour, wood, shelf), ports, life)| {
-            let mut annotations = vec![(COLOUR, colour), (WOOD, wood)];
-            annotations.extend(shelf.map(|shelf| (SHELF, shelf)));
-            let mut service = service(index, &ports, &annotations);
-            match life {
-                1 => service.deleting = true,
-                2 => service.service_type = ServiceType::ClusterIp,
-                3 => {
-                    service.service_type = ServiceType::ClusterIp;
-                    service.finalizers.clear();
-                }
-                _ => {}
-            }
-            service
-        },
-    );
-    prop_oneof![1 => Just(None), 5 => some.prop_map(Some)]
-}
-
-fn some_world() -> impl Strategy<Value = ClusterSnapshot> {
-    let services = (0..SERVICES).map(some_service).collect::<Vec<_>>();
-    let nodes_of = vec(option::weighted(0.8, proptest::bool::weighted(0.8)), NODES.len());
-    (services, nodes_of).prop_map(|(services, eligible)| {
-        let there = NODES.into_iter().zip(eligible);
-        let set = nodes(there.filter_map(|(name, eligible)| Some((name, eligible?))));
-        world(services.into_iter().flatten().collect(), set)
-    })
-}
-
-fn some_nodes() -> impl Strategy<Value = BTreeSet<String>> {
-    subsequence(NODES.to_vec(), 0..=3).prop_map(|names| names.into_iter().map(str::to_owned).collect())
-}
-
-fn some_boxes() -> impl Strategy<Value = BTreeMap<u16, Box>> {
-    let one = (0..SERVICES, prop_oneof![Just("grey"), Just("blue")], some_nodes()).prop_map(
-        |(owner, colour, nodes)| Box {
-            owner: tag(&id(owner)),
-            colour: colour.to_owned(),
-            nodes,
-        },
-    );
-    proptest::collection::btree_map(proptest::sample::select(&PORTS[..]), one, 0..3)
-}
-
-fn some_tags() -> impl Strategy<Value = BTreeSet<String>> {
-    subsequence((0..SERVICES).collect::<Vec<_>>(), 0..=2)
-        .prop_map(|services| services.into_iter().map(|index| tag(&id(index))).collect())
-}
-
-/// A shelf that bears the name of Service `index`: ours, upstream's or another cluster's, half-made or edited.
-fn made_shelf(index: usize) -> impl Strategy<Value = Shelf> {
-    let mark = prop_oneof![
-        3 => Just(Some(ClusterTag::of("me"))),
-        2 => Just(None),
-        1 => Just(Some(ClusterTag::of("others")))
-    ];
-    (
-        mark,
-        proptest::bool::weighted(0.8),
-        some_tags(),
-        some_boxes(),
-        prop_oneof![3 => Just("pine"), 1 => Just("oak")],
-    )
-        .prop_map(move |(mark, own, tags, boxes, wood)| {
-            let own = own.then(|| tag(&id(index)));
-            Shelf {
-                id: Fact::Known(10 + index as u64),
-                name: shelf_name(&id(index)),
-                marks: tags
-                    .into_iter()
-                    .chain(mark.map(|mark| mark.to_string()))
-                    .chain(own)
-                    .collect(),
-                wood: wood.to_owned(),
-                address: Fact::Known(format!("192.0.2.{index}")),
-                boxes,
-            }
-        })
-}
-
-/// A shelf that a person made.
-fn users_shelf() -> impl Strategy<Value = Shelf> {
-    (some_tags(), some_boxes(), option::of(Just("red"))).prop_map(|(tags, mut boxes, foreign)| {
-        let theirs = |colour: &str| Box {
-            owner: "somebody".to_owned(),
-            colour: colour.to_owned(),
-            nodes: BTreeSet::new(),
-        };
-        boxes.insert(90, theirs("white"));
-        if let Some(colour) = foreign {
-            boxes.insert(80, theirs(colour));
-        }
-        Shelf {
-            id: Fact::Known(7),
-            name: "library".to_owned(),
-            marks: tags.into_iter().chain(["books".to_owned()]).collect(),
-            wood: "ash".to_owned(),
-            address: Fact::Known("192.0.2.77".to_owned()),
-            boxes,
-        }
-    })
-}
-
-fn some_board() -> impl Strategy<Value = Board> {
-    let tags = prop_oneof![
-        3 => (0..SERVICES).prop_map(|index| tag(&id(index))),
-        1 => Just("somebody".to_owned())
-    ];
-    let address = prop_oneof![Just("192.0.2.77"), Just("192.0.2.0"), Just("192.0.2.99")];
-    let pin = (
-        (proptest::sample::select(&NODES[..]).prop_map(str::to_owned), tags),
-        address.prop_map(|address| Fact::Known(address.to_owned())),
-    );
-    vec(pin, 0..4).prop_map(|pins| pins.into_iter().collect())
-}
-
-fn some_truth() -> impl Strategy<Value = Truth> {
-    let shelves = (0..SERVICES)
-        .map(|index| option::weighted(0.4, made_shelf(index)))
-        .collect::<Vec<_>>();
-    (shelves, option::weighted(0.7, users_shelf()), some_board()).prop_map(|(made, users, board)| Truth {
-        shelves: users.into_iter().chain(made.into_iter().flatten()).collect(),
-        board,
-    })
-}
-
-/// Clouds in any state, and clusters that change.
-pub fn some_case() -> impl Strategy<Value = Case<Truth>> {
-    (some_truth(), vec(some_world(), 1..3), weather()).prop_map(|(truth, worlds, weather)| Case {
-        truth,
-        worlds,
-        weather,
-    })
 }

@@ -66,8 +66,8 @@ impl Fault {
         Self::KILLS.into_iter().chain(trouble)
     }
 
-    /// What goes wrong while something is being built: the cloud fails. Kills are the business of the law `restartable`.
-    pub(super) const WHILE_BUILDING: [Self; 1] = [Self::AcceptedThenFailed];
+    /// What goes wrong while something is being built: the process is killed, or the cloud fails.
+    pub(super) const WHILE_BUILDING: [Self; 2] = [Self::KilledAfterCommit, Self::AcceptedThenFailed];
 }
 
 /// Ids of all clouds, so that what one made is not made again by another that goes on with its truth.
@@ -100,7 +100,46 @@ struct State<L: Lawful> {
     dead: bool,
     rude: Option<String>,
     destroyed: Option<String>,
-    vouch: ScopeCheck,
+    scope_check: ScopeCheck,
+    names_ids: bool,
+}
+
+/// Gives ids to what is created.
+#[derive(Clone, Copy, Debug)]
+pub struct Ids {
+    serial: u64,
+    is_by_name: bool,
+}
+
+impl Ids {
+    /// Another id every time. What was built before the laws began has the id `kind-name`, so that Services can have it
+    /// in their annotations.
+    #[must_use]
+    pub fn id(&self, kind: &str, name: &str) -> String {
+        if self.is_by_name {
+            format!("{kind}-{name}")
+        } else {
+            format!("{kind}-{}", self.serial)
+        }
+    }
+
+    /// Another number every time.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.serial
+    }
+
+    /// Another address every time.
+    #[must_use]
+    pub fn address(&self) -> String {
+        let serial = self.serial;
+        format!(
+            "10.{}.{}.{}",
+            100 + serial / 62_500 % 100,
+            serial / 250 % 250,
+            serial % 250
+        )
+    }
 }
 
 impl<L: Lawful> MemoryCloud<L> {
@@ -123,7 +162,8 @@ impl<L: Lawful> MemoryCloud<L> {
                 dead: false,
                 rude: None,
                 destroyed: None,
-                vouch: ScopeCheck::Verified,
+                scope_check: ScopeCheck::Verified,
+                names_ids: false,
             }),
             killed: Notify::new(),
         }
@@ -163,9 +203,14 @@ impl<L: Lawful> MemoryCloud<L> {
         self.state.lock().destroyed.clone()
     }
 
-    /// From now on this is said of whether we see the right cloud.
-    pub fn vouches(&self, vouch: ScopeCheck) {
-        self.state.lock().vouch = vouch;
+    /// From now on this is the result of a check of the credentials' scope.
+    pub fn set_scope_check(&self, scope_check: ScopeCheck) {
+        self.state.lock().scope_check = scope_check;
+    }
+
+    /// From now on [`Ids`] are names.
+    pub(super) fn name_ids(&self) {
+        self.state.lock().names_ids = true;
     }
 
     /// A new process.
@@ -193,8 +238,11 @@ impl<L: Lawful> MemoryCloud<L> {
         let mut state = self.state.lock();
         let state = &mut *state;
         let sentence = change.describe().sentence;
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let reply = self.model.reply(key, change, seen, serial);
+        let ids = Ids {
+            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            is_by_name: state.names_ids,
+        };
+        let reply = self.model.reply(key, change, seen, &ids);
         let before = self.model.foreign(&state.truth);
         // The cloud changes what is in it, not what the engine saw.
         let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
@@ -361,6 +409,6 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
 
     async fn verify_scope(&self, _: &ClusterView, _: ReadOptions) -> Result<ScopeCheck> {
         self.live().await;
-        Ok(self.state.lock().vouch.clone())
+        Ok(self.state.lock().scope_check.clone())
     }
 }

@@ -1,13 +1,17 @@
 //! Drives an engine until nothing more happens, as the service controller does.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{LawEngine, Lawful, MemoryCloud};
 use crate::{
     Freshness, Priority,
     load_balancer::{
-        ClusterSnapshot, Effects, LoadBalancers, MemberReport, MemberState, PartKey, PartState, ReadOptions,
-        Request, ServiceId,
+        Blocked, ClusterSnapshot, Effects, LoadBalancers, MemberReport, MemberState, PartKey, PartReport,
+        PartState, ReadOptions, Request, ServiceId,
     },
     plan::{Engine, PlanMetrics},
 };
@@ -22,6 +26,8 @@ pub(super) struct Rest {
     pub(super) services: BTreeMap<ServiceId, (Effects, bool)>,
     /// Parts that could not be finished, and why.
     pub(super) problems: BTreeMap<String, String>,
+    /// Services that do not get all that they ask for.
+    pub(super) hindered: BTreeSet<ServiceId>,
     /// Steps on orphans.
     pub(super) deleted_orphans: Vec<String>,
 }
@@ -101,6 +107,7 @@ pub(super) async fn settle<L: Lawful>(
             if let Some(step) = report.steps.last() {
                 last = format!("{part}: {}", step.description.sentence);
             }
+            rest.hindered.extend(hindered(&report));
             for member in report.members {
                 note(&mut rest, part.as_str(), member);
             }
@@ -113,6 +120,23 @@ pub(super) async fn settle<L: Lawful>(
         }
     }
     Err(format!("it does not come to rest; last: {last}"))
+}
+
+/// The members of a part that do not get all that they ask of it.
+fn hindered(report: &PartReport) -> impl Iterator<Item = ServiceId> {
+    let is_done = matches!(report.state, PartState::Done);
+    let is_hindered = move |member: &&MemberReport| {
+        let is_blocked = |blocked: &Blocked| {
+            let service = blocked.service.as_ref();
+            service.is_none_or(|service| *service == member.service)
+        };
+        !is_done || !matches!(member.state, MemberState::Served) || report.blocked.iter().any(is_blocked)
+    };
+    report
+        .members
+        .iter()
+        .filter(is_hindered)
+        .map(|member| member.service.clone())
 }
 
 fn note(rest: &mut Rest, part: &str, member: MemberReport) {

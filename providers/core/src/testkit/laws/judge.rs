@@ -2,13 +2,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use tokio::runtime::Runtime;
+
 use super::{
-    Broken, Case, Fault, Lawful, MemoryCloud, Sentences, Weather,
+    Broken, Case, Fault, Lawful, MemoryCloud, SERVICES, Sentences, Served, Weather,
     drive::{Rest, engine, request, settle, settle_or_die},
+    service_id,
 };
 use crate::{
     Error,
-    load_balancer::{ClusterSnapshot, LoadBalancers, MemberState, ServiceView},
+    load_balancer::{ClusterSnapshot, ClusterView, LoadBalancers, MemberState, ServiceId, ServiceView},
 };
 
 /// Checks all laws on one case.
@@ -16,10 +19,8 @@ use crate::{
 /// # Errors
 /// The first law that is broken.
 pub fn check<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Broken> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .map_err(|error| broken("runtime", error.to_string()))?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
+        let case = &built(model, case).await?;
         converges(model, case).await?;
         polite(model, case).await?;
         quiet(model, case).await?;
@@ -27,6 +28,11 @@ pub fn check<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Broken> 
         restartable(model, case).await?;
         reclaimable(model, case).await
     })
+}
+
+fn runtime() -> Result<Runtime, Broken> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime.map_err(|error| broken("runtime", error.to_string()))
 }
 
 fn broken(law: &'static str, how: impl Into<String>) -> Broken {
@@ -42,8 +48,44 @@ fn worlds<T>(case: &Case<T>) -> Vec<Arc<ClusterSnapshot>> {
     case.worlds.iter().cloned().map(Arc::new).collect()
 }
 
-fn cloud<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Arc<MemoryCloud<L>> {
-    Arc::new(MemoryCloud::new(model.clone(), case.truth.clone(), case.weather))
+/// What the cloud holds when the laws begin.
+async fn start<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<L::Truth, Broken> {
+    let mut truth = case.ground.clone();
+    for (world, killed_after) in &case.built {
+        let cloud = Arc::new(MemoryCloud::new(model.clone(), truth, Weather::default()));
+        cloud.name_ids();
+        if let Some(writes) = killed_after {
+            cloud.fail(*writes, Fault::KilledAfterCommit);
+        }
+        let builder = engine(model, &cloud);
+        let rest = settle_or_die(&builder, &cloud, &Arc::new(world.clone())).await;
+        rest.map_err(|how| broken("converges", how))?;
+        truth = cloud.truth();
+    }
+    let edits = model.edits();
+    for (name, number) in &case.edits {
+        for edit in edits.iter().filter(|edit| edit.name == *name) {
+            edit.apply(&mut truth, *number);
+        }
+    }
+    Ok(truth)
+}
+
+/// The case with a cloud in which all is built and edited.
+///
+/// # Errors
+/// If the cluster that builds never comes to rest.
+pub async fn built<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<Case<L::Truth>, Broken> {
+    let truth = start(model, case).await?;
+    Ok(Case {
+        weather: case.weather,
+        ..Case::of(truth, case.worlds.clone())
+    })
+}
+
+async fn cloud<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<Arc<MemoryCloud<L>>, Broken> {
+    let truth = start(model, case).await?;
+    Ok(Arc::new(MemoryCloud::new(model.clone(), truth, case.weather)))
 }
 
 /// Everything but the last world, undisturbed. What comes back holds the last one.
@@ -52,7 +94,7 @@ async fn prepare<L: Lawful>(
     model: &L,
     case: &Case<L::Truth>,
 ) -> Result<(Arc<MemoryCloud<L>>, Arc<ClusterSnapshot>), Broken> {
-    let cloud = cloud(model, case);
+    let cloud = cloud(model, case).await?;
     let mut worlds = worlds(case);
     let last = worlds
         .pop()
@@ -65,38 +107,122 @@ async fn prepare<L: Lawful>(
     Ok((cloud, last))
 }
 
-/// From any state the engine comes to rest, and then every difference is blocked or held back.
+/// From any state the engine comes to rest. Then a Service has what it would have alone in a new cloud, unless something is
+/// blocked or refused, and one that has left has nothing.
 ///
 /// # Errors
 /// If that is not so.
 pub async fn converges<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Broken> {
     const LAW: &str = "converges";
-    let cloud = cloud(model, case);
+    let cloud = cloud(model, case).await?;
     let engine = engine(model, &cloud);
     for world in worlds(case) {
-        settle(&engine, &world).await.map_err(|how| broken(LAW, how))?;
-        let survey = engine.discover(&request(&world)).await.map_err(failed(LAW))?;
-        for part in survey.parts {
-            let seen = engine.inspect(&part, &request(&world)).await;
-            let Some(seen) = seen.map_err(failed(LAW))? else {
-                continue;
-            };
-            if let Some(step) = seen.plan.steps.first() {
+        let rest = settle(&engine, &world).await.map_err(|how| broken(LAW, how))?;
+        let discovery = engine.discover(&request(&world)).await.map_err(failed(LAW))?;
+        for part in discovery.parts {
+            let inspection = engine.inspect(&part, &request(&world)).await;
+            let inspection = inspection.map_err(failed(LAW))?;
+            if let Some(step) = inspection.iter().flat_map(|part| &part.plan.steps).next() {
                 return Err(broken(LAW, format!("{part}: at rest, but `{step}` is due")));
             }
-            let fields: Vec<_> = seen.plan.blocked.iter().map(|blocked| &blocked.field).collect();
-            for field in model.differences(&seen.desired, &seen.observed) {
-                if !fields.contains(&&field) {
-                    let how = format!(
-                        "{part}: the {field} differs, and neither is a step due nor is it blocked: {:?} is not {:?}",
-                        seen.observed, seen.desired
-                    );
-                    return Err(broken(LAW, how));
-                }
+        }
+        for service in &world.services {
+            let is_finished = rest
+                .services
+                .get(&service.id)
+                .is_some_and(|(_, finished)| *finished);
+            if !is_finished || rest.hindered.contains(&service.id) {
+                continue;
+            }
+            let have = model.served(&cloud.truth(), &service.id, &world.cluster.name);
+            let want = alone(model, service, &world.cluster).await?;
+            if let Some(want) = want.filter(|want| !is_served(&have, want)) {
+                let how = format!(
+                    "{} has {have:?}, and nothing is due or blocked; alone it has {want:?}",
+                    service.id
+                );
+                return Err(broken(LAW, how));
             }
         }
     }
     cloud.destroyed().map_or(Ok(()), |how| Err(broken(LAW, how)))
+}
+
+fn is_served(have: &Served, want: &Served) -> bool {
+    if *want == Served::default() {
+        return have == want;
+    }
+    have.exact == want.exact && have.at_least.is_superset(&want.at_least)
+}
+
+/// What a Service has that is alone in a new cloud. `None` if that cannot be said: it does not get all that it asks for, or
+/// there are no nodes, so that it keeps those that it had.
+async fn alone<L: Lawful>(
+    model: &L,
+    service: &Arc<ServiceView>,
+    cluster: &ClusterView,
+) -> Result<Option<Served>, Broken> {
+    if !service.wants_load_balancer() {
+        return Ok(Some(Served::default()));
+    }
+    if cluster.nodes.keeps_members() {
+        return Ok(None);
+    }
+    let world = ClusterSnapshot {
+        services: vec![Arc::clone(service)],
+        cluster: cluster.clone(),
+    };
+    let (rest, truth) = build(model, &world).await?;
+    let is_finished = rest
+        .services
+        .get(&service.id)
+        .is_some_and(|(_, finished)| *finished);
+    let is_served = is_finished && !rest.hindered.contains(&service.id);
+    Ok(is_served.then(|| model.served(&truth, &service.id, &cluster.name)))
+}
+
+/// Builds in a new cloud.
+async fn build<L: Lawful>(model: &L, world: &ClusterSnapshot) -> Result<(Rest, L::Truth), Broken> {
+    let cloud = Arc::new(MemoryCloud::new(
+        model.clone(),
+        model.ground(),
+        Weather::default(),
+    ));
+    let engine = engine(model, &cloud);
+    let rest = settle(&engine, &Arc::new(world.clone())).await;
+    let rest = rest.map_err(|how| broken("converges", how))?;
+    Ok((rest, cloud.truth()))
+}
+
+/// Every visible setting changes what a Service has.
+///
+/// # Errors
+/// If one does not, or if a Service without settings gets nothing.
+pub fn effective<L: Lawful>(model: &L) -> Result<(), Broken> {
+    const LAW: &str = "effective";
+    let (plain, with_settings) = model.clusters().with_each_setting();
+    let served = |world: &ClusterSnapshot| {
+        let (rest, truth) = runtime()?.block_on(build(model, world))?;
+        let service = world.services.first().map(|service| &service.id);
+        let service = service.ok_or_else(|| broken(LAW, "a cluster needs a Service"))?;
+        Ok((
+            rest.hindered.contains(service),
+            model.served(&truth, service, &world.cluster.name),
+        ))
+    };
+    let (is_hindered, usual) = served(&plain)?;
+    if is_hindered || usual.exact.is_empty() {
+        return Err(broken(LAW, format!("a Service without settings has {usual:?}")));
+    }
+    for (setting, world) in with_settings {
+        if served(&world)? == (false, usual.clone()) {
+            return Err(broken(
+                LAW,
+                format!("a Service with {setting} has {usual:?} as without"),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What has come to rest stays at rest, also for a process that has just started.
@@ -165,7 +291,7 @@ async fn still<L: Lawful>(
 /// If that is not so.
 pub async fn polite<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Broken> {
     const LAW: &str = "polite";
-    let cloud = cloud(model, case);
+    let cloud = cloud(model, case).await?;
     let engine = engine(model, &cloud);
     for world in worlds(case) {
         settle(&engine, &world).await.map_err(|how| broken(LAW, how))?;
@@ -241,9 +367,8 @@ pub async fn restartable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
     let (cloud, world) = prepare(LAW, model, case).await?;
     // The same start every time.
     let case = Case {
-        truth: cloud.truth(),
-        worlds: vec![(*world).clone()],
         weather: case.weather,
+        ..Case::of(cloud.truth(), vec![(*world).clone()])
     };
     let first = engine(model, &cloud);
     settle(&first, &world).await.map_err(|how| broken(LAW, how))?;
@@ -251,7 +376,7 @@ pub async fn restartable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
     let writes = cloud.take_done().len();
     for at in 0..writes {
         for fault in Fault::for_write(at) {
-            let cloud = self::cloud(model, &case);
+            let cloud = self::cloud(model, &case).await?;
             cloud.fail(at, fault);
             let doomed = engine(model, &cloud);
             let context = |how: String| broken(LAW, format!("write {at}, {fault:?}: {how}"));
@@ -292,15 +417,27 @@ pub async fn reclaimable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
         ..case.clone()
     };
     let (cloud, world) = prepare(LAW, model, &case).await?;
-    let deleted = Arc::new(deleted(&world));
-    // This law is about what is created: what others or former Services left is not in the way.
+    // This law is about what is created. So every Service that the cluster ever had is deleted before: an orphan that
+    // exists already may only be reported, and then it depends on the kill whether it has got the cluster's new name
+    // and may be deleted.
+    let mut former = ClusterSnapshot::clone(&world);
+    let is_missing = |id: &ServiceId| !world.services.iter().any(|service| service.id == *id);
+    let missing = (0..SERVICES).map(service_id).filter(is_missing);
+    former.services.extend(missing.map(|id| {
+        Arc::new(ServiceView {
+            id,
+            finalizers: vec![ServiceView::FINALIZER.into()],
+            ..ServiceView::default()
+        })
+    }));
     let cleaner = engine(model, &cloud);
-    settle(&cleaner, &deleted).await.map_err(|how| broken(LAW, how))?;
+    let none = Arc::new(self::deleted(&former));
+    settle(&cleaner, &none).await.map_err(|how| broken(LAW, how))?;
+    let deleted = Arc::new(deleted(&world));
     cloud.take_done();
     let case = Case {
-        truth: cloud.truth(),
-        worlds: vec![(*world).clone()],
         weather,
+        ..Case::of(cloud.truth(), vec![(*world).clone()])
     };
     let first = engine(model, &cloud);
     settle(&first, &world).await.map_err(|how| broken(LAW, how))?;
@@ -309,7 +446,7 @@ pub async fn reclaimable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
     let shape = model.shape(&cloud.truth());
     for at in 0..writes {
         for fault in Fault::WHILE_BUILDING {
-            let cloud = self::cloud(model, &case);
+            let cloud = self::cloud(model, &case).await?;
             cloud.fail(at, fault);
             let doomed = engine(model, &cloud);
             let context = |how: String| broken(LAW, format!("write {at}, {fault:?}: {how}"));
