@@ -5,7 +5,8 @@
 //! | [`part`] | the parts: a load balancer, a Service's security group, the ports of all nodes |
 //! | [`spec`], [`desired`] | from a Service's fields, annotations, class and the config to the desired state of a part |
 //! | [`observe`] | the observed state of a part |
-//! | [`plan`], [`steps`], [`fold`] | the changes from one to the other, and their effects |
+//! | [`kinds`], [`groups`] | the kinds of objects: attributes, sets, what a change of them takes |
+//! | [`plan`], [`steps`] | the changes from one to the other, and their effects |
 //! | [`directory`], [`orphans`] | which load balancer belongs to which Service, and which to none |
 //! | [`warnings`] | warnings about a Service |
 //! | [`model`] | the `PartModel` of all that |
@@ -13,7 +14,7 @@
 //! | [`reconcile`] | the Go cloud controller's metrics |
 //! | [`reads`] | shared listings of the project's load balancers and what belongs to them |
 //! | [`writes`] | one function for each change of Octavia and Neutron |
-//! | [`responses`], [`bodies`], [`member`], [`member_id`] | responses and request bodies |
+//! | [`responses`], [`member`], [`member_id`] | responses, and members as they are kept and sent |
 //! | [`features`] | the features of a version of Octavia and of a provider |
 //! | [`annotations`] | the annotations of Services |
 //! | [`names`], [`tags`] | names, tags and descriptions, and the cluster's name in them |
@@ -22,13 +23,12 @@
 
 pub(crate) mod annotations;
 pub(crate) mod apply;
-pub(crate) mod bodies;
 pub(crate) mod desired;
 pub(crate) mod directory;
 pub(crate) mod discover;
 pub(crate) mod features;
-pub(crate) mod fold;
 pub(crate) mod groups;
+pub(crate) mod kinds;
 #[cfg(test)]
 mod laws;
 pub(crate) mod member;

@@ -36,7 +36,7 @@ use std::{
 use serde_json::Value;
 
 pub use self::{
-    diff::Desired,
+    diff::{Desired, SetDifference},
     send::{ObjectCalls, send},
 };
 use super::{Step, model};
@@ -193,10 +193,13 @@ pub struct Set<K: Kind> {
     pub add: &'static str,
     /// The metric label of removing.
     pub remove: &'static str,
-    /// How many entries one call takes. One: an entry is created and deleted like an object.
+    /// How many entries one call takes. One: an entry is created and deleted like an object. `usize::MAX`: one call takes
+    /// all of them, and they are refused together.
     pub batch: usize,
     /// Whether the call that creates the object takes the entries.
     pub created_with_object: bool,
+    /// Whether the call that creates the object's parent and, with it, the object takes the entries.
+    pub created_with_parent: bool,
     /// When entries come and go.
     pub order: SetOrder,
     /// What the cloud itself puts into a new object.
@@ -215,6 +218,7 @@ impl<K: Kind> Set<K> {
             remove,
             batch: 1,
             created_with_object: false,
+            created_with_parent: false,
             order: SetOrder::AddFirst,
             initial: Vec::new,
             is_removable: |_| true,
@@ -254,7 +258,7 @@ pub struct Object<K: Kind> {
     pub sets: BTreeMap<&'static str, Arc<[K::Entry]>>,
     /// Who else it belongs to, for messages; `None` if it may be changed and deleted. Observed objects only.
     pub foreign: Option<String>,
-    /// For which Service it is; `None` if for several. Desired objects only.
+    /// For which Service it is; `None` if for several. Of an observed object: for which Service it is deleted.
     pub service: Option<ServiceId>,
     /// Whether it stays away if it does not exist. Desired objects only.
     pub if_present: bool,
@@ -343,7 +347,9 @@ impl<K: Kind> Object<K> {
         })
     }
 
-    fn change(&self, action: Action<K>) -> Change<K> {
+    /// A change of the object.
+    #[must_use]
+    pub fn change(&self, action: Action<K>) -> Change<K> {
         Change {
             kind: self.kind,
             key: self.key.clone(),
@@ -352,16 +358,18 @@ impl<K: Kind> Object<K> {
         }
     }
 
-    fn step(&self, action: Action<K>) -> Step<Change<K>> {
+    /// A step for the object's Service.
+    #[must_use]
+    pub fn step(&self, action: Action<K>) -> Step<Change<K>> {
         Step::new(self.change(action)).for_service(self.service.as_ref())
     }
 
     /// The object as a new one is observed, as far as that is known before it exists.
-    fn created(&self) -> Self {
+    fn created(&self, with_parent: bool) -> Self {
         let mut new = self.clone();
         (new.service, new.if_present) = (None, false);
         for set in self.kind.schema().sets {
-            if !set.created_with_object {
+            if !(set.created_with_object || (with_parent && set.created_with_parent)) {
                 new.sets.insert(set.name, (set.initial)().into());
             }
         }
@@ -437,6 +445,8 @@ pub enum Action<K: Kind> {
     Add(&'static Set<K>, Arc<[K::Entry]>),
     /// Removes entries from a set.
     Remove(&'static Set<K>, Arc<[K::Entry]>),
+    /// Gives a set these entries and no others.
+    Set(&'static Set<K>, Arc<[K::Entry]>),
 }
 
 impl<K: Kind> PartialEq for Set<K> {
@@ -507,9 +517,10 @@ impl<K: Kind> Objects<K> {
         let reply = reply.unwrap_or(&none);
         match &change.action {
             Action::Create(object, children) => {
-                for object in std::iter::once(&**object).chain(children) {
+                let objects = std::iter::once((&**object, false));
+                for (object, with_parent) in objects.chain(children.iter().map(|child| (child, true))) {
                     if self.get(object.kind, &object.key).is_none() {
-                        self.all.push(object.created());
+                        self.all.push(object.created(with_parent));
                     }
                 }
             }
@@ -529,6 +540,11 @@ impl<K: Kind> Objects<K> {
             }
             Action::Add(set, entries) => self.change_set(change, set, entries, &[], reply),
             Action::Remove(set, entries) => self.change_set(change, set, &[], entries, reply),
+            Action::Set(set, entries) => {
+                if let Some(object) = self.get_mut(change.kind, &change.key) {
+                    object.sets.insert(set.name, Arc::clone(entries));
+                }
+            }
         }
         for answered in &reply.objects {
             if let Some(object) = self.get_mut(answered.kind, &answered.key) {
@@ -629,6 +645,10 @@ impl<K: Kind> model::Change for Change<K> {
             }
             Action::Add(set, entries) => set.describe(set.add, Effect::Create, &title, entries),
             Action::Remove(set, entries) => set.describe(set.remove, Effect::Delete, &title, entries),
+            Action::Set(set, entries) => {
+                let sentence = format!("set the {}s of {title} to {}", set.name, list(entries));
+                (set.add, Effect::Change, sentence)
+            }
         };
         StepDescription::new(label, effect, sentence)
     }

@@ -207,6 +207,7 @@ fn case() -> impl Strategy<Value = Case> {
                     objects: desired,
                     separate: separate.into_iter().collect(),
                     reason: "not needed",
+                    ..Desired::default()
                 },
             }
         })

@@ -8,13 +8,13 @@ use ccm_core::{
     client::{Page, Pages, rest::is_too_large},
 };
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{self, DeserializeOwned, IgnoredAny, MapAccess, Visitor},
 };
 use tracing::debug;
 
 use super::{
-    api::{Api, Get},
+    api::{Api, Get, Write},
     catalogue::Service,
     ops::Op,
 };
@@ -57,6 +57,15 @@ pub(crate) use resources;
 /// The document with one thing.
 #[derive(Debug)]
 pub(crate) struct One<T>(pub(crate) T);
+
+/// The document around one thing, under its key.
+struct Envelope<'a, B: ?Sized>(&'static str, &'a B);
+
+impl<B: Serialize + ?Sized> Serialize for Envelope<'_, B> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map([(self.0, self.1)])
+    }
+}
 
 /// A page of things.
 #[derive(Debug)]
@@ -217,6 +226,22 @@ impl Api {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Sends the document with one thing, and reads what the thing is then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Api::write`].
+    pub(crate) async fn write_one<T: Resource>(
+        &self,
+        write: Write<'_>,
+        body: &(impl Serialize + ?Sized),
+        priority: Priority,
+    ) -> Result<T> {
+        let body = Envelope(T::ONE, body);
+        let One(thing) = self.write(&write.json(&body), priority).await?;
+        Ok(thing)
     }
 
     async fn page<T: Resource>(

@@ -12,7 +12,7 @@ use ccm_core::{
     load_balancer::{ClusterView, Effect, ReadOptions, ServiceView},
     plan::{
         CredentialsCheck, GatheredInputs, Membership, Outcome, PartCloud, PollIntervals, PollTiming,
-        ScopeCheck, Wait,
+        ScopeCheck, Wait, objects::Object, objects::Objects,
     },
 };
 use parking_lot::Mutex;
@@ -23,16 +23,16 @@ use super::{
     desired::{self, Inputs, server_of},
     directory::{Directory, DirectoryCache},
     discover,
-    fold::Reply,
+    kinds::{Kind, MEMBERS, SINGLE_MEMBERS},
     names,
-    observe::{self, ListenerTree, LoadBalancerSnapshot, LoadBalancerTree, Observed, PoolTree},
+    observe::{self, ListenerKey, LoadBalancerSnapshot, Observed},
     part::{Key, Model, PartMember},
     plan,
     reads::{Contents, Reads},
     responses::{LoadBalancer, Provisioning, State},
     send::{self, Sender},
     spec,
-    steps::{Action, Change},
+    steps::{Change, Reply},
     tags::Unrecorded,
 };
 use crate::{config::LoadBalancing, view::Current};
@@ -117,20 +117,16 @@ impl<C: Cloud> Calls<C> {
             }
             _ => Vec::new(),
         };
-        let pending = |balancer: &Arc<LoadBalancer>| balancer.provisioning_status.is_pending();
         for balancer in &balancers {
             if balancer.provisioning_status == Provisioning::Active {
                 self.created.lock().remove(&balancer.id);
             }
         }
-        if balancers.iter().any(pending) {
+        let mut objects: Objects<Kind> = balancers.iter().map(|balancer| (&**balancer).into()).collect();
+        if objects.all.iter().any(observe::is_pending) {
             // What is below it can wait until it has settled.
-            let trees = balancers.iter().map(|balancer| LoadBalancerTree {
-                balancer: (**balancer).clone(),
-                ..LoadBalancerTree::default()
-            });
             return Ok(LoadBalancerSnapshot {
-                trees: trees.collect(),
+                objects,
                 ..LoadBalancerSnapshot::default()
             });
         }
@@ -138,52 +134,47 @@ impl<C: Cloud> Calls<C> {
             let known = self.cluster.lock();
             (known.name.to_string(), known.ownership_tag.clone())
         };
-        let mut snapshot = LoadBalancerSnapshot {
-            external: self.external(reads, members, read.priority).await?,
-            cluster,
-            ownership_tag,
-            ..LoadBalancerSnapshot::default()
-        };
         let port = balancers.first().map(|balancer| balancer.vip_port_id.as_str());
-        let floating = reads.floating_ips(port, read).await?;
-        let mut ids = BTreeSet::new();
+        let listing = reads.floating_ips(port, read).await?;
+        let port = port.filter(|port| !port.is_empty());
+        let attached = port.into_iter().flat_map(|port| {
+            let found = listing.by_key(port);
+            found.filter(move |found| found.port_id == port).take(1)
+        });
+        let mut floating: BTreeMap<_, _> = attached.map(|found| (found.id.clone(), found)).collect();
         for member in members {
             let service = &member.service;
-            let mut addresses: Vec<_> = service.status_addresses().map(|ip| ip.to_string()).collect();
-            addresses.push(service.load_balancer_ip.to_string());
-            addresses.extend(
-                service
-                    .annotation(annotations::LOAD_BALANCER_ADDRESS)
-                    .map(str::to_owned),
-            );
-            for address in addresses.iter().filter(|address| !address.is_empty()) {
-                for found in floating.by_key(address) {
-                    if ids.insert(found.id.clone()) {
-                        snapshot.floating.push((**found).clone());
-                    }
-                }
+            let addresses = service.status_addresses().map(|ip| ip.to_string());
+            let annotated = service.annotation(annotations::LOAD_BALANCER_ADDRESS);
+            let addresses = addresses
+                .chain([service.load_balancer_ip.to_string()])
+                .chain(annotated.map(str::to_owned));
+            for address in addresses.filter(|address| !address.is_empty()) {
+                let found = listing.by_key(&address);
+                floating.extend(found.map(|found| (found.id.clone(), found)));
             }
         }
-        for balancer in balancers {
-            let port = balancer.vip_port_id.as_str();
-            let attached = floating
-                .by_key(port)
-                .find(|found| !port.is_empty() && found.port_id == port);
-            let tree = LoadBalancerTree {
-                floating: attached.map(|found| (**found).clone()),
-                is_being_created: self.created.lock().contains(&balancer.id),
-                balancer: (*balancer).clone(),
-                ..LoadBalancerTree::default()
-            };
-            snapshot
-                .trees
-                .push(self.tree(reads, key, tree, members, read).await?);
+        objects
+            .all
+            .extend(floating.into_values().map(|found| Object::from(&**found)));
+        if let [balancer] = balancers.as_slice() {
+            self.children(reads, key, balancer, &mut objects, members, read)
+                .await?;
         }
         let services = members.iter().map(|member| &*member.service);
-        let present = || observe::tags_of(&snapshot.trees, |_| true);
+        let present = || observe::tags_of(&objects, |_| true);
         let annotated = self.unrecorded.lock().annotated(services, present);
-        snapshot.annotated = annotated;
-        Ok(snapshot)
+        Ok(LoadBalancerSnapshot {
+            is_being_created: {
+                let created = self.created.lock();
+                balancers.iter().any(|balancer| created.contains(&balancer.id))
+            },
+            external: self.external(reads, members, read.priority).await?,
+            objects,
+            cluster,
+            ownership_tag,
+            annotated,
+        })
     }
 
     /// Whether a floating address can be had by those that leave it to us from where.
@@ -202,51 +193,59 @@ impl<C: Cloud> Calls<C> {
     }
 
     /// Reads what is below a load balancer.
-    async fn tree(
+    async fn children(
         &self,
         reads: &Reads,
         key: &Key,
-        mut tree: LoadBalancerTree,
+        balancer: &LoadBalancer,
+        objects: &mut Objects<Kind>,
         members: &[PartMember],
         read: ReadOptions,
-    ) -> Result<LoadBalancerTree> {
+    ) -> Result<()> {
         let desired = desired::left_by_all(&self.settings, key, members, &self.cluster.lock());
-        if desired.is_some_and(|desired| plan::deletes_whole(&desired, &tree)) {
-            return Ok(tree);
+        let whole = |desired| {
+            let mut balancers = objects.of(Kind::Balancer);
+            balancers.any(|balancer| plan::deletes_whole(&desired, objects, balancer))
+        };
+        if desired.is_some_and(whole) {
+            return Ok(());
         }
-        let children = reads.children(&tree.balancer, read).await?;
+        let children = reads.children(balancer, read).await?;
         let contents = match (read.freshness, read.priority) {
             (Freshness::After(_), Priority::Background) => Contents::Exactly,
             _ => Contents::Which,
         };
         let members = reads.members(&children, contents, read.priority).await?;
-        let mut pool_trees: Vec<_> = children
-            .pools
-            .iter()
-            .zip(members)
-            .map(|(pool, members)| PoolTree {
-                pool: (**pool).clone(),
-                members,
-                monitor: children
-                    .monitors
-                    .iter()
-                    .find(|monitor| monitor.id == pool.healthmonitor_id && !monitor.id.is_empty())
-                    .map(|monitor| (**monitor).clone()),
-            })
-            .collect();
+        let is_serial = self.settings.conf.provider_requires_serial_api_calls;
+        let set = if is_serial { SINGLE_MEMBERS } else { MEMBERS };
+        let mut pools: Vec<_> = children.pools.iter().zip(members).collect();
         for listener in &children.listeners {
-            let at = pool_trees.iter().position(|pool_tree| {
-                let listeners = pool_tree.pool.listeners.iter();
+            let (key, name) = (ListenerKey::of(listener), &balancer.name);
+            objects
+                .all
+                .push(Kind::Listener.below(key, name, &listener.id, &**listener));
+            let at = pools.iter().position(|(pool, _)| {
+                let listeners = pool.listeners.iter();
                 listeners.map(|one| &one.id).any(|id| *id == listener.id)
-                    || (!listener.default_pool_id.is_empty() && pool_tree.pool.id == listener.default_pool_id)
+                    || (!listener.default_pool_id.is_empty() && pool.id == listener.default_pool_id)
             });
-            tree.listener_trees.push(ListenerTree {
-                listener: (**listener).clone(),
-                pool_tree: at.map(|at| pool_trees.swap_remove(at)),
-            });
+            let Some((pool, members)) = at.map(|at| pools.swap_remove(at)) else {
+                continue;
+            };
+            let mut object = Kind::Pool.below(key, name, &pool.id, &**pool);
+            object.sets.insert(set, members);
+            objects.all.push(object);
+            let monitor = Some(&pool.healthmonitor_id).filter(|id| !id.is_empty());
+            let mut monitors = children.monitors.iter();
+            let monitor = monitor.and_then(|id| monitors.find(|monitor| monitor.id == *id));
+            let monitor = monitor.map(|monitor| Kind::Monitor.below(key, name, &monitor.id, &**monitor));
+            objects.all.extend(monitor);
         }
-        tree.orphaned_pools = pool_trees.into_iter().map(|pool_tree| pool_tree.pool).collect();
-        Ok(tree)
+        let orphaned = pools
+            .into_iter()
+            .map(|(pool, _)| Kind::Pool.object(&pool.id, &pool.id, &**pool));
+        objects.all.extend(orphaned);
+        Ok(())
     }
 
     async fn ports(&self, reads: &Reads, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
@@ -346,7 +345,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         priority: Priority,
     ) -> Result<Outcome<Reply, Ticket>> {
         let (api, reads) = self.current.clients();
-        let sender = Sender::new(&api, &reads, priority);
+        let sender = Sender::new(&api, &reads, priority, self.settings.conf.cascade_delete);
         let reply = sender
             .send(change, observed)
             .await
@@ -356,13 +355,17 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
                 }
                 _ => error,
             })?;
-        if !change.action.occupies_balancer() {
+        let Some(effect) = change.occupies_balancer() else {
             return Ok(Outcome::Done(reply));
-        }
-        let id = match (&reply, key) {
-            (Reply::Balancer(made), _) => {
-                self.created.lock().insert(made.balancer.id.clone());
-                made.balancer.id.clone()
+        };
+        let created = match &reply {
+            Reply::Balancer(reply) if effect == Effect::Create => reply.objects.first(),
+            _ => None,
+        };
+        let id = match (created, key) {
+            (Some(created), _) => {
+                self.created.lock().insert(created.id.clone());
+                created.id.clone()
             }
             (_, Key::Balancer(id)) => id.clone(),
             _ => {
@@ -372,12 +375,13 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
                 ));
             }
         };
-        let kind = poll_kind(&change.action);
-        let poll = self.polls.lock().accepted(&Key::Balancer(id.clone()), kind);
-        let deletes = matches!(change.action, Action::DeleteBalancer { .. });
+        let poll = self.polls.lock().accepted(&Key::Balancer(id.clone()), effect);
         Ok(Outcome::Accepted {
             reply,
-            ticket: Ticket { id, deletes },
+            ticket: Ticket {
+                id,
+                deletes: effect == Effect::Delete,
+            },
             wait: self.wait(poll),
         })
     }
@@ -420,10 +424,8 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         let Observed::Balancers(snapshot) = observed else {
             return Ok(false);
         };
-        let mut balancers = snapshot.trees.iter().map(|tree| &tree.balancer);
-        let Some(LoadBalancer { id, .. }) =
-            balancers.find(|balancer| balancer.provisioning_status.is_pending())
-        else {
+        let mut objects = snapshot.objects.of(Kind::Balancer);
+        let Some(Object { id, .. }) = objects.find(|balancer| observe::is_pending(balancer)) else {
             return Ok(false);
         };
         let (_, reads) = self.current.clients();
@@ -457,15 +459,6 @@ async fn state(
     let recent = Instant::now().checked_sub(shared);
     let recent = recent.map_or(since, |recent| recent.max(since));
     reads.state_among_many(id, recent, priority).await
-}
-
-/// What Octavia does to the machines of the load balancer for a change.
-fn poll_kind(action: &Action) -> Effect {
-    match action {
-        Action::CreateBalancer(_) => Effect::Create,
-        Action::DeleteBalancer { .. } => Effect::Delete,
-        _ => Effect::Change,
-    }
 }
 
 fn poll_timing(kind: Effect) -> PollTiming {

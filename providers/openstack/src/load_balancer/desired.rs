@@ -7,21 +7,24 @@ use ccm_core::{
         AddressGroup, ClusterView, IpFamily, OwnershipTag, ServiceId, ServiceView, SessionAffinity,
         SourceRanges,
     },
-    plan::{Fact, Membership, objects},
+    plan::{
+        Fact, Membership,
+        objects::{self, Object, Objects},
+    },
 };
 
 use super::{
     annotations,
-    bodies::Timeouts,
     features::{Capabilities, Feature},
     groups::{self, Group},
-    member::Identity,
+    kinds::Kind,
+    member::{Host, Member},
     names,
-    observe::{ListenerKey, LoadBalancerTree},
+    observe::{self, ListenerKey},
     part::{Key, Model, PartMember},
     protocols::{self, HealthCheck},
-    responses::{FloatingIp, LoadBalancer},
-    spec::{self, BalancerSpec, HealthMonitorTimes},
+    responses::LoadBalancer,
+    spec::{self, BalancerSpec, HealthMonitorTimes, Timeouts},
     tags::ServiceTags,
 };
 use crate::{config::LoadBalancing, instances::provider_id};
@@ -96,8 +99,9 @@ pub(crate) struct ActiveService {
     pub(crate) keep_floating_ip: bool,
     /// It bears the id of a load balancer that was made for it.
     pub(crate) had_load_balancer: bool,
-    pub(crate) fields: NewFields,
-    /// Create-only annotations with their values.
+    /// Fields that only a new load balancer can be given.
+    pub(crate) fields: Vec<(&'static str, String)>,
+    /// Those of them that the Service names by annotation.
     pub(crate) given: Vec<(&'static str, String)>,
     /// Tags that it requests; empty if this Octavia has none.
     pub(crate) tags: ServiceTags,
@@ -144,31 +148,20 @@ impl Owner {
     }
 
     /// Whether it speaks of this load balancer: by its id, and by the address that it has or had through it.
-    pub(crate) fn knows(&self, tree: &LoadBalancerTree) -> bool {
-        let balancer = &tree.balancer;
+    pub(crate) fn knows(&self, objects: &Objects<Kind>, balancer: &Object<Kind>) -> bool {
         let names = |text: &str| !text.is_empty() && self.named.iter().any(|named| named == text);
-        let floating = tree.floating.as_ref();
+        let floating = observe::floating(objects, balancer);
         names(&balancer.id)
-            && (names(&balancer.vip_address) || floating.is_some_and(|have| names(&have.floating_ip_address)))
+            && (names(balancer.text("vip_address"))
+                || floating.is_some_and(|have| names(have.text("floating_ip_address"))))
     }
 
     /// Whether this floating address was made for it.
-    pub(crate) fn created(&self, floating: &FloatingIp) -> bool {
-        names::is_floating_ip_of(&floating.description, &self.service)
-            && self.named.contains(&floating.floating_ip_address)
+    pub(crate) fn created(&self, floating: &Object<Kind>) -> bool {
+        let address = floating.text("floating_ip_address");
+        names::is_floating_ip_of(floating.text("description"), &self.service)
+            && self.named.iter().any(|named| named == address)
     }
-}
-
-/// What only a new load balancer can be given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct NewFields {
-    pub(crate) description: String,
-    pub(crate) flavor: String,
-    pub(crate) zone: String,
-    pub(crate) vip_port: String,
-    pub(crate) vip_subnet: String,
-    pub(crate) vip_network: String,
-    pub(crate) vip_address: String,
 }
 
 /// The floating address that a Service wants.
@@ -199,28 +192,8 @@ pub(crate) struct DesiredListener {
     pub(crate) method: String,
     pub(crate) sticky: bool,
     /// `None`: there are no nodes, it keeps those that it has.
-    pub(crate) members: Option<Vec<DesiredMember>>,
+    pub(crate) members: Option<Vec<Member>>,
     pub(crate) monitor: Option<DesiredMonitor>,
-}
-
-/// A member that is wanted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DesiredMember {
-    pub(crate) name: String,
-    /// Names of further nodes with this address. A member that is one of them stays that node.
-    pub(crate) other_names: Vec<String>,
-    pub(crate) address: String,
-    pub(crate) port: u16,
-    pub(crate) subnet: String,
-    /// `None`: its own port; nothing is changed for a member of which nothing is known here.
-    pub(crate) monitor_port: Option<u16>,
-}
-
-impl DesiredMember {
-    /// What tells it from the other members of its pool.
-    pub(crate) fn identity(&self) -> Identity<'_> {
-        (&self.address, self.port)
-    }
 }
 
 /// The health monitor that is wanted.
@@ -235,7 +208,7 @@ pub(crate) struct DesiredMonitor {
 pub(crate) struct FrozenService {
     pub(crate) owner: Owner,
     /// Where its members follow the nodes.
-    pub(crate) follows: Vec<(ListenerKey, Vec<DesiredMember>)>,
+    pub(crate) follows: Vec<(ListenerKey, Vec<Member>)>,
 }
 
 /// A Service that goes.
@@ -376,44 +349,39 @@ fn active(
     let id = service.annotation(annotations::LOAD_BALANCER_ID);
     let address = service.annotation(annotations::LOAD_BALANCER_ADDRESS);
     let had_load_balancer = matches!(key, Key::Balancer(key) if id == Some(key)) && address.is_some();
-    let only_if = |condition: bool, value: &str| {
-        if condition {
-            value.to_owned()
-        } else {
-            String::new()
-        }
-    };
-    let without_port = spec.vip_port.is_empty();
-    let fields = NewFields {
-        description: names::load_balancer_description(&cluster.name, &service.id),
-        flavor: only_if(can.has(Feature::Flavors), &spec.flavor),
-        zone: only_if(can.has(Feature::AvailabilityZones), &spec.zone),
-        vip_port: spec.vip_port.clone(),
-        vip_subnet: only_if(without_port, &found.vip_subnet),
-        vip_network: only_if(without_port, &spec.vip_network),
-        vip_address: only_if(spec.internal || v6, &service.load_balancer_ip),
-    };
-    let create_only = [
-        (annotations::SUBNET_ID, true),
-        (annotations::NETWORK_ID, true),
-        (annotations::PORT_ID, true),
-        (annotations::FLAVOR_ID, can.has(Feature::Flavors)),
-        (
-            annotations::AVAILABILITY_ZONE,
-            can.has(Feature::AvailabilityZones),
-        ),
+    let is_open = spec.vip_port.is_empty();
+    let (flavors, zones) = (can.has(Feature::Flavors), can.has(Feature::AvailabilityZones));
+    let description = names::load_balancer_description(&cluster.name, &service.id);
+    let fields = [
+        ("description", true, &*description),
+        ("flavor_id", flavors, &spec.flavor),
+        ("availability_zone", zones, &spec.zone),
+        ("vip_port_id", true, &spec.vip_port),
+        ("vip_subnet_id", is_open, &found.vip_subnet),
+        ("vip_network_id", is_open, &spec.vip_network),
+        ("vip_address", spec.internal || v6, &service.load_balancer_ip),
     ];
-    let given = create_only.into_iter().filter(|(_, is_supported)| *is_supported);
-    let given = given
-        .filter_map(|(key, _)| Some((key, service.annotation(key)?.to_owned())))
-        .filter(|(_, value)| !value.is_empty())
-        .collect();
+    let create_only = [
+        ("vip_subnet_id", true, annotations::SUBNET_ID),
+        ("vip_network_id", true, annotations::NETWORK_ID),
+        ("vip_port_id", true, annotations::PORT_ID),
+        ("flavor_id", flavors, annotations::FLAVOR_ID),
+        ("availability_zone", zones, annotations::AVAILABILITY_ZONE),
+    ];
+    let given =
+        create_only.map(|(field, has, key)| (field, has, service.annotation(key).unwrap_or_default()));
+    let set = |fields: &[(&'static str, bool, &str)]| {
+        let fields = fields.iter().filter(|(_, has, value)| *has && !value.is_empty());
+        fields
+            .map(|(field, _, value)| (*field, (*value).to_owned()))
+            .collect()
+    };
     ActiveService {
         internal: spec.internal,
         keep_floating_ip: spec.keep_floating_ip,
         had_load_balancer,
-        fields,
-        given,
+        fields: set(&fields),
+        given: set(&given),
         tags: if can.has(Feature::Tags) {
             spec.tags.clone()
         } else {
@@ -441,14 +409,11 @@ fn desired_listeners(
     let serial = settings.conf.provider_requires_serial_api_calls;
     let health = spec.monitor.and(service.health_check_port());
     let nodes = spec.selector.nodes(cluster, spec.family);
+    let hosts = hosts(&nodes, &found.member_subnet);
     let each = service.ports.iter().enumerate().map(|(index, port)| {
         let protocol = protocols::listener(port.protocol, !spec.tls.is_empty(), spec.forwarded_for);
         let check = HealthCheck::of(port.protocol, health, can);
-        let members = members_at(&nodes, port.node_port).map(|member| DesiredMember {
-            subnet: found.member_subnet.clone(),
-            monitor_port: if serial { None } else { check.monitor_port() },
-            ..member
-        });
+        let monitor_port = check.monitor_port().filter(|_| !serial);
         DesiredListener {
             listener_key: port.into(),
             index,
@@ -461,23 +426,37 @@ fn desired_listeners(
             pool_protocol: protocols::pool(protocol, spec.proxy),
             method: spec.method.clone(),
             sticky: service.session_affinity != SessionAffinity::None,
-            members: (!cluster.nodes.keeps_members()).then(|| members.collect()),
+            members: (!cluster.nodes.keeps_members())
+                .then(|| members_at(&hosts, port.node_port, monitor_port)),
             monitor: spec.monitor.map(|times| DesiredMonitor { check, times }),
         }
     });
     each.collect()
 }
 
-/// The members that these nodes are at a port, one for each address.
-fn members_at<'a>(nodes: &'a [AddressGroup<'_>], node_port: u16) -> impl Iterator<Item = DesiredMember> + 'a {
-    let nodes = nodes.iter().filter(move |_| node_port > 0);
-    nodes.map(move |group| DesiredMember {
+/// What members of all ports share, for each address.
+fn hosts(nodes: &[AddressGroup<'_>], subnet: &str) -> Vec<Arc<Host>> {
+    let host = |group: &AddressGroup<'_>| Host {
         name: group.newest.view.name.clone(),
-        other_names: group.others.iter().map(|node| node.view.name.clone()).collect(),
         address: group.address.to_string(),
-        port: node_port,
-        ..DesiredMember::default()
-    })
+        subnet_id: subnet.to_owned(),
+        other_names: group.others.iter().map(|node| node.view.name.clone()).collect(),
+        ..Host::default()
+    };
+    nodes.iter().map(|group| Arc::new(host(group))).collect()
+}
+
+/// The members that these nodes are at a port.
+fn members_at(hosts: &[Arc<Host>], node_port: u16, monitor_port: Option<u16>) -> Vec<Member> {
+    let hosts = hosts.iter().filter(|_| node_port > 0);
+    hosts
+        .map(|host| Member {
+            host: Arc::clone(host),
+            protocol_port: node_port,
+            monitor_port,
+            ..Member::default()
+        })
+        .collect()
 }
 
 /// The members that a Service would have wherever it has a listener, whatever else is wrong with it.
@@ -485,12 +464,13 @@ fn follow(
     settings: &LoadBalancing,
     service: &ServiceView,
     cluster: &ClusterView,
-) -> Vec<(ListenerKey, Vec<DesiredMember>)> {
+) -> Vec<(ListenerKey, Vec<Member>)> {
     let selector = spec::selector(service, settings);
     let nodes = selector.nodes(cluster, service.ip_families.first().copied());
+    let hosts = hosts(&nodes, "");
     let ports = service.ports.iter().filter(|port| port.node_port > 0);
     ports
-        .map(|port| (port.into(), members_at(&nodes, port.node_port).collect()))
+        .map(|port| (port.into(), members_at(&hosts, port.node_port, None)))
         .collect()
 }
 

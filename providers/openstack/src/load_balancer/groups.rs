@@ -10,9 +10,9 @@ use ccm_core::{
         objects::{self, Attribute, Desired, Object, ObjectCalls, Objects, Policy, Reply, Schema, Set},
     },
 };
+use serde_json::json;
 
 use super::{
-    bodies::{NewRule, NewSecurityGroup},
     desired::{Inputs, ServiceInputs},
     features::Capabilities,
     names,
@@ -176,11 +176,8 @@ impl ObjectCalls<Group> for Writes<'_> {
         _: &[Object<Group>],
         _: &Objects<Group>,
     ) -> Result<Reply<Group>> {
-        let body = NewSecurityGroup {
-            name: group.key.clone(),
-            description: group.text("description").to_owned(),
-        };
-        let created = self.create_security_group(&body).await?;
+        let body = json!({"name": group.key, "description": group.text("description")});
+        let created = self.create_security_group(&group.key, &body).await?;
         Ok(Reply::object((&created).into()))
     }
 
@@ -192,16 +189,18 @@ impl ObjectCalls<Group> for Writes<'_> {
         let mut reply = Reply::default();
         for rule in rules {
             let port = rule.port_range_min.unwrap_or_default();
-            let body = NewRule {
-                security_group_id: group.id.clone(),
-                direction: "ingress",
-                ethertype: if rule.ethertype == "IPv6" { "IPv6" } else { "IPv4" },
-                protocol: rule.protocol.clone(),
-                port_range_min: port,
-                port_range_max: port,
-                remote_ip_prefix: rule.remote_ip_prefix.clone(),
-            };
-            reply.entries.push(self.create_rule(&group.key, &body).await?);
+            let body = json!({
+                "security_group_id": group.id,
+                "direction": "ingress",
+                "ethertype": rule.ethertype,
+                "protocol": rule.protocol,
+                "port_range_min": port,
+                "port_range_max": port,
+                "remote_ip_prefix": rule.remote_ip_prefix,
+            });
+            reply
+                .entries
+                .push(self.create_rule((&group.key, &group.id), &body).await?);
         }
         Ok(reply)
     }

@@ -5,40 +5,65 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt,
     sync::Arc,
 };
 
+use serde::{Serialize, Serializer};
+
 use super::{
-    bodies::MemberBody,
     member_id::MemberId,
     responses::{self, Provisioning},
 };
 
-/// What is the same for all members that are one node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+/// What is the same for all members that are one node. Serialized as Octavia takes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub(crate) struct Host {
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) name: String,
     pub(crate) address: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) subnet_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) monitor_address: Option<String>,
+    /// Names of further nodes with this address. A member that is one of them stays that node. Desired members only.
+    #[serde(skip)]
+    pub(crate) other_names: Vec<String>,
 }
 
-/// A member of a pool.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A member of a pool. What is left out of a list of members gets Octavia's default, also if the member exists.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Member {
     /// Empty for one that we made and have not seen since.
+    #[serde(skip)]
     pub(crate) id: MemberId,
+    #[serde(flatten, serialize_with = "shared")]
     pub(crate) host: Arc<Host>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) weight: Option<i64>,
     pub(crate) protocol_port: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) monitor_port: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) backup: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) admin_state_up: Option<bool>,
+    #[serde(skip)]
     pub(crate) provisioning_status: Provisioning,
+}
+
+fn shared<S: Serializer>(host: &Arc<Host>, serializer: S) -> Result<S::Ok, S::Error> {
+    Host::serialize(host, serializer)
 }
 
 /// Address and port of a member.
 pub(crate) type Identity<'a> = (&'a str, u16);
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host.address, self.protocol_port)
+    }
+}
 
 impl Member {
     /// What tells it from the other members of its pool; never changes.
@@ -47,22 +72,20 @@ impl Member {
     }
 
     /// One that is sent like this, as it will be read but for its id.
-    pub(crate) fn expected(body: &MemberBody) -> Self {
+    pub(crate) fn expected(&self) -> Self {
+        let mut host = Arc::clone(&self.host);
+        if !host.other_names.is_empty() {
+            Arc::make_mut(&mut host).other_names.clear();
+        }
         Self {
             id: MemberId::default(),
-            host: Arc::new(Host {
-                name: body.name.clone(),
-                address: body.address.clone(),
-                subnet_id: body.subnet_id.clone(),
-                monitor_address: body.monitor_address.clone(),
-            }),
-            protocol_port: body.protocol_port,
-            monitor_port: body.monitor_port,
+            host,
             // Octavia's defaults.
-            weight: Some(body.weight.unwrap_or(1)),
-            backup: Some(body.backup.unwrap_or(false)),
-            admin_state_up: Some(body.admin_state_up.unwrap_or(true)),
+            weight: Some(self.weight.unwrap_or(1)),
+            backup: Some(self.backup.unwrap_or(false)),
+            admin_state_up: Some(self.admin_state_up.unwrap_or(true)),
             provisioning_status: Provisioning::Active,
+            ..*self
         }
     }
 }
@@ -76,6 +99,7 @@ impl From<responses::Member> for Member {
                 address: record.address,
                 subnet_id: record.subnet_id,
                 monitor_address: record.monitor_address,
+                ..Host::default()
             }),
             weight: record.weight,
             protocol_port: record.protocol_port,

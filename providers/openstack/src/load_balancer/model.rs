@@ -7,23 +7,22 @@ use ccm_core::{
     load_balancer::{
         Claim, ClusterSnapshot, ClusterView, Effects, Ingress, IpFamily, IpMode, ServiceId, ServiceView,
     },
-    plan::{CheckResult, Fact, Membership, Orphan, PartModel, PartOutput, Parts, Plan},
+    plan::{CheckResult, Fact, Membership, Orphan, PartModel, PartOutput, Parts, Plan, objects::Object},
 };
 
 use super::{
     annotations,
     desired::{self, Desired, Inputs},
     directory::Directory,
-    fold::{self, Reply},
+    kinds::{self, Kind},
     names,
-    observe::{self, ListenerKey, LoadBalancerSnapshot, LoadBalancerTree, Observed},
+    observe::{self, ListenerKey, LoadBalancerSnapshot, Observed},
     orphans,
     part::{Facts, Key, Model, PartMember},
     plan,
     protocols::{METHODS, Proxy},
-    responses::Provisioning,
     spec::{self, BalancerSpec},
-    steps::Change,
+    steps::{Change, Reply},
     tags::{self, ServiceTags},
     warnings,
 };
@@ -36,39 +35,35 @@ impl Model {
         &self,
         member: &PartMember,
         snapshot: &'a LoadBalancerSnapshot,
-    ) -> Option<&'a LoadBalancerTree> {
-        let [tree] = snapshot.trees.as_slice() else {
-            return None;
-        };
-        let balancer = &tree.balancer;
-        let id = &member.service.id;
+    ) -> Option<&'a Object<Kind>> {
+        let balancer = snapshot.balancer()?;
+        let (id, name) = (&member.service.id, balancer.text("name"));
         // One that bears a former name of the cluster may be another cluster's as well.
         let own = names::load_balancer(&snapshot.cluster, id);
-        let tagged = balancer.tags.contains(&own);
-        let owned = balancer.name == own || balancer.name == names::legacy_load_balancer(id);
-        let tags = balancer.tags.iter().map(String::as_str);
-        let another = balancer.name.starts_with(names::SERVICE_PREFIX)
-            && !snapshot.ownership_tag.ownership(tags).allows_changes();
+        let mut tags = kinds::texts(balancer, "tags");
+        let another = name.starts_with(names::SERVICE_PREFIX)
+            && !snapshot.ownership_tag.ownership(tags.clone()).allows_changes();
+        let tagged = tags.any(|tag| tag == own);
+        let owned = name == own || name == names::legacy_load_balancer(id);
         let refused = another || (!owned && spec::is_internal(&member.service, &self.settings));
-        (!refused && (tagged || owned)).then_some(tree)
+        (!refused && (tagged || owned)).then_some(balancer)
     }
 
     fn facts_of_balancer(
         &self,
         member: &PartMember,
-        tree: &LoadBalancerTree,
+        balancer: &Object<Kind>,
         snapshot: &LoadBalancerSnapshot,
     ) -> Option<PartOutput<Facts>> {
         let service = &member.service;
-        let balancer = &tree.balancer;
         let internal = spec::is_internal(service, &self.settings);
         let named = !spec::floating_network(service, &self.settings).is_empty();
-        let v6 = tree.is_v6() || service.ip_families.first() == Some(&IpFamily::V6);
-        let address = match &tree.floating {
-            Some(floating) => &floating.floating_ip_address,
+        let v6 = observe::is_v6(balancer) || service.ip_families.first() == Some(&IpFamily::V6);
+        let address = match observe::floating(&snapshot.objects, balancer) {
+            Some(floating) => floating.text("floating_ip_address"),
             // It has to get a floating address first.
             None if !internal && !v6 && (named || snapshot.external) => return None,
-            None => &balancer.vip_address,
+            None => balancer.text("vip_address"),
         };
         let mut effects = Effects::default();
         let mut set = |key: &str, value: &str| {
@@ -80,7 +75,7 @@ impl Model {
         set(annotations::LOAD_BALANCER_ADDRESS, address);
         if snapshot.annotated.contains_key(&service.id) {
             let tag = names::load_balancer(&snapshot.cluster, &service.id);
-            let present = observe::tags_of(std::slice::from_ref(tree), |tags| tags.contains(&tag));
+            let present = observe::tags_of(&snapshot.objects, |tags| tags.contains(&tag));
             let record = ServiceTags::record(service, &present);
             let record = record.map(|(key, value)| (key.to_owned(), value));
             effects.annotations.extend(record);
@@ -97,7 +92,7 @@ impl Model {
         }
         Some(PartOutput {
             facts: Facts {
-                vip_subnet: balancer.vip_subnet_id.clone(),
+                vip_subnet: balancer.text("vip_subnet_id").to_owned(),
                 group: None,
             },
             effects,
@@ -225,7 +220,7 @@ impl PartModel for Model {
         let Observed::Balancers(snapshot) = observed else {
             return None;
         };
-        if !snapshot.trees.is_empty() {
+        if snapshot.objects.of(Kind::Balancer).next().is_some() {
             return None;
         }
         match key {
@@ -248,16 +243,14 @@ impl PartModel for Model {
         let Observed::Balancers(snapshot) = observed else {
             return None;
         };
-        let tree = snapshot
-            .trees
-            .iter()
-            .find(|tree| tree.balancer.provisioning_status.is_pending())?;
-        let balancer = &tree.balancer;
+        let mut balancers = snapshot.objects.of(Kind::Balancer);
+        let balancer = balancers.find(|balancer| observe::is_pending(balancer))?;
+        let (title, status) = (balancer.title(), observe::status(balancer));
         Some((
             SETTLING,
             format!(
-                "load balancer {} ({}) is {}, by somebody else's doing or from before a restart",
-                balancer.name, balancer.id, balancer.provisioning_status
+                "{title} ({}) is {status}, by somebody else's doing or from before a restart",
+                balancer.id
             ),
         ))
     }
@@ -266,38 +259,37 @@ impl PartModel for Model {
         let Observed::Balancers(snapshot) = observed else {
             return None;
         };
-        let [tree] = snapshot.trees.as_slice() else {
-            return None;
-        };
+        let balancer = snapshot.balancer()?;
         let staying = || {
             members
                 .iter()
                 .filter(|member| member.membership != Membership::Leaving)
         };
-        (staying().next().is_some() && tree.balancer.provisioning_status == Provisioning::Error).then(|| {
-            let balancer = &tree.balancer;
-            let is_own = |member: &PartMember| {
-                names::load_balancer(&snapshot.cluster, &member.service.id) == balancer.name
+        (staying().next().is_some() && observe::is_broken(balancer)).then(|| {
+            let (name, id) = (balancer.text("name"), &balancer.id);
+            let is_own =
+                |member: &PartMember| names::load_balancer(&snapshot.cluster, &member.service.id) == name;
+            let is_known = |member: &PartMember| {
+                let named = desired::named(&member.service);
+                observe::is_named_by(&snapshot.objects, balancer, &named)
             };
-            let tags = balancer.tags.iter().map(String::as_str);
+            let tags = kinds::texts(balancer, "tags");
             let is_unused = snapshot.ownership_tag.ownership(tags).allows_changes()
                 && staying().any(is_own)
-                && !staying().any(|member| tree.is_named_by(&desired::named(&member.service)));
-            if is_unused {
-                let text = format!(
-                    "load balancer {} is in ERROR, and no Service has its address: its creation may have failed. It is \
+                && !staying().any(is_known);
+            let text = if is_unused {
+                format!(
+                    "load balancer {name} is in ERROR, and no Service has its address: its creation may have failed. It is \
                      not deleted, since this process did not create it; to have it created again, delete it (openstack \
-                     loadbalancer delete --cascade {})",
-                    balancer.name, balancer.id
-                );
-                return Error::new(ErrorKind::Unavailable, text);
-            }
-            let text = format!(
-                "load balancer {} is in ERROR, and Octavia changes nothing of it: somebody has to fail it over (openstack \
-                 loadbalancer failover {}), or write failover-in-error=true into [LoadBalancer]; it is not deleted, since it \
-                 may still serve",
-                tree.balancer.name, tree.balancer.id
-            );
+                     loadbalancer delete --cascade {id})"
+                )
+            } else {
+                format!(
+                    "load balancer {name} is in ERROR, and Octavia changes nothing of it: somebody has to fail it over \
+                     (openstack loadbalancer failover {id}), or write failover-in-error=true into [LoadBalancer]; it is not \
+                     deleted, since it may still serve"
+                )
+            };
             Error::new(ErrorKind::Unavailable, text)
         })
     }
@@ -307,20 +299,15 @@ impl PartModel for Model {
     }
 
     fn fold(&self, _: &Key, change: &Change, reply: Option<&Reply>, observed: &mut Observed) {
-        fold::fold(change, reply, observed);
+        change.fold(reply, observed);
     }
 
     fn rekey(&self, key: &Key, observed: &Observed) -> Option<Key> {
         let (Key::New(_) | Key::Balancer(_), Observed::Balancers(snapshot)) = (key, observed) else {
             return None;
         };
-        match snapshot.trees.as_slice() {
-            [tree] if !tree.balancer.id.is_empty() => {
-                let now = Key::Balancer(tree.balancer.id.clone());
-                (now != *key).then_some(now)
-            }
-            _ => None,
-        }
+        let balancer = snapshot.balancer().filter(|balancer| !balancer.id.is_empty())?;
+        Some(Key::Balancer(balancer.id.clone())).filter(|now| now != key)
     }
 
     fn facts(&self, key: &Key, member: &PartMember, observed: &Observed) -> Option<PartOutput<Facts>> {
@@ -372,8 +359,10 @@ impl PartModel for Model {
         let Observed::Balancers(snapshot) = observed else {
             return None;
         };
-        let tree = self.balancer_of(member, snapshot)?;
-        let vip_subnet = tree.balancer.vip_subnet_id.clone();
+        let vip_subnet = self
+            .balancer_of(member, snapshot)?
+            .text("vip_subnet_id")
+            .to_owned();
         let group = None;
         (!vip_subnet.is_empty()).then_some(Facts { vip_subnet, group })
     }

@@ -1,14 +1,14 @@
 //! How the parts are, as values. An id or address that is not known yet is an empty text.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use ccm_core::load_balancer::{OwnershipTag, Protocol, ServicePort, ServiceView};
-use ccm_core::plan::objects::Objects;
+use ccm_core::plan::objects::{Object, Objects};
 
 use super::{
     groups::Group,
-    member::Member,
-    responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning},
+    kinds::{Kind, tags},
+    responses::{Listener, Provisioning},
     tags::{Annotated, ServiceTags},
 };
 use crate::instances::records::Port;
@@ -16,7 +16,7 @@ use crate::instances::records::Port;
 /// How a part is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Observed {
-    /// Load balancers: one, none, or all that have the name.
+    /// A load balancer, or none, or all that have the name.
     Balancers(LoadBalancerSnapshot),
     /// The security groups with a name.
     Groups(Objects<Group>),
@@ -24,12 +24,14 @@ pub(crate) enum Observed {
     Ports(BTreeMap<String, Port>),
 }
 
-/// The load balancers of a part.
+/// The load balancer of a part.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LoadBalancerSnapshot {
-    pub(crate) trees: Vec<LoadBalancerTree>,
-    /// Floating addresses of which members speak, wherever they are.
-    pub(crate) floating: Vec<FloatingIp>,
+    /// With what is below it and the floating addresses that are its own or of which members speak. Of several load
+    /// balancers with one name nothing else.
+    pub(crate) objects: Objects<Kind>,
+    /// This process sent its creation and has not seen it `ACTIVE` since.
+    pub(crate) is_being_created: bool,
     /// Whether floating addresses can be had without naming their network.
     pub(crate) external: bool,
     /// The cluster's name.
@@ -40,48 +42,73 @@ pub(crate) struct LoadBalancerSnapshot {
     pub(crate) annotated: Annotated,
 }
 
-/// A load balancer with everything that belongs to it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct LoadBalancerTree {
-    pub(crate) balancer: LoadBalancer,
-    pub(crate) listener_trees: Vec<ListenerTree>,
-    /// Pools without a listener.
-    pub(crate) orphaned_pools: Vec<Pool>,
-    /// The floating address of its virtual one.
-    pub(crate) floating: Option<FloatingIp>,
-    /// This process sent its creation and has not seen it `ACTIVE` since.
-    pub(crate) is_being_created: bool,
+impl LoadBalancerSnapshot {
+    /// The load balancer, if there is exactly one.
+    pub(crate) fn balancer(&self) -> Option<&Object<Kind>> {
+        let mut all = self.objects.of(Kind::Balancer);
+        all.next().filter(|_| all.next().is_none())
+    }
 }
 
-/// The tags of load balancers, of those of their listeners whose tags are `meant`, and of the pools of these.
-pub(crate) fn tags_of(trees: &[LoadBalancerTree], meant: impl Fn(&[String]) -> bool) -> ServiceTags {
-    let mut tags = ServiceTags::default();
-    for tree in trees {
-        tags.load_balancer.extend(tree.balancer.tags.iter().cloned());
-        let listener_trees = tree.listener_trees.iter();
-        for listener_tree in listener_trees.filter(|listener_tree| meant(&listener_tree.listener.tags)) {
-            tags.listener.extend(listener_tree.listener.tags.iter().cloned());
-            let pool_tree = listener_tree.pool_tree.iter();
-            tags.pool
-                .extend(pool_tree.flat_map(|pool_tree| &pool_tree.pool.tags).cloned());
+/// The floating address of the load balancer's virtual one.
+pub(crate) fn floating<'a>(objects: &'a Objects<Kind>, balancer: &Object<Kind>) -> Option<&'a Object<Kind>> {
+    let port = balancer.text("vip_port_id");
+    // Neither port nor address have an id before they exist.
+    let is_at = |floating: &&Object<Kind>| {
+        floating.text("port_id") == port && (floating.id.is_empty() || !port.is_empty())
+    };
+    objects.of(Kind::Floating).find(is_at)
+}
+
+/// Octavia's state of an object.
+pub(crate) fn status(object: &Object<Kind>) -> &str {
+    object.text("provisioning_status")
+}
+
+/// Whether Octavia is at work on it, so that it can not be changed now.
+pub(crate) fn is_pending(object: &Object<Kind>) -> bool {
+    status(object).starts_with("PENDING_")
+}
+
+/// Whether its last change failed.
+pub(crate) fn is_broken(object: &Object<Kind>) -> bool {
+    status(object) == Provisioning::Error.to_string()
+}
+
+/// Whether the load balancer's virtual address is an IPv6 one.
+pub(crate) fn is_v6(balancer: &Object<Kind>) -> bool {
+    balancer.text("vip_address").contains(':')
+}
+
+/// Whether a Service that names these ids and addresses may be reached through the load balancer. What has a floating
+/// address may be known to anybody.
+pub(crate) fn is_named_by(objects: &Objects<Kind>, balancer: &Object<Kind>, named: &[String]) -> bool {
+    let address = balancer.text("vip_address");
+    let own = |text: &String| *text == balancer.id || (!address.is_empty() && *text == address);
+    floating(objects, balancer).is_some() || named.iter().any(own)
+}
+
+/// Whether nothing below the load balancer was ever finished.
+pub(crate) fn never_began(objects: &Objects<Kind>) -> bool {
+    let below = objects.all.iter().filter(|object| object.parent.is_some());
+    let mut states = below.filter(|object| matches!(object.kind, Kind::Listener | Kind::Pool));
+    objects.of(Kind::Listener).next().is_some() && states.all(|object| status(object) == "PENDING_CREATE")
+}
+
+/// The tags of the load balancer, of those of its listeners whose tags are `meant`, and of the pools of these.
+pub(crate) fn tags_of(objects: &Objects<Kind>, meant: impl Fn(&[String]) -> bool) -> ServiceTags {
+    let mut all = ServiceTags::default();
+    all.load_balancer
+        .extend(objects.of(Kind::Balancer).flat_map(tags));
+    for listener in objects.of(Kind::Listener) {
+        let listener_tags = tags(listener);
+        if meant(&listener_tags) {
+            all.listener.extend(listener_tags);
+            let pool = objects.get(Kind::Pool, &listener.key);
+            all.pool.extend(pool.into_iter().flat_map(tags));
         }
     }
-    tags
-}
-
-/// A listener with its pool.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct ListenerTree {
-    pub(crate) listener: Listener,
-    pub(crate) pool_tree: Option<PoolTree>,
-}
-
-/// A pool with its members and its health monitor.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct PoolTree {
-    pub(crate) pool: Pool,
-    pub(crate) members: Arc<[Member]>,
-    pub(crate) monitor: Option<Monitor>,
+    all
 }
 
 /// The identity of a listener: no two listeners of a load balancer have the same.
@@ -123,56 +150,5 @@ impl From<&ServicePort> for ListenerKey {
             transport: port.protocol,
             port: port.port,
         }
-    }
-}
-
-impl ListenerTree {
-    /// What tells it from the others.
-    pub(crate) fn listener_key(&self) -> ListenerKey {
-        ListenerKey::of(&self.listener)
-    }
-}
-
-impl LoadBalancerTree {
-    /// The listener there.
-    pub(crate) fn listener_tree(&self, listener_key: ListenerKey) -> Option<&ListenerTree> {
-        self.listener_trees
-            .iter()
-            .find(|listener_tree| listener_tree.listener_key() == listener_key)
-    }
-
-    /// The listener there.
-    pub(crate) fn listener_tree_mut(&mut self, listener_key: ListenerKey) -> Option<&mut ListenerTree> {
-        self.listener_trees
-            .iter_mut()
-            .find(|listener_tree| listener_tree.listener_key() == listener_key)
-    }
-
-    /// Whether its virtual address is an IPv6 one.
-    pub(crate) fn is_v6(&self) -> bool {
-        self.balancer.vip_address.contains(':')
-    }
-
-    /// Whether a Service that names these ids and addresses may be reached through it. What has a floating address may be
-    /// known to anybody.
-    pub(crate) fn is_named_by(&self, named: &[String]) -> bool {
-        let balancer = &self.balancer;
-        let own = |text: &String| {
-            *text == balancer.id || (!balancer.vip_address.is_empty() && *text == balancer.vip_address)
-        };
-        self.floating.is_some() || named.iter().any(own)
-    }
-
-    /// Whether nothing below it was ever finished.
-    pub(crate) fn never_began(&self) -> bool {
-        let unfinished = |status: &Provisioning| *status == Provisioning::PendingCreate;
-        let mut states = self.listener_trees.iter().flat_map(|listener_tree| {
-            let pool = listener_tree
-                .pool_tree
-                .as_ref()
-                .map(|pool_tree| &pool_tree.pool.provisioning_status);
-            std::iter::once(&listener_tree.listener.provisioning_status).chain(pool)
-        });
-        !self.listener_trees.is_empty() && states.all(unfinished)
     }
 }

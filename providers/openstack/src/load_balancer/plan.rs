@@ -1,62 +1,66 @@
 //! The way from how a part is to how it should be. Pure.
 
-mod bodies;
 mod floating;
 mod listeners;
-mod orphaned_pools;
 mod ports;
 mod rename;
 
-pub(crate) use self::bodies::member;
 use std::collections::BTreeSet;
 
 use ccm_core::{
     load_balancer::{Blocked, Ownership, ServiceId},
-    plan::Plan,
+    plan::{
+        Plan,
+        objects::{self, Action, Attributes, Object, Objects},
+    },
 };
 
 use super::{
     desired::{ActiveService, Desired, DesiredBalancer, Owner},
     features::Feature,
+    kinds::{self, Kind},
     names,
-    observe::{LoadBalancerSnapshot, LoadBalancerTree, Observed},
+    observe::{self, LoadBalancerSnapshot, Observed},
     part::Key,
-    responses::Provisioning,
-    steps::{Action, Change, Step, step},
+    steps::{self, Change},
     tags::{self, Annotated},
 };
+
+/// A change of a load balancer.
+type Step = ccm_core::plan::Step<objects::Change<Kind>>;
+
+/// What is planned of a load balancer.
+type BalancerPlan = Plan<objects::Change<Kind>>;
+
+/// The reason of deletions.
+const UNUSED: &str = "no Service wants it any more";
 
 /// The steps, in order, and what stays different.
 pub(crate) fn plan(desired: &Desired, observed: &Observed) -> Plan<Change> {
     match (desired, observed) {
         (Desired::Balancer(desired), Observed::Balancers(snapshot)) => balancer(desired, snapshot),
-        (Desired::Group(Some(desired)), Observed::Groups(have)) => desired.diff(have).map(|change| Change {
-            target: change.key.clone(),
-            action: Action::Group(change),
-        }),
+        (Desired::Group(Some(desired)), Observed::Groups(have)) => desired.diff(have).map(Change::Group),
         (Desired::Ports(desired), Observed::Ports(have)) => ports::ports(desired, have),
         _ => Plan::default(),
     }
 }
 
 fn balancer(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<Change> {
-    match snapshot.trees.as_slice() {
-        [] => absent(desired, snapshot),
-        [tree] => present(desired, snapshot, tree),
-        several => {
-            let name = &several.first().map(|tree| tree.balancer.name.clone());
-            let name = name.clone().unwrap_or_default();
-            refused(
-                desired,
-                &format!("load balancer {name}"),
-                &format!("there {} times", several.len()),
-                "there once",
-            )
+    let mut all = snapshot.objects.of(Kind::Balancer);
+    match (all.next(), all.count()) {
+        (None, _) => steps::of_balancer(absent(desired, snapshot), None),
+        (Some(balancer), 0) => present(
+            &Site::new(desired, &snapshot.objects, balancer, &snapshot.annotated),
+            snapshot,
+        ),
+        (Some(balancer), more) => {
+            let have = format!("there {} times", more + 1);
+            steps::of_balancer(refused(desired, &balancer.title(), &have, "there once"), None)
         }
     }
 }
 
-fn refused(desired: &DesiredBalancer, field: &str, have: &str, want: &str) -> Plan<Change> {
+fn refused(desired: &DesiredBalancer, field: &str, have: &str, want: &str) -> BalancerPlan {
     let each = desired.active.iter();
     Plan {
         steps: Vec::new(),
@@ -76,7 +80,7 @@ fn blocked(service: Option<&ServiceId>, field: &str, have: &str, want: &str) -> 
 }
 
 /// There is no load balancer (any more).
-fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<Change> {
+fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
     let mut plan = Plan::default();
     floating::sweep(desired, snapshot, &mut plan);
     let alone = desired.active.len() == 1 && desired.frozen.is_empty();
@@ -98,9 +102,11 @@ fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<Ch
                 "there",
             ));
         } else {
-            let create = Action::CreateBalancer(Box::new(bodies::new_balancer(desired, active)));
-            plan.steps
-                .push(step(&active.owner.tag, create).for_service(service));
+            let new = objects::Desired {
+                objects: listeners::new_balancer(desired, active),
+                ..objects::Desired::default()
+            };
+            plan.steps.extend(new.diff(&Objects::default()).steps);
         }
     }
     plan
@@ -108,9 +114,13 @@ fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<Ch
 
 /// Whether the load balancer is deleted with everything below it, so that nothing of that has to be read. What is below
 /// it can only make more of its tags ours, so a yes stays a yes.
-pub(crate) fn deletes_whole(desired: &DesiredBalancer, tree: &LoadBalancerTree) -> bool {
+pub(crate) fn deletes_whole(
+    desired: &DesiredBalancer,
+    objects: &Objects<Kind>,
+    balancer: &Object<Kind>,
+) -> bool {
     let annotated = Annotated::default();
-    desired.cascade && Site::new(desired, tree, &annotated).is_leaving()
+    desired.cascade && Site::new(desired, objects, balancer, &annotated).is_leaving()
 }
 
 /// Everybody who has to do with it.
@@ -125,7 +135,10 @@ fn whos(desired: &DesiredBalancer) -> impl Iterator<Item = &Owner> {
 /// The state of one load balancer, and who has to do with it.
 struct Site<'a> {
     desired: &'a DesiredBalancer,
-    tree: &'a LoadBalancerTree,
+    objects: &'a Objects<Kind>,
+    balancer: &'a Object<Kind>,
+    name: &'a str,
+    tags: Vec<String>,
     /// The cluster's names before this one, as far as anything here still has them.
     former: Vec<&'a str>,
     /// It was made by a cluster for a Service.
@@ -136,25 +149,34 @@ struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    fn new(desired: &'a DesiredBalancer, tree: &'a LoadBalancerTree, annotated: &'a Annotated) -> Self {
-        let balancer = &tree.balancer;
-        let created = balancer.name.starts_with(names::SERVICE_PREFIX)
-            || whos(desired).any(|owner| owner.owns(&balancer.name));
-        let ownership = desired
-            .ownership_tag
-            .ownership(balancer.tags.iter().map(String::as_str));
-        Self {
+    fn new(
+        desired: &'a DesiredBalancer,
+        objects: &'a Objects<Kind>,
+        balancer: &'a Object<Kind>,
+        annotated: &'a Annotated,
+    ) -> Self {
+        let name = balancer.text("name");
+        let created = name.starts_with(names::SERVICE_PREFIX) || whos(desired).any(|owner| owner.owns(name));
+        let ownership = desired.ownership_tag.ownership(kinds::texts(balancer, "tags"));
+        let mut site = Self {
             desired,
-            tree,
-            former: rename::former(desired, tree, &ownership),
+            objects,
+            balancer,
+            name,
+            tags: kinds::tags(balancer),
+            former: Vec::new(),
             created,
             ownership,
             annotated,
-        }
+        };
+        site.former = rename::former(&site);
+        site
     }
 
-    fn step(&self, action: Action, service: Option<&ServiceId>) -> Step {
-        step(&self.tree.balancer.name, action).for_service(service)
+    /// A change of fields of the load balancer.
+    fn update(&self, fields: Attributes) -> Step {
+        self.balancer
+            .step(Action::Update(Kind::Balancer.update(), fields))
     }
 
     /// Whether these are tags of the Service.
@@ -164,8 +186,7 @@ impl<'a> Site<'a> {
 
     /// Whether the load balancer was made for this Service.
     fn owned_by(&self, owner: &Owner) -> bool {
-        let name = &self.tree.balancer.name;
-        owner.owns(name) || self.was(name, owner)
+        owner.owns(self.name) || self.was(self.name, owner)
     }
 
     /// Whether this is what a former name of the cluster makes of the Service.
@@ -183,19 +204,17 @@ impl<'a> Site<'a> {
     /// Whether this cluster had it made. One that another cluster made for a Service may be shared, too, but then it neither
     /// gets our mark, which would lock its own cluster out, nor goes with those that share it.
     fn is_own(&self) -> bool {
-        let balancer = &self.tree.balancer;
-        let name = &balancer.name;
-        balancer.is_of(&self.desired.cluster, &self.ownership)
-            || self.former_of(name).is_some()
-            || whos(self.desired).any(|owner| owner.owns(name))
+        self.ownership == Ownership::Ours
+            || names::cluster_of(self.name) == Some(&*self.desired.cluster)
+            || self.former_of(self.name).is_some()
+            || whos(self.desired).any(|owner| owner.owns(self.name))
     }
 
     /// Service tags of those that are not among the members.
     fn others(&self) -> usize {
         let desired = self.desired;
         let known: Vec<_> = whos(desired).collect();
-        let tags = self.tree.balancer.tags.iter();
-        let tags = tags.filter(|tag| names::is_service_tag(tag));
+        let tags = self.tags.iter().filter(|tag| names::is_service_tag(tag));
         tags.filter(|tag| {
             !known
                 .iter()
@@ -214,112 +233,89 @@ impl<'a> Site<'a> {
     }
 
     /// Whether its creation failed, and nobody can know it.
-    fn never_worked(&self) -> bool {
+    fn never_worked(&self, is_being_created: bool) -> bool {
         let desired = self.desired;
         let owner = desired.active.iter().any(|active| self.owned_by(&active.owner));
         let active = desired.active.iter().map(|active| &active.owner);
         let mut staying = active.chain(desired.frozen.iter().map(|frozen| &frozen.owner));
-        let is_known = staying.any(|owner| self.tree.is_named_by(&owner.named));
+        let is_known = staying.any(|owner| observe::is_named_by(self.objects, self.balancer, &owner.named));
         let failed =
-            self.tree.is_being_created || (self.ownership == Ownership::Ours && self.tree.never_began());
+            is_being_created || (self.ownership == Ownership::Ours && observe::never_began(self.objects));
         owner && failed && !is_known && self.others() == 0
     }
 }
 
-fn present(
-    desired: &DesiredBalancer,
-    snapshot: &LoadBalancerSnapshot,
-    tree: &LoadBalancerTree,
-) -> Plan<Change> {
-    let balancer = &tree.balancer;
-    let site = Site::new(desired, tree, &snapshot.annotated);
-    let field = format!("load balancer {}", balancer.name);
-    if site.created && !site.ownership.allows_changes() {
-        return refused(desired, &field, "another cluster's", "ours");
-    }
-    if site.is_leaving() {
-        return delete(&site);
-    }
-    if balancer.provisioning_status == Provisioning::Error {
-        if site.never_worked() {
-            let action = Action::DeleteBalancer {
-                cascade: true,
-                recreate: true,
-            };
-            let step = site.step(action, None);
-            return Plan {
-                steps: vec![step.because("its creation failed; it is created again")],
-                blocked: Vec::new(),
-            };
+fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> Plan<Change> {
+    let desired = site.desired;
+    let is_broken = observe::is_broken(site.balancer);
+    let plan = if site.created && !site.ownership.allows_changes() {
+        refused(desired, &site.balancer.title(), "another cluster's", "ours")
+    } else if site.is_leaving() {
+        delete(site, is_broken)
+    } else if !is_broken {
+        change(site, snapshot)
+    } else if site.never_worked(snapshot.is_being_created) {
+        let step = site.balancer.step(Action::Delete(true));
+        let step = step.because("its creation failed; it is created again");
+        return steps::recreation(step);
+    } else if desired.failover && site.created && !(desired.active.is_empty() && desired.frozen.is_empty()) {
+        let active = Attributes::from([("provisioning_status", "ACTIVE".into())]);
+        let step = site.balancer.step(Action::Update(kinds::FAILOVER, active));
+        Plan {
+            steps: vec![step.because("failover, since it is in ERROR")],
+            blocked: Vec::new(),
         }
-        if desired.failover && site.created && !(desired.active.is_empty() && desired.frozen.is_empty()) {
-            let step = site.step(Action::Failover, None);
-            return Plan {
-                steps: vec![step.because("it is in ERROR")],
-                blocked: Vec::new(),
-            };
-        }
-        return refused(
-            desired,
-            &format!("state of load balancer {}", balancer.name),
-            "ERROR",
-            "ACTIVE",
-        );
-    }
-    change(&site, snapshot)
+    } else {
+        let field = format!("state of {}", site.balancer.title());
+        refused(desired, &field, "ERROR", "ACTIVE")
+    };
+    steps::of_balancer(plan, Some(site.name))
 }
 
-fn delete(site: &Site<'_>) -> Plan<Change> {
+fn delete(site: &Site<'_>, is_broken: bool) -> BalancerPlan {
     let mut plan = Plan::default();
-    let (desired, tree) = (site.desired, site.tree);
     floating::release(site, &mut plan);
-    let broken = tree.balancer.provisioning_status == Provisioning::Error;
-    let cascade = desired.cascade || broken;
-    if !cascade {
-        for listener_tree in &tree.listener_trees {
-            listeners::remove(site, listener_tree, None, &mut plan);
-        }
-        for pool in &tree.orphaned_pools {
-            plan.steps
-                .push(site.step(Action::DeleteOrphanedPool(pool.id.clone()), None));
-        }
+    if site.desired.cascade || is_broken {
+        let step = site.balancer.step(Action::Delete(true));
+        plan.steps.push(step.because(UNUSED));
+    } else {
+        let nothing = objects::Desired {
+            separate: BTreeSet::from([Kind::Listener]),
+            reason: UNUSED,
+            ..objects::Desired::default()
+        };
+        let mut objects = site.objects.clone();
+        objects.all.retain(|object| object.kind != Kind::Floating);
+        plan.steps.extend(nothing.diff(&objects).steps);
     }
-    let step = site.step(
-        Action::DeleteBalancer {
-            cascade,
-            recreate: false,
-        },
-        None,
-    );
-    plan.steps.push(step.because("no Service wants it any more"));
     plan
 }
 
 /// Who of those that ask for it may use the load balancer, and who is refused.
 fn admitted<'a>(
     site: &Site<'a>,
-    plan: &mut Plan<Change>,
+    plan: &mut BalancerPlan,
 ) -> (Vec<&'a ActiveService>, Vec<&'a ActiveService>) {
-    let (desired, balancer) = (site.desired, &site.tree.balancer);
+    let desired = site.desired;
     let leaves = |tag: &String| {
         let mut leaving = desired.leaving.iter();
         leaving.any(|leaving| site.tagged(std::slice::from_ref(tag), &leaving.owner))
     };
-    let tags = balancer.tags.iter().filter(|tag| names::is_service_tag(tag));
+    let tags = site.tags.iter().filter(|tag| names::is_service_tag(tag));
     let mut shared = tags.filter(|tag| !leaves(tag)).count();
-    let field = format!("load balancer {}", balancer.name);
+    let field = site.balancer.title();
     let mut admitted = Vec::new();
     let mut refused = Vec::new();
     for active in &desired.active {
         let owner = site.owned_by(&active.owner);
-        let known = site.tagged(&balancer.tags, &active.owner);
+        let known = site.tagged(&site.tags, &active.owner);
         let mut refuse = |have: String, want: &str| {
             refused.push(active);
             plan.blocked
                 .push(blocked(Some(&active.owner.service), &field, &have, want));
         };
-        let other_name = names::cluster_of(&balancer.name)
-            .filter(|cluster| names::load_balancer(cluster, &active.owner.service) == balancer.name);
+        let other_name = names::cluster_of(site.name)
+            .filter(|cluster| names::load_balancer(cluster, &active.owner.service) == site.name);
         if let Some(cluster) = other_name.filter(|_| !owner) {
             refuse(
                 format!("the Service's own under the cluster name {cluster}"),
@@ -347,54 +343,27 @@ fn admitted<'a>(
     (admitted, refused)
 }
 
-fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> Plan<Change> {
+fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
     let mut plan = Plan::default();
-    let (desired, tree) = (site.desired, site.tree);
-    let balancer = &tree.balancer;
+    let desired = site.desired;
     let (admitted, refused) = admitted(site, &mut plan);
-    create_only(site, &admitted, &mut plan);
-    orphaned_pools::sweep(site, &mut plan);
-    for listener_tree in &tree.listener_trees {
-        listeners::surplus(site, &admitted, listener_tree, &mut plan);
-    }
-    for active in &admitted {
-        for port in &active.ports {
-            listeners::port(site, &admitted, active, port, &mut plan);
-        }
-    }
-    for frozen in &desired.frozen {
-        for (listener_key, members) in &frozen.follows {
-            listeners::follow(site, &frozen.owner, *listener_key, members, &mut plan);
-        }
-    }
-    // Whoever is refused keeps what it has from before, and that follows the nodes.
-    for active in refused {
-        for port in &active.ports {
-            let members = port.members.as_deref().unwrap_or_default();
-            if !members.is_empty() {
-                listeners::follow(site, &active.owner, port.listener_key, members, &mut plan);
-            }
-        }
-    }
+    let below = listeners::plan(site, &admitted, &refused);
+    plan.steps.extend(below.steps);
+    plan.blocked.extend(below.blocked);
     floating::change(site, &admitted, snapshot, &mut plan);
-    let tags = desired.can.has(Feature::Tags);
+    let can_tag = desired.can.has(Feature::Tags);
     let (requested, withdrawn) = requested_tags(site, &admitted);
     let missing: Vec<_> = admitted
         .iter()
-        .filter(|active| tags && !site.tagged(&balancer.tags, &active.owner))
+        .filter(|active| can_tag && !site.tagged(&site.tags, &active.owner))
         .map(|active| active.owner.tag.clone())
         .chain(requested)
         .collect();
-    let surplus: Vec<_> = balancer
-        .tags
-        .iter()
-        .filter(|tag| {
-            let mut leaving = desired.leaving.iter();
-            leaving.any(|leaving| site.tagged(std::slice::from_ref(tag), &leaving.owner))
-        })
-        .cloned()
-        .chain(withdrawn)
-        .collect();
+    let surplus = site.tags.iter().filter(|tag| {
+        let mut leaving = desired.leaving.iter();
+        leaving.any(|leaving| site.tagged(std::slice::from_ref(*tag), &leaving.owner))
+    });
+    let surplus: Vec<_> = surplus.cloned().chain(withdrawn).collect();
     if plan.steps.is_empty() && missing.is_empty() && surplus.is_empty() && !admitted.is_empty() {
         // Last, so that whoever is killed before finds everything by the former names.
         rename::steps(site, &mut plan);
@@ -402,17 +371,21 @@ fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> Plan<Change> {
     let due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
     let mark = desired
         .ownership_tag
-        .for_update(&site.ownership, due && site.created && site.is_own() && tags);
+        .for_update(&site.ownership, due && site.created && site.is_own() && can_tag);
     let add: Vec<_> = missing.into_iter().chain(mark.map(ToString::to_string)).collect();
     // Tags come first and go last: whoever is killed in between finds the rest by them.
+    let mut tags = site.tags.clone();
+    let step = |tags: &[String], verb: &str, which: &[String]| {
+        let step = site.update(Attributes::from([("tags", tags.into())]));
+        step.because(format!("{verb} tags {}", which.join(", ")))
+    };
     if !add.is_empty() {
-        let remove = Vec::new();
-        plan.steps
-            .insert(0, site.step(Action::Retag { add, remove }, None));
+        tags.extend(add.iter().filter(|tag| !site.tags.contains(tag)).cloned());
+        plan.steps.insert(0, step(&tags, "add", &add));
     }
     if !surplus.is_empty() {
-        let (add, remove) = (Vec::new(), surplus);
-        plan.steps.push(site.step(Action::Retag { add, remove }, None));
+        tags.retain(|tag| !surplus.contains(tag));
+        plan.steps.push(step(&tags, "remove", &surplus));
     }
     plan
 }
@@ -441,32 +414,5 @@ fn requested_tags(site: &Site<'_>, admitted: &[&ActiveService]) -> (Vec<String>,
         .flat_map(annotated)
         .filter(|tag| !frozen.contains(tag))
         .collect();
-    tags::difference(&site.tree.balancer.tags, &requested, &ours)
-}
-
-/// What only a new load balancer can be given, and its owner asks for by annotation.
-fn create_only(site: &Site<'_>, admitted: &[&ActiveService], plan: &mut Plan<Change>) {
-    use super::annotations;
-    let balancer = &site.tree.balancer;
-    for active in admitted.iter().filter(|active| site.owned_by(&active.owner)) {
-        for (key, want) in &active.given {
-            let have = match *key {
-                annotations::SUBNET_ID => &balancer.vip_subnet_id,
-                annotations::NETWORK_ID => &balancer.vip_network_id,
-                annotations::PORT_ID => &balancer.vip_port_id,
-                annotations::FLAVOR_ID => &balancer.flavor_id,
-                _ => &balancer.availability_zone,
-            };
-            // What is not known yet will be so.
-            if have != want && !balancer.id.is_empty() {
-                let field = format!("{} of load balancer {}", short(key), balancer.name);
-                plan.blocked
-                    .push(blocked(Some(&active.owner.service), &field, have, want));
-            }
-        }
-    }
-}
-
-fn short(key: &str) -> &str {
-    key.rsplit('/').next().unwrap_or(key)
+    tags::difference(&site.tags, &requested, &ours)
 }

@@ -3,17 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::load_balancer::Ownership;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{member_id::MemberId, names};
+use super::member_id::MemberId;
 use crate::{client::listing::resources, instances::records::nullable};
 
 /// Declares records. Every field may be missing or `null`, but for the ID, which may not be `null`.
 macro_rules! responses {
     ($($(#[$about:meta])* $name:ident $([$id:ident])? { $($(#[$meta:meta])* $field:ident: $type:ty,)+ })+) => {$(
         $(#[$about])*
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
         #[serde(default)]
         pub(crate) struct $name {
             $(pub(crate) $id: String,)?
@@ -87,6 +86,7 @@ responses! {
         session_persistence: Option<Persistence>,
         healthmonitor_id: String,
         listeners: Vec<Ref>,
+        #[serde(skip_serializing)]
         members: Box<[Ref<MemberId>]>,
         tags: Vec<String>,
         provisioning_status: Provisioning,
@@ -173,21 +173,14 @@ responses! {
     }
 }
 
-impl LoadBalancer {
-    /// Whether this cluster had it made, as far as its mark and its name tell.
-    pub(crate) fn is_of(&self, cluster: &str, ownership: &Ownership) -> bool {
-        *ownership == Ownership::Ours || names::cluster_of(&self.name) == Some(cluster)
-    }
-}
-
 /// One thing in the record of another.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub(crate) struct Ref<I = String> {
     pub(crate) id: I,
 }
 
 /// How far Octavia is with a thing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum Provisioning {
     /// `ACTIVE`: nothing is under way.

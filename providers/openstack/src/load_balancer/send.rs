@@ -1,23 +1,25 @@
 //! One call for each change; ids come from what was observed.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use ccm_core::{Error, ErrorKind, Outcome, Priority, Result, Retry, plan::objects};
+use ccm_core::{
+    Error, ErrorKind, Outcome, Priority, Result, Retry, async_trait,
+    plan::objects::{self, Attributes, Kind as _, Object, ObjectCalls, Objects},
+};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::{
-    bodies::{
-        FloatingIpChange, LoadBalancerChange, MemberBody, NewFloatingIp, NewListener, NewMonitor, NewPool,
-        PortChange, Set,
-    },
-    desired::{DesiredFloatingIp, DesiredMember},
-    fold::Reply,
-    member::by_identity,
+    kinds::{self, FAILOVER, Kind, MEMBERS, OWNER, SINGLE_MEMBERS, SUBNETS},
+    member::{Host, Member, by_identity},
     names,
-    observe::{ListenerKey, ListenerTree, LoadBalancerSnapshot, LoadBalancerTree, Observed, PoolTree},
-    plan::member,
+    observe::{Observed, is_broken},
     reads::Reads,
-    responses::{Listener, LoadBalancer, Pool},
-    steps::{Action, Change},
+    responses::{Listener, LoadBalancer, Monitor, Pool, Provisioning},
+    steps::{Change, Reply},
     writes::Writes,
 };
 use crate::client::{Api, Op};
@@ -27,10 +29,8 @@ pub(super) struct Sender<'a> {
     reads: &'a Reads,
     writes: Writes<'a>,
     priority: Priority,
-}
-
-fn id(text: &str) -> Option<&str> {
-    (!text.is_empty()).then_some(text)
+    /// Whether a load balancer is deleted with everything below it.
+    cascade: bool,
 }
 
 /// Nothing was sent: what the change needs is not as it was observed.
@@ -38,350 +38,361 @@ pub(super) fn stale() -> Error {
     Error::new(ErrorKind::Conflict, "it is not as it was read").with_retry(Retry::Never)
 }
 
+fn id(text: &str) -> Result<&str> {
+    Some(text).filter(|text| !text.is_empty()).ok_or_else(stale)
+}
+
+/// The fields of a new object: those that are set.
+fn fields(object: &Object<Kind>) -> BTreeMap<&'static str, &Value> {
+    let is_set = |value: &Value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
+    };
+    let fields = object.attributes.iter();
+    let fields = fields.filter(|(name, value)| ![OWNER, SUBNETS].contains(name) && is_set(value));
+    fields.map(|(name, value)| (*name, value)).collect()
+}
+
+/// A new load balancer, or something below it, with everything below that.
+#[derive(Serialize)]
+struct Tree<'a> {
+    #[serde(flatten)]
+    fields: BTreeMap<&'static str, &'a Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    listeners: Vec<Self>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    default_pool: Option<Box<Self>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    healthmonitor: Option<Box<Self>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    members: &'a [Member],
+}
+
+impl<'a> Tree<'a> {
+    fn of(object: &'a Object<Kind>, all: &'a [Object<Kind>]) -> Self {
+        let below = |kind: Kind| {
+            let children = all.iter().filter(move |child| {
+                child.kind == kind
+                    && kind.schema().parent == Some(object.kind)
+                    && child.parent.as_ref() == Some(&object.key)
+            });
+            children.map(|child| Self::of(child, all))
+        };
+        Self {
+            fields: fields(object),
+            listeners: below(Kind::Listener).collect(),
+            default_pool: below(Kind::Pool).next().map(Box::new),
+            healthmonitor: below(Kind::Monitor).next().map(Box::new),
+            members: object.set(MEMBERS),
+        }
+    }
+}
+
 impl<'a> Sender<'a> {
-    pub(super) fn new(api: &'a Api, reads: &'a Reads, priority: Priority) -> Self {
+    pub(super) fn new(api: &'a Api, reads: &'a Reads, priority: Priority, cascade: bool) -> Self {
         Self {
             reads,
             writes: Writes::new(api, reads, priority),
             priority,
+            cascade,
         }
     }
 
     /// Sends one change. The error is stale if an id is not known.
     pub(super) async fn send(&self, change: &Change, observed: &Observed) -> Result<Reply> {
-        match observed {
-            Observed::Balancers(snapshot) => match &change.action {
-                Action::CreateBalancer(body) => {
-                    let created = self.writes.create_load_balancer(body).await?;
-                    Ok(Reply::Balancer(Box::new(created)))
-                }
-                Action::CreateFloating(_)
-                | Action::AttachFloating(_)
-                | Action::DetachFloating(_)
-                | Action::DeleteFloating(_) => self.floating(&change.action, snapshot).await,
-                action => {
-                    let tree = snapshot.trees.first().ok_or_else(stale)?;
-                    let balancer = id(&tree.balancer.id).ok_or_else(stale)?;
-                    self.below(action, tree, balancer).await
-                }
-            },
-            Observed::Groups(groups) => match &change.action {
-                Action::Group(change) => {
-                    let reply = objects::send(&self.writes, change, groups).await?;
-                    reply.map(Reply::Group).ok_or_else(stale)
-                }
-                _ => Err(mismatch(change)),
-            },
-            Observed::Ports(ports) => match &change.action {
-                Action::DeletePortTag { port, group } => {
-                    let port = ports.get(port).ok_or_else(stale)?;
-                    self.writes.delete_port_tag(port, group.id.get()?).await?;
-                    Ok(Reply::Nothing)
-                }
-                Action::SetPortGroups { port, add, remove } => {
-                    let port = ports.get(port).ok_or_else(stale)?;
-                    let mut groups = port.security_groups.clone();
-                    groups.retain(|group| !remove.iter().any(|gone| gone.id.known() == Some(group)));
-                    for group in add {
-                        groups.push(group.id.get()?.clone());
-                    }
-                    let body = PortChange {
-                        security_groups: Set::To(groups),
-                    };
-                    let now = self.writes.update_port(port, &body).await?;
-                    Ok(Reply::Port(Box::new(now)))
-                }
-                _ => Err(mismatch(change)),
-            },
-        }
-    }
-
-    async fn floating(&self, action: &Action, snapshot: &LoadBalancerSnapshot) -> Result<Reply> {
-        let tree = snapshot.trees.first();
-        let port = tree.map(|tree| tree.balancer.vip_port_id.as_str());
-        let find = |address: &String| {
-            let attached = tree.and_then(|tree| tree.floating.as_ref());
-            let mut all = attached.into_iter().chain(&snapshot.floating);
-            all.find(|floating| floating.floating_ip_address == *address)
-        };
-        match action {
-            Action::CreateFloating(desired) => {
-                let port = port.and_then(id).ok_or_else(stale)?;
-                self.create_floating(desired, port).await
-            }
-            Action::AttachFloating(address) => {
-                let port = port.and_then(id).ok_or_else(stale)?;
-                let floating = find(address).ok_or_else(stale)?;
-                let body = FloatingIpChange {
-                    port_id: Set::To(port.to_owned()),
+        match (change, observed) {
+            (Change::Balancer(change) | Change::Recreate(change), Observed::Balancers(snapshot)) => {
+                let calls = BalancerCalls {
+                    sender: self,
+                    observed: &snapshot.objects,
                 };
-                let now = self.writes.update_floating_ip(port, &floating.id, &body).await?;
-                Ok(Reply::Floating(Box::new(now)))
+                let reply = objects::send(&calls, change, &snapshot.objects).await?;
+                reply.map(Reply::Balancer).ok_or_else(stale)
             }
-            Action::DetachFloating(address) => {
-                let floating = find(address).ok_or_else(stale)?;
-                let body = FloatingIpChange { port_id: Set::Clear };
-                self.writes
-                    .update_floating_ip(&floating.port_id, &floating.id, &body)
-                    .await?;
+            (Change::Group(change), Observed::Groups(groups)) => {
+                let reply = objects::send(&self.writes, change, groups).await?;
+                reply.map(Reply::Group).ok_or_else(stale)
+            }
+            (Change::DeletePortTag(port, group), Observed::Ports(ports)) => {
+                let port = ports.get(&port.id).ok_or_else(stale)?;
+                self.writes.delete_port_tag(port, group.id.get()?).await?;
                 Ok(Reply::Nothing)
             }
-            Action::DeleteFloating(address) => {
-                let floating = find(address).ok_or_else(stale)?;
-                let floating_id = id(&floating.id).ok_or_else(stale)?;
-                self.writes
-                    .delete_floating_ip(&floating.port_id, floating_id)
-                    .await?;
-                Ok(Reply::Nothing)
+            (Change::SetPortGroups { port, add, remove }, Observed::Ports(ports)) => {
+                let port = ports.get(&port.id).ok_or_else(stale)?;
+                let mut groups = port.security_groups.clone();
+                groups.retain(|group| !remove.iter().any(|gone| gone.id.known() == Some(group)));
+                for group in add {
+                    groups.push(group.id.get()?.clone());
+                }
+                let now = self.writes.set_port_groups(port, &groups).await?;
+                Ok(Reply::Port(Box::new(now)))
             }
-            _ => Err(stale()),
+            _ => Err(Error::new(
+                ErrorKind::Unexpected,
+                "this is no step of this part; this is a bug",
+            )),
         }
     }
+}
 
-    /// From the first of the subnets that has one left.
-    async fn create_floating(&self, desired: &DesiredFloatingIp, port: &str) -> Result<Reply> {
-        let mut subnets: Vec<_> = desired.subnets.iter().map(String::as_str).collect();
+/// The calls for a load balancer.
+struct BalancerCalls<'a> {
+    sender: &'a Sender<'a>,
+    observed: &'a Objects<Kind>,
+}
+
+/// An object of which no more is known than its id.
+fn with_id(object: &Object<Kind>, id: String) -> objects::Reply<Kind> {
+    objects::Reply::object(Object {
+        id,
+        ..Object::new(object.kind, &*object.key)
+    })
+}
+
+impl BalancerCalls<'_> {
+    /// The load balancer's id.
+    fn balancer(&self) -> Result<&str> {
+        let balancer = self.observed.of(Kind::Balancer).next().ok_or_else(stale)?;
+        id(&balancer.id)
+    }
+
+    fn id(&self, kind: Kind, object: &Object<Kind>) -> Result<Value> {
+        Ok(self.observed.id(kind, &object.key).map_err(|_| stale())?.into())
+    }
+
+    async fn create_balancer(
+        &self,
+        balancer: &Object<Kind>,
+        below: &[Object<Kind>],
+    ) -> Result<objects::Reply<Kind>> {
+        let members = below.iter().map(|object| object.set(MEMBERS).len()).sum();
+        let body = Tree::of(balancer, below);
+        let created = self.sender.writes.create_load_balancer(&body, members).await?;
+        let mut object: Object<Kind> = (&created.balancer).into();
+        // It is waited for before anybody looks at it again.
+        let active = Provisioning::Active.to_string();
+        object.attributes.insert("provisioning_status", active.into());
+        let mut reply = objects::Reply::object(object);
+        reply
+            .objects
+            .extend(created.members.into_iter().map(|(listener, members)| {
+                let mut pool = kinds::below(Kind::Pool, listener, "");
+                pool.sets.insert(MEMBERS, members);
+                pool
+            }));
+        Ok(reply)
+    }
+
+    /// From the first of the subnets that has an address left.
+    async fn create_floating(&self, floating: &Object<Kind>) -> Result<objects::Reply<Kind>> {
+        let port = id(floating.text("port_id"))?;
+        let mut subnets: Vec<_> = kinds::texts(floating, SUBNETS).map(Value::from).collect();
         if subnets.is_empty() {
-            subnets.push("");
+            subnets.push(Value::Null);
         }
-        let mut last = None;
-        for subnet in subnets {
-            let body = NewFloatingIp {
-                floating_network_id: desired.network.clone().unwrap_or_default(),
-                port_id: port.to_owned(),
-                description: desired.description.clone(),
-                subnet_id: subnet.to_owned(),
-                floating_ip_address: desired.address.clone(),
-            };
-            match self.writes.create_floating_ip(&body).await {
-                Ok(created) => return Ok(Reply::Floating(Box::new(created))),
+        let mut last = stale();
+        for subnet in &subnets {
+            let mut body = fields(floating);
+            if !subnet.is_null() {
+                body.insert("subnet_id", subnet);
+            }
+            match self.sender.writes.create_floating_ip(port, &body).await {
+                Ok(created) => {
+                    let created: Object<Kind> = (&created).into();
+                    let key = floating.key.clone();
+                    return Ok(objects::Reply::object(Object { key, ..created }));
+                }
                 // It may be there all the same.
                 Err(error) if error.outcome() == Outcome::Unknown => return Err(error),
-                Err(error) => last = Some(error),
+                Err(error) => last = error,
             }
         }
-        Err(last.unwrap_or_else(|| {
-            Error::new(
-                ErrorKind::Unexpected,
-                "there is no subnet to take an address from",
-            )
-        }))
+        Err(last)
     }
 
-    async fn below(&self, action: &Action, tree: &LoadBalancerTree, balancer: &str) -> Result<Reply> {
-        if !self.has_planned_tags(action, tree, balancer).await? {
-            return Err(stale());
-        }
-        match action {
-            Action::DeleteBalancer { cascade, .. } => {
-                self.writes.delete_load_balancer(balancer, *cascade).await?;
+    /// Whether an object still has the tags with which the change was planned; asked now. Tags are written as a whole, so
+    /// what somebody else added meanwhile would be lost; and with it the plan may be another one.
+    async fn has_planned_tags(&self, object: &Object<Kind>) -> Result<bool> {
+        let (reads, id, priority) = (self.sender.reads, &object.id, self.sender.priority);
+        let now = match object.kind {
+            Kind::Balancer => {
+                let now = reads.uncached::<LoadBalancer>(Op::LoadBalancerGet, id, priority);
+                now.await?.map(|now| now.tags)
             }
-            Action::Failover => self.writes.failover(balancer).await?,
-            Action::Rename { from, to } => {
-                let body = LoadBalancerChange {
-                    name: Set::To(names::with_cluster(&tree.balancer.name, from, to)),
-                    tags: Set::To(names::tags_with_cluster(&tree.balancer.tags, from, to)),
-                };
-                self.writes.update_load_balancer(balancer, &body).await?;
+            Kind::Listener => {
+                let now = reads.uncached::<Listener>(Op::ListenerGet, id, priority);
+                now.await?.map(|now| now.tags)
             }
-            Action::Retag { add, remove } => {
-                let mut tags = tree.balancer.tags.clone();
-                tags.retain(|tag| !remove.contains(tag));
-                for tag in add {
-                    if !tags.contains(tag) {
-                        tags.push(tag.clone());
-                    }
-                }
-                let body = LoadBalancerChange {
-                    tags: Set::To(tags),
-                    ..LoadBalancerChange::default()
-                };
-                self.writes.update_load_balancer(balancer, &body).await?;
+            _ => {
+                let now = reads.uncached::<Pool>(Op::PoolGet, id, priority);
+                now.await?.map(|now| now.tags)
             }
-            Action::CreateListener(_, body) => {
-                let body = NewListener {
-                    loadbalancer_id: balancer.to_owned(),
-                    ..(**body).clone()
-                };
-                let created = self.writes.create_listener(&body).await?;
-                return Ok(Reply::Listener(Box::new(created)));
-            }
-            Action::UpdateListener(listener_key, body) => {
-                let listener = listener(tree, *listener_key).ok_or_else(stale)?;
-                self.writes.update_listener(balancer, listener, body).await?;
-            }
-            Action::DeleteListener(listener_key) => {
-                let listener = listener(tree, *listener_key).ok_or_else(stale)?;
-                self.writes.delete_listener(balancer, listener).await?;
-            }
-            Action::CreatePool(listener_key, body) => {
-                let listener = listener(tree, *listener_key).ok_or_else(stale)?;
-                let body = NewPool {
-                    listener_id: listener.to_owned(),
-                    ..(**body).clone()
-                };
-                let created = self.writes.create_pool(balancer, &body).await?;
-                return Ok(Reply::Pool(Box::new(created)));
-            }
-            Action::DeleteOrphanedPool(pool) => {
-                self.writes.delete_pool(balancer, pool).await?;
-            }
-            Action::UpdatePool(listener_key, _)
-            | Action::DeletePool(listener_key)
-            | Action::AddMembers(listener_key, _)
-            | Action::SetMembers(listener_key, _)
-            | Action::CreateMember(listener_key, _)
-            | Action::DeleteMember(listener_key, ..)
-            | Action::CreateMonitor(listener_key, _)
-            | Action::UpdateMonitor(listener_key, _)
-            | Action::DeleteMonitor(listener_key) => {
-                let pool_tree = tree
-                    .listener_tree(*listener_key)
-                    .and_then(|listener_tree| listener_tree.pool_tree.as_ref())
-                    .ok_or_else(stale)?;
-                let pool = id(&pool_tree.pool.id).ok_or_else(stale)?;
-                return self.in_pool(action, pool_tree, balancer, pool).await;
-            }
-            _ => return Err(stale()),
-        }
-        Ok(Reply::Nothing)
-    }
-
-    /// Whether that of which the change writes the tags still has those with which it was planned; asked now. Tags are
-    /// written as a whole, so what somebody else added meanwhile would be lost; and with it the plan may be another one.
-    async fn has_planned_tags(
-        &self,
-        action: &Action,
-        tree: &LoadBalancerTree,
-        balancer: &str,
-    ) -> Result<bool> {
-        let (now, planned) = match action {
-            Action::Rename { .. } | Action::Retag { .. } => {
-                let op = Op::LoadBalancerGet;
-                let now = self.reads.uncached::<LoadBalancer>(op, balancer, self.priority);
-                (now.await?.map(|now| now.tags), &tree.balancer.tags)
-            }
-            Action::UpdateListener(listener_key, body) if !body.tags.is_keep() => {
-                let Some(ListenerTree { listener, .. }) = tree.listener_tree(*listener_key) else {
-                    return Ok(false);
-                };
-                let op = Op::ListenerGet;
-                let now = self.reads.uncached::<Listener>(op, &listener.id, self.priority);
-                (now.await?.map(|now| now.tags), &listener.tags)
-            }
-            Action::UpdatePool(listener_key, body) if !body.tags.is_keep() => {
-                let pool_tree = tree
-                    .listener_tree(*listener_key)
-                    .and_then(|listener_tree| listener_tree.pool_tree.as_ref());
-                let Some((pool, id)) =
-                    pool_tree.and_then(|pool_tree| Some((&pool_tree.pool, id(&pool_tree.pool.id)?)))
-                else {
-                    return Ok(false);
-                };
-                let now = self.reads.uncached::<Pool>(Op::PoolGet, id, self.priority);
-                (now.await?.map(|now| now.tags), &pool.tags)
-            }
-            _ => return Ok(true),
         };
-        let now = now.as_ref().map(|now| now.iter().collect::<BTreeSet<_>>());
-        Ok(now == Some(planned.iter().collect()))
-    }
-
-    async fn in_pool(
-        &self,
-        action: &Action,
-        pool_tree: &PoolTree,
-        balancer: &str,
-        pool: &str,
-    ) -> Result<Reply> {
-        let monitor = pool_tree.monitor.as_ref().and_then(|monitor| id(&monitor.id));
-        match action {
-            Action::UpdatePool(_, body) => drop(self.writes.update_pool(balancer, pool, body).await?),
-            Action::DeletePool(_) => self.writes.delete_pool(balancer, pool).await?,
-            Action::AddMembers(_, members) => {
-                let bodies: Vec<_> = members.iter().map(member).collect();
-                self.writes.add_members(balancer, pool, &bodies).await?;
-            }
-            Action::SetMembers(_, members) => {
-                let bodies = self.merged(pool, members).await?;
-                self.writes.set_members(balancer, pool, &bodies).await?;
-            }
-            Action::CreateMember(_, desired) => {
-                // What is made one by one has neither a subnet nor a monitor's port of its own.
-                let body = MemberBody {
-                    subnet_id: String::new(),
-                    ..member(desired)
-                };
-                self.writes.create_member(balancer, pool, &body).await?;
-            }
-            Action::DeleteMember(_, address, port) => {
-                let identity = (address.as_str(), *port);
-                let known = pool_tree
-                    .members
-                    .iter()
-                    .find(|member| member.identity() == identity);
-                let mut gone = known.map(|member| member.id.clone()).unwrap_or_default();
-                if gone.is_empty() {
-                    let now = self.reads.members_uncached(pool, self.priority).await?;
-                    let found = now.iter().find(|member| member.identity() == identity);
-                    gone = found.ok_or_else(stale)?.id.clone();
-                }
-                self.writes.delete_member(balancer, pool, &gone).await?;
-            }
-            Action::CreateMonitor(_, body) => {
-                let body = NewMonitor {
-                    pool_id: pool.to_owned(),
-                    ..body.clone()
-                };
-                let created = self.writes.create_monitor(balancer, &body).await?;
-                return Ok(Reply::Monitor(Box::new(created)));
-            }
-            Action::UpdateMonitor(_, body) => {
-                self.writes
-                    .update_monitor(balancer, monitor.ok_or_else(stale)?, body)
-                    .await?;
-            }
-            Action::DeleteMonitor(_) => {
-                self.writes
-                    .delete_monitor(balancer, pool, monitor.ok_or_else(stale)?)
-                    .await?;
-            }
-            _ => return Err(stale()),
-        }
-        Ok(Reply::Nothing)
+        let now = now
+            .as_ref()
+            .map(|now| now.iter().map(String::as_str).collect::<BTreeSet<_>>());
+        Ok(now == Some(kinds::texts(object, "tags").collect()))
     }
 
     /// The whole list, with what people have set on those that stay.
-    async fn merged(&self, pool: &str, members: &[DesiredMember]) -> Result<Vec<MemberBody>> {
-        let now = self.reads.members_uncached(pool, self.priority).await?;
+    async fn merged(&self, pool: &str, members: &[Member]) -> Result<Vec<Member>> {
+        let now = self
+            .sender
+            .reads
+            .members_uncached(pool, self.sender.priority)
+            .await?;
         let now = by_identity(&now);
-        let bodies = members.iter().map(|desired| {
-            let body = member(desired);
-            match now.get(&desired.identity()) {
-                None => body,
-                Some(have) => MemberBody {
-                    // Neither can be changed.
-                    subnet_id: have.host.subnet_id.clone(),
-                    monitor_address: have.host.monitor_address.clone(),
-                    weight: have.weight,
-                    backup: have.backup,
-                    admin_state_up: have.admin_state_up,
-                    ..body
-                },
+        let merged = members.iter().map(|want| match now.get(&want.identity()) {
+            None => Member {
+                // Of one that is gone again only what it is for is known.
+                weight: None,
+                backup: None,
+                admin_state_up: None,
+                ..want.clone()
+            },
+            Some(have) => {
+                let mut host = Arc::clone(&have.host);
+                if host.name != want.host.name {
+                    Arc::make_mut(&mut host).name.clone_from(&want.host.name);
+                }
+                Member {
+                    host,
+                    monitor_port: want.monitor_port,
+                    ..(*have).clone()
+                }
             }
         });
-        Ok(bodies.collect())
+        Ok(merged.collect())
     }
 }
 
-fn listener(tree: &LoadBalancerTree, listener_key: ListenerKey) -> Option<&str> {
-    id(&tree.listener_tree(listener_key)?.listener.id)
-}
+#[async_trait]
+impl ObjectCalls<Kind> for BalancerCalls<'_> {
+    async fn create(
+        &self,
+        object: &Object<Kind>,
+        below: &[Object<Kind>],
+        _: &Objects<Kind>,
+    ) -> Result<objects::Reply<Kind>> {
+        let writes = &self.sender.writes;
+        let (parent, value) = match object.kind {
+            Kind::Balancer => return self.create_balancer(object, below).await,
+            Kind::Floating => return self.create_floating(object).await,
+            Kind::Listener => ("loadbalancer_id", self.balancer()?.into()),
+            Kind::Pool => ("listener_id", self.id(Kind::Listener, object)?),
+            Kind::Monitor => ("pool_id", self.id(Kind::Pool, object)?),
+        };
+        let balancer = self.balancer()?;
+        let mut body = fields(object);
+        body.insert(parent, &value);
+        let id = match object.kind {
+            Kind::Listener => writes.create::<Listener>(balancer, &body).await?.id,
+            Kind::Pool => writes.create::<Pool>(balancer, &body).await?.id,
+            _ => writes.create::<Monitor>(balancer, &body).await?.id,
+        };
+        Ok(with_id(object, id))
+    }
 
-fn mismatch(change: &Change) -> Error {
-    Error::new(
-        ErrorKind::Unexpected,
-        "this is no step of this part; this is a bug",
-    )
-    .with_context("step", change.to_string())
+    async fn update(
+        &self,
+        object: &Object<Kind>,
+        call: &'static str,
+        body: &Attributes,
+        _: &Objects<Kind>,
+    ) -> Result<objects::Reply<Kind>> {
+        let (writes, id) = (&self.sender.writes, &*object.id);
+        if body.contains_key("tags") && !self.has_planned_tags(object).await? {
+            return Err(stale());
+        }
+        match object.kind {
+            Kind::Balancer if call == FAILOVER => writes.failover(id).await?,
+            Kind::Balancer => drop(writes.update_load_balancer(id, body).await?),
+            Kind::Listener => drop(writes.update::<Listener>(self.balancer()?, id, body).await?),
+            Kind::Pool => drop(writes.update::<Pool>(self.balancer()?, id, body).await?),
+            Kind::Monitor => drop(writes.update::<Monitor>(self.balancer()?, id, body).await?),
+            Kind::Floating => {
+                let port = match body.get("port_id").and_then(Value::as_str) {
+                    Some(port) => self::id(port)?,
+                    None => object.text("port_id"),
+                };
+                drop(writes.update_floating_ip(port, id, body).await?);
+            }
+        }
+        Ok(objects::Reply::default())
+    }
+
+    async fn delete(&self, object: &Object<Kind>, _: bool) -> Result<()> {
+        let (writes, id) = (&self.sender.writes, &*object.id);
+        match object.kind {
+            Kind::Balancer => {
+                let cascade = self.sender.cascade || is_broken(object);
+                writes.delete_load_balancer(id, cascade).await
+            }
+            Kind::Listener => writes.delete::<Listener>(self.balancer()?, "", id).await,
+            Kind::Pool => writes.delete::<Pool>(self.balancer()?, "", id).await,
+            Kind::Monitor => {
+                let pool = self.observed.id(Kind::Pool, &object.key).map_err(|_| stale())?;
+                writes.delete::<Monitor>(self.balancer()?, pool, id).await
+            }
+            Kind::Floating => writes.delete_floating_ip(object.text("port_id"), id).await,
+        }
+    }
+
+    async fn add(
+        &self,
+        pool: &Object<Kind>,
+        set: &'static str,
+        members: &[Member],
+    ) -> Result<objects::Reply<Kind>> {
+        let (writes, balancer) = (&self.sender.writes, self.balancer()?);
+        if set == MEMBERS {
+            writes.add_members(balancer, &pool.id, members).await?;
+        }
+        for member in members.iter().filter(|_| set == SINGLE_MEMBERS) {
+            let Host { name, address, .. } = &*member.host;
+            // What is created one by one has neither a subnet nor a monitor's port of its own.
+            let host = Host {
+                name: names::serial_member(name, address, member.protocol_port),
+                address: address.clone(),
+                ..Host::default()
+            };
+            let member = Member {
+                host: Arc::new(host),
+                ..member.clone()
+            };
+            writes.create_member(balancer, &pool.id, &member).await?;
+        }
+        Ok(objects::Reply::default())
+    }
+
+    async fn remove(&self, pool: &Object<Kind>, _: &'static str, members: &[Member]) -> Result<()> {
+        let (reads, priority) = (self.sender.reads, self.sender.priority);
+        for member in members {
+            let mut id = member.id.clone();
+            if id.is_empty() {
+                let now = reads.members_uncached(&pool.id, priority).await?;
+                let found = now.iter().find(|now| now.identity() == member.identity());
+                id = found.ok_or_else(stale)?.id.clone();
+            }
+            let balancer = self.balancer()?;
+            self.sender.writes.delete_member(balancer, &pool.id, &id).await?;
+        }
+        Ok(())
+    }
+
+    async fn set(
+        &self,
+        pool: &Object<Kind>,
+        _: &'static str,
+        members: &[Member],
+    ) -> Result<objects::Reply<Kind>> {
+        let members = self.merged(&pool.id, members).await?;
+        let writes = &self.sender.writes;
+        writes.set_members(self.balancer()?, &pool.id, &members).await?;
+        Ok(objects::Reply::default())
+    }
 }

@@ -13,7 +13,6 @@ use ccm_core::{
 use super::{
     annotations,
     annotations::allowed,
-    bodies::Timeouts,
     features::{Capabilities, Feature},
     protocols::Proxy,
     tags::ServiceTags,
@@ -32,6 +31,9 @@ pub(crate) struct HealthMonitorTimes {
     /// Checks until a member is down.
     pub(crate) max_retries_down: i64,
 }
+
+/// Octavia's names of a listener's timeouts, in milliseconds.
+pub(crate) type Timeouts = [(&'static str, i64); 4];
 
 /// Where a floating IP comes from. An empty text leaves it open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -193,12 +195,17 @@ impl BalancerSpec {
             read.refuse_field(invalid);
             SourceRanges::all(family)
         });
-        let timeouts = Timeouts {
-            timeout_client_data: read.number(annotations::TIMEOUT_CLIENT_DATA, 50_000, allowed::TIMEOUT),
-            timeout_member_connect: read.number(annotations::TIMEOUT_MEMBER_CONNECT, 5_000, allowed::TIMEOUT),
-            timeout_member_data: read.number(annotations::TIMEOUT_MEMBER_DATA, 50_000, allowed::TIMEOUT),
-            timeout_tcp_inspect: read.number(annotations::TIMEOUT_TCP_INSPECT, 0, allowed::TIMEOUT),
-        };
+        let timeouts = [
+            ("timeout_client_data", annotations::TIMEOUT_CLIENT_DATA, 50_000),
+            (
+                "timeout_member_connect",
+                annotations::TIMEOUT_MEMBER_CONNECT,
+                5_000,
+            ),
+            ("timeout_member_data", annotations::TIMEOUT_MEMBER_DATA, 50_000),
+            ("timeout_tcp_inspect", annotations::TIMEOUT_TCP_INSPECT, 0),
+        ]
+        .map(|(field, key, default)| (field, read.number(key, default, allowed::TIMEOUT)));
         let is_monitored = read.flag(annotations::ENABLE_HEALTH_MONITOR, conf.create_monitor);
         let mut seconds = |key, default: GoDuration| {
             let default = i64::try_from(default.to_std().as_secs()).unwrap_or(i64::MAX);

@@ -7,7 +7,7 @@
 mod graph;
 mod network;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     Outcome, Priority, Result,
@@ -18,10 +18,6 @@ use tokio::time::Instant;
 
 use self::graph::{Graph, NewChildren};
 use super::{
-    bodies::{
-        Envelope, ListenerChange, LoadBalancerChange, MemberBody, Members, MonitorChange, NewListener,
-        NewLoadBalancer, NewMonitor, NewPool, PoolChange,
-    },
     member::Member,
     member_id::MemberId,
     observe::ListenerKey,
@@ -29,11 +25,7 @@ use super::{
     responses::{self, Listener, LoadBalancer, Monitor, Pool, Provisioning},
 };
 use crate::{
-    client::{
-        Api, Op, Verb, Write,
-        catalogue::Service,
-        listing::{One, Resource},
-    },
+    client::{Api, Op, Verb, Write, catalogue::Service, listing::Resource},
     error::gone_is_deleted,
 };
 
@@ -63,17 +55,18 @@ impl<'a> Writes<'a> {
         Self { api, reads, priority }
     }
 
-    /// Makes a load balancer, mostly with everything below it.
+    /// Creates a load balancer, usually with everything below it. `members`: how many of them are below it.
     ///
     /// # Errors
     /// As [`crate::error`] maps them; so for all of them.
-    pub(crate) async fn create_load_balancer(&self, body: &NewLoadBalancer) -> Result<CreatedLoadBalancer> {
-        let pools = body
-            .listeners
-            .iter()
-            .filter_map(|listener| listener.default_pool.as_ref());
-        let members: usize = pools.map(|pool| pool.members.len()).sum();
-        let envelope = Envelope(LoadBalancer::ONE, body);
+    pub(crate) async fn create_load_balancer(
+        &self,
+        body: &impl Serialize,
+        members: usize,
+    ) -> Result<CreatedLoadBalancer> {
+        let body = [(LoadBalancer::ONE, body)]
+            .into_iter()
+            .collect::<BTreeMap<_, _>>();
         let write = Write {
             timeout: bulk(members),
             ..Write::new(
@@ -83,7 +76,7 @@ impl<'a> Writes<'a> {
                 LoadBalancer::PATH,
             )
         };
-        let Graph { balancer, children } = self.api.write(&write.json(&envelope), self.priority).await?;
+        let Graph { balancer, children } = self.api.write(&write.json(&body), self.priority).await?;
         self.reads.balancers.insert(balancer.clone());
         let mut created = CreatedLoadBalancer {
             balancer,
@@ -116,16 +109,9 @@ impl<'a> Writes<'a> {
     }
 
     /// Changes a load balancer's own fields.
-    pub(crate) async fn update_load_balancer(
-        &self,
-        id: &str,
-        body: &LoadBalancerChange,
-    ) -> Result<LoadBalancer> {
-        let path = ["lbaas", "loadbalancers", id];
-        let result = self
-            .send(Op::LoadBalancerUpdate, Verb::Put, &path, Some(body), None)
-            .await;
-        self.note(&self.reads.balancers, id, result)
+    pub(crate) async fn update_load_balancer(&self, id: &str, body: &impl Serialize) -> Result<LoadBalancer> {
+        let result = self.send(Op::LoadBalancerUpdate, Verb::Put, id, body).await;
+        note(&self.reads.balancers, id, result)
     }
 
     /// Begins to delete a load balancer, with everything below it if `cascade`. That there is none is no error.
@@ -150,76 +136,40 @@ impl<'a> Writes<'a> {
         result
     }
 
-    /// Makes a listener; its body names the load balancer.
-    pub(crate) async fn create_listener(&self, body: &NewListener) -> Result<Listener> {
-        let result = self
-            .send(Op::ListenerCreate, Verb::Post, Listener::PATH, Some(body), None)
-            .await;
-        self.below(&body.loadbalancer_id, &self.reads.listeners, result)
+    /// Creates an object below a load balancer. Its body names its parent.
+    pub(crate) async fn create<T: Below>(&self, balancer: &str, body: &impl Serialize) -> Result<T> {
+        let [create, ..] = T::OPS;
+        let result = self.send(create, Verb::Post, "", body).await;
+        T::created(self.reads, balancer, result.as_ref().ok());
+        self.below(balancer, result)
     }
 
-    /// Changes a listener.
-    pub(crate) async fn update_listener(
+    /// Changes an object below a load balancer.
+    pub(crate) async fn update<T: Below>(
         &self,
         balancer: &str,
         id: &str,
-        body: &ListenerChange,
-    ) -> Result<Listener> {
-        let path = ["lbaas", "listeners", id];
-        let result = self
-            .send(Op::ListenerUpdate, Verb::Put, &path, Some(body), None)
-            .await;
-        self.below(balancer, &self.reads.listeners, result)
+        body: &impl Serialize,
+    ) -> Result<T> {
+        let [_, update, _] = T::OPS;
+        let result = self.send(update, Verb::Put, id, body).await;
+        self.below(balancer, result)
     }
 
-    /// Deletes a listener. That there is none is no error. Its pool stays.
-    pub(crate) async fn delete_listener(&self, balancer: &str, id: &str) -> Result<()> {
-        let path = ["lbaas", "listeners", id];
-        let result = self
-            .delete(Op::ListenerDelete, Service::LoadBalancer, &path)
-            .await;
-        // Its pool no longer says that it is the listener's.
-        self.reads.pools.invalidate(balancer);
-        self.less(balancer, &self.reads.listeners, id, result)
-    }
-
-    /// Makes a pool for a listener, which its body names.
-    pub(crate) async fn create_pool(&self, balancer: &str, body: &NewPool) -> Result<Pool> {
-        let result = self
-            .send(
-                Op::PoolCreate,
-                Verb::Post,
-                Pool::PATH,
-                Some(body),
-                bulk(body.members.len()),
-            )
-            .await;
-        self.reads.listeners.invalidate(balancer);
-        self.below(balancer, &self.reads.pools, result)
-    }
-
-    /// Changes a pool.
-    pub(crate) async fn update_pool(&self, balancer: &str, id: &str, body: &PoolChange) -> Result<Pool> {
-        let path = ["lbaas", "pools", id];
-        let result = self
-            .send(Op::PoolUpdate, Verb::Put, &path, Some(body), None)
-            .await;
-        self.below(balancer, &self.reads.pools, result)
-    }
-
-    /// Deletes a pool with its members and its health monitor. That there is none is no error.
-    pub(crate) async fn delete_pool(&self, balancer: &str, id: &str) -> Result<()> {
-        let path = ["lbaas", "pools", id];
-        let result = self.delete(Op::PoolDelete, Service::LoadBalancer, &path).await;
-        self.reads.members.forget(id);
-        self.reads.listeners.invalidate(balancer);
-        self.reads.monitors.invalidate(balancer);
-        self.less(balancer, &self.reads.pools, id, result)
+    /// Deletes an object below a load balancer; a pool with its members and its health monitor, a listener without its
+    /// pool. That there is none is no error. `pool`: that of a health monitor.
+    pub(crate) async fn delete<T: Below>(&self, balancer: &str, pool: &str, id: &str) -> Result<()> {
+        let [.., delete] = T::OPS;
+        let path: Vec<_> = T::PATH.iter().copied().chain([id]).collect();
+        let result = self.remove(delete, Service::LoadBalancer, &path).await;
+        T::deleted(self.reads, (balancer, pool, id), result.is_ok());
+        let result = noted_delete(T::cache(self.reads), balancer, id, result);
+        self.at_work(balancer, result)
     }
 
     /// Adds members to a pool, or changes those that are there; the others stay. Needs
     /// [`AdditiveMembers`](super::features::Feature::AdditiveMembers).
-    pub(crate) async fn add_members(&self, balancer: &str, pool: &str, members: &[MemberBody]) -> Result<()> {
+    pub(crate) async fn add_members(&self, balancer: &str, pool: &str, members: &[Member]) -> Result<()> {
         let result = self
             .members_update(pool, members, &[("additive_only", "true")])
             .await;
@@ -232,104 +182,40 @@ impl<'a> Writes<'a> {
     }
 
     /// Gives a pool these members and no others.
-    pub(crate) async fn set_members(&self, balancer: &str, pool: &str, members: &[MemberBody]) -> Result<()> {
+    pub(crate) async fn set_members(&self, balancer: &str, pool: &str, members: &[Member]) -> Result<()> {
         let result = self.members_update(pool, members, &[]).await;
         let now = members.iter().map(Member::expected).collect();
         let known = result.is_ok() && self.reads.members.replaced(pool, now);
         self.members_changed((balancer, pool), known, result)
     }
 
-    /// Makes one member.
-    pub(crate) async fn create_member(
-        &self,
-        balancer: &str,
-        pool: &str,
-        body: &MemberBody,
-    ) -> Result<Member> {
+    /// Creates one member.
+    pub(crate) async fn create_member(&self, balancer: &str, pool: &str, member: &Member) -> Result<Member> {
         let path = ["lbaas", "pools", pool, "members"];
-        let result: Result<responses::Member> = self
-            .send(Op::MemberCreate, Verb::Post, &path, Some(body), None)
-            .await;
+        let write = Write::new(Op::MemberCreate, Service::LoadBalancer, Verb::Post, &path);
+        let created: Result<responses::Member> = self.api.write_one(write, member, self.priority).await;
         // It is read once again, with its id.
-        self.members_changed((balancer, pool), false, result.map(Member::from))
+        self.members_changed((balancer, pool), false, created.map(Member::from))
     }
 
     /// Deletes one member. That there is none is no error.
     pub(crate) async fn delete_member(&self, balancer: &str, pool: &str, id: &MemberId) -> Result<()> {
         let text = id.to_string();
         let path = ["lbaas", "pools", pool, "members", text.as_str()];
-        let result = self.delete(Op::MemberDelete, Service::LoadBalancer, &path).await;
+        let result = self.remove(Op::MemberDelete, Service::LoadBalancer, &path).await;
         let known = result.is_ok() && self.reads.members.removed(pool, id);
         self.members_changed((balancer, pool), known, result)
     }
 
-    /// Makes a health monitor for a pool, which its body names.
-    pub(crate) async fn create_monitor(&self, balancer: &str, body: &NewMonitor) -> Result<Monitor> {
-        let result = self
-            .send(Op::MonitorCreate, Verb::Post, Monitor::PATH, Some(body), None)
-            .await;
-        let result: Result<Monitor> = self.below(balancer, &self.reads.monitors, result);
-        match &result {
-            Ok(monitor) => self.reads.pools.update(&body.pool_id, |pool| {
-                pool.healthmonitor_id.clone_from(&monitor.id);
-            }),
-            Err(_) => self.reads.pools.invalidate(balancer),
-        }
-        result
+    /// Sends an object: a new one if `id` is empty.
+    async fn send<T: Resource>(&self, op: Op, verb: Verb, id: &str, body: &impl Serialize) -> Result<T> {
+        let id = Some(id).filter(|id| !id.is_empty());
+        let path: Vec<_> = T::PATH.iter().copied().chain(id).collect();
+        let write = Write::new(op, T::SERVICE, verb, &path);
+        self.api.write_one(write, body, self.priority).await
     }
 
-    /// Changes a health monitor.
-    pub(crate) async fn update_monitor(
-        &self,
-        balancer: &str,
-        id: &str,
-        body: &MonitorChange,
-    ) -> Result<Monitor> {
-        let path = ["lbaas", "healthmonitors", id];
-        let result = self
-            .send(Op::MonitorUpdate, Verb::Put, &path, Some(body), None)
-            .await;
-        self.below(balancer, &self.reads.monitors, result)
-    }
-
-    /// Deletes the health monitor of a pool. That there is none is no error.
-    pub(crate) async fn delete_monitor(&self, balancer: &str, pool: &str, id: &str) -> Result<()> {
-        let path = ["lbaas", "healthmonitors", id];
-        let result = self.delete(Op::MonitorDelete, Service::LoadBalancer, &path).await;
-        match &result {
-            Ok(()) => self
-                .reads
-                .pools
-                .update(pool, |pool| pool.healthmonitor_id.clear()),
-            Err(_) => self.reads.pools.invalidate(balancer),
-        }
-        self.less(balancer, &self.reads.monitors, id, result)
-    }
-
-    async fn send<B: Serialize, T: Resource>(
-        &self,
-        op: Op,
-        verb: Verb,
-        path: &[&str],
-        body: Option<&B>,
-        timeout: Option<Duration>,
-    ) -> Result<T> {
-        let envelope = body.map(|body| Envelope(T::ONE, body));
-        let write = Write {
-            op,
-            service: T::SERVICE,
-            verb,
-            path,
-            query: &[],
-            body: envelope.as_ref(),
-            revision: None,
-            timeout,
-        };
-        let One(thing) = self.api.write(&write, self.priority).await?;
-        Ok(thing)
-    }
-
-    async fn delete(&self, op: Op, service: Service, path: &[&str]) -> Result<()> {
+    async fn remove(&self, op: Op, service: Service, path: &[&str]) -> Result<()> {
         let write = Write::new(op, service, Verb::Delete, path);
         gone_is_deleted(self.api.execute(&write, self.priority).await)
     }
@@ -337,11 +223,11 @@ impl<'a> Writes<'a> {
     async fn members_update(
         &self,
         pool: &str,
-        members: &[MemberBody],
+        members: &[Member],
         query: &'static [(&'static str, &'static str)],
     ) -> Result<()> {
         let path = ["lbaas", "pools", pool, "members"];
-        let body = Members { members };
+        let body = BTreeMap::from([("members", members)]);
         let write = Write {
             query,
             timeout: bulk(members.len()),
@@ -350,41 +236,13 @@ impl<'a> Writes<'a> {
         self.api.execute(&write.json(&body), self.priority).await
     }
 
-    /// Puts what a thing became into its listing.
-    fn note<T: Indexed + Clone>(&self, cache: &IndexedCache<T>, key: &str, result: Result<T>) -> Result<T> {
-        match &result {
-            Ok(thing) => cache.insert(thing.clone()),
-            Err(_) => cache.invalidate(key),
-        }
-        result
-    }
-
-    /// As [`Self::note`], for a thing below a load balancer.
-    fn below<T: Below + Clone>(
-        &self,
-        balancer: &str,
-        cache: &IndexedCache<T>,
-        result: Result<T>,
-    ) -> Result<T> {
-        match &result {
-            Ok(thing) => {
-                let mut settled = thing.clone();
-                settled.settle();
-                cache.insert(settled);
-            }
-            Err(_) => cache.invalidate(balancer),
-        }
-        self.at_work(balancer, result)
-    }
-
-    fn less<T: Indexed>(
-        &self,
-        balancer: &str,
-        cache: &IndexedCache<T>,
-        id: &str,
-        result: Result<()>,
-    ) -> Result<()> {
-        let result = noted_delete(cache, balancer, id, result);
+    /// As [`note`], for an object below a load balancer.
+    fn below<T: Below>(&self, balancer: &str, result: Result<T>) -> Result<T> {
+        let settled = result.clone().map(|mut object| {
+            object.settle();
+            object
+        });
+        drop(note(T::cache(self.reads), balancer, settled));
         self.at_work(balancer, result)
     }
 
@@ -421,23 +279,88 @@ impl<'a> Writes<'a> {
     }
 }
 
-/// A thing below a load balancer.
-trait Below: Indexed {
+/// An object below a load balancer.
+pub(crate) trait Below: Indexed + Resource + Clone {
+    /// Creating, changing and deleting it.
+    const OPS: [Op; 3];
+
+    /// The listing of all of them.
+    fn cache(reads: &Reads) -> &IndexedCache<Self>;
+
     /// Is as it will be once the load balancer has settled.
     fn settle(&mut self);
+
+    /// One was created below this load balancer, or may have been. What other listings show of it follows.
+    fn created(_reads: &Reads, _balancer: &str, _created: Option<&Self>) {}
+
+    /// One was deleted, or may have been.
+    fn deleted(_reads: &Reads, _of: (&str, &str, &str), _known: bool) {}
 }
 
 macro_rules! below {
-    ($($thing:ident)+) => {$(
-        impl Below for $thing {
+    ($($object:ident in $cache:ident by $ops:expr, { $($hooks:tt)* })+) => {$(
+        impl Below for $object {
+            const OPS: [Op; 3] = $ops;
+
+            fn cache(reads: &Reads) -> &IndexedCache<Self> {
+                &reads.$cache
+            }
+
             fn settle(&mut self) {
                 self.provisioning_status = Provisioning::Active;
             }
+
+            $($hooks)*
         }
     )+};
 }
 
-below! { Listener Pool Monitor }
+below! {
+    Listener in listeners by [Op::ListenerCreate, Op::ListenerUpdate, Op::ListenerDelete], {
+        fn deleted(reads: &Reads, (balancer, ..): (&str, &str, &str), _: bool) {
+            // Its pool no longer says that it is the listener's.
+            reads.pools.invalidate(balancer);
+        }
+    }
+    Pool in pools by [Op::PoolCreate, Op::PoolUpdate, Op::PoolDelete], {
+        fn created(reads: &Reads, balancer: &str, _: Option<&Self>) {
+            reads.listeners.invalidate(balancer);
+        }
+
+        fn deleted(reads: &Reads, (balancer, _, id): (&str, &str, &str), _: bool) {
+            reads.members.forget(id);
+            reads.listeners.invalidate(balancer);
+            reads.monitors.invalidate(balancer);
+        }
+    }
+    Monitor in monitors by [Op::MonitorCreate, Op::MonitorUpdate, Op::MonitorDelete], {
+        fn created(reads: &Reads, balancer: &str, created: Option<&Self>) {
+            match created.and_then(|monitor| Some((monitor, monitor.pools.first()?))) {
+                Some((monitor, pool)) => reads.pools.update(&pool.id, |pool| {
+                    pool.healthmonitor_id.clone_from(&monitor.id);
+                }),
+                None => reads.pools.invalidate(balancer),
+            }
+        }
+
+        fn deleted(reads: &Reads, (balancer, pool, _): (&str, &str, &str), known: bool) {
+            if known {
+                reads.pools.update(pool, |pool| pool.healthmonitor_id.clear());
+            } else {
+                reads.pools.invalidate(balancer);
+            }
+        }
+    }
+}
+
+/// Puts what an object became into its listing.
+fn note<T: Indexed + Clone>(cache: &IndexedCache<T>, key: &str, result: Result<T>) -> Result<T> {
+    match &result {
+        Ok(object) => cache.insert(object.clone()),
+        Err(_) => cache.invalidate(key),
+    }
+    result
+}
 
 fn noted_delete<T: Indexed>(cache: &IndexedCache<T>, key: &str, id: &str, result: Result<()>) -> Result<()> {
     match &result {

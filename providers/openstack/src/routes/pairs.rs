@@ -20,16 +20,11 @@ use tracing::debug;
 
 use super::{
     bisect::{is_overtaken, is_passing},
-    records::{Pair, PairPort, PairsBody},
+    records::{Pair, PairPort},
 };
 use crate::{
-    client::{
-        Api, Op, Verb, Write,
-        catalogue::Service,
-        listing::{One, Resource},
-    },
+    client::{Api, Op, Verb, Write, catalogue::Service},
     instances::provider_id::{self, ProviderId},
-    load_balancer::bodies::Envelope,
 };
 
 /// Addresses of one request: as many stay below 8 KiB, the least that servers in front of Neutron take.
@@ -360,19 +355,13 @@ async fn write(api: &Api, port: &PairPort, priority: Priority, edit: impl Fn(&mu
         if pairs == port.allowed_address_pairs {
             return Ok(());
         }
-        let body = Envelope(
-            PairPort::ONE,
-            PairsBody {
-                allowed_address_pairs: pairs,
-            },
-        );
+        let body = BTreeMap::from([("allowed_address_pairs", pairs)]);
         let path = ["ports", port.id.as_str()];
         let put = Write {
             revision: port.revision_number,
             ..Write::new(Op::PortUpdate, Service::Network, Verb::Put, &path)
         };
-        let written: Result<One<PairPort>> = api.write(&put.json(&body), priority).await;
-        match written {
+        match api.write_one::<PairPort>(put, &body, priority).await {
             Ok(_) => return Ok(()),
             Err(error) if is_overtaken(&error) => last = Some(error),
             Err(error) => return Err(error.with_context("port", port.id.as_str())),

@@ -135,18 +135,6 @@ impl Pair {
     }
 }
 
-/// The address pairs of a port.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct PairsBody {
-    pub(super) allowed_address_pairs: Vec<Pair>,
-}
-
-/// The routes of a router, or some of them.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct RoutesBody<'a> {
-    pub(super) routes: &'a [RawRoute],
-}
-
 resources! {
     Router: "router" "routers" of Network at ["routers"], RouterGet;
     PairPort: "port" "ports" of Network at ["ports"], PortList;

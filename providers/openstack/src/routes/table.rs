@@ -1,22 +1,15 @@
 //! The routes of a router: read, added, removed.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use ccm_core::{Error, ErrorKind, Outcome, Priority, Result};
 use tracing::debug;
 
 use super::{
     bisect::{Bisect, is_overtaken, is_passing},
-    records::{Quotas, RawRoute, Router, RoutesBody},
+    records::{Quotas, RawRoute, Router},
 };
-use crate::{
-    client::{
-        Api, Get, Op, Verb, Write,
-        catalogue::Service,
-        listing::{One, Resource},
-    },
-    load_balancer::bodies::Envelope,
-};
+use crate::client::{Api, Get, Op, Verb, Write, catalogue::Service, listing::One};
 
 /// How often a whole list is written when somebody else is faster.
 const TRIES: usize = 8;
@@ -147,13 +140,12 @@ impl Table<'_> {
     }
 
     async fn put(&self, op: Op, path: &[&str], routes: &[RawRoute], revision: Option<i64>) -> Result<Router> {
-        let body = Envelope(Router::ONE, RoutesBody { routes });
         let write = Write {
             revision,
             ..Write::new(op, Service::Network, Verb::Put, path)
         };
-        let One(router) = self.api.write(&write.json(&body), self.priority).await?;
-        Ok(router)
+        let body = BTreeMap::from([("routes", routes)]);
+        self.api.write_one(write, &body, self.priority).await
     }
 
     /// Writes the whole list, if the router is still as it was read. What nobody here knows stays as it is.

@@ -7,8 +7,7 @@ use std::{
 };
 
 use super::{
-    Action, Attribute, Attributes, Change, Entry as _, Kind, Object, Objects, Policy, Set, SetOrder, spaced,
-    text,
+    Action, Attribute, Attributes, Change, Entry, Kind, Object, Objects, Policy, Set, SetOrder, spaced, text,
 };
 use crate::{
     load_balancer::{Blocked, ServiceId},
@@ -22,8 +21,25 @@ pub struct Desired<K: Kind> {
     pub objects: Vec<Object<K>>,
     /// Kinds that are created and deleted with calls of their own although their parent's could do it.
     pub separate: BTreeSet<K>,
+    /// Whether only objects without a parent are created together with what is below them.
+    pub is_below_separate: bool,
+    /// Whether the whole list of entries is written, where several changes of a set are one call.
+    pub is_whole: fn(&SetDifference) -> bool,
     /// Why objects are deleted.
     pub reason: &'static str,
+}
+
+/// How many entries of a set differ, in a set whose [batch](Set::batch) is unlimited.
+#[derive(Clone, Copy, Debug)]
+pub struct SetDifference {
+    /// Entries that are there.
+    pub have: usize,
+    /// Entries that are missing.
+    pub add: usize,
+    /// Entries that are there, but not [as desired](super::Entry::is_as).
+    pub change: usize,
+    /// Entries that are not desired.
+    pub remove: usize,
 }
 
 impl<K: Kind> Default for Desired<K> {
@@ -31,6 +47,8 @@ impl<K: Kind> Default for Desired<K> {
         Self {
             objects: Vec::new(),
             separate: BTreeSet::new(),
+            is_below_separate: false,
+            is_whole: |_| false,
             reason: "",
         }
     }
@@ -145,7 +163,13 @@ impl<K: Kind> Diff<'_, K> {
             .all
             .iter()
             .filter(|object| self.desired.get(object).is_none());
-        let surplus = surplus.map(|object| (object.clone(), None, self.desired.reason.to_owned()));
+        let surplus = surplus.map(|object| {
+            (
+                object.clone(),
+                object.service.clone(),
+                self.desired.reason.to_owned(),
+            )
+        });
         let surplus = surplus.collect();
         self.delete_all(surplus);
     }
@@ -203,7 +227,9 @@ impl<K: Kind> Diff<'_, K> {
             return;
         }
         let mut children = Vec::new();
-        self.children_created_with(desired, &mut children);
+        if parent.is_none() || !self.desired.is_below_separate {
+            self.children_created_with(desired, &mut children);
+        }
         let all: Vec<_> = std::iter::once(desired.clone())
             .chain(children.iter().cloned())
             .collect();
@@ -258,6 +284,12 @@ impl<K: Kind> Diff<'_, K> {
                 continue;
             };
             let (missing, surplus) = self.entries(desired, observed, set, want);
+            if set.batch == usize::MAX
+                && (self.desired.is_whole)(&difference(observed.set(set.name), &missing, &surplus))
+            {
+                self.push(desired.step(Action::Set(set, Arc::clone(want))));
+                continue;
+            }
             let chunk = |entries: &[K::Entry], action: &dyn Fn(Arc<[K::Entry]>) -> Action<K>| -> Vec<_> {
                 let chunks = entries.chunks(set.batch.max(1));
                 chunks.map(|chunk| desired.step(action(chunk.into()))).collect()
@@ -315,5 +347,16 @@ impl<K: Kind> Diff<'_, K> {
             });
         }
         (missing, surplus)
+    }
+}
+
+fn difference<E: Entry>(have: &[E], missing: &[E], surplus: &[E]) -> SetDifference {
+    let keys: BTreeSet<_> = have.iter().map(E::key).collect();
+    let change = missing.iter().filter(|entry| keys.contains(&entry.key())).count();
+    SetDifference {
+        have: have.len(),
+        add: missing.len() - change,
+        change,
+        remove: surplus.len(),
     }
 }

@@ -39,6 +39,11 @@ pub trait ObjectCalls<K: Kind>: Sync {
     async fn remove(&self, object: &Object<K>, set: &'static str, _entries: &[K::Entry]) -> Result<()> {
         Err(unsupported(object, set))
     }
+
+    /// Gives a set of an object these entries and no others.
+    async fn set(&self, object: &Object<K>, set: &'static str, _entries: &[K::Entry]) -> Result<Reply<K>> {
+        Err(unsupported(object, set))
+    }
 }
 
 fn unsupported<K: Kind>(object: &Object<K>, what: &str) -> Error {
@@ -78,6 +83,7 @@ pub async fn send<K: Kind>(
             let observed: Vec<_> = observed.cloned().collect();
             bisect(calls, object, set, &observed, false).await
         }
+        Action::Set(set, entries) => calls.set(object, set.name, entries).await,
         Action::Create(..) => return Ok(None),
     }
     .map(Some)
@@ -108,7 +114,9 @@ async fn bisect<K: Kind>(
                 all.entries.extend(reply.entries);
                 all.refused.extend(reply.refused);
             }
-            (Err(error), _) if set.batch == 1 || !is_of_an_entry(&error) => return Err(error),
+            (Err(error), _) if matches!(set.batch, 1 | usize::MAX) || !is_of_an_entry(&error) => {
+                return Err(error);
+            }
             (Err(error), [_]) if is_done_already(&error, add) => {}
             (Err(error), [entry]) => all.refused.push((entry.clone(), error.report())),
             (Err(_), several) => {

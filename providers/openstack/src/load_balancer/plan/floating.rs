@@ -1,35 +1,71 @@
 //! Floating addresses. An attached one always wins, whatever the Service says of networks and addresses.
 
-use ccm_core::plan::Plan;
+use ccm_core::plan::objects::{Action, Attributes, Object};
+use serde_json::Value;
 
-use super::{Site, blocked};
+use super::{BalancerPlan, Site, Step, blocked};
 use crate::load_balancer::{
-    desired::{ActiveService, DesiredBalancer},
+    desired::{ActiveService, DesiredBalancer, DesiredFloatingIp},
+    kinds::{Kind, SUBNETS},
     names,
-    observe::LoadBalancerSnapshot,
-    steps::{Action, Change, step},
+    observe::{self, LoadBalancerSnapshot},
 };
+
+fn is_free(floating: &Object<Kind>) -> bool {
+    floating.text("port_id").is_empty()
+}
+
+fn is_created(floating: &Object<Kind>) -> bool {
+    floating.text("description").contains(names::FLOATING_IP_MARK)
+}
+
+/// A step that changes a floating address of the load balancer with this name.
+fn step(balancer: &str, floating: &Object<Kind>, action: Action<Kind>) -> Step {
+    let parent = Some(balancer.to_owned());
+    let floating = Object {
+        parent,
+        ..floating.clone()
+    };
+    floating.step(action)
+}
+
+fn update(port: impl Into<Value>) -> Action<Kind> {
+    Action::Update(
+        Kind::Floating.update(),
+        Attributes::from([("port_id", port.into())]),
+    )
+}
+
+fn new(site: &Site<'_>, desired: &DesiredFloatingIp, network: &str) -> Step {
+    let new = Object::new(Kind::Floating, &*desired.address)
+        .with("floating_network_id", network)
+        .with("floating_ip_address", &*desired.address)
+        .with("description", &*desired.description)
+        .with("port_id", site.balancer.text("vip_port_id"))
+        .with(SUBNETS, &*desired.subnets);
+    step(site.name, &new, Action::Create(Box::new(new.clone()), Vec::new()))
+}
 
 /// What the owner wants of the floating address.
 pub(super) fn change(
     site: &Site<'_>,
     admitted: &[&ActiveService],
     snapshot: &LoadBalancerSnapshot,
-    plan: &mut Plan<Change>,
+    plan: &mut BalancerPlan,
 ) {
-    let tree = site.tree;
+    let have = observe::floating(site.objects, site.balancer);
     let owner = admitted.iter().find(|active| site.owned_by(&active.owner));
     let before = plan.steps.len();
     if let Some(owner) = owner {
         own(site, owner, snapshot, plan);
     }
-    let comes = plan.steps.len() > before && tree.floating.is_none();
-    if tree.floating.is_some() || comes || tree.is_v6() {
+    let comes = plan.steps.len() > before && have.is_none();
+    if have.is_some() || comes || observe::is_v6(site.balancer) {
         return;
     }
     for active in admitted {
         if !site.owned_by(&active.owner) && !active.internal {
-            let field = format!("address of load balancer {}", tree.balancer.name);
+            let field = format!("address of {}", site.balancer.title());
             plan.blocked.push(blocked(
                 Some(&active.owner.service),
                 &field,
@@ -40,40 +76,38 @@ pub(super) fn change(
     }
 }
 
-fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, plan: &mut Plan<Change>) {
-    let tree = site.tree;
+fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, plan: &mut BalancerPlan) {
     let service = Some(&owner.owner.service);
+    let have = observe::floating(site.objects, site.balancer);
     if owner.internal {
-        if let Some(have) = &tree.floating {
-            let address = have.floating_ip_address.clone();
-            let ours = have.description.contains(names::FLOATING_IP_MARK);
-            let action = if ours && !owner.keep_floating_ip {
-                Action::DeleteFloating(address)
+        if let Some(have) = have {
+            let action = if is_created(have) && !owner.keep_floating_ip {
+                Action::Delete(false)
             } else {
-                Action::DetachFloating(address)
+                update(Value::Null)
             };
-            plan.steps
-                .push(site.step(action, service).because("the Service is internal"));
+            let step = step(site.name, have, action).for_service(service);
+            plan.steps.push(step.because("the Service is internal"));
         }
         return;
     }
-    if tree.floating.is_some() || tree.is_v6() {
+    if have.is_some() || observe::is_v6(site.balancer) {
         return;
     }
     let desired = &owner.floating;
-    let there = snapshot.floating.iter().find(|floating| {
+    let there = snapshot.objects.of(Kind::Floating).find(|floating| {
         if desired.address.is_empty() {
             // Somebody took it away; whoever wants it no more gets rid of it by other ways.
-            floating.port_id.is_empty() && owner.owner.created(floating)
+            is_free(floating) && owner.owner.created(floating)
         } else {
-            floating.floating_ip_address == desired.address
+            floating.text("floating_ip_address") == desired.address
         }
     });
     match (there, &desired.network) {
-        (Some(there), _) if there.port_id.is_empty() => {
-            let address = there.floating_ip_address.clone();
+        (Some(there), _) if is_free(there) => {
+            let step = step(site.name, there, update(site.balancer.text("vip_port_id")));
             plan.steps
-                .push(site.step(Action::AttachFloating(address), service));
+                .push(step.for_service(service).because("it is attached"));
         }
         (Some(_), _) => plan.blocked.push(blocked(
             service,
@@ -81,41 +115,35 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
             "in use elsewhere",
             "that of the load balancer",
         )),
-        (None, Some(_)) => plan
-            .steps
-            .push(site.step(Action::CreateFloating(desired.clone()), service)),
+        (None, Some(network)) => plan.steps.push(new(site, desired, network).for_service(service)),
         // A note says so.
         (None, None) => {}
     }
 }
 
 /// What goes together with the load balancer.
-pub(super) fn release(site: &Site<'_>, plan: &mut Plan<Change>) {
+pub(super) fn release(site: &Site<'_>, plan: &mut BalancerPlan) {
     let leaving = &site.desired.leaving;
     let owner = leaving.iter().find(|leaving| site.owned_by(&leaving.owner));
     // Without a Service nobody can say any more whether it was to be kept.
     let Some(decides) = owner.or(leaving.last()) else {
         return;
     };
-    if let Some(have) = &site.tree.floating
-        && have.description.contains(names::FLOATING_IP_MARK)
+    if let Some(have) = observe::floating(site.objects, site.balancer)
+        && is_created(have)
         && !decides.keep_floating_ip
     {
-        plan.steps
-            .push(site.step(Action::DeleteFloating(have.floating_ip_address.clone()), None));
+        plan.steps.push(step(site.name, have, Action::Delete(false)));
     }
 }
 
 /// Those whose load balancer is gone already.
-pub(super) fn sweep(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot, plan: &mut Plan<Change>) {
+pub(super) fn sweep(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot, plan: &mut BalancerPlan) {
     for leaving in desired.leaving.iter().filter(|leaving| !leaving.keep_floating_ip) {
-        let left = snapshot
-            .floating
-            .iter()
-            .filter(|floating| floating.port_id.is_empty() && leaving.owner.created(floating));
-        for floating in left {
-            let action = Action::DeleteFloating(floating.floating_ip_address.clone());
-            let step = step(&leaving.owner.tag, action).for_service(Some(&leaving.owner.service));
+        let all = snapshot.objects.of(Kind::Floating);
+        for floating in all.filter(|floating| is_free(floating) && leaving.owner.created(floating)) {
+            let step = step(&leaving.owner.tag, floating, Action::Delete(false));
+            let step = step.for_service(Some(&leaving.owner.service));
             plan.steps.push(step.because("its load balancer is gone"));
         }
     }

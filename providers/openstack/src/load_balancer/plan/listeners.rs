@@ -1,522 +1,500 @@
 //! Listeners, pools, members and health monitors.
 
-use std::collections::BTreeSet;
-
-use ccm_core::{load_balancer::ServiceId, plan::Plan};
-
-use super::{
-    Site, blocked,
-    bodies::{self, FORWARDED_FOR},
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
 };
+
+use ccm_core::{
+    load_balancer::{Blocked, IpFamily, SourceRanges},
+    plan::objects::{self, Entry as _, Object, Objects},
+};
+use serde_json::{Map, Value, json};
+
+use super::{BalancerPlan, Site, UNUSED, blocked};
 use crate::load_balancer::{
-    bodies::{ListenerChange, MonitorChange, NewPersistence, PoolChange, Set},
-    desired::{ActiveService, DesiredListener, DesiredMember, Owner},
+    desired::{ActiveService, DesiredBalancer, DesiredListener, DesiredMonitor, Owner},
     features::Feature,
-    member::{Member, by_identity},
+    kinds::{self, Kind, MEMBERS, OWNER, SINGLE_MEMBERS, below},
+    member::{Host, Member, by_identity},
     names,
-    observe::{ListenerKey, ListenerTree, PoolTree},
-    protocols::METHODS,
-    responses::Listener,
-    steps::{Action, Change},
+    protocols::{HEALTHZ, HealthCheck, METHODS},
     tags::{self, ServiceTags},
 };
 
-/// Whose a listener is.
-fn belongs(site: &Site<'_>, listener: &Listener, owner: &Owner) -> bool {
-    if listener.tags.iter().any(|tag| names::is_service_tag(tag)) {
-        return site.tagged(&listener.tags, owner);
+/// The header that members read the client's address from.
+const FORWARDED_FOR: &str = "X-Forwarded-For";
+/// How a pool keeps clients with their member by the client's address.
+const BY_ADDRESS: &str = "SOURCE_IP";
+
+/// The Service that a listener is for, and whether it leaves.
+#[derive(Clone, Copy)]
+struct Holder<'a> {
+    owner: &'a Owner,
+    is_leaving: bool,
+}
+
+/// Whether the listener is the Service's.
+fn belongs(site: &Site<'_>, listener: &Object<Kind>, owner: &Owner) -> bool {
+    let tags = kinds::tags(listener);
+    if tags.iter().any(|tag| names::is_service_tag(tag)) {
+        return site.tagged(&tags, owner);
     }
     // Made before there were tags; what has another name was made by a person.
-    site.owned_by(owner) && listener.name.starts_with("listener_")
+    site.owned_by(owner) && listener.text("name").starts_with("listener_")
 }
 
-/// Whether the listener may become what the Service wants there: its own, or one without tags on its own load balancer
-/// that is of the right protocol already.
-fn usable(
-    site: &Site<'_>,
-    listener: &Listener,
-    active: &ActiveService,
-    want: Option<&DesiredListener>,
-) -> bool {
-    let untagged = !listener.tags.iter().any(|tag| names::is_service_tag(tag));
-    let fits = want.is_some_and(|want| want.protocol == listener.protocol);
-    belongs(site, listener, &active.owner) || (untagged && fits && site.owned_by(&active.owner))
-}
-
-/// Deletes a listener that its Service wants no more, or wants otherwise than it can be made.
-pub(super) fn surplus(
-    site: &Site<'_>,
-    admitted: &[&ActiveService],
-    listener_tree: &ListenerTree,
-    plan: &mut Plan<Change>,
-) {
-    let (listener, listener_key) = (&listener_tree.listener, listener_tree.listener_key());
-    let leaves = site
-        .desired
-        .leaving
-        .iter()
-        .any(|leaving| belongs(site, listener, &leaving.owner));
-    if leaves {
-        return remove(site, listener_tree, None, plan);
+/// The Service that the listener is for, or, if the listener has no tags and the right protocol already, the one that may
+/// have it on its own load balancer. `None`: it is left unchanged.
+fn holder<'a>(
+    site: &Site<'a>,
+    admitted: &[&'a ActiveService],
+    listener: &Object<Kind>,
+) -> Option<Holder<'a>> {
+    let mut leaving = site.desired.leaving.iter().map(|leaving| &leaving.owner);
+    if let Some(owner) = leaving.find(|owner| belongs(site, listener, owner)) {
+        let is_leaving = true;
+        return Some(Holder { owner, is_leaving });
     }
-    let Some(owner) = admitted
-        .iter()
-        .find(|active| belongs(site, listener, &active.owner))
-    else {
-        return;
+    let is_untagged = !kinds::texts(listener, "tags").any(names::is_service_tag);
+    let fits = |active: &ActiveService| {
+        let mut ports = active.ports.iter();
+        let port = ports.find(|port| port.listener_key.to_string() == listener.key);
+        is_untagged
+            && site.owned_by(&active.owner)
+            && port.is_some_and(|port| has_protocol(listener, port.protocol))
     };
-    let want = owner.ports.iter().find(|port| port.listener_key == listener_key);
-    if want.is_some_and(|want| want.protocol == listener.protocol) {
-        return;
-    }
-    remove(site, listener_tree, Some(&owner.owner.service), plan);
-    if let Some(step) = plan.steps.last_mut() {
-        step.description.reason = match want {
-            Some(_) => format!("its protocol is {}", listener.protocol),
-            None => "its Service has no such port".to_owned(),
-        };
-    }
+    let mut active = admitted.iter();
+    let found = active.find(|active| belongs(site, listener, &active.owner));
+    let found = found.or_else(|| admitted.iter().find(|active| fits(active)));
+    found.map(|active| Holder {
+        owner: &active.owner,
+        is_leaving: false,
+    })
 }
 
-/// The pool first: it is found by its listener.
-pub(super) fn remove(
-    site: &Site<'_>,
-    listener_tree: &ListenerTree,
-    service: Option<&ServiceId>,
-    plan: &mut Plan<Change>,
-) {
-    let listener_key = listener_tree.listener_key();
-    if listener_tree.pool_tree.is_some() {
-        plan.steps
-            .push(site.step(Action::DeletePool(listener_key), service));
-    }
-    plan.steps
-        .push(site.step(Action::DeleteListener(listener_key), service));
+fn has_protocol(object: &Object<Kind>, protocol: &str) -> bool {
+    object.text("protocol") == protocol
 }
 
-/// Brings one port of a Service where it wants it.
-pub(super) fn port(
-    site: &Site<'_>,
-    admitted: &[&ActiveService],
-    active: &ActiveService,
-    want: &DesiredListener,
-    plan: &mut Plan<Change>,
-) {
-    let service = Some(&active.owner.service);
-    let balancer = &site.tree.balancer.name;
-    match site.tree.listener_tree(want.listener_key) {
-        Some(listener_tree) if usable(site, &listener_tree.listener, active, Some(want)) => {
-            if listener_tree.listener.protocol == want.protocol {
-                update(site, active, want, listener_tree, plan);
-            } else {
-                create(site, active, want, plan);
-            }
-        }
-        Some(listener_tree) => {
-            let is_leaving = site.desired.leaving.iter().map(|leaving| &leaving.owner);
-            let is_leaving = is_leaving
-                .chain(
-                    admitted
-                        .iter()
-                        .filter(|other| {
-                            !other
-                                .ports
-                                .iter()
-                                .any(|port| port.listener_key == want.listener_key)
-                        })
-                        .map(|other| &other.owner),
-                )
-                .any(|owner| belongs(site, &listener_tree.listener, owner));
-            if is_leaving {
-                create(site, active, want, plan);
-            } else {
-                let tags = listener_tree.listener.tags.iter();
-                let tags: Vec<_> = tags
-                    .filter(|tag| names::is_service_tag(tag))
-                    .map(String::as_str)
-                    .collect();
-                let have = if tags.is_empty() {
-                    "somebody else's".to_owned()
-                } else {
-                    format!("that of {}", tags.join(", "))
-                };
-                plan.blocked.push(blocked(
-                    service,
-                    &format!("listener {} of load balancer {balancer}", want.listener_key),
-                    &have,
-                    &format!("that of {}", active.owner.tag),
-                ));
-            }
-        }
-        None => create(site, active, want, plan),
-    }
-}
-
-fn create(site: &Site<'_>, active: &ActiveService, want: &DesiredListener, plan: &mut Plan<Change>) {
-    let body = bodies::new_listener(site.desired, active, want);
-    let service = Some(&active.owner.service);
-    plan.steps
-        .push(site.step(Action::CreateListener(want.listener_key, Box::new(body)), service));
-    create_pool(site, active, want, plan);
-}
-
-fn create_pool(site: &Site<'_>, active: &ActiveService, want: &DesiredListener, plan: &mut Plan<Change>) {
-    let service = Some(&active.owner.service);
-    let body = bodies::new_pool(active, want);
-    plan.steps
-        .push(site.step(Action::CreatePool(want.listener_key, Box::new(body)), service));
-    members(
-        site,
-        want.listener_key,
-        want.members.as_deref(),
-        &PoolTree::default(),
-        service,
-        plan,
-    );
-    monitor(site, active, want, &PoolTree::default(), plan);
-}
-
-fn update(
-    site: &Site<'_>,
-    active: &ActiveService,
-    want: &DesiredListener,
-    listener_tree: &ListenerTree,
-    plan: &mut Plan<Change>,
-) {
-    let service = Some(&active.owner.service);
-    let (change, why) = listener_change(site, active, want, &listener_tree.listener);
-    if change != ListenerChange::default() {
-        let step = site.step(
-            Action::UpdateListener(want.listener_key, Box::new(change)),
-            service,
-        );
-        plan.steps.push(step.because(why));
-    }
-    let Some(pool_tree) = &listener_tree.pool_tree else {
-        return create_pool(site, active, want, plan);
+/// The steps for everything below the load balancer. `refused`: Services that keep what they have from before, which
+/// follows the nodes.
+pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&ActiveService]) -> BalancerPlan {
+    let listeners = site.objects.of(Kind::Listener);
+    let holders: BTreeMap<_, _> = listeners
+        .map(|listener| (listener.key.as_str(), holder(site, admitted, listener)))
+        .collect();
+    let mut observed = marked(site, admitted, &holders);
+    let mut desired = objects::Desired {
+        objects: vec![balancer(site, admitted)],
+        is_below_separate: true,
+        is_whole: if site.desired.can.has(Feature::AdditiveMembers) {
+            |differs| differs.change > 0 || (differs.remove > 0 && differs.add + differs.remove > 1)
+        } else {
+            |differs| differs.change > 0 || differs.add > 0 || differs.remove > 1
+        },
+        reason: UNUSED,
+        ..objects::Desired::default()
     };
-    if pool_tree.pool.protocol != want.pool_protocol {
-        let step = site.step(Action::DeletePool(want.listener_key), service);
-        plan.steps.push(step.because(format!(
-            "its protocol is {}, not {}",
-            pool_tree.pool.protocol, want.pool_protocol
-        )));
-        return create_pool(site, active, want, plan);
+    let mut conflicts = Vec::new();
+    for active in admitted {
+        for port in &active.ports {
+            let key = port.listener_key.to_string();
+            let holder = holders.get(key.as_str());
+            if let Some(None) = holder {
+                conflicts.push(conflict(site, active, &key));
+                continue;
+            }
+            let is_own = |holder: &Holder<'_>| !holder.is_leaving && holder.owner.tag == active.owner.tag;
+            let kept = holder.copied().flatten().filter(is_own);
+            let have = kept.and_then(|_| site.objects.get(Kind::Listener, &key));
+            let have = have.filter(|have| has_protocol(have, port.protocol));
+            let pool = have.and_then(|_| site.objects.get(Kind::Pool, &key));
+            let pool = pool.filter(|pool| has_protocol(pool, port.pool_protocol));
+            let mut wanted = new_listener(site.desired, active, port, &site.balancer.key);
+            if let Some(have) = have {
+                keep_listener(site, active, port, have, &mut wanted[0]);
+            }
+            if let Some(pool) = pool {
+                keep_pool(site, active, port, pool, &mut wanted[1]);
+            }
+            desired.objects.extend(wanted);
+        }
     }
-    let have = pool_tree.pool.session_persistence.as_ref();
-    let by_address = have.is_some_and(|have| have.kind == NewPersistence::SOURCE_IP.kind);
-    let change = PoolChange {
-        lb_algorithm: if pool_tree.pool.lb_algorithm == want.method
-            || !METHODS.contains(&want.method.as_str())
+    let frozen = site.desired.frozen.iter().flat_map(|frozen| {
+        let follows = frozen.follows.iter();
+        follows.map(|(key, members)| (&frozen.owner, *key, members.as_slice()))
+    });
+    let refused = refused.iter().flat_map(|active| {
+        let follows = active
+            .ports
+            .iter()
+            .map(|port| (port.listener_key, port.members.as_deref()));
+        let follows =
+            follows.filter_map(|(key, members)| Some((key, members.filter(|all| !all.is_empty())?)));
+        follows.map(|(key, members)| (&active.owner, key, members))
+    });
+    for (owner, key, members) in frozen.chain(refused) {
+        let text = key.to_string();
+        let listener = site.objects.get(Kind::Listener, &text);
+        let is_kept = matches!(holders.get(text.as_str()), Some(None));
+        let pool = observed
+            .all
+            .iter_mut()
+            .find(|pool| pool.kind == Kind::Pool && pool.key == text);
+        if let Some(pool) =
+            pool.filter(|_| is_kept && listener.is_some_and(|have| belongs(site, have, owner)))
         {
-            Set::Keep
-        } else {
-            Set::To(want.method.clone())
-        },
-        session_persistence: match (want.sticky, by_address) {
-            (true, false) => Set::To(NewPersistence::SOURCE_IP),
-            // Another kind is what a person chose.
-            (false, true) => Set::Clear,
-            _ => Set::Keep,
-        },
-        tags: retagged(site, active, &pool_tree.pool.tags, |tags| &tags.pool),
-        ..PoolChange::default()
-    };
-    if change != PoolChange::default() {
-        let mut why = Vec::new();
-        if pool_tree.pool.lb_algorithm != want.method {
-            why.push(format!(
-                "method {} -> {}",
-                pool_tree.pool.lb_algorithm, want.method
-            ));
+            pool.foreign = None;
+            let set = set(site.desired);
+            let members = following(members, pool.set(set));
+            desired
+                .objects
+                .push(below(Kind::Pool, key, "").entries(set, members));
         }
-        match (want.sticky, by_address) {
-            (true, false) => why.push("sticky by address".to_owned()),
-            (false, true) => why.push("no longer sticky".to_owned()),
-            _ => {}
-        }
-        if !change.tags.is_keep() {
-            why.push("pool-tags".to_owned());
-        }
-        let step = site.step(Action::UpdatePool(want.listener_key, change), service);
-        plan.steps.push(step.because(why.join(", ")));
     }
-    members(
-        site,
-        want.listener_key,
-        want.members.as_deref(),
-        pool_tree,
-        service,
-        plan,
-    );
-    monitor(site, active, want, pool_tree, plan);
+    let mut plan = desired.diff(&observed);
+    plan.blocked.extend(conflicts);
+    plan
 }
 
-fn listener_change(
+/// What is there, marked with whose it is. Floating addresses are planned by themselves.
+fn marked(
+    site: &Site<'_>,
+    admitted: &[&ActiveService],
+    holders: &BTreeMap<&str, Option<Holder<'_>>>,
+) -> Objects<Kind> {
+    let service = |tag: &str| {
+        let mut admitted = admitted.iter().map(|active| &active.owner);
+        admitted
+            .find(|owner| owner.tag == tag)
+            .map(|owner| owner.service.clone())
+    };
+    let others = site
+        .objects
+        .all
+        .iter()
+        .filter(|object| object.kind != Kind::Floating);
+    let marked = others.cloned().map(|mut object| {
+        let holder = holders.get(object.key.as_str()).copied().flatten();
+        match (object.kind, holder) {
+            (Kind::Balancer, _) => {}
+            (Kind::Pool, _) if object.parent.is_none() => {
+                object.foreign = (!is_orphan_of_ours(site, &object)).then(String::new);
+            }
+            (_, None) => object.foreign = Some(String::new()),
+            (kind, Some(holder)) => {
+                object.service = service(&holder.owner.tag).filter(|_| !holder.is_leaving);
+                if kind == Kind::Listener {
+                    object.attributes.insert(OWNER, holder.owner.tag.as_str().into());
+                }
+            }
+        }
+        object
+    });
+    marked.collect()
+}
+
+/// Whether a pool without a listener was a Service's: somebody deleted the listener, and Octavia leaves its pool. The
+/// listener comes back with a pool of its own. A person's pools may well be without a listener.
+fn is_orphan_of_ours(site: &Site<'_>, pool: &Object<Kind>) -> bool {
+    let owners = super::whos(site.desired).map(|owner| owner.tag.as_str());
+    let mut owners = owners.chain([site.name]);
+    owners.any(|owner| is_pool_of(pool.text("name"), owner))
+}
+
+/// Whether it is called as pools for ports are.
+fn is_pool_of(name: &str, owner: &str) -> bool {
+    let rest = name.strip_prefix("pool_").and_then(|rest| rest.split_once('_'));
+    rest.is_some_and(|(index, of)| {
+        of == owner && !index.is_empty() && index.bytes().all(|digit| digit.is_ascii_digit())
+    })
+}
+
+/// The listener that a Service wants is somebody else's.
+fn conflict(site: &Site<'_>, active: &ActiveService, key: &str) -> Blocked {
+    let listener = site.objects.get(Kind::Listener, key);
+    let tags = listener
+        .into_iter()
+        .flat_map(|listener| kinds::texts(listener, "tags"));
+    let tags: Vec<_> = tags.filter(|tag| names::is_service_tag(tag)).collect();
+    let have = if tags.is_empty() {
+        "somebody else's".to_owned()
+    } else {
+        format!("that of {}", tags.join(", "))
+    };
+    blocked(
+        Some(&active.owner.service),
+        &format!("listener {key} of {}", site.balancer.title()),
+        &have,
+        &format!("that of {}", active.owner.tag),
+    )
+}
+
+/// The load balancer, of which only what its owner asks for by annotation is compared.
+fn balancer(site: &Site<'_>, admitted: &[&ActiveService]) -> Object<Kind> {
+    let mut balancer = Object::new(Kind::Balancer, &*site.balancer.key);
+    let mut owners = admitted.iter().filter(|active| site.owned_by(&active.owner));
+    // What is not known yet will be so.
+    if let Some(owner) = owners.next().filter(|_| !site.balancer.id.is_empty()) {
+        balancer.service = Some(owner.owner.service.clone());
+        let given = owner.given.iter();
+        balancer.attributes = given
+            .map(|(field, value)| (*field, value.as_str().into()))
+            .collect();
+    }
+    balancer
+}
+
+/// A new load balancer with everything below it.
+pub(super) fn new_balancer(desired: &DesiredBalancer, active: &ActiveService) -> Vec<Object<Kind>> {
+    let name = &active.owner.tag;
+    let mark = desired.ownership_tag.for_create().map(ToString::to_string);
+    let tags = std::iter::once(name.clone())
+        .chain(mark)
+        .chain(active.tags.load_balancer.iter().cloned());
+    let tags: Vec<_> = tags.filter(|_| desired.can.has(Feature::Tags)).collect();
+    let mut balancer = Object::new(Kind::Balancer, &**name)
+        .with("name", &**name)
+        .with("provider", &*desired.provider)
+        .with("tags", tags);
+    balancer.service = Some(active.owner.service.clone());
+    let fields = active.fields.iter();
+    balancer
+        .attributes
+        .extend(fields.map(|(field, value)| (*field, Value::from(value.as_str()))));
+    let ports = active.ports.iter().filter(|_| !desired.serial);
+    let listeners = ports.flat_map(|port| new_listener(desired, active, port, name));
+    std::iter::once(balancer).chain(listeners).collect()
+}
+
+/// A new listener, its pool and its health monitor. They are called after the Service that they are for, on another's load
+/// balancer too.
+fn new_listener(
+    desired: &DesiredBalancer,
+    active: &ActiveService,
+    port: &DesiredListener,
+    balancer: &str,
+) -> Vec<Object<Kind>> {
+    let tag = &active.owner.tag;
+    let requested = active.tags.listener.iter().cloned();
+    let tags = std::iter::once(tag.clone()).chain(requested);
+    let tags: Vec<_> = tags.filter(|_| desired.can.has(Feature::Tags)).collect();
+    let mut listener = below(Kind::Listener, port.listener_key, balancer)
+        .with(OWNER, &**tag)
+        .with("protocol", port.protocol)
+        .with("protocol_port", port.listener_key.port)
+        .with("name", names::listener(port.index, tag))
+        .with("tags", tags)
+        .with("connection_limit", port.connection_limit)
+        .with("insert_headers", headers(Map::new(), port))
+        .with("default_tls_container_ref", &*port.tls);
+    let timeouts = port.timeouts.iter().flatten();
+    listener
+        .attributes
+        .extend(timeouts.map(|(name, value)| (*name, Value::from(*value))));
+    if let Some(ranges) = &port.ranges {
+        listener = listener.with("allowed_cidrs", ranges.texts());
+    }
+    // Whoever asks for a method that Octavia does not know gets what it makes by default.
+    let is_known = METHODS.contains(&port.method.as_str());
+    let mut pool = below(Kind::Pool, port.listener_key, "")
+        .with("protocol", port.pool_protocol)
+        .with("name", names::pool(port.index, tag))
+        .with("tags", active.tags.pool.iter().cloned().collect::<Vec<_>>())
+        .with(
+            "lb_algorithm",
+            if is_known { &port.method } else { "ROUND_ROBIN" },
+        )
+        .with(
+            "session_persistence",
+            port.sticky.then(|| json!({"type": BY_ADDRESS})),
+        );
+    if let Some(members) = &port.members {
+        pool = pool.entries(set(desired), members.iter().cloned());
+    }
+    let monitor = port.monitor.map(|monitor| new_monitor(monitor, port, tag));
+    let mut all: Vec<_> = [listener, pool].into_iter().chain(monitor).collect();
+    for object in &mut all {
+        object.service = Some(active.owner.service.clone());
+    }
+    all
+}
+
+fn new_monitor(monitor: DesiredMonitor, port: &DesiredListener, tag: &str) -> Object<Kind> {
+    let times = monitor.times;
+    let object = below(Kind::Monitor, port.listener_key, "")
+        .with("type", monitor.check.kind())
+        .with("name", names::monitor(port.index, tag))
+        .with("delay", times.delay)
+        .with("timeout", times.timeout)
+        .with("max_retries", times.max_retries)
+        .with("max_retries_down", times.max_retries_down);
+    if !matches!(monitor.check, HealthCheck::Healthz(_)) {
+        return object;
+    }
+    let (path, method, codes) = HEALTHZ;
+    object
+        .with("url_path", path)
+        .with("http_method", method)
+        .with("expected_codes", codes)
+}
+
+fn headers(mut have: Map<String, Value>, port: &DesiredListener) -> Map<String, Value> {
+    let value = have.get(FORWARDED_FOR).and_then(Value::as_str);
+    let inserts = value.is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    if port.forwarded_for && !inserts {
+        have.insert(FORWARDED_FOR.to_owned(), "true".into());
+    } else if inserts && !port.forwarded_for {
+        have.remove(FORWARDED_FOR);
+    }
+    have
+}
+
+/// What may stay of a listener stays.
+fn keep_listener(
     site: &Site<'_>,
     active: &ActiveService,
-    want: &DesiredListener,
-    have: &Listener,
-) -> (ListenerChange, String) {
-    let mut change = ListenerChange::default();
-    let mut why = Vec::new();
-    change.tags = retagged(site, active, &have.tags, |tags| &tags.listener);
-    if !change.tags.is_keep() {
-        why.push("listener-tags".to_owned());
+    port: &DesiredListener,
+    have: &Object<Kind>,
+    want: &mut Object<Kind>,
+) {
+    let mut tags = retagged(site, active, have, |tags| &tags.listener);
+    let now = kinds::tags(have);
+    if site.desired.can.has(Feature::Tags) && !site.tagged(&now, &active.owner) {
+        tags.get_or_insert(now).push(active.owner.tag.clone());
     }
-    if site.desired.can.has(Feature::Tags) && !site.tagged(&have.tags, &active.owner) {
-        let mut tags = match change.tags {
-            Set::To(tags) => tags,
-            _ => have.tags.clone(),
-        };
-        tags.push(active.owner.tag.clone());
-        change.tags = Set::To(tags);
-        why.push("its tag is missing".to_owned());
-    }
-    let mut number = |field: &str, have: Option<i64>, want: i64| match have {
-        Some(have) if have != want => {
-            why.push(format!("{field} {have} -> {want}"));
-            Set::To(want)
-        }
-        _ => Set::Keep,
-    };
-    change.connection_limit = number(
-        "connection limit",
-        Some(have.connection_limit.unwrap_or(-1)),
-        want.connection_limit,
+    set_tags(want, tags);
+    let fields = &mut want.attributes;
+    let is_known = |name: &str| have.attributes.get(name).is_some_and(|value| !value.is_null());
+    fields.retain(|name, _| !name.starts_with("timeout_") || is_known(name));
+    let there = have.attributes.get("insert_headers").and_then(Value::as_object);
+    fields.insert(
+        "insert_headers",
+        headers(there.cloned().unwrap_or_default(), port).into(),
     );
-    if let Some(timeouts) = want.timeouts {
-        change.timeout_client_data = number(
-            "timeout-client-data",
-            have.timeout_client_data,
-            timeouts.timeout_client_data,
-        );
-        change.timeout_member_connect = number(
-            "timeout-member-connect",
-            have.timeout_member_connect,
-            timeouts.timeout_member_connect,
-        );
-        change.timeout_member_data = number(
-            "timeout-member-data",
-            have.timeout_member_data,
-            timeouts.timeout_member_data,
-        );
-        change.timeout_tcp_inspect = number(
-            "timeout-tcp-inspect",
-            have.timeout_tcp_inspect,
-            timeouts.timeout_tcp_inspect,
-        );
+    let mut ranges = kinds::texts(have, "allowed_cidrs").peekable();
+    let is_open = ranges.peek().is_none();
+    let is_same = |want: &SourceRanges| (is_open && everybody(&want.texts())) || want.same(ranges);
+    if port.ranges.as_ref().is_some_and(is_same) {
+        fields.remove("allowed_cidrs");
     }
-    let inserts = have
-        .insert_headers
-        .get(FORWARDED_FOR)
-        .is_some_and(|value| value.eq_ignore_ascii_case("true"));
-    if inserts != want.forwarded_for {
-        let mut headers = have.insert_headers.clone();
-        if want.forwarded_for {
-            headers.insert(FORWARDED_FOR.to_owned(), "true".to_owned());
-        } else {
-            headers.remove(FORWARDED_FOR);
-        }
-        change.insert_headers = Set::To(headers);
-        why.push(FORWARDED_FOR.to_owned());
-    }
-    if have.default_tls_container_ref != want.tls {
-        change.default_tls_container_ref = Set::To(want.tls.clone());
-        why.push("TLS container".to_owned());
-    }
-    if let Some(ranges) = &want.ranges {
-        let now = have.allowed_cidrs.as_deref().unwrap_or_default();
-        let open = now.is_empty() && bodies::everybody(&ranges.texts());
-        if !open && !ranges.same(now.iter().map(String::as_str)) {
-            change.allowed_cidrs = Set::To(ranges.texts());
-            why.push("source ranges".to_owned());
-        }
-    }
-    (change, why.join(", "))
 }
 
-/// The tags of a listener or pool with those that its Service requests, and without those that it requests no more.
+/// What may stay of a pool stays.
+fn keep_pool(
+    site: &Site<'_>,
+    active: &ActiveService,
+    port: &DesiredListener,
+    have: &Object<Kind>,
+    want: &mut Object<Kind>,
+) {
+    set_tags(want, retagged(site, active, have, |tags| &tags.pool));
+    if !METHODS.contains(&port.method.as_str()) {
+        want.attributes.remove("lb_algorithm");
+    }
+    let persistence = have.attributes.get("session_persistence");
+    let is_sticky = persistence.is_some_and(|have| have["type"] == BY_ADDRESS);
+    // Another kind is what a person chose.
+    if is_sticky == port.sticky {
+        want.attributes.remove("session_persistence");
+    }
+    let set = set(site.desired);
+    if let Some(members) = &port.members {
+        let known = by_identity(have.set(set));
+        let members = members.iter().map(|want| {
+            let same = known.get(&want.identity()).copied();
+            same.filter(|have| site.desired.serial || have.is_as(want))
+                .unwrap_or(want)
+                .clone()
+        });
+        want.sets.insert(set, members.collect());
+    }
+}
+
+fn set(desired: &DesiredBalancer) -> &'static str {
+    if desired.serial { SINGLE_MEMBERS } else { MEMBERS }
+}
+
+fn set_tags(object: &mut Object<Kind>, tags: Option<Vec<String>>) {
+    match tags {
+        Some(tags) => drop(object.attributes.insert("tags", tags.into())),
+        None => drop(object.attributes.remove("tags")),
+    }
+}
+
+/// The tags of a listener or pool with those that its Service requests, and without those that it requests no more. `None`
+/// if they stay as they are.
 fn retagged(
     site: &Site<'_>,
     active: &ActiveService,
-    have: &[String],
+    have: &Object<Kind>,
     kind: impl Fn(&ServiceTags) -> &BTreeSet<String>,
-) -> Set<Vec<String>> {
+) -> Option<Vec<String>> {
     if !site.desired.can.has(Feature::Tags) {
-        return Set::Keep;
+        return None;
     }
+    let mut tags = kinds::tags(have);
     let requested = kind(&active.tags).iter().collect();
     let annotated = site.annotated.get(&active.owner.service).map(&kind);
-    let (add, remove) = tags::difference(have, &requested, &annotated.into_iter().flatten().collect());
+    let (add, remove) = tags::difference(&tags, &requested, &annotated.into_iter().flatten().collect());
     if add.is_empty() && remove.is_empty() {
-        return Set::Keep;
+        return None;
     }
-    let stay = have.iter().filter(|tag| !remove.contains(tag)).cloned();
-    Set::To(stay.chain(add).collect())
+    tags.retain(|tag| !remove.contains(tag));
+    tags.extend(add);
+    Some(tags)
 }
 
-fn members(
-    site: &Site<'_>,
-    listener_key: ListenerKey,
-    want: Option<&[DesiredMember]>,
-    pool_tree: &PoolTree,
-    service: Option<&ServiceId>,
-    plan: &mut Plan<Change>,
-) {
-    let Some(want) = want else { return };
-    let spec: BTreeSet<_> = want.iter().map(DesiredMember::identity).collect();
-    let there: BTreeSet<_> = pool_tree.members.iter().map(Member::identity).collect();
-    let mut new: Vec<DesiredMember> = want
-        .iter()
-        .filter(|member| !there.contains(&member.identity()))
-        .cloned()
-        .collect();
-    let old: Vec<_> = there.difference(&spec).collect();
-    let delete =
-        |(address, port): &(&str, u16)| Action::DeleteMember(listener_key, (*address).to_owned(), *port);
-    if site.desired.serial {
-        for member in new {
-            let name = names::serial_member(&member.name, &member.address, member.port);
-            let member = DesiredMember { name, ..member };
-            plan.steps
-                .push(site.step(Action::CreateMember(listener_key, member), service));
-        }
-        plan.steps.extend(
-            old.into_iter()
-                .map(|identity| site.step(delete(identity), service)),
-        );
-        return;
-    }
-    let have = by_identity(&pool_tree.members);
-    let is_other_node = |want: &DesiredMember, have: &Member| want.other_names.contains(&have.host.name);
-    let changed = want.iter().any(|want| {
-        have.get(&want.identity()).is_some_and(|have| {
-            let renamed = have.host.name != want.name && !is_other_node(want, have);
-            renamed || have.monitor_port != want.monitor_port
-        })
-    });
-    if new.is_empty() && old.is_empty() && !changed {
-        return;
-    }
-    let fresh = pool_tree.members.is_empty();
-    if !changed && old.is_empty() && (fresh || site.desired.can.has(Feature::AdditiveMembers)) {
-        let new = std::mem::take(&mut new);
-        let change = if site.desired.can.has(Feature::AdditiveMembers) {
-            Action::AddMembers(listener_key, new)
-        } else {
-            Action::SetMembers(listener_key, new)
-        };
-        plan.steps.push(site.step(change, service));
-    } else if !changed
-        && new.is_empty()
-        && let [gone] = old.as_slice()
-    {
-        plan.steps.push(site.step(delete(gone), service));
-    } else {
-        let all = want.iter().map(|want| {
-            let same = have
-                .get(&want.identity())
-                .filter(|have| is_other_node(want, have));
-            let name = same.map_or(&want.name, |have| &have.host.name).clone();
-            DesiredMember { name, ..want.clone() }
-        });
-        plan.steps
-            .push(site.step(Action::SetMembers(listener_key, all.collect()), service));
-    }
-}
-
-/// The members of a Service that keeps what it has, at one of its listeners.
-pub(super) fn follow(
-    site: &Site<'_>,
-    owner: &Owner,
-    listener_key: ListenerKey,
-    want: &[DesiredMember],
-    plan: &mut Plan<Change>,
-) {
-    let Some(listener_tree) = site.tree.listener_tree(listener_key) else {
-        return;
-    };
-    let Some(pool_tree) = &listener_tree.pool_tree else {
-        return;
-    };
-    if !belongs(site, &listener_tree.listener, owner) {
-        return;
-    }
-    // Where they are and how they are checked is as with those that are there.
-    let known = pool_tree.members.first();
-    let have = by_identity(&pool_tree.members);
-    let want: Vec<_> = want
-        .iter()
-        .map(|member| {
-            let same = have.get(&member.identity()).copied();
-            let known = same.or(known);
-            DesiredMember {
-                name: same.map_or_else(|| member.name.clone(), |same| same.host.name.clone()),
-                subnet: known
-                    .map(|known| known.host.subnet_id.clone())
+/// The members of a Service that keeps what it has. Where new ones are and how they are checked is as with those that are
+/// there.
+fn following<'a>(want: &'a [Member], have: &'a [Member]) -> Vec<Member> {
+    let known = by_identity(have);
+    let first = have.first();
+    let members = want.iter().map(|want| {
+        let new = || Member {
+            host: Arc::new(Host {
+                subnet_id: first
+                    .map(|first| first.host.subnet_id.clone())
                     .unwrap_or_default(),
-                monitor_port: known.and_then(|known| known.monitor_port),
-                ..member.clone()
-            }
-        })
-        .collect();
-    members(site, listener_key, Some(&want), pool_tree, None, plan);
+                ..(*want.host).clone()
+            }),
+            monitor_port: first.and_then(|first| first.monitor_port),
+            ..want.clone()
+        };
+        known
+            .get(&want.identity())
+            .map_or_else(new, |same| (*same).clone())
+    });
+    members.collect()
 }
 
-fn monitor(
-    site: &Site<'_>,
-    active: &ActiveService,
-    want: &DesiredListener,
-    pool_tree: &PoolTree,
-    plan: &mut Plan<Change>,
-) {
-    let (listener_key, service) = (want.listener_key, Some(&active.owner.service));
-    let create = |desired| bodies::new_monitor(desired, want.index, &active.owner.tag);
-    match (&pool_tree.monitor, want.monitor) {
-        (None, None) => {}
-        (None, Some(desired)) => plan
-            .steps
-            .push(site.step(Action::CreateMonitor(listener_key, create(desired)), service)),
-        (Some(_), None) => plan
-            .steps
-            .push(site.step(Action::DeleteMonitor(listener_key), service)),
-        (Some(have), Some(desired)) if have.kind != desired.check.kind() => {
-            let why = format!("its type is {}, not {}", have.kind, desired.check.kind());
-            plan.steps.push(
-                site.step(Action::DeleteMonitor(listener_key), service)
-                    .because(why),
-            );
-            plan.steps
-                .push(site.step(Action::CreateMonitor(listener_key, create(desired)), service));
-        }
-        (Some(have), Some(desired)) => {
-            let set = |have: i64, want: i64| if have == want { Set::Keep } else { Set::To(want) };
-            let change = MonitorChange {
-                delay: set(have.delay, desired.times.delay),
-                timeout: set(have.timeout, desired.times.timeout),
-                max_retries: set(have.max_retries, desired.times.max_retries),
-                max_retries_down: set(have.max_retries_down, desired.times.max_retries_down),
-                ..MonitorChange::default()
-            };
-            if change != MonitorChange::default() {
-                let fields = [
-                    ("delay", have.delay, desired.times.delay),
-                    ("timeout", have.timeout, desired.times.timeout),
-                    ("max-retries", have.max_retries, desired.times.max_retries),
-                    (
-                        "max-retries-down",
-                        have.max_retries_down,
-                        desired.times.max_retries_down,
-                    ),
-                ];
-                let why = fields.iter().filter(|(_, have, want)| have != want);
-                let why: Vec<_> = why
-                    .map(|(field, have, want)| format!("{field} {have} -> {want}"))
-                    .collect();
-                let step = site.step(Action::UpdateMonitor(listener_key, change), service);
-                plan.steps.push(step.because(why.join(", ")));
-            }
+/// Whether these ranges let in everybody of a family, which is the same as none.
+fn everybody(ranges: &[String]) -> bool {
+    let whole = |family| match family {
+        IpFamily::V4 => "0.0.0.0/0",
+        IpFamily::V6 => "::/0",
+    };
+    matches!(ranges, [one] if *one == whole(IpFamily::V4) || *one == whole(IpFamily::V6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_of_people_are_not_taken_for_pools_of_services() {
+        assert!(is_pool_of(&names::pool(0, "mine"), "mine"));
+        assert!(is_pool_of("pool_12_kube_service_c_n_s", "kube_service_c_n_s"));
+        for name in [
+            "my pool",
+            "pool_mine",
+            "pool_x_mine",
+            "pool__mine",
+            "pool_0_other",
+            "pool_0_mine_2",
+        ] {
+            assert!(!is_pool_of(name, "mine"), "{name}");
         }
     }
 }

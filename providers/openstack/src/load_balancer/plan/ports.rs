@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::plan::Plan;
+use ccm_core::plan::{Plan, Step};
 
 use crate::{
     instances::records::Port,
     load_balancer::{
         desired::{DesiredNodePorts, GroupRef},
-        steps::{Action, Change, step},
+        steps::{Change, NodePort},
     },
 };
 
@@ -54,16 +54,16 @@ pub(super) fn ports(desired: &DesiredNodePorts, have: &BTreeMap<String, Port>) -
     }
     let mut plan = Plan::default();
     for ((address, id), due) in due {
-        let mut push = |action| plan.steps.push(step(&address, action));
-        let port = id.to_owned();
+        let id = id.to_owned();
+        let port = NodePort { id, address };
+        let mut push = |change| plan.steps.push(Step::new(change));
         // The tags first: once a port has the group no more it is not found any more.
         for group in due.tags {
-            let port = port.clone();
-            push(Action::DeletePortTag { port, group });
+            push(Change::DeletePortTag(port.clone(), group));
         }
         if !due.add.is_empty() || !due.remove.is_empty() {
             let (add, remove) = (due.add, due.remove);
-            push(Action::SetPortGroups { port, add, remove });
+            push(Change::SetPortGroups { port, add, remove });
         }
     }
     plan

@@ -1,0 +1,277 @@
+//! Load balancers, what is below them and their floating addresses, as objects.
+//!
+//! The names of attributes are those of Octavia's and Neutron's fields, except for [`OWNER`] and [`SUBNETS`].
+
+use std::net::IpAddr;
+
+use ccm_core::plan::objects::{self, Attribute, Entry, Object, Policy, Scalar, Schema, Set};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    member::Member,
+    observe::ListenerKey,
+    responses::{FloatingIp, LoadBalancer},
+};
+
+/// A kind needs those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// By name.
+    Balancer,
+    /// By [`ListenerKey`].
+    Listener,
+    /// By the key of its listener; by its id if it has none.
+    Pool,
+    /// By the key of its listener.
+    Monitor,
+    /// By address; empty if Neutron chooses it.
+    Floating,
+}
+
+/// The Service that a listener is for: its tag. A listener is not handed over, but created again.
+pub(crate) const OWNER: &str = "owner";
+/// The subnets that a new floating address may come from, to be tried one after the other.
+pub(crate) const SUBNETS: &str = "subnets";
+/// The members of a pool, where Octavia takes a list of them.
+pub(crate) const MEMBERS: &str = "member";
+/// The members of a pool, where each of them is a call.
+pub(crate) const SINGLE_MEMBERS: &str = "single member";
+/// The call that gives a load balancer in ERROR new machines.
+pub(crate) const FAILOVER: &str = "loadbalancer_failover";
+
+const fn new(name: &'static str) -> Attribute {
+    Attribute::new(name, Policy::CreateOnly)
+}
+
+const fn blocked(name: &'static str) -> Attribute {
+    Attribute::new(name, Policy::Blocked)
+}
+
+const fn replace(name: &'static str) -> Attribute {
+    Attribute::new(name, Policy::Replace)
+}
+
+const fn listener(name: &'static str) -> Attribute {
+    Attribute::new(name, Policy::Update("listener_update"))
+}
+
+const fn pool(name: &'static str) -> Attribute {
+    Attribute::new(name, Policy::Update("pool_update"))
+}
+
+const fn monitor(name: &'static str) -> Attribute {
+    Attribute::new(name, Policy::Update("healthmonitor_update"))
+}
+
+static BALANCER: Schema<Kind> = Schema {
+    attributes: &[
+        new("name"),
+        new("tags"),
+        new("description"),
+        new("provider"),
+        blocked("flavor_id"),
+        blocked("availability_zone"),
+        blocked("vip_port_id"),
+        blocked("vip_subnet_id"),
+        blocked("vip_network_id"),
+        new("vip_address"),
+        new("provisioning_status"),
+    ],
+    ..Schema::new("load balancer", "loadbalancer_create", "loadbalancer_delete")
+};
+
+static LISTENER: Schema<Kind> = Schema {
+    parent: Some(Kind::Balancer),
+    created_with_parent: true,
+    deleted_with_parent: true,
+    attributes: &[
+        replace(OWNER),
+        replace("protocol"),
+        new("protocol_port"),
+        new("name"),
+        listener("tags"),
+        listener("connection_limit").or(Scalar::Number(-1)),
+        listener("timeout_client_data"),
+        listener("timeout_member_connect"),
+        listener("timeout_member_data"),
+        listener("timeout_tcp_inspect"),
+        listener("insert_headers"),
+        listener("default_tls_container_ref").or(Scalar::Text("")),
+        listener("allowed_cidrs").or(Scalar::List),
+        new("provisioning_status"),
+    ],
+    ..Schema::new("listener", "listener_create", "listener_delete")
+};
+
+static POOL: Schema<Kind> = Schema {
+    parent: Some(Kind::Listener),
+    created_with_parent: true,
+    attributes: &[
+        replace("protocol"),
+        new("name"),
+        pool("tags"),
+        pool("lb_algorithm"),
+        pool("session_persistence"),
+        new("provisioning_status"),
+    ],
+    sets: &[
+        Set {
+            batch: usize::MAX,
+            created_with_parent: true,
+            ..Set::new(MEMBERS, "members_update", "member_delete")
+        },
+        Set::new(SINGLE_MEMBERS, "member_create", "member_delete"),
+    ],
+    ..Schema::new("pool", "pool_create", "pool_delete")
+};
+
+static MONITOR: Schema<Kind> = Schema {
+    parent: Some(Kind::Pool),
+    created_with_parent: true,
+    deleted_with_parent: true,
+    attributes: &[
+        replace("type"),
+        new("name"),
+        monitor("delay"),
+        monitor("timeout"),
+        monitor("max_retries"),
+        monitor("max_retries_down"),
+        new("url_path"),
+        new("http_method"),
+        new("expected_codes"),
+    ],
+    ..Schema::new("health monitor", "healthmonitor_create", "healthmonitor_delete")
+};
+
+static FLOATING: Schema<Kind> = Schema {
+    attributes: &[
+        new("floating_ip_address"),
+        new("floating_network_id"),
+        new("description"),
+        new("port_id"),
+        new(SUBNETS),
+    ],
+    ..Schema::new("floating address", "floatingip_create", "floatingip_delete")
+};
+
+impl objects::Kind for Kind {
+    type Entry = Member;
+
+    fn schema(self) -> &'static Schema<Self> {
+        match self {
+            Self::Balancer => &BALANCER,
+            Self::Listener => &LISTENER,
+            Self::Pool => &POOL,
+            Self::Monitor => &MONITOR,
+            Self::Floating => &FLOATING,
+        }
+    }
+
+    fn title(self, key: &str, parent: Option<&str>) -> String {
+        let name = self.schema().name;
+        match (self, parent) {
+            (Self::Listener, Some(balancer)) => format!("{name} {key} of load balancer {balancer}"),
+            (Self::Pool | Self::Monitor, Some(listener)) => format!("{name} of listener {listener}"),
+            (Self::Pool, None) => format!("{name} {key} without a listener"),
+            (Self::Floating, Some(balancer)) if key.is_empty() => {
+                format!("{name} for load balancer {balancer}")
+            }
+            (Self::Floating, Some(balancer)) => format!("{name} {key} of load balancer {balancer}"),
+            _ => format!("{name} {key}"),
+        }
+    }
+}
+
+impl Kind {
+    /// The metric label of a change of the object's own fields.
+    pub(crate) fn update(self) -> &'static str {
+        match self {
+            Self::Balancer => "loadbalancer_update",
+            Self::Listener => "listener_update",
+            Self::Pool => "pool_update",
+            Self::Monitor => "healthmonitor_update",
+            Self::Floating => "floatingip_update",
+        }
+    }
+
+    /// What a record says of an object.
+    pub(crate) fn object(self, key: impl Into<String>, id: &str, record: &impl Serialize) -> Object<Self> {
+        let mut fields = serde_json::to_value(record).unwrap_or_default();
+        let attributes = objects::Kind::schema(self).attributes.iter();
+        let attributes = attributes.filter_map(|attribute| {
+            let value = fields.get_mut(attribute.name)?;
+            Some((attribute.name, value.take()))
+        });
+        Object {
+            id: id.to_owned(),
+            attributes: attributes.collect(),
+            ..Object::new(self, key)
+        }
+    }
+}
+
+impl Kind {
+    /// What a record says of an object below a load balancer, by the key of its listener.
+    pub(crate) fn below(
+        self,
+        listener: ListenerKey,
+        balancer: &str,
+        id: &str,
+        record: &impl Serialize,
+    ) -> Object<Self> {
+        let object = below(self, listener, balancer);
+        let parent = object.parent;
+        Object {
+            parent,
+            ..self.object(object.key, id, record)
+        }
+    }
+}
+
+impl From<&LoadBalancer> for Object<Kind> {
+    fn from(balancer: &LoadBalancer) -> Self {
+        Kind::Balancer.object(&balancer.name, &balancer.id, balancer)
+    }
+}
+
+impl From<&FloatingIp> for Object<Kind> {
+    fn from(floating: &FloatingIp) -> Self {
+        Kind::Floating.object(&floating.floating_ip_address, &floating.id, floating)
+    }
+}
+
+/// An object below a load balancer, by the key of its listener.
+pub(crate) fn below(kind: Kind, listener: ListenerKey, balancer: &str) -> Object<Kind> {
+    let key = listener.to_string();
+    let parent = if kind == Kind::Listener { balancer } else { &key };
+    Object {
+        parent: Some(parent.to_owned()),
+        ..Object::new(kind, &*key)
+    }
+}
+
+/// The texts in a list.
+pub(crate) fn texts<'a>(object: &'a Object<Kind>, name: &str) -> impl Iterator<Item = &'a str> + Clone {
+    let list = object.attributes.get(name).and_then(Value::as_array);
+    list.into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// The object's tags.
+pub(crate) fn tags(object: &Object<Kind>) -> Vec<String> {
+    texts(object, "tags").map(str::to_owned).collect()
+}
+
+impl Entry for Member {
+    type Key = (Result<IpAddr, String>, u16);
+
+    fn key(&self) -> Self::Key {
+        let address = self.host.address.parse();
+        (address.map_err(|_| self.host.address.clone()), self.protocol_port)
+    }
+
+    fn is_as(&self, desired: &Self) -> bool {
+        let (have, want) = (&self.host.name, &desired.host);
+        (*have == want.name || want.other_names.contains(have)) && self.monitor_port == desired.monitor_port
+    }
+}
