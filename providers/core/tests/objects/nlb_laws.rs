@@ -124,7 +124,7 @@ impl Lawful for Nlb {
     }
 
     fn edits(&self) -> Vec<Edit<Self::Truth>> {
-        let mut edits = objects::edits(|object| object.kind != Kind::NodeGroup);
+        let mut edits = objects::edits("Service", |truth, _| Some(truth), |object| object.kind != Kind::NodeGroup);
         edits.extend([
             Edit::new("remove ownership tags", |truth, number| own(truth, number, None)),
             Edit::new("give to another cluster", |truth, number| {
@@ -208,7 +208,7 @@ impl Lawful for Nlb {
             .all
             .iter()
             .filter(|object| is_of(object, &key) && !is_of_foreign(truth, object));
-        let mut served = objects::served(own, |entry| match entry {
+        let mut served = objects::served(own, &[], |entry| match entry {
             Entry::Tag { key, .. } => [CLUSTER_TAG, SERVICE_TAG].contains(&key.as_str()),
             _ => true,
         });

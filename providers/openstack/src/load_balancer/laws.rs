@@ -1,56 +1,56 @@
 //! The laws of the plan engine.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
-use ccm_core::plan::objects::{self, Object};
 use ccm_core::{
     load_balancer::{ClusterView, Ownership, Protocol, ServiceId, ServiceView, SessionAffinity},
-    plan::{GatheredInputs, Member as PartMember},
+    plan::{
+        GatheredInputs, Member,
+        objects::{self as plan_objects, Object, Objects},
+    },
     testkit::laws::{
-        self, Clusters, Edit, Ids, Lawful, SERVICES, Served, Setting, laws, other_cluster_tag, ownership_tag,
-        pick, remove, service_id,
+        Clusters, Edit, Ids, Lawful, SERVICES, Served, Setting, laws, objects, other_cluster_tag,
+        ownership_tag, pick, remove, service_id,
     },
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
-    annotations,
+    annotations as a,
     desired::{Inputs, ServiceInputs},
     directory::{Directory, Entry},
     features::{Capabilities, Version},
-    fold::Reply,
     groups::{Group, RULES},
-    member::Member,
+    kinds::{Kind, OWNER, SUBNETS, tags, texts},
     names,
-    observe::{ListenerTree, LoadBalancerSnapshot, LoadBalancerTree, Observed, tags_of},
+    observe::{ListenerKey, LoadBalancerSnapshot, Observed, tags_of},
     part::{Key, Model},
-    responses::{FloatingIp, Provisioning},
-    steps::{Action, Change},
+    responses::{FloatingIp, Listener, LoadBalancer},
+    steps::{Change, Reply},
     tags::Unrecorded,
-    writes::CreatedLoadBalancer,
 };
 use crate::instances::records::Port;
 
 /// What is in the cloud.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Truth {
-    trees: Vec<LoadBalancerTree>,
-    floating: Vec<FloatingIp>,
-    groups: Vec<Object<Group>>,
+    /// Load balancers, each with what is below it.
+    balancers: Vec<Objects<Kind>>,
+    floating: Vec<Object<Kind>>,
+    groups: Objects<Group>,
     ports: BTreeMap<String, Port>,
 }
 
 /// The cluster's name at first, and the one that it may get.
 const CLUSTERS: [&str; 2] = ["c", "new_c"];
-/// The load balancer that a person created.
+/// The id of the load balancer that a person created.
 const USERS: &str = "users";
-/// The person's tags have this prefix if a Service may request the same ones.
+/// Tags that Services request have this prefix. People may use the same ones.
 const REQUESTED: &str = "t-";
+/// Attributes that differ from run to run, or are not the cloud's.
+const HIDDEN: [&str; 5] = ["vip_port_id", "vip_address", "provisioning_status", OWNER, SUBNETS];
 
 fn record<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -61,98 +61,52 @@ fn tag(number: usize) -> String {
     names::load_balancer(CLUSTERS[0], &service_id(number % SERVICES))
 }
 
-fn is_created(tree: &LoadBalancerTree) -> bool {
-    tree.balancer.name.starts_with(names::SERVICE_PREFIX)
+fn root(objects: &Objects<Kind>) -> &Object<Kind> {
+    objects.of(Kind::Balancer).next().unwrap()
 }
 
-fn is_foreign(tree: &LoadBalancerTree) -> bool {
-    let tags = tree.balancer.tags.iter().map(String::as_str);
-    !is_created(tree) || matches!(ownership_tag().ownership(tags), Ownership::Foreign(_))
+fn edit_tags(object: &mut Object<Kind>, edit: impl Fn(&mut Vec<String>)) {
+    let mut tags = tags(object);
+    edit(&mut tags);
+    tags.sort();
+    object.attributes.insert("tags", tags.into());
 }
 
-fn is_of_service(listener_tree: &ListenerTree) -> bool {
-    let mut tags = listener_tree.listener.tags.iter();
-    tags.any(|tag| names::is_service_tag(tag))
+fn is_created(objects: &Objects<Kind>) -> bool {
+    names::is_service_tag(root(objects).text("name"))
 }
 
-fn is_of_part(tree: &LoadBalancerTree, key: &Key) -> bool {
+fn is_foreign(objects: &Objects<Kind>) -> bool {
+    let ownership = ownership_tag().ownership(texts(root(objects), "tags"));
+    !is_created(objects) || matches!(ownership, Ownership::Foreign(_))
+}
+
+fn is_of_part(objects: &Objects<Kind>, key: &Key) -> bool {
     match key {
-        Key::Balancer(id) => tree.balancer.id == *id,
-        Key::New(name) => tree.balancer.name == *name,
+        Key::Balancer(id) => root(objects).id == *id,
+        Key::New(name) => root(objects).text("name") == *name,
         _ => false,
     }
 }
 
-fn at<'a>(truth: &'a Truth, tree: &LoadBalancerTree) -> Option<&'a FloatingIp> {
-    let mut floating = truth.floating.iter();
-    floating.find(|floating| floating.port_id == tree.balancer.vip_port_id)
+/// Whether the object is a listener of a Service or below one.
+fn is_of_service(objects: &Objects<Kind>, object: &Object<Kind>, is_tag: impl Fn(&str) -> bool) -> bool {
+    let listener = objects.get(Kind::Listener, &object.key);
+    listener.is_some_and(|listener| texts(listener, "tags").any(is_tag))
 }
 
-/// What a Service decides about a listener.
-fn listener_text(listener_tree: &ListenerTree) -> String {
-    let listener = &listener_tree.listener;
-    let pool = listener_tree.pool_tree.as_ref().map(|pool_tree| {
-        let members: BTreeSet<_> = pool_tree.members.iter().map(Member::identity).collect();
-        let pool = &pool_tree.pool;
-        let monitor = pool_tree.monitor.as_ref();
-        let monitor = monitor.map(|monitor| (&monitor.kind, monitor.delay, monitor.max_retries));
-        let text = (&pool.protocol, &pool.lb_algorithm, &pool.session_persistence);
-        format!("{text:?} {members:?} {monitor:?}")
-    });
-    let (limit, headers) = (listener.connection_limit, &listener.insert_headers);
-    let (key, tls) = (listener_tree.listener_key(), &listener.default_tls_container_ref);
-    format!(
-        "listener {key} {} {limit:?} {headers:?} {tls} {:?}: {pool:?}",
-        listener.protocol, listener.allowed_cidrs
-    )
+fn has_address(floating: &Object<Kind>, objects: &Objects<Kind>) -> bool {
+    floating.text("port_id") == root(objects).text("vip_port_id")
 }
 
-fn edit_tree(name: &'static str, edit: fn(&mut LoadBalancerTree, usize)) -> Edit<Truth> {
-    Edit::new(name, move |truth: &mut Truth, number| {
-        if let Some(tree) = pick(&mut truth.trees, number, is_created) {
-            edit(tree, number);
-        }
-    })
+fn persons_listener(port: u16) -> Object<Kind> {
+    let listener: Listener = record(json!({"protocol": "TCP", "protocol_port": port, "connection_limit": -1,
+                                           "allowed_cidrs": ["0.0.0.0/0"]}));
+    Kind::Listener.below(ListenerKey::of(&listener), "mine", &format!("listener-{port}"), &listener)
 }
 
-fn edit_tags(name: &'static str, edit: fn(&mut Vec<String>, usize)) -> Edit<Truth> {
-    Edit::new(name, move |truth: &mut Truth, number| {
-        if let Some(tree) = pick(&mut truth.trees, number, |_| true) {
-            edit(&mut tree.balancer.tags, number);
-        }
-    })
-}
-
-fn edit_listener(name: &'static str, edit: fn(&mut ListenerTree, usize)) -> Edit<Truth> {
-    Edit::new(name, move |truth: &mut Truth, number| {
-        let all = truth.trees.iter_mut().flat_map(|tree| &mut tree.listener_trees);
-        let mut all: Vec<_> = all.filter(|listener_tree| is_of_service(listener_tree)).collect();
-        if let Some(listener_tree) = pick(&mut all, number, |_| true) {
-            edit(listener_tree, number);
-        }
-    })
-}
-
-fn edit_group(name: &'static str, edit: fn(&mut Truth, &str)) -> Edit<Truth> {
-    Edit::new(name, move |truth: &mut Truth, number| {
-        let name = names::security_group(&service_id(number % SERVICES));
-        edit(truth, &name);
-    })
-}
-
-fn leave_group(truth: &mut Truth, name: &str) {
-    for port in truth.ports.values_mut() {
-        port.security_groups.retain(|group| !group.ends_with(name));
-    }
-}
-
-fn persons_listener(port: u16) -> ListenerTree {
-    ListenerTree {
-        listener: record(json!({
-            "id": format!("listener-{port}"), "name": "mine", "protocol": "TCP", "protocol_port": port,
-        })),
-        pool_tree: None,
-    }
+fn created(truth: &mut Truth, number: usize) -> Option<&mut Objects<Kind>> {
+    pick(&mut truth.balancers, number, is_created)
 }
 
 impl Lawful for Model {
@@ -161,81 +115,56 @@ impl Lawful for Model {
     fn ground(&self) -> Truth {
         let ports = (0..2).map(|node| {
             let address = json!([{"ip_address": format!("10.0.0.1{node}"), "subnet_id": "sub"}]);
-            let port = json!({
-                "id": format!("port{node}"), "device_id": format!("server{node}"), "fixed_ips": address,
-                "security_groups": ["default"], "port_security_enabled": true,
-            });
-            (format!("port{node}"), record(port))
+            let id = format!("port{node}");
+            let port = json!({"id": id, "device_id": format!("server{node}"), "fixed_ips": address,
+                              "security_groups": ["default"], "port_security_enabled": true});
+            (id, record(port))
         });
-        let floating = [("vip-users", 1), ("", 2)].map(|(port, number)| {
-            let address = format!("192.0.2.{number}");
-            record(json!({
-                "id": format!("floating-{number}"), "floating_ip_address": address, "port_id": port,
-                "description": "somebody's",
-            }))
+        let floating = [("vip-users", "192.0.2.1"), ("", "192.0.2.2")].map(|(port, address)| {
+            let floating = json!({"id": address, "floating_ip_address": address, "port_id": port});
+            Object::from(&record::<FloatingIp>(floating))
         });
+        let balancer = json!({"id": USERS, "name": "mine", "tags": ["kept"], "vip_address": "10.1.0.99",
+                              "vip_port_id": "vip-users", "provisioning_status": "ACTIVE"});
+        let balancer = Object::from(&record::<LoadBalancer>(balancer));
         Truth {
-            trees: vec![LoadBalancerTree {
-                balancer: record(json!({
-                    "id": USERS, "name": "mine", "tags": ["kept"], "vip_address": "10.1.0.99",
-                    "vip_port_id": "vip-users", "provisioning_status": "ACTIVE",
-                })),
-                listener_trees: vec![persons_listener(9000)],
-                ..LoadBalancerTree::default()
-            }],
+            balancers: vec![[balancer, persons_listener(9000)].into_iter().collect()],
             floating: floating.to_vec(),
-            groups: Vec::new(),
+            groups: Objects::default(),
             ports: ports.collect(),
         }
     }
 
     fn clusters(&self) -> Clusters {
-        use annotations as a;
         let set = |key: &str, value: &str| Setting::annotation(key, value);
-        let on = |key| set(key, "true");
-        let hidden = |key, value: &str| set(key, value).invisible();
+        let hidden = |key: &str, value: &str| set(key, value).invisible();
         let balancer = |number| hidden(a::LOAD_BALANCER_ID, &format!("lb-{}", tag(number)));
-        let is_sticky: fn(&mut ServiceView) = |service| {
-            service.session_affinity = SessionAffinity::ClientIp {
-                timeout_seconds: None,
-            }
-        };
+        let is_sticky: fn(&mut ServiceView) =
+            |service| service.session_affinity = SessionAffinity::ClientIp { timeout_seconds: None };
         let ranges: fn(&mut ServiceView) = |service| service.source_ranges = Some(vec!["10.0.0.0/8".into()]);
+        let (tcp, tls) = (Protocol::Tcp, "containers/one");
         Clusters {
             names: CLUSTERS.to_vec(),
-            ports: vec![
-                (Protocol::Tcp, 80),
-                (Protocol::Tcp, 443),
-                (Protocol::Udp, 443),
-                (Protocol::Sctp, 80),
-            ],
+            ports: vec![(tcp, 80), (tcp, 443), (Protocol::Udp, 443), (Protocol::Sctp, 80)],
             settings: vec![
+                vec![set(a::LOAD_BALANCER_ID, USERS), balancer(0), balancer(1), balancer(2)],
                 vec![
-                    set(a::LOAD_BALANCER_ID, USERS),
-                    balancer(0),
-                    balancer(1),
-                    balancer(2),
-                ],
-                vec![
-                    on(a::X_FORWARDED_FOR),
-                    set(a::TLS_CONTAINER_REF, "containers/one"),
+                    set(a::X_FORWARDED_FOR, "true"),
+                    set(a::TLS_CONTAINER_REF, tls),
                     set(a::TLS_CONTAINER_REF, "containers/two"),
-                    on(a::X_FORWARDED_FOR).and(a::TLS_CONTAINER_REF, "containers/one"),
-                    on(a::PROXY_PROTOCOL),
+                    set(a::X_FORWARDED_FOR, "true").and(a::TLS_CONTAINER_REF, tls),
+                    set(a::PROXY_PROTOCOL, "true"),
                     set(a::PROXY_PROTOCOL, "v2"),
-                    set(a::PROXY_PROTOCOL, "v2").and(a::TLS_CONTAINER_REF, "containers/one"),
+                    set(a::PROXY_PROTOCOL, "v2").and(a::TLS_CONTAINER_REF, tls),
                 ],
-                vec![on(a::INTERNAL)],
+                vec![set(a::INTERNAL, "true")],
                 vec![hidden(a::KEEP_FLOATING_IP, "true")],
                 vec![set(a::LOAD_BALANCER_TAGS, "t-a,t-b")],
                 vec![set(a::LISTENER_TAGS, "t-a,t-b")],
                 vec![set(a::POOL_TAGS, "t-b,t-c")],
                 vec![hidden(a::APPLIED_LOAD_BALANCER_TAGS, "t-a,t-c")],
                 vec![hidden(a::APPLIED_LISTENER_TAGS, "t-c")],
-                vec![
-                    set(a::HEALTH_MONITOR_MAX_RETRIES, "99"),
-                    set(a::HEALTH_MONITOR_DELAY, "9"),
-                ],
+                vec![set(a::HEALTH_MONITOR_MAX_RETRIES, "99"), set(a::HEALTH_MONITOR_DELAY, "9")],
                 vec![Setting::field(is_sticky)],
                 vec![Setting::field(ranges)],
             ],
@@ -244,116 +173,82 @@ impl Lawful for Model {
     }
 
     fn edits(&self) -> Vec<Edit<Truth>> {
-        vec![
-            edit_tree("fail load balancer", |tree, _| {
-                tree.balancer.provisioning_status = Provisioning::Error
-            }),
-            edit_tree("give to another cluster", |tree, _| {
-                let tags = &mut tree.balancer.tags;
-                tags.retain(|tag| !tag.starts_with("kube_cluster"));
+        let retag = |name: &str, edit: fn(&mut Vec<String>, usize)| {
+            Edit::new(name, move |truth: &mut Truth, number| {
+                let objects = created(truth, number).and_then(|objects| objects.all.first_mut());
+                objects.into_iter().for_each(|object| edit_tags(object, |tags| edit(tags, number / 4)));
+            })
+        };
+        let mut edits = objects::edits("load balancer", created, |object| object.kind != Kind::Balancer);
+        edits.extend(objects::edits("security group", |truth: &mut Truth, _| Some(&mut truth.groups), |_| true));
+        edits.extend([
+            retag("remove ownership tag", |tags, _| tags.retain(|tag| names::is_service_tag(tag))),
+            retag("give to another cluster", |tags, _| {
+                tags.retain(|tag| names::is_service_tag(tag));
                 tags.push(other_cluster_tag().to_string());
             }),
-            edit_tags("remove ownership tag", |tags, _| {
-                tags.retain(|tag| !tag.starts_with("kube_cluster"))
-            }),
-            edit_tags("remove Service tags", |tags, _| {
-                tags.retain(|tag| !names::is_service_tag(tag))
-            }),
-            edit_tags("tag for another Service", |tags, number| tags.push(tag(number))),
-            edit_tags("tag load balancer", |tags, _| tags.push("t-c".to_owned())),
-            edit_listener("delete pool", |tree, _| tree.pool_tree = None),
-            edit_listener("give to another Service", |tree, number| {
-                tree.listener.tags = vec![tag(number)]
-            }),
-            edit_listener("untag listener", |tree, _| tree.listener.tags.clear()),
-            edit_listener("limit connections", |tree, _| {
-                tree.listener.connection_limit = Some(5)
-            }),
-            edit_listener("change certificate", |tree, _| {
-                tree.listener.default_tls_container_ref = "containers/two".to_owned();
-            }),
-            edit_listener("recreate with HTTP", |tree, _| {
-                if tree.listener.protocol == "TCP" {
-                    tree.listener.protocol = "HTTP".to_owned();
-                }
-            }),
-            edit_listener("recreate pool", |tree, _| {
-                if let Some(pool_tree) = &mut tree.pool_tree {
-                    pool_tree.pool.protocol = "PROXY".to_owned();
-                    pool_tree.monitor = None;
-                }
-            }),
-            edit_listener("delete members", |tree, number| {
-                if let Some(pool_tree) = &mut tree.pool_tree {
-                    let members = pool_tree.members.iter().take(number % 2);
-                    pool_tree.members = members.cloned().collect();
-                }
+            retag("remove Service tags", |tags, _| tags.retain(|tag| !names::is_service_tag(tag))),
+            retag("tag for another Service", |tags, number| tags.push(tag(number))),
+            retag("tag load balancer", |tags, _| tags.push("t-c".to_owned())),
+            Edit::new("fail load balancer", |truth: &mut Truth, number| {
+                let objects = created(truth, number).and_then(|objects| objects.all.first_mut());
+                let status = objects.and_then(|object| object.attributes.get_mut("provisioning_status"));
+                status.into_iter().for_each(|status| *status = "ERROR".into());
             }),
             Edit::new("delete load balancer", |truth: &mut Truth, number| {
-                remove(&mut truth.trees, number, is_created);
+                remove(&mut truth.balancers, number, is_created);
             }),
-            Edit::new("delete listener", |truth: &mut Truth, number| {
-                if let Some(tree) = pick(&mut truth.trees, number, is_created) {
-                    remove(&mut tree.listener_trees, number, |_| true);
+            Edit::new("give listener to another Service", |truth: &mut Truth, number| {
+                let objects = created(truth, number).map(|objects| objects.all.as_mut_slice());
+                let is_listener = |object: &Object<Kind>| object.kind == Kind::Listener;
+                if let Some(listener) = objects.and_then(|objects| pick(objects, number / 4, is_listener)) {
+                    edit_tags(listener, |tags| *tags = vec![tag(number / 8)]);
                 }
             }),
             Edit::new("create listener", |truth: &mut Truth, number| {
-                let key = persons_listener(80).listener_key();
-                if let Some(tree) = pick(&mut truth.trees, number, |tree| tree.listener_tree(key).is_none()) {
-                    tree.listener_trees.push(persons_listener(80));
+                let lacks_it = |objects: &Objects<Kind>| objects.get(Kind::Listener, "tcp/80").is_none();
+                if let Some(objects) = pick(&mut truth.balancers, number, lacks_it) {
+                    let parent = Some(root(objects).key.clone());
+                    objects.all.push(Object { parent, ..persons_listener(80) });
                 }
             }),
             Edit::new("detach floating IP", |truth: &mut Truth, number| {
-                pick(&mut truth.floating, number, |_| true)
-                    .unwrap()
-                    .port_id
-                    .clear();
+                pick(&mut truth.floating, number, |_| true).unwrap().attributes.remove("port_id");
             }),
             Edit::new("delete floating IP", |truth: &mut Truth, number| {
-                remove(&mut truth.floating, number, |floating| {
-                    floating.description != "somebody's"
-                });
+                remove(&mut truth.floating, number, |floating| !floating.text("description").is_empty());
             }),
-            edit_group("delete security group", |truth, name| {
-                leave_group(truth, name);
-                truth.groups.retain(|group| group.key != name);
+            Edit::new("remove groups from port", |truth: &mut Truth, number| {
+                let mut ports: Vec<_> = truth.ports.values_mut().collect();
+                pick(&mut ports, number, |_| true).unwrap().security_groups.truncate(1);
             }),
-            edit_group("delete rules", |truth, name| {
-                for group in truth.groups.iter_mut().filter(|group| group.key == name) {
-                    group.sets.clear();
-                }
-            }),
-            edit_group("remove group from ports", leave_group),
-        ]
+        ]);
+        edits
     }
 
-    fn view(
-        &self,
-        truth: &Truth,
-        key: &Key,
-        members: &[PartMember<Self>],
-        cluster: &ClusterView,
-    ) -> Observed {
+    fn view(&self, truth: &Truth, key: &Key, members: &[Member<Self>], cluster: &ClusterView) -> Observed {
         match key {
             Key::Balancer(_) | Key::New(_) => {
-                let trees = truth.trees.iter().filter(|tree| is_of_part(tree, key));
-                let trees = trees.map(|tree| LoadBalancerTree {
-                    floating: at(truth, tree).cloned(),
-                    ..tree.clone()
-                });
-                let trees: Vec<_> = trees.collect();
+                let found = truth.balancers.iter().filter(|objects| is_of_part(objects, key));
+                let found: Vec<_> = found.collect();
+                // Of several nothing else is read.
+                let all: Vec<_> = match found.as_slice() {
+                    [objects] => objects.all.clone(),
+                    several => several.iter().map(|objects| root(objects).clone()).collect(),
+                };
+                let objects: Objects<_> = all.into_iter().chain(truth.floating.clone()).collect();
                 let services = members.iter().map(|member| &*member.service);
                 Observed::Balancers(LoadBalancerSnapshot {
-                    floating: truth.floating.clone(),
+                    is_being_created: false,
                     external: true,
                     cluster: cluster.name.to_string(),
                     ownership_tag: cluster.ownership_tag.clone(),
-                    annotated: Unrecorded::default().annotated(services, || tags_of(&trees, |_| true)),
-                    trees,
+                    annotated: Unrecorded::default().annotated(services, || tags_of(&objects, |_| true)),
+                    objects,
                 })
             }
             Key::Group(name) => {
-                let groups = truth.groups.iter().filter(|group| group.key == *name);
+                let groups = truth.groups.all.iter().filter(|group| group.key == *name);
                 Observed::Groups(groups.cloned().collect())
             }
             Key::NodePorts => Observed::Ports(truth.ports.clone()),
@@ -363,46 +258,50 @@ impl Lawful for Model {
     fn store(&self, truth: &mut Truth, key: &Key, after: Observed) {
         match after {
             Observed::Balancers(snapshot) => {
-                truth.floating = snapshot.floating;
-                truth.trees.retain(|tree| !is_of_part(tree, key));
-                for mut tree in snapshot.trees {
-                    if let Some(floating) = tree.floating.take() {
-                        truth.floating.retain(|other| other.id != floating.id);
-                        truth.floating.push(floating);
+                let all = snapshot.objects.all.into_iter();
+                let (floating, mut all): (Vec<_>, Vec<_>) = all.partition(|object| object.kind == Kind::Floating);
+                truth.balancers.retain(|objects| !is_of_part(objects, key));
+                // It may have another name now.
+                if let Some(name) = all.first().map(|object| object.text("name").to_owned()) {
+                    for object in &mut all {
+                        match object.kind {
+                            Kind::Balancer => object.key.clone_from(&name),
+                            Kind::Listener => object.parent = Some(name.clone()),
+                            _ => {}
+                        }
+                        edit_tags(object, |_| {});
                     }
-                    truth.trees.push(tree);
+                    truth.balancers.push(all.into_iter().collect());
                 }
+                truth.balancers.sort_by(|a, b| root(a).id.cmp(&root(b).id));
+                truth.floating = floating;
                 for floating in &mut truth.floating {
-                    if !truth
-                        .trees
-                        .iter()
-                        .any(|tree| tree.balancer.vip_port_id == floating.port_id)
-                    {
-                        floating.port_id.clear();
+                    floating.key = floating.text("floating_ip_address").to_owned();
+                    floating.parent = None;
+                    if !truth.balancers.iter().any(|objects| has_address(floating, objects)) {
+                        floating.attributes.remove("port_id");
                     }
                 }
-                truth.trees.sort_by(|a, b| a.balancer.id.cmp(&b.balancer.id));
                 truth.floating.sort_by(|a, b| a.id.cmp(&b.id));
             }
             Observed::Groups(groups) => {
-                truth.groups.retain(|group| *key != Key::Group(group.key.clone()));
-                truth.groups.extend(groups.all);
+                objects::replace(&mut truth.groups, groups, |group| *key == Key::Group(group.key.clone()));
             }
             Observed::Ports(ports) => truth.ports = ports,
         }
     }
 
     fn directory(&self, truth: &Truth) -> Directory {
-        let balancers = truth.trees.iter().map(|tree| {
-            let (name, tags) = (tree.balancer.name.clone(), tree.balancer.tags.clone());
-            (tree.balancer.id.clone(), Entry { name, tags })
+        let balancers = truth.balancers.iter().map(root).map(|balancer| {
+            let (name, tags) = (balancer.text("name").to_owned(), tags(balancer));
+            (balancer.id.clone(), Entry { name, tags })
         });
-        let groups = truth.groups.iter();
+        let groups = truth.groups.all.iter();
         let groups = groups.map(|group| (group.key.clone(), group.text("description").to_owned()));
         Directory::new(balancers, groups)
     }
 
-    fn inputs(&self, _: &Key, members: &[PartMember<Self>], _: &ClusterView) -> GatheredInputs<Inputs> {
+    fn inputs(&self, _: &Key, members: &[Member<Self>], _: &ClusterView) -> GatheredInputs<Inputs> {
         let found = ServiceInputs {
             vip_subnet: "sub".into(),
             member_subnet: "sub".into(),
@@ -411,58 +310,40 @@ impl Lawful for Model {
             floating_subnets: Vec::new(),
         };
         let services = || members.iter().map(|member| &member.service.id);
-        let group = |id| {
-            (
-                names::security_group(id),
-                vec![format!("id-{}", names::security_group(id))],
-            )
-        };
+        let groups = services().map(names::security_group);
         Inputs {
             can: Capabilities::of(Version(27), "amphora"),
             each: services().map(|id| (id.clone(), found.clone())).collect(),
-            groups: services().map(group).collect(),
+            groups: groups.map(|name| (name.clone(), vec![format!("id-{name}")])).collect(),
             ..Inputs::default()
         }
         .into()
     }
 
-    fn reply(&self, _: &Key, change: &Change, observed: &Observed, ids: &Ids) -> Reply {
-        let id = |kind| ids.id(kind, &change.to_string());
-        let port = match observed {
-            Observed::Balancers(snapshot) => snapshot.trees.first().map(|tree| &tree.balancer.vip_port_id),
-            _ => None,
-        };
-        match &change.action {
-            Action::CreateBalancer(body) => Reply::Balancer(Box::new(CreatedLoadBalancer {
-                members: Vec::new(),
-                balancer: record(json!({
-                    "id": ids.id("lb", &body.name), "name": body.name, "tags": body.tags,
-                    "vip_address": ids.address(), "vip_port_id": ids.id("vip", &body.name),
-                    "vip_subnet_id": body.vip_subnet_id, "provisioning_status": "ACTIVE",
-                })),
+    fn reply(&self, _: &Key, change: &Change, _: &Observed, ids: &Ids) -> Reply {
+        match change {
+            Change::Balancer(change) => Reply::Balancer(objects::reply(change, ids, |object| match object.kind {
+                Kind::Balancer => Object { id: ids.id("lb", &object.key), ..object }
+                    .with("vip_address", ids.address())
+                    .with("vip_port_id", ids.id("vip", &change.key))
+                    .with("vip_subnet_id", "sub")
+                    .with("provisioning_status", "ACTIVE"),
+                Kind::Floating => object.with("floating_ip_address", ids.address()),
+                _ => object,
             })),
-            Action::CreateListener(..) => Reply::Listener(record(json!({"id": id("listener")}))),
-            Action::CreatePool(..) => Reply::Pool(record(json!({"id": id("pool")}))),
-            Action::CreateMonitor(..) => Reply::Monitor(record(json!({"id": id("monitor")}))),
-            Action::CreateFloating(desired) => Reply::Floating(record(json!({
-                "id": id("floating"), "floating_ip_address": ids.address(), "port_id": port,
-                "description": desired.description,
-            }))),
-            Action::Group(group) => {
-                // Rules have ids that nothing else has.
-                let mut reply = laws::objects::reply(group, ids, |group| {
-                    let id = format!("id-{}", group.key);
-                    let rules = ["IPv4", "IPv6"].map(|family| {
-                        let id = ids.id("rule", &format!("{id} {family}"));
+            Change::Group(change) => {
+                let mut reply = objects::reply(change, ids, |group| {
+                    let rule = |family| {
+                        let id = ids.id("rule", &format!("{family} {}", group.key));
                         record(json!({"id": id, "direction": "egress", "ethertype": family}))
-                    });
-                    Object { id, ..group }.entries(RULES, rules)
+                    };
+                    let id = format!("id-{}", group.key);
+                    Object { id, ..group.clone() }.entries(RULES, ["IPv4", "IPv6"].map(rule))
                 });
-                if let objects::Action::Add(_, rules) = &group.action {
+                if let plan_objects::Action::Add(_, rules) = &change.action {
                     reply.entries = rules.to_vec();
-                    for rule in &mut reply.entries {
-                        rule.id = ids.id("rule", &rule.to_string());
-                    }
+                    let rules = reply.entries.iter_mut();
+                    rules.for_each(|rule| rule.id = ids.id("rule", &rule.to_string()));
                 }
                 Reply::Group(reply)
             }
@@ -471,49 +352,38 @@ impl Lawful for Model {
     }
 
     fn fail(&self, truth: &mut Truth, key: &Key) {
-        for tree in truth.trees.iter_mut().filter(|tree| is_of_part(tree, key)) {
-            tree.balancer.provisioning_status = Provisioning::Error;
+        for objects in truth.balancers.iter_mut().filter(|objects| is_of_part(objects, key)) {
+            objects.all[0].attributes.insert("provisioning_status", "ERROR".into());
         }
     }
 
     fn repair(&self, truth: &mut Truth) {
-        for tree in &mut truth.trees {
-            let (name, tags) = (&tree.balancer.name, &tree.balancer.tags);
-            let users = tags.iter().filter(|tag| names::is_service_tag(tag)).count();
+        for objects in &mut truth.balancers {
+            let users: Vec<_> = texts(root(objects), "tags").filter(|tag| names::is_service_tag(tag)).collect();
             // One that its own Service alone uses can be deleted.
-            if users > 1 || !tags.contains(name) {
-                tree.balancer.provisioning_status = Provisioning::Active;
+            if users != [root(objects).text("name")] {
+                objects.all[0].attributes.insert("provisioning_status", "ACTIVE".into());
             }
         }
     }
 
     fn shape(&self, truth: &Truth) -> Vec<String> {
         let mut shape = Vec::new();
-        for tree in &truth.trees {
-            let name = &tree.balancer.name;
-            let floating = at(truth, tree).map(|floating| &floating.description);
-            let tags: BTreeSet<_> = tree.balancer.tags.iter().collect();
-            let listeners = tree.listener_trees.iter().map(|listener_tree| {
-                let listener = &listener_tree.listener;
-                let pool = listener_tree
-                    .pool_tree
-                    .as_ref()
-                    .map(|tree| (&tree.pool.name, &tree.pool.tags));
-                let (name, tags) = (&listener.name, &listener.tags);
-                format!("{} {name} {tags:?} {pool:?}", listener_text(listener_tree))
-            });
-            let listeners: BTreeSet<_> = listeners.collect();
-            shape.push(format!("{name} {tags:?} {floating:?} {listeners:?}"));
+        for objects in &truth.balancers {
+            let name = root(objects).text("name");
+            let all = objects.all.iter().map(|object| objects::line(object, &HIDDEN));
+            shape.extend(all.map(|line| format!("{name}: {line}")));
         }
-        let unused = truth
-            .floating
-            .iter()
-            .filter(|floating| floating.port_id.is_empty());
-        shape.extend(unused.map(|floating| format!("floating {}", floating.description)));
-        shape.extend(truth.groups.iter().map(|group| laws::objects::line(group, &[])));
-        shape.extend(truth.ports.iter().map(|(id, port)| {
-            let groups: BTreeSet<_> = port.security_groups.iter().collect();
-            format!("port {id} {groups:?}")
+        shape.extend(truth.floating.iter().map(|floating| {
+            let mut at = truth.balancers.iter().filter(|objects| has_address(floating, objects));
+            let at = at.next().map(|objects| root(objects).text("name"));
+            format!("floating {} at {at:?}", floating.text("description"))
+        }));
+        shape.extend(truth.groups.all.iter().map(|group| objects::line(group, &[])));
+        shape.extend(truth.ports.values().map(|port| {
+            let mut groups = port.security_groups.clone();
+            groups.sort();
+            format!("port {} {groups:?}", port.id)
         }));
         shape.sort();
         shape
@@ -521,99 +391,70 @@ impl Lawful for Model {
 
     fn foreign(&self, truth: &Truth) -> Vec<String> {
         let mut foreign = truth.clone();
-        foreign.groups.clear();
-        foreign.trees.retain(is_foreign);
-        for tree in foreign.trees.iter_mut().filter(|tree| !is_created(tree)) {
-            let is_theirs = |tag: &String| !names::is_service_tag(tag) && !tag.starts_with(REQUESTED);
-            tree.balancer.tags.retain(is_theirs);
-            tree.listener_trees
-                .retain(|listener_tree| !is_of_service(listener_tree));
+        foreign.groups = Objects::default();
+        foreign.balancers.retain(is_foreign);
+        for objects in foreign.balancers.iter_mut().filter(|objects| !is_created(objects)) {
+            let all = objects.clone();
+            objects.all.retain(|object| !is_of_service(&all, object, names::is_service_tag));
+            let is_ours = |tag: &String| names::is_service_tag(tag) || tag.starts_with(REQUESTED);
+            edit_tags(&mut objects.all[0], |tags| tags.retain(|tag| !is_ours(tag)));
         }
-        let floating = &mut foreign.floating;
-        floating.retain(|floating| !floating.description.contains(names::FLOATING_IP_MARK));
+        foreign.floating.retain(|floating| floating.text("description").is_empty());
         for port in foreign.ports.values_mut() {
-            port.security_groups
-                .retain(|group| !group.starts_with("id-lb-sg-"));
+            port.security_groups.retain(|group| !group.starts_with("id-lb-sg-"));
         }
         vec![format!("{foreign:?}")]
     }
 
     fn served(&self, truth: &Truth, service: &ServiceId, cluster: &str) -> Served {
-        let (tag, group) = (
-            names::load_balancer(cluster, service),
-            names::security_group(service),
-        );
+        let (tag, group) = (names::load_balancer(cluster, service), names::security_group(service));
         let mut served = Served::default();
-        let requested = |tags: &[String]| {
-            let requested = tags.iter().filter(|tag| tag.starts_with(REQUESTED));
-            requested.cloned().collect::<Vec<_>>()
-        };
-        for tree in &truth.trees {
-            let is_own = tree.balancer.name == tag;
-            if (is_created(tree) && is_foreign(tree)) || !(is_own || tree.balancer.tags.contains(&tag)) {
+        for objects in &truth.balancers {
+            let balancer = root(objects);
+            let (name, is_ours) = (balancer.text("name"), !is_created(objects) || !is_foreign(objects));
+            if !is_ours || !(name == tag || texts(balancer, "tags").any(|known| known == tag)) {
                 continue;
             }
-            let has_floating = at(truth, tree).is_some();
-            served
-                .exact
-                .insert(format!("load balancer {}", tree.balancer.name));
-            if is_own {
-                served.exact.insert(format!("floating IP: {has_floating}"));
-            } else if has_floating {
-                served.at_least.insert("floating IP".to_owned());
-            }
-            served.at_least.extend(requested(&tree.balancer.tags));
-            let own = tree
-                .listener_trees
-                .iter()
-                .filter(|own| own.listener.tags.contains(&tag));
-            for own in own {
-                served.exact.insert(listener_text(own));
-                let pool = own
-                    .pool_tree
-                    .iter()
-                    .flat_map(|pool_tree| requested(&pool_tree.pool.tags));
-                let pool = pool.map(|tag| format!("pool {} {tag}", own.listener_key()));
-                let listener = requested(&own.listener.tags).into_iter();
-                let listener = listener.map(|tag| format!("listener {} {tag}", own.listener_key()));
-                served.at_least.extend(listener.chain(pool));
-            }
+            let is_own = |object: &&Object<Kind>| is_of_service(objects, object, |known| known == tag);
+            let own = objects.all.iter().filter(is_own);
+            // Of the tags only those that it requests are its own.
+            let below = objects::served(own.clone(), &[OWNER, "tags"], |_| true);
+            let tagged = own.chain([balancer]).flat_map(|object| {
+                let requested = texts(object, "tags").filter(|tag| tag.starts_with(REQUESTED));
+                requested.map(|tag| format!("{} has {tag}", object.title()))
+            });
+            let mut floating = truth.floating.iter();
+            let floating = floating.any(|floating| has_address(floating, objects));
+            let address = format!("{} has a floating IP: {floating}", balancer.title());
+            served.exact.extend(below.exact.into_iter().chain([address]));
+            served.at_least.extend(below.at_least.into_iter().chain(tagged));
         }
-        let groups = truth.groups.iter().filter(|have| have.key == group);
-        served
-            .exact
-            .extend(groups.map(|group| laws::objects::line(group, &["description"])));
-        let ports = truth
-            .ports
-            .values()
-            .filter(|port| port.security_groups.contains(&format!("id-{group}")));
+        let groups = truth.groups.all.iter().filter(|found| found.key == group);
+        let groups = objects::served(groups, &[], |_| true);
+        let ports = truth.ports.values();
+        let ports = ports.filter(|port| port.security_groups.contains(&format!("id-{group}")));
+        served.exact.extend(groups.exact);
         served.at_least.extend(ports.map(|port| port.id.clone()));
         served
     }
 
     fn destroys(&self, change: &Change) -> bool {
-        matches!(change.action, Action::DeleteBalancer { recreate: false, .. })
+        let deletes = |change: &plan_objects::Change<Kind>| {
+            change.kind == Kind::Balancer && matches!(change.action, plan_objects::Action::Delete(_))
+        };
+        matches!(change, Change::Balancer(change) if deletes(change))
     }
 }
 
-fn model() -> Model {
+#[test]
+fn openstack_keeps_the_laws() {
     let path = tempfile::tempdir().unwrap();
     let file = path.path().join("cloud.conf");
     let text = "[Global]\nauth-url = http://127.0.0.1:1\nusername = u\npassword = p\ntenant-id = t\n\
                 domain-id = d\n[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
     std::fs::write(&file, text).unwrap();
     let environment = ccm_core::Environment::default();
-    let loaded = crate::config::load(
-        Some(&file),
-        &environment,
-        &mut ccm_core::config::ConfigFiles::default(),
-    );
-    Model {
-        settings: Arc::new(loaded.unwrap().value.settings.load_balancing),
-    }
-}
-
-#[test]
-fn openstack_keeps_the_laws() {
-    laws(&model(), 60);
+    let loaded = crate::config::load(Some(&file), &environment, &mut ccm_core::config::ConfigFiles::default());
+    let settings = Arc::new(loaded.unwrap().value.settings.load_balancing);
+    laws(&Model { settings }, 60);
 }

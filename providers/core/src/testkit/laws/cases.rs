@@ -15,7 +15,7 @@ pub struct Case<T> {
     /// What the cluster was like when it built, and after how many writes its process was killed, if it was.
     pub built: Vec<(ClusterSnapshot, Option<usize>)>,
     /// What others did after that: the name of an [`Edit`], and to which object.
-    pub edits: Vec<(&'static str, usize)>,
+    pub edits: Vec<(String, usize)>,
     /// What the cluster is like, then how it changes. At least one.
     pub worlds: Vec<ClusterSnapshot>,
     /// How the cloud answers.
@@ -38,15 +38,17 @@ impl<T> Case<T> {
 /// Something that another client of the cloud does.
 pub struct Edit<T> {
     /// Its name; unique.
-    pub name: &'static str,
+    pub name: String,
     apply: Arc<dyn Fn(&mut T, usize) + Send + Sync>,
 }
 
 impl<T> Edit<T> {
     /// An edit. Its number chooses among the objects that it may concern; it does nothing if there is none.
-    pub fn new(name: &'static str, apply: impl Fn(&mut T, usize) + Send + Sync + 'static) -> Self {
-        let apply = Arc::new(apply);
-        Self { name, apply }
+    pub fn new(name: impl Into<String>, apply: impl Fn(&mut T, usize) + Send + Sync + 'static) -> Self {
+        Self {
+            name: name.into(),
+            apply: Arc::new(apply),
+        }
     }
 
     pub(super) fn apply(&self, truth: &mut T, pick: usize) {
@@ -79,9 +81,9 @@ pub fn remove<T>(items: &mut Vec<T>, number: usize, filter: impl Fn(&T) -> bool)
 /// Cases of this model's clusters and edits.
 pub fn cases<L: Lawful>(model: &L) -> impl Strategy<Value = Case<L::Truth>> + use<L> {
     let world = model.clusters().snapshots();
-    let names: Vec<_> = model.edits().iter().map(|edit| edit.name).collect();
+    let names: Vec<_> = model.edits().into_iter().map(|edit| edit.name).collect();
     let built = vec((world.clone(), option::weighted(0.4, 0..16_usize)), 0..=2);
-    let edits = vec((sample::select(names), 0..12_usize), 0..=4);
+    let edits = vec((sample::select(names), 0..512_usize), 0..=4);
     // Sometimes nothing but the edits has changed.
     let (worlds, stays) = (vec(world, 1..=2), proptest::bool::weighted(0.4));
     let ground = model.ground();

@@ -1,7 +1,9 @@
 //! What a cloud of [`Objects`] does, for models whose parts consist of them.
 
-use super::{Edit, Ids, Served, remove};
-use crate::plan::objects::{Action, Change, Kind, Object, Objects, Policy, Reply, Scalar, SetOrder};
+use serde_json::Value;
+
+use super::{Edit, Ids, Served, pick, remove};
+use crate::plan::objects::{Action, Change, Kind, Object, Objects, Policy, Reply, SetOrder};
 
 /// The answer to a change: ids for what it creates. `detail` adds attributes that the cloud chooses.
 pub fn reply<K: Kind>(change: &Change<K>, ids: &Ids, detail: impl Fn(Object<K>) -> Object<K>) -> Reply<K> {
@@ -44,76 +46,88 @@ pub fn line<K: Kind>(object: &Object<K>, hidden: &[&str]) -> String {
     format!("{} {attributes:?} {sets:?}", object.title())
 }
 
-/// What can be done to objects of which `is_editable` is true: deleted, their attributes changed, their entries removed.
-pub fn edits<K: Kind>(is_editable: fn(&Object<K>) -> bool) -> Vec<Edit<Objects<K>>> {
-    let delete = move |truth: &mut Objects<K>, number: usize| {
-        let mut all = truth.all.clone();
-        if let Some(object) = remove(&mut all, number, is_editable) {
-            let change = Change {
-                kind: object.kind,
-                key: object.key,
-                parent: object.parent,
-                action: Action::Delete(true),
-            };
-            truth.fold(&change, None);
-        }
-    };
-    // The number chooses among all attributes, or entries, of all objects.
-    let change = move |truth: &mut Objects<K>, number: usize| {
-        let editable = truth.all.iter_mut().filter(|object| is_editable(object));
-        let changeable = editable.flat_map(|object| {
-            let attributes = object.kind.schema().attributes.iter();
-            let changeable = attributes.filter(|attribute| attribute.policy != Policy::CreateOnly);
-            let changeable: Vec<_> = changeable
-                .map(|attribute| (attribute.name, attribute.default))
-                .collect();
-            let known = object.attributes.iter_mut();
-            known.filter_map(move |(name, value)| {
-                let (_, default) = changeable.iter().find(|(changeable, _)| changeable == name)?;
-                Some((value, *default))
-            })
-        });
-        let mut changeable: Vec<_> = changeable.collect();
-        let count = changeable.len().max(1);
-        if let Some((value, default)) = changeable.get_mut(number % count) {
-            **value = match default {
-                Scalar::Null if value.is_number() => 77.into(),
-                default => (*default).into(),
-            };
-        }
-    };
-    let drain = move |truth: &mut Objects<K>, number: usize| {
-        let editable = truth.all.iter_mut().filter(|object| is_editable(object));
-        let filled = editable.flat_map(|object| {
-            let sets = object.kind.schema().sets.iter();
-            // Tags say whose an object is.
-            let names = sets
-                .filter(|set| set.order != SetOrder::Around)
-                .map(|set| set.name);
-            let names: Vec<_> = names.collect();
-            object
-                .sets
-                .iter_mut()
-                .filter(move |(name, _)| names.contains(name))
-        });
-        let mut filled: Vec<_> = filled.filter(|(_, entries)| !entries.is_empty()).collect();
-        let count = filled.len().max(1);
-        if let Some((_, entries)) = filled.get_mut(number % count) {
-            let mut kept = entries.to_vec();
-            kept.remove(number % kept.len());
-            **entries = kept.into();
-        }
+/// What can be done to objects: deletion, other values of their attributes, removal of their entries. `what` is in the names
+/// of the edits; `part` chooses the objects, and of these only those that are `is_editable` are edited.
+pub fn edits<T: 'static, K: Kind>(
+    what: &str,
+    part: fn(&mut T, usize) -> Option<&mut Objects<K>>,
+    is_editable: fn(&Object<K>) -> bool,
+) -> Vec<Edit<T>> {
+    // One number chooses the part, the object or value in it, and the entry.
+    let edit = |name: &str, edit: fn(&mut Objects<K>, usize, fn(&Object<K>) -> bool)| {
+        Edit::new(format!("{name} of {what}"), move |truth: &mut T, number| {
+            if let Some(objects) = part(truth, number) {
+                edit(objects, number / 4, is_editable);
+            }
+        })
     };
     vec![
-        Edit::new("delete object", delete),
-        Edit::new("change attribute", change),
-        Edit::new("remove entry", drain),
+        edit("delete object", delete),
+        edit("change attribute", change),
+        edit("remove entry", remove_entry),
     ]
 }
 
-/// What these objects of a Service are like. `is_managed`: whether an entry is the Service's.
+fn delete<K: Kind>(objects: &mut Objects<K>, number: usize, is_editable: fn(&Object<K>) -> bool) {
+    let mut all = objects.all.clone();
+    if let Some(object) = remove(&mut all, number, is_editable) {
+        let change = Change {
+            kind: object.kind,
+            key: object.key,
+            parent: object.parent,
+            action: Action::Delete(true),
+        };
+        objects.fold(&change, None);
+    }
+}
+
+fn change<K: Kind>(objects: &mut Objects<K>, number: usize, is_editable: fn(&Object<K>) -> bool) {
+    let editable = objects.all.iter_mut().filter(|object| is_editable(object));
+    let mut changeable: Vec<_> = editable
+        .flat_map(|object| {
+            let schema = object.kind.schema();
+            object.attributes.iter_mut().filter_map(|(name, value)| {
+                let mut attributes = schema.attributes.iter();
+                let attribute = attributes.find(|attribute| attribute.name == *name)?;
+                (attribute.policy != Policy::CreateOnly && !value.is_null()).then_some((attribute, value))
+            })
+        })
+        .collect();
+    if let Some((attribute, value)) = pick(&mut changeable, number, |_| true) {
+        let default = Value::from(attribute.default);
+        **value = match &**value {
+            value if !default.is_null() && *value != default => default,
+            Value::Number(_) => 77.into(),
+            Value::String(_) => "other".into(),
+            _ => Value::Null,
+        };
+    }
+}
+
+fn remove_entry<K: Kind>(objects: &mut Objects<K>, number: usize, is_editable: fn(&Object<K>) -> bool) {
+    let editable = objects.all.iter_mut().filter(|object| is_editable(object));
+    let mut filled: Vec<_> = editable
+        .flat_map(|object| {
+            let sets = object.kind.schema().sets.iter();
+            // Tags say whose an object is.
+            let names = sets.filter(|set| set.order != SetOrder::Around).map(|set| set.name);
+            let names: Vec<_> = names.collect();
+            let sets = object.sets.iter_mut();
+            sets.filter(move |(name, entries)| names.contains(name) && !entries.is_empty())
+        })
+        .collect();
+    if let Some((_, entries)) = pick(&mut filled, number, |_| true) {
+        let mut kept = entries.to_vec();
+        remove(&mut kept, number / 8, |_| true);
+        **entries = kept.into();
+    }
+}
+
+/// What these objects of a Service are like, without the `hidden` attributes. `is_managed`: whether an entry is the
+/// Service's.
 pub fn served<'a, K: Kind>(
     objects: impl Iterator<Item = &'a Object<K>>,
+    hidden: &[&str],
     is_managed: impl Fn(&K::Entry) -> bool,
 ) -> Served {
     let mut served = Served::default();
@@ -122,6 +136,7 @@ pub fn served<'a, K: Kind>(
         for attribute in schema.attributes {
             // A difference of the others is accepted.
             if attribute.policy != Policy::CreateOnly
+                && !hidden.contains(&attribute.name)
                 && let Some(value) = object.attributes.get(attribute.name)
             {
                 let value = Some(value.clone()).filter(|value| !value.is_null());
