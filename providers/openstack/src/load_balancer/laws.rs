@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use ccm_core::plan::objects::{self, Object};
+use ccm_core::plan::objects::{self, Object, Objects};
 use ccm_core::{
     load_balancer::{ClusterTag, ClusterView, Ownership, OwnershipTag},
     plan::{GatheredInputs, Member as Joiner},
@@ -16,27 +16,27 @@ use ccm_core::{
 };
 
 use super::{
-    desired::{ActiveService, Desired, DesiredListener, DesiredMember, Inputs, ServiceInputs},
+    desired::{ActiveService, Desired, DesiredListener, Inputs, ServiceInputs},
     directory::{Directory, Entry},
     features::{Capabilities, Version},
-    fold::Reply,
     groups::{Group, RULES},
+    kinds::{Kind, MEMBERS, tags, texts},
     member::Member,
     names,
-    observe::{ListenerTree, LoadBalancerSnapshot, LoadBalancerTree, Observed, PoolTree, tags_of},
+    observe::{self, LoadBalancerSnapshot, Observed, is_broken, tags_of},
     part::{Key, Model},
-    responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule},
-    steps::{Action, Change},
+    responses::{LoadBalancer, Provisioning, Rule},
+    steps::{Change, Reply},
     tags::Unrecorded,
-    writes::CreatedLoadBalancer,
 };
 use crate::instances::records::Port;
 
 /// What is in the cloud.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Truth {
-    trees: Vec<LoadBalancerTree>,
-    floating: Vec<FloatingIp>,
+    /// Load balancers, each with what is below it.
+    trees: Vec<Objects<Kind>>,
+    floating: Vec<Object<Kind>>,
     groups: Vec<Object<Group>>,
     ports: BTreeMap<String, Port>,
 }
@@ -45,89 +45,77 @@ fn ownership_tag() -> OwnershipTag {
     OwnershipTag::Known(ClusterTag::of("me"))
 }
 
-fn created(tree: &LoadBalancerTree) -> bool {
-    tree.balancer.name.starts_with(names::SERVICE_PREFIX)
+fn root(tree: &Objects<Kind>) -> &Object<Kind> {
+    tree.of(Kind::Balancer).next().unwrap()
 }
 
-fn is_foreign(tree: &LoadBalancerTree) -> bool {
-    let tags = tree.balancer.tags.iter().map(String::as_str);
+fn created(tree: &Objects<Kind>) -> bool {
+    root(tree).text("name").starts_with(names::SERVICE_PREFIX)
+}
+
+fn is_foreign(tree: &Objects<Kind>) -> bool {
+    let tags = texts(root(tree), "tags");
     !created(tree) || matches!(ownership_tag().ownership(tags), Ownership::Foreign(_))
 }
 
-fn of_key(tree: &LoadBalancerTree, key: &Key) -> bool {
+fn of_key(tree: &Objects<Kind>, key: &Key) -> bool {
     match key {
-        Key::Balancer(id) => tree.balancer.id == *id,
-        Key::New(name) => tree.balancer.name == *name,
+        Key::Balancer(id) => root(tree).id == *id,
+        Key::New(name) => root(tree).text("name") == *name,
         _ => false,
     }
 }
 
-fn tree_text(tree: &LoadBalancerTree) -> String {
-    let listener_trees: BTreeSet<_> = tree
-        .listener_trees
-        .iter()
-        .map(|listener_tree| {
-            let listener = &listener_tree.listener;
-            let pool_tree = listener_tree.pool_tree.as_ref().map(|pool_tree| {
-                let members: BTreeSet<_> = pool_tree.members.iter().map(Member::identity).collect();
-                let monitor = pool_tree
-                    .monitor
-                    .as_ref()
-                    .map(|monitor| (&monitor.name, &monitor.kind, monitor.delay));
-                format!(
-                    "{} {} {} {:?} {members:?} {monitor:?}",
-                    pool_tree.pool.name,
-                    pool_tree.pool.protocol,
-                    pool_tree.pool.lb_algorithm,
-                    pool_tree.pool.tags
-                )
-            });
-            format!(
-                "{} {} {} {:?} {:?} {:?} {:?} {pool_tree:?}",
-                listener_tree.listener_key(),
-                listener.name,
-                listener.protocol,
-                listener.tags,
-                listener.connection_limit,
-                listener.insert_headers,
-                listener.default_tls_container_ref,
-            )
-        })
-        .collect();
-    let tags: BTreeSet<_> = tree.balancer.tags.iter().collect();
-    format!("{} {tags:?} {listener_trees:?}", tree.balancer.name)
+/// An object without its ids.
+fn text(object: &Object<Kind>) -> String {
+    let fields = [
+        "name",
+        "protocol",
+        "type",
+        "delay",
+        "lb_algorithm",
+        "connection_limit",
+        "insert_headers",
+        "default_tls_container_ref",
+    ];
+    let fields: Vec<_> = fields.iter().map(|name| object.attributes.get(*name)).collect();
+    let members: BTreeSet<_> = object.set(MEMBERS).iter().map(Member::identity).collect();
+    let tags: BTreeSet<_> = texts(object, "tags").collect();
+    format!("{:?} {fields:?} {tags:?} {members:?}", object.kind)
+}
+
+fn tree_text(tree: &Objects<Kind>) -> String {
+    let all: BTreeSet<_> = tree.all.iter().map(text).collect();
+    format!("{all:?}")
 }
 
 /// Whether the listener there is what the Service with this tag wants.
-fn right(listener_tree: &ListenerTree, port: &DesiredListener, active: &ActiveService) -> bool {
-    let listener = &listener_tree.listener;
-    let (tag, tags) = (&active.owner.tag, &active.tags);
-    let members = |pool_tree: &PoolTree| {
-        let have: BTreeSet<_> = pool_tree.members.iter().map(Member::identity).collect();
-        let want = port.members.as_ref().map(|members| {
-            let each = members.iter();
-            each.map(DesiredMember::identity).collect::<BTreeSet<_>>()
-        });
-        want.is_none_or(|want| want == have)
+fn right(tree: &Objects<Kind>, port: &DesiredListener, active: &ActiveService) -> bool {
+    let key = port.listener_key.to_string();
+    let [Some(listener), Some(pool)] = [Kind::Listener, Kind::Pool].map(|kind| tree.get(kind, &key)) else {
+        return false;
     };
-    let monitor = |pool_tree: &PoolTree| {
-        let have = pool_tree.monitor.as_ref().map(|monitor| monitor.kind.as_str());
-        have == port.monitor.map(|monitor| monitor.check.kind())
+    let have: BTreeSet<_> = pool.set(MEMBERS).iter().map(Member::identity).collect();
+    let want = port
+        .members
+        .as_ref()
+        .map(|members| members.iter().map(Member::identity).collect());
+    let monitor = tree.get(Kind::Monitor, &key).map(|monitor| monitor.text("type"));
+    let header = listener.attributes["insert_headers"].get("X-Forwarded-For");
+    let tagged = |object, requested: &BTreeSet<String>| {
+        let tags = tags(object);
+        requested.iter().all(|tag| tags.contains(tag))
     };
-    let tagged = |pool_tree: &PoolTree| tags.pool.iter().all(|tag| pool_tree.pool.tags.contains(tag));
-    let pool = |pool_tree: &PoolTree| {
-        pool_tree.pool.protocol == port.pool_protocol
-            && members(pool_tree)
-            && monitor(pool_tree)
-            && tagged(pool_tree)
-    };
-    listener_tree.pool_tree.as_ref().is_some_and(pool)
-        && listener.protocol == port.protocol
-        && listener.tags.contains(tag)
-        && tags.listener.iter().all(|tag| listener.tags.contains(tag))
-        && listener.connection_limit == Some(port.connection_limit)
-        && listener.default_tls_container_ref == port.tls
-        && listener.insert_headers.contains_key("X-Forwarded-For") == port.forwarded_for
+    pool.text("protocol") == port.pool_protocol
+        && want.is_none_or(|want: BTreeSet<_>| want == have)
+        && monitor == port.monitor.map(|monitor| monitor.check.kind())
+        && tagged(pool, &active.tags.pool)
+        && listener.text("protocol") == port.protocol
+        && tags(listener).contains(&active.owner.tag)
+        && tagged(listener, &active.tags.listener)
+        && listener.attributes["connection_limit"] == port.connection_limit
+        && listener.text("default_tls_container_ref") == port.tls
+        && header.is_some() == port.forwarded_for
 }
 
 impl Lawful for Model {
@@ -136,30 +124,24 @@ impl Lawful for Model {
     fn view(&self, truth: &Truth, key: &Key, members: &[Joiner<Self>], cluster: &ClusterView) -> Observed {
         match key {
             Key::Balancer(_) | Key::New(_) => {
-                let trees =
-                    truth
-                        .trees
-                        .iter()
-                        .filter(|tree| of_key(tree, key))
-                        .map(|tree| LoadBalancerTree {
-                            floating: truth
-                                .floating
-                                .iter()
-                                .find(|floating| floating.port_id == tree.balancer.vip_port_id)
-                                .cloned(),
-                            ..tree.clone()
-                        });
-                let trees: Vec<_> = trees.collect();
+                let trees = truth.trees.iter().filter(|tree| of_key(tree, key));
+                let trees: Vec<_> = trees.map(|tree| tree.all.as_slice()).collect();
+                // Of several nothing is read but themselves.
+                let objects = match trees.as_slice() {
+                    [tree] => tree.to_vec(),
+                    several => several.iter().map(|tree| tree[0].clone()).collect(),
+                };
+                let objects: Objects<_> = objects.into_iter().chain(truth.floating.clone()).collect();
                 Observed::Balancers(LoadBalancerSnapshot {
-                    floating: truth.floating.clone(),
+                    is_being_created: false,
                     external: true,
                     cluster: cluster.name.to_string(),
                     ownership_tag: cluster.ownership_tag.clone(),
                     annotated: Unrecorded::default()
                         .annotated(members.iter().map(|member| &*member.service), || {
-                            tags_of(&trees, |_| true)
+                            tags_of(&objects, |_| true)
                         }),
-                    trees,
+                    objects,
                 })
             }
             Key::Group(name) => {
@@ -173,22 +155,27 @@ impl Lawful for Model {
     fn store(&self, truth: &mut Truth, key: &Key, after: Observed) {
         match after {
             Observed::Balancers(snapshot) => {
-                truth.floating = snapshot.floating;
+                let (floating, tree): (Vec<_>, Vec<_>) = snapshot
+                    .objects
+                    .all
+                    .into_iter()
+                    .partition(|object| object.kind == Kind::Floating);
+                truth.floating = floating;
                 truth.trees.retain(|tree| !of_key(tree, key));
-                for mut tree in snapshot.trees {
-                    if let Some(floating) = tree.floating.take() {
-                        truth.floating.retain(|other| other.id != floating.id);
-                        truth.floating.push(floating);
-                    }
-                    truth.trees.push(tree);
+                if !tree.is_empty() {
+                    truth.trees.push(tree.into_iter().collect());
                 }
                 for floating in &mut truth.floating {
-                    let there = |tree: &LoadBalancerTree| tree.balancer.vip_port_id == floating.port_id;
-                    if floating.port_id.starts_with("vip-") && !truth.trees.iter().any(there) {
-                        floating.port_id.clear();
+                    // As it is read: by its address.
+                    floating.key = floating.text("floating_ip_address").to_owned();
+                    floating.parent = None;
+                    let port = floating.text("port_id");
+                    let there = |tree: &Objects<Kind>| root(tree).text("vip_port_id") == port;
+                    if port.starts_with("vip-") && !truth.trees.iter().any(there) {
+                        floating.attributes.remove("port_id");
                     }
                 }
-                truth.trees.sort_by(|a, b| a.balancer.id.cmp(&b.balancer.id));
+                truth.trees.sort_by(|a, b| root(a).id.cmp(&root(b).id));
                 truth.floating.sort_by(|a, b| a.id.cmp(&b.id));
             }
             Observed::Groups(groups) => {
@@ -203,11 +190,12 @@ impl Lawful for Model {
 
     fn directory(&self, truth: &Truth) -> Directory {
         let balancers = truth.trees.iter().map(|tree| {
+            let root = root(tree);
             let entry = Entry {
-                name: tree.balancer.name.clone(),
-                tags: tree.balancer.tags.clone(),
+                name: root.text("name").to_owned(),
+                tags: tags(root),
             };
-            (tree.balancer.id.clone(), entry)
+            (root.id.clone(), entry)
         });
         let groups = truth.groups.iter();
         let groups = groups.map(|group| (group.key.clone(), group.text("description").to_owned()));
@@ -239,48 +227,37 @@ impl Lawful for Model {
         .into()
     }
 
-    fn reply(&self, _: &Key, change: &Change, observed: &Observed, serial: u64) -> Reply {
-        let port = match observed {
-            Observed::Balancers(snapshot) => snapshot
-                .trees
-                .first()
-                .map(|tree| tree.balancer.vip_port_id.clone()),
-            _ => None,
-        };
-        match &change.action {
-            Action::CreateBalancer(body) => Reply::Balancer(Box::new(CreatedLoadBalancer {
-                members: Vec::new(),
-                balancer: LoadBalancer {
-                    id: format!("lb-{serial}"),
-                    name: body.name.clone(),
-                    tags: body.tags.clone(),
-                    vip_address: format!("10.9.{}.{}", serial / 250, serial % 250),
-                    vip_port_id: format!("vip-new-{serial}"),
-                    vip_subnet_id: body.vip_subnet_id.clone(),
-                    provisioning_status: Provisioning::Active,
-                    ..LoadBalancer::default()
-                },
-            })),
-            Action::CreateListener(..) => Reply::Listener(Box::new(Listener {
-                id: format!("l-{serial}"),
-                ..Listener::default()
-            })),
-            Action::CreatePool(..) => Reply::Pool(Box::new(Pool {
-                id: format!("p-{serial}"),
-                ..Pool::default()
-            })),
-            Action::CreateMonitor(..) => Reply::Monitor(Box::new(Monitor {
-                id: format!("m-{serial}"),
-                ..Monitor::default()
-            })),
-            Action::CreateFloating(desired) => Reply::Floating(Box::new(FloatingIp {
-                id: format!("f-{serial}"),
-                floating_ip_address: format!("203.0.{}.{}", serial / 250, serial % 250),
-                port_id: port.unwrap_or_default(),
-                description: desired.description.clone(),
-                ..FloatingIp::default()
-            })),
-            Action::Group(group) => {
+    fn reply(&self, _: &Key, change: &Change, _: &Observed, serial: u64) -> Reply {
+        match change {
+            Change::Balancer(change) => {
+                let mut reply = objects::Reply::default();
+                if let objects::Action::Create(new, _) = &change.action {
+                    let (prefix, object) = match new.kind {
+                        Kind::Balancer => {
+                            let balancer = LoadBalancer {
+                                name: new.key.clone(),
+                                tags: tags(new),
+                                vip_address: format!("10.9.{}.{}", serial / 250, serial % 250),
+                                vip_port_id: format!("vip-new-{serial}"),
+                                vip_subnet_id: new.text("vip_subnet_id").to_owned(),
+                                provisioning_status: Provisioning::Active,
+                                ..LoadBalancer::default()
+                            };
+                            ("lb", Object::from(&balancer))
+                        }
+                        Kind::Floating => {
+                            let address = format!("203.0.{}.{}", serial / 250, serial % 250);
+                            let object = Object::new(new.kind, &*new.key);
+                            ("f", object.with("floating_ip_address", address))
+                        }
+                        kind => ("below", Object::new(kind, &*new.key)),
+                    };
+                    let id = format!("{prefix}-{serial}");
+                    reply = objects::Reply::object(Object { id, ..object });
+                }
+                Reply::Balancer(reply)
+            }
+            Change::Group(group) => {
                 let mut reply = objects::Reply::default();
                 match &group.action {
                     objects::Action::Create(group, _) => {
@@ -309,30 +286,29 @@ impl Lawful for Model {
 
     fn fail(&self, truth: &mut Truth, key: &Key) {
         for tree in truth.trees.iter_mut().filter(|tree| of_key(tree, key)) {
-            tree.balancer.provisioning_status = Provisioning::Error;
+            set_status(tree, "ERROR");
         }
     }
 
     fn repair(&self, truth: &mut Truth) {
-        let is_shared = |tree: &LoadBalancerTree| {
-            let tags = tree.balancer.tags.iter();
+        let is_shared = |tree: &Objects<Kind>| {
+            let tags = texts(root(tree), "tags");
             tags.filter(|tag| names::is_service_tag(tag)).count() > 1
         };
         let trees = truth.trees.iter_mut();
         for tree in trees.filter(|tree| !created(tree) || is_shared(tree)) {
-            tree.balancer.provisioning_status = Provisioning::Active;
+            set_status(tree, "ACTIVE");
         }
     }
 
     fn shape(&self, truth: &Truth) -> Vec<String> {
         let mut shape: Vec<_> = truth.trees.iter().map(tree_text).collect();
         shape.extend(truth.floating.iter().map(|floating| {
-            let at = truth
-                .trees
-                .iter()
-                .find(|tree| tree.balancer.vip_port_id == floating.port_id)
-                .map(|tree| &tree.balancer.name);
-            format!("floating {} at {at:?}", floating.description)
+            let port = floating.text("port_id");
+            let mut roots = truth.trees.iter().map(root);
+            let at = roots.find(|root| root.text("vip_port_id") == port);
+            let at = at.map(|root| root.text("name"));
+            format!("floating {} at {at:?}", floating.text("description"))
         }));
         shape.extend(truth.groups.iter().map(|group| {
             let rules: BTreeSet<_> = group.set(RULES).iter().map(ToString::to_string).collect();
@@ -349,26 +325,28 @@ impl Lawful for Model {
     fn foreign(&self, truth: &Truth) -> Vec<String> {
         let mut foreign = Vec::new();
         for tree in truth.trees.iter().filter(|tree| is_foreign(tree)) {
-            let theirs = |tags: &[String]| !tags.iter().any(|tag| names::is_service_tag(tag));
-            let listener_trees = tree.listener_trees.iter();
-            let listener_trees =
-                listener_trees.filter(|listener_tree| created(tree) || theirs(&listener_tree.listener.tags));
-            let tags = tree.balancer.tags.iter();
+            let theirs: BTreeSet<_> = tree
+                .of(Kind::Listener)
+                .filter(|listener| created(tree) || !texts(listener, "tags").any(names::is_service_tag))
+                .map(|listener| &listener.key)
+                .collect();
+            let below = tree.all.iter().filter(|object| object.parent.is_some());
+            let below: Vec<_> = below.filter(|object| theirs.contains(&object.key)).collect();
+            let root = root(tree);
+            let tags = texts(root, "tags");
             let tags: Vec<_> = tags
                 .filter(|tag| created(tree) || (!names::is_service_tag(tag) && !tag.starts_with("t-")))
                 .collect();
-            let listener_trees: Vec<_> = listener_trees.collect();
+            let port = root.text("vip_port_id");
             let floating = truth
                 .floating
                 .iter()
-                .filter(|floating| floating.port_id == tree.balancer.vip_port_id);
+                .filter(|floating| floating.text("port_id") == port);
             let floating: Vec<_> = floating.map(|floating| &floating.id).collect();
-            foreign.push(format!(
-                "{} {tags:?} {listener_trees:?} {floating:?}",
-                tree.balancer.name
-            ));
+            foreign.push(format!("{} {tags:?} {below:?} {floating:?}", root.text("name")));
         }
-        let theirs = |floating: &&FloatingIp| !floating.description.contains(names::FLOATING_IP_MARK);
+        let theirs =
+            |floating: &&Object<Kind>| !floating.text("description").contains(names::FLOATING_IP_MARK);
         foreign.extend(
             truth
                 .floating
@@ -387,36 +365,28 @@ impl Lawful for Model {
     fn differences(&self, desired: &Desired, observed: &Observed) -> Vec<String> {
         match (desired, observed) {
             (Desired::Balancer(desired), Observed::Balancers(snapshot)) => {
-                let [tree] = snapshot.trees.as_slice() else {
+                let all = |text: String| desired.active.iter().map(|_| text.clone()).collect();
+                let Some(balancer) = snapshot.balancer() else {
                     let (Key::Balancer(name) | Key::New(name)) = &desired.key else {
                         return Vec::new();
                     };
-                    return desired
-                        .active
-                        .iter()
-                        .map(|_| format!("load balancer {name}"))
-                        .collect();
+                    return all(format!("load balancer {name}"));
                 };
-                let name = &tree.balancer.name;
+                let tree = &snapshot.objects;
+                let name = balancer.text("name");
                 let mut found = Vec::new();
-                let has = |tag: &String| tree.balancer.tags.contains(tag);
+                let tags = tags(balancer);
+                let has = |tag: &String| tags.contains(tag);
                 if created(tree) && is_foreign(tree) {
-                    return desired
-                        .active
-                        .iter()
-                        .map(|_| format!("load balancer {name}"))
-                        .collect();
+                    return all(format!("load balancer {name}"));
                 }
-                if tree.balancer.provisioning_status == Provisioning::Error {
-                    return desired
-                        .active
-                        .iter()
-                        .map(|_| format!("state of load balancer {name}"))
-                        .collect();
+                if is_broken(balancer) {
+                    return all(format!("state of load balancer {name}"));
                 }
                 if desired.leaving.iter().any(|leaving| has(&leaving.owner.tag)) {
                     found.push(format!("tags of load balancer {name}"));
                 }
+                let floating = observe::floating(tree, balancer);
                 for active in &desired.active {
                     let owner = active.owner.owns(name);
                     let tagged = active.tags.load_balancer.iter().all(has);
@@ -424,18 +394,15 @@ impl Lawful for Model {
                         found.push(format!("load balancer {name}"));
                         continue;
                     }
-                    let wants = !active.internal && tree.floating.is_none();
-                    let wrong = owner && active.internal && tree.floating.is_some();
+                    let wants = !active.internal && floating.is_none();
+                    let wrong = owner && active.internal && floating.is_some();
                     if wants || wrong {
                         found.push(format!("address of load balancer {name}"));
                     }
-                    for port in &active.ports {
-                        let is_right = |listener_tree: &ListenerTree| right(listener_tree, port, active);
-                        let right = tree.listener_tree(port.listener_key).is_some_and(is_right);
-                        if !right {
-                            found.push(format!("listener {} of load balancer {name}", port.listener_key));
-                        }
-                    }
+                    let wrong = active.ports.iter().filter(|port| !right(tree, port, active));
+                    found.extend(
+                        wrong.map(|port| format!("listener {} of load balancer {name}", port.listener_key)),
+                    );
                 }
                 found
             }
@@ -471,8 +438,17 @@ impl Lawful for Model {
     }
 
     fn destroys(&self, change: &Change) -> bool {
-        matches!(change.action, Action::DeleteBalancer { recreate: false, .. })
+        let Change::Balancer(change) = change else {
+            return false;
+        };
+        change.kind == Kind::Balancer && matches!(change.action, objects::Action::Delete(_))
     }
+}
+
+fn set_status(tree: &mut Objects<Kind>, status: &str) {
+    let mut roots = tree.all.iter_mut().filter(|object| object.kind == Kind::Balancer);
+    let root = roots.next().unwrap();
+    root.attributes.insert("provisioning_status", status.into());
 }
 
 fn model() -> Model {

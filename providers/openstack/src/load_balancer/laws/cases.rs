@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use ccm_core::plan::objects::Object;
+use ccm_core::plan::objects::{Object, Objects};
 use ccm_core::{
     AddressType, Labels, NodeAddress, NodeView,
     load_balancer::{
@@ -13,15 +13,16 @@ use ccm_core::{
 };
 use proptest::{collection::vec, option, prelude::*, sample::subsequence};
 
-use super::{Truth, ownership_tag};
+use super::{Truth, ownership_tag, root};
 use crate::{
     instances::records::{FixedIp, Port},
     load_balancer::{
         annotations,
         groups::Group,
+        kinds::{Kind, MEMBERS},
         member::Member,
         names,
-        observe::{ListenerTree, LoadBalancerTree, PoolTree},
+        observe::ListenerKey,
         responses::{
             self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Provisioning, Rule, SecurityGroup,
         },
@@ -211,7 +212,9 @@ fn transport(protocol: &str) -> Protocol {
     }
 }
 
-fn listener_tree() -> impl Strategy<Value = ListenerTree> {
+/// A listener, mostly with what is below it, of the load balancer with this name.
+fn listener_tree(balancer: &str) -> impl Strategy<Value = Vec<Object<Kind>>> + use<> {
+    let balancer = balancer.to_owned();
     let owner = prop_oneof![4 => (0..SERVICES).prop_map(Some), 1 => Just(None)];
     let members = subsequence((0..NODES + 1).collect::<Vec<_>>(), 0..=NODES);
     let pool = (members, option::weighted(0.5, "TCP|UDP-CONNECT|SCTP"), 0..6_usize);
@@ -223,75 +226,78 @@ fn listener_tree() -> impl Strategy<Value = ListenerTree> {
         proptest::bool::weighted(0.3),
     );
     (listener, owner, option::weighted(0.8, pool)).prop_map(
-        |((port, protocol, limit, certificate, forwards), owner, pool)| {
+        move |((port, protocol, limit, certificate, forwards), owner, pool)| {
             let (protocol, pools) = PROTOCOLS[protocol];
             let transport = transport(protocol);
-            let place = format!("{}-{port}", transport.as_str().to_lowercase());
+            let key = ListenerKey { transport, port };
             let header = ("X-Forwarded-For".to_owned(), "true".to_owned());
-            ListenerTree {
-                listener: Listener {
-                    id: format!("listener-{place}"),
-                    name: match owner {
-                        Some(owner) => names::listener(0, &tag(owner)),
-                        None => "mine".to_owned(),
-                    },
-                    protocol: protocol.to_owned(),
-                    protocol_port: port,
-                    connection_limit: Some(limit),
-                    tags: owner.map(tag).into_iter().collect(),
-                    insert_headers: forwards.then_some(header).into_iter().collect(),
-                    default_tls_container_ref: certificate
-                        .filter(|_| protocol == "TERMINATED_HTTPS")
-                        .unwrap_or_default()
-                        .to_owned(),
-                    ..Listener::default()
+            let listener = Listener {
+                name: match owner {
+                    Some(owner) => names::listener(0, &tag(owner)),
+                    None => "mine".to_owned(),
                 },
-                pool_tree: pool.map(|(members, monitor, kind)| PoolTree {
-                    pool: Pool {
-                        id: format!("pool-{place}"),
-                        name: owner.map(|owner| names::pool(0, &tag(owner))).unwrap_or_default(),
-                        protocol: pools.get(kind).unwrap_or(&pools[0]).to_string(),
-                        lb_algorithm: "ROUND_ROBIN".to_owned(),
-                        ..Pool::default()
-                    },
-                    members: members
-                        .into_iter()
-                        .map(|node| responses::Member {
-                            id: format!("member-{node}"),
-                            name: format!("node{node}"),
-                            address: address(node),
-                            protocol_port: node_port(transport, port),
-                            weight: Some(1),
-                            ..responses::Member::default()
-                        })
-                        .map(Member::from)
-                        .collect(),
-                    monitor: monitor.map(|kind| Monitor {
-                        id: format!("monitor-{place}"),
-                        name: owner
-                            .map(|owner| names::monitor(0, &tag(owner)))
-                            .unwrap_or_default(),
-                        kind,
-                        delay: 7,
-                        timeout: 3,
-                        max_retries: 1,
-                        max_retries_down: 3,
-                        ..Monitor::default()
-                    }),
-                }),
-            }
+                protocol: protocol.to_owned(),
+                protocol_port: port,
+                connection_limit: Some(limit),
+                tags: owner.map(tag).into_iter().collect(),
+                insert_headers: forwards.then_some(header).into_iter().collect(),
+                default_tls_container_ref: certificate
+                    .filter(|_| protocol == "TERMINATED_HTTPS")
+                    .unwrap_or_default()
+                    .to_owned(),
+                ..Listener::default()
+            };
+            let mut all = vec![Kind::Listener.below(key, &balancer, &format!("listener-{key}"), &listener)];
+            let Some((members, monitor, kind)) = pool else {
+                return all;
+            };
+            let pool = Pool {
+                name: owner.map(|owner| names::pool(0, &tag(owner))).unwrap_or_default(),
+                protocol: pools.get(kind).unwrap_or(&pools[0]).to_string(),
+                lb_algorithm: "ROUND_ROBIN".to_owned(),
+                ..Pool::default()
+            };
+            let members = members.into_iter().map(|node| responses::Member {
+                id: format!("member-{node}"),
+                name: format!("node{node}"),
+                address: address(node),
+                protocol_port: node_port(transport, port),
+                weight: Some(1),
+                ..responses::Member::default()
+            });
+            let pool = Kind::Pool.below(key, &balancer, &format!("pool-{key}"), &pool);
+            all.push(pool.entries(MEMBERS, members.map(Member::from)));
+            let monitor = monitor.map(|kind| Monitor {
+                name: owner
+                    .map(|owner| names::monitor(0, &tag(owner)))
+                    .unwrap_or_default(),
+                kind,
+                delay: 7,
+                timeout: 3,
+                max_retries: 1,
+                max_retries_down: 3,
+                ..Monitor::default()
+            });
+            let monitor =
+                monitor.map(|one| Kind::Monitor.below(key, &balancer, &format!("monitor-{key}"), &one));
+            all.extend(monitor);
+            all
         },
     )
 }
 
-fn listener_trees() -> impl Strategy<Value = Vec<ListenerTree>> {
-    vec(listener_tree(), 0..3).prop_map(|listener_trees| {
+fn listener_trees(balancer: &str) -> impl Strategy<Value = Vec<Object<Kind>>> + use<> {
+    vec(listener_tree(balancer), 0..3).prop_map(|listener_trees| {
         let by_port: BTreeMap<_, _> = listener_trees
             .into_iter()
-            .map(|listener_tree| (listener_tree.listener_key(), listener_tree))
+            .map(|all| (all[0].key.clone(), all))
             .collect();
-        by_port.into_values().collect()
+        by_port.into_values().flatten().collect()
     })
+}
+
+fn with(balancer: &LoadBalancer, below: Vec<Object<Kind>>) -> Objects<Kind> {
+    std::iter::once(balancer.into()).chain(below).collect()
 }
 
 fn tags() -> impl Strategy<Value = Vec<String>> {
@@ -303,39 +309,37 @@ fn tags() -> impl Strategy<Value = Vec<String>> {
     })
 }
 
-fn tree(index: usize) -> impl Strategy<Value = LoadBalancerTree> {
+fn tree(index: usize) -> impl Strategy<Value = Objects<Kind>> {
     let mark = prop_oneof![
         3 => Just(Some(ClusterTag::of("me"))),
         2 => Just(None),
         1 => Just(Some(ClusterTag::of("others")))
     ];
-    (mark, tags(), listener_trees(), proptest::bool::weighted(0.1)).prop_map(
-        move |(mark, tags, listener_trees, error)| LoadBalancerTree {
-            balancer: LoadBalancer {
-                id: format!("lb{index}"),
-                name: tag(index),
-                tags: tags
-                    .into_iter()
-                    .chain(mark.map(|mark| mark.to_string()))
-                    .collect(),
-                vip_address: format!("10.1.0.{index}"),
-                vip_port_id: format!("vip-{index}"),
-                provisioning_status: if error {
-                    Provisioning::Error
-                } else {
-                    Provisioning::Active
-                },
-                ..LoadBalancer::default()
+    let below = listener_trees(&tag(index));
+    (mark, tags(), below, proptest::bool::weighted(0.1)).prop_map(move |(mark, tags, below, error)| {
+        let balancer = LoadBalancer {
+            id: format!("lb{index}"),
+            name: tag(index),
+            tags: tags
+                .into_iter()
+                .chain(mark.map(|mark| mark.to_string()))
+                .collect(),
+            vip_address: format!("10.1.0.{index}"),
+            vip_port_id: format!("vip-{index}"),
+            provisioning_status: if error {
+                Provisioning::Error
+            } else {
+                Provisioning::Active
             },
-            listener_trees,
-            ..LoadBalancerTree::default()
-        },
-    )
+            ..LoadBalancer::default()
+        };
+        with(&balancer, below)
+    })
 }
 
-fn users() -> impl Strategy<Value = LoadBalancerTree> {
-    (tags(), listener_trees()).prop_map(|(tags, listener_trees)| LoadBalancerTree {
-        balancer: LoadBalancer {
+fn users() -> impl Strategy<Value = Objects<Kind>> {
+    (tags(), listener_trees("mine")).prop_map(|(tags, below)| {
+        let balancer = LoadBalancer {
             id: "users".to_owned(),
             name: "mine".to_owned(),
             tags: tags.into_iter().chain(["kept".to_owned()]).collect(),
@@ -343,18 +347,17 @@ fn users() -> impl Strategy<Value = LoadBalancerTree> {
             vip_port_id: "vip-users".to_owned(),
             provisioning_status: Provisioning::Active,
             ..LoadBalancer::default()
-        },
-        listener_trees,
-        ..LoadBalancerTree::default()
+        };
+        with(&balancer, below)
     })
 }
 
-fn floating() -> impl Strategy<Value = Vec<FloatingIp>> {
+fn floating() -> impl Strategy<Value = Vec<Object<Kind>>> {
     let at = vec![Some("0"), Some("1"), Some("users"), None];
     let each = at.into_iter().enumerate().map(|(index, at)| {
         option::weighted(0.4, proptest::bool::weighted(0.7)).prop_map(move |ours| {
             let ours = ours?;
-            Some(FloatingIp {
+            let floating = FloatingIp {
                 id: format!("floating-{index}"),
                 floating_ip_address: format!("192.0.2.{index}"),
                 port_id: at.map(|at| format!("vip-{at}")).unwrap_or_default(),
@@ -364,7 +367,8 @@ fn floating() -> impl Strategy<Value = Vec<FloatingIp>> {
                     "somebody's".to_owned()
                 },
                 ..FloatingIp::default()
-            })
+            };
+            Some(Object::from(&floating))
         })
     });
     each.collect::<Vec<_>>()
@@ -410,8 +414,9 @@ fn truth() -> impl Strategy<Value = Truth> {
             let trees: Vec<_> = trees.into_iter().flatten().chain(users).collect();
             // What hangs at nothing is detached.
             for one in &mut floating {
-                if !trees.iter().any(|tree| tree.balancer.vip_port_id == one.port_id) {
-                    one.port_id.clear();
+                let port = one.text("port_id");
+                if !trees.iter().any(|tree| root(tree).text("vip_port_id") == port) {
+                    one.attributes.remove("port_id");
                 }
             }
             let ports = with.into_iter().enumerate().map(|(node, with)| {
