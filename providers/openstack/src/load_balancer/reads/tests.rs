@@ -16,19 +16,15 @@ use ccm_sim::{
     Action, Fault,
     openstack::{Config, NetworkSpec, OpenStack, SecretSpec, ServerSpec, SubnetSpec},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::{
     client::{Gates, Generation},
     config,
     load_balancer::{
-        bodies::{
-            FloatingIpChange, ListenerChange, LoadBalancerChange, MemberBody, MonitorChange, NewFloatingIp,
-            NewListener, NewLoadBalancer, NewMonitor, NewPersistence, NewPool, NewRule, NewSecurityGroup,
-            PoolChange, PortChange, Set,
-        },
         features::{Capabilities, Feature},
+        member::Host,
         responses::Provisioning,
         secrets::SecretRef,
         writes::Writes,
@@ -73,36 +69,33 @@ impl Fixture {
     }
 
     /// A load balancer with one TCP port, one member and a health monitor.
-    fn body(&self, name: &str) -> NewLoadBalancer {
-        NewLoadBalancer {
-            name: name.into(),
-            description: "d".into(),
-            provider: "amphora".into(),
-            tags: vec![name.into()],
-            vip_subnet_id: self.subnet.clone(),
-            listeners: vec![NewListener {
-                name: "l0".into(),
-                protocol: "TCP",
-                protocol_port: 80,
-                connection_limit: -1,
-                default_pool: Some(NewPool {
-                    name: "p0".into(),
-                    protocol: "TCP",
-                    lb_algorithm: "ROUND_ROBIN".into(),
-                    members: vec![member("10.0.0.101")],
-                    healthmonitor: Some(monitor("")),
-                    ..NewPool::default()
-                }),
-                ..NewListener::default()
+    fn body(&self, name: &str) -> Value {
+        json!({
+            "name": name,
+            "description": "d",
+            "provider": "amphora",
+            "tags": [name],
+            "vip_subnet_id": self.subnet.clone(),
+            "listeners": [{
+                "name": "l0",
+                "protocol": "TCP",
+                "protocol_port": 80,
+                "connection_limit": -1,
+                "default_pool": {
+                    "name": "p0",
+                    "protocol": "TCP",
+                    "lb_algorithm": "ROUND_ROBIN",
+                    "members": [member("10.0.0.101")],
+                    "healthmonitor": monitor(""),
+                },
             }],
-            ..NewLoadBalancer::default()
-        }
+        })
     }
 
     async fn make(&self, name: &str) -> LoadBalancer {
         let created = self
             .writes()
-            .create_load_balancer(&self.body(name))
+            .create_load_balancer(&self.body(name), 1)
             .await
             .unwrap()
             .balancer;
@@ -169,26 +162,27 @@ async fn connect(conf: &str) -> (Api, ClientMetrics) {
     (api, metrics)
 }
 
-fn member(address: &str) -> MemberBody {
-    MemberBody {
-        address: address.into(),
+fn member(address: &str) -> Member {
+    Member {
+        host: Arc::new(Host {
+            address: address.into(),
+            name: format!("node-{address}"),
+            ..Host::default()
+        }),
         protocol_port: 30080,
-        name: format!("node-{address}"),
-        ..MemberBody::default()
+        ..Member::default()
     }
 }
 
-fn monitor(pool: &str) -> NewMonitor {
-    NewMonitor {
-        pool_id: pool.into(),
-        name: "m0".into(),
-        kind: "TCP",
-        delay: 5,
-        timeout: 3,
-        max_retries: 1,
-        max_retries_down: 3,
-        ..NewMonitor::default()
+fn monitor(pool: &str) -> Value {
+    let monitor = json!({"name": "m0", "type": "TCP", "delay": 5, "timeout": 3, "max_retries": 1, "max_retries_down": 3});
+    let Value::Object(mut monitor) = monitor else {
+        unreachable!()
+    };
+    if !pool.is_empty() {
+        monitor.insert("pool_id".into(), pool.into());
     }
+    monitor.into()
 }
 
 fn lately() -> ReadOptions {

@@ -9,7 +9,7 @@ async fn a_load_balancer_at_work_is_busy() {
     let world = Fixture::with(config).await;
     let created = world
         .writes()
-        .create_load_balancer(&world.body("web"))
+        .create_load_balancer(&world.body("web"), 1)
         .await
         .unwrap()
         .balancer;
@@ -52,26 +52,26 @@ async fn a_write_whose_answer_was_lost_is_not_sent_again_and_is_looked_up() {
     let children = world.children(&created.id, lately()).await;
     assert_eq!(world.addresses(&children).await, ["10.0.0.101", "10.0.0.102"]);
 
-    let listener = NewListener {
-        loadbalancer_id: created.id.clone(),
-        name: "l1".into(),
-        protocol: "UDP",
-        protocol_port: 53,
-        connection_limit: -1,
-        ..NewListener::default()
-    };
+    let listener = json!({
+        "loadbalancer_id": created.id.clone(),
+        "name": "l1",
+        "protocol": "UDP",
+        "protocol_port": 53,
+        "connection_limit": -1,
+    });
     for action in [Action::CommitThenDrop, Action::Truncate { bytes: Some(9) }] {
         world
             .sim
             .add_fault(Fault::on("loadbalancer_listener_create", action).once());
         world.calls();
-        let port = listener.protocol_port
-            + u16::try_from(world.children(&created.id, now()).await.listeners.len()).unwrap();
-        let listener = NewListener {
-            protocol_port: port,
-            ..listener.clone()
-        };
-        let error = world.writes().create_listener(&listener).await.unwrap_err();
+        let port = 53 + u16::try_from(world.children(&created.id, now()).await.listeners.len()).unwrap();
+        let mut listener = listener.clone();
+        listener["protocol_port"] = port.into();
+        let error = world
+            .writes()
+            .create::<Listener>(&created.id, &listener)
+            .await
+            .unwrap_err();
         assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
         assert_eq!(world.calls()["loadbalancer_listener_create"], 1);
         let children = world.children(&created.id, lately()).await;
@@ -84,27 +84,29 @@ async fn listeners_pools_and_monitors_are_made_changed_and_deleted() {
     let world = Fixture::new().await;
     let created = world.make("web").await;
     world.children(&created.id, lately()).await;
-    let body = NewListener {
-        loadbalancer_id: created.id.clone(),
-        name: "l1".into(),
-        protocol: "TCP",
-        protocol_port: 443,
-        connection_limit: 5,
-        tags: vec!["web".into()],
-        ..NewListener::default()
-    };
-    let listener = world.writes().create_listener(&body).await.unwrap();
-    let body = NewPool {
-        listener_id: listener.id.clone(),
-        name: "p1".into(),
-        protocol: "TCP",
-        lb_algorithm: "ROUND_ROBIN".into(),
-        ..NewPool::default()
-    };
-    let pool = world.writes().create_pool(&created.id, &body).await.unwrap();
+    let body = json!({
+        "loadbalancer_id": created.id.clone(),
+        "name": "l1",
+        "protocol": "TCP",
+        "protocol_port": 443,
+        "connection_limit": 5,
+        "tags": ["web"],
+    });
+    let listener = world
+        .writes()
+        .create::<Listener>(&created.id, &body)
+        .await
+        .unwrap();
+    let body = json!({
+        "listener_id": listener.id.clone(),
+        "name": "p1",
+        "protocol": "TCP",
+        "lb_algorithm": "ROUND_ROBIN",
+    });
+    let pool = world.writes().create::<Pool>(&created.id, &body).await.unwrap();
     let check = world
         .writes()
-        .create_monitor(&created.id, &monitor(&pool.id))
+        .create::<Monitor>(&created.id, &monitor(&pool.id))
         .await
         .unwrap();
     world
@@ -112,14 +114,13 @@ async fn listeners_pools_and_monitors_are_made_changed_and_deleted() {
         .set_members(&created.id, &pool.id, &[member("10.0.0.1"), member("10.0.0.2")])
         .await
         .unwrap();
-    let change = ListenerChange {
-        connection_limit: Set::To(9),
-        allowed_cidrs: Set::To(vec!["10.0.0.0/8".into()]),
-        ..ListenerChange::default()
-    };
+    let change = json!({
+        "connection_limit": 9,
+        "allowed_cidrs": ["10.0.0.0/8"],
+    });
     world
         .writes()
-        .update_listener(&created.id, &listener.id, &change)
+        .update::<Listener>(&created.id, &listener.id, &change)
         .await
         .unwrap();
     world.settled(&created.id).await;
@@ -145,20 +146,24 @@ async fn listeners_pools_and_monitors_are_made_changed_and_deleted() {
 
     world
         .writes()
-        .delete_monitor(&created.id, &pool.id, &check.id)
+        .delete::<Monitor>(&created.id, &pool.id, &check.id)
         .await
         .unwrap();
     world
         .writes()
-        .delete_monitor(&created.id, &pool.id, &check.id)
+        .delete::<Monitor>(&created.id, &pool.id, &check.id)
         .await
         .unwrap();
     let left = world.children(&created.id, lately()).await;
     assert_eq!(left.monitors.len(), 1);
-    world.writes().delete_pool(&created.id, &pool.id).await.unwrap();
     world
         .writes()
-        .delete_listener(&created.id, &listener.id)
+        .delete::<Pool>(&created.id, "", &pool.id)
+        .await
+        .unwrap();
+    world
+        .writes()
+        .delete::<Listener>(&created.id, "", &listener.id)
         .await
         .unwrap();
     world.settled(&created.id).await;
@@ -172,32 +177,29 @@ async fn small_changes_are_folded_into_the_listings() {
     let created = world.make("web").await;
     let children = world.children(&created.id, lately()).await;
     let (pool, check) = (children.pools[0].id.clone(), children.monitors[0].id.clone());
-    let tags = LoadBalancerChange {
-        tags: Set::To(vec!["web".into(), "other".into()]),
-        ..LoadBalancerChange::default()
-    };
+    let tags = json!({
+        "tags": ["web", "other"],
+    });
     world
         .writes()
         .update_load_balancer(&created.id, &tags)
         .await
         .unwrap();
     world.settled(&created.id).await;
-    let slow = MonitorChange {
-        delay: Set::To(9),
-        ..MonitorChange::default()
-    };
+    let slow = json!({
+        "delay": 9,
+    });
     world
         .writes()
-        .update_monitor(&created.id, &check, &slow)
+        .update::<Monitor>(&created.id, &check, &slow)
         .await
         .unwrap();
-    let sticky = PoolChange {
-        session_persistence: Set::To(NewPersistence::SOURCE_IP),
-        ..PoolChange::default()
-    };
+    let sticky = json!({
+        "session_persistence": {"type": "SOURCE_IP"},
+    });
     world
         .writes()
-        .update_pool(&created.id, &pool, &sticky)
+        .update::<Pool>(&created.id, &pool, &sticky)
         .await
         .unwrap();
     world.settled(&created.id).await;
@@ -209,13 +211,12 @@ async fn small_changes_are_folded_into_the_listings() {
     let persistence = children.pools[0].session_persistence.clone();
     assert_eq!(persistence.unwrap().kind, "SOURCE_IP");
     assert_eq!(world.calls(), counts(&[]));
-    let clear = PoolChange {
-        session_persistence: Set::Clear,
-        ..PoolChange::default()
-    };
+    let clear = json!({
+        "session_persistence": null,
+    });
     let cleared = world
         .writes()
-        .update_pool(&created.id, &pool, &clear)
+        .update::<Pool>(&created.id, &pool, &clear)
         .await
         .unwrap();
     assert_eq!(cleared.session_persistence, None);
@@ -283,7 +284,7 @@ async fn a_quota_that_is_reached_is_told_from_a_right_that_is_missing() {
     world.make("web").await;
     let error = world
         .writes()
-        .create_load_balancer(&world.body("more"))
+        .create_load_balancer(&world.body("more"), 1)
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::QuotaExceeded, "{error:?}");
@@ -295,16 +296,15 @@ async fn a_quota_that_is_reached_is_told_from_a_right_that_is_missing() {
         .unwrap()[0]
         .id
         .clone();
-    let body = NewFloatingIp {
-        floating_network_id: network,
-        ..NewFloatingIp::default()
-    };
-    let error = world.writes().create_floating_ip(&body).await.unwrap_err();
+    let body = json!({
+        "floating_network_id": network,
+    });
+    let error = world.writes().create_floating_ip("", &body).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::QuotaExceeded, "{error:?}");
     let mut ovn = world.body("ovn");
-    ovn.provider = "ovn".into();
-    ovn.listeners[0].protocol = "HTTP";
-    let error = world.writes().create_load_balancer(&ovn).await.unwrap_err();
+    ovn["provider"] = "ovn".into();
+    ovn["listeners"][0]["protocol"] = "HTTP".into();
+    let error = world.writes().create_load_balancer(&ovn, 1).await.unwrap_err();
     assert!(
         matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::QuotaExceeded),
         "{error:?}"

@@ -180,7 +180,7 @@ async fn whether_a_load_balancer_exists_is_asked_by_its_id() {
     let (api, metrics) = connect(&world.sim.cloud_conf()).await;
     let elsewhere = Reads::new(api.clone(), &metrics);
     let other = Writes::new(&api, &elsewhere, Priority::User)
-        .create_load_balancer(&world.body("later"))
+        .create_load_balancer(&world.body("later"), 1)
         .await
         .unwrap();
     let found = world

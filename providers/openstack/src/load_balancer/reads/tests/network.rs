@@ -19,13 +19,16 @@ async fn floating_addresses_are_found_by_port_and_by_address() {
         .await
         .unwrap();
     assert_eq!(none.by_key(&created.vip_port_id).count(), 0);
-    let body = NewFloatingIp {
-        floating_network_id: network.id.clone(),
-        port_id: created.vip_port_id.clone(),
-        description: "Floating IP for x".into(),
-        ..NewFloatingIp::default()
-    };
-    let floating = world.writes().create_floating_ip(&body).await.unwrap();
+    let body = json!({
+        "floating_network_id": network.id.clone(),
+        "port_id": created.vip_port_id.clone(),
+        "description": "Floating IP for x",
+    });
+    let floating = world
+        .writes()
+        .create_floating_ip(&created.vip_port_id, &body)
+        .await
+        .unwrap();
     world.calls();
     let listing = world
         .reads
@@ -36,7 +39,7 @@ async fn floating_addresses_are_found_by_port_and_by_address() {
         assert_eq!(listing.by_key(key).next().unwrap().id, floating.id);
     }
     assert_eq!(world.calls(), counts(&[]), "known from the answer");
-    let detach = FloatingIpChange { port_id: Set::Clear };
+    let detach = json!({ "port_id": null });
     let detached = world
         .writes()
         .update_floating_ip(&created.vip_port_id, &floating.id, &detach)
@@ -53,31 +56,51 @@ async fn floating_addresses_are_found_by_port_and_by_address() {
     let listing = world.reads.floating_ips(None, lately()).await.unwrap();
     assert!(listing.by_id(&floating.id).is_none());
     // A second one for an address that has one.
-    world.writes().create_floating_ip(&body).await.unwrap();
-    let error = world.writes().create_floating_ip(&body).await.unwrap_err();
+    world
+        .writes()
+        .create_floating_ip(&created.vip_port_id, &body)
+        .await
+        .unwrap();
+    let error = world
+        .writes()
+        .create_floating_ip(&created.vip_port_id, &body)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error:?}");
 }
 
 #[tokio::test]
 async fn security_groups_come_with_their_rules() {
     let world = Fixture::new().await;
-    let body = NewSecurityGroup {
-        name: "lb-sg-x".into(),
-        description: "d".into(),
-    };
+    let body = json!({
+        "name": "lb-sg-x",
+        "description": "d",
+    });
     world.reads.security_groups(None, lately()).await.unwrap();
-    let group = world.writes().create_security_group(&body).await.unwrap();
-    let rule = NewRule {
-        security_group_id: group.id.clone(),
-        direction: "ingress",
-        ethertype: "IPv4",
-        protocol: "tcp".into(),
-        port_range_min: 30080,
-        port_range_max: 30080,
-        remote_ip_prefix: "10.0.0.0/8".into(),
-    };
-    world.writes().create_rule("lb-sg-x", &rule).await.unwrap();
-    let error = world.writes().create_rule("lb-sg-x", &rule).await.unwrap_err();
+    let group = world
+        .writes()
+        .create_security_group("lb-sg-x", &body)
+        .await
+        .unwrap();
+    let rule = json!({
+        "security_group_id": group.id.clone(),
+        "direction": "ingress",
+        "ethertype": "IPv4",
+        "protocol": "tcp",
+        "port_range_min": 30080,
+        "port_range_max": 30080,
+        "remote_ip_prefix": "10.0.0.0/8",
+    });
+    world
+        .writes()
+        .create_rule(("lb-sg-x", &group.id), &rule)
+        .await
+        .unwrap();
+    let error = world
+        .writes()
+        .create_rule(("lb-sg-x", &group.id), &rule)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     let egress = group.rules[0].id.clone();
     world
@@ -126,23 +149,24 @@ async fn ports_of_many_servers_are_read_together_and_changed_only_as_they_were_r
 
     let port = &found[servers[0]][0];
     assert!(port.port_security_enabled == Some(true) && !port.fixed_ips[0].subnet_id.is_empty());
-    let group = NewSecurityGroup {
-        name: "g".into(),
-        description: String::new(),
-    };
-    let group = world.writes().create_security_group(&group).await.unwrap().id;
+    let group = json!({
+        "name": "g",
+        "description": "",
+    });
+    let group = world
+        .writes()
+        .create_security_group("g", &group)
+        .await
+        .unwrap()
+        .id;
     let mut groups = port.security_groups.clone();
     groups.push(group.clone());
-    let change = PortChange {
-        security_groups: Set::To(groups),
-    };
-    let changed = world.writes().update_port(port, &change).await.unwrap();
+    let change = groups;
+    let changed = world.writes().set_port_groups(port, &change).await.unwrap();
     assert!(changed.security_groups.contains(&group));
     // What changes nothing may pass, whatever the revision.
-    let other = PortChange {
-        security_groups: Set::To(vec![group.clone()]),
-    };
-    let error = world.writes().update_port(port, &other).await.unwrap_err();
+    let other = vec![group.clone()];
+    let error = world.writes().set_port_groups(port, &other).await.unwrap_err();
     assert_eq!(WriteConflict::of(&error), Some(WriteConflict::Stale), "{error:?}");
     world.calls();
     let again = world.reads.ports_of(&servers, lately()).await.unwrap();

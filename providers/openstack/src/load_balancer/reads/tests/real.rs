@@ -5,7 +5,6 @@ use std::env;
 use ccm_testbed::openstack_real::OpenStack as RealOpenStack;
 
 use super::*;
-use crate::load_balancer::bodies::{ListenerChange, NewLoadBalancer};
 
 /// How long the real cloud may take for a change.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -96,33 +95,30 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
     assert!(version.0 >= 29, "{version:?}");
     real.reads.load_balancers(None, now()).await.unwrap();
 
-    let body = NewLoadBalancer {
-        name: "ccm-reads".into(),
-        description: "d".into(),
-        provider: "amphora".into(),
-        tags: vec!["ccm-reads".into()],
-        vip_subnet_id: subnet.clone(),
-        listeners: vec![NewListener {
-            name: "l0".into(),
-            protocol: "TCP",
-            protocol_port: 80,
-            connection_limit: -1,
-            tags: vec!["ccm-reads".into()],
-            allowed_cidrs: vec!["0.0.0.0/0".into()],
-            default_pool: Some(NewPool {
-                name: "p0".into(),
-                protocol: "TCP",
-                lb_algorithm: "ROUND_ROBIN".into(),
-                members: vec![member("10.0.0.201"), member("10.0.0.202")],
-                healthmonitor: Some(monitor("")),
-                ..NewPool::default()
-            }),
-            ..NewListener::default()
+    let body = json!({
+        "name": "ccm-reads",
+        "description": "d",
+        "provider": "amphora",
+        "tags": ["ccm-reads"],
+        "vip_subnet_id": subnet.clone(),
+        "listeners": [{
+            "name": "l0",
+            "protocol": "TCP",
+            "protocol_port": 80,
+            "connection_limit": -1,
+            "tags": ["ccm-reads"],
+            "allowed_cidrs": ["0.0.0.0/0"],
+            "default_pool": {
+                "name": "p0",
+                "protocol": "TCP",
+                "lb_algorithm": "ROUND_ROBIN",
+                "members": [member("10.0.0.201"), member("10.0.0.202")],
+                "healthmonitor": monitor(""),
+            },
         }],
-        ..NewLoadBalancer::default()
-    };
+    });
     let writes = real.writes();
-    let created = writes.create_load_balancer(&body).await.unwrap().balancer;
+    let created = writes.create_load_balancer(&body, 2).await.unwrap().balancer;
     let id = created.id.as_str();
     let error = writes.delete_load_balancer(id, true).await.unwrap_err();
     assert!(
@@ -162,53 +158,52 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
     writes.delete_member(id, &pool, &leaves.id).await.unwrap();
     real.compare(id, "a member less").await;
 
-    let listener = NewListener {
-        loadbalancer_id: id.to_owned(),
-        name: "l1".into(),
-        protocol: "TCP",
-        protocol_port: 443,
-        connection_limit: 5,
-        ..NewListener::default()
-    };
-    let second = writes.create_listener(&listener).await.unwrap();
+    let listener = json!({
+        "loadbalancer_id": id.to_owned(),
+        "name": "l1",
+        "protocol": "TCP",
+        "protocol_port": 443,
+        "connection_limit": 5,
+    });
+    let second = writes.create::<Listener>(&created.id, &listener).await.unwrap();
     real.compare(id, "a listener more").await;
-    let error = writes.create_listener(&listener).await.unwrap_err();
+    let error = writes
+        .create::<Listener>(&created.id, &listener)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error:?}");
-    let bad = ListenerChange {
-        timeout_client_data: Set::To(-1),
-        ..ListenerChange::default()
-    };
-    let error = writes.update_listener(id, &second.id, &bad).await.unwrap_err();
+    let bad = json!({
+        "timeout_client_data": -1,
+    });
+    let error = writes.update::<Listener>(id, &second.id, &bad).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidSpec, "{error:?}");
-    let second_pool = NewPool {
-        listener_id: second.id.clone(),
-        name: "p1".into(),
-        protocol: "PROXYV2",
-        lb_algorithm: "LEAST_CONNECTIONS".into(),
-        session_persistence: Some(NewPersistence::SOURCE_IP),
-        ..NewPool::default()
-    };
-    let second_pool = writes.create_pool(id, &second_pool).await.unwrap();
+    let second_pool = json!({
+        "listener_id": second.id.clone(),
+        "name": "p1",
+        "protocol": "PROXYV2",
+        "lb_algorithm": "LEAST_CONNECTIONS",
+        "session_persistence": {"type": "SOURCE_IP"},
+    });
+    let second_pool = writes.create::<Pool>(id, &second_pool).await.unwrap();
     real.compare(id, "a pool more").await;
     let check = writes
-        .create_monitor(id, &monitor(&second_pool.id))
+        .create::<Monitor>(id, &monitor(&second_pool.id))
         .await
         .unwrap();
     real.compare(id, "a monitor more").await;
-    let clear = PoolChange {
-        session_persistence: Set::Clear,
-        ..PoolChange::default()
-    };
-    writes.update_pool(id, &second_pool.id, &clear).await.unwrap();
+    let clear = json!({
+        "session_persistence": null,
+    });
+    writes.update::<Pool>(id, &second_pool.id, &clear).await.unwrap();
     real.compare(id, "no persistence any more").await;
     writes
-        .delete_monitor(id, &second_pool.id, &check.id)
+        .delete::<Monitor>(id, &second_pool.id, &check.id)
         .await
         .unwrap();
     real.compare(id, "a monitor less").await;
-    writes.delete_listener(id, &second.id).await.unwrap();
+    writes.delete::<Listener>(id, "", &second.id).await.unwrap();
     real.compare(id, "a listener less").await;
-    writes.delete_pool(id, &second_pool.id).await.unwrap();
+    writes.delete::<Pool>(id, "", &second_pool.id).await.unwrap();
     real.compare(id, "a pool less").await;
 
     let network = real
@@ -218,14 +213,19 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
         .await
         .unwrap()
         .unwrap();
-    let floating = NewFloatingIp {
-        floating_network_id: network.id,
-        port_id: created.vip_port_id.clone(),
-        description: "ccm-reads".into(),
-        ..NewFloatingIp::default()
-    };
-    let first = writes.create_floating_ip(&floating).await.unwrap();
-    let error = writes.create_floating_ip(&floating).await.unwrap_err();
+    let floating = json!({
+        "floating_network_id": network.id,
+        "port_id": created.vip_port_id.clone(),
+        "description": "ccm-reads",
+    });
+    let first = writes
+        .create_floating_ip(&created.vip_port_id, &floating)
+        .await
+        .unwrap();
+    let error = writes
+        .create_floating_ip(&created.vip_port_id, &floating)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error:?}");
     let listing = real.reads.floating_ips(None, now()).await.unwrap();
     assert_eq!(listing.by_key(&created.vip_port_id).next().unwrap().id, first.id);
@@ -234,22 +234,25 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
         .await
         .unwrap();
 
-    let group = NewSecurityGroup {
-        name: "ccm-reads".into(),
-        description: "d".into(),
-    };
-    let group = writes.create_security_group(&group).await.unwrap();
-    let rule = NewRule {
-        security_group_id: group.id.clone(),
-        direction: "ingress",
-        ethertype: "IPv4",
-        protocol: "tcp".into(),
-        port_range_min: 30080,
-        port_range_max: 30080,
-        remote_ip_prefix: "10.0.0.0/8".into(),
-    };
-    let made_rule = writes.create_rule("ccm-reads", &rule).await.unwrap();
-    let error = writes.create_rule("ccm-reads", &rule).await.unwrap_err();
+    let group = json!({
+        "name": "ccm-reads",
+        "description": "d",
+    });
+    let group = writes.create_security_group("ccm-reads", &group).await.unwrap();
+    let rule = json!({
+        "security_group_id": group.id.clone(),
+        "direction": "ingress",
+        "ethertype": "IPv4",
+        "protocol": "tcp",
+        "port_range_min": 30080,
+        "port_range_max": 30080,
+        "remote_ip_prefix": "10.0.0.0/8",
+    });
+    let made_rule = writes.create_rule(("ccm-reads", &group.id), &rule).await.unwrap();
+    let error = writes
+        .create_rule(("ccm-reads", &group.id), &rule)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error:?}");
     let listing = real.reads.security_groups(None, now()).await.unwrap();
     let listed = listing.by_id(&group.id).unwrap();
@@ -258,25 +261,19 @@ async fn what_is_known_of_a_real_cloud_is_what_it_says() {
 
     let mut groups = port.security_groups.clone();
     groups.push(group.id.clone());
-    let change = PortChange {
-        security_groups: Set::To(groups),
-    };
-    let changed = writes.update_port(&port, &change).await.unwrap();
+    let change = groups;
+    let changed = writes.set_port_groups(&port, &change).await.unwrap();
     // Neutron looks at the revision only where something changes.
-    let other = PortChange {
-        security_groups: Set::To(vec![group.id.clone()]),
-    };
-    let error = writes.update_port(&port, &other).await.unwrap_err();
+    let other = vec![group.id.clone()];
+    let error = writes.set_port_groups(&port, &other).await.unwrap_err();
     assert_eq!(WriteConflict::of(&error), Some(WriteConflict::Stale), "{error:?}");
     let error = writes
         .delete_security_group("ccm-reads", &group.id)
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "in use: {error:?}");
-    let back = PortChange {
-        security_groups: Set::To(port.security_groups.clone()),
-    };
-    writes.update_port(&changed, &back).await.unwrap();
+    let back = port.security_groups.clone();
+    writes.set_port_groups(&changed, &back).await.unwrap();
     writes
         .delete_security_group("ccm-reads", &group.id)
         .await
