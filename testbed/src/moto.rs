@@ -4,6 +4,7 @@
 //! are `tests/parity/aws`: what moto lacks is mended in `moto_server.py`, and `account.py` makes and reads the objects of an
 //! account with boto3.
 
+use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use tokio::sync::OnceCell;
 
 use crate::binary::free_port;
 use crate::cache;
+use crate::controlplane::blocking;
 use crate::process;
 use crate::proxy::{AwsDialect, CloudProxy};
 use crate::python;
@@ -26,6 +28,28 @@ pub const SECRET: &str = "emulated-secret-access-key";
 pub const REGION: &str = "us-east-1";
 /// Until it answers.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// The interpreter with moto, and the folder of the programs.
+async fn installed() -> Result<(PathBuf, PathBuf)> {
+    let sources = cache::sources("parity/aws")?;
+    let requirements = sources.join("requirements.txt");
+    let install = move || python::environment("moto", &requirements, "moto, an emulator of AWS,");
+    Ok((blocking(install).await?, sources))
+}
+
+/// Runs a program of `tests/parity/aws` to its end and returns what it prints.
+///
+/// # Errors
+/// When it fails; with the end of its output.
+pub async fn python(program: &str, arguments: &[(&str, PathBuf)]) -> Result<String> {
+    let (python, sources) = installed().await?;
+    let mut command = Command::new(python);
+    command.arg(sources.join(program)).env("PYTHONDONTWRITEBYTECODE", "1");
+    for (flag, value) in arguments {
+        command.arg(flag).arg(value);
+    }
+    blocking(move || process::run_captured(&mut command)).await
+}
 
 /// A running moto server. Dropping it stops it; so does the end of this process.
 #[derive(Debug)]
@@ -60,12 +84,7 @@ impl Moto {
     /// # Errors
     /// When it cannot be installed or started.
     pub async fn start() -> Result<Self> {
-        let sources = cache::sources("parity/aws")?;
-        let requirements = sources.join("requirements.txt");
-        let python = crate::controlplane::blocking(move || {
-            python::environment("moto", &requirements, "moto, an emulator of AWS,")
-        })
-        .await?;
+        let (python, sources) = installed().await?;
         let folder = tempfile::tempdir()?;
         let (port, control) = (free_port()?, free_port()?);
         let mut command = Command::new(python);

@@ -1,18 +1,19 @@
 """Record what an AWS cloud-controller-manager builds on moto for a set of Services, object by object.
 
-usage: python record.py --binary CCM --controlplane BIN --cases DIR --out DIR [--only NAME,..] [-- extra flags]
+usage: python record.py --binary CCM --kubeconfig FILE --cases DIR --out DIR [--only NAME,..] [-- extra flags]
 python needs what requirements.txt lists.
 For each case: create the Services, wait until all is quiet, dump; for each step patch, wait, dump; delete, wait, dump what is left.
-moto_server.py beside this file mends what would mislead any client; a proxy before it counts calls. Ids, ARNs, addresses and node ports are replaced by names; ../openstack/compare.py compares two recordings.
+moto_server.py beside this file mends what would mislead any client; a proxy before it counts calls. Ids, ARNs, addresses and node ports are replaced by names; The Rust test beside it compares the recordings with `recorded`.
 """
-import argparse, collections, copy, http.client, json, os, re, shutil, signal, subprocess, sys, threading, time, urllib.parse
+import argparse, base64, collections, copy, ctypes, http.client, json, os, re, shutil, signal, socket, subprocess, sys, threading, time, urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-import requests, urllib3, yaml
+import requests, yaml
 from account import Account
-urllib3.disable_warnings()
-PORT, MOTO_PORT, PROXY, HTTPS = 18643, 18650, 18651, 18688
-API, CLUSTER = f"https://127.0.0.1:{PORT}", "parity"
-S = requests.Session(); S.verify = False; S.headers["Authorization"] = "Bearer admin-token"; S.trust_env = False
+def free():
+    with socket.socket() as s: s.bind(("127.0.0.1", 0)); return s.getsockname()[1]
+MOTO_PORT, PROXY, HTTPS = (free() for _ in range(3))
+API, CLUSTER = "", "parity"
+S = requests.Session(); S.trust_env = False
 calls, lock, last = collections.Counter(), threading.Lock(), [0.0]
 
 
@@ -41,6 +42,18 @@ class Server(ThreadingHTTPServer): daemon_threads = True; request_queue_size = 5
 def take():
     with lock: c = collections.Counter(calls); calls.clear()
     return c
+
+
+def connect(kubeconfig, folder):
+    """Takes server, certificate authority and client certificate from a kubeconfig."""
+    global API
+    c = yaml.safe_load(open(kubeconfig)); cluster, user = c["clusters"][0]["cluster"], c["users"][0]["user"]; API = cluster["server"]
+    def file(o, key):
+        if key in o: return o[key]
+        path = f"{folder}/{key}"
+        with open(path, "wb") as f: f.write(base64.b64decode(o[key + "-data"]))
+        return path
+    S.verify = file(cluster, "certificate-authority"); S.cert = (file(user, "client-certificate"), file(user, "client-key"))
 
 
 def kube(m, p, b=None, ct="application/json", ok=True):
@@ -73,11 +86,12 @@ def normal(o, names, words):
 
 def main():
     ap = argparse.ArgumentParser()
-    for f in ("binary", "controlplane", "cases", "out"): ap.add_argument("--" + f, required=True)
+    for f in ("binary", "kubeconfig", "cases", "out"): ap.add_argument("--" + f, required=True)
     ap.add_argument("--only", default=""); ap.add_argument("extra", nargs="*")
     a = ap.parse_args(); os.makedirs(a.out, exist_ok=True); W = os.path.abspath(a.out) + ".work"; shutil.rmtree(W, ignore_errors=True); os.makedirs(W); procs = []
     env = {**os.environ, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://127.0.0.1:{PROXY}"}
-    def run(*c, log): procs.append(subprocess.Popen(c, stdout=open(f"{W}/{log}", "a"), stderr=subprocess.STDOUT, env=env)); return procs[-1]
+    tie = lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL)   # PR_SET_PDEATHSIG: nothing outlives the recorder
+    def run(*c, log): procs.append(subprocess.Popen(c, stdout=open(f"{W}/{log}", "a"), stderr=subprocess.STDOUT, env=env, preexec_fn=tie)); return procs[-1]
     def wait(cond, limit=60):
         t = time.time()
         while time.time() - t < limit:
@@ -91,11 +105,10 @@ def main():
         if f.endswith(".yaml"): cases += [c for c in yaml.safe_load_all(open(f"{a.cases}/{f}")) if c and (not a.only or c["name"] in a.only.split(","))]
     cases.sort(key=lambda c: json.dumps(c.get("config", {}), sort_keys=True))
     try:
-        run(a.controlplane, "-dir", f"{W}/cp", "-port", str(PORT), log="cp.log"); run(sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "moto_server.py"), "-H", "127.0.0.1", "-p", str(MOTO_PORT), log="moto.log")
+        connect(a.kubeconfig, W); run(sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "moto_server.py"), "-H", "127.0.0.1", "-p", str(MOTO_PORT), log="moto.log")
         threading.Thread(target=Server(("127.0.0.1", PROXY), Proxy).serve_forever, daemon=True).start()
-        wait(lambda: requests.get(f"http://127.0.0.1:{MOTO_PORT}/moto-api/").status_code == 200); wait(lambda: S.get(API + "/readyz", timeout=2).text == "ok")
+        wait(lambda: requests.get(f"http://127.0.0.1:{MOTO_PORT}/moto-api/").status_code == 200);
         cloud = Account(f"http://127.0.0.1:{MOTO_PORT}", CLUSTER); cloud.seed(4); subst = lambda o: json.loads(re.sub(r"\$\{(\w+)\}", lambda m: cloud.env().get(m[1], m[0]), json.dumps(o)))
-        json.dump({"apiVersion": "v1", "kind": "Config", "current-context": "x", "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}], "clusters": [{"name": "x", "cluster": {"server": API, "insecure-skip-tls-verify": True}}], "users": [{"name": "x", "user": {"token": "admin-token"}}]}, open(f"{W}/kubeconfig", "w"))
         for i, (name, dns, inst, zone) in enumerate(cloud.nodes[:3]):
             kube("POST", "/api/v1/nodes", {"metadata": {"name": dns, "labels": {"pool": "a" if i < 2 else "b", "kubernetes.io/hostname": dns}}, "spec": {"providerID": f"aws:///{zone}/{inst}", "taints": [{"key": "node.cloudprovider.kubernetes.io/uninitialized", "value": "true", "effect": "NoSchedule"}]}})
             t = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()); merge(f"/api/v1/nodes/{dns}/status", {"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "x", "message": "", "lastHeartbeatTime": t, "lastTransitionTime": t}]}})
@@ -109,7 +122,7 @@ def main():
             conf = {"Zone": "us-east-1a", "VPC": cloud.vpc, "SubnetID": cloud.subnets["public-a"], "KubernetesClusterID": CLUSTER, **subst(config)}
             with open(f"{W}/cloud.conf", "w") as fh:
                 fh.write("[Global]\n" + "".join(f"{k}={v}\n" for k, v in conf.items()) + "".join(f'[ServiceOverride "{n}"]\nService={s}\nRegion=us-east-1\nURL=http://127.0.0.1:{PROXY}\nSigningRegion=us-east-1\n' for n, s in enumerate(("EC2", "Elastic Load Balancing", "Elastic Load Balancing v2", "elasticloadbalancing", "ec2"))))
-            p = run(a.binary, f"--kubeconfig={W}/kubeconfig", "--cloud-provider=aws", f"--cloud-config={W}/cloud.conf", "--leader-elect=false", f"--cluster-name={CLUSTER}", "--allocate-node-cidrs=false", "--configure-cloud-routes=false", f"--secure-port={HTTPS}", "--bind-address=127.0.0.1", f"--cert-dir={W}/certs", *a.extra, log="ccm.log")
+            p = run(a.binary, f"--kubeconfig={a.kubeconfig}", "--cloud-provider=aws", f"--cloud-config={W}/cloud.conf", "--leader-elect=false", f"--cluster-name={CLUSTER}", "--allocate-node-cidrs=false", "--configure-cloud-routes=false", f"--secure-port={HTTPS}", "--bind-address=127.0.0.1", f"--cert-dir={W}/certs", *a.extra, log="ccm.log")
             wait(lambda: p.poll() is not None or not any("uninitialized" in t["key"] for n in kube("GET", "/api/v1/nodes")["items"] for t in n["spec"].get("taints", [])))
             if p.poll() is not None: raise SystemExit(f"the program ended with {p.returncode}: see {W}/ccm.log")
             return p
