@@ -20,7 +20,7 @@
 //!
 //! ```text
 //!   Case { ground, built, edits } -> truth -> Engine<Model, MemoryCloud> --fold--> truth'
-//!          worlds, weather                      ^ killed, restarted      shape, foreign, served
+//!          worlds, weather                      ^ killed, restarted      picture
 //! ```
 //!
 //! [`laws`] checks all laws and shrinks a case that breaks one. [`objects`] has the world of a cloud that consists of
@@ -110,27 +110,114 @@ pub trait Lawful: PartModel + Clone {
     /// use it: it cannot be changed before.
     fn repair(&self, _truth: &mut Self::Truth) {}
 
-    /// Everything that is ours, as lines without what differs from run to run.
-    fn shape(&self, truth: &Self::Truth) -> Vec<String>;
+    /// Everything in the cloud. Written without the model's plan.
+    fn picture(&self, truth: &Self::Truth) -> Vec<Line>;
 
-    /// Everything that is not ours, ids and all: nobody may change it.
-    fn foreign(&self, truth: &Self::Truth) -> Vec<String>;
-
-    /// What the cloud holds for a Service of the cluster with this name. Written without the model's plan.
-    fn served(&self, truth: &Self::Truth, service: &ServiceId, cluster: &str) -> Served;
+    /// What stands for a Service of the cluster with this name in [`Owner::Services`].
+    fn owner(&self, service: &ServiceId, cluster: &str) -> String;
 
     /// Whether the change deletes a load balancer or an address, other than to follow a wish that a member states.
     fn destroys(&self, change: &Self::Change) -> bool;
 }
 
-/// What the cloud holds for a Service, as lines without what may differ although all is well: ids, and what other people
-/// may change or other Services cause.
+/// A line of the picture of a cloud: an object, an attribute or an entry.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// The text, without what differs from run to run, such as ids.
+    pub text: String,
+    /// Who decides about it.
+    pub owner: Owner,
+    /// Whether a Service has no other lines of this kind. If not, there may be more, for other Services or by other people.
+    pub is_exact: bool,
+}
+
+impl Line {
+    /// A line that the owners have and no others of this kind.
+    pub fn exact(text: impl Into<String>, owner: &Owner) -> Self {
+        Self {
+            text: text.into(),
+            owner: owner.clone(),
+            is_exact: true,
+        }
+    }
+
+    /// A line beside which there may be others.
+    pub fn at_least(text: impl Into<String>, owner: &Owner) -> Self {
+        Self {
+            is_exact: false,
+            ..Self::exact(text, owner)
+        }
+    }
+}
+
+/// Who decides about something in the cloud.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Somebody else. It may not be changed.
+    Foreign,
+    /// The cluster, whatever its Services ask for; or it is left unchanged once it is created.
+    Cluster,
+    /// [These](Lawful::owner) Services.
+    Services(Vec<String>),
+}
+
+impl Owner {
+    /// One Service.
+    pub fn service(owner: impl Into<String>) -> Self {
+        Self::Services(vec![owner.into()])
+    }
+
+    /// The owner, or the cluster if it is a Service.
+    #[must_use]
+    pub fn or_cluster(&self) -> Self {
+        match self {
+            Self::Foreign => Self::Foreign,
+            _ => Self::Cluster,
+        }
+    }
+
+    fn has(&self, service: &str) -> bool {
+        matches!(self, Self::Services(services) if services.iter().any(|known| known == service))
+    }
+}
+
+/// What a Service has in the cloud.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Served {
-    /// Nothing else may be there.
-    pub exact: BTreeSet<String>,
-    /// More may be there, for other Services or by other people.
-    pub at_least: BTreeSet<String>,
+pub(crate) struct Served {
+    exact: BTreeSet<String>,
+    at_least: BTreeSet<String>,
+}
+
+impl Served {
+    fn of<L: Lawful>(model: &L, truth: &L::Truth, service: &ServiceId, cluster: &str) -> Self {
+        let owner = model.owner(service, cluster);
+        let own = model
+            .picture(truth)
+            .into_iter()
+            .filter(|line| line.owner.has(&owner));
+        let (exact, at_least): (Vec<_>, Vec<_>) = own.partition(|line| line.is_exact);
+        let texts = |lines: Vec<Line>| lines.into_iter().map(|line| line.text).collect();
+        Self {
+            exact: texts(exact),
+            at_least: texts(at_least),
+        }
+    }
+}
+
+/// Everything in the cloud, sorted.
+pub fn shape<L: Lawful>(model: &L, truth: &L::Truth) -> Vec<String> {
+    let mut shape: Vec<_> = model.picture(truth).into_iter().map(|line| line.text).collect();
+    shape.sort();
+    shape
+}
+
+/// What is not ours, sorted.
+pub(crate) fn foreign<L: Lawful>(model: &L, truth: &L::Truth) -> Vec<String> {
+    let lines = model.picture(truth).into_iter();
+    let foreign = lines.filter(|line| line.owner == Owner::Foreign);
+    let mut foreign: Vec<_> = foreign.map(|line| line.text).collect();
+    foreign.sort();
+    foreign
 }
 
 /// How the cloud answers when nothing is wrong.
@@ -213,6 +300,12 @@ pub fn laws<L: Lawful>(model: &L, count: u32) {
     if let Err((broken, case)) = examine(model, count) {
         panic!("{broken}\n{case:#?}");
     }
+}
+
+/// The lines that only one of two pictures has, by picture.
+pub(crate) fn different<'a>(one: &'a [String], other: &'a [String]) -> (Vec<&'a String>, Vec<&'a String>) {
+    let only = |of: &'a [String], not: &[String]| of.iter().filter(|line| !not.contains(line)).collect();
+    (only(one, other), only(other, one))
 }
 
 /// Steps by part, for comparing.

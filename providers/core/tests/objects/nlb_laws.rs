@@ -7,7 +7,7 @@ use ccm_core::{
         objects::{Action, Change, Object, Objects, Reply},
     },
     testkit::laws::{
-        Clusters, Edit, Ids, Lawful, SERVICES, Served, Setting, laws, objects, other_cluster_tag,
+        Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws, objects, other_cluster_tag,
         ownership_tag, service_id,
     },
 };
@@ -124,7 +124,11 @@ impl Lawful for Nlb {
     }
 
     fn edits(&self) -> Vec<Edit<Self::Truth>> {
-        let mut edits = objects::edits("Service", |truth, _| Some(truth), |object| object.kind != Kind::NodeGroup);
+        let mut edits = objects::edits(
+            "Service",
+            |truth, _| Some(truth),
+            |object| object.kind != Kind::NodeGroup,
+        );
         edits.extend([
             Edit::new("remove ownership tags", |truth, number| own(truth, number, None)),
             Edit::new("give to another cluster", |truth, number| {
@@ -185,39 +189,38 @@ impl Lawful for Nlb {
         })
     }
 
-    fn shape(&self, truth: &Self::Truth) -> Vec<String> {
-        truth
-            .all
-            .iter()
-            .map(|object| objects::line(object, &["dns_name"]))
-            .collect()
+    fn picture(&self, truth: &Self::Truth) -> Vec<Line> {
+        let mut picture = Vec::new();
+        for object in truth.all.iter().filter(|object| object.kind != Kind::NodeGroup) {
+            let owner = match service_of(object) {
+                Some(index) if !is_of_foreign(truth, object) => {
+                    Owner::service(service_tag(&service_id(index)))
+                }
+                _ => Owner::Foreign,
+            };
+            picture.extend(objects::lines(
+                object,
+                &owner,
+                &[],
+                |entry| !matches!(entry, Entry::Tag { key, .. } if key == OWNER_TAG),
+            ));
+        }
+        let rules = truth.of(Kind::NodeGroup).flat_map(|group| group.set("rule"));
+        picture.extend(rules.map(|entry| {
+            let mut ids = (0..SERVICES).map(service_id);
+            let client = client_of(entry).and_then(|name| ids.find(|id| name_of(id) == name));
+            let owner = match (client, entry) {
+                (Some(client), _) => Owner::service(service_tag(&client)),
+                (None, Entry::Rule(rule)) if rule.description == "by hand" => Owner::Foreign,
+                _ => Owner::Cluster,
+            };
+            Line::exact(format!("{entry} to nodes"), &owner)
+        }));
+        picture
     }
 
-    fn foreign(&self, truth: &Self::Truth) -> Vec<String> {
-        let foreign = truth.all.iter().filter(|object| is_of_foreign(truth, object));
-        let rules = truth.of(Kind::NodeGroup).flat_map(|group| group.set("rule"));
-        let by_hand = |entry: &&Entry| matches!(entry, Entry::Rule(rule) if !rule.description.starts_with("kubernetes.io/"));
-        let rules = rules.filter(by_hand).map(ToString::to_string);
-        foreign.map(|object| format!("{object:?}")).chain(rules).collect()
-    }
-
-    fn served(&self, truth: &Self::Truth, service: &ServiceId, _: &str) -> Served {
-        let name = name_of(service);
-        let key = Key::Balancer(name.clone());
-        let own = truth
-            .all
-            .iter()
-            .filter(|object| is_of(object, &key) && !is_of_foreign(truth, object));
-        let mut served = objects::served(own, &[], |entry| match entry {
-            Entry::Tag { key, .. } => [CLUSTER_TAG, SERVICE_TAG].contains(&key.as_str()),
-            _ => true,
-        });
-        let rules = truth.of(Kind::NodeGroup).flat_map(|group| group.set("rule"));
-        let rules = rules.filter(|entry| client_of(entry) == Some(&name));
-        served
-            .exact
-            .extend(rules.map(|entry| format!("{entry} to nodes")));
-        served
+    fn owner(&self, service: &ServiceId, _: &str) -> String {
+        service_tag(service)
     }
 
     fn destroys(&self, change: &Change<Kind>) -> bool {

@@ -11,7 +11,7 @@ use ccm_core::{
         conformance::{
             self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
         },
-        laws::{Fault, LawEngine, Lawful, MemoryCloud, Weather},
+        laws::{Fault, LawEngine, MemoryCloud, Weather, shape},
     },
 };
 use parking_lot::Mutex;
@@ -97,7 +97,7 @@ impl BalancerSubject for Toys {
     }
 
     async fn picture(&self) -> Result<Vec<String>, BoxError> {
-        Ok(self.toy.shape(&self.memory().truth()))
+        Ok(shape(&self.toy, &self.memory().truth()))
     }
 
     fn take_calls(&self) -> Vec<CloudCall> {

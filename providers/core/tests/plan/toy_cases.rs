@@ -1,6 +1,6 @@
 //! What a cloud of toys holds, and what there may be in it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ccm_core::{
@@ -11,7 +11,7 @@ use ccm_core::{
     },
     plan::{Fact, GatheredInputs, Member},
     testkit::laws::{
-        Clusters, Edit, Ids, Lawful, SERVICES, Served, Setting, other_cluster_tag, ownership_tag, pick,
+        Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, other_cluster_tag, ownership_tag, pick,
         remove, service_id,
     },
 };
@@ -213,71 +213,59 @@ impl Lawful for Toy {
         }
     }
 
-    fn shape(&self, truth: &Truth) -> Vec<String> {
-        let mut shape: Vec<_> = truth
-            .shelves
-            .iter()
-            .map(|shelf| {
-                format!(
-                    "{} {:?} {} {:?}",
-                    shelf.name, shelf.marks, shelf.wood, shelf.boxes
-                )
-            })
-            .collect();
-        // An address differs from run to run; whether it is that of a shelf of the Service does not.
-        shape.extend(truth.board.iter().map(|((node, tag), address)| {
-            let right = truth
-                .shelves
-                .iter()
-                .any(|shelf| shelf.marks.contains(tag) && shelf.address == *address);
-            format!("{node} {tag} {right}")
-        }));
-        shape.sort();
-        shape
-    }
-
-    fn foreign(&self, truth: &Truth) -> Vec<String> {
-        let shelves = truth
-            .shelves
-            .iter()
-            .filter(|shelf| is_foreign(shelf))
-            .map(|shelf| {
-                let boxes: BTreeMap<_, _> = shelf
-                    .boxes
-                    .iter()
-                    .filter(|(_, have)| !have.owner.starts_with("svc:"))
-                    .collect();
-                let marks: Vec<_> = shelf
-                    .marks
-                    .iter()
-                    .filter(|mark| !mark.starts_with("svc:"))
-                    .collect();
-                format!("{} {} {marks:?} {} {boxes:?}", shelf.id, shelf.name, shelf.wood)
-            });
-        let pins = truth
-            .board
-            .iter()
-            .filter(|((_, tag), _)| !tag.starts_with("svc:"));
-        shelves.chain(pins.map(|pin| format!("{pin:?}"))).collect()
-    }
-
-    fn served(&self, truth: &Truth, service: &ServiceId, _: &str) -> Served {
-        let mut served = Served::default();
-        let tag = tag(service);
-        let is_ours = |shelf: &&Shelf| !shelf.is_made_by_a_cluster() || !is_foreign(shelf);
-        for shelf in truth.shelves.iter().filter(is_ours) {
-            if shelf.marks.contains(&tag) {
-                served.exact.insert(format!("shelf {}", shelf.name));
-                if shelf.name == shelf_name(service) {
-                    served.exact.insert(shelf.wood.clone());
-                }
+    fn picture(&self, truth: &Truth) -> Vec<Line> {
+        let owner_of = |owner: &String, is_foreign: bool| {
+            if owner.starts_with("svc:") && !is_foreign {
+                Owner::service(owner)
+            } else {
+                Owner::Foreign
             }
-            let own = shelf.boxes.iter().filter(|(_, found)| found.owner == tag);
-            served.exact.extend(own.map(|found| format!("{found:?}")));
+        };
+        let mut picture = Vec::new();
+        for shelf in &truth.shelves {
+            let name = &shelf.name;
+            let is_made = shelf.is_made_by_a_cluster();
+            let is_others = is_made && is_foreign(shelf);
+            let cluster = if is_foreign(shelf) {
+                Owner::Foreign
+            } else {
+                Owner::Cluster
+            };
+            for mark in &shelf.marks {
+                let owner = match owner_of(mark, is_others) {
+                    Owner::Foreign => cluster.clone(),
+                    owner => owner,
+                };
+                picture.push(Line::exact(format!("{name} has {mark}"), &owner));
+            }
+            for (port, found) in &shelf.boxes {
+                let owner = match owner_of(&found.owner, is_others) {
+                    Owner::Foreign => cluster.clone(),
+                    // It is found by the shelf's marks.
+                    _ if !shelf.marks.contains(&found.owner) => Owner::Cluster,
+                    owner => owner,
+                };
+                picture.push(Line::exact(format!("{name} {port} {found:?}"), &owner));
+            }
+            let mut ids = (0..SERVICES).map(id);
+            let own = ids.find(|id| shelf_name(id) == *name && shelf.marks.contains(&tag(id)));
+            let owner = own.filter(|_| !is_others).map(|id| Owner::service(tag(&id)));
+            picture.push(Line::exact(
+                format!("{name} {}", shelf.wood),
+                &owner.unwrap_or(cluster),
+            ));
         }
-        let pins = truth.board.keys().filter(|(_, owner)| *owner == tag);
-        served.exact.extend(pins.map(|(node, _)| format!("pin {node}")));
-        served
+        // An address differs from run to run; whether it is that of a shelf of the Service does not.
+        picture.extend(truth.board.iter().map(|((node, tag), address)| {
+            let mut shelves = truth.shelves.iter().filter(|shelf| shelf.marks.contains(tag));
+            let right = shelves.any(|shelf| shelf.address == *address);
+            Line::exact(format!("{node} {tag} {right}"), &owner_of(tag, false))
+        }));
+        picture
+    }
+
+    fn owner(&self, service: &ServiceId, _: &str) -> String {
+        tag(service)
     }
 
     fn destroys(&self, change: &ToyChange) -> bool {

@@ -10,7 +10,7 @@ use ccm_core::{
         objects::{self as plan_objects, Object, Objects},
     },
     testkit::laws::{
-        Clusters, Edit, Ids, Lawful, SERVICES, Served, Setting, laws, objects, other_cluster_tag,
+        Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws, objects, other_cluster_tag,
         ownership_tag, pick, remove, service_id,
     },
 };
@@ -50,7 +50,14 @@ const USERS: &str = "users";
 /// Tags that Services request have this prefix. People may use the same ones.
 const REQUESTED: &str = "t-";
 /// Attributes that differ from run to run, or are not the cloud's.
-const HIDDEN: [&str; 5] = ["vip_port_id", "vip_address", "provisioning_status", OWNER, SUBNETS];
+const HIDDEN: [&str; 6] = [
+    "vip_port_id",
+    "vip_address",
+    "provisioning_status",
+    "tags",
+    OWNER,
+    SUBNETS,
+];
 
 fn record<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -89,20 +96,21 @@ fn is_of_part(objects: &Objects<Kind>, key: &Key) -> bool {
     }
 }
 
-/// Whether the object is a listener of a Service or below one.
-fn is_of_service(objects: &Objects<Kind>, object: &Object<Kind>, is_tag: impl Fn(&str) -> bool) -> bool {
-    let listener = objects.get(Kind::Listener, &object.key);
-    listener.is_some_and(|listener| texts(listener, "tags").any(is_tag))
-}
-
 fn has_address(floating: &Object<Kind>, objects: &Objects<Kind>) -> bool {
     floating.text("port_id") == root(objects).text("vip_port_id")
 }
 
 fn persons_listener(port: u16) -> Object<Kind> {
-    let listener: Listener = record(json!({"protocol": "TCP", "protocol_port": port, "connection_limit": -1,
-                                           "allowed_cidrs": ["0.0.0.0/0"]}));
-    Kind::Listener.below(ListenerKey::of(&listener), "mine", &format!("listener-{port}"), &listener)
+    let listener: Listener = record(
+        json!({"protocol": "TCP", "protocol_port": port, "connection_limit": -1,
+                                           "allowed_cidrs": ["0.0.0.0/0"]}),
+    );
+    Kind::Listener.below(
+        ListenerKey::of(&listener),
+        "mine",
+        &format!("listener-{port}"),
+        &listener,
+    )
 }
 
 fn created(truth: &mut Truth, number: usize) -> Option<&mut Objects<Kind>> {
@@ -139,15 +147,23 @@ impl Lawful for Model {
         let set = |key: &str, value: &str| Setting::annotation(key, value);
         let hidden = |key: &str, value: &str| set(key, value).invisible();
         let balancer = |number| hidden(a::LOAD_BALANCER_ID, &format!("lb-{}", tag(number)));
-        let is_sticky: fn(&mut ServiceView) =
-            |service| service.session_affinity = SessionAffinity::ClientIp { timeout_seconds: None };
+        let is_sticky: fn(&mut ServiceView) = |service| {
+            service.session_affinity = SessionAffinity::ClientIp {
+                timeout_seconds: None,
+            }
+        };
         let ranges: fn(&mut ServiceView) = |service| service.source_ranges = Some(vec!["10.0.0.0/8".into()]);
         let (tcp, tls) = (Protocol::Tcp, "containers/one");
         Clusters {
             names: CLUSTERS.to_vec(),
             ports: vec![(tcp, 80), (tcp, 443), (Protocol::Udp, 443), (Protocol::Sctp, 80)],
             settings: vec![
-                vec![set(a::LOAD_BALANCER_ID, USERS), balancer(0), balancer(1), balancer(2)],
+                vec![
+                    set(a::LOAD_BALANCER_ID, USERS),
+                    balancer(0),
+                    balancer(1),
+                    balancer(2),
+                ],
                 vec![
                     set(a::X_FORWARDED_FOR, "true"),
                     set(a::TLS_CONTAINER_REF, tls),
@@ -164,7 +180,10 @@ impl Lawful for Model {
                 vec![set(a::POOL_TAGS, "t-b,t-c")],
                 vec![hidden(a::APPLIED_LOAD_BALANCER_TAGS, "t-a,t-c")],
                 vec![hidden(a::APPLIED_LISTENER_TAGS, "t-c")],
-                vec![set(a::HEALTH_MONITOR_MAX_RETRIES, "99"), set(a::HEALTH_MONITOR_DELAY, "9")],
+                vec![
+                    set(a::HEALTH_MONITOR_MAX_RETRIES, "99"),
+                    set(a::HEALTH_MONITOR_DELAY, "9"),
+                ],
                 vec![Setting::field(is_sticky)],
                 vec![Setting::field(ranges)],
             ],
@@ -176,18 +195,28 @@ impl Lawful for Model {
         let retag = |name: &str, edit: fn(&mut Vec<String>, usize)| {
             Edit::new(name, move |truth: &mut Truth, number| {
                 let objects = created(truth, number).and_then(|objects| objects.all.first_mut());
-                objects.into_iter().for_each(|object| edit_tags(object, |tags| edit(tags, number / 4)));
+                objects
+                    .into_iter()
+                    .for_each(|object| edit_tags(object, |tags| edit(tags, number / 4)));
             })
         };
         let mut edits = objects::edits("load balancer", created, |object| object.kind != Kind::Balancer);
-        edits.extend(objects::edits("security group", |truth: &mut Truth, _| Some(&mut truth.groups), |_| true));
+        edits.extend(objects::edits(
+            "security group",
+            |truth: &mut Truth, _| Some(&mut truth.groups),
+            |_| true,
+        ));
         edits.extend([
-            retag("remove ownership tag", |tags, _| tags.retain(|tag| names::is_service_tag(tag))),
+            retag("remove ownership tag", |tags, _| {
+                tags.retain(|tag| names::is_service_tag(tag))
+            }),
             retag("give to another cluster", |tags, _| {
                 tags.retain(|tag| names::is_service_tag(tag));
                 tags.push(other_cluster_tag().to_string());
             }),
-            retag("remove Service tags", |tags, _| tags.retain(|tag| !names::is_service_tag(tag))),
+            retag("remove Service tags", |tags, _| {
+                tags.retain(|tag| !names::is_service_tag(tag))
+            }),
             retag("tag for another Service", |tags, number| tags.push(tag(number))),
             retag("tag load balancer", |tags, _| tags.push("t-c".to_owned())),
             Edit::new("fail load balancer", |truth: &mut Truth, number| {
@@ -209,18 +238,29 @@ impl Lawful for Model {
                 let lacks_it = |objects: &Objects<Kind>| objects.get(Kind::Listener, "tcp/80").is_none();
                 if let Some(objects) = pick(&mut truth.balancers, number, lacks_it) {
                     let parent = Some(root(objects).key.clone());
-                    objects.all.push(Object { parent, ..persons_listener(80) });
+                    objects.all.push(Object {
+                        parent,
+                        ..persons_listener(80)
+                    });
                 }
             }),
             Edit::new("detach floating IP", |truth: &mut Truth, number| {
-                pick(&mut truth.floating, number, |_| true).unwrap().attributes.remove("port_id");
+                pick(&mut truth.floating, number, |_| true)
+                    .unwrap()
+                    .attributes
+                    .insert("port_id", "".into());
             }),
             Edit::new("delete floating IP", |truth: &mut Truth, number| {
-                remove(&mut truth.floating, number, |floating| !floating.text("description").is_empty());
+                remove(&mut truth.floating, number, |floating| {
+                    !floating.text("description").is_empty()
+                });
             }),
             Edit::new("remove groups from port", |truth: &mut Truth, number| {
                 let mut ports: Vec<_> = truth.ports.values_mut().collect();
-                pick(&mut ports, number, |_| true).unwrap().security_groups.truncate(1);
+                pick(&mut ports, number, |_| true)
+                    .unwrap()
+                    .security_groups
+                    .truncate(1);
             }),
         ]);
         edits
@@ -259,7 +299,8 @@ impl Lawful for Model {
         match after {
             Observed::Balancers(snapshot) => {
                 let all = snapshot.objects.all.into_iter();
-                let (floating, mut all): (Vec<_>, Vec<_>) = all.partition(|object| object.kind == Kind::Floating);
+                let (floating, mut all): (Vec<_>, Vec<_>) =
+                    all.partition(|object| object.kind == Kind::Floating);
                 truth.balancers.retain(|objects| !is_of_part(objects, key));
                 // It may have another name now.
                 if let Some(name) = all.first().map(|object| object.text("name").to_owned()) {
@@ -278,14 +319,20 @@ impl Lawful for Model {
                 for floating in &mut truth.floating {
                     floating.key = floating.text("floating_ip_address").to_owned();
                     floating.parent = None;
-                    if !truth.balancers.iter().any(|objects| has_address(floating, objects)) {
-                        floating.attributes.remove("port_id");
+                    if !truth
+                        .balancers
+                        .iter()
+                        .any(|objects| has_address(floating, objects))
+                    {
+                        floating.attributes.insert("port_id", "".into());
                     }
                 }
                 truth.floating.sort_by(|a, b| a.id.cmp(&b.id));
             }
             Observed::Groups(groups) => {
-                objects::replace(&mut truth.groups, groups, |group| *key == Key::Group(group.key.clone()));
+                objects::replace(&mut truth.groups, groups, |group| {
+                    *key == Key::Group(group.key.clone())
+                });
             }
             Observed::Ports(ports) => truth.ports = ports,
         }
@@ -314,7 +361,9 @@ impl Lawful for Model {
         Inputs {
             can: Capabilities::of(Version(27), "amphora"),
             each: services().map(|id| (id.clone(), found.clone())).collect(),
-            groups: groups.map(|name| (name.clone(), vec![format!("id-{name}")])).collect(),
+            groups: groups
+                .map(|name| (name.clone(), vec![format!("id-{name}")]))
+                .collect(),
             ..Inputs::default()
         }
         .into()
@@ -322,15 +371,20 @@ impl Lawful for Model {
 
     fn reply(&self, _: &Key, change: &Change, _: &Observed, ids: &Ids) -> Reply {
         match change {
-            Change::Balancer(change) => Reply::Balancer(objects::reply(change, ids, |object| match object.kind {
-                Kind::Balancer => Object { id: ids.id("lb", &object.key), ..object }
+            Change::Balancer(change) => {
+                Reply::Balancer(objects::reply(change, ids, |object| match object.kind {
+                    Kind::Balancer => Object {
+                        id: ids.id("lb", &object.key),
+                        ..object
+                    }
                     .with("vip_address", ids.address())
                     .with("vip_port_id", ids.id("vip", &change.key))
                     .with("vip_subnet_id", "sub")
                     .with("provisioning_status", "ACTIVE"),
-                Kind::Floating => object.with("floating_ip_address", ids.address()),
-                _ => object,
-            })),
+                    Kind::Floating => object.with("floating_ip_address", ids.address()),
+                    _ => object,
+                }))
+            }
             Change::Group(change) => {
                 let mut reply = objects::reply(change, ids, |group| {
                     let rule = |family| {
@@ -352,90 +406,112 @@ impl Lawful for Model {
     }
 
     fn fail(&self, truth: &mut Truth, key: &Key) {
-        for objects in truth.balancers.iter_mut().filter(|objects| is_of_part(objects, key)) {
-            objects.all[0].attributes.insert("provisioning_status", "ERROR".into());
+        for objects in truth
+            .balancers
+            .iter_mut()
+            .filter(|objects| is_of_part(objects, key))
+        {
+            objects.all[0]
+                .attributes
+                .insert("provisioning_status", "ERROR".into());
         }
     }
 
     fn repair(&self, truth: &mut Truth) {
         for objects in &mut truth.balancers {
-            let users: Vec<_> = texts(root(objects), "tags").filter(|tag| names::is_service_tag(tag)).collect();
+            let users: Vec<_> = texts(root(objects), "tags")
+                .filter(|tag| names::is_service_tag(tag))
+                .collect();
             // One that its own Service alone uses can be deleted.
             if users != [root(objects).text("name")] {
-                objects.all[0].attributes.insert("provisioning_status", "ACTIVE".into());
+                objects.all[0]
+                    .attributes
+                    .insert("provisioning_status", "ACTIVE".into());
             }
         }
     }
 
-    fn shape(&self, truth: &Truth) -> Vec<String> {
-        let mut shape = Vec::new();
-        for objects in &truth.balancers {
-            let name = root(objects).text("name");
-            let all = objects.all.iter().map(|object| objects::line(object, &HIDDEN));
-            shape.extend(all.map(|line| format!("{name}: {line}")));
-        }
-        shape.extend(truth.floating.iter().map(|floating| {
-            let mut at = truth.balancers.iter().filter(|objects| has_address(floating, objects));
-            let at = at.next().map(|objects| root(objects).text("name"));
-            format!("floating {} at {at:?}", floating.text("description"))
-        }));
-        shape.extend(truth.groups.all.iter().map(|group| objects::line(group, &[])));
-        shape.extend(truth.ports.values().map(|port| {
-            let mut groups = port.security_groups.clone();
-            groups.sort();
-            format!("port {} {groups:?}", port.id)
-        }));
-        shape.sort();
-        shape
-    }
-
-    fn foreign(&self, truth: &Truth) -> Vec<String> {
-        let mut foreign = truth.clone();
-        foreign.groups = Objects::default();
-        foreign.balancers.retain(is_foreign);
-        for objects in foreign.balancers.iter_mut().filter(|objects| !is_created(objects)) {
-            let all = objects.clone();
-            objects.all.retain(|object| !is_of_service(&all, object, names::is_service_tag));
-            let is_ours = |tag: &String| names::is_service_tag(tag) || tag.starts_with(REQUESTED);
-            edit_tags(&mut objects.all[0], |tags| tags.retain(|tag| !is_ours(tag)));
-        }
-        foreign.floating.retain(|floating| floating.text("description").is_empty());
-        for port in foreign.ports.values_mut() {
-            port.security_groups.retain(|group| !group.starts_with("id-lb-sg-"));
-        }
-        vec![format!("{foreign:?}")]
-    }
-
-    fn served(&self, truth: &Truth, service: &ServiceId, cluster: &str) -> Served {
-        let (tag, group) = (names::load_balancer(cluster, service), names::security_group(service));
-        let mut served = Served::default();
+    fn picture(&self, truth: &Truth) -> Vec<Line> {
+        let mut picture = Vec::new();
         for objects in &truth.balancers {
             let balancer = root(objects);
-            let (name, is_ours) = (balancer.text("name"), !is_created(objects) || !is_foreign(objects));
-            if !is_ours || !(name == tag || texts(balancer, "tags").any(|known| known == tag)) {
-                continue;
+            let (is_created, is_foreign) = (is_created(objects), is_foreign(objects));
+            let cluster = if is_foreign {
+                Owner::Foreign
+            } else {
+                Owner::Cluster
+            };
+            let users = texts(balancer, "tags")
+                .filter(|tag| names::is_service_tag(tag))
+                .map(str::to_owned);
+            let users = if is_created && is_foreign {
+                cluster.clone()
+            } else {
+                Owner::Services(users.collect())
+            };
+            for object in &objects.all {
+                let listener = objects.get(Kind::Listener, &object.key);
+                let mut tags = listener.into_iter().flat_map(|listener| texts(listener, "tags"));
+                let own = tags.find(|tag| names::is_service_tag(tag));
+                let own = own.filter(|_| !(is_created && is_foreign)).map(Owner::service);
+                let own = own.unwrap_or_else(|| cluster.clone());
+                picture.extend(objects::lines(object, &own, &HIDDEN, |_| true));
+                let own = if object.kind == Kind::Balancer {
+                    &users
+                } else {
+                    &own
+                };
+                // What a person gave to the person's load balancer stays.
+                picture.extend(texts(object, "tags").map(|tag| {
+                    let owner = match own {
+                        own if tag.starts_with(REQUESTED) => own.clone(),
+                        _ if names::is_service_tag(tag) && users != Owner::Foreign => Owner::service(tag),
+                        _ => cluster.clone(),
+                    };
+                    Line::at_least(format!("{} has {tag}", object.title()), &owner)
+                }));
             }
-            let is_own = |object: &&Object<Kind>| is_of_service(objects, object, |known| known == tag);
-            let own = objects.all.iter().filter(is_own);
-            // Of the tags only those that it requests are its own.
-            let below = objects::served(own.clone(), &[OWNER, "tags"], |_| true);
-            let tagged = own.chain([balancer]).flat_map(|object| {
-                let requested = texts(object, "tags").filter(|tag| tag.starts_with(REQUESTED));
-                requested.map(|tag| format!("{} has {tag}", object.title()))
-            });
             let mut floating = truth.floating.iter();
-            let floating = floating.any(|floating| has_address(floating, objects));
-            let address = format!("{} has a floating IP: {floating}", balancer.title());
-            served.exact.extend(below.exact.into_iter().chain([address]));
-            served.at_least.extend(below.at_least.into_iter().chain(tagged));
+            let has_floating = floating.any(|floating| has_address(floating, objects));
+            let text = format!("{} has a floating IP: {has_floating}", balancer.title());
+            picture.push(Line::exact(text, &users));
         }
-        let groups = truth.groups.all.iter().filter(|found| found.key == group);
-        let groups = objects::served(groups, &[], |_| true);
-        let ports = truth.ports.values();
-        let ports = ports.filter(|port| port.security_groups.contains(&format!("id-{group}")));
-        served.exact.extend(groups.exact);
-        served.at_least.extend(ports.map(|port| port.id.clone()));
-        served
+        picture.extend(truth.floating.iter().map(|floating| {
+            let description = floating.text("description");
+            let owner = if description.is_empty() {
+                Owner::Foreign
+            } else {
+                Owner::Cluster
+            };
+            let is_used = !floating.text("port_id").is_empty();
+            Line::exact(
+                format!("floating IP {description} {}", is_used || description.is_empty()),
+                &owner,
+            )
+        }));
+        for id in (0..SERVICES).map(service_id) {
+            let group = names::security_group(&id);
+            let tags = CLUSTERS.map(|cluster| names::load_balancer(cluster, &id));
+            let owner = Owner::Services(tags.to_vec());
+            let groups = truth.groups.all.iter().filter(|found| found.key == group);
+            picture.extend(groups.flat_map(|group| objects::lines(group, &owner, &[], |_| true)));
+            let ports = truth.ports.values();
+            let ports = ports.filter(|port| port.security_groups.contains(&format!("id-{group}")));
+            picture.extend(ports.map(|port| Line::at_least(format!("{} in {group}", port.id), &owner)));
+        }
+        let theirs = truth.ports.values().flat_map(|port| {
+            let theirs = port
+                .security_groups
+                .iter()
+                .filter(|group| !group.starts_with("id-lb-sg-"));
+            theirs.map(|group| Line::exact(format!("{} in {group}", port.id), &Owner::Foreign))
+        });
+        picture.extend(theirs);
+        picture
+    }
+
+    fn owner(&self, service: &ServiceId, cluster: &str) -> String {
+        names::load_balancer(cluster, service)
     }
 
     fn destroys(&self, change: &Change) -> bool {
@@ -454,7 +530,11 @@ fn openstack_keeps_the_laws() {
                 domain-id = d\n[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
     std::fs::write(&file, text).unwrap();
     let environment = ccm_core::Environment::default();
-    let loaded = crate::config::load(Some(&file), &environment, &mut ccm_core::config::ConfigFiles::default());
+    let loaded = crate::config::load(
+        Some(&file),
+        &environment,
+        &mut ccm_core::config::ConfigFiles::default(),
+    );
     let settings = Arc::new(loaded.unwrap().value.settings.load_balancing);
     laws(&Model { settings }, 60);
 }

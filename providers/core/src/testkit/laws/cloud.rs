@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{Lawful, Weather};
+use super::{Lawful, Weather, different, foreign};
 use crate::{
     Error, ErrorKind, Outcome as Fate, Priority, Result, Retry,
     load_balancer::{ClusterView, ReadOptions},
@@ -243,7 +243,7 @@ impl<L: Lawful> MemoryCloud<L> {
             is_by_name: state.names_ids,
         };
         let reply = self.model.reply(key, change, seen, &ids);
-        let before = self.model.foreign(&state.truth);
+        let before = foreign(&self.model, &state.truth);
         // The cloud changes what is in it, not what the engine saw.
         let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
         if self.model.destroys(change)
@@ -258,11 +258,12 @@ impl<L: Lawful> MemoryCloud<L> {
         let mut view = self.model.view(&state.truth, key, members, &state.cluster);
         self.model.fold(key, change, Some(&reply), &mut view);
         self.model.store(&mut state.truth, key, view);
-        let after = self.model.foreign(&state.truth);
+        let after = foreign(&self.model, &state.truth);
         if before != after {
-            state
-                .rude
-                .get_or_insert_with(|| format!("`{sentence}` changed {before:?} to {after:?}"));
+            state.rude.get_or_insert_with(|| {
+                let (was, is) = different(&before, &after);
+                format!("`{sentence}` changed {was:?} to {is:?}")
+            });
         }
         state.directory = None;
         state.done.push(sentence);

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use tokio::runtime::Runtime;
 
 use super::{
-    Broken, Case, Fault, Lawful, MemoryCloud, SERVICES, Sentences, Served, Weather,
+    Broken, Case, Fault, Lawful, MemoryCloud, SERVICES, Sentences, Served, Weather, different,
     drive::{Rest, engine, request, settle, settle_or_die},
-    service_id,
+    service_id, shape,
 };
 use crate::{
     Error,
@@ -37,6 +37,10 @@ fn runtime() -> Result<Runtime, Broken> {
 
 fn broken(law: &'static str, how: impl Into<String>) -> Broken {
     Broken { law, how: how.into() }
+}
+
+fn shape_of<L: Lawful>(model: &L, cloud: &MemoryCloud<L>) -> Vec<String> {
+    shape(model, &cloud.truth())
 }
 
 /// A call that may not fail has failed.
@@ -134,7 +138,7 @@ pub async fn converges<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<()
             if !is_finished || rest.hindered.contains(&service.id) {
                 continue;
             }
-            let have = model.served(&cloud.truth(), &service.id, &world.cluster.name);
+            let have = Served::of(model, &cloud.truth(), &service.id, &world.cluster.name);
             let want = alone(model, service, &world.cluster).await?;
             if let Some(want) = want.filter(|want| !is_served(&have, want)) {
                 let how = format!(
@@ -178,7 +182,7 @@ async fn alone<L: Lawful>(
         .get(&service.id)
         .is_some_and(|(_, finished)| *finished);
     let is_served = is_finished && !rest.hindered.contains(&service.id);
-    Ok(is_served.then(|| model.served(&truth, &service.id, &cluster.name)))
+    Ok(is_served.then(|| Served::of(model, &truth, &service.id, &cluster.name)))
 }
 
 /// Builds in a new cloud.
@@ -207,7 +211,7 @@ pub fn effective<L: Lawful>(model: &L) -> Result<(), Broken> {
         let service = service.ok_or_else(|| broken(LAW, "a cluster needs a Service"))?;
         Ok((
             rest.hindered.contains(service),
-            model.served(&truth, service, &world.cluster.name),
+            Served::of(model, &truth, service, &world.cluster.name),
         ))
     };
     let (is_hindered, usual) = served(&plain)?;
@@ -234,7 +238,7 @@ pub async fn quiet<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Br
     let (cloud, world) = prepare(LAW, model, case).await?;
     let first = engine(model, &cloud);
     let before = settle(&first, &world).await.map_err(|how| broken(LAW, how))?;
-    let shape = model.shape(&cloud.truth());
+    let shape = shape_of(model, &cloud);
     cloud.take_done();
     still(LAW, &first, &cloud, &world, &before).await?;
     // A new process, with nothing in its memory.
@@ -247,9 +251,12 @@ pub async fn quiet<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Br
         ));
     }
     still(LAW, &second, &cloud, &world, &before).await?;
-    let now = model.shape(&cloud.truth());
+    let now = shape_of(model, &cloud);
     if now != shape {
-        return Err(broken(LAW, format!("it was {shape:?} and is {now:?}")));
+        return Err(broken(
+            LAW,
+            format!("it was and is {:?}", different(&shape, &now)),
+        ));
     }
     Ok(())
 }
@@ -372,7 +379,7 @@ pub async fn restartable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
     };
     let first = engine(model, &cloud);
     settle(&first, &world).await.map_err(|how| broken(LAW, how))?;
-    let shape = model.shape(&cloud.truth());
+    let shape = shape_of(model, &cloud);
     let writes = cloud.take_done().len();
     for at in 0..writes {
         for fault in Fault::for_write(at) {
@@ -385,11 +392,12 @@ pub async fn restartable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
                 cloud.revive();
                 settle(&engine(model, &cloud), &world).await.map_err(context)?;
             }
-            let now = model.shape(&cloud.truth());
+            let now = shape_of(model, &cloud);
             if now != shape {
                 let done = cloud.take_done();
                 return Err(context(format!(
-                    "it ends as {now:?} instead of {shape:?} after {done:?}"
+                    "undisturbed and now: {:?} after {done:?}",
+                    different(&shape, &now)
                 )));
             }
             if let Some(how) = cloud.rude() {
@@ -443,7 +451,7 @@ pub async fn reclaimable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
     settle(&first, &world).await.map_err(|how| broken(LAW, how))?;
     let writes = cloud.take_done().len();
     settle(&first, &deleted).await.map_err(|how| broken(LAW, how))?;
-    let shape = model.shape(&cloud.truth());
+    let shape = shape_of(model, &cloud);
     for at in 0..writes {
         for fault in Fault::WHILE_BUILDING {
             let cloud = self::cloud(model, &case).await?;
@@ -457,13 +465,11 @@ pub async fn reclaimable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
             cloud.edit(|truth| model.repair(truth));
             settle(&next, &deleted).await.map_err(context)?;
             // What people asked to keep may not have been created yet.
-            let mut leaked = model.shape(&cloud.truth());
+            let mut leaked = shape_of(model, &cloud);
             leaked.retain(|line| !shape.contains(line));
             if !leaked.is_empty() {
                 let done = cloud.take_done();
-                return Err(context(format!(
-                    "{leaked:?} is left beside {shape:?} after {done:?}"
-                )));
+                return Err(context(format!("{leaked:?} is left after {done:?}")));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Edit, Ids, Served, pick, remove};
+use super::{Edit, Ids, Line, Owner, pick, remove};
 use crate::plan::objects::{Action, Change, Kind, Object, Objects, Policy, Reply, SetOrder};
 
 /// The answer to a change: ids for what it creates. `detail` adds attributes that the cloud chooses.
@@ -33,17 +33,51 @@ pub fn replace<K: Kind>(truth: &mut Objects<K>, after: Objects<K>, is_of_part: i
         .sort_by(|a, b| (a.kind, &a.parent, &a.key).cmp(&(b.kind, &b.parent, &b.key)));
 }
 
-/// An object without its id and without these attributes, which differ from run to run.
-pub fn line<K: Kind>(object: &Object<K>, hidden: &[&str]) -> String {
-    let attributes = object.attributes.iter();
-    let attributes: Vec<_> = attributes.filter(|(name, _)| !hidden.contains(name)).collect();
-    let sets = object.sets.iter().map(|(name, entries)| {
-        let mut entries: Vec<_> = entries.iter().map(ToString::to_string).collect();
-        entries.sort();
-        format!("{name}s {entries:?}")
-    });
-    let sets: Vec<_> = sets.collect();
-    format!("{} {attributes:?} {sets:?}", object.title())
+/// The lines of an object: itself, its attributes but for the `hidden` ones, the entries of its sets. Entries that are not
+/// `is_managed` are not decided by the Service.
+pub fn lines<K: Kind>(
+    object: &Object<K>,
+    owner: &Owner,
+    hidden: &[&str],
+    is_managed: impl Fn(&K::Entry) -> bool,
+) -> Vec<Line> {
+    let (title, schema) = (object.title(), object.kind.schema());
+    let mut lines = vec![Line::exact(&*title, owner)];
+    let shown = schema
+        .attributes
+        .iter()
+        .filter(|shown| !hidden.contains(&shown.name));
+    lines.extend(shown.filter_map(|attribute| {
+        let value = object.attributes.get(attribute.name)?.clone();
+        let value = Some(value).filter(|value| !value.is_null());
+        let value = value.unwrap_or_else(|| attribute.default.into());
+        let text = format!("{} of {title}: {value}", attribute.name);
+        // A difference of the others is accepted.
+        let is_kept = attribute.policy == Policy::CreateOnly;
+        let owner = if is_kept {
+            owner.or_cluster()
+        } else {
+            owner.clone()
+        };
+        Some(Line::at_least(text, &owner))
+    }));
+    for set in schema.sets {
+        lines.extend(object.set(set.name).iter().map(|entry| {
+            let owner = if is_managed(entry) {
+                owner.clone()
+            } else {
+                owner.or_cluster()
+            };
+            let is_exact = set.order != SetOrder::Around;
+            let text = format!("{} of {title}: {entry}", set.name);
+            Line {
+                text,
+                owner,
+                is_exact,
+            }
+        }));
+    }
+    lines
 }
 
 /// What can be done to objects: deletion, other values of their attributes, removal of their entries. `what` is in the names
@@ -110,7 +144,9 @@ fn remove_entry<K: Kind>(objects: &mut Objects<K>, number: usize, is_editable: f
         .flat_map(|object| {
             let sets = object.kind.schema().sets.iter();
             // Tags say whose an object is.
-            let names = sets.filter(|set| set.order != SetOrder::Around).map(|set| set.name);
+            let names = sets
+                .filter(|set| set.order != SetOrder::Around)
+                .map(|set| set.name);
             let names: Vec<_> = names.collect();
             let sets = object.sets.iter_mut();
             sets.filter(move |(name, entries)| names.contains(name) && !entries.is_empty())
@@ -121,41 +157,4 @@ fn remove_entry<K: Kind>(objects: &mut Objects<K>, number: usize, is_editable: f
         remove(&mut kept, number / 8, |_| true);
         **entries = kept.into();
     }
-}
-
-/// What these objects of a Service are like, without the `hidden` attributes. `is_managed`: whether an entry is the
-/// Service's.
-pub fn served<'a, K: Kind>(
-    objects: impl Iterator<Item = &'a Object<K>>,
-    hidden: &[&str],
-    is_managed: impl Fn(&K::Entry) -> bool,
-) -> Served {
-    let mut served = Served::default();
-    for object in objects {
-        let (title, schema) = (object.title(), object.kind.schema());
-        for attribute in schema.attributes {
-            // A difference of the others is accepted.
-            if attribute.policy != Policy::CreateOnly
-                && !hidden.contains(&attribute.name)
-                && let Some(value) = object.attributes.get(attribute.name)
-            {
-                let value = Some(value.clone()).filter(|value| !value.is_null());
-                let value = value.unwrap_or_else(|| attribute.default.into());
-                served
-                    .at_least
-                    .insert(format!("{} of {title}: {value}", attribute.name));
-            }
-        }
-        for set in schema.sets {
-            let entries = object.set(set.name).iter().filter(|entry| is_managed(entry));
-            let lines = entries.map(|entry| format!("{} of {title}: {entry}", set.name));
-            if set.order == SetOrder::Around {
-                served.at_least.extend(lines);
-            } else {
-                served.exact.extend(lines);
-            }
-        }
-        served.exact.insert(title);
-    }
-    served
 }
