@@ -163,7 +163,17 @@ impl Lawful for Model {
                 truth.floating = floating;
                 truth.trees.retain(|tree| !of_key(tree, key));
                 if !tree.is_empty() {
-                    truth.trees.push(tree.into_iter().collect());
+                    let mut tree: Objects<_> = tree.into_iter().collect();
+                    // As it is read: by its name.
+                    let name = root(&tree).text("name").to_owned();
+                    for object in &mut tree.all {
+                        match object.kind {
+                            Kind::Balancer => object.key.clone_from(&name),
+                            Kind::Listener => object.parent = Some(name.clone()),
+                            _ => {}
+                        }
+                    }
+                    truth.trees.push(tree);
                 }
                 for floating in &mut truth.floating {
                     // As it is read: by its address.
@@ -229,7 +239,7 @@ impl Lawful for Model {
 
     fn reply(&self, _: &Key, change: &Change, _: &Observed, serial: u64) -> Reply {
         match change {
-            Change::Balancer(change) => {
+            Change::Balancer(_, change) => {
                 let mut reply = objects::Reply::default();
                 if let objects::Action::Create(new, _) = &change.action {
                     let (prefix, object) = match new.kind {
@@ -438,7 +448,7 @@ impl Lawful for Model {
     }
 
     fn destroys(&self, change: &Change) -> bool {
-        let Change::Balancer(change) = change else {
+        let Change::Balancer(_, change) = change else {
             return false;
         };
         change.kind == Kind::Balancer && matches!(change.action, objects::Action::Delete(_))
