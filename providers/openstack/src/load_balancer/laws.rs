@@ -434,39 +434,39 @@ impl Lawful for Model {
     fn picture(&self, truth: &Truth) -> Vec<Line> {
         let mut picture = Vec::new();
         for objects in &truth.balancers {
-            let balancer = root(objects);
-            let (is_created, is_foreign) = (is_created(objects), is_foreign(objects));
+            let (balancer, is_foreign) = (root(objects), is_foreign(objects));
+            let is_others = is_created(objects) && is_foreign;
             let cluster = if is_foreign {
                 Owner::Foreign
             } else {
                 Owner::Cluster
             };
-            let users = texts(balancer, "tags")
-                .filter(|tag| names::is_service_tag(tag))
-                .map(str::to_owned);
-            let users = if is_created && is_foreign {
-                cluster.clone()
+            let users = texts(balancer, "tags").filter(|tag| names::is_service_tag(tag) && !is_others);
+            let users: Vec<_> = users.map(str::to_owned).collect();
+            // What is below it is found by the load balancer's tags.
+            let owner_of = |tag: &str| match tag {
+                tag if users.iter().any(|user| user == tag) => Owner::service(tag),
+                tag if names::is_service_tag(tag) && !is_others => Owner::Cluster,
+                _ => cluster.clone(),
+            };
+            let users = if is_others {
+                Owner::Foreign
             } else {
-                Owner::Services(users.collect())
+                Owner::Services(users.clone())
             };
             for object in &objects.all {
                 let listener = objects.get(Kind::Listener, &object.key);
                 let mut tags = listener.into_iter().flat_map(|listener| texts(listener, "tags"));
-                let own = tags.find(|tag| names::is_service_tag(tag));
-                let own = own.filter(|_| !(is_created && is_foreign)).map(Owner::service);
-                let own = own.unwrap_or_else(|| cluster.clone());
-                picture.extend(objects::lines(object, &own, &HIDDEN, |_| true));
-                let own = if object.kind == Kind::Balancer {
-                    &users
-                } else {
-                    &own
-                };
-                // What a person gave to the person's load balancer stays.
+                let owner = tags.find(|tag| names::is_service_tag(tag)).map(owner_of);
+                let owner = owner.unwrap_or_else(|| cluster.clone());
+                picture.extend(objects::lines(object, &owner, &HIDDEN, |_| true));
+                let requested = if object == balancer { &users } else { &owner };
                 picture.extend(texts(object, "tags").map(|tag| {
-                    let owner = match own {
-                        own if tag.starts_with(REQUESTED) => own.clone(),
-                        _ if names::is_service_tag(tag) && users != Owner::Foreign => Owner::service(tag),
-                        _ => cluster.clone(),
+                    let is_requested = tag.starts_with(REQUESTED);
+                    let owner = if is_requested {
+                        requested.clone()
+                    } else {
+                        owner_of(tag)
                     };
                     Line::at_least(format!("{} has {tag}", object.title()), &owner)
                 }));
@@ -518,7 +518,7 @@ impl Lawful for Model {
         let deletes = |change: &plan_objects::Change<Kind>| {
             change.kind == Kind::Balancer && matches!(change.action, plan_objects::Action::Delete(_))
         };
-        matches!(change, Change::Balancer(change) if deletes(change))
+        matches!(change, Change::Balancer(_, change) if deletes(change))
     }
 }
 

@@ -47,16 +47,28 @@ pub(crate) fn plan(desired: &Desired, observed: &Observed) -> Plan<Change> {
 
 fn balancer(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<Change> {
     let mut all = snapshot.objects.of(Kind::Balancer);
-    match (all.next(), all.count()) {
-        (None, _) => steps::of_balancer(absent(desired, snapshot), None),
-        (Some(balancer), 0) => present(
-            &Site::new(desired, &snapshot.objects, balancer, &snapshot.annotated),
-            snapshot,
-        ),
-        (Some(balancer), more) => {
-            let have = format!("there {} times", more + 1);
-            steps::of_balancer(refused(desired, &balancer.title(), &have, "there once"), None)
-        }
+    let (first, more) = (all.next(), all.count());
+    let Some(balancer) = first else {
+        return steps::of_balancer(absent(desired, snapshot), |change| {
+            Change::Balancer(change.key.clone(), change)
+        });
+    };
+    let site = Site::new(desired, &snapshot.objects, balancer, &snapshot.annotated);
+    let is_broken = observe::is_broken(balancer);
+    if more > 0 {
+        let have = format!("there {} times", more + 1);
+        steps::of_balancer(
+            refused(desired, &balancer.title(), &have, "there once"),
+            Change::Recreate,
+        )
+    } else if is_broken && site.never_worked(snapshot.is_being_created) {
+        let step = balancer.step(Action::Delete(true));
+        let steps = vec![step.because("its creation failed; it is created again")];
+        let blocked = Vec::new();
+        steps::of_balancer(Plan { steps, blocked }, Change::Recreate)
+    } else {
+        let plan = present(&site, snapshot, is_broken);
+        steps::of_balancer(plan, |change| Change::Balancer(site.name.to_owned(), change))
     }
 }
 
@@ -241,23 +253,18 @@ impl<'a> Site<'a> {
         let is_known = staying.any(|owner| observe::is_named_by(self.objects, self.balancer, &owner.named));
         let failed =
             is_being_created || (self.ownership == Ownership::Ours && observe::never_began(self.objects));
-        owner && failed && !is_known && self.others() == 0
+        owner && failed && !is_known && self.others() == 0 && self.ownership.allows_changes()
     }
 }
 
-fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> Plan<Change> {
+fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_broken: bool) -> BalancerPlan {
     let desired = site.desired;
-    let is_broken = observe::is_broken(site.balancer);
-    let plan = if site.created && !site.ownership.allows_changes() {
+    if site.created && !site.ownership.allows_changes() {
         refused(desired, &site.balancer.title(), "another cluster's", "ours")
     } else if site.is_leaving() {
         delete(site, is_broken)
     } else if !is_broken {
         change(site, snapshot)
-    } else if site.never_worked(snapshot.is_being_created) {
-        let step = site.balancer.step(Action::Delete(true));
-        let step = step.because("its creation failed; it is created again");
-        return steps::recreation(step);
     } else if desired.failover && site.created && !(desired.active.is_empty() && desired.frozen.is_empty()) {
         let active = Attributes::from([("provisioning_status", "ACTIVE".into())]);
         let step = site.balancer.step(Action::Update(kinds::FAILOVER, active));
@@ -268,8 +275,7 @@ fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> Plan<Change> {
     } else {
         let field = format!("state of {}", site.balancer.title());
         refused(desired, &field, "ERROR", "ACTIVE")
-    };
-    steps::of_balancer(plan, Some(site.name))
+    }
 }
 
 fn delete(site: &Site<'_>, is_broken: bool) -> BalancerPlan {

@@ -11,8 +11,8 @@ use crate::instances::records::Port;
 /// One change.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Change {
-    /// Of a load balancer, what is below it, or its floating address.
-    Balancer(objects::Change<Kind>),
+    /// Of the load balancer with this name, what is below it, or its floating address.
+    Balancer(String, objects::Change<Kind>),
     /// Deletes a load balancer that never worked, so that it is created again.
     Recreate(objects::Change<Kind>),
     /// Of a security group.
@@ -45,30 +45,33 @@ pub(crate) enum Reply {
     Port(Box<Port>),
 }
 
-/// The plan for a load balancer. `name`: what is below it is called after it.
-pub(super) fn of_balancer(mut plan: Plan<objects::Change<Kind>>, name: Option<&str>) -> Plan<Change> {
-    for step in &mut plan.steps {
-        step.description.needs_idle = step.change.kind != Kind::Floating;
-        if let (Some(name), Kind::Pool | Kind::Monitor) = (name, step.change.kind) {
-            step.description.sentence += &format!(" (load balancer {name})");
-        }
+/// The plan for a load balancer.
+pub(super) fn of_balancer(
+    plan: Plan<objects::Change<Kind>>,
+    into: impl Fn(objects::Change<Kind>) -> Change,
+) -> Plan<Change> {
+    let steps = plan.steps.into_iter().map(|Step { change, description }| {
+        let step = Step::new(into(change)).because(description.reason);
+        step.for_service(description.service.as_ref())
+    });
+    Plan {
+        steps: steps.collect(),
+        blocked: plan.blocked,
     }
-    plan.map(Change::Balancer)
-}
-
-/// The plan to delete a load balancer that never worked.
-pub(super) fn recreation(step: Step<objects::Change<Kind>>) -> Plan<Change> {
-    let plan = Plan {
-        steps: vec![step],
-        blocked: Vec::new(),
-    };
-    plan.map(Change::Recreate)
 }
 
 impl plan::Change for Change {
     fn describe(&self) -> StepDescription {
         match self {
-            Self::Balancer(change) | Self::Recreate(change) => change.describe(),
+            Self::Balancer(name, change) => {
+                let mut description = change.describe();
+                description.needs_idle = change.kind != Kind::Floating;
+                if matches!(change.kind, Kind::Pool | Kind::Monitor) {
+                    description.sentence += &format!(" (load balancer {name})");
+                }
+                description
+            }
+            Self::Recreate(change) => change.describe(),
             Self::Group(change) => change.describe(),
             Self::DeletePortTag(port, group) => {
                 let sentence = format!(
@@ -100,7 +103,7 @@ impl Change {
 
     /// What Octavia does for it to the load balancer, on which it then works, so that it refuses another change meanwhile.
     pub(crate) fn occupies_balancer(&self) -> Option<Effect> {
-        let (Self::Balancer(change) | Self::Recreate(change)) = self else {
+        let (Self::Balancer(_, change) | Self::Recreate(change)) = self else {
             return None;
         };
         match (change.kind, &change.action) {
@@ -114,7 +117,7 @@ impl Change {
     /// Does the change to `observed`: with the cloud's answer, or as far as its effect is known beforehand.
     pub(crate) fn fold(&self, reply: Option<&Reply>, observed: &mut Observed) {
         match (self, observed) {
-            (Self::Balancer(change) | Self::Recreate(change), Observed::Balancers(snapshot)) => {
+            (Self::Balancer(_, change) | Self::Recreate(change), Observed::Balancers(snapshot)) => {
                 let reply = match reply {
                     Some(Reply::Balancer(reply)) => Some(reply),
                     _ => None,
