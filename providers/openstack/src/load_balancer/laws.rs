@@ -371,7 +371,7 @@ impl Lawful for Model {
 
     fn reply(&self, _: &Key, change: &Change, _: &Observed, ids: &Ids) -> Reply {
         match change {
-            Change::Balancer(change) => {
+            Change::Balancer(_, change) => {
                 Reply::Balancer(objects::reply(change, ids, |object| match object.kind {
                     Kind::Balancer => Object {
                         id: ids.id("lb", &object.key),
