@@ -59,6 +59,16 @@ const HIDDEN: [&str; 6] = [
     SUBNETS,
 ];
 
+/// Attributes that keep the value that they were created with.
+const KEPT: [&str; 6] = [
+    "name",
+    "description",
+    "provider",
+    "url_path",
+    "http_method",
+    "expected_codes",
+];
+
 fn record<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
@@ -201,11 +211,13 @@ impl Lawful for Model {
             })
         };
         let mut edits = objects::edits("load balancer", created, |object| object.kind != Kind::Balancer);
-        edits.extend(objects::edits(
+        let mut of_groups = objects::edits(
             "security group",
             |truth: &mut Truth, _| Some(&mut truth.groups),
             |_| true,
-        ));
+        );
+        // Neutron keeps a group that ports have.
+        edits.extend(of_groups.split_off(1));
         edits.extend([
             retag("remove ownership tag", |tags, _| {
                 tags.retain(|tag| names::is_service_tag(tag))
@@ -254,6 +266,13 @@ impl Lawful for Model {
                 remove(&mut truth.floating, number, |floating| {
                     !floating.text("description").is_empty()
                 });
+            }),
+            Edit::new("delete security groups", |truth: &mut Truth, _| {
+                truth.groups = Objects::default();
+                truth
+                    .ports
+                    .values_mut()
+                    .for_each(|port| port.security_groups.truncate(1));
             }),
             Edit::new("remove groups from port", |truth: &mut Truth, number| {
                 let mut ports: Vec<_> = truth.ports.values_mut().collect();
@@ -459,7 +478,7 @@ impl Lawful for Model {
                 let mut tags = listener.into_iter().flat_map(|listener| texts(listener, "tags"));
                 let owner = tags.find(|tag| names::is_service_tag(tag)).map(owner_of);
                 let owner = owner.unwrap_or_else(|| cluster.clone());
-                picture.extend(objects::lines(object, &owner, &HIDDEN, |_| true));
+                picture.extend(objects::lines(object, &owner, [&HIDDEN, &KEPT], |_| true));
                 let requested = if object == balancer { &users } else { &owner };
                 picture.extend(texts(object, "tags").map(|tag| {
                     let is_requested = tag.starts_with(REQUESTED);
@@ -494,7 +513,7 @@ impl Lawful for Model {
             let tags = CLUSTERS.map(|cluster| names::load_balancer(cluster, &id));
             let owner = Owner::Services(tags.to_vec());
             let groups = truth.groups.all.iter().filter(|found| found.key == group);
-            picture.extend(groups.flat_map(|group| objects::lines(group, &owner, &[], |_| true)));
+            picture.extend(groups.flat_map(|group| objects::lines(group, &owner, [&[], &KEPT], |_| true)));
             let ports = truth.ports.values();
             let ports = ports.filter(|port| port.security_groups.contains(&format!("id-{group}")));
             picture.extend(ports.map(|port| Line::at_least(format!("{} in {group}", port.id), &owner)));

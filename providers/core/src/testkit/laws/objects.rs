@@ -33,12 +33,13 @@ pub fn replace<K: Kind>(truth: &mut Objects<K>, after: Objects<K>, is_of_part: i
         .sort_by(|a, b| (a.kind, &a.parent, &a.key).cmp(&(b.kind, &b.parent, &b.key)));
 }
 
-/// The lines of an object: itself, its attributes but for the `hidden` ones, the entries of its sets. Entries that are not
-/// `is_managed` are not decided by the Service.
+/// The lines of an object: itself, its attributes, the entries of its sets. `hidden` attributes have no line; a difference of
+/// `kept` attributes, and entries that are not `is_managed`, is accepted. This is not taken from the schema, whose policies
+/// the laws check.
 pub fn lines<K: Kind>(
     object: &Object<K>,
     owner: &Owner,
-    hidden: &[&str],
+    [hidden, kept]: [&[&str]; 2],
     is_managed: impl Fn(&K::Entry) -> bool,
 ) -> Vec<Line> {
     let (title, schema) = (object.title(), object.kind.schema());
@@ -52,8 +53,7 @@ pub fn lines<K: Kind>(
         let value = Some(value).filter(|value| !value.is_null());
         let value = value.unwrap_or_else(|| attribute.default.into());
         let text = format!("{} of {title}: {value}", attribute.name);
-        // A difference of the others is accepted.
-        let is_kept = attribute.policy == Policy::CreateOnly;
+        let is_kept = kept.contains(&attribute.name);
         let owner = if is_kept {
             owner.or_cluster()
         } else {
