@@ -201,7 +201,7 @@ impl Lawful for Nlb {
             picture.extend(objects::lines(
                 object,
                 &owner,
-                &[],
+                [&[], &["description"]],
                 |entry| !matches!(entry, Entry::Tag { key, .. } if key == OWNER_TAG),
             ));
         }
