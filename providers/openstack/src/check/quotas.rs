@@ -10,6 +10,7 @@ use ccm_core::{
     check::{Finding, QuotaUsage, in_time},
 };
 use serde::{Deserialize, de::IgnoredAny};
+use serde_json::Value;
 
 use super::look::{Look, remedy};
 use crate::{
@@ -39,17 +40,6 @@ impl Limits {
             Limit::Other(_) => None,
         })
     }
-}
-
-#[derive(Deserialize)]
-struct RouterDocument {
-    router: RouterRoutes,
-}
-
-#[derive(Deserialize)]
-struct RouterRoutes {
-    #[serde(default)]
-    routes: Option<Vec<IgnoredAny>>,
 }
 
 /// How much there is of a kind.
@@ -98,9 +88,8 @@ impl Look<'_> {
         match limits {
             Ok(Some(limits)) => Some(limits),
             Ok(None) => {
-                self.report
-                    .left_out
-                    .push(format!("Quotas of {service}: it has none to show."));
+                let text = format!("Quotas of {service}: it has none to show.");
+                self.report.left_out.push(text);
                 None
             }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
@@ -138,11 +127,9 @@ impl Look<'_> {
         // What each router may have; that there is none is said elsewhere.
         for router in &self.settings.routes.routers {
             let path = ["routers", router.as_str()];
-            let found = self
-                .read::<RouterDocument>(Op::RouterGet, Service::Network, &path)
-                .await?;
-            if let Some(RouterDocument { router }) = found {
-                let count = router.routes.unwrap_or_default().len();
+            let found = self.read::<Value>(Op::RouterGet, Service::Network, &path).await?;
+            if let Some(document) = found {
+                let count = document["router"]["routes"].as_array().map_or(0, Vec::len);
                 all.push(used("routes of the router", &["router_route"], count));
             }
         }

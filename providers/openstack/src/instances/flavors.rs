@@ -1,6 +1,6 @@
 //! The instance type of a server: the name of its flavor.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use ccm_core::{
     Error, ErrorKind, Freshness, Priority, Result,
@@ -17,18 +17,13 @@ use crate::client::{Api, Get, Op, catalogue::Service};
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// Finds instance types.
+#[derive(Debug)]
 pub(super) struct Flavors {
     api: Api,
     /// From a flavor's id to its name, where server records have only the id.
     names: Cache<String, String>,
     /// From a flavor's name to its id, where server records have only the name and it is no label value.
     ids: Cache<String, String>,
-}
-
-impl fmt::Debug for Flavors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Flavors").finish_non_exhaustive()
-    }
 }
 
 impl Flavors {

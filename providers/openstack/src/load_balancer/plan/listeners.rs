@@ -86,7 +86,7 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
         .collect();
     let mut observed = marked(site, admitted, &holders);
     let mut desired = objects::Desired {
-        objects: vec![balancer(site, admitted)],
+        objects: vec![Object::new(Kind::Balancer, &*site.balancer.key)],
         is_below_separate: true,
         is_whole: if site.desired.can.has(Feature::AdditiveMembers) {
             |differs| differs.change > 0 || (differs.remove > 0 && differs.add + differs.remove > 1)
@@ -229,21 +229,6 @@ fn conflict(site: &Site<'_>, active: &ActiveService, key: &str) -> Blocked {
         &have,
         &format!("that of {}", active.owner.tag),
     )
-}
-
-/// The load balancer, of which only what its owner asks for by annotation is compared.
-fn balancer(site: &Site<'_>, admitted: &[&ActiveService]) -> Object<Kind> {
-    let mut balancer = Object::new(Kind::Balancer, &*site.balancer.key);
-    let mut owners = admitted.iter().filter(|active| site.owned_by(&active.owner));
-    // What is not known yet will be so.
-    if let Some(owner) = owners.next().filter(|_| !site.balancer.id.is_empty()) {
-        balancer.service = Some(owner.owner.service.clone());
-        let given = owner.given.iter();
-        balancer.attributes = given
-            .map(|(field, value)| (*field, value.as_str().into()))
-            .collect();
-    }
-    balancer
 }
 
 /// A new load balancer with everything below it.
