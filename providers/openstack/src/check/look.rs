@@ -101,13 +101,7 @@ impl<'a> Look<'a> {
         service: Service,
         path: &[&str],
     ) -> Result<Option<T>> {
-        let get = Get {
-            op,
-            service,
-            path,
-            query: &[],
-            microversion: None,
-        };
+        let get = Get::new(op, service, path);
         match in_time(self.api.get(&get, Priority::User)).await {
             Ok(document) => Ok(Some(document)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

@@ -85,23 +85,18 @@ impl Look<'_> {
     }
 
     fn limits(&mut self, service: &str, limits: Result<Option<Limits>>) -> Option<Limits> {
-        match limits {
-            Ok(Some(limits)) => Some(limits),
-            Ok(None) => {
-                let text = format!("Quotas of {service}: it has none to show.");
-                self.report.left_out.push(text);
-                None
-            }
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                let text = format!("Quotas of {service}: the credentials may not read them.");
-                self.report.left_out.push(text);
-                None
-            }
+        let why = match limits {
+            Ok(Some(limits)) => return Some(limits),
+            Ok(None) => "it has none to show",
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => "the credentials may not read them",
             Err(error) => {
                 self.unknown(service, &error);
-                None
+                return None;
             }
-        }
+        };
+        let text = format!("Quotas of {service}: {why}.");
+        self.report.left_out.push(text);
+        None
     }
 
     fn unknown(&mut self, service: &str, error: &Error) {

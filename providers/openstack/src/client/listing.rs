@@ -195,13 +195,7 @@ impl Api {
     /// If it cannot be read, or the answer is another object.
     pub(crate) async fn find<T: Resource>(&self, op: Op, id: &str, priority: Priority) -> Result<Option<T>> {
         let path: Vec<_> = T::PATH.iter().copied().chain([id]).collect();
-        let get = Get {
-            op,
-            service: T::SERVICE,
-            path: &path,
-            query: &[],
-            microversion: None,
-        };
+        let get = Get::new(op, T::SERVICE, &path);
         match self.get::<One<T>>(&get, priority).await {
             Ok(One(found)) if found.id() != id => {
                 let (kind, other) = (T::ONE, found.id());
@@ -242,11 +236,8 @@ impl Api {
         all.push(("limit", &size));
         all.extend(marker.as_deref().map(|marker| ("marker", marker)));
         let get = Get {
-            op: T::LIST,
-            service: T::SERVICE,
-            path,
             query: &all,
-            microversion: None,
+            ..Get::new(T::LIST, T::SERVICE, path)
         };
         let page: Many<T> = self.get(&get, priority).await?;
         let last = page.things.last().map(|thing| thing.id().to_owned());

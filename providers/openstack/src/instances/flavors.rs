@@ -61,13 +61,7 @@ impl Flavors {
         let (api, owned) = (self.api.clone(), id.to_owned());
         let load = move || async move {
             let path = ["flavors", owned.as_str()];
-            let get = Get {
-                op: Op::FlavorGet,
-                service: Service::Compute,
-                path: &path,
-                query: &[],
-                microversion: None,
-            };
+            let get = Get::new(Op::FlavorGet, Service::Compute, &path);
             let OneFlavor { flavor } = api.get(&get, priority).await?;
             Ok(flavor.name)
         };
@@ -79,13 +73,7 @@ impl Flavors {
         let (api, owned) = (self.api.clone(), server.to_owned());
         let load = move || async move {
             let path = ["servers", owned.as_str()];
-            let get = Get {
-                op: Op::ServerGet,
-                service: Service::Compute,
-                path: &path,
-                query: &[],
-                microversion: None,
-            };
+            let get = Get::new(Op::ServerGet, Service::Compute, &path);
             let OneServer { server } = api.get(&get, priority).await?;
             server.flavor.id.ok_or_else(|| {
                 Error::new(ErrorKind::Unavailable, "flavor original_name/id not found")

@@ -28,11 +28,7 @@ const FORWARDED_FOR: &str = "X-Forwarded-For";
 const BY_ADDRESS: &str = "SOURCE_IP";
 
 /// The Service that a listener is for, and whether it leaves.
-#[derive(Clone, Copy)]
-struct Holder<'a> {
-    owner: &'a Owner,
-    is_leaving: bool,
-}
+type Holder<'a> = (&'a Owner, bool);
 
 /// Whether the listener is the Service's.
 fn belongs(site: &Site<'_>, listener: &Object<Kind>, owner: &Owner) -> bool {
@@ -53,8 +49,7 @@ fn holder<'a>(
 ) -> Option<Holder<'a>> {
     let mut leaving = site.desired.leaving.iter().map(|leaving| &leaving.owner);
     if let Some(owner) = leaving.find(|owner| belongs(site, listener, owner)) {
-        let is_leaving = true;
-        return Some(Holder { owner, is_leaving });
+        return Some((owner, true));
     }
     let is_untagged = !kinds::texts(listener, "tags").any(names::is_service_tag);
     let fits = |active: &ActiveService| {
@@ -67,10 +62,7 @@ fn holder<'a>(
     let mut active = admitted.iter();
     let found = active.find(|active| belongs(site, listener, &active.owner));
     let found = found.or_else(|| admitted.iter().find(|active| fits(active)));
-    found.map(|active| Holder {
-        owner: &active.owner,
-        is_leaving: false,
-    })
+    found.map(|active| (&active.owner, false))
 }
 
 fn has_protocol(object: &Object<Kind>, protocol: &str) -> bool {
@@ -84,7 +76,7 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
     let holders: BTreeMap<_, _> = listeners
         .map(|listener| (listener.key.as_str(), holder(site, admitted, listener)))
         .collect();
-    let mut observed = marked(site, admitted, &holders);
+    let mut observed = marked(site, &holders);
     let mut desired = objects::Desired {
         objects: vec![Object::new(Kind::Balancer, &*site.balancer.key)],
         is_below_separate: true,
@@ -105,7 +97,7 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
                 conflicts.push(conflict(site, active, &key));
                 continue;
             }
-            let is_own = |holder: &Holder<'_>| !holder.is_leaving && holder.owner.tag == active.owner.tag;
+            let is_own = |(owner, leaves): &Holder<'_>| !leaves && owner.tag == active.owner.tag;
             let kept = holder.copied().flatten().filter(is_own);
             let have = kept.and_then(|_| site.objects.get(Kind::Listener, &key));
             let have = have.filter(|have| has_protocol(have, port.protocol));
@@ -159,17 +151,7 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
 }
 
 /// What is there, marked with whose it is. Floating addresses are planned by themselves.
-fn marked(
-    site: &Site<'_>,
-    admitted: &[&ActiveService],
-    holders: &BTreeMap<&str, Option<Holder<'_>>>,
-) -> Objects<Kind> {
-    let service = |tag: &str| {
-        let mut admitted = admitted.iter().map(|active| &active.owner);
-        admitted
-            .find(|owner| owner.tag == tag)
-            .map(|owner| owner.service.clone())
-    };
+fn marked(site: &Site<'_>, holders: &BTreeMap<&str, Option<Holder<'_>>>) -> Objects<Kind> {
     let others = site
         .objects
         .all
@@ -183,10 +165,10 @@ fn marked(
                 object.foreign = (!is_orphan_of_ours(site, &object)).then(String::new);
             }
             (_, None) => object.foreign = Some(String::new()),
-            (kind, Some(holder)) => {
-                object.service = service(&holder.owner.tag).filter(|_| !holder.is_leaving);
+            (kind, Some((owner, leaves))) => {
+                object.service = Some(owner.service.clone()).filter(|_| !leaves);
                 if kind == Kind::Listener {
-                    object.attributes.insert(OWNER, holder.owner.tag.as_str().into());
+                    object.attributes.insert(OWNER, owner.tag.as_str().into());
                 }
             }
         }

@@ -135,13 +135,7 @@ impl Discovery {
                     SecretRef::Container(id) => (Op::ContainerGet, ["containers", id.as_str()]),
                     SecretRef::Secret(id) => (Op::SecretGet, ["secrets", id.as_str()]),
                 };
-                let get = Get {
-                    op,
-                    service: Service::KeyManager,
-                    path: &path,
-                    query: &[],
-                    microversion: None,
-                };
+                let get = Get::new(op, Service::KeyManager, &path);
                 match api.get::<Anything>(&get, priority).await {
                     Ok(Anything {}) => Ok(true),
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
