@@ -119,11 +119,8 @@ impl RouterRoutes {
         }
         let api = self.api();
         let get = Get {
-            op: Op::ExtensionList,
-            service: Service::Network,
-            path: &["extensions"],
             query: &[("fields", "alias")],
-            microversion: None,
+            ..Get::new(Op::ExtensionList, Service::Network, &["extensions"])
         };
         let features = Features::of(&api.get(&get, priority).await?);
         // Reported once for each set of credentials.

@@ -75,6 +75,22 @@ impl<'a> Look<'a> {
         self.note(Severity::of(error.kind()), path, message, remedy(error.kind()));
     }
 
+    /// Notes that there is not what a key names, or that it could not be looked up; otherwise returns it.
+    pub(super) fn found<'k, T>(
+        &mut self,
+        path: impl Into<KeyPath<'k>>,
+        found: Result<Option<T>>,
+        missing: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Option<T> {
+        match found {
+            Ok(Some(found)) => return Some(found),
+            Ok(None) => self.note(Severity::Error, path, missing, fix),
+            Err(error) => self.failed(path, &error),
+        }
+        None
+    }
+
     /// Reads one document; `None` if there is none.
     ///
     /// # Errors
@@ -85,13 +101,7 @@ impl<'a> Look<'a> {
         service: Service,
         path: &[&str],
     ) -> Result<Option<T>> {
-        let get = Get {
-            op,
-            service,
-            path,
-            query: &[],
-            microversion: None,
-        };
+        let get = Get::new(op, service, path);
         match in_time(self.api.get(&get, Priority::User)).await {
             Ok(document) => Ok(Some(document)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

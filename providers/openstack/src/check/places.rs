@@ -5,7 +5,7 @@ use ccm_core::{
     check::{Severity, in_time},
     config::KeyPath,
 };
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::look::Look;
 use crate::{
@@ -20,55 +20,6 @@ use crate::{
 
 /// More than this are not named as a choice.
 const CHOICES: usize = 5;
-
-#[derive(Deserialize)]
-struct NetworkDocument {
-    network: Seen,
-}
-
-/// A network, as far as it is looked at.
-#[derive(Deserialize)]
-struct Seen {
-    #[serde(default, rename = "router:external")]
-    external: bool,
-}
-
-#[derive(Deserialize)]
-struct FlavorDocument {
-    flavor: Offer,
-}
-
-#[derive(Deserialize)]
-struct ZoneDocument {
-    availability_zone: Offer,
-}
-
-/// Something that Octavia offers.
-#[derive(Deserialize)]
-struct Offer {
-    #[serde(default = "yes")]
-    enabled: bool,
-}
-
-fn yes() -> bool {
-    true
-}
-
-#[derive(Deserialize)]
-struct Providers {
-    providers: Vec<Provider>,
-}
-
-#[derive(Deserialize)]
-struct Provider {
-    name: String,
-}
-
-#[derive(Deserialize)]
-struct RouterDocument {
-    #[expect(dead_code, reason = "that it is there is enough")]
-    router: serde::de::IgnoredAny,
-}
 
 /// The keys of `[LoadBalancer]` that a `[LoadBalancerClass]` has, too. Empty texts say nothing.
 struct Section<'a> {
@@ -112,20 +63,13 @@ impl Look<'_> {
     }
 
     async fn routers(&mut self) {
-        let key = ("Route", "router-id");
         for router in &self.settings.routes.routers {
-            let found = self
-                .read::<RouterDocument>(Op::RouterGet, Service::Network, &["routers", router])
-                .await;
-            match found {
-                Ok(Some(_)) => {}
-                Ok(None) => {
-                    let message = format!("there is no router {router:?}, or it is none of this project");
-                    let fix = "write the ids of the routers that connect the nodes' subnets, or nothing for no routes";
-                    self.note(Severity::Error, key, message, fix);
-                }
-                Err(error) => self.failed(key, &error),
-            }
+            let path = ["routers", router];
+            let found = self.read::<Value>(Op::RouterGet, Service::Network, &path).await;
+            let message = format!("there is no router {router:?}, or it is none of this project");
+            let fix =
+                "write the ids of the routers that connect the nodes' subnets, or nothing for no routes";
+            self.found(("Route", "router-id"), found, message, fix);
         }
     }
 
@@ -213,11 +157,8 @@ impl Look<'_> {
     /// The network that floating addresses come from. `None` if it is not one.
     async fn external_network(&mut self, section: &Section<'_>, id: &str) -> Option<String> {
         let key = section.key("floating-network-id");
-        let found = self
-            .read::<NetworkDocument>(Op::NetworkGet, Service::Network, &["networks", id])
-            .await;
-        let message = match found {
-            Ok(Some(found)) if found.network.external => return Some(id.to_owned()),
+        let message = match self.network_document(id).await {
+            Ok(Some(found)) if found["network"]["router:external"] == true => return Some(id.to_owned()),
             Ok(Some(_)) => format!("network {id:?} is not external, it has no floating addresses"),
             Ok(None) => format!("there is no network {id:?}, or the project may not see it"),
             Err(error) => {
@@ -308,26 +249,13 @@ impl Look<'_> {
     /// Where virtual addresses and members are.
     async fn inner_networks(&mut self, section: &Section<'_>) {
         if !section.network.is_empty() {
-            let key = section.key("network-id");
-            let found = self
-                .read::<NetworkDocument>(Op::NetworkGet, Service::Network, &["networks", section.network])
-                .await;
-            match found {
-                Ok(Some(_)) => {}
-                Ok(None) => {
-                    let message = format!(
-                        "there is no network {:?}, or the project may not see it",
-                        section.network
-                    );
-                    self.note(
-                        Severity::Error,
-                        key,
-                        message,
-                        "write the id of the network of the virtual addresses",
-                    );
-                }
-                Err(error) => self.failed(key, &error),
-            }
+            let found = self.network_document(section.network).await;
+            let message = format!(
+                "there is no network {:?}, or the project may not see it",
+                section.network
+            );
+            let fix = "write the id of the network of the virtual addresses";
+            self.found(section.key("network-id"), found, message, fix);
         }
         for (name, id) in [
             ("subnet-id", section.subnet),
@@ -337,34 +265,27 @@ impl Look<'_> {
                 continue;
             }
             let key = section.key(name);
-            match self.subnet_network(id).await {
-                Ok(Some(network))
-                    if name == "subnet-id" && !section.network.is_empty() && network != section.network =>
-                {
-                    let message = format!(
-                        "{id} is a subnet of network {network}, not of network-id {}",
-                        section.network
-                    );
-                    self.note(
-                        Severity::Error,
-                        key,
-                        message,
-                        "write a subnet of that network, or leave network-id out",
-                    );
-                }
-                Ok(Some(_)) => {}
-                Ok(None) => {
-                    let message = format!("there is no subnet {id:?}, or the project may not see it");
-                    self.note(
-                        Severity::Error,
-                        key,
-                        message,
-                        "write the id of a subnet, mostly that of the nodes",
-                    );
-                }
-                Err(error) => self.failed(key, &error),
+            let found = self.subnet_network(id).await;
+            let message = format!("there is no subnet {id:?}, or the project may not see it");
+            let fix = "write the id of a subnet, mostly that of the nodes";
+            let network = self.found(key, found, message, fix);
+            let other = network.filter(|network| {
+                name == "subnet-id" && !section.network.is_empty() && network != section.network
+            });
+            if let Some(network) = other {
+                let message = format!(
+                    "{id} is a subnet of network {network}, not of network-id {}",
+                    section.network
+                );
+                let fix = "write a subnet of that network, or leave network-id out";
+                self.note(Severity::Error, key, message, fix);
             }
         }
+    }
+
+    async fn network_document(&self, id: &str) -> Result<Option<Value>> {
+        self.read(Op::NetworkGet, Service::Network, &["networks", id])
+            .await
     }
 
     /// The network of a subnet; `None` if no subnet with this id is seen.
@@ -395,72 +316,55 @@ impl Look<'_> {
                 self.note(Severity::Warning, key, message, "leave it out");
                 continue;
             }
-            let (offer, list) = if feature == Feature::Flavors {
-                let path = ["lbaas", "flavors", value];
-                let found =
-                    self.read::<FlavorDocument>(Op::LoadBalancerFlavorGet, Service::LoadBalancer, &path);
-                (
-                    found.await.map(|found| found.map(|document| document.flavor)),
-                    "flavor",
-                )
+            let (op, path, one) = if feature == Feature::Flavors {
+                (Op::LoadBalancerFlavorGet, "flavors", "flavor")
             } else {
-                let path = ["lbaas", "availabilityzones", value];
-                let found = self.read::<ZoneDocument>(Op::LoadBalancerZoneGet, Service::LoadBalancer, &path);
-                (
-                    found
-                        .await
-                        .map(|found| found.map(|document| document.availability_zone)),
-                    "availabilityzone",
-                )
+                (Op::LoadBalancerZoneGet, "availabilityzones", "availability_zone")
             };
+            let path = ["lbaas", path, value];
+            let found = self.read::<Value>(op, Service::LoadBalancer, &path).await;
+            let list = one.replace('_', "");
             let fix = format!("write one that `openstack loadbalancer {list} list` shows as enabled");
-            match offer {
-                Ok(Some(offer)) if offer.enabled => {}
-                Ok(Some(_)) => self.note(
+            let offer = self.found(key, found, format!("Octavia has no {value:?}"), &*fix);
+            if offer.is_some_and(|offer| offer[one]["enabled"] == false) {
+                self.note(
                     Severity::Error,
                     key,
                     format!("{value:?} is disabled in Octavia"),
                     fix,
-                ),
-                Ok(None) => self.note(Severity::Error, key, format!("Octavia has no {value:?}"), fix),
-                Err(error) => self.failed(key, &error),
+                );
             }
         }
         if let Err(error) = self.certificate().await {
             let key = ("LoadBalancer", "default-tls-container-ref");
-            let severity = Severity::of(error.kind());
-            self.note(
-                severity,
-                key,
-                error.report(),
-                "write the reference of a container or secret of Barbican",
-            );
+            let fix = "write the reference of a container or secret of Barbican";
+            self.note(Severity::of(error.kind()), key, error.report(), fix);
         }
     }
 
     async fn provider(&mut self) {
         let spec = &self.settings.load_balancing.conf.lb_provider;
         let key = ("LoadBalancer", "lb-provider");
+        let path = ["lbaas", "providers"];
         let found = self
-            .read::<Providers>(
-                Op::LoadBalancerProviders,
-                Service::LoadBalancer,
-                &["lbaas", "providers"],
-            )
+            .read::<Value>(Op::LoadBalancerProviders, Service::LoadBalancer, &path)
             .await;
         match found {
-            Ok(Some(Providers { providers })) if !providers.iter().any(|known| known.name == *spec) => {
-                let names: Vec<_> = providers.iter().map(|known| known.name.as_str()).collect();
-                let message = format!("this Octavia has no provider {spec:?}");
-                self.note(
-                    Severity::Error,
-                    key,
-                    message,
-                    format!("write one of: {}", names.join(", ")),
-                );
+            Ok(Some(document)) => {
+                let all = document["providers"].as_array();
+                let names = all
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|known| known["name"].as_str());
+                let names: Vec<_> = names.collect();
+                if !names.contains(&spec.as_str()) {
+                    let message = format!("this Octavia has no provider {spec:?}");
+                    let fix = format!("write one of: {}", names.join(", "));
+                    self.note(Severity::Error, key, message, fix);
+                }
             }
             // Who may not see the list may still use what is on it.
-            Ok(_) => {}
+            Ok(None) => {}
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 let text = "Whether Octavia has the provider of lb-provider: its list may not be read.";
                 self.report.left_out.push(text.to_owned());

@@ -10,6 +10,7 @@ use ccm_core::{
     check::{Finding, QuotaUsage, in_time},
 };
 use serde::{Deserialize, de::IgnoredAny};
+use serde_json::Value;
 
 use super::look::{Look, remedy};
 use crate::{
@@ -39,17 +40,6 @@ impl Limits {
             Limit::Other(_) => None,
         })
     }
-}
-
-#[derive(Deserialize)]
-struct RouterDocument {
-    router: RouterRoutes,
-}
-
-#[derive(Deserialize)]
-struct RouterRoutes {
-    #[serde(default)]
-    routes: Option<Vec<IgnoredAny>>,
 }
 
 /// How much there is of a kind.
@@ -95,24 +85,18 @@ impl Look<'_> {
     }
 
     fn limits(&mut self, service: &str, limits: Result<Option<Limits>>) -> Option<Limits> {
-        match limits {
-            Ok(Some(limits)) => Some(limits),
-            Ok(None) => {
-                self.report
-                    .left_out
-                    .push(format!("Quotas of {service}: it has none to show."));
-                None
-            }
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                let text = format!("Quotas of {service}: the credentials may not read them.");
-                self.report.left_out.push(text);
-                None
-            }
+        let why = match limits {
+            Ok(Some(limits)) => return Some(limits),
+            Ok(None) => "it has none to show",
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => "the credentials may not read them",
             Err(error) => {
                 self.unknown(service, &error);
-                None
+                return None;
             }
-        }
+        };
+        let text = format!("Quotas of {service}: {why}.");
+        self.report.left_out.push(text);
+        None
     }
 
     fn unknown(&mut self, service: &str, error: &Error) {
@@ -138,11 +122,9 @@ impl Look<'_> {
         // What each router may have; that there is none is said elsewhere.
         for router in &self.settings.routes.routers {
             let path = ["routers", router.as_str()];
-            let found = self
-                .read::<RouterDocument>(Op::RouterGet, Service::Network, &path)
-                .await?;
-            if let Some(RouterDocument { router }) = found {
-                let count = router.routes.unwrap_or_default().len();
+            let found = self.read::<Value>(Op::RouterGet, Service::Network, &path).await?;
+            if let Some(document) = found {
+                let count = document["router"]["routes"].as_array().map_or(0, Vec::len);
                 all.push(used("routes of the router", &["router_route"], count));
             }
         }

@@ -17,34 +17,26 @@ use crate::{
 #[derive(Deserialize)]
 struct Anything {}
 
-/// Things that have to be readable.
-struct Things {
-    what: &'static str,
-    op: Op,
-    path: &'static [&'static str],
-}
-
-const fn things(what: &'static str, op: Op, path: &'static [&'static str]) -> Things {
-    Things { what, op, path }
-}
+/// What has to be readable, and where.
+type Things = (&'static str, Op, &'static [&'static str]);
 
 const NETWORK: [Things; 3] = [
-    things("ports", Op::PortList, &["ports"]),
-    things("networks", Op::NetworkList, &["networks"]),
-    things("subnets", Op::SubnetList, &["subnets"]),
+    ("ports", Op::PortList, &["ports"]),
+    ("networks", Op::NetworkList, &["networks"]),
+    ("subnets", Op::SubnetList, &["subnets"]),
 ];
-const FLOATING: Things = things("floating addresses", Op::FloatingIpList, &["floatingips"]);
-const GROUPS: Things = things("security groups", Op::SecurityGroupList, &["security-groups"]);
-const EXTENSIONS: Things = things("extensions", Op::ExtensionList, &["extensions"]);
+const FLOATING: Things = ("floating addresses", Op::FloatingIpList, &["floatingips"]);
+const GROUPS: Things = ("security groups", Op::SecurityGroupList, &["security-groups"]);
+const EXTENSIONS: Things = ("extensions", Op::ExtensionList, &["extensions"]);
 const LOAD_BALANCING: [Things; 4] = [
-    things(
+    (
         "load balancers",
         Op::LoadBalancerList,
         &["lbaas", "loadbalancers"],
     ),
-    things("listeners", Op::ListenerList, &["lbaas", "listeners"]),
-    things("pools", Op::PoolList, &["lbaas", "pools"]),
-    things("health monitors", Op::MonitorList, &["lbaas", "healthmonitors"]),
+    ("listeners", Op::ListenerList, &["lbaas", "listeners"]),
+    ("pools", Op::PoolList, &["lbaas", "pools"]),
+    ("health monitors", Op::MonitorList, &["lbaas", "healthmonitors"]),
 ];
 
 /// What people call a service.
@@ -189,13 +181,13 @@ impl Look<'_> {
     /// Reads one of each. Whether it is worth to go on: a service that does not answer is not asked again.
     async fn may_read(&mut self, service: Service, all: &[&Things], seen: &str) -> bool {
         let mut readable = Vec::new();
-        for things in all {
+        for (what, op, path) in all {
             let get = Get {
-                op: things.op,
+                op: *op,
                 service,
-                path: things.path,
+                path,
                 // Neutron's list of extensions has no pages.
-                query: if things.op == Op::ExtensionList {
+                query: if *op == Op::ExtensionList {
                     &[]
                 } else {
                     &[("limit", "1")]
@@ -203,9 +195,9 @@ impl Look<'_> {
                 microversion: None,
             };
             match in_time(self.api.get::<Anything>(&get, Priority::User)).await {
-                Ok(Anything {}) => readable.push(things.what),
+                Ok(Anything {}) => readable.push(*what),
                 Err(error) => {
-                    self.may_not(service, things.what, &error);
+                    self.may_not(service, what, &error);
                     if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {
                         return false;
                     }

@@ -391,6 +391,17 @@ pub(crate) struct Get<'a> {
 }
 
 impl<'a> Get<'a> {
+    /// A read without a query.
+    pub(crate) fn new(op: Op, service: Service, path: &'a [&'a str]) -> Self {
+        Self {
+            op,
+            service,
+            path,
+            query: &[],
+            microversion: None,
+        }
+    }
+
     fn call(&self, unversioned: bool) -> Call<'a, Op, Endpoint> {
         let endpoint = Endpoint {
             service: self.service,

@@ -80,62 +80,48 @@ struct Link {
     rel: String,
 }
 
+/// The value of a key of a document, and whether the document has a link to the next page.
+fn document<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+    key: &'static str,
+) -> Result<(V, bool), D::Error> {
+    struct Document<V>(&'static str, PhantomData<V>);
+    impl<'de, V: Deserialize<'de>> Visitor<'de> for Document<V> {
+        type Value = (V, bool);
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a document with {}", self.0)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(V, bool), A::Error> {
+            let (mut found, mut links) = (None, None::<Vec<Link>>);
+            while let Some(key) = map.next_key::<String>()? {
+                if key == self.0 {
+                    found = Some(map.next_value()?);
+                } else if key.strip_suffix("_links") == Some(self.0) {
+                    links = map.next_value()?;
+                } else {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+            // The address is not taken from the link: services behind a proxy often give one that can not be reached.
+            let has_next = links.unwrap_or_default().iter().any(|link| link.rel == "next");
+            Ok((found.ok_or_else(|| de::Error::missing_field(self.0))?, has_next))
+        }
+    }
+    deserializer.deserialize_map(Document(key, PhantomData))
+}
+
 impl<'de, T: Resource> Deserialize<'de> for One<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Document<T>(PhantomData<T>);
-        impl<'de, T: Resource> Visitor<'de> for Document<T> {
-            type Value = T;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a document with a {}", T::ONE)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
-                let mut found = None;
-                while let Some(key) = map.next_key::<String>()? {
-                    if key == T::ONE {
-                        found = Some(map.next_value()?);
-                    } else {
-                        map.next_value::<IgnoredAny>()?;
-                    }
-                }
-                found.ok_or_else(|| de::Error::missing_field(T::ONE))
-            }
-        }
-        deserializer.deserialize_map(Document(PhantomData)).map(One)
+        document(deserializer, T::ONE).map(|(thing, _)| Self(thing))
     }
 }
 
 impl<'de, T: Resource> Deserialize<'de> for Many<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Document<T>(PhantomData<T>);
-        impl<'de, T: Resource> Visitor<'de> for Document<T> {
-            type Value = Many<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a page of {}", T::MANY)
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Many<T>, A::Error> {
-                let (mut things, mut links) = (None, None::<Vec<Link>>);
-                while let Some(key) = map.next_key::<String>()? {
-                    if key == T::MANY {
-                        things = Some(map.next_value()?);
-                    } else if key.strip_suffix("_links") == Some(T::MANY) {
-                        links = map.next_value()?;
-                    } else {
-                        map.next_value::<IgnoredAny>()?;
-                    }
-                }
-                Ok(Many {
-                    things: things.ok_or_else(|| de::Error::missing_field(T::MANY))?,
-                    // The address is not taken from the link: services behind a proxy often give one that can not be
-                    // reached.
-                    has_next: links.unwrap_or_default().iter().any(|link| link.rel == "next"),
-                })
-            }
-        }
-        deserializer.deserialize_map(Document(PhantomData))
+        let (things, has_next) = document(deserializer, T::MANY)?;
+        Ok(Self { things, has_next })
     }
 }
 
@@ -209,13 +195,7 @@ impl Api {
     /// If it cannot be read, or the answer is another object.
     pub(crate) async fn find<T: Resource>(&self, op: Op, id: &str, priority: Priority) -> Result<Option<T>> {
         let path: Vec<_> = T::PATH.iter().copied().chain([id]).collect();
-        let get = Get {
-            op,
-            service: T::SERVICE,
-            path: &path,
-            query: &[],
-            microversion: None,
-        };
+        let get = Get::new(op, T::SERVICE, &path);
         match self.get::<One<T>>(&get, priority).await {
             Ok(One(found)) if found.id() != id => {
                 let (kind, other) = (T::ONE, found.id());
@@ -256,11 +236,8 @@ impl Api {
         all.push(("limit", &size));
         all.extend(marker.as_deref().map(|marker| ("marker", marker)));
         let get = Get {
-            op: T::LIST,
-            service: T::SERVICE,
-            path,
             query: &all,
-            microversion: None,
+            ..Get::new(T::LIST, T::SERVICE, path)
         };
         let page: Many<T> = self.get(&get, priority).await?;
         let last = page.things.last().map(|thing| thing.id().to_owned());

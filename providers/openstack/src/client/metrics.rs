@@ -51,25 +51,24 @@ impl RequestMetrics {
 impl ProviderMetrics for RequestMetrics {
     fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let inner = &*self.0;
-        inner.duration.encode(encoder.encode_descriptor(
+        let mut encode = |metric: &dyn EncodeMetric, name, help, kind| {
+            metric.encode(encoder.encode_descriptor(name, help, None, kind)?)
+        };
+        let (name, help) = (
             "openstack_api_request_duration_seconds",
             "Latency of an OpenStack API call",
-            None,
-            MetricType::Histogram,
-        )?)?;
+        );
+        encode(&inner.duration, name, help, MetricType::Histogram)?;
         // The format appends `_total`.
-        inner.total.encode(encoder.encode_descriptor(
-            "openstack_api_requests",
-            "Total number of OpenStack API calls",
-            None,
-            MetricType::Counter,
-        )?)?;
-        inner.errors.encode(encoder.encode_descriptor(
+        let (name, help) = ("openstack_api_requests", "Total number of OpenStack API calls");
+        encode(&inner.total, name, help, MetricType::Counter)?;
+        let help = "Total number of errors for an OpenStack API call";
+        encode(
+            &inner.errors,
             "openstack_api_request_errors",
-            "Total number of errors for an OpenStack API call",
-            None,
+            help,
             MetricType::Counter,
-        )?)
+        )
     }
 }
 

@@ -10,8 +10,9 @@ use ccm_core::{
     Environment,
     config::{ConfigFiles, KeyCase, Position, yaml},
 };
-use secrecy::SecretString;
 use serde::Deserialize;
+
+use super::credentials::Given;
 
 /// An entry: what we take of it.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -19,35 +20,13 @@ use serde::Deserialize;
 pub(super) struct Entry {
     profile: Option<String>,
     cloud: Option<String>,
-    pub(super) auth: Auth,
+    pub(super) auth: Given,
     pub(super) region_name: Option<String>,
     pub(super) endpoint_type: Option<String>,
     pub(super) interface: Option<String>,
     pub(super) cacert: Option<String>,
     pub(super) cert: Option<String>,
     pub(super) key: Option<String>,
-}
-
-/// The credentials of an entry.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Auth {
-    pub(super) auth_url: Option<String>,
-    pub(super) user_id: Option<String>,
-    pub(super) username: Option<String>,
-    pub(super) password: Option<SecretString>,
-    pub(super) project_id: Option<String>,
-    pub(super) project_name: Option<String>,
-    pub(super) domain_id: Option<String>,
-    pub(super) domain_name: Option<String>,
-    pub(super) project_domain_id: Option<String>,
-    pub(super) project_domain_name: Option<String>,
-    pub(super) user_domain_id: Option<String>,
-    pub(super) user_domain_name: Option<String>,
-    pub(super) application_credential_id: Option<String>,
-    pub(super) application_credential_name: Option<String>,
-    pub(super) application_credential_secret: Option<SecretString>,
-    pub(super) token: Option<SecretString>,
 }
 
 #[derive(Default, Deserialize)]
@@ -60,37 +39,6 @@ struct File {
 
 /// What is wrong, and the key of `[Global]` it is about.
 type Wrong = (&'static str, String);
-
-macro_rules! or_else {
-    ($own:ident, $other:ident, $($field:ident),+ $(,)?) => {
-        Self { $( $field: $own.$field.or($other.$field), )+ }
-    };
-}
-
-impl Auth {
-    fn or(self, other: Self) -> Self {
-        or_else!(
-            self,
-            other,
-            auth_url,
-            user_id,
-            username,
-            password,
-            project_id,
-            project_name,
-            domain_id,
-            domain_name,
-            project_domain_id,
-            project_domain_name,
-            user_domain_id,
-            user_domain_name,
-            application_credential_id,
-            application_credential_name,
-            application_credential_secret,
-            token,
-        )
-    }
-}
 
 impl Entry {
     /// This one, with what it lacks taken from another.

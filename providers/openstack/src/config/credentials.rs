@@ -3,128 +3,108 @@
 
 use ccm_core::config::{Problems, same_value};
 use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
 use url::Url;
 
 use super::{clouds_yaml::Entry, keys::Global};
 use crate::client::identity::{ApplicationCredential, Credentials, Domain, Identity, Scope, User};
 
-/// What is given of `[Global]`, whether by the file itself or by `clouds.yaml`. An empty value is as good as none.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Given {
-    pub(super) auth_url: Option<String>,
-    pub(super) username: Option<String>,
-    pub(super) user_id: Option<String>,
-    pub(super) password: Option<SecretString>,
-    pub(super) project_id: Option<String>,
-    pub(super) project_name: Option<String>,
-    pub(super) project_domain_id: Option<String>,
-    pub(super) project_domain_name: Option<String>,
-    pub(super) user_domain_id: Option<String>,
-    pub(super) user_domain_name: Option<String>,
-    pub(super) domain_id: Option<String>,
-    pub(super) domain_name: Option<String>,
-    pub(super) trust_id: Option<String>,
-    pub(super) trustee_id: Option<String>,
-    pub(super) trustee_password: Option<SecretString>,
-    pub(super) credential_id: Option<String>,
-    pub(super) credential_name: Option<String>,
-    pub(super) credential_secret: Option<SecretString>,
-    pub(super) token: Option<SecretString>,
-    pub(super) region: Option<String>,
-    pub(super) endpoint_type: Option<String>,
-    pub(super) ca_file: Option<String>,
-    pub(super) ca_contents: Option<String>,
-    pub(super) cert_file: Option<String>,
-    pub(super) key_file: Option<String>,
-    pub(super) tls_insecure: Option<String>,
+/// A value of `[Global]`; an empty one is as good as none.
+trait Value {
+    type Given;
+
+    fn given(&self) -> Option<Self::Given>;
+}
+
+impl Value for String {
+    type Given = Self;
+
+    fn given(&self) -> Option<Self> {
+        Some(self).filter(|text| !text.is_empty()).cloned()
+    }
+}
+
+impl Value for Option<SecretString> {
+    type Given = SecretString;
+
+    fn given(&self) -> Option<SecretString> {
+        let given = self.as_ref();
+        given.filter(|secret| !secret.expose_secret().is_empty()).cloned()
+    }
+}
+
+/// Declares [`Given`]: each field with its type, its field of `[Global]` and its key there. `skip`: an entry of `clouds.yaml`
+/// does not have it under `auth`.
+macro_rules! given {
+    ($($field:ident: $type:ty = $global:ident $key:literal $([$skip:ident])?;)+) => {
+        /// What is given of `[Global]`, whether by the file itself or by `clouds.yaml`.
+        #[derive(Clone, Debug, Default, Deserialize)]
+        #[serde(default)]
+        pub(super) struct Given {
+            $($(#[serde($skip)])? pub(super) $field: Option<$type>,)+
+        }
+
+        impl Given {
+            pub(super) fn from_global(global: &Global) -> Self {
+                Self { $($field: global.$global.given(),)+ }
+            }
+
+            /// This, with what it lacks taken from another.
+            pub(super) fn or(self, other: Self) -> Self {
+                Self { $($field: self.$field.or(other.$field),)+ }
+            }
+
+            /// The keys of `[Global]` that differ, but for those whose effect is compared ([`super::changes`]).
+            pub(super) fn changed_keys(&self, new: &Self) -> Vec<&'static str> {
+                let same = [$(($key, same_value(&self.$field, &new.$field)),)+].into_iter();
+                let changed = same.filter(|(_, same)| !same).map(|(key, _)| key);
+                changed.filter(|key| !["region", "os-endpoint-type"].contains(key)).collect()
+            }
+        }
+    };
+}
+
+given! {
+    auth_url: String = auth_url "auth-url";
+    username: String = username "username";
+    user_id: String = user_id "user-id";
+    password: SecretString = password "password";
+    project_id: String = tenant_id "tenant-id";
+    project_name: String = tenant_name "tenant-name";
+    project_domain_id: String = tenant_domain_id "tenant-domain-id";
+    project_domain_name: String = tenant_domain_name "tenant-domain-name";
+    user_domain_id: String = user_domain_id "user-domain-id";
+    user_domain_name: String = user_domain_name "user-domain-name";
+    domain_id: String = domain_id "domain-id";
+    domain_name: String = domain_name "domain-name";
+    trust_id: String = trust_id "trust-id" [skip];
+    trustee_id: String = trustee_id "trustee-id" [skip];
+    trustee_password: SecretString = trustee_password "trustee-password" [skip];
+    application_credential_id: String = application_credential_id "application-credential-id";
+    application_credential_name: String = application_credential_name "application-credential-name";
+    application_credential_secret: SecretString = application_credential_secret "application-credential-secret";
+    token: SecretString = token "token";
+    region: String = region "region" [skip];
+    endpoint_type: String = os_endpoint_type "os-endpoint-type" [skip];
+    ca_file: String = ca_file "ca-file" [skip];
+    ca_contents: String = cafilecontents "cafilecontents" [skip];
+    cert_file: String = cert_file "cert-file" [skip];
+    key_file: String = key_file "key-file" [skip];
+    tls_insecure: String = tls_insecure "tls-insecure" [skip];
 }
 
 impl Given {
-    pub(super) fn from_global(global: &Global) -> Self {
-        Self {
-            auth_url: text(&global.auth_url),
-            username: text(&global.username),
-            user_id: text(&global.user_id),
-            password: secret(global.password.as_ref()),
-            project_id: text(&global.tenant_id),
-            project_name: text(&global.tenant_name),
-            project_domain_id: text(&global.tenant_domain_id),
-            project_domain_name: text(&global.tenant_domain_name),
-            user_domain_id: text(&global.user_domain_id),
-            user_domain_name: text(&global.user_domain_name),
-            domain_id: text(&global.domain_id),
-            domain_name: text(&global.domain_name),
-            trust_id: text(&global.trust_id),
-            trustee_id: text(&global.trustee_id),
-            trustee_password: secret(global.trustee_password.as_ref()),
-            credential_id: text(&global.application_credential_id),
-            credential_name: text(&global.application_credential_name),
-            credential_secret: secret(global.application_credential_secret.as_ref()),
-            token: secret(global.token.as_ref()),
-            region: text(&global.region),
-            endpoint_type: text(&global.os_endpoint_type),
-            ca_file: text(&global.ca_file),
-            ca_contents: text(&global.cafilecontents),
-            cert_file: text(&global.cert_file),
-            key_file: text(&global.key_file),
-            tls_insecure: text(&global.tls_insecure),
-        }
-    }
-
     /// Takes from an entry of `clouds.yaml` what is not given.
     pub(super) fn fill_from(&mut self, entry: Entry) {
-        fn fill<T>(own: &mut Option<T>, other: Option<T>) {
-            if own.is_none() {
-                *own = other;
-            }
-        }
-        let auth = entry.auth;
-        fill(&mut self.auth_url, auth.auth_url);
-        fill(&mut self.user_id, auth.user_id);
-        fill(&mut self.username, auth.username);
-        fill(&mut self.password, auth.password);
-        fill(&mut self.project_id, auth.project_id);
-        fill(&mut self.project_name, auth.project_name);
-        fill(&mut self.domain_id, auth.domain_id);
-        fill(&mut self.domain_name, auth.domain_name);
-        fill(&mut self.project_domain_id, auth.project_domain_id);
-        fill(&mut self.project_domain_name, auth.project_domain_name);
-        fill(&mut self.user_domain_id, auth.user_domain_id);
-        fill(&mut self.user_domain_name, auth.user_domain_name);
-        fill(&mut self.credential_id, auth.application_credential_id);
-        fill(&mut self.credential_name, auth.application_credential_name);
-        fill(&mut self.credential_secret, auth.application_credential_secret);
-        fill(&mut self.token, auth.token);
-        fill(&mut self.region, entry.region_name);
-        fill(&mut self.endpoint_type, entry.endpoint_type.or(entry.interface));
-        fill(&mut self.ca_file, entry.cacert);
-        fill(&mut self.cert_file, entry.cert);
-        fill(&mut self.key_file, entry.key);
-    }
-
-    /// The keys of `[Global]` that differ, but for those whose effect is compared ([`super::changes`]).
-    pub(super) fn changed_keys(&self, new: &Self) -> Vec<&'static str> {
-        macro_rules! changed {
-            ($($field:ident $key:literal),+ $(,)?) => {
-                [$( ($key, same_value(&self.$field, &new.$field)) ),+]
-            };
-        }
-        let same = changed![
-            auth_url "auth-url", username "username", user_id "user-id", password "password",
-            project_id "tenant-id", project_name "tenant-name",
-            project_domain_id "tenant-domain-id", project_domain_name "tenant-domain-name",
-            user_domain_id "user-domain-id", user_domain_name "user-domain-name",
-            domain_id "domain-id", domain_name "domain-name",
-            trust_id "trust-id", trustee_id "trustee-id", trustee_password "trustee-password",
-            credential_id "application-credential-id", credential_name "application-credential-name",
-            credential_secret "application-credential-secret", token "token",
-            ca_file "ca-file", ca_contents "cafilecontents", cert_file "cert-file", key_file "key-file",
-            tls_insecure "tls-insecure",
-        ];
-        same.into_iter()
-            .filter(|(_, same)| !same)
-            .map(|(key, _)| key)
-            .collect()
+        let other = Self {
+            region: entry.region_name,
+            endpoint_type: entry.endpoint_type.or(entry.interface),
+            ca_file: entry.cacert,
+            cert_file: entry.cert,
+            key_file: entry.key,
+            ..entry.auth
+        };
+        *self = std::mem::take(self).or(other);
     }
 
     fn has_project(&self) -> bool {
@@ -132,7 +112,7 @@ impl Given {
     }
 
     fn has_credential(&self) -> bool {
-        self.credential_id.is_some() || self.credential_name.is_some()
+        self.application_credential_id.is_some() || self.application_credential_name.is_some()
     }
 }
 
@@ -149,13 +129,13 @@ pub(super) fn resolve(given: &Given, problems: &mut Problems) -> Option<Credenti
 }
 
 fn auth_url(given: &Given, problems: &mut Problems) -> Option<Url> {
-    let key = ("Global", "auth-url");
+    let key = "auth-url";
     let Some(text) = &given.auth_url else {
-        problems.error(
+        return refuse(
+            problems,
             key,
             "missing; the URL of the Identity service, such as https://keystone.example:5000/v3",
         );
-        return None;
     };
     match Url::parse(text) {
         Ok(url)
@@ -164,22 +144,16 @@ fn auth_url(given: &Given, problems: &mut Problems) -> Option<Url> {
         {
             let path = url.path().trim_end_matches('/');
             if path.ends_with("/v2.0") {
-                problems.error(
+                return refuse(
+                    problems,
                     key,
                     "version 2.0 of the Identity service is not supported; end the URL in /v3",
                 );
-                return None;
             }
             Some(url)
         }
-        Ok(_) => {
-            problems.error(key, "not an http or https URL");
-            None
-        }
-        Err(error) => {
-            problems.error(key, format!("not a URL: {error}"));
-            None
-        }
+        Ok(_) => refuse(problems, key, "not an http or https URL"),
+        Err(error) => refuse(problems, key, format!("not a URL: {error}")),
     }
 }
 
@@ -192,11 +166,11 @@ fn identity(given: &Given, problems: &mut Problems) -> Option<Identity> {
     }
     if let Some(token) = &given.token {
         if given.has_credential() {
-            problems.error(
-                ("Global", "token"),
+            return refuse(
+                problems,
+                "token",
                 "both a token and an application credential; give one of them",
             );
-            return None;
         }
         if given.password.is_some() {
             problems.warn(
@@ -215,8 +189,7 @@ fn identity(given: &Given, problems: &mut Problems) -> Option<Identity> {
         } else {
             "no credentials; give user and password, an application credential, or a token"
         };
-        problems.error(("Global", "password"), what);
-        return None;
+        return refuse(problems, "password", what);
     };
     Some(Identity::Password {
         user: user(given, given.has_project(), problems)?,
@@ -238,21 +211,23 @@ fn application_credential(given: &Given, problems: &mut Problems) -> Option<Iden
         };
         problems.warn(("Global", key), what);
     }
-    let Some(secret) = &given.credential_secret else {
-        problems.error(
-            ("Global", "application-credential-secret"),
+    let Some(secret) = &given.application_credential_secret else {
+        return refuse(
+            problems,
+            "application-credential-secret",
             "missing, though an application credential is given",
         );
-        return None;
     };
-    let id = match (&given.credential_id, &given.credential_name) {
+    let id = match (
+        &given.application_credential_id,
+        &given.application_credential_name,
+    ) {
         (Some(id), _) => ApplicationCredential::Id(id.clone()),
         (None, name) => {
             if given.user_id.is_none() && given.username.is_none() {
                 let what =
                     "a name says nothing without its user; give user-id, or username and user-domain-name";
-                problems.error(("Global", "application-credential-name"), what);
-                return None;
+                return refuse(problems, "application-credential-name", what);
             }
             ApplicationCredential::Name {
                 name: name.clone()?,
@@ -280,27 +255,23 @@ fn trustee(given: &Given, problems: &mut Problems) -> Option<Identity> {
             user: User::Id(id.clone()),
             password: password.clone(),
         }),
-        (Some(_), None) => {
-            problems.error(
-                ("Global", "trustee-password"),
-                "missing, though trustee-id is given",
-            );
-            None
-        }
-        (None, Some(_)) => {
-            problems.error(
-                ("Global", "trustee-id"),
-                "missing, though trustee-password is given",
-            );
-            None
-        }
+        (Some(_), None) => refuse(
+            problems,
+            "trustee-password",
+            "missing, though trustee-id is given",
+        ),
+        (None, Some(_)) => refuse(
+            problems,
+            "trustee-id",
+            "missing, though trustee-password is given",
+        ),
         (None, None) => {
             let Some(password) = &given.password else {
-                problems.error(
-                    ("Global", "trustee-id"),
+                return refuse(
+                    problems,
+                    "trustee-id",
                     "a trust needs trustee-id and trustee-password, or user and password",
                 );
-                return None;
             };
             Some(Identity::Password {
                 user: user(given, true, problems)?,
@@ -320,13 +291,7 @@ fn user(given: &Given, with_default: bool, problems: &mut Problems) -> Option<Us
         problems,
     )?;
     match (&given.user_id, &given.username) {
-        (Some(_), Some(_)) => {
-            problems.error(
-                ("Global", "user-id"),
-                "both user-id and username; give one of them",
-            );
-            None
-        }
+        (Some(_), Some(_)) => refuse(problems, "user-id", "both user-id and username; give one of them"),
         (Some(id), None) => {
             if own.is_some() {
                 let key = if given.user_domain_id.is_some() {
@@ -334,11 +299,11 @@ fn user(given: &Given, with_default: bool, problems: &mut Problems) -> Option<Us
                 } else {
                     domain_keys.1
                 };
-                problems.error(
-                    ("Global", key),
+                return refuse(
+                    problems,
+                    key,
                     "a user-id needs no domain; leave it out, or give username",
                 );
-                return None;
             }
             Some(User::Id(id.clone()))
         }
@@ -350,21 +315,18 @@ fn user(given: &Given, with_default: bool, problems: &mut Problems) -> Option<Us
             };
             let Some(domain) = own.or(default) else {
                 let what = "a name says nothing without its domain; give user-domain-name or user-domain-id";
-                problems.error(("Global", "username"), what);
-                return None;
+                return refuse(problems, "username", what);
             };
             Some(User::Name {
                 name: name.clone(),
                 domain,
             })
         }
-        (None, None) => {
-            problems.error(
-                ("Global", "username"),
-                "missing, though a password is given; give username or user-id",
-            );
-            None
-        }
+        (None, None) => refuse(
+            problems,
+            "username",
+            "missing, though a password is given; give username or user-id",
+        ),
     }
 }
 
@@ -393,8 +355,7 @@ fn scope(given: &Given, problems: &mut Problems) -> Option<Scope> {
         };
         let Some(domain) = own.or(default) else {
             let what = "a name says nothing without its domain; give tenant-domain-name or tenant-domain-id";
-            problems.error(("Global", "tenant-name"), what);
-            return None;
+            return refuse(problems, "tenant-name", what);
         };
         return Some(Scope::ProjectName {
             name: name.clone(),
@@ -434,12 +395,8 @@ fn domain(
     }
 }
 
-/// The text of a key; an empty one is as good as none.
-fn text(value: &str) -> Option<String> {
-    (!value.is_empty()).then(|| value.to_owned())
-}
-
-/// As [`text`], of a secret.
-fn secret(value: Option<&SecretString>) -> Option<SecretString> {
-    value.filter(|value| !value.expose_secret().is_empty()).cloned()
+/// Reports an error about a key of `[Global]`.
+fn refuse<T>(problems: &mut Problems, key: &str, what: impl Into<String>) -> Option<T> {
+    problems.error(("Global", key), what.into());
+    None
 }

@@ -56,7 +56,12 @@ pub(crate) fn node_addresses(
     if !server.access_ipv6.is_empty() && !networking.ipv6_disabled {
         list.add(AddressType::ExternalIP, &server.access_ipv6);
     }
-    if let Some(hostname) = server.hostname.as_deref().filter(|hostname| !hostname.is_empty()) {
+    if let Some(hostname) = server
+        .metadata
+        .hostname
+        .as_deref()
+        .filter(|hostname| !hostname.is_empty())
+    {
         list.add(AddressType::Hostname, hostname);
     }
 

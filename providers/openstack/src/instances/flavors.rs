@@ -1,6 +1,6 @@
 //! The instance type of a server: the name of its flavor.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use ccm_core::{
     Error, ErrorKind, Freshness, Priority, Result,
@@ -17,18 +17,13 @@ use crate::client::{Api, Get, Op, catalogue::Service};
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// Finds instance types.
+#[derive(Debug)]
 pub(super) struct Flavors {
     api: Api,
     /// From a flavor's id to its name, where server records have only the id.
     names: Cache<String, String>,
     /// From a flavor's name to its id, where server records have only the name and it is no label value.
     ids: Cache<String, String>,
-}
-
-impl fmt::Debug for Flavors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Flavors").finish_non_exhaustive()
-    }
 }
 
 impl Flavors {
@@ -66,13 +61,7 @@ impl Flavors {
         let (api, owned) = (self.api.clone(), id.to_owned());
         let load = move || async move {
             let path = ["flavors", owned.as_str()];
-            let get = Get {
-                op: Op::FlavorGet,
-                service: Service::Compute,
-                path: &path,
-                query: &[],
-                microversion: None,
-            };
+            let get = Get::new(Op::FlavorGet, Service::Compute, &path);
             let OneFlavor { flavor } = api.get(&get, priority).await?;
             Ok(flavor.name)
         };
@@ -84,13 +73,7 @@ impl Flavors {
         let (api, owned) = (self.api.clone(), server.to_owned());
         let load = move || async move {
             let path = ["servers", owned.as_str()];
-            let get = Get {
-                op: Op::ServerGet,
-                service: Service::Compute,
-                path: &path,
-                query: &[],
-                microversion: None,
-            };
+            let get = Get::new(Op::ServerGet, Service::Compute, &path);
             let OneServer { server } = api.get(&get, priority).await?;
             server.flavor.id.ok_or_else(|| {
                 Error::new(ErrorKind::Unavailable, "flavor original_name/id not found")

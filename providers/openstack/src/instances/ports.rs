@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fmt,
     sync::Arc,
     time::Duration,
 };
@@ -65,16 +64,11 @@ impl Attached {
 }
 
 /// Finds ports.
+#[derive(Debug)]
 pub(super) struct Ports {
     api: Api,
     /// The names of networks, and when they were read.
     names: Mutex<HashMap<String, (Arc<str>, Instant)>>,
-}
-
-impl fmt::Debug for Ports {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ports").finish_non_exhaustive()
-    }
 }
 
 impl Ports {

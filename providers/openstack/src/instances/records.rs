@@ -3,38 +3,84 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::client::listing::resources;
 
-/// A Nova server.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(from = "WireServer")]
-pub(crate) struct Server {
-    pub(crate) id: String,
-    pub(crate) name: String,
-    pub(crate) status: String,
-    pub(crate) flavor: Flavor,
-    /// By network name. Sorted bytewise, which is the order in which they are to be walked.
-    pub(crate) addresses: BTreeMap<String, Vec<NovaAddress>>,
-    pub(crate) access_ipv4: String,
-    pub(crate) access_ipv6: String,
-    /// Metadata item `hostname`.
-    pub(crate) hostname: Option<String>,
-    pub(crate) availability_zone: String,
+/// Declares records. Every field may be missing or `null`, but for the ID.
+macro_rules! records {
+    ($($(#[$about:meta])* $name:ident $([$id:ident])? { $($(#[$meta:meta])* $field:ident: $type:ty,)+ })+) => {$(
+        $(#[$about])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+        pub(crate) struct $name {
+            $(pub(crate) $id: String,)?
+            $(
+                $(#[$meta])*
+                #[serde(default, deserialize_with = "crate::instances::records::nullable")]
+                pub(crate) $field: $type,
+            )+
+        }
+    )+};
 }
+pub(crate) use records;
 
-/// What a server record says of its flavor: the name from microversion 2.47 on, before it the id.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(crate) struct Flavor {
-    #[serde(default)]
-    pub(crate) original_name: Option<String>,
-    #[serde(default)]
-    pub(crate) id: Option<String>,
+records! {
+    /// A Nova server. Partial records of a cell that is down have little more than an id.
+    Server[id] {
+        name: String,
+        status: String,
+        flavor: Flavor,
+        /// By network name. Sorted bytewise, which is the order in which they are to be walked.
+        addresses: BTreeMap<String, Vec<NovaAddress>>,
+        #[serde(rename = "accessIPv4")]
+        access_ipv4: String,
+        #[serde(rename = "accessIPv6")]
+        access_ipv6: String,
+        metadata: Metadata,
+        #[serde(rename = "OS-EXT-AZ:availability_zone")]
+        availability_zone: String,
+    }
+
+    /// What is read of a server's metadata.
+    Metadata {
+        hostname: Option<String>,
+    }
+
+    /// What a server record says of its flavor: the name from microversion 2.47 on, before it the id.
+    Flavor {
+        original_name: Option<String>,
+        id: Option<String>,
+    }
+
+    /// A Neutron port.
+    Port[id] {
+        device_id: String,
+        network_id: String,
+        status: String,
+        fixed_ips: Vec<FixedIp>,
+        trunk_details: TrunkDetails,
+        security_groups: Vec<String>,
+        /// Whether security groups have an effect on it; missing where Neutron does not have that choice.
+        port_security_enabled: Option<bool>,
+        tags: Vec<String>,
+        revision_number: Option<i64>,
+    }
+
+    /// The trunk that a port is the parent of.
+    TrunkDetails {
+        sub_ports: Vec<SubPort>,
+    }
+
+    /// A Neutron network.
+    Network[id] {
+        name: String,
+        /// Its subnets, also those that we may not see.
+        subnets: Vec<String>,
+    }
 }
 
 /// An entry of a server's `addresses`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(from = "WireAddress")]
 pub(crate) struct NovaAddress {
     pub(crate) addr: String,
@@ -57,109 +103,18 @@ impl From<WireAddress> for NovaAddress {
     }
 }
 
-#[derive(Deserialize)]
-struct WireServer {
-    id: String,
-    // Partial records of a cell that is down have little more than an id.
-    #[serde(default, deserialize_with = "nullable")]
-    name: String,
-    #[serde(default, deserialize_with = "nullable")]
-    status: String,
-    #[serde(default, deserialize_with = "nullable")]
-    flavor: Flavor,
-    #[serde(default, deserialize_with = "nullable")]
-    addresses: BTreeMap<String, Vec<NovaAddress>>,
-    #[serde(default, rename = "accessIPv4", deserialize_with = "nullable")]
-    access_ipv4: String,
-    #[serde(default, rename = "accessIPv6", deserialize_with = "nullable")]
-    access_ipv6: String,
-    #[serde(default, deserialize_with = "nullable")]
-    metadata: Metadata,
-    #[serde(
-        default,
-        rename = "OS-EXT-AZ:availability_zone",
-        deserialize_with = "nullable"
-    )]
-    availability_zone: String,
-}
-
-#[derive(Default, Deserialize)]
-struct Metadata {
-    #[serde(default)]
-    hostname: Option<String>,
-}
-
-impl From<WireServer> for Server {
-    fn from(wire: WireServer) -> Self {
-        Self {
-            id: wire.id,
-            name: wire.name,
-            status: wire.status,
-            flavor: wire.flavor,
-            addresses: wire.addresses,
-            access_ipv4: wire.access_ipv4,
-            access_ipv6: wire.access_ipv6,
-            hostname: wire.metadata.hostname,
-            availability_zone: wire.availability_zone,
-        }
-    }
-}
-
-/// A Neutron port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(crate) struct Port {
-    pub(crate) id: String,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) device_id: String,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) network_id: String,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) status: String,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) fixed_ips: Vec<FixedIp>,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) trunk_details: TrunkDetails,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) security_groups: Vec<String>,
-    /// Whether security groups have an effect on it; missing where Neutron does not have that choice.
-    #[serde(default)]
-    pub(crate) port_security_enabled: Option<bool>,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) tags: Vec<String>,
-    #[serde(default)]
-    pub(crate) revision_number: Option<i64>,
-}
-
 /// An address of a port.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct FixedIp {
     pub(crate) ip_address: String,
     #[serde(default, deserialize_with = "nullable")]
     pub(crate) subnet_id: String,
 }
 
-/// The trunk that a port is the parent of.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(crate) struct TrunkDetails {
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) sub_ports: Vec<SubPort>,
-}
-
 /// One of a trunk's subports.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) struct SubPort {
     pub(crate) port_id: String,
-}
-
-/// A Neutron network.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(crate) struct Network {
-    pub(crate) id: String,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) name: String,
-    /// Its subnets, also those that we may not see.
-    #[serde(default, deserialize_with = "nullable")]
-    pub(crate) subnets: Vec<String>,
 }
 
 resources! {

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    fmt,
     sync::Arc,
     time::Duration,
 };
@@ -54,6 +53,7 @@ pub(crate) struct Ticket {
 }
 
 /// The calls.
+#[derive(Debug)]
 pub(crate) struct Calls<C> {
     current: Arc<Current>,
     settings: Arc<LoadBalancing>,
@@ -69,12 +69,6 @@ pub(crate) struct Calls<C> {
     cluster: Mutex<ClusterView>,
     /// Requested tags that no Service records yet.
     unrecorded: Mutex<Unrecorded>,
-}
-
-impl<C> fmt::Debug for Calls<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Calls").finish_non_exhaustive()
-    }
 }
 
 impl<C: Cloud> Calls<C> {

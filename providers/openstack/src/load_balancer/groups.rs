@@ -75,21 +75,13 @@ impl fmt::Display for Rule {
         if self.direction != "ingress" {
             write!(f, "{} {} ", self.direction, self.ethertype)?;
         }
-        let or = |text: &str, other: &'static str| {
-            if text.is_empty() {
-                other.to_owned()
-            } else {
-                text.to_owned()
-            }
-        };
-        let port = self
-            .port_range_min
-            .map(|port| format!(" {port}"))
-            .unwrap_or_default();
-        let (protocol, range) = (
-            or(&self.protocol, "everything"),
-            or(&self.remote_ip_prefix, "anywhere"),
-        );
+        let [protocol, range] = [
+            (&self.protocol, "everything"),
+            (&self.remote_ip_prefix, "anywhere"),
+        ]
+        .map(|(text, other)| if text.is_empty() { other } else { text });
+        let port = self.port_range_min.map(|port| format!(" {port}"));
+        let port = port.unwrap_or_default();
         let preposition = if self.direction == "egress" { "to" } else { "from" };
         write!(f, "{protocol}{port} {preposition} {range}")
     }

@@ -44,10 +44,6 @@ const fn new(name: &'static str) -> Attribute {
     Attribute::new(name, Policy::CreateOnly)
 }
 
-const fn blocked(name: &'static str) -> Attribute {
-    Attribute::new(name, Policy::Blocked)
-}
-
 const fn replace(name: &'static str) -> Attribute {
     Attribute::new(name, Policy::Replace)
 }
@@ -70,11 +66,11 @@ static BALANCER: Schema<Kind> = Schema {
         new("tags"),
         new("description"),
         new("provider"),
-        blocked("flavor_id"),
-        blocked("availability_zone"),
-        blocked("vip_port_id"),
-        blocked("vip_subnet_id"),
-        blocked("vip_network_id"),
+        new("flavor_id"),
+        new("availability_zone"),
+        new("vip_port_id"),
+        new("vip_subnet_id"),
+        new("vip_network_id"),
         new("vip_address"),
         new("provisioning_status"),
     ],

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 /// The id of a member. There is one for each node in each pool, and Octavia makes UUIDs, so one that is a UUID takes no
 /// memory of its own; any other is kept as it is.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum MemberId {
     Uuid(Uuid),
     Text(Box<str>),
@@ -43,12 +43,6 @@ impl fmt::Display for MemberId {
             Self::Uuid(uuid) => uuid.hyphenated().fmt(f),
             Self::Text(text) => f.write_str(text),
         }
-    }
-}
-
-impl fmt::Debug for MemberId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.to_string(), f)
     }
 }
 

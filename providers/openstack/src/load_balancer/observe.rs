@@ -8,7 +8,7 @@ use ccm_core::plan::objects::{Object, Objects};
 use super::{
     groups::Group,
     kinds::{Kind, tags},
-    responses::{Listener, Provisioning},
+    responses::Listener,
     tags::{Annotated, ServiceTags},
 };
 use crate::instances::records::Port;
@@ -72,7 +72,7 @@ pub(crate) fn is_pending(object: &Object<Kind>) -> bool {
 
 /// Whether its last change failed.
 pub(crate) fn is_broken(object: &Object<Kind>) -> bool {
-    status(object) == Provisioning::Error.to_string()
+    status(object) == "ERROR"
 }
 
 /// Whether the load balancer's virtual address is an IPv6 one.

@@ -353,6 +353,7 @@ fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
     let mut plan = Plan::default();
     let desired = site.desired;
     let (admitted, refused) = admitted(site, &mut plan);
+    create_only(site, &admitted, &mut plan);
     let below = listeners::plan(site, &admitted, &refused);
     plan.steps.extend(below.steps);
     plan.blocked.extend(below.blocked);
@@ -421,4 +422,19 @@ fn requested_tags(site: &Site<'_>, admitted: &[&ActiveService]) -> (Vec<String>,
         .filter(|tag| !frozen.contains(tag))
         .collect();
     tags::difference(&site.tags, &requested, &ours)
+}
+
+/// What only a new load balancer can be given, and its owner asks for by annotation.
+fn create_only(site: &Site<'_>, admitted: &[&ActiveService], plan: &mut BalancerPlan) {
+    // What is not known yet will be so.
+    let admitted = admitted.iter().filter(|_| !site.balancer.id.is_empty());
+    for active in admitted.filter(|active| site.owned_by(&active.owner)) {
+        let given = active.given.iter();
+        for (name, want) in given.filter(|(name, want)| site.balancer.text(name) != want) {
+            let key = name.trim_start_matches("vip_").replace('_', "-");
+            let field = format!("{key} of {}", site.balancer.title());
+            let (service, have) = (Some(&active.owner.service), site.balancer.text(name));
+            plan.blocked.push(blocked(service, &field, have, want));
+        }
+    }
 }

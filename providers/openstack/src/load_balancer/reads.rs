@@ -396,10 +396,7 @@ fn refused(error: &Error, until: Instant) -> Error {
 
 fn octavia<'a>(op: Op, path: &'a [&'a str], query: &'a [(&'static str, &'a str)]) -> Get<'a> {
     Get {
-        op,
-        service: Service::LoadBalancer,
-        path,
         query,
-        microversion: None,
+        ..Get::new(op, Service::LoadBalancer, path)
     }
 }

@@ -6,22 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::member_id::MemberId;
-use crate::{client::listing::resources, instances::records::nullable};
+use crate::{client::listing::resources, instances::records::records};
 
-/// Declares records. Every field may be missing or `null`, but for the ID, which may not be `null`.
-macro_rules! responses {
-    ($($(#[$about:meta])* $name:ident $([$id:ident])? { $($(#[$meta:meta])* $field:ident: $type:ty,)+ })+) => {$(
-        $(#[$about])*
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-        #[serde(default)]
-        pub(crate) struct $name {
-            $(pub(crate) $id: String,)?
-            $($(#[$meta])* #[serde(deserialize_with = "nullable")] pub(crate) $field: $type,)+
-        }
-    )+};
-}
-
-responses! {
+records! {
     /// A load balancer.
     LoadBalancer[id] {
         name: String,
@@ -199,20 +186,6 @@ pub(crate) enum Provisioning {
     #[default]
     #[serde(other)]
     Unknown,
-}
-
-impl std::fmt::Display for Provisioning {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Active => "ACTIVE",
-            Self::PendingCreate => "PENDING_CREATE",
-            Self::PendingUpdate => "PENDING_UPDATE",
-            Self::PendingDelete => "PENDING_DELETE",
-            Self::Error => "ERROR",
-            Self::Deleted => "DELETED",
-            Self::Unknown => "in an unknown state",
-        })
-    }
 }
 
 impl Provisioning {

@@ -18,7 +18,7 @@ use super::{
     names,
     observe::{Observed, is_broken},
     reads::Reads,
-    responses::{Listener, LoadBalancer, Monitor, Pool, Provisioning},
+    responses::{Listener, LoadBalancer, Monitor, Pool},
     steps::{Change, Reply},
     writes::Writes,
 };
@@ -174,8 +174,7 @@ impl BalancerCalls<'_> {
         let created = self.sender.writes.create_load_balancer(&body, members).await?;
         let mut object: Object<Kind> = (&created.balancer).into();
         // It is waited for before anybody looks at it again.
-        let active = Provisioning::Active.to_string();
-        object.attributes.insert("provisioning_status", active.into());
+        object.attributes.insert("provisioning_status", "ACTIVE".into());
         let mut reply = objects::Reply::object(object);
         reply
             .objects
@@ -218,24 +217,21 @@ impl BalancerCalls<'_> {
     /// what somebody else added meanwhile would be lost; and with it the plan may be another one.
     async fn has_planned_tags(&self, object: &Object<Kind>) -> Result<bool> {
         let (reads, id, priority) = (self.sender.reads, &object.id, self.sender.priority);
+        macro_rules! now {
+            ($record:ident by $op:ident) => {
+                reads
+                    .uncached::<$record>(Op::$op, id, priority)
+                    .await?
+                    .map(|now| now.tags)
+            };
+        }
         let now = match object.kind {
-            Kind::Balancer => {
-                let now = reads.uncached::<LoadBalancer>(Op::LoadBalancerGet, id, priority);
-                now.await?.map(|now| now.tags)
-            }
-            Kind::Listener => {
-                let now = reads.uncached::<Listener>(Op::ListenerGet, id, priority);
-                now.await?.map(|now| now.tags)
-            }
-            _ => {
-                let now = reads.uncached::<Pool>(Op::PoolGet, id, priority);
-                now.await?.map(|now| now.tags)
-            }
+            Kind::Balancer => now!(LoadBalancer by LoadBalancerGet),
+            Kind::Listener => now!(Listener by ListenerGet),
+            _ => now!(Pool by PoolGet),
         };
-        let now = now
-            .as_ref()
-            .map(|now| now.iter().map(String::as_str).collect::<BTreeSet<_>>());
-        Ok(now == Some(kinds::texts(object, "tags").collect()))
+        let planned: BTreeSet<_> = kinds::texts(object, "tags").collect();
+        Ok(now.is_some_and(|now| planned == now.iter().map(String::as_str).collect()))
     }
 
     /// The whole list, with what people have set on those that stay.

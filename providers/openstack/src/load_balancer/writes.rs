@@ -67,14 +67,10 @@ impl<'a> Writes<'a> {
         let body = [(LoadBalancer::ONE, body)]
             .into_iter()
             .collect::<BTreeMap<_, _>>();
+        let (op, path) = (Op::LoadBalancerCreate, LoadBalancer::PATH);
         let write = Write {
             timeout: bulk(members),
-            ..Write::new(
-                Op::LoadBalancerCreate,
-                Service::LoadBalancer,
-                Verb::Post,
-                LoadBalancer::PATH,
-            )
+            ..Write::new(op, Service::LoadBalancer, Verb::Post, path)
         };
         let Graph { balancer, children } = self.api.write(&write.json(&body), self.priority).await?;
         self.reads.balancers.insert(balancer.clone());

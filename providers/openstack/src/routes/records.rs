@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     client::listing::resources,
-    instances::records::{FixedIp, nullable},
+    instances::records::{FixedIp, records},
 };
 
 /// `GET /v2.0/extensions`.
@@ -39,21 +39,30 @@ pub(super) struct Quota {
     pub(super) router_route: Option<i64>,
 }
 
-/// A router.
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Router {
-    pub(super) id: String,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(super) project_id: String,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(super) routes: Vec<RawRoute>,
-    #[serde(default)]
-    pub(super) revision_number: Option<i64>,
+records! {
+    /// A router.
+    Router[id] {
+        project_id: String,
+        routes: Vec<RawRoute>,
+        revision_number: Option<i64>,
+    }
+
+    /// A port, and what it lets through.
+    PairPort[id] {
+        device_id: String,
+        network_id: String,
+        mac_address: String,
+        fixed_ips: Vec<FixedIp>,
+        /// Missing where Neutron lets everything through anyway, or nothing can be said of it.
+        port_security_enabled: Option<bool>,
+        allowed_address_pairs: Vec<Pair>,
+        revision_number: Option<i64>,
+    }
 }
 
 /// A route as Neutron spells it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct RawRoute {
+pub(crate) struct RawRoute {
     pub(super) destination: String,
     pub(super) nexthop: String,
 }
@@ -97,30 +106,9 @@ impl RawRoute {
     }
 }
 
-/// A port, and what it lets through.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct PairPort {
-    pub(super) id: String,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(super) device_id: String,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(super) network_id: String,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(super) mac_address: String,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(super) fixed_ips: Vec<FixedIp>,
-    /// Missing where Neutron lets everything through anyway, or nothing can be said of it.
-    #[serde(default)]
-    pub(super) port_security_enabled: Option<bool>,
-    #[serde(default, deserialize_with = "nullable")]
-    pub(super) allowed_address_pairs: Vec<Pair>,
-    #[serde(default)]
-    pub(super) revision_number: Option<i64>,
-}
-
 /// An address pair. Fields that we do not know go back as they came.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Pair {
+pub(crate) struct Pair {
     pub(super) ip_address: String,
     #[serde(flatten)]
     pub(super) further: Map<String, Value>,

@@ -33,11 +33,8 @@ impl Table<'_> {
         let path = ["routers", self.router];
         let query = ["id", "project_id", "routes", "revision_number"].map(|field| ("fields", field));
         let get = Get {
-            op: Op::RouterGet,
-            service: Service::Network,
-            path: &path,
             query: &query,
-            microversion: None,
+            ..Get::new(Op::RouterGet, Service::Network, &path)
         };
         let One(router) = self.api.get(&get, self.priority).await.map_err(|error| {
             if error.kind() == ErrorKind::NotFound {
@@ -55,13 +52,8 @@ impl Table<'_> {
     /// How many routes the router may have; `None` if its project's quota does not say so, or not to us.
     pub(super) async fn limit(&self) -> Result<Option<usize>> {
         let router = self.read().await?;
-        let get = Get {
-            op: Op::NetworkQuotaGet,
-            service: Service::Network,
-            path: &["quotas", router.project_id.as_str()],
-            query: &[],
-            microversion: None,
-        };
+        let path = ["quotas", router.project_id.as_str()];
+        let get = Get::new(Op::NetworkQuotaGet, Service::Network, &path);
         match self.api.get::<Quotas>(&get, self.priority).await {
             Ok(Quotas { quota }) => Ok(quota.router_route.and_then(|limit| usize::try_from(limit).ok())),
             Err(error) if is_passing(&error) => Err(error),

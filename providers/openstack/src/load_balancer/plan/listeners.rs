@@ -28,11 +28,7 @@ const FORWARDED_FOR: &str = "X-Forwarded-For";
 const BY_ADDRESS: &str = "SOURCE_IP";
 
 /// The Service that a listener is for, and whether it leaves.
-#[derive(Clone, Copy)]
-struct Holder<'a> {
-    owner: &'a Owner,
-    is_leaving: bool,
-}
+type Holder<'a> = (&'a Owner, bool);
 
 /// Whether the listener is the Service's.
 fn belongs(site: &Site<'_>, listener: &Object<Kind>, owner: &Owner) -> bool {
@@ -53,8 +49,7 @@ fn holder<'a>(
 ) -> Option<Holder<'a>> {
     let mut leaving = site.desired.leaving.iter().map(|leaving| &leaving.owner);
     if let Some(owner) = leaving.find(|owner| belongs(site, listener, owner)) {
-        let is_leaving = true;
-        return Some(Holder { owner, is_leaving });
+        return Some((owner, true));
     }
     let is_untagged = !kinds::texts(listener, "tags").any(names::is_service_tag);
     let fits = |active: &ActiveService| {
@@ -67,10 +62,7 @@ fn holder<'a>(
     let mut active = admitted.iter();
     let found = active.find(|active| belongs(site, listener, &active.owner));
     let found = found.or_else(|| admitted.iter().find(|active| fits(active)));
-    found.map(|active| Holder {
-        owner: &active.owner,
-        is_leaving: false,
-    })
+    found.map(|active| (&active.owner, false))
 }
 
 fn has_protocol(object: &Object<Kind>, protocol: &str) -> bool {
@@ -84,9 +76,9 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
     let holders: BTreeMap<_, _> = listeners
         .map(|listener| (listener.key.as_str(), holder(site, admitted, listener)))
         .collect();
-    let mut observed = marked(site, admitted, &holders);
+    let mut observed = marked(site, &holders);
     let mut desired = objects::Desired {
-        objects: vec![balancer(site, admitted)],
+        objects: vec![Object::new(Kind::Balancer, &*site.balancer.key)],
         is_below_separate: true,
         is_whole: if site.desired.can.has(Feature::AdditiveMembers) {
             |differs| differs.change > 0 || (differs.remove > 0 && differs.add + differs.remove > 1)
@@ -105,7 +97,7 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
                 conflicts.push(conflict(site, active, &key));
                 continue;
             }
-            let is_own = |holder: &Holder<'_>| !holder.is_leaving && holder.owner.tag == active.owner.tag;
+            let is_own = |(owner, leaves): &Holder<'_>| !leaves && owner.tag == active.owner.tag;
             let kept = holder.copied().flatten().filter(is_own);
             let have = kept.and_then(|_| site.objects.get(Kind::Listener, &key));
             let have = have.filter(|have| has_protocol(have, port.protocol));
@@ -159,17 +151,7 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
 }
 
 /// What is there, marked with whose it is. Floating addresses are planned by themselves.
-fn marked(
-    site: &Site<'_>,
-    admitted: &[&ActiveService],
-    holders: &BTreeMap<&str, Option<Holder<'_>>>,
-) -> Objects<Kind> {
-    let service = |tag: &str| {
-        let mut admitted = admitted.iter().map(|active| &active.owner);
-        admitted
-            .find(|owner| owner.tag == tag)
-            .map(|owner| owner.service.clone())
-    };
+fn marked(site: &Site<'_>, holders: &BTreeMap<&str, Option<Holder<'_>>>) -> Objects<Kind> {
     let others = site
         .objects
         .all
@@ -183,10 +165,10 @@ fn marked(
                 object.foreign = (!is_orphan_of_ours(site, &object)).then(String::new);
             }
             (_, None) => object.foreign = Some(String::new()),
-            (kind, Some(holder)) => {
-                object.service = service(&holder.owner.tag).filter(|_| !holder.is_leaving);
+            (kind, Some((owner, leaves))) => {
+                object.service = Some(owner.service.clone()).filter(|_| !leaves);
                 if kind == Kind::Listener {
-                    object.attributes.insert(OWNER, holder.owner.tag.as_str().into());
+                    object.attributes.insert(OWNER, owner.tag.as_str().into());
                 }
             }
         }
@@ -229,21 +211,6 @@ fn conflict(site: &Site<'_>, active: &ActiveService, key: &str) -> Blocked {
         &have,
         &format!("that of {}", active.owner.tag),
     )
-}
-
-/// The load balancer, of which only what its owner asks for by annotation is compared.
-fn balancer(site: &Site<'_>, admitted: &[&ActiveService]) -> Object<Kind> {
-    let mut balancer = Object::new(Kind::Balancer, &*site.balancer.key);
-    let mut owners = admitted.iter().filter(|active| site.owned_by(&active.owner));
-    // What is not known yet will be so.
-    if let Some(owner) = owners.next().filter(|_| !site.balancer.id.is_empty()) {
-        balancer.service = Some(owner.owner.service.clone());
-        let given = owner.given.iter();
-        balancer.attributes = given
-            .map(|(field, value)| (*field, value.as_str().into()))
-            .collect();
-    }
-    balancer
 }
 
 /// A new load balancer with everything below it.

@@ -1,6 +1,6 @@
 //! Networks, subnets and secrets: what was there before us and hardly changes.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
     Error, ErrorKind, Freshness, Priority, Result,
@@ -22,18 +22,13 @@ const NOTHING_KEPT: Duration = Duration::from_secs(30);
 const ENTRIES: usize = 1000;
 
 /// The reads.
+#[derive(Debug)]
 pub(crate) struct Discovery {
     api: Api,
     external: Cache<(), Vec<Network>>,
     subnets: Cache<String, Vec<Subnet>>,
     subnet: Cache<String, Option<Subnet>>,
     secrets: Cache<SecretRef, bool>,
-}
-
-impl fmt::Debug for Discovery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Discovery").finish_non_exhaustive()
-    }
 }
 
 impl Discovery {
@@ -140,13 +135,7 @@ impl Discovery {
                     SecretRef::Container(id) => (Op::ContainerGet, ["containers", id.as_str()]),
                     SecretRef::Secret(id) => (Op::SecretGet, ["secrets", id.as_str()]),
                 };
-                let get = Get {
-                    op,
-                    service: Service::KeyManager,
-                    path: &path,
-                    query: &[],
-                    microversion: None,
-                };
+                let get = Get::new(op, Service::KeyManager, &path);
                 match api.get::<Anything>(&get, priority).await {
                     Ok(Anything {}) => Ok(true),
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),

@@ -59,31 +59,35 @@ impl Writes<'_> {
 
     /// Creates a rule of the security group with this name and id.
     pub(crate) async fn create_rule(&self, (name, id): (&str, &str), body: &impl Serialize) -> Result<Rule> {
-        let result: Result<Rule> = self.send(Op::SecurityGroupRuleCreate, Verb::Post, "", body).await;
-        match &result {
-            Ok(rule) => self
-                .reads
-                .security_groups
-                .update(id, |group| group.rules.push(rule.clone())),
-            Err(_) => self.reads.security_groups.invalidate(name),
-        }
+        let create = Op::SecurityGroupRuleCreate;
+        let result: Result<Rule> = self.send(create, Verb::Post, "", body).await;
+        let rule = result.clone();
+        self.rules_changed((name, id), rule, |group, rule| group.rules.push(rule));
         result
     }
 
     /// Deletes a rule of the security group with this name and id. That there is none is no error.
-    pub(crate) async fn delete_rule(&self, (name, group): (&str, &str), id: &str) -> Result<()> {
+    pub(crate) async fn delete_rule(&self, group: (&str, &str), id: &str) -> Result<()> {
         let path = ["security-group-rules", id];
-        let result = self
-            .remove(Op::SecurityGroupRuleDelete, Service::Network, &path)
-            .await;
-        match &result {
-            Ok(()) => self
-                .reads
-                .security_groups
-                .update(group, |group| group.rules.retain(|rule| rule.id != id)),
-            Err(_) => self.reads.security_groups.invalidate(name),
-        }
+        let delete = Op::SecurityGroupRuleDelete;
+        let result = self.remove(delete, Service::Network, &path).await;
+        self.rules_changed(group, result.clone(), |group, ()| {
+            group.rules.retain(|rule| rule.id != id);
+        });
         result
+    }
+
+    fn rules_changed<T>(
+        &self,
+        (name, id): (&str, &str),
+        result: Result<T>,
+        change: impl FnOnce(&mut SecurityGroup, T),
+    ) {
+        let groups = &self.reads.security_groups;
+        match result {
+            Ok(result) => groups.update(id, |group| change(group, result)),
+            Err(_) => groups.invalidate(name),
+        }
     }
 
     /// Gives a port these security groups, if it is still as it was read; otherwise the error is
