@@ -1,26 +1,22 @@
 //! The cloud's config files: when they change, the cloud takes over what it can while running.
 //!
-//! A mounted Secret is changed by replacing a symbolic link, so directories are watched, not files; and since not every
-//! file system tells, contents are compared every minute as well. A touch without a change of content is nothing.
-//!
-//! What is wrong with a new config is told once for each content, by log and Event, and it is tried again with growing
-//! pauses: what the cloud refuses now it may accept later. Until then, what was in force stays in force.
+//! The files are compared every few seconds ([`WatchedFiles`]). A problem of a changed config is reported once for each
+//! content, by log and Event, and the config is tried again with growing waits: the cloud may accept later what it refuses
+//! now. Meanwhile the previous config stays in force.
 //!
 //! | Metric | Meaning |
 //! |---|---|
 //! | `ccm_config_reloads_total{result}` | looks at a changed config: `applied`, `unchanged` (nothing that matters), `invalid`, `rejected` (by the cloud) |
 //! | `ccm_config_last_reload_successful` | 1, or 0 while the files hold something else than what is in force because of an error |
 
-mod files;
 #[cfg(test)]
 mod tests;
-mod watcher;
 
-use std::{collections::BTreeSet, hash::RandomState, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use ccm_core::{
     Cloud, Error, ErrorKind, Reload,
-    controllers::{EventType, Recorder},
+    controllers::{Backoff, EventType, Recorder},
 };
 use k8s_openapi::api::core::v1::ObjectReference;
 use prometheus_client::{
@@ -32,24 +28,21 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-pub(crate) use self::files::Contents;
-
-use self::watcher::Watcher;
-use crate::options::ElectionConfig;
-
-/// The source of events.
-pub(crate) const COMPONENT: &str = "cloud-controller-manager";
+use crate::files::{Contents, WatchedFiles};
 
 /// The reason of the event that tells that all is well.
 const RELOADED: &str = "CloudConfigReloaded";
 
-/// How long after the first sign of a change files are read: they are often changed one after the other.
+/// How long after a change the files are read: they are often changed one after the other.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How often files are compared though nothing told of a change.
-const POLL: Duration = Duration::from_secs(60);
-/// The first and the longest pause before a config that failed is tried again. Not shorter: a cloud may lock a user out who
-/// tries a wrong password too often.
-const RETRY: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+/// How often files are compared.
+const POLL: Duration = Duration::from_secs(3);
+/// The waits before a config that failed is tried again. Not shorter: a cloud may lock out a user after too many wrong
+/// passwords.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(10),
+    longest: Duration::from_secs(300),
+};
 /// A provider has deadlines of its own; this is for one that forgot.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -98,7 +91,7 @@ pub(crate) struct Reloader {
     metrics: ReloadMetrics,
     settle: Duration,
     poll: Duration,
-    hasher: RandomState,
+    files: WatchedFiles,
     state: State,
 }
 
@@ -116,8 +109,9 @@ struct State {
 #[derive(Debug)]
 struct Failure {
     reason: &'static str,
+    /// Failures of this content in a row.
+    count: u32,
     again_at: Instant,
-    pause: Duration,
 }
 
 impl Reloader {
@@ -134,7 +128,7 @@ impl Reloader {
             metrics: ReloadMetrics::register(registry),
             settle: SETTLE,
             poll: POLL,
-            hasher: RandomState::new(),
+            files: WatchedFiles::new([]),
             state: State::default(),
         }
     }
@@ -145,57 +139,50 @@ impl Reloader {
     }
 
     async fn watch(mut self) {
-        let mut watcher = Watcher::new();
         loop {
-            let files = self.cloud.watched_files();
-            // The watch first: what changes after the look is a sign then.
-            watcher.watch(files.iter().flat_map(|path| files::directories(path)).collect());
-            let others = self.look(files).await;
+            self.look().await;
             let poll = Instant::now() + self.poll;
-            let again = match &self.state.failure {
-                _ if others => Instant::now() + self.settle,
-                Some(failure) => failure.again_at.min(poll),
-                None => poll,
-            };
-            tokio::select! {
-                () = watcher.changed() => sleep(self.settle).await,
-                () = sleep_until(again) => {}
-            }
+            let retry = self.state.failure.as_ref().map(|failure| failure.again_at);
+            sleep_until(retry.map_or(poll, |retry| retry.min(poll))).await;
         }
     }
 
-    /// Looks at the files, and has them taken over if that is due. Returns whether there are others to be looked at now.
-    async fn look(&mut self, files: Vec<PathBuf>) -> bool {
-        let Some(contents) = self.contents(&files).await else {
-            return false;
+    /// Compares the files, and has them taken over if that is due.
+    async fn look(&mut self) {
+        let files = self.cloud.watched_files();
+        let Some(mut contents) = self.contents(&files).await else {
+            return;
         };
+        if self.state.seen.as_ref().is_some_and(|seen| *seen != contents) {
+            sleep(self.settle).await;
+            contents = self.contents(&files).await.unwrap_or(contents);
+        }
         let changed = self.state.seen.as_ref() != Some(&contents);
-        let due = self
-            .state
-            .failure
-            .as_ref()
-            .is_some_and(|failure| Instant::now() >= failure.again_at);
-        if !changed && !due {
-            return false;
+        let failure = self.state.failure.as_ref();
+        if !changed && failure.is_none_or(|failure| Instant::now() < failure.again_at) {
+            return;
         }
         let outcome = timeout(RELOAD_TIMEOUT, self.cloud.reload())
             .await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Timeout, "no answer from the cloud in time")));
         let now = self.cloud.watched_files();
-        let others = now != files;
-        // The look before the reload counts, so that what changed during it is a change.
-        self.state.seen = match (&outcome, others) {
-            (_, false) => Some(contents),
-            // Files that nobody had looked at before: once more, now that they are watched. It costs the cloud nothing.
-            (Ok(_), true) => None,
+        // The content before the reload counts, so that a change during the reload is a change.
+        self.state.seen = match &outcome {
+            _ if now == files => Some(contents),
+            // Files that were not compared before: the cloud reads them once more. That costs it nothing.
+            Ok(_) => None,
             // Once more would be one more try with what was just refused.
-            (Err(_), true) => self.contents(&now).await.map(|now| now.with_seen(&contents)),
+            Err(_) => self.contents(&now).await.map(|mut now| {
+                for (path, content) in contents {
+                    now.entry(path).and_modify(|seen| *seen = content);
+                }
+                now
+            }),
         };
         match outcome {
             Ok(reload) => self.taken_over(&reload),
             Err(error) => self.refused(&error, changed),
         }
-        others
     }
 
     fn taken_over(&mut self, reload: &Reload) {
@@ -242,17 +229,16 @@ impl Reloader {
         self.metrics.count(result);
         self.metrics.successful.set(0);
         let before = self.state.failure.take().filter(|_| !changed);
-        let pause = before
-            .as_ref()
-            .map_or(RETRY.0, |before| (before.pause * 2).min(RETRY.1));
+        let count = before.as_ref().map_or(1, |before| before.count + 1);
+        let wait = BACKOFF.delay(count);
         self.state.failure = Some(Failure {
             reason,
-            again_at: Instant::now() + pause,
-            pause,
+            count,
+            again_at: Instant::now() + wait,
         });
         let report = error.report();
         if before.is_some_and(|before| before.reason == reason) {
-            debug!(error = report, retry_in = ?pause, "The changed cloud config still can not be taken over");
+            debug!(error = report, retry_in = ?wait, "The changed cloud config still cannot be applied");
             return;
         }
         warn!(
@@ -268,35 +254,9 @@ impl Reloader {
     }
 
     async fn contents(&self, files: &[PathBuf]) -> Option<Contents> {
-        let (files, hasher) = (files.to_vec(), self.hasher.clone());
-        tokio::task::spawn_blocking(move || Contents::read(&files, &hasher))
+        let (watched, files) = (self.files.clone(), files.to_vec());
+        tokio::task::spawn_blocking(move || watched.read(files))
             .await
             .ok()
-    }
-}
-
-/// What events about the process are about: its Pod, if the manifest says which it is (`POD_NAME`, `POD_NAMESPACE` and
-/// perhaps `POD_UID` by the downward API), else the Lease that stands for all replicas.
-pub(crate) fn process_object(
-    election: Option<&ElectionConfig>,
-    variable: impl Fn(&str) -> Option<String>,
-) -> ObjectReference {
-    let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
-    if let (Some(name), Some(namespace)) = (variable("POD_NAME"), variable("POD_NAMESPACE")) {
-        return ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            name: Some(name),
-            namespace: Some(namespace),
-            uid: variable("POD_UID"),
-            ..ObjectReference::default()
-        };
-    }
-    ObjectReference {
-        api_version: Some("coordination.k8s.io/v1".to_owned()),
-        kind: Some("Lease".to_owned()),
-        name: Some(election.map_or_else(|| COMPONENT.to_owned(), |lease| lease.name.clone())),
-        namespace: Some(election.map_or_else(|| "kube-system".to_owned(), |lease| lease.namespace.clone())),
-        ..ObjectReference::default()
     }
 }

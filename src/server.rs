@@ -1,13 +1,12 @@
-//! The HTTPS server: health, metrics, and pages that say how things stand.
+//! The HTTPS server: health, metrics and status pages.
 //!
-//! It is up before the cloud or the API server is asked for anything, on every replica, so that whoever looks can see
-//! what the program waits for. Every answer is made from what is in memory; a request waits for nothing but, unless its
-//! path is open to everybody, what the API server says of the client ([`access`]).
+//! It starts before the first request to the cloud or the API server, on every replica, so that it shows what the program
+//! waits for. Every answer comes from memory. Only the client is looked up at the API server ([`access`]), unless the path is
+//! open.
 
 mod access;
 mod beat;
 mod connections;
-mod files;
 mod health;
 mod metrics;
 mod pages;
@@ -40,7 +39,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 pub(crate) use access::Reviewers;
 pub(crate) use beat::watched;
@@ -51,12 +50,15 @@ pub(crate) use status::Status;
 
 use self::{
     access::Access,
-    connections::{Connections, Place},
+    connections::{Connection, Connections},
     routes::{Peer, Routes},
 };
-use crate::options::ServingConfig;
+use crate::{
+    logging::{Failing, warn_if_new},
+    options::ServingConfig,
+};
 
-/// Connections at once. Probes and scrapers need a handful; beyond this the one that is idle for longest has to go.
+/// The most connections. Probes and scrapers need a handful; beyond this the one that was idle for longest is closed.
 const MAX_CONNECTIONS: usize = 128;
 /// For the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -109,7 +111,7 @@ impl Server {
         let access = shown
             .metrics
             .with(|registry| Access::open(&config.access, registry))
-            .map_err(|errors| errors.into_iter().for_each(&mut keep));
+            .map_err(&mut keep);
         let address = config.socket_address();
         let listener = listen(address, config.share_port).map_err(|error| {
             keep(format!(
@@ -144,10 +146,10 @@ impl Server {
         let acceptor = TlsAcceptor::from(Arc::new(self.tls));
         let (routes, reviewers) = (Arc::new(self.routes), Arc::new(reviewers));
         let tasks = TaskTracker::new();
-        let mut accept_failing = false;
+        let failing = Failing::default();
         let mut outcome = Ok(());
         let mut following = pin!(routes.access.follow(&reviewers));
-        for number in 0_u64.. {
+        loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
                 ended = following.as_mut() => {
@@ -159,28 +161,36 @@ impl Server {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    if !accept_failing {
-                        warn!(%error, "Failed to accept a connection");
-                    }
-                    accept_failing = true;
+                    warn_if_new!(failing.begins(()), %error, "Failed to accept a connection");
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            accept_failing = false;
-            let place = tokio::select! {
+            failing.ends();
+            let connection = tokio::select! {
                 () = stop.cancelled() => break,
-                place = self.connections.admit(number) => place,
+                connection = self.connections.admit() => connection,
             };
-            let Some(place) = place else { break };
+            let Some(connection) = connection else { break };
             let incoming = Connecting {
                 stream,
                 peer,
-                place,
                 acceptor: acceptor.clone(),
                 http: http_builder(self.http2_max_streams),
             };
-            tasks.spawn(incoming.serve(Arc::clone(&routes), Arc::clone(&reviewers), stop.clone()));
+            let answer = incoming.answer(
+                Arc::clone(&connection),
+                Arc::clone(&routes),
+                Arc::clone(&reviewers),
+                stop.clone(),
+            );
+            tasks.spawn(async move {
+                tokio::select! {
+                    biased;
+                    () = answer => {}
+                    () = connection.evicted() => {}
+                }
+            });
         }
         drop(self.listener);
         tasks.close();
@@ -241,22 +251,18 @@ fn http_builder(http2_max_streams: Option<u32>) -> auto::Builder<TokioExecutor> 
 struct Connecting {
     stream: TcpStream,
     peer: SocketAddr,
-    place: Place,
     acceptor: TlsAcceptor,
     http: auto::Builder<TokioExecutor>,
 }
 
 impl Connecting {
-    /// Until it ends, has to make room for another one, or all have to end.
-    async fn serve(self, routes: Arc<Routes>, reviewers: Arc<Reviewers>, stop: CancellationToken) {
-        let evicted = self.place.connection.evicted.clone();
-        tokio::select! {
-            () = evicted.cancelled() => {}
-            () = self.answer(routes, reviewers, stop) => {}
-        }
-    }
-
-    async fn answer(self, routes: Arc<Routes>, reviewers: Arc<Reviewers>, stop: CancellationToken) {
+    async fn answer(
+        self,
+        connection: Arc<Connection>,
+        routes: Arc<Routes>,
+        reviewers: Arc<Reviewers>,
+        stop: CancellationToken,
+    ) {
         let peer = self.peer.ip().to_canonical();
         // Answers are small; without this the end of one may wait for the peer's acknowledgement.
         let _ = self.stream.set_nodelay(true);
@@ -274,28 +280,27 @@ impl Connecting {
             local: peer.is_loopback(),
             certificates,
         });
-        let connection = Arc::clone(&self.place.connection);
         let service = service_fn(move |request: Request<Incoming>| {
-            let busy = connection.begin();
+            let in_progress = connection.begin();
             let (routes, reviewers, peer) = (Arc::clone(&routes), Arc::clone(&reviewers), Arc::clone(&peer));
             async move {
                 let (head, _) = request.into_parts();
                 let response = routes.answer(&peer, &head, &reviewers).await;
-                drop(busy);
+                drop(in_progress);
                 Ok::<_, Infallible>(response)
             }
         });
-        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), service));
+        let mut http = pin!(self.http.serve_connection(TokioIo::new(stream), service));
         let ended = tokio::select! {
-            ended = connection.as_mut() => Some(ended),
+            ended = http.as_mut() => Some(ended),
             () = stop.cancelled() => None,
             () = sleep(MAX_CONNECTION_AGE) => None,
         };
         let ended = match ended {
             Some(ended) => ended,
             None => {
-                connection.as_mut().graceful_shutdown();
-                match timeout(LAST_ANSWER, connection).await {
+                http.as_mut().graceful_shutdown();
+                match timeout(LAST_ANSWER, http).await {
                     Ok(ended) => ended,
                     Err(_) => return,
                 }

@@ -12,8 +12,6 @@ mod source;
 mod tests;
 
 use std::{
-    hash::RandomState,
-    path::PathBuf,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
@@ -32,7 +30,7 @@ use tracing::{debug, info, warn};
 
 pub(super) use source::Source;
 
-use crate::reload::Contents;
+use crate::files::WatchedFiles;
 use source::Loaded;
 
 /// How often files are compared, and a plugin that fails is tried again. Not less between two looks because of answers
@@ -128,10 +126,8 @@ impl Credentials {
 /// What is remembered between two looks at a source.
 struct Watch {
     pace: Duration,
-    hasher: RandomState,
-    files: Vec<PathBuf>,
-    /// What they held when they were last looked at, whether that could be used or not.
-    seen: Contents,
+    /// Their content when they were last compared, whether it could be used or not.
+    files: WatchedFiles,
     /// When to ask again whatever the files say.
     due: Option<Instant>,
     from_plugin: bool,
@@ -143,13 +139,9 @@ struct Watch {
 
 impl Watch {
     fn new(source: &Source, pace: Duration) -> Self {
-        let hasher = RandomState::new();
-        let files = source.files();
         Self {
             pace,
-            seen: Contents::read(&files, &hasher),
-            files,
-            hasher,
+            files: WatchedFiles::new(source.files()),
             due: None,
             from_plugin: false,
             problem: None,
@@ -191,7 +183,7 @@ impl Watch {
 
     async fn look(&mut self, shared: &Shared, is_rejected: bool) {
         let source = &shared.source;
-        let has_changed = Contents::read(&self.files, &self.hasher) != self.seen;
+        let has_changed = self.files.has_changed();
         let is_due = self.due.is_some_and(|due| due <= Instant::now());
         let asks_again = is_due || (is_rejected && self.from_plugin);
         if !has_changed && !asks_again {
@@ -202,8 +194,7 @@ impl Watch {
         }
         if has_changed {
             // Before the rest is read, so that no change after it is missed.
-            self.files = source.files();
-            self.seen = Contents::read(&self.files, &self.hasher);
+            self.files.replace(source.files());
         }
         let before = Arc::clone(&shared.current.borrow());
         match source

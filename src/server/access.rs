@@ -1,21 +1,19 @@
-//! Who is served what.
+//! Authentication and authorization of requests.
 //!
-//! Whoever asks for an open path is served without being asked for anything, so that probes work while the API server is
-//! down. For all else two questions are answered, as everywhere in Kubernetes:
+//! Open paths are served without any question, so that probes work while the API server is down. Elsewhere a request is
+//! authenticated and authorized, as everywhere in Kubernetes:
 //!
-//! | Who is it? | in this order |
+//! | Credentials, in this order | Verified by |
 //! |---|---|
-//! | a proxy's certificate, and headers that say whom it speaks for | authorities of `--requestheader-client-ca-file`, or those that the cluster names |
-//! | a certificate of its own | authorities of `--client-ca-file`, or those that the cluster names |
-//! | a bearer token | the API server is asked: TokenReview |
-//! | nothing of these | `system:anonymous` |
+//! | a client certificate | authorities of `--client-ca-file`, or those that the cluster publishes |
+//! | a bearer token | the API server: TokenReview |
+//! | none | `system:anonymous` |
 //!
-//! What may it do? `system:masters` everything; for others the API server is asked: SubjectAccessReview. Answers are
-//! remembered for a few seconds. If the API server can not be asked, nobody is served who would have to be asked about.
+//! `system:masters` may read everything; for others the API server decides: SubjectAccessReview. Answers are remembered for a
+//! few seconds. While the API server is unreachable, requests that need a review are refused.
 
 mod authorities;
 mod cache;
-mod lookup;
 mod reviews;
 mod user;
 
@@ -28,24 +26,21 @@ use tracing::debug;
 pub(crate) use reviews::Reviewers;
 
 use self::{
-    authorities::{Authorities, AuthorityFile},
-    lookup::Known,
+    authorities::{Authorities, AuthorityFile, Published},
     reviews::{LIMIT, Reviews},
-    user::{Subject, User},
+    user::User,
 };
-use crate::options::{AccessConfig, ProxyHeaders};
+use crate::options::AccessConfig;
 
-/// Decides who is served what.
+/// Decides which requests are served.
 #[derive(Debug)]
 pub(super) struct Access {
     open_paths: Vec<String>,
     clients: Option<AuthorityFile>,
-    proxies: Option<(AuthorityFile, ProxyHeaders)>,
-    /// Whether the cluster is asked for those that are not given.
+    /// Whether the cluster's client CA is used.
     looks_up: bool,
     tolerates: bool,
-    /// `None` until the cluster has told, or refused to.
-    known: watch::Sender<Option<Known>>,
+    published: Published,
     reviews: Reviews,
 }
 
@@ -82,48 +77,35 @@ impl Refusal {
 }
 
 impl Access {
-    /// Reads files; nobody is asked for anything yet.
+    /// Reads files. No request is sent yet.
     ///
     /// # Errors
-    /// What is wrong with them, in words for the user.
-    pub(super) fn open(config: &AccessConfig, registry: &mut Registry) -> Result<Self, Vec<String>> {
-        let mut problems = Vec::new();
-        let mut open = |flag, path: &std::path::PathBuf| {
-            AuthorityFile::open(flag, path.clone())
-                .map_err(|error| problems.push(error))
-                .ok()
-        };
+    /// What is wrong with the files, in words for the user.
+    pub(super) fn open(config: &AccessConfig, registry: &mut Registry) -> Result<Self, String> {
         let clients = config
             .client_authorities
-            .as_ref()
-            .and_then(|path| open("--client-ca-file", path));
-        let proxies = config.proxies.as_ref().and_then(|proxies| {
-            let file = open("--requestheader-client-ca-file", &proxies.authorities)?;
-            Some((file, proxies.headers.clone()))
-        });
-        if !problems.is_empty() {
-            return Err(problems);
-        }
-        let looks_up = !config.skip_lookup && (clients.is_none() || proxies.is_none());
+            .clone()
+            .map(AuthorityFile::open)
+            .transpose()?;
+        let looks_up = !config.skip_lookup && clients.is_none();
         Ok(Self {
             open_paths: config.open_paths.clone(),
             clients,
-            proxies,
             looks_up,
             tolerates: config.tolerate_lookup_failure,
-            known: watch::Sender::new((!looks_up).then(Known::default)),
+            published: watch::Sender::new((!looks_up).then_some(None)),
             reviews: Reviews::new(config, registry),
         })
     }
 
-    /// Keeps up with what the cluster says, for ever.
+    /// Follows the cluster's client CA, forever.
     ///
     /// # Errors
-    /// The cluster refuses to say it, and must.
+    /// The cluster refuses a required lookup.
     pub(super) async fn follow(&self, reviewers: &Reviewers) -> Result<(), String> {
         if self.looks_up {
             let required = reviewers.lookup_required && !self.tolerates;
-            lookup::follow(reviewers.authentication.clone(), required, &self.known).await?;
+            authorities::follow(reviewers.authentication.clone(), required, &self.published).await?;
         }
         std::future::pending().await
     }
@@ -180,14 +162,17 @@ impl Access {
     async fn identify(&self, asking: &Asking<'_>, reviewers: &Reviewers) -> Result<User, Refusal> {
         let mut refused = false;
         if !asking.certificates.is_empty() {
-            let known = self.known().await;
-            match self.by_certificate(asking, &known) {
-                Ok(Some(user)) => return Ok(user),
-                Ok(None) => {}
-                Err(error) => {
-                    debug!(error, "Nobody vouches for a client's certificate");
+            match self
+                .authorities()
+                .await
+                .map(|known| known.verify(asking.certificates))
+            {
+                Some(Ok(user)) => return Ok(user),
+                Some(Err(error)) => {
+                    debug!(error, "Rejected a client certificate");
                     refused = true;
                 }
+                None => {}
             }
         }
         if let Some(token) = user::bearer(asking.headers) {
@@ -202,44 +187,16 @@ impl Access {
         }
     }
 
-    /// What the cluster says, once it has said it or refused to.
-    async fn known(&self) -> Known {
-        let mut known = self.known.subscribe();
-        let known = known.wait_for(Option::is_some).await;
-        // The sender is in `self`, so that waiting can not fail.
-        known.ok().and_then(|known| known.clone()).unwrap_or_default()
-    }
-
-    /// The user behind a certificate; `None` if nobody is there who could vouch for one.
-    fn by_certificate(&self, asking: &Asking<'_>, known: &Known) -> Result<Option<User>, String> {
-        let proxies = match &self.proxies {
-            Some((file, headers)) => Some((file.current(), headers.clone())),
-            None => known.proxies.clone(),
-        };
-        if let Some((authorities, headers)) = proxies
-            && let Ok(subject) = authorities.vouch_for(asking.certificates)
-            && may_speak(&subject, &headers)
-            && let Some(user) = User::of_headers(asking.headers, &headers)
-        {
-            return Ok(Some(user));
+    /// The authorities that verify client certificates, once they are known; `None` if there are none.
+    async fn authorities(&self) -> Option<Authorities> {
+        if let Some(file) = &self.clients {
+            return Some(file.current());
         }
-        let clients: Option<Authorities> = match &self.clients {
-            Some(file) => Some(file.current()),
-            None => known.clients.clone(),
-        };
-        let Some(authorities) = clients else {
-            return Ok(None);
-        };
-        let subject = authorities.vouch_for(asking.certificates)?;
-        User::of_subject(&subject)
-            .map(Some)
-            .ok_or_else(|| "it has no common name".to_owned())
+        let mut published = self.published.subscribe();
+        let known = published.wait_for(Option::is_some).await;
+        // The sender is in `self`, so that waiting cannot fail.
+        known.ok().and_then(|known| known.clone()).flatten()
     }
-}
-
-fn may_speak(proxy: &Subject, headers: &ProxyHeaders) -> bool {
-    let name = proxy.common_name.as_deref().unwrap_or_default();
-    headers.allowed_names.is_empty() || headers.allowed_names.iter().any(|allowed| allowed == name)
 }
 
 #[cfg(test)]

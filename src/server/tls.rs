@@ -1,8 +1,8 @@
 //! The certificate of the HTTPS server: made here, kept in a folder, or the user's own files.
 //!
-//! Files are looked at on every new connection and read again when they have changed, so that a renewed certificate is
-//! used at once and nothing has to run in the background. A pair that does not fit (the certificate was replaced, the
-//! key not yet) or can not be read leaves the one in use in place.
+//! Files are compared on every new connection and loaded again when they have changed, so that a renewed certificate is
+//! used at once. A pair that does not match (the certificate was replaced, the key not yet) or is unreadable leaves the one
+//! in use in place.
 
 use std::{
     fs, io,
@@ -27,9 +27,12 @@ use rustls::{
     sign::CertifiedKey,
 };
 use tracing::{info, warn};
+use x509_parser::{extensions::GeneralName, parse_x509_certificate};
 
-use super::files::{FileMark, mark};
-use crate::options::{Certificate, NamedCertificate, ServingConfig, TlsConfig};
+use crate::{
+    files::WatchedFiles,
+    options::{Certificate, NamedCertificate, ServingConfig, TlsConfig},
+};
 
 /// The names of the files below `--cert-dir`, as everywhere else.
 const PAIR_NAME: &str = "cloud-controller-manager";
@@ -198,38 +201,27 @@ struct Files {
 
 #[derive(Debug)]
 struct Current {
-    /// Of the files as they were when they were read last, usable or not.
-    fingerprint: Option<Fingerprint>,
+    files: WatchedFiles,
     key: Arc<CertifiedKey>,
     /// The names in the certificate, in lower case.
     names: Vec<String>,
 }
 
-/// Tells two states of the files apart.
-type Fingerprint = [FileMark; 2];
-
 impl Files {
     fn open(pair: Pair) -> Result<Self, TlsError> {
-        // Taken before reading: a change in between is then seen as one.
-        let fingerprint = pair.fingerprint();
+        let files = WatchedFiles::new([pair.certificate.clone(), pair.key.clone()]);
         let key = Arc::new(pair.read()?);
         let names = names_in(&key);
         Ok(Self {
             pair,
-            current: Mutex::new(Current {
-                fingerprint,
-                key,
-                names,
-            }),
+            current: Mutex::new(Current { files, key, names }),
         })
     }
 
     /// The certificate in use, read again if it has changed.
     fn current(&self) -> MutexGuard<'_, Current> {
         let mut current = self.current.lock();
-        let fingerprint = self.pair.fingerprint();
-        if fingerprint != current.fingerprint {
-            current.fingerprint = fingerprint;
+        if current.files.has_changed() {
             match self.pair.read() {
                 Ok(key) => {
                     info!(file = %self.pair.certificate.display(), "Loaded the changed serving certificate");
@@ -252,12 +244,22 @@ impl ResolvesServerCert for Files {
 }
 
 fn names_in(key: &CertifiedKey) -> Vec<String> {
-    let Some(Ok(certificate)) = key.cert.first().map(webpki::EndEntityCert::try_from) else {
+    let parsed = key
+        .cert
+        .first()
+        .map(|certificate| parse_x509_certificate(certificate));
+    let Some(Ok((_, certificate))) = parsed else {
         return Vec::new();
     };
-    certificate
-        .valid_dns_names()
-        .map(str::to_ascii_lowercase)
+    let Ok(Some(names)) = certificate.subject_alternative_name() else {
+        return Vec::new();
+    };
+    let names = names.value.general_names.iter();
+    names
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+            _ => None,
+        })
         .collect()
 }
 
@@ -330,10 +332,6 @@ impl ResolvesServerCert for Named {
 }
 
 impl Pair {
-    fn fingerprint(&self) -> Option<Fingerprint> {
-        Some([mark(&self.certificate)?, mark(&self.key)?])
-    }
-
     fn read(&self) -> Result<CertifiedKey, TlsError> {
         let read = |path: &PathBuf| {
             fs::read(path).map_err(|source| TlsError::Read {

@@ -1,12 +1,11 @@
-//! The API server is asked who a client is, and what it may do.
+//! Reviews: the API server is asked who a client is, and what it may do.
 
 use std::{
     fmt::{self, Debug},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
-use ccm_core::error::report;
+use ccm_core::{controllers::Backoff, error::report};
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec},
     authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
@@ -16,7 +15,6 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
-use rand::Rng;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     sync::Semaphore,
@@ -25,27 +23,29 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{cache::Cache, user::User};
-use crate::options::AccessConfig;
+use crate::{logging::Failing, options::AccessConfig};
 
-/// Questions that are under way at once. Those of a few scrapers; more than this are somebody's attack.
+/// The most reviews in progress. A few scrapers need far fewer.
 const AT_ONCE: usize = 64;
-/// One question, all tries together: no scraper waits longer.
+/// The limit of a request for its reviews: no scraper waits longer.
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
-/// The same for whoever asks it, so that the failure is told before others give up waiting.
+/// The limit of one review with all its tries, so that the failure is reported before others stop waiting.
 const ANSWER_LIMIT: Duration = Duration::from_secs(9);
-/// How often a question is asked at most.
+/// The most tries of a review.
 const TRIES: u32 = 5;
-/// The pause before the second try; each further one is half as long again, a fifth more or less.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(500),
+    longest: Duration::from_millis(1500),
+};
 
-/// Whom to ask.
+/// The clients that send reviews.
 #[derive(Clone)]
 pub(crate) struct Reviewers {
-    /// Who a client is.
+    /// Sends TokenReviews, and reads the cluster's client CA.
     pub(crate) authentication: Client,
-    /// What it may do.
+    /// Sends SubjectAccessReviews.
     pub(crate) authorization: Client,
-    /// Whether the cluster must tell which authorities vouch for clients: its refusal ends the program.
+    /// Whether the program ends if the cluster refuses to give its client CA.
     pub(crate) lookup_required: bool,
 }
 
@@ -82,7 +82,7 @@ type CodeLabel = [(&'static str, String); 1];
 #[derive(Debug)]
 struct Asked {
     what: &'static str,
-    failing: AtomicBool,
+    failing: Failing,
     total: Family<CodeLabel, Counter>,
     duration: Family<CodeLabel, Histogram>,
 }
@@ -178,7 +178,7 @@ impl Reviews {
             Ok(answer) => answer,
             Err(_) => Err("there was no answer in time".to_owned()),
         };
-        asked.tell(answer.as_ref().err().map(String::as_str));
+        asked.report(answer.as_ref().err().map(String::as_str));
         answer
     }
 
@@ -189,7 +189,6 @@ impl Reviews {
             .await
             .map_err(|error| error.to_string())?;
         let api: Api<K> = Api::all(client.clone());
-        let mut pause = FIRST_PAUSE;
         let mut tries = 1;
         loop {
             let began = Instant::now();
@@ -207,8 +206,7 @@ impl Reviews {
                 what = asked.what,
                 "Asking the API server again"
             );
-            sleep(jittered(pause)).await;
-            pause = pause.mul_f64(1.5);
+            sleep(BACKOFF.delay(tries)).await;
             tries += 1;
         }
     }
@@ -219,10 +217,6 @@ trait Review: Resource<DynamicType = ()> + Clone + Debug + Serialize + Deseriali
 
 impl Review for TokenReview {}
 impl Review for SubjectAccessReview {}
-
-fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(rand::rng().random_range(0.8..=1.2))
-}
 
 /// Whether the next try may come to something else.
 fn may_pass(error: &kube::Error) -> bool {
@@ -237,7 +231,7 @@ impl Asked {
     fn new(what: &'static str, name: &str, kind: &str, registry: &mut Registry) -> Self {
         let asked = Self {
             what,
-            failing: AtomicBool::new(false),
+            failing: Failing::default(),
             total: Family::default(),
             duration: Family::new_with_constructor(|| {
                 Histogram::new([0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0])
@@ -267,16 +261,17 @@ impl Asked {
         self.duration.get_or_create(&label).observe(took.as_secs_f64());
     }
 
-    /// Says once in the log that it does not work, and once that it does again.
-    fn tell(&self, failure: Option<&str>) {
-        let failed = self.failing.swap(failure.is_some(), Relaxed);
+    /// Logs the first failure and its end.
+    fn report(&self, failure: Option<&str>) {
         match failure {
-            Some(error) if !failed => warn!(
+            Some(error) if self.failing.begins(()) => warn!(
                 error,
                 what = self.what,
-                "The API server can not be asked about clients"
+                "The API server cannot be asked about clients"
             ),
-            None if failed => info!(what = self.what, "The API server answers about clients again"),
+            None if self.failing.ends() => {
+                info!(what = self.what, "The API server answers about clients again");
+            }
             _ => {}
         }
     }
