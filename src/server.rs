@@ -60,23 +60,23 @@ use crate::{
 
 /// The most connections. Probes and scrapers need a handful; beyond this the one that was idle for longest is closed.
 const MAX_CONNECTIONS: usize = 128;
-/// For the TLS handshake.
+/// The limit of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// For the head of a request, the pause before it included.
+/// The limit of the head of a request, with the idle time before it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// A connection is asked to end after this time. It also ends those whose peer does not read.
+/// A connection is shut down gracefully after this time. This also ends those whose peer does not read.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
-/// For the last answer on a connection that is asked to end.
+/// The limit of the last answer on a connection that is shut down.
 const LAST_ANSWER: Duration = Duration::from_secs(5);
-/// Connections that may wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// After a failure to accept (no file descriptors left, for one).
+/// The wait after a failure to accept (no file descriptors left, for one).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The largest head of a request, in bytes.
 const MAX_HEAD: usize = 32 * 1024;
 
-/// What is shown.
+/// The content of the pages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shown {
     /// On `/livez`, `/readyz` and `/healthz`.
@@ -89,7 +89,7 @@ pub(crate) struct Shown {
     pub(crate) told: Told,
 }
 
-/// A server that has its port but does not answer yet.
+/// A server that listens but does not answer yet.
 #[derive(Debug)]
 pub(crate) struct Server {
     listener: TcpListener,
@@ -100,10 +100,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Takes the port, loads or makes the certificate, and loads the authorities of clients.
+    /// Listens on the port, loads or generates the certificate, and loads the authorities of clients.
     ///
     /// # Errors
-    /// Everything that keeps it from starting, in words for the user.
+    /// All problems that prevent the start, in words for the user.
     pub(crate) fn bind(config: &ServingConfig, shown: Shown) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
         let mut keep = |problem: String| problems.push(format!("HTTPS server: {problem}"));
@@ -115,7 +115,7 @@ impl Server {
         let address = config.socket_address();
         let listener = listen(address, config.share_port).map_err(|error| {
             keep(format!(
-                "can not listen on {address}: {error}; --secure-port and --bind-address choose another"
+                "cannot listen on {address}: {error}; choose another with --secure-port and --bind-address"
             ));
         });
         let (Ok(tls), Ok(access), Ok(listener)) = (tls, access, listener) else {
@@ -133,15 +133,15 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Answers until `stop`, then lets requests that have begun end.
+    /// Answers until `stop`, then finishes the requests in progress.
     ///
     /// # Errors
-    /// The cluster refuses to say who vouches for clients, and must.
+    /// The cluster refuses to give its client CA, which is required.
     pub(crate) async fn serve(self, reviewers: Reviewers, stop: CancellationToken) -> Result<(), String> {
         let acceptor = TlsAcceptor::from(Arc::new(self.tls));
         let (routes, reviewers) = (Arc::new(self.routes), Arc::new(reviewers));
@@ -208,7 +208,7 @@ fn listen(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
             SocketAddr::V4(_) => TcpSocket::new_v4(),
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         }?;
-        // Or a restart would have to wait for the last connections to be forgotten.
+        // Otherwise a restart waits until the kernel has forgotten the last connections.
         socket.set_reuseaddr(true)?;
         socket.set_reuseport(share_port)?;
         socket.bind(address)?;
@@ -217,7 +217,7 @@ fn listen(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return bind(address);
     }
-    // `::` takes IPv4 as well. A machine without IPv6 has only the other one.
+    // `::` accepts IPv4, too. A machine without IPv6 has only 0.0.0.0.
     match bind((Ipv6Addr::UNSPECIFIED, address.port()).into()) {
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
             bind((Ipv4Addr::UNSPECIFIED, address.port()).into())
@@ -226,7 +226,7 @@ fn listen(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
     }
 }
 
-/// How HTTP is spoken on a connection.
+/// The HTTP settings of a connection.
 fn http_builder(http2_max_streams: Option<u32>) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder

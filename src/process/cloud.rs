@@ -6,7 +6,7 @@ use ccm_core::{BuildContext, Cloud, Error, ErrorKind, Provider, controllers::Bac
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
-use crate::server::CheckHandle;
+use crate::{logging::Failing, server::CheckHandle};
 
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
@@ -23,7 +23,7 @@ pub(super) async fn connect(
     check: &CheckHandle,
 ) -> Arc<dyn Cloud> {
     check.set_failing("not connected yet");
-    let mut last = String::new();
+    let failing = Failing::default();
     let mut attempt: u32 = 0;
     loop {
         attempt = attempt.saturating_add(1);
@@ -42,7 +42,7 @@ pub(super) async fn connect(
         let pause = BACKOFF.delay(attempt);
         let report = failure.report();
         // A person must act on most of these; the others may pass. Told once, not at every attempt.
-        if report == last {
+        if !failing.begins(report.clone()) {
             debug!(provider = provider.name, attempt, retry_in = ?pause, error = report, "Still not connected to the cloud");
         } else if matches!(
             failure.kind(),
@@ -62,8 +62,7 @@ pub(super) async fn connect(
                 "Not connected to the cloud, trying again"
             );
         }
-        check.set_failing(report.clone());
-        last = report;
+        check.set_failing(report);
         sleep(pause).await;
     }
 }

@@ -26,11 +26,14 @@ use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep_until},
 };
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 pub(super) use source::Source;
 
-use crate::files::WatchedFiles;
+use crate::{
+    files::WatchedFiles,
+    logging::{Failing, warn_if_new},
+};
 use source::Loaded;
 
 /// How often files are compared, and a plugin that fails is tried again. Not less between two looks because of answers
@@ -131,10 +134,10 @@ struct Watch {
     /// When to ask again whatever the files say.
     due: Option<Instant>,
     from_plugin: bool,
-    /// The last thing that was wrong, told once.
-    problem: Option<String>,
-    /// It was told that the credentials in force are not accepted.
-    told_rejection: bool,
+    /// The problems of changed credentials.
+    failing: Failing<String>,
+    /// Whether the credentials in force are rejected.
+    rejected: Failing,
 }
 
 impl Watch {
@@ -144,8 +147,8 @@ impl Watch {
             files: WatchedFiles::new(source.files()),
             due: None,
             from_plugin: false,
-            problem: None,
-            told_rejection: false,
+            failing: Failing::default(),
+            rejected: Failing::default(),
         }
     }
 
@@ -153,7 +156,7 @@ impl Watch {
         // A plugin that gives what has ended is not asked without a pause.
         self.due = expires.map(|end| Instant::now() + until_renewal(end).max(self.pace));
         self.from_plugin = from_plugin;
-        self.problem = None;
+        self.failing.ends();
     }
 
     async fn follow(mut self, shared: Weak<Shared>, rejected: Arc<Rejected>) {
@@ -207,7 +210,7 @@ impl Watch {
                 if is_rejected && same_user(&before.config, &loaded.config) {
                     self.tell_rejection(source);
                 } else {
-                    self.told_rejection = false;
+                    self.rejected.ends();
                     info!(%source, "Took over changed credentials for the API server");
                 }
                 shared.current.send_replace(Arc::new(Current {
@@ -219,30 +222,22 @@ impl Watch {
                 if asks_again {
                     self.due = Some(Instant::now() + self.pace);
                 }
-                if self.problem.as_ref() == Some(&error) {
-                    debug!(
-                        error,
-                        "The changed credentials for the API server still can not be used"
-                    );
-                } else {
-                    warn!(
-                        error,
-                        "Keeping the credentials for the API server in use, the changed ones are not usable"
-                    );
-                }
-                self.problem = Some(error);
+                warn_if_new!(
+                    self.failing.begins(error.clone()),
+                    error,
+                    "Keeping the credentials for the API server in use, the changed ones are not usable"
+                );
             }
         }
     }
 
     fn tell_rejection(&mut self, source: &Source) {
-        if !self.told_rejection {
+        if self.rejected.begins(()) {
             warn!(
                 %source,
                 "The API server does not accept the credentials (401); they are taken over when they change"
             );
         }
-        self.told_rejection = true;
     }
 }
 

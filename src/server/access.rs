@@ -44,16 +44,16 @@ pub(super) struct Access {
     reviews: Reviews,
 }
 
-/// What is asked for, and by whom.
+/// A request with the credentials of its client.
 pub(super) struct Asking<'a> {
     pub(super) method: &'a Method,
     pub(super) path: &'a str,
     pub(super) headers: &'a HeaderMap,
-    /// The certificates that the client has shown.
+    /// The client's certificates, not verified yet.
     pub(super) certificates: &'a [CertificateDer<'static>],
 }
 
-/// Why somebody is not served: the status and what is said.
+/// Why a request is not served: the status and the body of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -71,7 +71,7 @@ impl Refusal {
     fn unavailable(what: &str) -> Self {
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
-            message: format!("the API server could not be asked {what}; the log says why\n"),
+            message: format!("the API server could not be asked {what}; see the log\n"),
         }
     }
 }
@@ -110,7 +110,7 @@ impl Access {
         std::future::pending().await
     }
 
-    /// Whether a path is served to everybody.
+    /// Whether the path is served without authentication.
     pub(super) fn is_open(&self, path: &str) -> bool {
         let bare = |path: &str| path.trim_start_matches('/').to_owned();
         let path = bare(path);
@@ -122,10 +122,10 @@ impl Access {
             })
     }
 
-    /// Whether whoever asks may have it.
+    /// Authenticates and authorizes a request.
     ///
     /// # Errors
-    /// It may not, or that could not be found out.
+    /// The request is refused, or a review failed.
     pub(super) async fn check(&self, asking: &Asking<'_>, reviewers: &Reviewers) -> Result<(), Refusal> {
         let user = match timeout(LIMIT, self.identify(asking, reviewers)).await {
             Ok(user) => user?,
@@ -137,7 +137,7 @@ impl Access {
         let verb = asking.method.as_str().to_ascii_lowercase();
         let verdict = self
             .reviews
-            .may(&reviewers.authorization, &user, &verb, asking.path);
+            .authorize(&reviewers.authorization, &user, &verb, asking.path);
         let Ok(Ok(verdict)) = timeout(LIMIT, verdict).await else {
             return Err(Refusal::unavailable("what this client may read"));
         };
@@ -176,7 +176,7 @@ impl Access {
             }
         }
         if let Some(token) = user::bearer(asking.headers) {
-            let user = self.reviews.who(&reviewers.authentication, token).await;
+            let user = self.reviews.authenticate(&reviewers.authentication, token).await;
             return user
                 .map_err(|_| Refusal::unavailable("who this is"))?
                 .ok_or_else(Refusal::unauthorized);

@@ -256,43 +256,42 @@ impl Sample {
     }
 }
 
-/// Reads `/proc` at each scrape. What can not be read (elsewhere than on Linux, for one) is left out.
+/// Reads `/proc` at each scrape. Unreadable values (on other systems than Linux, for one) are left out.
 #[derive(Debug)]
 struct ProcessCollector;
 
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut gauge = |name: &str, help: &str, value: Option<f64>| -> fmt::Result {
-            let Some(value) = value else { return Ok(()) };
-            let metric = ConstGauge::new(value);
-            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
-        };
         let stat = process::Stat::read();
-        gauge(
-            "process_resident_memory_bytes",
-            "Resident memory size in bytes",
-            process::resident_bytes(),
-        )?;
-        gauge(
-            "process_open_fds",
-            "Number of open file descriptors",
-            process::open_fds(),
-        )?;
-        gauge(
-            "process_max_fds",
-            "Maximum number of open file descriptors",
-            process::max_fds(),
-        )?;
-        gauge(
-            "process_virtual_memory_bytes",
-            "Virtual memory size in bytes",
-            process::virtual_bytes(),
-        )?;
-        gauge(
-            "process_start_time_seconds",
-            "Start time of the process since the Unix epoch in seconds",
-            stat.as_ref().and_then(process::Stat::start_seconds),
-        )?;
+        let start = stat.as_ref().and_then(process::Stat::start_seconds);
+        for (name, help, value) in [
+            (
+                "resident_memory_bytes",
+                "Resident memory size in bytes",
+                process::bytes("VmRSS:"),
+            ),
+            ("open_fds", "Number of open file descriptors", process::open_fds()),
+            (
+                "max_fds",
+                "Maximum number of open file descriptors",
+                process::max_fds(),
+            ),
+            (
+                "virtual_memory_bytes",
+                "Virtual memory size in bytes",
+                process::bytes("VmSize:"),
+            ),
+            (
+                "start_time_seconds",
+                "Start time of the process since the Unix epoch in seconds",
+                start,
+            ),
+        ] {
+            if let Some(value) = value {
+                let (name, metric) = (format!("process_{name}"), ConstGauge::new(value));
+                metric.encode(encoder.encode_descriptor(&name, help, None, metric.metric_type())?)?;
+            }
+        }
         if let Some(stat) = stat {
             let metric = ConstCounter::new(stat.cpu_seconds);
             metric.encode(encoder.encode_descriptor(
@@ -347,15 +346,7 @@ mod process {
         }
     }
 
-    pub(super) fn resident_bytes() -> Option<f64> {
-        bytes("VmRSS:")
-    }
-
-    pub(super) fn virtual_bytes() -> Option<f64> {
-        bytes("VmSize:")
-    }
-
-    /// Nothing where there is no limit.
+    /// `None` if there is no limit.
     pub(super) fn max_fds() -> Option<f64> {
         let limits = fs::read_to_string("/proc/self/limits").ok()?;
         let line = limits
@@ -364,7 +355,7 @@ mod process {
         line.split_ascii_whitespace().next()?.parse().ok()
     }
 
-    fn bytes(field: &str) -> Option<f64> {
+    pub(super) fn bytes(field: &str) -> Option<f64> {
         let status = fs::read_to_string("/proc/self/status").ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix(field))?;
         let kilobytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -1,4 +1,4 @@
-//! The certificate of the HTTPS server: made here, kept in a folder, or the user's own files.
+//! The certificate of the HTTPS server: generated in memory, kept in a folder, or the user's own files.
 //!
 //! Files are compared on every new connection and loaded again when they have changed, so that a renewed certificate is
 //! used at once. A pair that does not match (the certificate was replaced, the key not yet) or is unreadable leaves the one
@@ -24,7 +24,7 @@ use rustls::{
         ClientHello, ResolvesServerCert,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
-    sign::CertifiedKey,
+    sign::{CertifiedKey, SingleCertAndKey},
 };
 use tracing::{info, warn};
 use x509_parser::{extensions::GeneralName, parse_x509_certificate};
@@ -37,31 +37,31 @@ use crate::{
 /// The names of the files below `--cert-dir`, as everywhere else.
 const PAIR_NAME: &str = "cloud-controller-manager";
 
-/// Why the certificate can not be had, in words for the user.
+/// Why there is no certificate, in words for the user.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    #[error("can not read {path}: {source}", path = path.display())]
+    #[error("cannot read {path}: {source}", path = path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("can not write {path}: {source}", path = path.display())]
+    #[error("cannot write {path}: {source}", path = path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("{path} holds no {what} in PEM form", path = path.display())]
     Empty { path: PathBuf, what: &'static str },
-    #[error("{certificate} and {key} can not be used together: {source}", certificate = certificate.display(), key = key.display())]
+    #[error("{certificate} and {key} cannot be used together: {source}", certificate = certificate.display(), key = key.display())]
     Pair {
         certificate: PathBuf,
         key: PathBuf,
         source: rustls::Error,
     },
-    #[error("{there} is there but {missing} is not; remove it or bring the other back", there = there.display(), missing = missing.display())]
+    #[error("{there} exists but {missing} does not; delete the one or restore the other", there = there.display(), missing = missing.display())]
     Half { there: PathBuf, missing: PathBuf },
     #[error(
-        "there are no names in {path}; write the names that it is for after a colon in --tls-sni-cert-key",
+        "there are no names in {path}; add its names after a colon in --tls-sni-cert-key",
         path = path.display()
     )]
     NoNames { path: PathBuf },
-    #[error("can not make a self-signed certificate: {0}")]
+    #[error("cannot create a self-signed certificate: {0}")]
     Generate(#[from] rcgen::Error),
-    #[error("can not set up TLS: {0}")]
+    #[error("cannot set up TLS: {0}")]
     Setup(#[from] rustls::Error),
 }
 
@@ -70,7 +70,10 @@ pub(super) fn server_config(config: &ServingConfig) -> Result<ServerConfig, TlsE
     let default: Arc<dyn ResolvesServerCert> = match &config.certificate {
         Certificate::InMemory => {
             let pair = Generated::new(config.bind_address)?;
-            Arc::new(Fixed(Arc::new(certified(vec![pair.certificate], pair.key)?)))
+            Arc::new(SingleCertAndKey::from(certified(
+                vec![pair.certificate],
+                pair.key,
+            )?))
         }
         Certificate::Directory(folder) => Arc::new(Files::open(kept_pair(folder, config.bind_address)?)?),
         Certificate::Files { certificate, key } => Arc::new(Files::open(Pair {
@@ -100,7 +103,7 @@ pub(super) fn server_config(config: &ServingConfig) -> Result<ServerConfig, TlsE
 fn crypto(config: &TlsConfig) -> CryptoProvider {
     let mut provider = aws_lc_rs::default_provider();
     if let Some(suites) = &config.cipher_suites {
-        // Those of TLS 1.3 are not a choice.
+        // The suites of TLS 1.3 cannot be chosen.
         provider
             .cipher_suites
             .retain(|suite| suite.tls13().is_some() || suites.contains(&suite.suite()));
@@ -122,9 +125,8 @@ fn certified(
     CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())
 }
 
-/// Asks for a certificate of the client and takes any, or none. Whether somebody vouches for it is found out with each
-/// request: authorities change while a connection is open, and who has another way to prove who it is, or asks for what
-/// everybody may see, does not need one.
+/// Requests a client certificate and accepts any, or none. Each HTTP request verifies it: authorities change while a
+/// connection is open, and a client with a token, or one that reads an open path, needs no certificate.
 #[derive(Debug)]
 struct AnyClient(WebPkiSupportedAlgorithms);
 
@@ -140,7 +142,7 @@ impl ClientCertVerifier for AnyClient {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        // None: the client shows what it has.
+        // No hints: the client sends the certificate that it has.
         &[]
     }
 
@@ -176,23 +178,13 @@ impl ClientCertVerifier for AnyClient {
     }
 }
 
-/// A certificate that never changes.
-#[derive(Debug)]
-struct Fixed(Arc<CertifiedKey>);
-
-impl ResolvesServerCert for Fixed {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0))
-    }
-}
-
 #[derive(Clone, Debug)]
 struct Pair {
     certificate: PathBuf,
     key: PathBuf,
 }
 
-/// A pair of files, read again when they change.
+/// A pair of files, loaded again when they change.
 #[derive(Debug)]
 struct Files {
     pair: Pair,
@@ -218,7 +210,7 @@ impl Files {
         })
     }
 
-    /// The certificate in use, read again if it has changed.
+    /// The certificate in use, loaded again if it has changed.
     fn current(&self) -> MutexGuard<'_, Current> {
         let mut current = self.current.lock();
         if current.files.has_changed() {
@@ -263,7 +255,7 @@ fn names_in(key: &CertifiedKey) -> Vec<String> {
         .collect()
 }
 
-/// Certificates for the names that clients ask for, and one for all others.
+/// Certificates by server name, and a default.
 #[derive(Debug)]
 struct Named {
     named: Vec<(Files, Vec<String>)>,
@@ -291,7 +283,7 @@ impl Named {
         Ok(Self { named, default })
     }
 
-    /// Names from the command line before those in certificates, whole names before patterns, then the first one.
+    /// Prefers names from the command line to those in certificates, then whole names to patterns, then the first one.
     fn find(&self, name: &str) -> Option<Arc<CertifiedKey>> {
         let mut best: Option<(u8, Arc<CertifiedKey>)> = None;
         for (files, given) in &self.named {
@@ -360,7 +352,7 @@ impl Pair {
     }
 }
 
-/// The pair in `--cert-dir`; made if neither file is there.
+/// The pair in `--cert-dir`; created if neither file exists.
 fn kept_pair(folder: &Path, address: IpAddr) -> Result<Pair, TlsError> {
     let pair = Pair {
         certificate: folder.join(format!("{PAIR_NAME}.crt")),
@@ -401,11 +393,11 @@ fn kept_pair(folder: &Path, address: IpAddr) -> Result<Pair, TlsError> {
     })?;
     write(&pair.key, &generated.key_pem, 0o600)?;
     write(&pair.certificate, &generated.certificate_pem, 0o644)?;
-    info!(file = %pair.certificate.display(), "Made a self-signed serving certificate");
+    info!(file = %pair.certificate.display(), "Created a self-signed serving certificate");
     Ok(pair)
 }
 
-/// A self-signed certificate. It does not expire: whoever checks it trusts this one certificate and no other, and a
+/// A self-signed certificate. It does not expire: clients that verify it trust this one certificate and no other, and a
 /// process may run for years.
 struct Generated {
     certificate: CertificateDer<'static>,

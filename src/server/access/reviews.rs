@@ -55,15 +55,15 @@ impl Debug for Reviewers {
     }
 }
 
-/// What a client may do.
+/// The answer to a SubjectAccessReview.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) allowed: bool,
-    /// Why, in the words of the API server.
+    /// The reason that the API server gives.
     pub(super) reason: String,
 }
 
-/// Asks, and remembers the answers.
+/// Sends reviews and remembers the answers.
 #[derive(Debug)]
 pub(super) struct Reviews {
     token_ttl: Duration,
@@ -72,15 +72,15 @@ pub(super) struct Reviews {
     tokens: Cache<Option<User>>,
     rights: Cache<Verdict>,
     under_way: Semaphore,
-    authentication: Asked,
-    authorization: Asked,
+    authentication: ReviewMetrics,
+    authorization: ReviewMetrics,
 }
 
 type CodeLabel = [(&'static str, String); 1];
 
-/// How one kind of question goes.
+/// The outcome of one kind of review.
 #[derive(Debug)]
-struct Asked {
+struct ReviewMetrics {
     what: &'static str,
     failing: Failing,
     total: Family<CodeLabel, Counter>,
@@ -96,16 +96,21 @@ impl Reviews {
             tokens: Cache::default(),
             rights: Cache::default(),
             under_way: Semaphore::new(AT_ONCE),
-            authentication: Asked::new("who clients are", "authn", "TokenReview", registry),
-            authorization: Asked::new("what clients may do", "authz", "SubjectAccessReview", registry),
+            authentication: ReviewMetrics::new("who clients are", "authn", "TokenReview", registry),
+            authorization: ReviewMetrics::new(
+                "what clients may do",
+                "authz",
+                "SubjectAccessReview",
+                registry,
+            ),
         }
     }
 
-    /// Whom the token stands for; `None` if it is not valid.
+    /// The user of the token; `None` if the token is not valid.
     ///
     /// # Errors
-    /// It could not be found out.
-    pub(super) async fn who(&self, client: &Client, token: &str) -> Result<Option<User>, String> {
+    /// The review failed.
+    pub(super) async fn authenticate(&self, client: &Client, token: &str) -> Result<Option<User>, String> {
         let ask = async {
             let review = TokenReview {
                 spec: TokenReviewSpec {
@@ -115,7 +120,7 @@ impl Reviews {
                 ..TokenReview::default()
             };
             let status = self
-                .ask(&self.authentication, client, &review)
+                .review(&self.authentication, client, &review)
                 .await?
                 .status
                 .unwrap_or_default();
@@ -131,8 +136,8 @@ impl Reviews {
     /// Whether the user may do this to the path.
     ///
     /// # Errors
-    /// It could not be found out.
-    pub(super) async fn may(
+    /// The review failed.
+    pub(super) async fn authorize(
         &self,
         client: &Client,
         user: &User,
@@ -155,7 +160,7 @@ impl Reviews {
                 ..SubjectAccessReview::default()
             };
             let status = self
-                .ask(&self.authorization, client, &review)
+                .review(&self.authorization, client, &review)
                 .await?
                 .status
                 .unwrap_or_default();
@@ -173,16 +178,26 @@ impl Reviews {
         self.rights.get(&question, ask).await
     }
 
-    async fn ask<K: Review>(&self, asked: &Asked, client: &Client, review: &K) -> Result<K, String> {
-        let answer = match timeout(ANSWER_LIMIT, self.try_to_ask(asked, client, review)).await {
+    async fn review<K: Review>(
+        &self,
+        metrics: &ReviewMetrics,
+        client: &Client,
+        review: &K,
+    ) -> Result<K, String> {
+        let answer = match timeout(ANSWER_LIMIT, self.try_review(metrics, client, review)).await {
             Ok(answer) => answer,
-            Err(_) => Err("there was no answer in time".to_owned()),
+            Err(_) => Err("no answer in time".to_owned()),
         };
-        asked.report(answer.as_ref().err().map(String::as_str));
+        metrics.report(answer.as_ref().err().map(String::as_str));
         answer
     }
 
-    async fn try_to_ask<K: Review>(&self, asked: &Asked, client: &Client, review: &K) -> Result<K, String> {
+    async fn try_review<K: Review>(
+        &self,
+        metrics: &ReviewMetrics,
+        client: &Client,
+        review: &K,
+    ) -> Result<K, String> {
         let _turn = self
             .under_way
             .acquire()
@@ -193,7 +208,7 @@ impl Reviews {
         loop {
             let began = Instant::now();
             let answer = api.create(&PostParams::default(), review).await;
-            asked.count(&answer, began.elapsed());
+            metrics.count(&answer, began.elapsed());
             let error = match answer {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
@@ -203,7 +218,7 @@ impl Reviews {
             }
             debug!(
                 error = report(&error),
-                what = asked.what,
+                what = metrics.what,
                 "Asking the API server again"
             );
             sleep(BACKOFF.delay(tries)).await;
@@ -212,13 +227,13 @@ impl Reviews {
     }
 }
 
-/// A question in the form of an object.
+/// A review object.
 trait Review: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned {}
 
 impl Review for TokenReview {}
 impl Review for SubjectAccessReview {}
 
-/// Whether the next try may come to something else.
+/// Whether another try may succeed.
 fn may_pass(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,
@@ -227,9 +242,9 @@ fn may_pass(error: &kube::Error) -> bool {
     }
 }
 
-impl Asked {
+impl ReviewMetrics {
     fn new(what: &'static str, name: &str, kind: &str, registry: &mut Registry) -> Self {
-        let asked = Self {
+        let metrics = Self {
             what,
             failing: Failing::default(),
             total: Family::default(),
@@ -240,14 +255,14 @@ impl Asked {
         registry.register(
             format!("apiserver_delegated_{name}_request"),
             format!("Requests of kind {kind} to the API server, by the code of the answer"),
-            asked.total.clone(),
+            metrics.total.clone(),
         );
         registry.register(
             format!("apiserver_delegated_{name}_request_duration_seconds"),
             format!("Duration of requests of kind {kind}, by the code of the answer"),
-            asked.duration.clone(),
+            metrics.duration.clone(),
         );
-        asked
+        metrics
     }
 
     fn count<K>(&self, answer: &kube::Result<K>, took: Duration) {
