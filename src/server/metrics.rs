@@ -70,11 +70,11 @@ impl Format {
     }
 }
 
-/// All metrics as Markdown: `--help-metrics`. A metric that was not counted yet is on no page, so that they have to stand
-/// somewhere; tests hold it to what is registered and to what a running program shows.
+/// All metrics as Markdown: `--help-metrics`. Metrics without a sample are on no page, so this file lists them; tests compare it
+/// with the registered metrics and with those of a running program.
 pub(crate) const REFERENCE: &str = include_str!("metrics.md");
 
-/// What the reference says of a metric, in Markdown.
+/// The meaning of a metric in the reference, in Markdown.
 pub(super) fn meaning(name: &str) -> Option<&'static str> {
     let row = REFERENCE.lines().find_map(|line| {
         let row = line.strip_prefix("| `")?.strip_prefix(name)?;
@@ -103,7 +103,7 @@ struct BuildLabels {
     providers: String,
 }
 
-/// The label names are those of Kubernetes; what does not exist here is empty.
+/// The label names are those of Kubernetes; labels without a meaning here are empty.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct KubernetesBuild {
     major: String,
@@ -181,12 +181,12 @@ impl Metrics {
         self.0.shared.with(register)
     }
 
-    /// What controllers are given of it.
+    /// The metrics for controllers.
     pub(crate) fn of_controllers(&self) -> &ControllerMetrics {
         &self.0.shared
     }
 
-    /// What clients of the API server count in.
+    /// The metrics for clients of the API server.
     pub(crate) fn api_requests(&self) -> &ApiRequests {
         &self.0.api_requests
     }
@@ -212,7 +212,7 @@ impl Metrics {
             .set(i64::from(runs));
     }
 
-    /// All samples but those of histograms, for pages that show some of them.
+    /// All samples except those of histograms, for the status page.
     pub(super) fn samples(&self) -> Vec<Sample> {
         let text = self.render().unwrap_or_default();
         text.lines().filter_map(Sample::parse).collect()
@@ -262,36 +262,37 @@ struct ProcessCollector;
 
 impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut gauge = |name: &str, help: &str, value: Option<f64>| -> fmt::Result {
+            let Some(value) = value else { return Ok(()) };
+            let metric = ConstGauge::new(value);
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+        };
         let stat = process::Stat::read();
-        let start = stat.as_ref().and_then(process::Stat::start_seconds);
-        for (name, help, value) in [
-            (
-                "resident_memory_bytes",
-                "Resident memory size in bytes",
-                process::bytes("VmRSS:"),
-            ),
-            ("open_fds", "Number of open file descriptors", process::open_fds()),
-            (
-                "max_fds",
-                "Maximum number of open file descriptors",
-                process::max_fds(),
-            ),
-            (
-                "virtual_memory_bytes",
-                "Virtual memory size in bytes",
-                process::bytes("VmSize:"),
-            ),
-            (
-                "start_time_seconds",
-                "Start time of the process since the Unix epoch in seconds",
-                start,
-            ),
-        ] {
-            if let Some(value) = value {
-                let (name, metric) = (format!("process_{name}"), ConstGauge::new(value));
-                metric.encode(encoder.encode_descriptor(&name, help, None, metric.metric_type())?)?;
-            }
-        }
+        gauge(
+            "process_resident_memory_bytes",
+            "Resident memory size in bytes",
+            process::resident_bytes(),
+        )?;
+        gauge(
+            "process_open_fds",
+            "Number of open file descriptors",
+            process::open_fds(),
+        )?;
+        gauge(
+            "process_max_fds",
+            "Maximum number of open file descriptors",
+            process::max_fds(),
+        )?;
+        gauge(
+            "process_virtual_memory_bytes",
+            "Virtual memory size in bytes",
+            process::virtual_bytes(),
+        )?;
+        gauge(
+            "process_start_time_seconds",
+            "Start time of the process since the Unix epoch in seconds",
+            stat.as_ref().and_then(process::Stat::start_seconds),
+        )?;
         if let Some(stat) = stat {
             let metric = ConstCounter::new(stat.cpu_seconds);
             metric.encode(encoder.encode_descriptor(
@@ -346,6 +347,14 @@ mod process {
         }
     }
 
+    pub(super) fn resident_bytes() -> Option<f64> {
+        bytes("VmRSS:")
+    }
+
+    pub(super) fn virtual_bytes() -> Option<f64> {
+        bytes("VmSize:")
+    }
+
     /// `None` if there is no limit.
     pub(super) fn max_fds() -> Option<f64> {
         let limits = fs::read_to_string("/proc/self/limits").ok()?;
@@ -355,7 +364,7 @@ mod process {
         line.split_ascii_whitespace().next()?.parse().ok()
     }
 
-    pub(super) fn bytes(field: &str) -> Option<f64> {
+    fn bytes(field: &str) -> Option<f64> {
         let status = fs::read_to_string("/proc/self/status").ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix(field))?;
         let kilobytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

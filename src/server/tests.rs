@@ -412,7 +412,7 @@ async fn the_pair_in_the_folder_is_used_again() {
     .unwrap_err()
     .join("\n");
     assert!(
-        error.contains("cloud-controller-manager.crt is there but"),
+        error.contains("cloud-controller-manager.crt exists but"),
         "{error}"
     );
 }
