@@ -19,7 +19,7 @@
 //! | `validate` | what is wrong with config, cloud and manifests, without a cluster |
 //! | `events` | the objects that Events refer to |
 //! | `files` | whether files that others replace have changed |
-//! | `reload` | the cloud's config files: taken over when they change |
+//! | `reload` | the cloud's config: applied again when its files change |
 //! | `controllers` | the table of the framework's controllers, one folder for each (stores, queues: `ccm_core::controllers`) |
 
 // Names a provider crate that Cargo offers but nobody mentions, which the linker would leave out without a word. Tests

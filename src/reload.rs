@@ -1,4 +1,4 @@
-//! The cloud's config files: when they change, the cloud takes over what it can while running.
+//! Reload of the cloud's config: when its files change, the cloud applies what it can while running.
 //!
 //! The files are compared every few seconds ([`WatchedFiles`]). A problem of a changed config is reported once for each
 //! content, by log and Event, and the config is tried again with growing waits: the cloud may accept later what it refuses
@@ -6,8 +6,8 @@
 //!
 //! | Metric | Meaning |
 //! |---|---|
-//! | `ccm_config_reloads_total{result}` | looks at a changed config: `applied`, `unchanged` (nothing that matters), `invalid`, `rejected` (by the cloud) |
-//! | `ccm_config_last_reload_successful` | 1, or 0 while the files hold something else than what is in force because of an error |
+//! | `ccm_config_reloads_total{result}` | reloads of a changed config: `applied`, `unchanged` (without effect), `invalid`, `rejected` (by the cloud) |
+//! | `ccm_config_last_reload_successful` | 1, or 0 while an error keeps the content of the files from being in force |
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +30,7 @@ use tracing::{debug, info, warn};
 
 use crate::files::{Contents, WatchedFiles};
 
-/// The reason of the event that tells that all is well.
+/// The reason of the Event after a successful reload.
 const RELOADED: &str = "CloudConfigReloaded";
 
 /// How long after a change the files are read: they are often changed one after the other.
@@ -43,7 +43,7 @@ const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(10),
     longest: Duration::from_secs(300),
 };
-/// A provider has deadlines of its own; this is for one that forgot.
+/// The limit of a reload, for a provider without deadlines of its own.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -71,7 +71,7 @@ impl ReloadMetrics {
         );
         registry.register(
             "ccm_config_last_reload_successful",
-            "Whether the cloud config was taken over the last time that it changed",
+            "Whether the cloud config was applied the last time that it changed",
             metrics.successful.clone(),
         );
         metrics
@@ -82,23 +82,17 @@ impl ReloadMetrics {
     }
 }
 
-/// Sees to it that a changed config is taken over.
+/// Applies a changed config.
 pub(crate) struct Reloader {
     cloud: Arc<dyn Cloud>,
     recorder: Recorder,
-    /// What events are about.
+    /// The object of Events.
     object: ObjectReference,
     metrics: ReloadMetrics,
     settle: Duration,
     poll: Duration,
     files: WatchedFiles,
-    state: State,
-}
-
-/// What was seen and said so far.
-#[derive(Default)]
-struct State {
-    /// What was looked at last. `None` before the first time.
+    /// The content that was compared last. `None` before the first time.
     seen: Option<Contents>,
     failure: Option<Failure>,
     /// The keys that wait for a restart.
@@ -129,36 +123,38 @@ impl Reloader {
             settle: SETTLE,
             poll: POLL,
             files: WatchedFiles::new([]),
-            state: State::default(),
+            seen: None,
+            failure: None,
+            restart_needed: BTreeSet::new(),
         }
     }
 
-    /// Runs until `shutdown`. A reload that is under way then is given up.
+    /// Runs until `shutdown`, which cancels a reload in progress.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         shutdown.run_until_cancelled_owned(self.watch()).await;
     }
 
     async fn watch(mut self) {
         loop {
-            self.look().await;
+            self.check().await;
             let poll = Instant::now() + self.poll;
-            let retry = self.state.failure.as_ref().map(|failure| failure.again_at);
+            let retry = self.failure.as_ref().map(|failure| failure.again_at);
             sleep_until(retry.map_or(poll, |retry| retry.min(poll))).await;
         }
     }
 
-    /// Compares the files, and has them taken over if that is due.
-    async fn look(&mut self) {
+    /// Compares the files, and reloads the config if they have changed or a retry is due.
+    async fn check(&mut self) {
         let files = self.cloud.watched_files();
         let Some(mut contents) = self.contents(&files).await else {
             return;
         };
-        if self.state.seen.as_ref().is_some_and(|seen| *seen != contents) {
+        if self.seen.as_ref().is_some_and(|seen| *seen != contents) {
             sleep(self.settle).await;
             contents = self.contents(&files).await.unwrap_or(contents);
         }
-        let changed = self.state.seen.as_ref() != Some(&contents);
-        let failure = self.state.failure.as_ref();
+        let changed = self.seen.as_ref() != Some(&contents);
+        let failure = self.failure.as_ref();
         if !changed && failure.is_none_or(|failure| Instant::now() < failure.again_at) {
             return;
         }
@@ -167,7 +163,7 @@ impl Reloader {
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Timeout, "no answer from the cloud in time")));
         let now = self.cloud.watched_files();
         // The content before the reload counts, so that a change during the reload is a change.
-        self.state.seen = match &outcome {
+        self.seen = match &outcome {
             _ if now == files => Some(contents),
             // Files that were not compared before: the cloud reads them once more. That costs it nothing.
             Ok(_) => None,
@@ -180,58 +176,58 @@ impl Reloader {
             }),
         };
         match outcome {
-            Ok(reload) => self.taken_over(&reload),
-            Err(error) => self.refused(&error, changed),
+            Ok(reload) => self.report_success(&reload),
+            Err(error) => self.report_failure(&error, changed),
         }
     }
 
-    fn taken_over(&mut self, reload: &Reload) {
-        let failure = self.state.failure.take();
+    fn report_success(&mut self, reload: &Reload) {
+        let failure = self.failure.take();
         self.metrics.successful.set(1);
         let scope = self.cloud.scope();
         if !reload.applied.is_empty() {
             self.metrics.count("applied");
             let keys = reload.applied.join(", ");
-            info!(keys, scope, "Took over the changed cloud config");
-            self.tell(
+            info!(keys, scope, "Applied the changed cloud config");
+            self.publish(
                 EventType::Normal,
                 RELOADED,
-                &format!("Took over {keys}; asking {scope}"),
+                &format!("Applied {keys}; using {scope}"),
             );
         } else if failure.is_some() {
             self.metrics.count("unchanged");
             info!(scope, "The cloud config is as it was before it failed");
-            let message = format!("The cloud config is as it was before; asking {scope}");
-            self.tell(EventType::Normal, RELOADED, &message);
+            let message = format!("The cloud config is as it was before; using {scope}");
+            self.publish(EventType::Normal, RELOADED, &message);
         } else {
             self.metrics.count("unchanged");
-            debug!("Nothing in the cloud config's files that could be taken over has changed");
+            debug!("The files of the cloud config changed without effect");
         }
         let keys: BTreeSet<_> = reload.restart_needed.iter().cloned().collect();
-        if keys == self.state.restart_needed {
+        if keys == self.restart_needed {
             return;
         }
         if keys.is_empty() {
-            info!("What needed a restart in the cloud config is as it was at the start");
+            info!("The cloud config needs no restart any more");
         } else {
             let keys = keys.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
             warn!(keys, "Changed in the cloud config, restart needed");
         }
-        self.state.restart_needed = keys;
+        self.restart_needed = keys;
     }
 
     /// `changed`: the content was not tried before.
-    fn refused(&mut self, error: &Error, changed: bool) {
+    fn report_failure(&mut self, error: &Error, changed: bool) {
         let (result, reason) = match error.kind() {
             ErrorKind::InvalidConfig => ("invalid", "CloudConfigInvalid"),
             _ => ("rejected", "CloudConfigRejected"),
         };
         self.metrics.count(result);
         self.metrics.successful.set(0);
-        let before = self.state.failure.take().filter(|_| !changed);
+        let before = self.failure.take().filter(|_| !changed);
         let count = before.as_ref().map_or(1, |before| before.count + 1);
         let wait = BACKOFF.delay(count);
-        self.state.failure = Some(Failure {
+        self.failure = Some(Failure {
             reason,
             count,
             again_at: Instant::now() + wait,
@@ -243,13 +239,13 @@ impl Reloader {
         }
         warn!(
             error = report,
-            "The changed cloud config can not be taken over, keeping what is in force"
+            "The changed cloud config cannot be applied, keeping the config in force"
         );
-        let message = format!("Keeping the config in force, the changed one can not be taken over: {report}");
-        self.tell(EventType::Warning, reason, &message);
+        let message = format!("Keeping the config in force, the changed one cannot be applied: {report}");
+        self.publish(EventType::Warning, reason, &message);
     }
 
-    fn tell(&self, kind: EventType, reason: &str, message: &str) {
+    fn publish(&self, kind: EventType, reason: &str, message: &str) {
         self.recorder.publish(self.object.clone(), kind, reason, message);
     }
 

@@ -234,7 +234,7 @@ async fn a_mounted_secret_is_taken_over_again_and_again() {
     {
         let events = scene.events.lock();
         let message = events[0].message.as_deref().unwrap();
-        assert_eq!(message, "Took over [Word] password; asking the dictionary");
+        assert_eq!(message, "Applied [Word] password; using the dictionary");
         assert_eq!(events[0].type_.as_deref(), Some("Normal"));
         assert_eq!(events[0].involved_object.name.as_deref(), Some("self"));
     }
@@ -309,7 +309,7 @@ async fn what_is_wrong_is_told_once_and_so_is_its_end() {
         assert_eq!(events[0].type_.as_deref(), Some("Warning"));
         let message = events[0].message.as_deref().unwrap();
         assert!(
-            message.ends_with("can not be taken over: line 1: no word"),
+            message.ends_with("cannot be applied: line 1: no word"),
             "{message}"
         );
     }

@@ -239,7 +239,7 @@ fn metrics_page(rendered: Result<String, std::fmt::Error>, request: &request::Pa
         Ok(body) => page(format.content_type(), body),
         Err(error) => text(
             StatusCode::INTERNAL_SERVER_ERROR,
-            format!("can not print the metrics: {error}\n"),
+            format!("cannot print the metrics: {error}\n"),
         ),
     }
 }
