@@ -23,7 +23,7 @@ use crate::{
     controllers::{self, Framework, node_object},
     election::{Candidacy, Purpose},
     options::Config,
-    reload::{self, Reloader},
+    reload::Reloader,
     review,
     server::{Checks, Kind, Metrics, Status, watched},
 };
@@ -215,7 +215,7 @@ fn dry_run(
 fn start_reloader(context: &AppContext, standing: &mut JoinSet<()>, stop: &CancellationToken) {
     let events = events::Writer::new(context.replica_client.clone(), &context.event_metrics);
     let object = process_object(&context.config);
-    let recorder = events.recorder(reload::COMPONENT);
+    let recorder = events.recorder(crate::events::COMPONENT);
     let reloader = context
         .metrics
         .with(|registry| Reloader::new(Arc::clone(&context.cloud), recorder, object, registry));
@@ -235,7 +235,7 @@ fn start_reloader(context: &AppContext, standing: &mut JoinSet<()>, stop: &Cance
 
 /// What Events about the process are about.
 fn process_object(config: &Config) -> ObjectReference {
-    reload::process_object(config.election.as_ref(), |name| std::env::var(name).ok())
+    crate::events::process_object(config.election.as_ref(), |name| std::env::var(name).ok())
 }
 
 /// What is known of the cluster, and for whom.

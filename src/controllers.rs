@@ -6,14 +6,14 @@ pub(crate) mod node_object;
 pub(crate) mod route;
 pub(crate) mod service;
 
-use std::sync::Arc;
+use std::{panic, sync::Arc};
 
 use ccm_core::{
     Provider,
     controllers::{ControllerDef, ControllerSetup, Needs, NotStarted},
 };
-
 use k8s_openapi::api::core::v1::ObjectReference;
+use tokio::task::JoinError;
 
 use crate::{options::Config, server::Status};
 
@@ -34,6 +34,18 @@ pub(crate) struct Framework {
     pub(crate) status: Status,
     /// What Events about the cloud as a whole refer to: this process's Pod or Lease.
     pub(crate) process: ObjectReference,
+}
+
+/// The result of a controller's task. A panic of the task ends the process through the task that runs the controller.
+fn finished<T>(ended: Result<T, JoinError>) -> T {
+    match ended {
+        Ok(value) => value,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => panic::resume_unwind(panic),
+            // Tasks are aborted only when nothing waits for them any more.
+            Err(error) => panic::panic_any(error.to_string()),
+        },
+    }
 }
 
 /// The client of both controllers of nodes.

@@ -17,7 +17,9 @@
 //! | `app` | the shared stores, and the start and end of the controllers |
 //! | `review` | what would be done: `plan` and `--dry-run` |
 //! | `validate` | what is wrong with config, cloud and manifests, without a cluster |
-//! | `reload` | the cloud's config files: taken over when they change |
+//! | `events` | the objects that Events refer to |
+//! | `files` | whether files that others replace have changed |
+//! | `reload` | the cloud's config: applied again when its files change |
 //! | `controllers` | the table of the framework's controllers, one folder for each (stores, queues: `ccm_core::controllers`) |
 
 // Names a provider crate that Cargo offers but nobody mentions, which the linker would leave out without a word. Tests
@@ -27,6 +29,8 @@
 mod app;
 mod controllers;
 mod election;
+mod events;
+mod files;
 mod logging;
 pub mod options;
 mod process;

@@ -15,6 +15,8 @@
 //!
 //! `--vmodule` gives single modules a number of their own, on the scale of this program, or of libraries for theirs.
 
+mod failing;
+
 use std::io::{IsTerminal, stderr};
 
 use tracing::{Metadata, level_filters::LevelFilter, subscriber::Interest};
@@ -25,6 +27,8 @@ use tracing_subscriber::{
     layer::{Context, Filter, SubscriberExt},
     util::SubscriberInitExt,
 };
+
+pub(crate) use failing::{Failing, warn_if_new};
 
 use crate::options::{LogFormat, LoggingConfig, ModuleVerbosity};
 

@@ -37,8 +37,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, parser::ValueSource};
 pub use config::{
     AccessConfig, ApiServerConfig, Certificate, ClientLimit, Config, ControllerLeader, Controllers,
     ElectionConfig, LifecycleConfig, LogFormat, LoggingConfig, MigrationConfig, ModuleVerbosity,
-    NamedCertificate, NodeConfig, OrphanConfig, ProxyConfig, ProxyHeaders, RouteConfig, ServiceConfig,
-    ServingConfig, TlsConfig,
+    NamedCertificate, NodeConfig, OrphanConfig, RouteConfig, ServiceConfig, ServingConfig, TlsConfig,
 };
 pub use plan::{Output, PlanRequest};
 pub use validate::ValidateRequest;
@@ -47,7 +46,6 @@ pub use crate::validate::Manifests;
 
 use crate::providers;
 use arguments::Word;
-use gates::Gates;
 use selection::Known;
 use value::Reader;
 
@@ -411,8 +409,7 @@ impl Options {
         let chosen = provider.as_ref().ok().copied();
         table::judge(&self.given, chosen, &mut reader);
         let known = Known::new(chosen, providers);
-        let gates = self.generic.gates(&mut reader);
-        self.check_together(&gates, &mut reader);
+        self.generic.check_gates(&mut reader);
         self.generic.check_content_type(&mut reader);
         let user_agent = self.generic.user_agent(&version, &mut reader);
         let mut controllers = self.generic.controllers(&known, &mut reader);
@@ -477,16 +474,6 @@ impl Options {
                     chosen.name
                 ));
             }
-        }
-    }
-
-    /// What depends on two flags.
-    fn check_together(&self, gates: &Gates, reader: &mut Reader) {
-        let uid_headers = self.given.given("requestheader-uid-headers").unwrap_or_default();
-        if uid_headers.iter().any(|value| !value.is_empty()) && !gates.request_header_uid() {
-            reader.refuse(
-                "--requestheader-uid-headers requires the \"RemoteRequestHeaderUID\" feature to be enabled",
-            );
         }
     }
 }

@@ -9,7 +9,6 @@
 
 mod accounts;
 mod api_client;
-mod backoff;
 mod cloud;
 mod credentials;
 mod fence;

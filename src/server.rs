@@ -1,13 +1,12 @@
-//! The HTTPS server: health, metrics, and pages that say how things stand.
+//! The HTTPS server: health, metrics and status pages.
 //!
-//! It is up before the cloud or the API server is asked for anything, on every replica, so that whoever looks can see
-//! what the program waits for. Every answer is made from what is in memory; a request waits for nothing but, unless its
-//! path is open to everybody, what the API server says of the client ([`access`]).
+//! It starts before the first request to the cloud or the API server, on every replica, so that it shows what the program
+//! waits for. Every answer comes from memory. Only the client is looked up at the API server ([`access`]), unless the path is
+//! open.
 
 mod access;
 mod beat;
 mod connections;
-mod files;
 mod health;
 mod metrics;
 mod pages;
@@ -40,7 +39,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 pub(crate) use access::Reviewers;
 pub(crate) use beat::watched;
@@ -51,30 +50,33 @@ pub(crate) use status::Status;
 
 use self::{
     access::Access,
-    connections::{Connections, Place},
+    connections::{Connection, Connections},
     routes::{Peer, Routes},
 };
-use crate::options::ServingConfig;
+use crate::{
+    logging::{Failing, warn_if_new},
+    options::ServingConfig,
+};
 
-/// Connections at once. Probes and scrapers need a handful; beyond this the one that is idle for longest has to go.
+/// The most connections. Probes and scrapers need a handful; beyond this the one that was idle for longest is closed.
 const MAX_CONNECTIONS: usize = 128;
-/// For the TLS handshake.
+/// The limit of the TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// For the head of a request, the pause before it included.
+/// The limit of the head of a request, with the idle time before it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// A connection is asked to end after this time. It also ends those whose peer does not read.
+/// A connection is shut down gracefully after this time. This also ends those whose peer does not read.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
-/// For the last answer on a connection that is asked to end.
+/// The limit of the last answer on a connection that is shut down.
 const LAST_ANSWER: Duration = Duration::from_secs(5);
-/// Connections that may wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// After a failure to accept (no file descriptors left, for one).
+/// The wait after a failure to accept (no file descriptors left, for one).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The largest head of a request, in bytes.
 const MAX_HEAD: usize = 32 * 1024;
 
-/// What is shown.
+/// The content of the pages.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shown {
     /// On `/livez`, `/readyz` and `/healthz`.
@@ -87,7 +89,7 @@ pub(crate) struct Shown {
     pub(crate) told: Told,
 }
 
-/// A server that has its port but does not answer yet.
+/// A server that listens but does not answer yet.
 #[derive(Debug)]
 pub(crate) struct Server {
     listener: TcpListener,
@@ -98,10 +100,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Takes the port, loads or makes the certificate, and loads the authorities of clients.
+    /// Listens on the port, loads or generates the certificate, and loads the authorities of clients.
     ///
     /// # Errors
-    /// Everything that keeps it from starting, in words for the user.
+    /// All problems that prevent the start, in words for the user.
     pub(crate) fn bind(config: &ServingConfig, shown: Shown) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
         let mut keep = |problem: String| problems.push(format!("HTTPS server: {problem}"));
@@ -109,11 +111,11 @@ impl Server {
         let access = shown
             .metrics
             .with(|registry| Access::open(&config.access, registry))
-            .map_err(|errors| errors.into_iter().for_each(&mut keep));
+            .map_err(&mut keep);
         let address = config.socket_address();
         let listener = listen(address, config.share_port).map_err(|error| {
             keep(format!(
-                "can not listen on {address}: {error}; --secure-port and --bind-address choose another"
+                "cannot listen on {address}: {error}; choose another with --secure-port and --bind-address"
             ));
         });
         let (Ok(tls), Ok(access), Ok(listener)) = (tls, access, listener) else {
@@ -131,23 +133,23 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Answers until `stop`, then lets requests that have begun end.
+    /// Answers until `stop`, then finishes the requests in progress.
     ///
     /// # Errors
-    /// The cluster refuses to say who vouches for clients, and must.
+    /// The cluster refuses to give its client CA, which is required.
     pub(crate) async fn serve(self, reviewers: Reviewers, stop: CancellationToken) -> Result<(), String> {
         let acceptor = TlsAcceptor::from(Arc::new(self.tls));
         let (routes, reviewers) = (Arc::new(self.routes), Arc::new(reviewers));
         let tasks = TaskTracker::new();
-        let mut accept_failing = false;
+        let failing = Failing::default();
         let mut outcome = Ok(());
         let mut following = pin!(routes.access.follow(&reviewers));
-        for number in 0_u64.. {
+        loop {
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
                 ended = following.as_mut() => {
@@ -159,28 +161,36 @@ impl Server {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    if !accept_failing {
-                        warn!(%error, "Failed to accept a connection");
-                    }
-                    accept_failing = true;
+                    warn_if_new!(failing.begins(()), %error, "Failed to accept a connection");
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            accept_failing = false;
-            let place = tokio::select! {
+            failing.ends();
+            let connection = tokio::select! {
                 () = stop.cancelled() => break,
-                place = self.connections.admit(number) => place,
+                connection = self.connections.admit() => connection,
             };
-            let Some(place) = place else { break };
+            let Some(connection) = connection else { break };
             let incoming = Connecting {
                 stream,
                 peer,
-                place,
                 acceptor: acceptor.clone(),
                 http: http_builder(self.http2_max_streams),
             };
-            tasks.spawn(incoming.serve(Arc::clone(&routes), Arc::clone(&reviewers), stop.clone()));
+            let answer = incoming.answer(
+                Arc::clone(&connection),
+                Arc::clone(&routes),
+                Arc::clone(&reviewers),
+                stop.clone(),
+            );
+            tasks.spawn(async move {
+                tokio::select! {
+                    biased;
+                    () = answer => {}
+                    () = connection.evicted() => {}
+                }
+            });
         }
         drop(self.listener);
         tasks.close();
@@ -198,7 +208,7 @@ fn listen(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
             SocketAddr::V4(_) => TcpSocket::new_v4(),
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         }?;
-        // Or a restart would have to wait for the last connections to be forgotten.
+        // Otherwise a restart waits until the kernel has forgotten the last connections.
         socket.set_reuseaddr(true)?;
         socket.set_reuseport(share_port)?;
         socket.bind(address)?;
@@ -207,7 +217,7 @@ fn listen(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return bind(address);
     }
-    // `::` takes IPv4 as well. A machine without IPv6 has only the other one.
+    // `::` accepts IPv4, too. A machine without IPv6 has only 0.0.0.0.
     match bind((Ipv6Addr::UNSPECIFIED, address.port()).into()) {
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
             bind((Ipv4Addr::UNSPECIFIED, address.port()).into())
@@ -216,7 +226,7 @@ fn listen(address: SocketAddr, share_port: bool) -> io::Result<TcpListener> {
     }
 }
 
-/// How HTTP is spoken on a connection.
+/// The HTTP settings of a connection.
 fn http_builder(http2_max_streams: Option<u32>) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -241,22 +251,18 @@ fn http_builder(http2_max_streams: Option<u32>) -> auto::Builder<TokioExecutor> 
 struct Connecting {
     stream: TcpStream,
     peer: SocketAddr,
-    place: Place,
     acceptor: TlsAcceptor,
     http: auto::Builder<TokioExecutor>,
 }
 
 impl Connecting {
-    /// Until it ends, has to make room for another one, or all have to end.
-    async fn serve(self, routes: Arc<Routes>, reviewers: Arc<Reviewers>, stop: CancellationToken) {
-        let evicted = self.place.connection.evicted.clone();
-        tokio::select! {
-            () = evicted.cancelled() => {}
-            () = self.answer(routes, reviewers, stop) => {}
-        }
-    }
-
-    async fn answer(self, routes: Arc<Routes>, reviewers: Arc<Reviewers>, stop: CancellationToken) {
+    async fn answer(
+        self,
+        connection: Arc<Connection>,
+        routes: Arc<Routes>,
+        reviewers: Arc<Reviewers>,
+        stop: CancellationToken,
+    ) {
         let peer = self.peer.ip().to_canonical();
         // Answers are small; without this the end of one may wait for the peer's acknowledgement.
         let _ = self.stream.set_nodelay(true);
@@ -274,28 +280,27 @@ impl Connecting {
             local: peer.is_loopback(),
             certificates,
         });
-        let connection = Arc::clone(&self.place.connection);
         let service = service_fn(move |request: Request<Incoming>| {
-            let busy = connection.begin();
+            let in_progress = connection.begin();
             let (routes, reviewers, peer) = (Arc::clone(&routes), Arc::clone(&reviewers), Arc::clone(&peer));
             async move {
                 let (head, _) = request.into_parts();
                 let response = routes.answer(&peer, &head, &reviewers).await;
-                drop(busy);
+                drop(in_progress);
                 Ok::<_, Infallible>(response)
             }
         });
-        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), service));
+        let mut http = pin!(self.http.serve_connection(TokioIo::new(stream), service));
         let ended = tokio::select! {
-            ended = connection.as_mut() => Some(ended),
+            ended = http.as_mut() => Some(ended),
             () = stop.cancelled() => None,
             () = sleep(MAX_CONNECTION_AGE) => None,
         };
         let ended = match ended {
             Some(ended) => ended,
             None => {
-                connection.as_mut().graceful_shutdown();
-                match timeout(LAST_ANSWER, connection).await {
+                http.as_mut().graceful_shutdown();
+                match timeout(LAST_ANSWER, http).await {
                     Ok(ended) => ended,
                     Err(_) => return,
                 }

@@ -33,7 +33,7 @@ use ccm_core::{
 };
 use tokio::{
     sync::Semaphore,
-    task::{JoinError, JoinSet},
+    task::JoinSet,
     time::{Instant, MissedTickBehavior},
 };
 use tokio_util::sync::CancellationToken;
@@ -49,7 +49,7 @@ use self::{
     suspects::{Answer, Suspects, is_managed},
 };
 use crate::{
-    controllers::{Framework, node_object::SHUTDOWN_TAINT},
+    controllers::{Framework, finished, node_object::SHUTDOWN_TAINT},
     options::LifecycleConfig,
 };
 
@@ -526,18 +526,6 @@ fn whole(
         all,
         gone,
         share,
-    }
-}
-
-/// A panic of a task ends the process through the task that runs this controller.
-fn finished<T>(ended: Result<T, JoinError>) -> T {
-    match ended {
-        Ok(value) => value,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // Tasks are aborted only once nobody waits for them any more.
-            Err(error) => std::panic::panic_any(error.to_string()),
-        },
     }
 }
 

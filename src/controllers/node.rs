@@ -36,7 +36,10 @@ use tracing::{debug, info};
 pub(crate) use self::review::{has_new, review};
 use self::{describe::Describer, metrics::NodeMetrics, report::Reports};
 use crate::{
-    controllers::{Framework, node_object::UNINITIALIZED_TAINT},
+    controllers::{
+        Framework, finished,
+        node_object::{STORE_LAG, UNINITIALIZED_TAINT},
+    },
     options::NodeConfig,
 };
 
@@ -67,9 +70,6 @@ const BACKOFF: Backoff = Backoff {
 /// batches, so that one is described while the other is written; more would only cost memory. When they are reached,
 /// the next nodes are taken when a whole batch has room, since small batches cost calls.
 const MAX_TASKS: usize = 2 * describe::LARGEST;
-
-/// How long the store may lag behind what was written. A taint that is still there then was put there anew.
-const STORE_LAG: Duration = Duration::from_secs(10);
 
 /// A node that was initialised.
 #[derive(Debug)]
@@ -150,12 +150,7 @@ impl NodeController {
                     let shutdown = shutdown.clone();
                     tasks.spawn(async move { controller.sync(name, &shutdown).await });
                 }
-                Some(ended) = tasks.join_next() => {
-                    if let Err(error) = ended && let Ok(panic) = error.try_into_panic() {
-                        // Ends the process through the task that runs this controller.
-                        std::panic::resume_unwind(panic);
-                    }
-                }
+                Some(ended) = tasks.join_next() => finished(ended),
             }
         }
         debug!(controller = COMPONENT, "Controller finishes what it has begun");

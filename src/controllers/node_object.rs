@@ -1,5 +1,7 @@
 //! What the controllers that write to nodes share: taints, guarded patches, what the API server's refusals mean.
 
+use std::time::Duration;
+
 use ccm_core::controllers::{
     Informer, NodeObject,
     node::{Ready, Taint},
@@ -17,6 +19,12 @@ pub(crate) const UNINITIALIZED_TAINT: &str = "node.cloudprovider.kubernetes.io/u
 
 /// Taint on nodes whose machine is switched off.
 pub(crate) const SHUTDOWN_TAINT: (&str, &str) = ("node.cloudprovider.kubernetes.io/shutdown", "NoSchedule");
+
+/// Taint that the cluster autoscaler puts on a node before it deletes the machine; matched by key alone.
+pub(crate) const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// How long the store may lag behind a write. What differs from the write after that was changed by another writer.
+pub(crate) const STORE_LAG: Duration = Duration::from_secs(10);
 
 /// How often a guarded patch is tried when somebody else changes the taints in between.
 pub(crate) const PATCH_TRIES: usize = 5;

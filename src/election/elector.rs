@@ -16,6 +16,7 @@ use super::{
     metrics::ElectionMetrics,
     state::{State, Step},
 };
+use crate::logging::{Failing, warn_if_new};
 
 /// While waiting, up to this share of the retry period is added to it, so that replicas do not ask in step.
 const JITTER: f64 = 1.2;
@@ -93,7 +94,7 @@ pub(super) struct Elector<L> {
     tried: Instant,
     /// Whether a write that would make the lease ours had no answer.
     unanswered: bool,
-    failing: bool,
+    failing: Failing,
 }
 
 impl<L: Leases> Elector<L> {
@@ -114,7 +115,7 @@ impl<L: Leases> Elector<L> {
             leader,
             tried: Instant::now(),
             unanswered: false,
-            failing: false,
+            failing: Failing::default(),
         }
     }
 
@@ -303,15 +304,14 @@ impl<L: Leases> Elector<L> {
     /// Logs what is new in it.
     fn tell(&mut self, outcome: &Outcome) {
         if let Outcome::Failed(error) = outcome {
-            if self.failing {
-                debug!(error, "Still can not get or renew the lease");
-            } else {
-                warn!(error, "Can not get or renew the lease, trying again");
-            }
-            self.failing = true;
+            warn_if_new!(
+                self.failing.begins(()),
+                error,
+                "Cannot get or renew the lease, trying again"
+            );
             return;
         }
-        if std::mem::take(&mut self.failing) {
+        if self.failing.ends() {
             info!("The lease can be read and written again");
         }
         if *outcome == Outcome::Waiting

@@ -6,7 +6,10 @@
 use std::time::Duration;
 
 use k8s_openapi::{api::core::v1::ObjectReference, jiff::Timestamp};
-use kube::api::{ApiResource, DynamicObject};
+use kube::{
+    Resource as _,
+    api::{ApiResource, DynamicObject},
+};
 use serde_json::{Value, json};
 
 /// A Lease with everything in it.
@@ -115,16 +118,9 @@ impl Lease {
 
     /// What an event is about.
     pub(super) fn reference(&self) -> ObjectReference {
-        let resource = Self::resource();
-        let metadata = &self.0.metadata;
         ObjectReference {
-            api_version: Some(resource.api_version),
-            kind: Some(resource.kind),
-            namespace: metadata.namespace.clone(),
-            name: metadata.name.clone(),
-            uid: metadata.uid.clone(),
-            resource_version: metadata.resource_version.clone(),
-            ..ObjectReference::default()
+            resource_version: self.0.metadata.resource_version.clone(),
+            ..self.0.object_ref(&Self::resource())
         }
     }
 

@@ -228,21 +228,19 @@ impl ServingConfig {
     }
 }
 
-/// Who is served what by the HTTPS server.
+/// Authentication and authorization of the HTTPS server's clients.
 #[derive(Clone, Debug, Default)]
 pub struct AccessConfig {
     /// Where the API server is asked who a client is; `None` for the pod's account, or that of the whole program.
     pub authentication_kubeconfig: Option<PathBuf>,
     /// How long an answer about a token is remembered.
     pub token_ttl: Duration,
-    /// Whether the cluster is not asked which authorities vouch for clients.
+    /// Whether the cluster's client CA is not read.
     pub skip_lookup: bool,
-    /// Whether to go on without what the cluster refuses to tell about them.
+    /// Whether to continue if the cluster refuses to give its client CA.
     pub tolerate_lookup_failure: bool,
-    /// The authorities whose certificates identify clients, in place of those that the cluster names.
+    /// The file with the authorities that verify client certificates, in place of the cluster's client CA.
     pub client_authorities: Option<PathBuf>,
-    /// Which proxies may speak for clients, in place of what the cluster says.
-    pub proxies: Option<ProxyConfig>,
     /// Where the API server is asked what a client may do; `None` as for the other.
     pub authorization_kubeconfig: Option<PathBuf>,
     /// How long a yes is remembered.
@@ -251,30 +249,6 @@ pub struct AccessConfig {
     pub denied_ttl: Duration,
     /// The paths that are served to everybody; a `*` at the end stands for anything.
     pub open_paths: Vec<String>,
-}
-
-/// Proxies that identify clients themselves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProxyConfig {
-    /// The authorities whose certificates identify such proxies.
-    pub authorities: PathBuf,
-    /// How they say whom they speak for.
-    pub headers: ProxyHeaders,
-}
-
-/// How a proxy says whom it speaks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProxyHeaders {
-    /// The common names of proxies; empty for any.
-    pub allowed_names: Vec<String>,
-    /// The headers with the user's name; the first that is there counts.
-    pub user: Vec<String>,
-    /// The headers with the user's UID; likewise.
-    pub uid: Vec<String>,
-    /// The headers with the user's groups.
-    pub groups: Vec<String>,
-    /// What the names of headers with more about the user begin with.
-    pub extra_prefixes: Vec<String>,
 }
 
 /// What the HTTPS server proves its name with.

@@ -75,8 +75,8 @@ const GATES: &[Gate] = &[
         false,
         Always(false, "histograms have fixed buckets"),
     ),
-    gate(ALL_ALPHA, false, Nothing),
-    gate(ALL_BETA, false, Nothing),
+    gate("AllAlpha", false, Nothing),
+    gate("AllBeta", false, Nothing),
     // Those of API servers.
     gate("APIResponseCompression", true, Nothing),
     gate("APIServerIdentity", true, Nothing),
@@ -103,7 +103,7 @@ const GATES: &[Gate] = &[
     gate("ManifestBasedAdmissionControlConfig", true, Nothing),
     gate("MutatingAdmissionPolicy", true, Nothing),
     gate("OpenAPIEnums", true, Nothing),
-    gate(REQUEST_HEADER_UID, true, Nothing),
+    gate("RemoteRequestHeaderUID", true, Nothing),
     locked("SeparateCacheWatchRPC", false),
     gate("ShardedListAndWatch", false, Nothing),
     gate("SizeBasedListCostEstimate", true, Nothing),
@@ -124,84 +124,58 @@ const GATES: &[Gate] = &[
     gate("WebhookRoundTripLoadBalancing", true, Nothing),
 ];
 
-const ALL_ALPHA: &str = "AllAlpha";
-const ALL_BETA: &str = "AllBeta";
-const REQUEST_HEADER_UID: &str = "RemoteRequestHeaderUID";
-
-/// What the gates came to.
-#[derive(Debug)]
-pub(super) struct Gates {
-    set: BTreeMap<&'static str, bool>,
-}
-
-impl Gates {
-    /// Reads every value of the flag; a later setting of a gate replaces an earlier one.
-    pub(super) fn read(values: &[String], reader: &mut Reader) -> Self {
-        let mut set = BTreeMap::new();
-        for pair in values.iter().flat_map(|value| value.split(',')) {
-            if pair.is_empty() {
-                continue;
-            }
-            let (name, value) = match pair.split_once('=') {
-                Some((name, value)) => (name.trim(), Some(value.trim())),
-                None => (pair.trim(), None),
-            };
-            let Some(gate) = GATES.iter().find(|gate| gate.name == name) else {
-                let hint = ccm_core::config::suggest::nearest(name, GATES.iter().map(|gate| gate.name))
-                    .map(|name| format!("; did you mean {name}?"))
-                    .unwrap_or_default();
-                reader.refuse(format!(
-                    "--feature-gates: unrecognized feature gate: {name}{hint}"
-                ));
-                continue;
-            };
-            match value.map(read_bool) {
-                None => reader.refuse(format!("--feature-gates: missing bool value for {name}")),
-                Some(None) => reader.refuse(format!(
-                    "--feature-gates: invalid value of {name}={}, err: write true or false",
-                    value.unwrap_or_default()
-                )),
-                Some(Some(on)) => {
-                    set.insert(gate.name, on);
-                }
-            }
+/// Reads every value of the flag, and reports what is wrong with it; a later setting of a gate replaces an earlier one.
+pub(super) fn check(values: &[String], reader: &mut Reader) {
+    let mut set = BTreeMap::new();
+    for pair in values.iter().flat_map(|value| value.split(',')) {
+        if pair.is_empty() {
+            continue;
         }
-        let gates = Self { set };
-        gates.judge(reader);
-        gates
-    }
-
-    fn judge(&self, reader: &mut Reader) {
-        for gate in GATES {
-            let Some(on) = self.set.get(gate.name).copied() else {
-                continue;
-            };
-            let name = gate.name;
-            if gate.locked && on != gate.default {
-                reader.refuse(format!(
-                    "--feature-gates: cannot set feature gate {name} to {on}, feature is locked to {}",
-                    gate.default
-                ));
-                continue;
-            }
-            match gate.effect {
-                Missing(why) if on => reader.refuse(format!(
-                    "--feature-gates: {name}=true: not there yet: {why}; leave it out or write {name}=false"
-                )),
-                Always(always, why) if on != always => {
-                    reader.warn(format!("--feature-gates: {name}={on} has no effect: {why}"));
-                }
-                _ => {}
+        let (name, value) = match pair.split_once('=') {
+            Some((name, value)) => (name.trim(), Some(value.trim())),
+            None => (pair.trim(), None),
+        };
+        let Some(gate) = GATES.iter().find(|gate| gate.name == name) else {
+            let hint = ccm_core::config::suggest::nearest(name, GATES.iter().map(|gate| gate.name))
+                .map(|name| format!("; did you mean {name}?"))
+                .unwrap_or_default();
+            reader.refuse(format!(
+                "--feature-gates: unrecognized feature gate: {name}{hint}"
+            ));
+            continue;
+        };
+        match value.map(read_bool) {
+            None => reader.refuse(format!("--feature-gates: missing bool value for {name}")),
+            Some(None) => reader.refuse(format!(
+                "--feature-gates: invalid value of {name}={}, err: write true or false",
+                value.unwrap_or_default()
+            )),
+            Some(Some(on)) => {
+                set.insert(gate.name, on);
             }
         }
     }
-
-    /// Whether `--requestheader-uid-headers` may be used. The gate is a beta one.
-    pub(super) fn request_header_uid(&self) -> bool {
-        [REQUEST_HEADER_UID, ALL_BETA]
-            .iter()
-            .find_map(|name| self.set.get(name).copied())
-            .unwrap_or(true)
+    for gate in GATES {
+        let Some(on) = set.get(gate.name).copied() else {
+            continue;
+        };
+        let name = gate.name;
+        if gate.locked && on != gate.default {
+            reader.refuse(format!(
+                "--feature-gates: cannot set feature gate {name} to {on}, feature is locked to {}",
+                gate.default
+            ));
+            continue;
+        }
+        match gate.effect {
+            Missing(why) if on => reader.refuse(format!(
+                "--feature-gates: {name}=true: not there yet: {why}; leave it out or write {name}=false"
+            )),
+            Always(always, why) if on != always => {
+                reader.warn(format!("--feature-gates: {name}={on} has no effect: {why}"));
+            }
+            _ => {}
+        }
     }
 }
 
@@ -215,36 +189,25 @@ fn read_bool(text: &str) -> Option<bool> {
 mod tests {
     use super::*;
 
-    fn read(values: &[&str]) -> (Gates, Reader) {
+    fn read(values: &[&str]) -> Reader {
         let mut reader = Reader::default();
         let values: Vec<_> = values.iter().map(ToString::to_string).collect();
-        (Gates::read(&values, &mut reader), reader)
+        check(&values, &mut reader);
+        reader
     }
 
     fn errors(values: &[&str]) -> Vec<String> {
-        read(values).1.errors.iter().map(ToString::to_string).collect()
+        read(values).errors.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn gates_are_a_map_that_may_be_repeated() {
-        let (gates, reader) = read(&[
+        let reader = read(&[
             "RemoteRequestHeaderUID=true,WatchList=0,",
             "RemoteRequestHeaderUID = F",
         ]);
         assert!(reader.errors.is_empty(), "{:?}", reader.errors);
         assert_eq!(reader.warnings, [""; 0]);
-        assert!(!gates.request_header_uid());
-    }
-
-    #[test]
-    fn groups_set_what_is_not_set_by_name() {
-        assert!(read(&[]).0.request_header_uid());
-        assert!(!read(&["AllBeta=false"]).0.request_header_uid());
-        assert!(
-            read(&["RemoteRequestHeaderUID=true,AllBeta=false"])
-                .0
-                .request_header_uid()
-        );
     }
 
     #[test]
@@ -274,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_value_that_changes_nothing_is_a_warning() {
-        let warnings = |value: &str| read(&[value]).1.warnings;
+        let warnings = |value: &str| read(&[value]).warnings;
         for gate in [
             "CloudControllerManagerWatchBasedRoutesReconciliation",
             "ControllerManagerReleaseLeaderElectionLockOnExit",

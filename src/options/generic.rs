@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{
     config::{ClientLimit, Controllers},
-    gates::Gates,
+    gates,
     selection::Known,
     value::{Reader, non_empty},
 };
@@ -109,8 +109,8 @@ impl GenericOptions {
         )
     }
 
-    pub(super) fn gates(&self, reader: &mut Reader) -> Gates {
-        Gates::read(&self.feature_gates, reader)
+    pub(super) fn check_gates(&self, reader: &mut Reader) {
+        gates::check(&self.feature_gates, reader);
     }
 
     pub(super) fn check_content_type(&self, reader: &mut Reader) {

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use ccm_core::{client::Fenced, error::report};
+use ccm_core::{client::Fenced, controllers::Backoff, error::report};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use kube::{Client, client::Body};
 use parking_lot::Mutex;
@@ -34,8 +34,11 @@ const NAMESPACE: &str = "kube-system";
 const LIFETIME: u64 = 3600;
 /// How often the API server is asked for a token before that has failed.
 const TRIES: u32 = 4;
-/// The pause after the first of them; each is twice as long as the one before.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// The waits between them.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(500),
+    longest: Duration::from_secs(2),
+};
 /// How long a failure is told to whoever needs a token, before the API server is asked again.
 const FAILED: Duration = Duration::from_secs(5);
 /// How long a token that could not be replaced is used before that is tried again.
@@ -227,7 +230,6 @@ impl Inner {
     }
 
     async fn try_to_ask(&self) -> Result<Token, NoToken> {
-        let mut pause = FIRST_PAUSE;
         let mut tries = 0;
         loop {
             tries += 1;
@@ -252,8 +254,7 @@ impl Inner {
             if !passes || tries == TRIES {
                 return Err(NoToken::Failed(self.name, failure.explain()));
             }
-            sleep(pause).await;
-            pause *= 2;
+            sleep(BACKOFF.delay(tries)).await;
         }
     }
 

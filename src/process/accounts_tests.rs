@@ -208,6 +208,8 @@ async fn what_passes_is_tried_four_times_and_a_failure_is_not_asked_for_by_every
     let began = Instant::now();
     let answers = futures_util::future::join_all((0..50).map(|_| patch(&client))).await;
     assert!(answers.iter().all(Result::is_err));
-    assert_eq!(began.elapsed().as_millis(), 500 + 1000 + 2000);
+    // Up to a fifth of a wait is taken off at random.
+    let took = began.elapsed().as_millis();
+    assert!((2800..=3500).contains(&took), "{took}");
     assert_eq!(asked(&server), all(&[("POST token ", 4)]));
 }

@@ -2,15 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ccm_core::{BuildContext, Cloud, Error, ErrorKind, Provider};
+use ccm_core::{BuildContext, Cloud, Error, ErrorKind, Provider, controllers::Backoff};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
-use super::backoff::Backoff;
-use crate::server::CheckHandle;
+use crate::{logging::Failing, server::CheckHandle};
 
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(30),
+};
 /// A provider has deadlines of its own; this is for one that forgot.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -22,11 +23,10 @@ pub(super) async fn connect(
     check: &CheckHandle,
 ) -> Arc<dyn Cloud> {
     check.set_failing("not connected yet");
-    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-    let mut last = String::new();
-    let mut attempt: u64 = 0;
+    let failing = Failing::default();
+    let mut attempt: u32 = 0;
     loop {
-        attempt += 1;
+        attempt = attempt.saturating_add(1);
         debug!(provider = provider.name, attempt, "Connecting to the cloud");
         let built = timeout(ATTEMPT_TIMEOUT, (provider.build)(context.clone()))
             .await
@@ -39,10 +39,10 @@ pub(super) async fn connect(
             }
             Err(failure) => failure,
         };
-        let pause = backoff.pause();
+        let pause = BACKOFF.delay(attempt);
         let report = failure.report();
         // A person must act on most of these; the others may pass. Told once, not at every attempt.
-        if report == last {
+        if !failing.begins(report.clone()) {
             debug!(provider = provider.name, attempt, retry_in = ?pause, error = report, "Still not connected to the cloud");
         } else if matches!(
             failure.kind(),
@@ -62,8 +62,7 @@ pub(super) async fn connect(
                 "Not connected to the cloud, trying again"
             );
         }
-        check.set_failing(report.clone());
-        last = report;
+        check.set_failing(report);
         sleep(pause).await;
     }
 }

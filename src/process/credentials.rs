@@ -1,10 +1,10 @@
-//! As whom the API server is asked, kept up with what files and plugins say.
+//! Credentials for the API server, and their renewal.
 //!
-//! Tokens, certificates and authorities are replaced while the program runs: by the kubelet, by an administrator, by a
-//! plugin. They are read again when a file has changed (its content, not its time), shortly before they end if they say
-//! when, and when the API server answers 401. What can not be read or used leaves in force what was there before.
+//! The kubelet, an administrator or a plugin replaces tokens, certificates and authorities while the program runs. They are
+//! loaded again when the content of a file has changed, shortly before they expire if they have an expiry, and when the API
+//! server answers 401. Unusable credentials leave the previous ones in force.
 //!
-//! The server itself stays: what this process knows is known of one cluster, and another one would take it for granted.
+//! The address of the server never changes: the state of this process belongs to one cluster.
 
 mod plugin;
 mod source;
@@ -12,8 +12,6 @@ mod source;
 mod tests;
 
 use std::{
-    hash::RandomState,
-    path::PathBuf,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, Ordering},
@@ -28,20 +26,23 @@ use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep_until},
 };
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 pub(super) use source::Source;
 
-use crate::reload::Contents;
+use crate::{
+    files::WatchedFiles,
+    logging::{Failing, warn_if_new},
+};
 use source::Loaded;
 
-/// How often files are compared, and a plugin that fails is tried again. Not less between two looks because of answers
-/// 401: a plugin may cost its user something.
-const LOOK: Duration = Duration::from_secs(10);
-/// How long before their end credentials are asked for anew; less if they live less than five times as long.
+/// How often files are compared and a failed plugin is tried again. Also the least time between two reloads after answers 401:
+/// a plugin may cost its user something.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// How long before their expiry credentials are renewed; a fifth of their life if that is shorter.
 const LEAD: Duration = Duration::from_secs(60);
 
-/// What is in force.
+/// The credentials in force.
 pub(super) struct Current {
     /// Complete: no file and no plugin is needed for it.
     pub(super) config: Config,
@@ -63,22 +64,22 @@ struct Shared {
 #[derive(Default)]
 struct Rejected {
     generation: AtomicU64,
-    told: Notify,
+    changed: Notify,
 }
 
 impl Credentials {
-    /// Reads the source. Its changes are followed until the last clone is gone.
+    /// Loads the source, and follows its changes until the last clone is dropped.
     ///
     /// # Errors
     /// What is wrong with it, in words for the user.
     pub(super) async fn load(source: Source) -> Result<Self, String> {
-        Self::load_at(source, LOOK).await
+        Self::load_at(source, INTERVAL).await
     }
 
-    /// The same at another pace.
-    async fn load_at(source: Source, pace: Duration) -> Result<Self, String> {
-        // Before it is loaded, so that no change after it is missed.
-        let mut watch = Watch::new(&source, pace);
+    /// The same with another interval.
+    async fn load_at(source: Source, interval: Duration) -> Result<Self, String> {
+        // Before the source is loaded, so that no later change is missed.
+        let mut watch = Watch::new(&source, interval);
         let loaded = source.load().await?;
         let current = Current {
             config: loaded.config,
@@ -108,7 +109,7 @@ impl Credentials {
         self.0.current.borrow().config.default_namespace.clone()
     }
 
-    /// What is in force now, and later.
+    /// The credentials in force, now and later.
     pub(super) fn subscribe(&self) -> watch::Receiver<Arc<Current>> {
         self.0.current.subscribe()
     }
@@ -120,64 +121,58 @@ impl Credentials {
             return;
         }
         if rejected.generation.fetch_max(generation, Ordering::Relaxed) < generation {
-            rejected.told.notify_one();
+            rejected.changed.notify_one();
         }
     }
 }
 
-/// What is remembered between two looks at a source.
+/// The state between two checks of a source.
 struct Watch {
-    pace: Duration,
-    hasher: RandomState,
-    files: Vec<PathBuf>,
-    /// What they held when they were last looked at, whether that could be used or not.
-    seen: Contents,
-    /// When to ask again whatever the files say.
+    interval: Duration,
+    /// Their content when they were last compared, whether it could be used or not.
+    files: WatchedFiles,
+    /// When the credentials are renewed even if no file changes.
     due: Option<Instant>,
     from_plugin: bool,
-    /// The last thing that was wrong, told once.
-    problem: Option<String>,
-    /// It was told that the credentials in force are not accepted.
-    told_rejection: bool,
+    /// The problems of changed credentials.
+    failing: Failing<String>,
+    /// Whether the credentials in force are rejected.
+    rejected: Failing,
 }
 
 impl Watch {
-    fn new(source: &Source, pace: Duration) -> Self {
-        let hasher = RandomState::new();
-        let files = source.files();
+    fn new(source: &Source, interval: Duration) -> Self {
         Self {
-            pace,
-            seen: Contents::read(&files, &hasher),
-            files,
-            hasher,
+            interval,
+            files: WatchedFiles::new(source.files()),
             due: None,
             from_plugin: false,
-            problem: None,
-            told_rejection: false,
+            failing: Failing::default(),
+            rejected: Failing::default(),
         }
     }
 
     fn loaded(&mut self, expires: Option<Timestamp>, from_plugin: bool) {
-        // A plugin that gives what has ended is not asked without a pause.
-        self.due = expires.map(|end| Instant::now() + until_renewal(end).max(self.pace));
+        // A plugin that returns expired credentials is not run in a loop.
+        self.due = expires.map(|end| Instant::now() + until_renewal(end).max(self.interval));
         self.from_plugin = from_plugin;
-        self.problem = None;
+        self.failing.ends();
     }
 
     async fn follow(mut self, shared: Weak<Shared>, rejected: Arc<Rejected>) {
         let mut handled = 0;
         let mut last_rejection: Option<Instant> = None;
         loop {
-            let next = Instant::now() + self.pace;
+            let next = Instant::now() + self.interval;
             tokio::select! {
                 () = sleep_until(self.due.map_or(next, |due| due.min(next))) => {}
-                () = rejected.told.notified() => {}
+                () = rejected.changed.notified() => {}
             }
             let newest = rejected.generation.load(Ordering::Relaxed);
             let is_rejected = newest > handled;
             if is_rejected {
                 if let Some(last) = last_rejection {
-                    sleep_until(last + self.pace).await;
+                    sleep_until(last + self.interval).await;
                 }
                 last_rejection = Some(Instant::now());
                 handled = newest;
@@ -185,25 +180,24 @@ impl Watch {
             let Some(shared) = shared.upgrade() else {
                 return;
             };
-            self.look(&shared, is_rejected).await;
+            self.check(&shared, is_rejected).await;
         }
     }
 
-    async fn look(&mut self, shared: &Shared, is_rejected: bool) {
+    async fn check(&mut self, shared: &Shared, is_rejected: bool) {
         let source = &shared.source;
-        let has_changed = Contents::read(&self.files, &self.hasher) != self.seen;
+        let has_changed = self.files.has_changed();
         let is_due = self.due.is_some_and(|due| due <= Instant::now());
         let asks_again = is_due || (is_rejected && self.from_plugin);
         if !has_changed && !asks_again {
             if is_rejected {
-                self.tell_rejection(source);
+                self.report_rejection(source);
             }
             return;
         }
         if has_changed {
-            // Before the rest is read, so that no change after it is missed.
-            self.files = source.files();
-            self.seen = Contents::read(&self.files, &self.hasher);
+            // Before the source is loaded, so that no later change is missed.
+            self.files.replace(source.files());
         }
         let before = Arc::clone(&shared.current.borrow());
         match source
@@ -214,10 +208,10 @@ impl Watch {
             Ok(loaded) => {
                 self.loaded(loaded.expires, loaded.from_plugin);
                 if is_rejected && same_user(&before.config, &loaded.config) {
-                    self.tell_rejection(source);
+                    self.report_rejection(source);
                 } else {
-                    self.told_rejection = false;
-                    info!(%source, "Took over changed credentials for the API server");
+                    self.rejected.ends();
+                    info!(%source, "Applied changed credentials for the API server");
                 }
                 shared.current.send_replace(Arc::new(Current {
                     config: loaded.config,
@@ -226,32 +220,24 @@ impl Watch {
             }
             Err(error) => {
                 if asks_again {
-                    self.due = Some(Instant::now() + self.pace);
+                    self.due = Some(Instant::now() + self.interval);
                 }
-                if self.problem.as_ref() == Some(&error) {
-                    debug!(
-                        error,
-                        "The changed credentials for the API server still can not be used"
-                    );
-                } else {
-                    warn!(
-                        error,
-                        "Keeping the credentials for the API server in use, the changed ones are not usable"
-                    );
-                }
-                self.problem = Some(error);
+                warn_if_new!(
+                    self.failing.begins(error.clone()),
+                    error,
+                    "Keeping the credentials for the API server in use, the changed ones are not usable"
+                );
             }
         }
     }
 
-    fn tell_rejection(&mut self, source: &Source) {
-        if !self.told_rejection {
+    fn report_rejection(&mut self, source: &Source) {
+        if self.rejected.begins(()) {
             warn!(
                 %source,
-                "The API server does not accept the credentials (401); they are taken over when they change"
+                "The API server does not accept the credentials (401); they are loaded again when they change"
             );
         }
-        self.told_rejection = true;
     }
 }
 
@@ -270,7 +256,7 @@ fn same_server(before: &Current, loaded: Loaded) -> Result<Loaded, String> {
     }
 }
 
-/// How long credentials with this end are used.
+/// How long credentials with this expiry are used.
 fn until_renewal(end: Timestamp) -> Duration {
     let left = Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or_default();
     left.saturating_sub(LEAD.min(left / 5))

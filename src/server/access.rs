@@ -1,21 +1,19 @@
-//! Who is served what.
+//! Authentication and authorization of requests.
 //!
-//! Whoever asks for an open path is served without being asked for anything, so that probes work while the API server is
-//! down. For all else two questions are answered, as everywhere in Kubernetes:
+//! Open paths are served without any question, so that probes work while the API server is down. Elsewhere a request is
+//! authenticated and authorized, as everywhere in Kubernetes:
 //!
-//! | Who is it? | in this order |
+//! | Credentials, in this order | Verified by |
 //! |---|---|
-//! | a proxy's certificate, and headers that say whom it speaks for | authorities of `--requestheader-client-ca-file`, or those that the cluster names |
-//! | a certificate of its own | authorities of `--client-ca-file`, or those that the cluster names |
-//! | a bearer token | the API server is asked: TokenReview |
-//! | nothing of these | `system:anonymous` |
+//! | a client certificate | authorities of `--client-ca-file`, or those that the cluster publishes |
+//! | a bearer token | the API server: TokenReview |
+//! | none | `system:anonymous` |
 //!
-//! What may it do? `system:masters` everything; for others the API server is asked: SubjectAccessReview. Answers are
-//! remembered for a few seconds. If the API server can not be asked, nobody is served who would have to be asked about.
+//! `system:masters` may read everything; for others the API server decides: SubjectAccessReview. Answers are remembered for a
+//! few seconds. While the API server is unreachable, requests that need a review are refused.
 
 mod authorities;
 mod cache;
-mod lookup;
 mod reviews;
 mod user;
 
@@ -28,37 +26,34 @@ use tracing::debug;
 pub(crate) use reviews::Reviewers;
 
 use self::{
-    authorities::{Authorities, AuthorityFile},
-    lookup::Known,
+    authorities::{Authorities, AuthorityFile, Published},
     reviews::{LIMIT, Reviews},
-    user::{Subject, User},
+    user::User,
 };
-use crate::options::{AccessConfig, ProxyHeaders};
+use crate::options::AccessConfig;
 
-/// Decides who is served what.
+/// Decides which requests are served.
 #[derive(Debug)]
 pub(super) struct Access {
     open_paths: Vec<String>,
     clients: Option<AuthorityFile>,
-    proxies: Option<(AuthorityFile, ProxyHeaders)>,
-    /// Whether the cluster is asked for those that are not given.
+    /// Whether the cluster's client CA is used.
     looks_up: bool,
     tolerates: bool,
-    /// `None` until the cluster has told, or refused to.
-    known: watch::Sender<Option<Known>>,
+    published: Published,
     reviews: Reviews,
 }
 
-/// What is asked for, and by whom.
+/// A request with the credentials of its client.
 pub(super) struct Asking<'a> {
     pub(super) method: &'a Method,
     pub(super) path: &'a str,
     pub(super) headers: &'a HeaderMap,
-    /// The certificates that the client has shown.
+    /// The client's certificates, not verified yet.
     pub(super) certificates: &'a [CertificateDer<'static>],
 }
 
-/// Why somebody is not served: the status and what is said.
+/// Why a request is not served: the status and the body of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -76,59 +71,46 @@ impl Refusal {
     fn unavailable(what: &str) -> Self {
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
-            message: format!("the API server could not be asked {what}; the log says why\n"),
+            message: format!("the API server could not be asked {what}; see the log\n"),
         }
     }
 }
 
 impl Access {
-    /// Reads files; nobody is asked for anything yet.
+    /// Reads files. No request is sent yet.
     ///
     /// # Errors
-    /// What is wrong with them, in words for the user.
-    pub(super) fn open(config: &AccessConfig, registry: &mut Registry) -> Result<Self, Vec<String>> {
-        let mut problems = Vec::new();
-        let mut open = |flag, path: &std::path::PathBuf| {
-            AuthorityFile::open(flag, path.clone())
-                .map_err(|error| problems.push(error))
-                .ok()
-        };
+    /// What is wrong with the files, in words for the user.
+    pub(super) fn open(config: &AccessConfig, registry: &mut Registry) -> Result<Self, String> {
         let clients = config
             .client_authorities
-            .as_ref()
-            .and_then(|path| open("--client-ca-file", path));
-        let proxies = config.proxies.as_ref().and_then(|proxies| {
-            let file = open("--requestheader-client-ca-file", &proxies.authorities)?;
-            Some((file, proxies.headers.clone()))
-        });
-        if !problems.is_empty() {
-            return Err(problems);
-        }
-        let looks_up = !config.skip_lookup && (clients.is_none() || proxies.is_none());
+            .clone()
+            .map(AuthorityFile::open)
+            .transpose()?;
+        let looks_up = !config.skip_lookup && clients.is_none();
         Ok(Self {
             open_paths: config.open_paths.clone(),
             clients,
-            proxies,
             looks_up,
             tolerates: config.tolerate_lookup_failure,
-            known: watch::Sender::new((!looks_up).then(Known::default)),
+            published: watch::Sender::new((!looks_up).then_some(None)),
             reviews: Reviews::new(config, registry),
         })
     }
 
-    /// Keeps up with what the cluster says, for ever.
+    /// Follows the cluster's client CA, forever.
     ///
     /// # Errors
-    /// The cluster refuses to say it, and must.
+    /// The cluster refuses a required lookup.
     pub(super) async fn follow(&self, reviewers: &Reviewers) -> Result<(), String> {
         if self.looks_up {
             let required = reviewers.lookup_required && !self.tolerates;
-            lookup::follow(reviewers.authentication.clone(), required, &self.known).await?;
+            authorities::follow(reviewers.authentication.clone(), required, &self.published).await?;
         }
         std::future::pending().await
     }
 
-    /// Whether a path is served to everybody.
+    /// Whether the path is served without authentication.
     pub(super) fn is_open(&self, path: &str) -> bool {
         let bare = |path: &str| path.trim_start_matches('/').to_owned();
         let path = bare(path);
@@ -140,10 +122,10 @@ impl Access {
             })
     }
 
-    /// Whether whoever asks may have it.
+    /// Authenticates and authorizes a request.
     ///
     /// # Errors
-    /// It may not, or that could not be found out.
+    /// The request is refused, or a review failed.
     pub(super) async fn check(&self, asking: &Asking<'_>, reviewers: &Reviewers) -> Result<(), Refusal> {
         let user = match timeout(LIMIT, self.identify(asking, reviewers)).await {
             Ok(user) => user?,
@@ -155,7 +137,7 @@ impl Access {
         let verb = asking.method.as_str().to_ascii_lowercase();
         let verdict = self
             .reviews
-            .may(&reviewers.authorization, &user, &verb, asking.path);
+            .authorize(&reviewers.authorization, &user, &verb, asking.path);
         let Ok(Ok(verdict)) = timeout(LIMIT, verdict).await else {
             return Err(Refusal::unavailable("what this client may read"));
         };
@@ -180,18 +162,21 @@ impl Access {
     async fn identify(&self, asking: &Asking<'_>, reviewers: &Reviewers) -> Result<User, Refusal> {
         let mut refused = false;
         if !asking.certificates.is_empty() {
-            let known = self.known().await;
-            match self.by_certificate(asking, &known) {
-                Ok(Some(user)) => return Ok(user),
-                Ok(None) => {}
-                Err(error) => {
-                    debug!(error, "Nobody vouches for a client's certificate");
+            match self
+                .authorities()
+                .await
+                .map(|known| known.verify(asking.certificates))
+            {
+                Some(Ok(user)) => return Ok(user),
+                Some(Err(error)) => {
+                    debug!(error, "Rejected a client certificate");
                     refused = true;
                 }
+                None => {}
             }
         }
         if let Some(token) = user::bearer(asking.headers) {
-            let user = self.reviews.who(&reviewers.authentication, token).await;
+            let user = self.reviews.authenticate(&reviewers.authentication, token).await;
             return user
                 .map_err(|_| Refusal::unavailable("who this is"))?
                 .ok_or_else(Refusal::unauthorized);
@@ -202,44 +187,16 @@ impl Access {
         }
     }
 
-    /// What the cluster says, once it has said it or refused to.
-    async fn known(&self) -> Known {
-        let mut known = self.known.subscribe();
-        let known = known.wait_for(Option::is_some).await;
-        // The sender is in `self`, so that waiting can not fail.
-        known.ok().and_then(|known| known.clone()).unwrap_or_default()
-    }
-
-    /// The user behind a certificate; `None` if nobody is there who could vouch for one.
-    fn by_certificate(&self, asking: &Asking<'_>, known: &Known) -> Result<Option<User>, String> {
-        let proxies = match &self.proxies {
-            Some((file, headers)) => Some((file.current(), headers.clone())),
-            None => known.proxies.clone(),
-        };
-        if let Some((authorities, headers)) = proxies
-            && let Ok(subject) = authorities.vouch_for(asking.certificates)
-            && may_speak(&subject, &headers)
-            && let Some(user) = User::of_headers(asking.headers, &headers)
-        {
-            return Ok(Some(user));
+    /// The authorities that verify client certificates, once they are known; `None` if there are none.
+    async fn authorities(&self) -> Option<Authorities> {
+        if let Some(file) = &self.clients {
+            return Some(file.current());
         }
-        let clients: Option<Authorities> = match &self.clients {
-            Some(file) => Some(file.current()),
-            None => known.clients.clone(),
-        };
-        let Some(authorities) = clients else {
-            return Ok(None);
-        };
-        let subject = authorities.vouch_for(asking.certificates)?;
-        User::of_subject(&subject)
-            .map(Some)
-            .ok_or_else(|| "it has no common name".to_owned())
+        let mut published = self.published.subscribe();
+        let known = published.wait_for(Option::is_some).await;
+        // The sender is in `self`, so that waiting cannot fail.
+        known.ok().and_then(|known| known.clone()).flatten()
     }
-}
-
-fn may_speak(proxy: &Subject, headers: &ProxyHeaders) -> bool {
-    let name = proxy.common_name.as_deref().unwrap_or_default();
-    headers.allowed_names.is_empty() || headers.allowed_names.iter().any(|allowed| allowed == name)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Whether a controller's task still comes round. One that is stuck in a lock or a loop does not, and only a restart helps.
+//! Heartbeats of the controllers' tasks. A task that is stuck in a lock or a loop has none, and only a restart helps.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -7,14 +7,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::health::{Checks, Kind};
 
-/// How often the task says that it is there.
+/// The interval of the heartbeat.
 const BEAT: Duration = Duration::from_secs(5);
-/// A task that has said nothing for this long is stuck. Nothing that it does by itself takes nearly as long.
+/// A task without a heartbeat for this long is stuck. No step of a task takes nearly as long.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// Runs a controller, with a check of its name on `/livez`.
 pub(crate) async fn watched(checks: Checks, name: &'static str, run: impl Future<Output = ()>) {
-    // None: it has ended. Whoever runs it sees to that.
+    // None: it has ended. Its caller handles that.
     let beat = Arc::new(Mutex::new(Some(Instant::now())));
     let seen = Arc::clone(&beat);
     checks.register_probe(name, Kind::Live, move || match *seen.lock() {

@@ -1,65 +1,45 @@
-//! How many connections there may be, and which one has to go when a further one comes.
+//! The limit of connections, and which one is closed when another one comes.
 //!
-//! Whoever opens connections and says nothing could otherwise keep probes out. A connection on which a request is being
-//! answered is never cut off for another one.
+//! Clients that open connections and stay silent must not keep probes out. While every slot is taken, a new connection closes
+//! the one that was idle for longest; one that is serving a request is never closed for another.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
-};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge},
     registry::Registry,
 };
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::Instant,
-};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tracing::debug;
 
 /// All connections. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Connections {
     slots: Arc<Semaphore>,
-    open: Arc<Mutex<HashMap<u64, Arc<Connection>>>>,
+    /// Idle connections wait for it. It wakes the one that waits for longest.
+    full: Arc<Notify>,
     count: Gauge,
     evictions: Counter,
 }
 
-/// One connection.
+/// One connection, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Connection {
-    /// Requests that are being answered.
-    busy: AtomicU32,
-    idle_since: Mutex<Instant>,
-    /// Whether it has to make room for another one.
-    pub(super) evicted: CancellationToken,
-}
-
-/// A place among the connections, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Place {
-    pub(super) connection: Arc<Connection>,
-    number: u64,
     all: Connections,
+    /// Requests in progress.
+    requests: watch::Sender<usize>,
     _slot: OwnedSemaphorePermit,
 }
 
-/// A request that is being answered, until it is dropped.
+/// A request in progress, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Busy(Arc<Connection>);
+pub(super) struct InProgress(Arc<Connection>);
 
 impl Connections {
     pub(super) fn new(most: usize, registry: &mut Registry) -> Self {
         let connections = Self {
             slots: Arc::new(Semaphore::new(most)),
-            open: Arc::default(),
+            full: Arc::default(),
             count: Gauge::default(),
             evictions: Counter::default(),
         };
@@ -70,69 +50,64 @@ impl Connections {
         );
         registry.register(
             "ccm_https_evictions",
-            "Idle connections of the HTTPS server that were cut off to make room for others",
+            "Idle connections of the HTTPS server that were closed to make room for others",
             connections.evictions.clone(),
         );
         connections
     }
 
-    /// A place for a connection that has come. If there is none, the one that was idle for longest goes; if all are busy,
-    /// this waits.
-    pub(super) async fn admit(&self, number: u64) -> Option<Place> {
-        let slot = match Arc::clone(&self.slots).try_acquire_owned() {
+    /// A slot for a new connection. While all are taken, an idle connection is closed, or the next one that becomes idle.
+    pub(super) async fn admit(&self) -> Option<Arc<Connection>> {
+        let slots = Arc::clone(&self.slots);
+        let slot = match slots.try_acquire_owned() {
             Ok(slot) => slot,
             Err(_) => {
-                self.evict();
+                self.full.notify_one();
                 Arc::clone(&self.slots).acquire_owned().await.ok()?
             }
         };
-        let connection = Arc::new(Connection {
-            busy: AtomicU32::new(0),
-            idle_since: Mutex::new(Instant::now()),
-            evicted: CancellationToken::new(),
-        });
-        self.open.lock().insert(number, Arc::clone(&connection));
         self.count.inc();
-        Some(Place {
-            connection,
-            number,
+        Some(Arc::new(Connection {
             all: self.clone(),
+            requests: watch::Sender::default(),
             _slot: slot,
-        })
-    }
-
-    fn evict(&self) {
-        let open = self.open.lock();
-        let idle = open.iter().filter(|(_, connection)| {
-            connection.busy.load(Relaxed) == 0 && !connection.evicted.is_cancelled()
-        });
-        let longest = idle.min_by_key(|(number, connection)| (*connection.idle_since.lock(), **number));
-        if let Some((_, connection)) = longest {
-            debug!("Cutting off the connection that was idle for longest, there are too many");
-            self.evictions.inc();
-            connection.evicted.cancel();
-        }
+        }))
     }
 }
 
 impl Connection {
     /// A request has come.
-    pub(super) fn begin(self: &Arc<Self>) -> Busy {
-        self.busy.fetch_add(1, Relaxed);
-        Busy(Arc::clone(self))
+    pub(super) fn begin(self: &Arc<Self>) -> InProgress {
+        self.requests.send_modify(|count| *count += 1);
+        InProgress(Arc::clone(self))
+    }
+
+    /// Waits until the connection has to make room for another one.
+    pub(super) async fn evicted(&self) {
+        let mut requests = self.requests.subscribe();
+        loop {
+            // The sender is in `self`, so that waiting cannot fail.
+            let _ = requests.wait_for(|count| *count == 0).await;
+            // Each request, however short, puts the connection at the end of the queue.
+            tokio::select! {
+                biased;
+                _ = requests.changed() => {}
+                () = self.all.full.notified() => break,
+            }
+        }
+        debug!("Closing the connection that was idle for longest, there are too many");
+        self.all.evictions.inc();
     }
 }
 
-impl Drop for Busy {
+impl Drop for InProgress {
     fn drop(&mut self) {
-        *self.0.idle_since.lock() = Instant::now();
-        self.0.busy.fetch_sub(1, Relaxed);
+        self.0.requests.send_modify(|count| *count -= 1);
     }
 }
 
-impl Drop for Place {
+impl Drop for Connection {
     fn drop(&mut self) {
-        self.all.open.lock().remove(&self.number);
         self.all.count.dec();
     }
 }
@@ -143,48 +118,55 @@ mod tests {
 
     use std::time::Duration;
 
-    use tokio::time::{advance, timeout};
+    use futures_util::{FutureExt, poll};
+    use tokio::time::timeout;
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn who_is_idle_for_longest_goes_and_who_is_busy_stays() {
         let connections = Connections::new(3, &mut Registry::default());
-        let mut places = Vec::new();
-        for number in 0..3 {
-            places.push(connections.admit(number).await.unwrap());
-            advance(Duration::from_secs(1)).await;
+        let mut all = Vec::new();
+        for _ in 0..3 {
+            all.push(connections.admit().await.unwrap());
+        }
+        let third = all.pop().unwrap();
+        let [first, second] = [0, 1].map(|number: usize| &all[number]);
+        let evicted = |connection: &Arc<Connection>| {
+            let connection = Arc::clone(connection);
+            async move { connection.evicted().await }.boxed()
+        };
+        let (mut first_evicted, mut second_evicted) = (evicted(first), evicted(second));
+        let mut third_evicted = evicted(&third);
+        for evicted in [&mut first_evicted, &mut second_evicted, &mut third_evicted] {
+            assert!(poll!(evicted).is_pending());
         }
         // The first has worked since, the second is at work.
-        drop(places[0].connection.begin());
-        let work = places[1].connection.begin();
-        let fourth = {
-            let mut fourth = std::pin::pin!(connections.admit(3));
-            timeout(Duration::from_millis(1), fourth.as_mut())
-                .await
-                .unwrap_err();
-            let evicted: Vec<_> = places
-                .iter()
-                .map(|place| place.connection.evicted.is_cancelled())
-                .collect();
-            assert_eq!(evicted, [false, false, true]);
-            places.remove(2);
-            fourth.await.unwrap()
-        };
-        let busy = [places[0].connection.begin(), fourth.connection.begin()];
-        let mut fifth = std::pin::pin!(connections.admit(4));
-        timeout(Duration::from_secs(60), fifth.as_mut())
-            .await
-            .unwrap_err();
-        assert!(
-            places
-                .iter()
-                .all(|place| !place.connection.evicted.is_cancelled())
-        );
-        drop((work, busy));
-        places.remove(0);
-        fifth.await.unwrap();
-        assert_eq!(connections.count.get(), 2);
+        drop(first.begin());
+        let work = second.begin();
+        for evicted in [&mut first_evicted, &mut second_evicted] {
+            assert!(poll!(evicted).is_pending());
+        }
+        let mut fourth = connections.admit().boxed();
+        assert!(poll!(&mut fourth).is_pending());
+        for evicted in [&mut first_evicted, &mut second_evicted] {
+            assert!(poll!(evicted).is_pending());
+        }
+        third_evicted.await;
+        drop(third);
+        let fourth = fourth.await.unwrap();
+        let busy = [first.begin(), fourth.begin()];
+        assert!(poll!(&mut first_evicted).is_pending());
+        // All are at work: nobody goes, until one of them is idle.
+        let mut fifth = connections.admit().boxed();
+        timeout(Duration::from_secs(60), &mut fifth).await.unwrap_err();
+        for evicted in [&mut first_evicted, &mut second_evicted] {
+            assert!(poll!(evicted).is_pending());
+        }
         assert_eq!(connections.evictions.get(), 1);
+        drop(work);
+        second_evicted.await;
+        assert_eq!((connections.count.get(), connections.evictions.get()), (3, 2));
+        drop(busy);
     }
 }

@@ -1,17 +1,17 @@
-//! `/livez`, `/readyz` and `/healthz`: who is well, who is not.
+//! `/livez`, `/readyz` and `/healthz`: the health checks.
 //!
-//! Anything in the program may register a check and set it. Probes only read: a probe never waits and never asks the
-//! cloud, so that a cloud that is down can not make the kubelet restart the pod.
+//! Any part of the program may register a check and set it. Probes only read: a probe never waits and never sends a request
+//! to the cloud, so that the kubelet does not restart the pod while the cloud is down.
 //!
 //! | Path | Fails while |
 //! |---|---|
-//! | `/livez`, `/healthz` | a part of the program is stuck beyond help; a restart is called for |
-//! | `/readyz` | any of these, the cloud was never reached, stores are not filled, or the program is about to end |
+//! | `/livez`, `/healthz` | a part of the program is stuck and needs a restart |
+//! | `/readyz` | the same, the cloud was never reached, stores are not filled, or the program is about to end |
 //!
-//! Whether the cloud answers is a check that is shown there and fails nothing.
+//! Whether the cloud answers is a check that `/readyz` shows without failing.
 //!
-//! Bodies, `?verbose`, `?exclude=<check>` and the paths of single checks are those of the Kubernetes components. The
-//! reason of a failure may name addresses and users; only a peer on this machine is told, on the path of the check.
+//! Bodies, `?verbose`, `?exclude=<check>` and the paths of single checks are those of the Kubernetes components. The reason of
+//! a failure may name addresses and users; only a client on this machine gets it, on the path of the check.
 
 use std::{
     fmt::{self, Write},
@@ -24,14 +24,14 @@ use tracing::debug;
 
 use super::slis::Slis;
 
-/// What a failing check means for the process.
+/// The consequence of a failing check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It must be restarted. On `/livez`, `/healthz` and `/readyz`.
+    /// The process must be restarted. On `/livez`, `/healthz` and `/readyz`.
     Live,
-    /// It can not do its work at the moment. On `/readyz` only.
+    /// The process cannot do its work now. On `/readyz` only.
     Ready,
-    /// Worth knowing, but nothing that another replica or a restart would do better. On `/readyz`, where it fails nothing.
+    /// Neither another replica nor a restart would help. `/readyz` shows it without failing.
     Shown,
 }
 
@@ -74,8 +74,8 @@ pub(crate) struct CheckHandle {
 }
 
 impl Checks {
-    /// The check of this name. The first call makes it: a [`Kind::Live`] one is well until it is said to fail, a
-    /// [`Kind::Ready`] one fails until it is said to be well. Later calls give the same check.
+    /// The check of this name. The first call creates it: a [`Kind::Ready`] check fails until it is set to succeed, the others
+    /// succeed until they are set to fail. Later calls return the same check.
     pub(crate) fn register(&self, name: &'static str, kind: Kind) -> CheckHandle {
         let mut checks = self.0.write();
         let existing = checks.iter().find(|check| check.name == name);
@@ -97,7 +97,7 @@ impl Checks {
         CheckHandle { state }
     }
 
-    /// A check that is asked anew each time, for what shows only by the clock. It must neither wait nor work.
+    /// A check that is computed for each probe, for what depends on the time. It must be quick and must not wait.
     pub(crate) fn register_probe(
         &self,
         name: &'static str,
@@ -111,7 +111,7 @@ impl Checks {
         });
     }
 
-    /// All of them.
+    /// All checks.
     pub(super) fn all(&self) -> Vec<(&'static str, Kind, Result<(), String>)> {
         self.of(Endpoint::Readyz)
     }
@@ -131,18 +131,18 @@ impl Checks {
 }
 
 impl CheckHandle {
-    /// All is well.
+    /// The check succeeds.
     pub(crate) fn set_ok(&self) {
         *self.state.write() = Ok(());
     }
 
-    /// It is not, and why.
+    /// The check fails for this reason.
     pub(crate) fn set_failing(&self, reason: impl Into<String>) {
         *self.state.write() = Err(reason.into());
     }
 }
 
-/// One of the aggregates.
+/// A path that aggregates checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Endpoint {
     Healthz,

@@ -70,11 +70,11 @@ impl Format {
     }
 }
 
-/// All metrics as Markdown: `--help-metrics`. A metric that was not counted yet is on no page, so that they have to stand
-/// somewhere; tests hold it to what is registered and to what a running program shows.
+/// All metrics as Markdown: `--help-metrics`. Metrics without a sample are on no page, so this file lists them; tests compare it
+/// with the registered metrics and with those of a running program.
 pub(crate) const REFERENCE: &str = include_str!("metrics.md");
 
-/// What the reference says of a metric, in Markdown.
+/// The meaning of a metric in the reference, in Markdown.
 pub(super) fn meaning(name: &str) -> Option<&'static str> {
     let row = REFERENCE.lines().find_map(|line| {
         let row = line.strip_prefix("| `")?.strip_prefix(name)?;
@@ -103,7 +103,7 @@ struct BuildLabels {
     providers: String,
 }
 
-/// The label names are those of Kubernetes; what does not exist here is empty.
+/// The label names are those of Kubernetes; labels without a meaning here are empty.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct KubernetesBuild {
     major: String,
@@ -181,12 +181,12 @@ impl Metrics {
         self.0.shared.with(register)
     }
 
-    /// What controllers are given of it.
+    /// The metrics for controllers.
     pub(crate) fn of_controllers(&self) -> &ControllerMetrics {
         &self.0.shared
     }
 
-    /// What clients of the API server count in.
+    /// The metrics for clients of the API server.
     pub(crate) fn api_requests(&self) -> &ApiRequests {
         &self.0.api_requests
     }
@@ -212,7 +212,7 @@ impl Metrics {
             .set(i64::from(runs));
     }
 
-    /// All samples but those of histograms, for pages that show some of them.
+    /// All samples except those of histograms, for the status page.
     pub(super) fn samples(&self) -> Vec<Sample> {
         let text = self.render().unwrap_or_default();
         text.lines().filter_map(Sample::parse).collect()
@@ -256,7 +256,7 @@ impl Sample {
     }
 }
 
-/// Reads `/proc` at each scrape. What can not be read (elsewhere than on Linux, for one) is left out.
+/// Reads `/proc` at each scrape. Unreadable values (on other systems than Linux, for one) are left out.
 #[derive(Debug)]
 struct ProcessCollector;
 
@@ -355,7 +355,7 @@ mod process {
         bytes("VmSize:")
     }
 
-    /// Nothing where there is no limit.
+    /// `None` if there is no limit.
     pub(super) fn max_fds() -> Option<f64> {
         let limits = fs::read_to_string("/proc/self/limits").ok()?;
         let line = limits

@@ -1,5 +1,5 @@
-//! `/configz` and `/flagz`: what the program was told. No secret is ever a value of a flag, and what might be one in a URL
-//! is left out when flags are read.
+//! `/configz` and `/flagz`: the configuration of the program. No flag has a secret as its value, and credentials in URLs are
+//! removed when flags are read.
 
 use std::{fmt::Write, time::Duration};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::options::{Config, MigrationConfig};
 
-/// What the program was told, ready to be shown. It does not change while the program runs.
+/// The configuration, ready to be shown. It does not change while the program runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
     configz: Value,
@@ -54,14 +54,14 @@ impl Told {
     }
 }
 
-/// In the form of the Go cloud-controller-managers. What there is no field for there stands in `Extra`.
+/// The form of the Go cloud-controller-managers. Fields that they lack are in `Extra`.
 fn configz(config: &Config) -> Value {
     let time = |time: Duration| duration::format(time);
     let value = |flag: &str| {
         let found = config.values.iter().find(|(name, _)| name == flag);
         found.map_or("", |(_, value)| value.as_str())
     };
-    // As Go writes it, where it is a duration.
+    // In Go's format, if it is a duration.
     let given_time = |flag: &str| {
         let text = value(flag);
         duration::parse(text).map_or_else(|_| "0s".to_owned(), duration::format)
@@ -134,7 +134,7 @@ fn configz(config: &Config) -> Value {
     json!({"cloudcontrollermanager.config.k8s.io": configuration})
 }
 
-/// As others print it, whichever of them has one.
+/// The form of the Go cloud-controller-managers, whichever controllers migrate.
 fn migration(migration: Option<&MigrationConfig>) -> Value {
     let Some(migration) = migration else {
         return json!({"leaderName": "", "resourceLock": "", "controllerLeaders": null});

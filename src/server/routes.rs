@@ -1,4 +1,4 @@
-//! What is served on which path.
+//! The paths of the HTTPS server.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header, request};
 use prometheus_client::metrics::{counter::Counter, family::Family};
@@ -12,7 +12,7 @@ use super::{
     slis::Slis,
 };
 
-/// Every path that is served, for whoever looks around.
+/// All paths, for the status page.
 pub(super) const PATHS: [&str; 8] = [
     "/configz",
     "/flagz",
@@ -31,13 +31,13 @@ const JSON: &str = "application/json";
 pub(super) struct Peer {
     /// Whether it is on this machine.
     pub(super) local: bool,
-    /// The certificates that it has shown; nobody has vouched for them yet.
+    /// Its certificates, not verified yet.
     pub(super) certificates: Vec<CertificateDer<'static>>,
 }
 
 type RequestLabels = [(&'static str, String); 2];
 
-/// Who answers which path.
+/// Answers requests.
 #[derive(Debug)]
 pub(super) struct Routes {
     pub(super) access: Access,
@@ -46,7 +46,7 @@ pub(super) struct Routes {
     requests: Family<RequestLabels, Counter>,
 }
 
-/// What a path stands for.
+/// The meaning of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route<'a> {
     Health(Endpoint, Option<&'a str>),
@@ -115,7 +115,7 @@ impl Routes {
     ) -> Response<String> {
         let route = Route::of(request.uri.path());
         let response = match route {
-            // Everybody may know that there is nothing.
+            // No authentication: everybody may know that there is no such path.
             None => not_found(),
             Some(route) if !route.allows(&request.method) => method_not_allowed(),
             Some(route) => match self.admit(route, peer, request, reviewers).await {
@@ -239,7 +239,7 @@ fn metrics_page(rendered: Result<String, std::fmt::Error>, request: &request::Pa
         Ok(body) => page(format.content_type(), body),
         Err(error) => text(
             StatusCode::INTERNAL_SERVER_ERROR,
-            format!("can not print the metrics: {error}\n"),
+            format!("cannot print the metrics: {error}\n"),
         ),
     }
 }

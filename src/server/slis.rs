@@ -1,4 +1,4 @@
-//! `/metrics/slis`: what health probes came to.
+//! `/metrics/slis`: the results of health probes.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::health::Endpoint;
 
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
-/// The results of probes since the start, or since somebody reset them.
+/// The results of probes since the start or the last reset.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Slis(Arc<RwLock<Results>>);
 
@@ -24,7 +24,7 @@ struct Results {
 }
 
 impl Slis {
-    /// A probe has found this check well or not.
+    /// Records the result of a check in a probe.
     pub(super) fn probed(&self, check: &'static str, endpoint: Endpoint, well: bool) {
         let kind = endpoint.name();
         let results = self.0.read();

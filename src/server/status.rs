@@ -1,7 +1,7 @@
-//! `/statusz`: how things stand, as a page for people and as JSON for programs.
+//! `/statusz`: the state of the program, as a page for people and as JSON for programs.
 //!
-//! Parts of the program say what they know when they come up; what has not come up yet is left out. Nothing here waits or
-//! asks anybody. Figures come from the metrics, so that page and dashboards never disagree.
+//! Parts of the program register their state when they start; parts that have not started are left out. A request only reads
+//! memory. Figures come from the metrics, so that page and dashboards never disagree.
 
 mod html;
 #[cfg(test)]
@@ -19,10 +19,10 @@ use super::{
     metrics::{Metrics, Sample, meaning},
 };
 
-/// Rows of one list. People look at what is wrong, which comes first.
+/// The most rows of a list. Rows with problems come first.
 const MOST_ROWS: usize = 200;
 
-/// Where parts of the program say how things stand. Clones share it.
+/// The state that parts of the program report. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Status(Arc<RwLock<Sources>>);
 
@@ -68,7 +68,7 @@ pub(crate) struct Leadership {
     /// The Lease, `namespace/name`; none if there is no election.
     pub(crate) lease: Option<String>,
     pub(crate) leads: bool,
-    /// It only says what it would do, and leaves it to others to lead.
+    /// A dry run: it only reports what it would do, and never leads.
     pub(crate) dry_run: bool,
     /// How long ago the lease was renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -90,7 +90,7 @@ pub(crate) struct NodeRow {
     pub(crate) provider_id: String,
 }
 
-/// A Service with a load balancer, or that wants one.
+/// A Service that has or needs a load balancer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ServiceRow {
@@ -99,19 +99,19 @@ pub(crate) struct ServiceRow {
     pub(crate) state: &'static str,
     pub(crate) addresses: Vec<String>,
     pub(crate) parts: Vec<PartRow>,
-    /// What is wrong with it.
+    /// Its problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
 }
 
-/// Something in the cloud whose Service does not exist.
+/// An object in the cloud whose Service does not exist.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct OrphanRow {
     pub(crate) name: String,
     pub(crate) seen_for_seconds: u64,
     pub(crate) deletable: bool,
-    /// What becomes of it.
+    /// What happens to it.
     pub(crate) consequence: &'static str,
 }
 
@@ -125,18 +125,18 @@ pub(crate) struct PartRow {
     pub(crate) last_plan: Option<Plan>,
 }
 
-/// What was to be done to a part, the last time that there was something.
+/// The last plan of a part that had steps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Plan {
     pub(crate) at: Timestamp,
-    /// The first of them.
+    /// The first steps.
     pub(crate) steps: Vec<String>,
-    /// How many there were.
+    /// The number of all steps.
     pub(crate) count: usize,
 }
 
-/// Everything that is shown. The first fields are those of the `Statusz` of Kubernetes' own components.
+/// The content of the page. The first fields are those of `Statusz` in Kubernetes' own components.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
@@ -176,7 +176,7 @@ struct CheckRow {
     reason: Option<String>,
 }
 
-/// How many there are of each state, and those that are worth a look.
+/// The number of items in each state, and the items, those with problems first.
 #[derive(Clone, Debug, Serialize)]
 struct List<T> {
     total: usize,
@@ -227,22 +227,22 @@ impl Status {
         })))
     }
 
-    /// From now on this says whether this replica leads.
+    /// Registers the source of the leadership.
     pub(crate) fn set_leadership(&self, source: impl Fn() -> Leadership + Send + Sync + 'static) {
         self.0.write().leadership = Some(Arc::new(source));
     }
 
-    /// From now on this says how the nodes are.
+    /// Registers the source of the nodes.
     pub(crate) fn set_nodes(&self, source: impl Fn() -> Vec<NodeRow> + Send + Sync + 'static) {
         self.0.write().nodes = Some(Arc::new(source));
     }
 
-    /// From now on this says how the Services are.
+    /// Registers the source of the Services.
     pub(crate) fn set_services(&self, source: impl Fn() -> Vec<ServiceRow> + Send + Sync + 'static) {
         self.0.write().services = Some(Arc::new(source));
     }
 
-    /// From now on this says what belongs to Services that do not exist.
+    /// Registers the source of the orphans.
     pub(crate) fn set_orphans(&self, source: impl Fn() -> Vec<OrphanRow> + Send + Sync + 'static) {
         self.0.write().orphans = Some(Arc::new(source));
     }
@@ -250,7 +250,7 @@ impl Status {
     /// As JSON.
     pub(super) fn json(&self, checks: &Checks, metrics: &Metrics) -> String {
         let report = self.report(checks, metrics);
-        // It has no keys that are not text.
+        // This cannot fail: all keys are text.
         serde_json::to_string_pretty(&report).unwrap_or_default() + "\n"
     }
 
@@ -341,14 +341,14 @@ fn budget((provider, bucket, state): (&'static str, &'static str, ccm_core::clie
     }
 }
 
-/// Counts by state, and puts what deserves a look first. `of`: the state, and whether it does.
+/// Counts by state, and puts items with problems first. `of`: the state, and whether there is a problem.
 fn list<T>(mut all: Vec<T>, of: impl Fn(&T) -> (&'static str, bool)) -> List<T> {
     let mut states = BTreeMap::new();
     for item in &all {
         *states.entry(of(item).0).or_default() += 1;
     }
     let total = all.len();
-    // Keeps the order of those that are alike.
+    // A stable sort.
     all.sort_by_key(|item| !of(item).1);
     all.truncate(MOST_ROWS);
     List {
@@ -372,7 +372,7 @@ fn figures(samples: &[Sample], names: &[&str]) -> Vec<Figure> {
     figures
 }
 
-/// What is measured of routes, but for what only a dashboard can use.
+/// The metrics of routes, without those that only a dashboard can use.
 fn routes(samples: &[Sample]) -> Vec<Figure> {
     let is_route = |name: &str| name.starts_with("ccm_route") || name.starts_with("route_controller_");
     let is_bare = |name: &str| !["_sum", "_count"].iter().any(|end| name.ends_with(end));

@@ -412,7 +412,7 @@ async fn the_pair_in_the_folder_is_used_again() {
     .unwrap_err()
     .join("\n");
     assert!(
-        error.contains("cloud-controller-manager.crt is there but"),
+        error.contains("cloud-controller-manager.crt exists but"),
         "{error}"
     );
 }
@@ -489,7 +489,7 @@ async fn what_keeps_it_from_starting_is_named() {
     };
     let error = bind(&config).await;
     assert!(
-        error.contains("can not read") && error.contains("tls.crt"),
+        error.contains("cannot read") && error.contains("tls.crt"),
         "{error}"
     );
     fs::write(&certificate, "nothing of use").unwrap();

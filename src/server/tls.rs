@@ -1,8 +1,8 @@
-//! The certificate of the HTTPS server: made here, kept in a folder, or the user's own files.
+//! The certificate of the HTTPS server: generated in memory, kept in a folder, or the user's own files.
 //!
-//! Files are looked at on every new connection and read again when they have changed, so that a renewed certificate is
-//! used at once and nothing has to run in the background. A pair that does not fit (the certificate was replaced, the
-//! key not yet) or can not be read leaves the one in use in place.
+//! Files are compared on every new connection and loaded again when they have changed, so that a renewed certificate is
+//! used at once. A pair that does not match (the certificate was replaced, the key not yet) or is unreadable leaves the one
+//! in use in place.
 
 use std::{
     fs, io,
@@ -24,41 +24,44 @@ use rustls::{
         ClientHello, ResolvesServerCert,
         danger::{ClientCertVerified, ClientCertVerifier},
     },
-    sign::CertifiedKey,
+    sign::{CertifiedKey, SingleCertAndKey},
 };
 use tracing::{info, warn};
+use x509_parser::{extensions::GeneralName, parse_x509_certificate};
 
-use super::files::{FileMark, mark};
-use crate::options::{Certificate, NamedCertificate, ServingConfig, TlsConfig};
+use crate::{
+    files::WatchedFiles,
+    options::{Certificate, NamedCertificate, ServingConfig, TlsConfig},
+};
 
 /// The names of the files below `--cert-dir`, as everywhere else.
 const PAIR_NAME: &str = "cloud-controller-manager";
 
-/// Why the certificate can not be had, in words for the user.
+/// Why there is no certificate, in words for the user.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    #[error("can not read {path}: {source}", path = path.display())]
+    #[error("cannot read {path}: {source}", path = path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("can not write {path}: {source}", path = path.display())]
+    #[error("cannot write {path}: {source}", path = path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("{path} holds no {what} in PEM form", path = path.display())]
     Empty { path: PathBuf, what: &'static str },
-    #[error("{certificate} and {key} can not be used together: {source}", certificate = certificate.display(), key = key.display())]
+    #[error("{certificate} and {key} cannot be used together: {source}", certificate = certificate.display(), key = key.display())]
     Pair {
         certificate: PathBuf,
         key: PathBuf,
         source: rustls::Error,
     },
-    #[error("{there} is there but {missing} is not; remove it or bring the other back", there = there.display(), missing = missing.display())]
+    #[error("{there} exists but {missing} does not; delete the one or restore the other", there = there.display(), missing = missing.display())]
     Half { there: PathBuf, missing: PathBuf },
     #[error(
-        "there are no names in {path}; write the names that it is for after a colon in --tls-sni-cert-key",
+        "there are no names in {path}; add its names after a colon in --tls-sni-cert-key",
         path = path.display()
     )]
     NoNames { path: PathBuf },
-    #[error("can not make a self-signed certificate: {0}")]
+    #[error("cannot create a self-signed certificate: {0}")]
     Generate(#[from] rcgen::Error),
-    #[error("can not set up TLS: {0}")]
+    #[error("cannot set up TLS: {0}")]
     Setup(#[from] rustls::Error),
 }
 
@@ -67,7 +70,10 @@ pub(super) fn server_config(config: &ServingConfig) -> Result<ServerConfig, TlsE
     let default: Arc<dyn ResolvesServerCert> = match &config.certificate {
         Certificate::InMemory => {
             let pair = Generated::new(config.bind_address)?;
-            Arc::new(Fixed(Arc::new(certified(vec![pair.certificate], pair.key)?)))
+            Arc::new(SingleCertAndKey::from(certified(
+                vec![pair.certificate],
+                pair.key,
+            )?))
         }
         Certificate::Directory(folder) => Arc::new(Files::open(kept_pair(folder, config.bind_address)?)?),
         Certificate::Files { certificate, key } => Arc::new(Files::open(Pair {
@@ -97,7 +103,7 @@ pub(super) fn server_config(config: &ServingConfig) -> Result<ServerConfig, TlsE
 fn crypto(config: &TlsConfig) -> CryptoProvider {
     let mut provider = aws_lc_rs::default_provider();
     if let Some(suites) = &config.cipher_suites {
-        // Those of TLS 1.3 are not a choice.
+        // The suites of TLS 1.3 cannot be chosen.
         provider
             .cipher_suites
             .retain(|suite| suite.tls13().is_some() || suites.contains(&suite.suite()));
@@ -119,9 +125,8 @@ fn certified(
     CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())
 }
 
-/// Asks for a certificate of the client and takes any, or none. Whether somebody vouches for it is found out with each
-/// request: authorities change while a connection is open, and who has another way to prove who it is, or asks for what
-/// everybody may see, does not need one.
+/// Requests a client certificate and accepts any, or none. Each HTTP request verifies it: authorities change while a
+/// connection is open, and a client with a token, or one that reads an open path, needs no certificate.
 #[derive(Debug)]
 struct AnyClient(WebPkiSupportedAlgorithms);
 
@@ -137,7 +142,7 @@ impl ClientCertVerifier for AnyClient {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        // None: the client shows what it has.
+        // No hints: the client sends the certificate that it has.
         &[]
     }
 
@@ -173,23 +178,13 @@ impl ClientCertVerifier for AnyClient {
     }
 }
 
-/// A certificate that never changes.
-#[derive(Debug)]
-struct Fixed(Arc<CertifiedKey>);
-
-impl ResolvesServerCert for Fixed {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0))
-    }
-}
-
 #[derive(Clone, Debug)]
 struct Pair {
     certificate: PathBuf,
     key: PathBuf,
 }
 
-/// A pair of files, read again when they change.
+/// A pair of files, loaded again when they change.
 #[derive(Debug)]
 struct Files {
     pair: Pair,
@@ -198,38 +193,27 @@ struct Files {
 
 #[derive(Debug)]
 struct Current {
-    /// Of the files as they were when they were read last, usable or not.
-    fingerprint: Option<Fingerprint>,
+    files: WatchedFiles,
     key: Arc<CertifiedKey>,
     /// The names in the certificate, in lower case.
     names: Vec<String>,
 }
 
-/// Tells two states of the files apart.
-type Fingerprint = [FileMark; 2];
-
 impl Files {
     fn open(pair: Pair) -> Result<Self, TlsError> {
-        // Taken before reading: a change in between is then seen as one.
-        let fingerprint = pair.fingerprint();
+        let files = WatchedFiles::new([pair.certificate.clone(), pair.key.clone()]);
         let key = Arc::new(pair.read()?);
         let names = names_in(&key);
         Ok(Self {
             pair,
-            current: Mutex::new(Current {
-                fingerprint,
-                key,
-                names,
-            }),
+            current: Mutex::new(Current { files, key, names }),
         })
     }
 
-    /// The certificate in use, read again if it has changed.
+    /// The certificate in use, loaded again if it has changed.
     fn current(&self) -> MutexGuard<'_, Current> {
         let mut current = self.current.lock();
-        let fingerprint = self.pair.fingerprint();
-        if fingerprint != current.fingerprint {
-            current.fingerprint = fingerprint;
+        if current.files.has_changed() {
             match self.pair.read() {
                 Ok(key) => {
                     info!(file = %self.pair.certificate.display(), "Loaded the changed serving certificate");
@@ -252,16 +236,26 @@ impl ResolvesServerCert for Files {
 }
 
 fn names_in(key: &CertifiedKey) -> Vec<String> {
-    let Some(Ok(certificate)) = key.cert.first().map(webpki::EndEntityCert::try_from) else {
+    let parsed = key
+        .cert
+        .first()
+        .map(|certificate| parse_x509_certificate(certificate));
+    let Some(Ok((_, certificate))) = parsed else {
         return Vec::new();
     };
-    certificate
-        .valid_dns_names()
-        .map(str::to_ascii_lowercase)
+    let Ok(Some(names)) = certificate.subject_alternative_name() else {
+        return Vec::new();
+    };
+    let names = names.value.general_names.iter();
+    names
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+            _ => None,
+        })
         .collect()
 }
 
-/// Certificates for the names that clients ask for, and one for all others.
+/// Certificates by server name, and a default.
 #[derive(Debug)]
 struct Named {
     named: Vec<(Files, Vec<String>)>,
@@ -289,7 +283,7 @@ impl Named {
         Ok(Self { named, default })
     }
 
-    /// Names from the command line before those in certificates, whole names before patterns, then the first one.
+    /// Prefers names from the command line to those in certificates, then whole names to patterns, then the first one.
     fn find(&self, name: &str) -> Option<Arc<CertifiedKey>> {
         let mut best: Option<(u8, Arc<CertifiedKey>)> = None;
         for (files, given) in &self.named {
@@ -330,10 +324,6 @@ impl ResolvesServerCert for Named {
 }
 
 impl Pair {
-    fn fingerprint(&self) -> Option<Fingerprint> {
-        Some([mark(&self.certificate)?, mark(&self.key)?])
-    }
-
     fn read(&self) -> Result<CertifiedKey, TlsError> {
         let read = |path: &PathBuf| {
             fs::read(path).map_err(|source| TlsError::Read {
@@ -362,7 +352,7 @@ impl Pair {
     }
 }
 
-/// The pair in `--cert-dir`; made if neither file is there.
+/// The pair in `--cert-dir`; created if neither file exists.
 fn kept_pair(folder: &Path, address: IpAddr) -> Result<Pair, TlsError> {
     let pair = Pair {
         certificate: folder.join(format!("{PAIR_NAME}.crt")),
@@ -403,11 +393,11 @@ fn kept_pair(folder: &Path, address: IpAddr) -> Result<Pair, TlsError> {
     })?;
     write(&pair.key, &generated.key_pem, 0o600)?;
     write(&pair.certificate, &generated.certificate_pem, 0o644)?;
-    info!(file = %pair.certificate.display(), "Made a self-signed serving certificate");
+    info!(file = %pair.certificate.display(), "Created a self-signed serving certificate");
     Ok(pair)
 }
 
-/// A self-signed certificate. It does not expire: whoever checks it trusts this one certificate and no other, and a
+/// A self-signed certificate. It does not expire: clients that verify it trust this one certificate and no other, and a
 /// process may run for years.
 struct Generated {
     certificate: CertificateDer<'static>,

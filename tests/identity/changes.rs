@@ -20,7 +20,7 @@ async fn an_expired_token_is_told_and_the_next_one_is_taken_over() {
     stage.write("token", &stage.token);
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
     assert!(
-        stage.log().contains("Took over changed credentials"),
+        stage.log().contains("Applied changed credentials"),
         "{}",
         stage.log()
     );

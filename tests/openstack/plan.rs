@@ -349,7 +349,7 @@ async fn a_dry_run_says_what_it_would_do_whenever_that_changes_and_does_nothing(
         .stage
         .write_cloud_config(&conf.replace("correct-horse", "wrong"))
         .unwrap();
-    scene.logged("can not be taken over").await;
+    scene.logged("cannot be applied").await;
     assert_eq!(ccm.get("/readyz").await.unwrap().0, 200);
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());

@@ -47,7 +47,7 @@ async fn while_the_api_server_can_not_be_asked_nobody_is_served_but_probes() {
             assert_eq!(ccm.get_as(&scraper, path).await.unwrap().0, 200, "{path}");
         }
         assert_eq!(
-            stage.lines("The API server can not be asked about clients"),
+            stage.lines("The API server cannot be asked about clients"),
             round + 1
         );
         assert_eq!(stage.lines(&format!("what=\"{what}\"")).min(1), 1);
@@ -69,7 +69,7 @@ async fn while_the_api_server_can_not_be_asked_nobody_is_served_but_probes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_that_does_not_say_who_vouches_for_clients_ends_the_program_unless_tolerated() {
+async fn a_cluster_that_refuses_its_client_ca_ends_the_program_unless_tolerated() {
     let stage = Stage::set().await;
     let account = stage.account(false).await;
     let named = format!("--authentication-kubeconfig={}", account.display());
@@ -78,7 +78,7 @@ async fn a_cluster_that_does_not_say_who_vouches_for_clients_ends_the_program_un
     let log = fs::read_to_string(stage.log()).unwrap();
     assert_eq!(status.code(), Some(1), "{log}");
     assert!(
-        log.contains("can not read the ConfigMap kube-system/extension-apiserver-authentication")
+        log.contains("cannot read the ConfigMap kube-system/extension-apiserver-authentication")
             && log.contains("Role extension-apiserver-authentication-reader"),
         "{log}"
     );
@@ -120,9 +120,9 @@ async fn all_that_keeps_the_server_from_starting_is_named_at_once() {
     );
     assert_eq!(ccm.wait(LIMIT).await.unwrap().code(), Some(1));
     for part in [
-        "tls.key can not be used together",
-        "can not listen on 127.0.0.1:",
-        "--client-ca-file: can not read /missing/clients.pem",
+        "tls.key cannot be used together",
+        "cannot listen on 127.0.0.1:",
+        "--client-ca-file: cannot read /missing/clients.pem",
         "--authentication-kubeconfig: can not read /missing/kubeconfig",
     ] {
         assert_eq!(

@@ -15,8 +15,8 @@ use ccm_core::controllers::{NodeObject, node::Ready};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-/// The taint by which the cluster autoscaler marks a node before it deletes its machine; matched by key alone.
-pub(super) const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+use crate::controllers::node_object::AUTOSCALER_TAINT;
+
 /// That many nodes may always go at once.
 const FEW: usize = 3;
 /// The time between two deletions while the brake is on.

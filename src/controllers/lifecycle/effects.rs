@@ -3,13 +3,7 @@
 //! Each begins with the node as the API server has it, not as the store has it, and ends with a request that the API
 //! server refuses if the node has changed since.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
     Cloud,
@@ -29,7 +23,10 @@ use super::{
     COMPONENT,
     decide::{self, Refusal},
 };
-use crate::controllers::node_object::{PATCH_TRIES, SHUTDOWN_TAINT, is_gone, is_refused, set_taints};
+use crate::{
+    controllers::node_object::{PATCH_TRIES, SHUTDOWN_TAINT, is_gone, is_refused, set_taints},
+    logging::{Failing, warn_if_new},
+};
 
 /// A node that is to be deleted.
 #[derive(Clone, Debug)]
@@ -91,9 +88,9 @@ pub(super) struct Effects {
     grace: Duration,
     shutdown: CancellationToken,
     /// Whether the last deletion failed.
-    failing: AtomicBool,
+    failing: Failing,
     /// Whether the account lacked the right to delete nodes when it last tried.
-    forbidden: AtomicBool,
+    forbidden: Failing,
 }
 
 /// A node as it was just read.
@@ -118,8 +115,8 @@ impl Effects {
             recorder,
             grace,
             shutdown,
-            failing: AtomicBool::new(false),
-            forbidden: AtomicBool::new(false),
+            failing: Failing::default(),
+            forbidden: Failing::default(),
         }
     }
 
@@ -151,8 +148,7 @@ impl Effects {
                 .publish(read.reference(), EventType::Normal, "DeletingNode", &message);
         };
         // A try that will probably be refused again is not announced each time.
-        let forbidden = self.forbidden.load(Ordering::Relaxed);
-        if !forbidden {
+        if !self.forbidden.is_ongoing() {
             announce();
         }
         let parameters = DeleteParams::default().preconditions(Preconditions {
@@ -161,9 +157,8 @@ impl Effects {
         });
         match self.api.delete(name, &parameters).await {
             Ok(_) => {
-                self.failing.store(false, Ordering::Relaxed);
-                self.forbidden.store(false, Ordering::Relaxed);
-                if forbidden {
+                self.failing.ends();
+                if self.forbidden.ends() {
                     announce();
                 }
                 info!(
@@ -192,7 +187,7 @@ impl Effects {
     fn forbidden(&self, node: &NodeObject, error: &kube::Error) -> Deletion {
         let name = node.view.name.as_str();
         let error = ccm_core::error::report(error);
-        if self.forbidden.swap(true, Ordering::Relaxed) {
+        if !self.forbidden.begins(()) {
             debug!(
                 controller = COMPONENT,
                 node = name,
@@ -225,21 +220,13 @@ impl Effects {
     fn failed(&self, node: &NodeObject, error: &kube::Error, sent: bool) -> Deletion {
         let name = node.view.name.as_str();
         let error = ccm_core::error::report(error);
-        if self.failing.swap(true, Ordering::Relaxed) {
-            debug!(
-                controller = COMPONENT,
-                node = name,
-                error,
-                "Could not delete node"
-            );
-        } else {
-            warn!(
-                controller = COMPONENT,
-                node = name,
-                error,
-                "Could not delete node, trying again"
-            );
-        }
+        warn_if_new!(
+            self.failing.begins(()),
+            controller = COMPONENT,
+            node = name,
+            error,
+            "Could not delete node, trying again"
+        );
         let message = format!("Failed deleting node {name}: {error}");
         self.recorder.publish(
             node.reference(),

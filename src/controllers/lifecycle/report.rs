@@ -6,9 +6,10 @@ use ccm_core::{
     Error,
     controllers::{EventType, NodeObject, Recorder},
 };
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::{COMPONENT, decide::Reason};
+use crate::logging::{Failing, warn_if_new};
 
 /// How many nodes of a pass get an event of their own.
 const EVENTS: usize = 20;
@@ -24,8 +25,7 @@ pub(super) struct Many {
 /// Tells people.
 pub(super) struct Reports {
     recorder: Recorder,
-    /// The kinds of failures that were logged and have not ended.
-    failing: BTreeSet<&'static str>,
+    failing: Failing<&'static str>,
     /// The reasons for which nodes are held now.
     holding: BTreeSet<Reason>,
 }
@@ -34,7 +34,7 @@ impl Reports {
     pub(super) fn new(recorder: Recorder) -> Self {
         Self {
             recorder,
-            failing: BTreeSet::new(),
+            failing: Failing::default(),
             holding: BTreeSet::new(),
         }
     }
@@ -42,24 +42,18 @@ impl Reports {
     /// The cloud could not say something.
     pub(super) fn failed(&mut self, error: &Error) {
         let kind = error.kind().as_str();
-        let error = error.report();
-        if self.failing.insert(kind) {
-            warn!(
-                controller = COMPONENT,
-                kind, error, "Could not find out whether machines of nodes exist"
-            );
-        } else {
-            debug!(
-                controller = COMPONENT,
-                kind, error, "Still could not find out whether machines of nodes exist"
-            );
-        }
+        warn_if_new!(
+            self.failing.begins(kind),
+            controller = COMPONENT,
+            kind,
+            error = error.report(),
+            "Could not find out whether machines of nodes exist"
+        );
     }
 
     /// The last answer about every node was one. (A pass alone says nothing: it may have left out those that fail.)
     pub(super) fn nobody_fails(&mut self) {
-        if !self.failing.is_empty() {
-            self.failing.clear();
+        if self.failing.ends() {
             info!(controller = COMPONENT, "Nodes' machines can be looked up again");
         }
     }

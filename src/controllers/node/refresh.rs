@@ -17,7 +17,10 @@ use super::{
     desired::{self, Difference, NewLabels},
     patch,
 };
-use crate::controllers::node_object::{UNINITIALIZED_TAINT, is_gone};
+use crate::{
+    controllers::node_object::{UNINITIALIZED_TAINT, is_gone},
+    logging::{Failing, warn_if_new},
+};
 
 /// How many nodes are asked about at once. A multiple of what a provider asks about in one request (150 of Neutron's
 /// ports), so that the pieces cost no request more than the whole.
@@ -30,8 +33,7 @@ struct Memory {
     labels: HashMap<String, NewLabels>,
     /// The zone and region that were reported as different, by node uid.
     topology: HashMap<String, NewLabels>,
-    /// The kind of the failure that was logged last.
-    failure: Option<&'static str>,
+    failing: Failing<&'static str>,
 }
 
 /// One refresh under way.
@@ -67,19 +69,20 @@ impl Pass {
 
     /// Logs a failure when it begins or changes its kind, and its end.
     fn tell_failures(&mut self) {
-        let kind = self.failure.as_ref().map(|error| error.kind().as_str());
+        self.seen.failing = std::mem::take(&mut self.before.failing);
         match &self.failure {
-            Some(error) if kind != self.before.failure => {
-                let nodes = self.failed;
-                let error = error.report();
-                warn!(controller = COMPONENT, nodes, error, "Could not refresh nodes");
-            }
-            None if self.before.failure.is_some() => {
+            Some(error) => warn_if_new!(
+                self.seen.failing.begins(error.kind().as_str()),
+                controller = COMPONENT,
+                nodes = self.failed,
+                error = error.report(),
+                "Could not refresh nodes"
+            ),
+            None if self.seen.failing.ends() => {
                 info!(controller = COMPONENT, "Nodes are refreshed again");
             }
-            _ => {}
+            None => {}
         }
-        self.seen.failure = kind;
     }
 }
 

@@ -1,7 +1,12 @@
 //! The condition `NetworkUnavailable`.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc};
 
+use super::{COMPONENT, outcome::must_write};
+use crate::{
+    controllers::node_object::{STORE_LAG, is_gone, is_refused},
+    logging::{Failing, warn_if_new},
+};
 use ccm_core::controllers::NodeObject;
 use futures_util::{StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
@@ -11,22 +16,16 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tracing::{debug, warn};
-
-use super::{COMPONENT, outcome::must_write};
-use crate::controllers::node_object::{is_gone, is_refused};
 
 /// How many nodes are written at once: enough to keep the API server busy.
 const WRITERS: usize = 64;
-/// How long the store may take to show what was written.
-const SETTLE: Duration = Duration::from_secs(10);
 
 /// Writes conditions.
 pub(super) struct Conditions {
     api: Api<NodeObject>,
     /// What was written last of each node, by uid.
     written: HashMap<String, (bool, Instant)>,
-    failing: bool,
+    failing: Failing,
 }
 
 /// What became of the writes of a pass.
@@ -43,13 +42,13 @@ impl Conditions {
         Self {
             api: Api::all(client),
             written: HashMap::new(),
-            failing: false,
+            failing: Failing::default(),
         }
     }
 
     /// Writes the conditions that differ from whether each node's routes are all there.
     pub(super) async fn write(&mut self, verdicts: Vec<(Arc<NodeObject>, bool)>) -> Written {
-        self.written.retain(|_, (_, at)| at.elapsed() < SETTLE);
+        self.written.retain(|_, (_, at)| at.elapsed() < STORE_LAG);
         let due = verdicts.into_iter().filter(|(node, available)| {
             let just = self.written.get(&node.view.uid);
             let shown_soon = just.is_some_and(|(written, _)| written == available);
@@ -79,30 +78,20 @@ impl Conditions {
                 Err(error) if is_gone(&error) || is_refused(&error) => summary.gone += 1,
                 Err(error) => {
                     summary.failed += 1;
-                    self.tell(&node.view.name, &error);
+                    warn_if_new!(
+                        self.failing.begins(()),
+                        controller = COMPONENT,
+                        node = node.view.name,
+                        error = ccm_core::error::report(&error),
+                        "Could not write the condition NetworkUnavailable, trying again"
+                    );
                 }
             }
         }
         if summary.failed == 0 {
-            self.failing = false;
+            self.failing.ends();
         }
         summary
-    }
-
-    fn tell(&mut self, node: &str, error: &kube::Error) {
-        let error = ccm_core::error::report(error);
-        if self.failing {
-            debug!(
-                controller = COMPONENT,
-                node, error, "Still could not write the condition NetworkUnavailable"
-            );
-        } else {
-            self.failing = true;
-            warn!(
-                controller = COMPONENT,
-                node, error, "Could not write the condition NetworkUnavailable, trying again"
-            );
-        }
     }
 }
 

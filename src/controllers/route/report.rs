@@ -1,9 +1,6 @@
 //! What is told to people: why a node has no route, and that the routes can not be read. Once per change.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use ccm_core::{
     Error, ErrorKind,
@@ -11,12 +8,15 @@ use ccm_core::{
     routes::CloudRoute,
 };
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::{debug, info, warn};
 
 use super::{
     COMPONENT,
     outcome::{Item, Outcome},
+};
+use crate::{
+    events,
+    logging::{Failing, warn_if_new},
 };
 
 /// How many nodes of a pass get an event.
@@ -29,14 +29,11 @@ pub(super) struct Reports {
     recorder: Recorder,
     /// What was told of each node (by uid) and destination.
     told: HashMap<(String, String), String>,
-    /// Why nothing can be read, as long as nothing can.
-    unreadable: Option<&'static str>,
-    /// Whether it was told that there is no room.
-    full: bool,
-    /// Kinds of failures to delete that were told and have not ended.
-    stuck: BTreeSet<&'static str>,
-    held: bool,
-    foreign_family: bool,
+    reading: Failing<&'static str>,
+    full: Failing,
+    deleting: Failing<&'static str>,
+    held: Failing,
+    foreign_family: Failing,
 }
 
 impl Reports {
@@ -44,38 +41,29 @@ impl Reports {
         Self {
             recorder,
             told: HashMap::new(),
-            unreadable: None,
-            full: false,
-            stuck: BTreeSet::new(),
-            held: false,
-            foreign_family: false,
+            reading: Failing::default(),
+            full: Failing::default(),
+            deleting: Failing::default(),
+            held: Failing::default(),
+            foreign_family: Failing::default(),
         }
     }
 
     /// The routes could not be read.
     pub(super) fn unreadable(&mut self, error: &Error) {
         let kind = error.kind().as_str();
-        let report = error.report();
-        if self.unreadable.replace(kind) == Some(kind) {
-            debug!(
-                controller = COMPONENT,
-                kind,
-                error = report,
-                "Still could not read the routes"
-            );
-        } else {
-            warn!(
-                controller = COMPONENT,
-                kind,
-                error = report,
-                "Could not read the routes; nothing is changed until they can be read"
-            );
-        }
+        warn_if_new!(
+            self.reading.begins(kind),
+            controller = COMPONENT,
+            kind,
+            error = error.report(),
+            "Could not read the routes; nothing is changed until they can be read"
+        );
     }
 
     /// They could be read.
     pub(super) fn readable(&mut self) {
-        if self.unreadable.take().is_some() {
+        if self.reading.ends() {
             info!(controller = COMPONENT, "The routes can be read again");
         }
     }
@@ -115,8 +103,7 @@ impl Reports {
         // One for all, at the oldest one: each new node would say the same.
         let mut without_room = failures().filter(|(_, error)| is_quota(error));
         match without_room.next() {
-            Some((item, error)) if !self.full => {
-                self.full = true;
+            Some((item, error)) if self.full.begins(()) => {
                 let others = without_room.count();
                 let more = match others {
                     0 => String::new(),
@@ -132,19 +119,15 @@ impl Reports {
                 );
             }
             Some(_) => {}
-            None => self.full = false,
+            None => {
+                self.full.ends();
+            }
         }
     }
 
     fn publish(&self, item: &Item, error: &Error, took: Duration, more: &str) {
         let view = &item.node.view;
-        let object = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(view.name.clone()),
-            uid: Some(view.uid.clone()),
-            ..ObjectReference::default()
-        };
+        let object = events::reference("v1", "Node", None, view.name.clone(), Some(view.uid.clone()));
         let took = if item.tried { took } else { Duration::ZERO };
         let message = message(item, error, took, more);
         self.recorder
@@ -164,18 +147,15 @@ impl Reports {
     ) {
         for (route, result) in results {
             match result {
-                Ok(()) => self.stuck.clear(),
-                Err(error) if self.stuck.insert(error.kind().as_str()) => warn!(
+                Ok(()) => {
+                    self.deleting.ends();
+                }
+                Err(error) => warn_if_new!(
+                    self.deleting.begins(error.kind().as_str()),
                     controller = COMPONENT,
                     route = %route,
                     error = error.report(),
                     "Could not delete a route, trying again"
-                ),
-                Err(error) => debug!(
-                    controller = COMPONENT,
-                    route = %route,
-                    error = error.report(),
-                    "Could not delete a route"
                 ),
             }
         }
@@ -183,28 +163,29 @@ impl Reports {
 
     /// So many routes stay because no node has a podCIDR.
     pub(super) fn held(&mut self, routes: usize) {
-        let held = routes > 0;
-        if held && !self.held {
+        if routes == 0 {
+            self.held.ends();
+        } else if self.held.begins(()) {
             warn!(
                 controller = COMPONENT,
                 routes, "No node has a podCIDR: routes that nobody wants are not deleted"
             );
         }
-        self.held = held;
     }
 
     /// Whether a podCIDR has no cluster CIDR of its family.
     pub(super) fn foreign_family(&mut self, example: Option<IpNet>) {
-        if let Some(example) = example
-            && !self.foreign_family
-        {
+        let Some(example) = example else {
+            self.foreign_family.ends();
+            return;
+        };
+        if self.foreign_family.begins(()) {
             warn!(
                 controller = COMPONENT,
                 pod_cidr = %example,
-                "Nodes have podCIDRs of a family that --cluster-cidr does not name: no routes are made for them"
+                "Nodes have podCIDRs of a family that --cluster-cidr does not name: no routes are created for them"
             );
         }
-        self.foreign_family = example.is_some();
     }
 }
 

@@ -32,12 +32,15 @@ const fn row(
 }
 
 const GENERIC: &str = "Generic";
+const AUTHENTICATION: &str = "Authentication";
 const LIFECYCLE: &str = "Node lifecycle";
 const ROUTES: &str = "Routes";
 const DEBUGGING: &str = "Debugging";
 const WEBHOOKS: &str = "Webhooks";
 const LOGS: &str = "Logs";
 
+const NO_FRONT_PROXY: &str =
+    "clients authenticate themselves; only aggregated API servers need a front proxy";
 const NO_WEBHOOKS: &str = "there are no webhooks";
 const ONE_STREAM: &str = "every line goes to standard error at once";
 
@@ -83,6 +86,54 @@ pub(super) const ROWS: &[Row] = &[
         Deprecated(
             "it has no effect; --node-status-update-frequency says how often nodes are compared with the cloud",
         ),
+    ),
+    row(
+        AUTHENTICATION,
+        "requestheader-client-ca-file",
+        File,
+        "",
+        "The authorities (PEM) of front proxies, which name a client in headers",
+        NoEffect(NO_FRONT_PROXY),
+    ),
+    row(
+        AUTHENTICATION,
+        "requestheader-allowed-names",
+        List,
+        "",
+        "The common names of front proxies",
+        NoEffect(NO_FRONT_PROXY),
+    ),
+    row(
+        AUTHENTICATION,
+        "requestheader-username-headers",
+        List,
+        "x-remote-user",
+        "The headers with the name of a client",
+        NoEffect(NO_FRONT_PROXY),
+    ),
+    row(
+        AUTHENTICATION,
+        "requestheader-group-headers",
+        List,
+        "x-remote-group",
+        "The headers with the groups of a client",
+        NoEffect(NO_FRONT_PROXY),
+    ),
+    row(
+        AUTHENTICATION,
+        "requestheader-uid-headers",
+        List,
+        "",
+        "The headers with the UID of a client",
+        NoEffect(NO_FRONT_PROXY),
+    ),
+    row(
+        AUTHENTICATION,
+        "requestheader-extra-headers-prefix",
+        List,
+        "x-remote-extra-",
+        "The prefixes of headers with more about a client",
+        NoEffect(NO_FRONT_PROXY),
     ),
     row(
         LIFECYCLE,

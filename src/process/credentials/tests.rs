@@ -239,7 +239,7 @@ async fn a_token_file_counts_before_a_token_and_is_followed() {
     assert_eq!(token(&credentials).unwrap(), "second");
     // Some take it away once it was read.
     fs::remove_file(folder.path("token")).unwrap();
-    sleep(LOOK * 3).await;
+    sleep(INTERVAL * 3).await;
     assert_eq!(token(&credentials).unwrap(), "second");
     change(&credentials, || folder.write("token", "third")).await;
     assert_eq!(token(&credentials).unwrap(), "third");
@@ -257,7 +257,7 @@ async fn a_certificate_is_taken_with_its_key_and_not_before() {
     let credentials = load(folder.kubeconfig(json!({}), &user)).await;
     let mut changes = credentials.subscribe();
     folder.write("client.crt", &folder.read("b.crt"));
-    sleep(LOOK * 2).await;
+    sleep(INTERVAL * 2).await;
     assert!(!changes.has_changed().unwrap());
     change(&credentials, || folder.write("client.key", &folder.read("b.key"))).await;
     let user = changes.borrow_and_update().config.auth_info.clone();
@@ -279,7 +279,7 @@ async fn authorities_are_followed_and_rubbish_is_not_taken() {
         "ca.crt",
         "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
     );
-    sleep(LOOK * 2).await;
+    sleep(INTERVAL * 2).await;
     assert_eq!(roots(), old);
     change(&credentials, || folder.write("ca.crt", &folder.read("new.crt"))).await;
     assert_ne!(roots(), old);
@@ -294,13 +294,13 @@ async fn a_kubeconfig_written_anew_is_taken_over_unless_its_server_is_another() 
         json!({"server": "https://10.9.9.9"}),
         &json!({"token": "elsewhere"}),
     );
-    sleep(LOOK * 2).await;
+    sleep(INTERVAL * 2).await;
     assert_eq!(
         (token(&credentials).unwrap(), credentials.server()),
         ("first".to_owned(), server)
     );
     folder.write("kubeconfig", "half of i");
-    sleep(LOOK * 2).await;
+    sleep(INTERVAL * 2).await;
     assert_eq!(token(&credentials).unwrap(), "first");
     change(&credentials, || {
         folder.write_kubeconfig(json!({}), &json!({"token": "second"}));
@@ -373,7 +373,7 @@ async fn what_has_not_changed_is_not_taken_over_because_of_401() {
     let mut changes = credentials.subscribe();
     changes.borrow_and_update();
     credentials.rejected(1);
-    timeout(LOOK * 10, changes.changed()).await.unwrap_err();
+    timeout(INTERVAL * 10, changes.changed()).await.unwrap_err();
 }
 
 #[tokio::test(start_paused = true)]

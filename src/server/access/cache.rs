@@ -1,79 +1,49 @@
-//! Answers of the API server that are remembered for a while. Whoever asks while the same question is under way waits for
-//! that answer. What is asked about is kept as a digest: a token is not held in memory for longer than its request.
+//! Answers of the API server, remembered for a while. Requests with the same question share one review. The key is a digest
+//! of the question, so that no token stays in memory longer than its request.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use parking_lot::Mutex;
+use moka::ops::compute::Op;
 use tokio::time::Instant;
 
-/// More than this many answers are not remembered.
-const MOST: usize = 1024;
+/// The most answers that are remembered.
+const CAPACITY: u64 = 1024;
 
-type Key = [u8; 32];
-/// The answer and until when it counts; empty while it is asked for.
-type Slot<V> = Arc<tokio::sync::Mutex<Option<(V, Instant)>>>;
+/// Each answer with the time until which it counts.
+pub(super) struct Cache<V>(moka::future::Cache<[u8; 32], (V, Instant)>);
 
-pub(super) struct Cache<V>(Mutex<HashMap<Key, Slot<V>>>);
-
-impl<V> Default for Cache<V> {
+impl<V: Clone + Send + Sync + 'static> Default for Cache<V> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self(moka::future::Cache::new(CAPACITY))
     }
 }
 
 impl<V> fmt::Debug for Cache<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache")
-            .field("len", &self.0.lock().len())
-            .finish()
+        f.debug_struct("Cache").finish_non_exhaustive()
     }
 }
 
-impl<V: Clone> Cache<V> {
-    /// The remembered answer to `question`, or else what `ask` comes to, with the time for which it counts. A failure is
-    /// not remembered.
-    pub(super) async fn get<E>(
+impl<V: Clone + Send + Sync + 'static> Cache<V> {
+    /// The remembered answer to `question`, or the one that `ask` returns with its time to live. A failure is not remembered.
+    pub(super) async fn get<E: Send + Sync + 'static>(
         &self,
         question: &[u8],
         ask: impl Future<Output = Result<(V, Duration), E>>,
     ) -> Result<V, E> {
-        let slot = self.slot(question);
-        let mut answer = slot.lock().await;
-        if let Some((value, until)) = &*answer
-            && Instant::now() < *until
-        {
-            return Ok(value.clone());
-        }
-        let (value, keep) = ask.await?;
-        *answer = Some((value.clone(), Instant::now() + keep));
-        Ok(value)
-    }
-
-    fn slot(&self, question: &[u8]) -> Slot<V> {
-        let hash = digest(&SHA256, question);
         let mut key = [0; 32];
-        key.copy_from_slice(hash.as_ref());
-        let mut slots = self.0.lock();
-        if slots.len() >= MOST && !slots.contains_key(&key) {
-            let now = Instant::now();
-            slots.retain(|_, slot| {
-                // Those that are being asked for stay.
-                slot.try_lock().map_or(
-                    true,
-                    |answer| matches!(&*answer, Some((_, until)) if *until > now),
-                )
-            });
-            // Still too many: any other than those under way.
-            let idle = slots
-                .iter()
-                .find(|(_, slot)| Arc::strong_count(slot) == 1)
-                .map(|(key, _)| *key);
-            if let Some(idle) = idle.filter(|_| slots.len() >= MOST) {
-                slots.remove(&idle);
+        key.copy_from_slice(digest(&SHA256, question).as_ref());
+        let answer = self.0.entry(key).and_try_compute_with(|known| async move {
+            match known {
+                Some(known) if Instant::now() < known.value().1 => Ok(Op::Nop),
+                _ => ask
+                    .await
+                    .map(|(value, ttl)| Op::Put((value, Instant::now() + ttl))),
             }
-        }
-        Arc::clone(slots.entry(key).or_default())
+        });
+        // There is an entry: without one, the answer was put there.
+        Ok(answer.await?.unwrap().into_value().0)
     }
 }
 
@@ -132,6 +102,7 @@ mod tests {
                 .await;
             advance(Duration::from_millis(1)).await;
         }
-        assert!(cache.0.lock().len() <= MOST, "{cache:?}");
+        cache.0.run_pending_tasks().await;
+        assert!(cache.0.entry_count() <= CAPACITY, "{}", cache.0.entry_count());
     }
 }

@@ -1,12 +1,11 @@
-//! The API server is asked who a client is, and what it may do.
+//! Reviews: the API server is asked who a client is, and what it may do.
 
 use std::{
     fmt::{self, Debug},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
-use ccm_core::error::report;
+use ccm_core::{controllers::Backoff, error::report};
 use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec},
     authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
@@ -16,7 +15,6 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, histogram::Histogram},
     registry::Registry,
 };
-use rand::Rng;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     sync::Semaphore,
@@ -25,27 +23,29 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{cache::Cache, user::User};
-use crate::options::AccessConfig;
+use crate::{logging::Failing, options::AccessConfig};
 
-/// Questions that are under way at once. Those of a few scrapers; more than this are somebody's attack.
+/// The most reviews in progress. A few scrapers need far fewer.
 const AT_ONCE: usize = 64;
-/// One question, all tries together: no scraper waits longer.
+/// The limit of a request for its reviews: no scraper waits longer.
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
-/// The same for whoever asks it, so that the failure is told before others give up waiting.
+/// The limit of one review with all its tries, so that the failure is reported before others stop waiting.
 const ANSWER_LIMIT: Duration = Duration::from_secs(9);
-/// How often a question is asked at most.
+/// The most tries of a review.
 const TRIES: u32 = 5;
-/// The pause before the second try; each further one is half as long again, a fifth more or less.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(500),
+    longest: Duration::from_millis(1500),
+};
 
-/// Whom to ask.
+/// The clients that send reviews.
 #[derive(Clone)]
 pub(crate) struct Reviewers {
-    /// Who a client is.
+    /// Sends TokenReviews, and reads the cluster's client CA.
     pub(crate) authentication: Client,
-    /// What it may do.
+    /// Sends SubjectAccessReviews.
     pub(crate) authorization: Client,
-    /// Whether the cluster must tell which authorities vouch for clients: its refusal ends the program.
+    /// Whether the program ends if the cluster refuses to give its client CA.
     pub(crate) lookup_required: bool,
 }
 
@@ -55,15 +55,15 @@ impl Debug for Reviewers {
     }
 }
 
-/// What a client may do.
+/// The answer to a SubjectAccessReview.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) allowed: bool,
-    /// Why, in the words of the API server.
+    /// The reason that the API server gives.
     pub(super) reason: String,
 }
 
-/// Asks, and remembers the answers.
+/// Sends reviews and remembers the answers.
 #[derive(Debug)]
 pub(super) struct Reviews {
     token_ttl: Duration,
@@ -72,17 +72,17 @@ pub(super) struct Reviews {
     tokens: Cache<Option<User>>,
     rights: Cache<Verdict>,
     under_way: Semaphore,
-    authentication: Asked,
-    authorization: Asked,
+    authentication: ReviewMetrics,
+    authorization: ReviewMetrics,
 }
 
 type CodeLabel = [(&'static str, String); 1];
 
-/// How one kind of question goes.
+/// The outcome of one kind of review.
 #[derive(Debug)]
-struct Asked {
+struct ReviewMetrics {
     what: &'static str,
-    failing: AtomicBool,
+    failing: Failing,
     total: Family<CodeLabel, Counter>,
     duration: Family<CodeLabel, Histogram>,
 }
@@ -96,16 +96,21 @@ impl Reviews {
             tokens: Cache::default(),
             rights: Cache::default(),
             under_way: Semaphore::new(AT_ONCE),
-            authentication: Asked::new("who clients are", "authn", "TokenReview", registry),
-            authorization: Asked::new("what clients may do", "authz", "SubjectAccessReview", registry),
+            authentication: ReviewMetrics::new("who clients are", "authn", "TokenReview", registry),
+            authorization: ReviewMetrics::new(
+                "what clients may do",
+                "authz",
+                "SubjectAccessReview",
+                registry,
+            ),
         }
     }
 
-    /// Whom the token stands for; `None` if it is not valid.
+    /// The user of the token; `None` if the token is not valid.
     ///
     /// # Errors
-    /// It could not be found out.
-    pub(super) async fn who(&self, client: &Client, token: &str) -> Result<Option<User>, String> {
+    /// The review failed.
+    pub(super) async fn authenticate(&self, client: &Client, token: &str) -> Result<Option<User>, String> {
         let ask = async {
             let review = TokenReview {
                 spec: TokenReviewSpec {
@@ -115,7 +120,7 @@ impl Reviews {
                 ..TokenReview::default()
             };
             let status = self
-                .ask(&self.authentication, client, &review)
+                .review(&self.authentication, client, &review)
                 .await?
                 .status
                 .unwrap_or_default();
@@ -131,8 +136,8 @@ impl Reviews {
     /// Whether the user may do this to the path.
     ///
     /// # Errors
-    /// It could not be found out.
-    pub(super) async fn may(
+    /// The review failed.
+    pub(super) async fn authorize(
         &self,
         client: &Client,
         user: &User,
@@ -155,7 +160,7 @@ impl Reviews {
                 ..SubjectAccessReview::default()
             };
             let status = self
-                .ask(&self.authorization, client, &review)
+                .review(&self.authorization, client, &review)
                 .await?
                 .status
                 .unwrap_or_default();
@@ -173,28 +178,37 @@ impl Reviews {
         self.rights.get(&question, ask).await
     }
 
-    async fn ask<K: Review>(&self, asked: &Asked, client: &Client, review: &K) -> Result<K, String> {
-        let answer = match timeout(ANSWER_LIMIT, self.try_to_ask(asked, client, review)).await {
+    async fn review<K: Review>(
+        &self,
+        metrics: &ReviewMetrics,
+        client: &Client,
+        review: &K,
+    ) -> Result<K, String> {
+        let answer = match timeout(ANSWER_LIMIT, self.try_review(metrics, client, review)).await {
             Ok(answer) => answer,
-            Err(_) => Err("there was no answer in time".to_owned()),
+            Err(_) => Err("no answer in time".to_owned()),
         };
-        asked.tell(answer.as_ref().err().map(String::as_str));
+        metrics.report(answer.as_ref().err().map(String::as_str));
         answer
     }
 
-    async fn try_to_ask<K: Review>(&self, asked: &Asked, client: &Client, review: &K) -> Result<K, String> {
+    async fn try_review<K: Review>(
+        &self,
+        metrics: &ReviewMetrics,
+        client: &Client,
+        review: &K,
+    ) -> Result<K, String> {
         let _turn = self
             .under_way
             .acquire()
             .await
             .map_err(|error| error.to_string())?;
         let api: Api<K> = Api::all(client.clone());
-        let mut pause = FIRST_PAUSE;
         let mut tries = 1;
         loop {
             let began = Instant::now();
             let answer = api.create(&PostParams::default(), review).await;
-            asked.count(&answer, began.elapsed());
+            metrics.count(&answer, began.elapsed());
             let error = match answer {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
@@ -204,27 +218,22 @@ impl Reviews {
             }
             debug!(
                 error = report(&error),
-                what = asked.what,
+                what = metrics.what,
                 "Asking the API server again"
             );
-            sleep(jittered(pause)).await;
-            pause = pause.mul_f64(1.5);
+            sleep(BACKOFF.delay(tries)).await;
             tries += 1;
         }
     }
 }
 
-/// A question in the form of an object.
+/// A review object.
 trait Review: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned {}
 
 impl Review for TokenReview {}
 impl Review for SubjectAccessReview {}
 
-fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(rand::rng().random_range(0.8..=1.2))
-}
-
-/// Whether the next try may come to something else.
+/// Whether another try may succeed.
 fn may_pass(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,
@@ -233,11 +242,11 @@ fn may_pass(error: &kube::Error) -> bool {
     }
 }
 
-impl Asked {
+impl ReviewMetrics {
     fn new(what: &'static str, name: &str, kind: &str, registry: &mut Registry) -> Self {
-        let asked = Self {
+        let metrics = Self {
             what,
-            failing: AtomicBool::new(false),
+            failing: Failing::default(),
             total: Family::default(),
             duration: Family::new_with_constructor(|| {
                 Histogram::new([0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0])
@@ -246,14 +255,14 @@ impl Asked {
         registry.register(
             format!("apiserver_delegated_{name}_request"),
             format!("Requests of kind {kind} to the API server, by the code of the answer"),
-            asked.total.clone(),
+            metrics.total.clone(),
         );
         registry.register(
             format!("apiserver_delegated_{name}_request_duration_seconds"),
             format!("Duration of requests of kind {kind}, by the code of the answer"),
-            asked.duration.clone(),
+            metrics.duration.clone(),
         );
-        asked
+        metrics
     }
 
     fn count<K>(&self, answer: &kube::Result<K>, took: Duration) {
@@ -267,16 +276,17 @@ impl Asked {
         self.duration.get_or_create(&label).observe(took.as_secs_f64());
     }
 
-    /// Says once in the log that it does not work, and once that it does again.
-    fn tell(&self, failure: Option<&str>) {
-        let failed = self.failing.swap(failure.is_some(), Relaxed);
+    /// Logs the first failure and its end.
+    fn report(&self, failure: Option<&str>) {
         match failure {
-            Some(error) if !failed => warn!(
+            Some(error) if self.failing.begins(()) => warn!(
                 error,
                 what = self.what,
-                "The API server can not be asked about clients"
+                "The API server cannot be asked about clients"
             ),
-            None if failed => info!(what = self.what, "The API server answers about clients again"),
+            None if self.failing.ends() => {
+                info!(what = self.what, "The API server answers about clients again");
+            }
             _ => {}
         }
     }

@@ -52,17 +52,17 @@ fn reviews() -> (Reviews, Registry) {
 async fn a_failure_that_may_pass_is_tried_again_for_a_while() {
     let (reviews, registry) = reviews();
     let (client, asked) = api_server(vec![failure(500), failure(429), token_of("jane")]);
-    let user = reviews.who(&client, "t").await.unwrap().unwrap();
+    let user = reviews.authenticate(&client, "t").await.unwrap().unwrap();
     assert_eq!(user.name, "jane");
     assert_eq!(asked.load(Ordering::Relaxed), 3);
     let (client, asked) = api_server(vec![failure(503)]);
     let began = Instant::now();
-    reviews.who(&client, "other").await.unwrap_err();
+    reviews.authenticate(&client, "other").await.unwrap_err();
     assert_eq!(asked.load(Ordering::Relaxed), TRIES);
     let took = began.elapsed();
     assert!(took > Duration::from_secs(3) && took < ANSWER_LIMIT, "{took:?}");
     let (client, asked) = api_server(vec![failure(403)]);
-    let error = reviews.who(&client, "third").await.unwrap_err();
+    let error = reviews.authenticate(&client, "third").await.unwrap_err();
     assert_eq!(asked.load(Ordering::Relaxed), 1, "{error}");
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
@@ -86,7 +86,13 @@ async fn a_no_is_remembered_for_its_own_time() {
     };
     let (client, asked) = api_server(vec![verdict(false), verdict(true)]);
     let user = User::anonymous();
-    let may = async |path| reviews.may(&client, &user, "get", path).await.unwrap().allowed;
+    let may = async |path| {
+        reviews
+            .authorize(&client, &user, "get", path)
+            .await
+            .unwrap()
+            .allowed
+    };
     assert!(!may("/metrics").await);
     assert!(!may("/metrics").await);
     // Another path is another question.
@@ -111,7 +117,10 @@ async fn a_token_is_valid_only_if_the_api_server_says_so() {
     .into_iter()
     .enumerate()
     {
-        let who = reviews.who(&says(status), &number.to_string()).await.unwrap();
+        let who = reviews
+            .authenticate(&says(status), &number.to_string())
+            .await
+            .unwrap();
         assert_eq!(who, None, "{number}");
     }
 }
@@ -124,6 +133,6 @@ async fn an_api_server_that_never_answers_is_not_waited_for() {
     });
     let client = Client::new(silent, "default");
     let began = Instant::now();
-    reviews.who(&client, "t").await.unwrap_err();
+    reviews.authenticate(&client, "t").await.unwrap_err();
     assert_eq!(began.elapsed(), ANSWER_LIMIT);
 }

@@ -13,8 +13,6 @@ use super::{
     reviews::tests::{api_server, failure, token_of},
     *,
 };
-use crate::options::ProxyConfig;
-
 /// An authority and what it issues.
 struct Issuing {
     pem: String,
@@ -46,25 +44,11 @@ impl Issuing {
     }
 }
 
-fn headers() -> ProxyHeaders {
-    ProxyHeaders {
-        allowed_names: vec!["front".to_owned()],
-        user: vec!["x-remote-user".to_owned()],
-        groups: vec!["x-remote-group".to_owned()],
-        ..ProxyHeaders::default()
-    }
-}
-
-fn access(folder: &Path, clients: &Issuing, proxies: &Issuing) -> Access {
-    let (client_file, proxy_file) = (folder.join("clients"), folder.join("proxies"));
-    fs::write(&client_file, &clients.pem).unwrap();
-    fs::write(&proxy_file, &proxies.pem).unwrap();
+fn access(folder: &Path, clients: &Issuing) -> Access {
+    let file = folder.join("clients");
+    fs::write(&file, &clients.pem).unwrap();
     let config = AccessConfig {
-        client_authorities: Some(client_file),
-        proxies: Some(ProxyConfig {
-            authorities: proxy_file,
-            headers: headers(),
-        }),
+        client_authorities: Some(file),
         ..AccessConfig::default()
     };
     Access::open(&config, &mut Registry::default()).unwrap()
@@ -101,29 +85,22 @@ async fn who(
 }
 
 #[tokio::test]
-async fn a_client_is_who_its_certificate_its_proxy_or_its_token_says() {
-    let (clients, proxies, foreign) = (Issuing::new(), Issuing::new(), Issuing::new());
+async fn a_client_is_who_its_certificate_or_its_token_says() {
+    let (clients, foreign) = (Issuing::new(), Issuing::new());
     let folder = tempfile::tempdir().unwrap();
-    let access = access(folder.path(), &clients, &proxies);
+    let access = access(folder.path(), &clients);
     let jane = ("authorization", "Bearer t");
     let token = || reviewers(vec![token_of("jane")]);
     let ask = async |chain: &[_], more: &[_]| who(&access, chain, more, &token()).await;
     let own = clients.client("joe", "ops");
     assert_eq!(ask(&own, &[]).await.unwrap(), "joe ops,system:authenticated");
-    let front = proxies.client("front", "");
+    // Headers of a front proxy count for nothing.
     let spoken = [("x-remote-user", "ann"), ("x-remote-group", "dev")];
-    assert_eq!(
-        ask(&front, &spoken).await.unwrap(),
-        "ann dev,system:authenticated"
-    );
-    // Headers count for nothing from anybody else.
     assert_eq!(ask(&own, &spoken).await.unwrap(), "joe ops,system:authenticated");
     assert_eq!(
         ask(&[], &spoken).await.unwrap(),
         "system:anonymous system:unauthenticated"
     );
-    assert_eq!(ask(&proxies.client("back", ""), &spoken).await, Err(401));
-    assert_eq!(ask(&front, &[]).await, Err(401));
     assert_eq!(ask(&foreign.client("joe", "ops"), &[]).await, Err(401));
     // Who shows a certificate that counts for nothing may have a token that does.
     let both = ask(&foreign.client("joe", "ops"), &[jane]).await.unwrap();
@@ -135,7 +112,7 @@ async fn a_client_is_who_its_certificate_its_proxy_or_its_token_says() {
 async fn authorities_in_files_are_replaced_by_good_ones_only() {
     let (old, new) = (Issuing::new(), Issuing::new());
     let folder = tempfile::tempdir().unwrap();
-    let access = access(folder.path(), &old, &old);
+    let access = access(folder.path(), &old);
     let nobody = reviewers(vec![failure(403)]);
     let known = async |issuing: &Issuing| {
         let chain = issuing.client("joe", "ops");
@@ -154,10 +131,10 @@ async fn authorities_in_files_are_replaced_by_good_ones_only() {
 
 #[tokio::test(start_paused = true)]
 async fn masters_see_everything_and_others_what_the_api_server_allows() {
-    let (clients, proxies) = (Issuing::new(), Issuing::new());
+    let clients = Issuing::new();
     let folder = tempfile::tempdir().unwrap();
     let ask = async |group: &str, answers| {
-        let access = access(folder.path(), &clients, &proxies);
+        let access = access(folder.path(), &clients);
         let chain = clients.client("joe", group);
         let asking = Asking {
             method: &Method::GET,
@@ -213,22 +190,19 @@ fn open_paths_are_exact_but_for_a_star() {
 }
 
 #[test]
-fn files_that_can_not_be_used_are_all_named() {
+fn a_file_that_cannot_be_used_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().join("empty.pem");
     fs::write(&empty, "").unwrap();
-    let config = AccessConfig {
-        client_authorities: Some(folder.path().join("missing.pem")),
-        proxies: Some(ProxyConfig {
-            authorities: empty,
-            headers: headers(),
-        }),
-        ..AccessConfig::default()
-    };
-    let problems = Access::open(&config, &mut Registry::default()).unwrap_err();
-    assert_eq!(problems.len(), 2, "{problems:?}");
-    assert!(
-        problems[0].starts_with("--client-ca-file: can not read ") && problems[0].contains("missing.pem")
-    );
-    assert!(problems[1].starts_with("--requestheader-client-ca-file: can not use "));
+    for (file, part) in [("missing.pem", "cannot read "), ("empty.pem", "cannot use ")] {
+        let config = AccessConfig {
+            client_authorities: Some(folder.path().join(file)),
+            ..AccessConfig::default()
+        };
+        let problem = Access::open(&config, &mut Registry::default()).unwrap_err();
+        assert!(
+            problem.starts_with(&format!("--client-ca-file: {part}")) && problem.contains(file),
+            "{problem}"
+        );
+    }
 }

@@ -4,10 +4,12 @@ use std::fmt::{self, Display, Write};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Budget, Figure, Leadership, List, NodeRow, OrphanRow, Report, ServiceRow};
+use super::{
+    Budget, CheckRow, CloudError, Figure, Leadership, List, NodeRow, OrphanRow, PartRow, Report, ServiceRow,
+};
 
-/// Rows of nodes on the page; JSON has more of them.
-const NODES: usize = 50;
+/// The most nodes and orphans on the page; JSON has more of them.
+const MAX_ROWS: usize = 50;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--line:#8884;--good:#2a7d3f;--bad:#c0392b;--dim:#888}\
@@ -29,271 +31,235 @@ color:var(--dim)}.figures tr{display:table-row}.figures td{display:table-cell;pa
 padding-right:.8rem}}";
 
 pub(super) fn page(report: &Report) -> String {
-    let mut page = String::new();
-    // Writing to a string does not fail.
-    let _ = write(&mut page, report);
-    page
+    [
+        format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+             content=\"width=device-width,initial-scale=1\">\n<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n\
+             <body>\n<h1>{title}</h1>\n<p>{version} · cloud <b>{provider}</b> · up {up}</p>\n",
+            title = "cloud-controller-manager",
+            version = Text(&report.binary_version),
+            provider = Text(&report.provider),
+            up = duration(report.uptime_seconds),
+        ),
+        leadership(report.leadership.as_ref()),
+        health(&report.health),
+        services(report.services.as_ref()),
+        orphans(&report.orphans),
+        nodes(report),
+        figures("Queues", &report.queues),
+        figures("Routes", &report.routes),
+        budgets(&report.budgets),
+        errors(&report.cloud_errors),
+        "<h2>More</h2>\n".to_owned(),
+        chips(&report.paths, |path| format!("<li><a href=\"{path}\">{path}</a></li>")),
+        "</body>\n</html>\n".to_owned(),
+    ]
+    .concat()
 }
 
-fn write(page: &mut String, report: &Report) -> fmt::Result {
-    write!(
-        page,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-         content=\"width=device-width,initial-scale=1\">\n<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n\
-         <body>\n<h1>{title}</h1>\n<p>{version} · cloud <b>{provider}</b> · up {up}</p>\n",
-        title = "cloud-controller-manager",
-        version = Text(&report.binary_version),
-        provider = Text(&report.provider),
-        up = duration(report.uptime_seconds),
-    )?;
-    leadership(page, report)?;
-    health(page, report)?;
-    services(page, report.services.as_ref())?;
-    orphans(page, &report.orphans)?;
-    nodes(page, report)?;
-    figures(page, "Queues", &report.queues)?;
-    figures(page, "Routes", &report.routes)?;
-    budgets(page, &report.budgets)?;
-    errors(page, report)?;
-    page.push_str("<h2>More</h2>\n<ul class=\"chips\">");
-    for path in &report.paths {
-        write!(page, "<li><a href=\"{path}\">{path}</a></li>")?;
+fn each<T>(items: impl IntoIterator<Item = T>, show: impl FnMut(T) -> String) -> String {
+    items.into_iter().map(show).collect()
+}
+
+fn chips<T>(items: impl IntoIterator<Item = T>, show: impl FnMut(T) -> String) -> String {
+    format!("<ul class=\"chips\">{}</ul>\n", each(items, show))
+}
+
+fn table(head: &[&str], rows: &str) -> String {
+    let head = each(head, |column| format!("<th>{column}</th>"));
+    format!("<table><thead><tr>{head}</tr></thead>\n{rows}</table>\n")
+}
+
+fn dim(text: &str) -> String {
+    format!("<p class=\"dim\">{text}</p>\n")
+}
+
+/// How many more there are.
+fn rest(total: usize, shown: usize) -> String {
+    match total.saturating_sub(shown) {
+        0 => String::new(),
+        more => dim(&format!("and {more} more")),
     }
-    page.push_str("</ul>\n</body>\n</html>\n");
-    Ok(())
 }
 
-fn leadership(page: &mut String, report: &Report) -> fmt::Result {
-    let Some(leadership) = &report.leadership else {
-        return page.write_str("<p class=\"dim\">Starting.</p>\n");
+fn leadership(leadership: Option<&Leadership>) -> String {
+    match leadership {
+        None => dim("Starting."),
+        Some(Leadership { dry_run: true, .. }) => {
+            "<p><b>Dry run</b>: changes nothing, the log says what it would do.</p>\n".to_owned()
+        }
+        Some(leadership) => {
+            lease(leadership)
+                + &each(&leadership.migration, |migration| {
+                    let title = "<p>Controllers that are handed over between managers:</p>\n";
+                    title.to_owned() + &lease(migration)
+                })
+        }
+    }
+}
+
+fn lease(leadership: &Leadership) -> String {
+    let Some(lease) = leadership.lease.as_deref().map(Text) else {
+        return "<p><b class=\"good\">Works alone</b>, without an election.</p>\n".to_owned();
     };
-    if leadership.dry_run {
-        return page.write_str("<p><b>Dry run</b>: changes nothing, the log says what it would do.</p>\n");
+    if leadership.leads {
+        let renewed = each(leadership.renewed_seconds_ago, |ago| {
+            format!(", renewed {} ago", duration(ago))
+        });
+        return format!("<p><b class=\"good\">Leads</b> by the lease {lease}{renewed}.</p>\n");
     }
-    lease(page, leadership)?;
-    match &leadership.migration {
-        Some(migration) => {
-            page.push_str("<p>Controllers that are handed over between managers:</p>\n");
-            lease(page, migration)
-        }
-        None => Ok(()),
-    }
+    let holder = match leadership.leader.as_deref() {
+        Some("") => ": nobody holds".to_owned(),
+        Some(leader) => format!(": {} holds", Text(leader)),
+        None => ", and has not seen yet who holds".to_owned(),
+    };
+    format!("<p><b>Stands by</b>{holder} the lease {lease}.</p>\n")
 }
 
-fn lease(page: &mut String, leadership: &Leadership) -> fmt::Result {
-    match (&leadership.lease, leadership.leads) {
-        (None, _) => page.write_str("<p><b class=\"good\">Works alone</b>, without an election.</p>\n"),
-        (Some(lease), true) => {
-            write!(
-                page,
-                "<p><b class=\"good\">Leads</b> by the lease {}",
-                Text(lease)
-            )?;
-            if let Some(ago) = leadership.renewed_seconds_ago {
-                write!(page, ", renewed {} ago", duration(ago))?;
-            }
-            page.write_str(".</p>\n")
-        }
-        (Some(lease), false) => {
-            write!(page, "<p><b>Stands by</b>")?;
-            match leadership.leader.as_deref() {
-                Some("") => write!(page, ": nobody holds")?,
-                Some(leader) => write!(page, ": {} holds", Text(leader))?,
-                None => write!(page, ", and has not seen yet who holds")?,
-            }
-            writeln!(page, " the lease {}.</p>", Text(lease))
-        }
-    }
-}
-
-fn health(page: &mut String, report: &Report) -> fmt::Result {
-    page.push_str("<h2>Health</h2>\n<ul class=\"chips\">");
-    for check in &report.health {
+fn health(checks: &[CheckRow]) -> String {
+    let checks = chips(checks, |check| {
         let class = if check.well { "good" } else { "bad" };
-        write!(page, "<li class=\"{class}\">{}", check.name)?;
-        if let Some(reason) = &check.reason {
-            write!(page, ": {}", Text(reason))?;
+        let reason = each(&check.reason, |reason| format!(": {}", Text(reason)));
+        format!("<li class=\"{class}\">{}{reason}</li>", check.name)
+    });
+    format!("<h2>Health</h2>\n{checks}")
+}
+
+fn states<T>(list: &List<T>) -> String {
+    chips(&list.states, |(state, count)| format!("<li>{count} {state}</li>"))
+}
+
+fn services(list: Option<&List<ServiceRow>>) -> String {
+    let list = match list {
+        None => dim("Not handled by this replica now."),
+        Some(list) if list.total == 0 => dim("None."),
+        Some(list) => {
+            let head = ["Service", "State", "Addresses", "Parts and last plan"];
+            let rows = each(&list.shown, service);
+            states(list) + &table(&head, &rows) + &rest(list.total, list.shown.len())
         }
-        page.push_str("</li>");
-    }
-    page.push_str("</ul>\n");
-    Ok(())
-}
-
-fn states<T>(page: &mut String, list: &List<T>) -> fmt::Result {
-    page.push_str("<ul class=\"chips\">");
-    for (state, count) in &list.states {
-        write!(page, "<li>{count} {state}</li>")?;
-    }
-    page.push_str("</ul>\n");
-    Ok(())
-}
-
-fn services(page: &mut String, list: Option<&List<ServiceRow>>) -> fmt::Result {
-    page.push_str("<h2>Services with load balancers</h2>\n");
-    let Some(list) = list else {
-        return page.write_str("<p class=\"dim\">Not handled by this replica now.</p>\n");
     };
-    if list.total == 0 {
-        return page.write_str("<p class=\"dim\">None.</p>\n");
-    }
-    states(page, list)?;
-    page.push_str(
-        "<table><thead><tr><th>Service</th><th>State</th><th>Addresses</th><th>Parts and last plan</th></tr></thead>\n",
-    );
-    for service in &list.shown {
-        let class = if service.error.is_some() { "bad" } else { "" };
-        write!(
-            page,
-            "<tr><td><b>{}</b></td><td data-l=\"State\" class=\"{class}\">{}</td><td data-l=\"Addresses\">{}</td><td>",
-            Text(&service.name),
-            service.state,
-            Text(&service.addresses.join(", ")),
-        )?;
-        if let Some(error) = &service.error {
-            write!(page, "<p class=\"bad\">{}</p>", Text(error))?;
-        }
-        for part in &service.parts {
-            let head = format!("{} <span class=\"dim\">{}</span>", Text(&part.name), part.state);
-            let Some(plan) = &part.last_plan else {
-                write!(page, "<p>{head}</p>")?;
-                continue;
-            };
-            write!(
-                page,
-                "<details><summary>{head}, {} {} at {}</summary><ol>",
-                plan.count,
-                if plan.count == 1 { "step" } else { "steps" },
-                time(plan.at)
-            )?;
-            for step in &plan.steps {
-                write!(page, "<li>{}</li>", Text(step))?;
-            }
-            page.push_str("</ol></details>");
-        }
-        page.push_str("</td></tr>\n");
-    }
-    page.push_str("</table>\n");
-    rest(page, list.total, list.shown.len())
+    format!("<h2>Services with load balancers</h2>\n{list}")
 }
 
-fn orphans(page: &mut String, orphans: &[OrphanRow]) -> fmt::Result {
+fn service(service: &ServiceRow) -> String {
+    let class = if service.error.is_some() { "bad" } else { "" };
+    let error = each(&service.error, |error| {
+        format!("<p class=\"bad\">{}</p>", Text(error))
+    });
+    format!(
+        "<tr><td><b>{}</b></td><td data-l=\"State\" class=\"{class}\">{}</td><td data-l=\"Addresses\">{}</td>\
+         <td>{error}{}</td></tr>\n",
+        Text(&service.name),
+        service.state,
+        Text(&service.addresses.join(", ")),
+        each(&service.parts, part),
+    )
+}
+
+fn part(part: &PartRow) -> String {
+    let head = format!("{} <span class=\"dim\">{}</span>", Text(&part.name), part.state);
+    let Some(plan) = &part.last_plan else {
+        return format!("<p>{head}</p>");
+    };
+    let unit = if plan.count == 1 { "step" } else { "steps" };
+    let steps = each(&plan.steps, |step| format!("<li>{}</li>", Text(step)));
+    format!(
+        "<details><summary>{head}, {} {unit} at {}</summary><ol>{steps}</ol></details>",
+        plan.count,
+        time(plan.at)
+    )
+}
+
+fn orphans(orphans: &[OrphanRow]) -> String {
     if orphans.is_empty() {
-        return Ok(());
+        return String::new();
     }
-    page.push_str("<h2>Orphans: their Service does not exist</h2>\n<ul>");
-    for orphan in orphans.iter().take(NODES) {
-        write!(
-            page,
+    let rows = each(orphans.iter().take(MAX_ROWS), |orphan| {
+        format!(
             "<li>{}, seen for {}: <span class=\"dim\">{}</span></li>",
             Text(&orphan.name),
             duration(orphan.seen_for_seconds),
             orphan.consequence
-        )?;
-    }
-    page.push_str("</ul>\n");
-    rest(page, orphans.len(), orphans.len().min(NODES))
+        )
+    });
+    let rest = rest(orphans.len(), orphans.len().min(MAX_ROWS));
+    format!("<h2>Orphans: their Service does not exist</h2>\n<ul>{rows}</ul>\n{rest}")
 }
 
-fn nodes(page: &mut String, report: &Report) -> fmt::Result {
-    page.push_str("<h2>Nodes</h2>\n");
+fn nodes(report: &Report) -> String {
     let Some(list) = &report.nodes else {
-        return page.write_str("<p class=\"dim\">Not known yet.</p>\n");
+        return "<h2>Nodes</h2>\n".to_owned() + &dim("Not known yet.");
     };
-    states(page, list)?;
-    let mut held = report.brake.iter().filter(|held| held.value > 0.0).peekable();
-    if held.peek().is_none() {
-        page.push_str("<p class=\"dim\">The brake holds back no deletion.</p>\n");
-    }
-    for held in held {
-        writeln!(
-            page,
-            "<p class=\"bad\">The brake holds back the deletion of {} nodes: {}</p>",
+    let held = each(report.brake.iter().filter(|held| held.value > 0.0), |held| {
+        format!(
+            "<p class=\"bad\">The brake holds back the deletion of {} nodes: {}</p>\n",
             held.value,
             Text(&held.labels().join(", "))
-        )?;
-    }
-    let shown: Vec<&NodeRow> = list.shown.iter().take(NODES).collect();
-    if shown.is_empty() {
-        return Ok(());
-    }
-    write!(
-        page,
-        "<details{}><summary>",
-        if shown.iter().any(|node| node.state != "ready") {
-            " open"
-        } else {
-            ""
-        }
-    )?;
-    page.push_str("Nodes, those to look at first</summary>\n<table><thead><tr><th>Node</th><th>State</th><th>Provider ID</th></tr></thead>\n");
-    for node in &shown {
-        let class = if node.state == "ready" { "" } else { "bad" };
-        writeln!(
-            page,
-            "<tr><td><b>{}</b></td><td class=\"{class}\">{}</td><td class=\"dim\">{}</td></tr>",
-            Text(&node.name),
-            node.state,
-            Text(&node.provider_id)
-        )?;
-    }
-    page.push_str("</table>\n");
-    rest(page, list.total, shown.len())?;
-    page.write_str("</details>\n")
+        )
+    });
+    let brake = match held.as_str() {
+        "" => dim("The brake holds back no deletion."),
+        _ => held,
+    };
+    let shown: Vec<&NodeRow> = list.shown.iter().take(MAX_ROWS).collect();
+    let details = if shown.is_empty() {
+        String::new()
+    } else {
+        let all_ready = shown.iter().all(|node| node.state == "ready");
+        let rows = each(&shown, |node| {
+            let class = if node.state == "ready" { "" } else { "bad" };
+            format!(
+                "<tr><td><b>{}</b></td><td class=\"{class}\">{}</td><td class=\"dim\">{}</td></tr>\n",
+                Text(&node.name),
+                node.state,
+                Text(&node.provider_id)
+            )
+        });
+        format!(
+            "<details{}><summary>Nodes, those to look at first</summary>\n{}{}</details>\n",
+            if all_ready { "" } else { " open" },
+            table(&["Node", "State", "Provider ID"], &rows),
+            rest(list.total, shown.len())
+        )
+    };
+    format!("<h2>Nodes</h2>\n{}{brake}{details}", states(list))
 }
 
-fn rest(page: &mut String, total: usize, shown: usize) -> fmt::Result {
-    match total.saturating_sub(shown) {
-        0 => Ok(()),
-        more => writeln!(page, "<p class=\"dim\">and {more} more</p>"),
-    }
-}
-
-fn figures(page: &mut String, title: &str, figures: &[Figure]) -> fmt::Result {
+fn figures(title: &str, figures: &[Figure]) -> String {
     if figures.is_empty() {
-        return Ok(());
+        return String::new();
     }
-    writeln!(page, "<h2>{title}</h2>\n<table class=\"figures\">")?;
-    for figure in figures {
-        write!(
-            page,
-            "<tr><td class=\"n\">{}</td><td>{}",
+    let rows = each(figures, |figure| {
+        let labels = match figure.labels().join(", ") {
+            labels if labels.is_empty() => labels,
+            labels => format!(": <b>{}</b>", Text(&labels)),
+        };
+        format!(
+            "<tr><td class=\"n\">{}</td><td>{}{labels} <span class=\"dim\">{}</span></td></tr>\n",
             figure.value,
             Text(&figure.meaning.replace('`', "")),
-        )?;
-        if let labels @ [_, ..] = figure.labels().as_slice() {
-            write!(page, ": <b>{}</b>", Text(&labels.join(", ")))?;
-        }
-        writeln!(
-            page,
-            " <span class=\"dim\">{}</span></td></tr>",
             Text(&figure.name)
-        )?;
-    }
-    page.write_str("</table>\n")
+        )
+    });
+    format!("<h2>{title}</h2>\n<table class=\"figures\">\n{rows}</table>\n")
 }
 
-fn budgets(page: &mut String, budgets: &[Budget]) -> fmt::Result {
+fn budgets(budgets: &[Budget]) -> String {
     if budgets.is_empty() {
-        return Ok(());
+        return String::new();
     }
-    page.push_str(
-        "<h2>Requests to the cloud that are left</h2>\n<table><thead><tr><th>Quota</th><th>At once</th><th></th>\
-         <th>Per second</th><th>Under way</th><th>Waiting</th></tr></thead>\n",
-    );
-    for budget in budgets {
+    let rows = each(budgets, |budget| {
         let share = (budget.tokens / f64::from(budget.burst.max(1))).clamp(0.0, 1.0) * 100.0;
         let low = if share < 20.0 { " low" } else { "" };
-        let slowed = if budget.rate < budget.full_rate {
-            " class=\"bad\""
-        } else {
-            ""
+        let slowed = match budget.rate < budget.full_rate {
+            true => " class=\"bad\"",
+            false => "",
         };
-        writeln!(
-            page,
+        format!(
             "<tr><td><b>{} {}</b></td><td data-l=\"At once\">{:.0} of {}</td><td><div class=\"bar{low}\"><i \
              style=\"width:{share:.0}%\"></i></div></td><td data-l=\"Per second\"{slowed}>{:.1} of {:.1}</td><td \
-             data-l=\"Under way\">{}</td><td data-l=\"Waiting\">{}</td></tr>",
+             data-l=\"Under way\">{}</td><td data-l=\"Waiting\">{}</td></tr>\n",
             budget.provider,
             budget.bucket,
             budget.tokens,
@@ -302,31 +268,31 @@ fn budgets(page: &mut String, budgets: &[Budget]) -> fmt::Result {
             budget.full_rate,
             budget.in_flight,
             budget.waiting,
-        )?;
-    }
-    page.write_str("</table>\n")
+        )
+    });
+    let head = ["Quota", "At once", "", "Per second", "Under way", "Waiting"];
+    format!(
+        "<h2>Requests to the cloud that are left</h2>\n{}",
+        table(&head, &rows)
+    )
 }
 
-fn errors(page: &mut String, report: &Report) -> fmt::Result {
-    page.push_str("<h2>Last errors of the cloud</h2>\n");
-    if report.cloud_errors.is_empty() {
-        return page.write_str("<p class=\"dim\">None.</p>\n");
-    }
-    page.push_str(
-        "<table><thead><tr><th>Last seen</th><th>Call</th><th>Error</th><th>Times</th></tr></thead>\n",
-    );
-    for error in &report.cloud_errors {
-        writeln!(
-            page,
-            "<tr><td>{}</td><td data-l=\"Call\">{}</td><td>{}: {}</td><td data-l=\"Times\" class=\"n\">{}</td></tr>",
+fn errors(errors: &[CloudError]) -> String {
+    let rows = each(errors, |error| {
+        format!(
+            "<tr><td>{}</td><td data-l=\"Call\">{}</td><td>{}: {}</td><td data-l=\"Times\" class=\"n\">{}</td></tr>\n",
             time(error.at),
             error.operation,
             Text(&error.kind),
             Text(&error.message),
             error.count,
-        )?;
-    }
-    page.write_str("</table>\n")
+        )
+    });
+    let table = match errors {
+        [] => dim("None."),
+        _ => table(&["Last seen", "Call", "Error", "Times"], &rows),
+    };
+    format!("<h2>Last errors of the cloud</h2>\n{table}")
 }
 
 fn time(at: Timestamp) -> String {
@@ -342,7 +308,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// Text that is only text, whatever stands in it.
+/// Text with the characters escaped that HTML would interpret.
 struct Text<'a>(&'a str);
 
 impl Display for Text<'_> {
