@@ -9,16 +9,22 @@ use ccm_core::{Provider, controllers::ControllerDef, registry};
 use crate::{controllers::FRAMEWORK, options};
 
 cfg_if::cfg_if! {
+    if #[cfg(feature = "digitalocean")] {
+        pub use ccm_provider_digitalocean as digitalocean;
+    }
+}
+
+cfg_if::cfg_if! {
     if #[cfg(feature = "openstack")] {
         pub use ccm_provider_openstack as openstack;
     }
 }
 
 /// The clouds that can be compiled in, each by the Cargo feature of its name.
-pub const FEATURES: &[&str] = &["openstack"];
+pub const FEATURES: &[&str] = &["digitalocean", "openstack"];
 
 /// The clouds that are to follow. No feature exists for them yet.
-pub const PLANNED: &[&str] = &["aws", "azure", "digitalocean", "gce"];
+pub const PLANNED: &[&str] = &["aws", "azure", "gce"];
 
 /// All providers linked into this binary, sorted by name.
 ///
