@@ -133,6 +133,7 @@ impl Api {
         });
         let gate = GateConfig {
             buckets: vec![(BUCKET, quota)],
+            attempt_timeout: settings.request_timeout,
             fence: context.fences.load_balancers.clone(),
             ..GateConfig::new(crate::NAME)
         };

@@ -1,10 +1,13 @@
 //! The configuration: environment variables, and the same keys in an optional YAML file. A variable wins over its key.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use ccm_core::{
     Environment,
-    config::{self, ConfigFiles, KeyCase, KeyPath, LoadError, Parsed, Problems, config_section},
+    config::{self, ConfigFiles, GoDuration, KeyCase, KeyPath, LoadError, Parsed, Problems, config_section},
 };
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
@@ -50,6 +53,8 @@ config_section! {
         "metricsAddr" => pub(crate) metrics_addr: String,
         /// `host:port` at which `/healthz` is served, which asks the API for the account. Variable `DEBUG_ADDR`.
         "debugAddr" => pub(crate) debug_addr: String,
+        /// How long one request may take.
+        "requestTimeout" => pub(crate) request_timeout: GoDuration = GoDuration::from_secs(30),
         /// Families of the external addresses of nodes: `ipv4`, `ipv6`. All by default. Variable `DO_IP_ADDR_FAMILIES`,
         /// separated by commas.
         "ipAddrFamilies" => pub(crate) families: Vec<String>,
@@ -118,6 +123,7 @@ pub(crate) struct Settings {
     pub(crate) metrics_addr: Option<String>,
     pub(crate) debug_addr: Option<String>,
     pub(crate) families: Families,
+    pub(crate) request_timeout: Duration,
     /// The keys as given, to name those that changed.
     pub(crate) conf: CloudConf,
 }
@@ -253,6 +259,10 @@ impl Reader<'_> {
             self.error("defaultLbType", text);
         }
         let families = self.families(&conf.families);
+        let request_timeout = conf.request_timeout.to_std();
+        if request_timeout.is_zero() {
+            self.error("requestTimeout", "must be more than 0; without it 30s");
+        }
         let firewall = self.firewall(&conf);
         let metrics_addr = self.address("metricsAddr", &conf.metrics_addr);
         let debug_addr = self.address("debugAddr", &conf.debug_addr);
@@ -272,6 +282,7 @@ impl Reader<'_> {
             metrics_addr,
             debug_addr,
             families,
+            request_timeout,
             conf,
         })
     }

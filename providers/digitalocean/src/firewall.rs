@@ -438,3 +438,101 @@ fn code(error: &Error) -> &'static str {
         _ => "0",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use ccm_core::testkit::cluster::{annotate, service};
+
+    use super::*;
+
+    fn settings(default_type: &str) -> Settings {
+        let environment = ccm_core::Environment::default()
+            .with("DO_ACCESS_TOKEN", "x")
+            .with("DEFAULT_LB_TYPE", default_type)
+            .with("PUBLIC_ACCESS_FIREWALL_NAME", "nodes")
+            .with("PUBLIC_ACCESS_FIREWALL_TAGS", "k8s, worker");
+        crate::config::load(None, &environment, &mut Default::default()).unwrap().value
+    }
+
+    fn firewall(services: &[ServiceView]) -> Value {
+        let settings = settings("REGIONAL_NETWORK");
+        let services: Vec<_> = services.iter().collect();
+        desired_firewall(&services, &settings, settings.firewall.as_ref().unwrap())
+    }
+
+    /// The inbound rules as `tcp 80 0.0.0.0/0 ::/0`.
+    fn inbound(services: &[ServiceView]) -> Vec<String> {
+        let fields = firewall(services).as_object().cloned().unwrap();
+        let rules = rules(&fields, "inbound_rules").into_iter();
+        rules
+            .map(|(protocol, ports, peers)| {
+                let peers: Vec<_> = peers.into_iter().collect();
+                format!("{protocol} {ports} {}", peers.join(" "))
+            })
+            .collect()
+    }
+
+    fn node_port(name: &str) -> ServiceView {
+        ServiceView {
+            service_type: ServiceType::NodePort,
+            ..service(name, &[80])
+        }
+    }
+
+    fn annotated(mut service: ServiceView, key: &str, value: &str) -> ServiceView {
+        annotate(&mut service, key, Some(value));
+        service
+    }
+
+    #[test]
+    fn rules_are_those_that_services_need() {
+        use annotations::{FIREWALL_MANAGED, ID, NETWORK, TYPE};
+        assert!(inbound(&[]).is_empty());
+        assert_eq!(inbound(&[node_port("a")]), ["tcp 30080 0.0.0.0/0 ::/0"]);
+        for (value, count) in [("false", 0), ("0", 0), ("true", 1), ("perhaps", 1)] {
+            let service = annotated(node_port("a"), FIREWALL_MANAGED, value);
+            assert_eq!(inbound(&[service]).len(), count, "{value}");
+        }
+        let mut sctp = node_port("a");
+        sctp.ports[0].protocol = Protocol::Sctp;
+        assert!(inbound(&[sctp]).is_empty());
+        let web = service("web", &[80]);
+        assert_eq!(inbound(&[web.clone()]), ["tcp 10256 0.0.0.0/0 ::/0", "tcp 80 0.0.0.0/0 ::/0"]);
+        let known = annotated(web.clone(), ID, "lb-1");
+        assert_eq!(inbound(&[known.clone()])[0], "tcp 10256 lb-1");
+        let limited = ServiceView {
+            source_ranges: Some(vec!["10.0.0.0/8".into()]),
+            ..known.clone()
+        };
+        assert_eq!(inbound(&[limited]), ["tcp 10256 lb-1", "tcp 80 10.0.0.0/8"]);
+        assert!(inbound(&[annotated(known, FIREWALL_MANAGED, "false")]).is_empty());
+        assert!(inbound(&[annotated(web.clone(), TYPE, "REGIONAL")]).is_empty());
+        assert!(inbound(&[annotated(web.clone(), NETWORK, "INTERNAL")]).is_empty());
+        // One bad Service does not hold up others, and one that serves stays open.
+        let mut bad = annotated(service("bad", &[81]), TYPE, "GLOBAL");
+        assert_eq!(inbound(&[bad.clone(), node_port("a")]), ["tcp 30080 0.0.0.0/0 ::/0"]);
+        bad.ingress = vec![Default::default()];
+        assert_eq!(inbound(&[bad]).len(), 2);
+    }
+
+    #[test]
+    fn the_same_rules_in_another_form_are_no_difference() {
+        let desired = firewall(&[node_port("a"), service("web", &[80])]);
+        let observed = |change: &dyn Fn(&mut Value)| {
+            let mut value = desired.clone();
+            change(&mut value);
+            same(&serde_json::from_value(value).unwrap(), &desired)
+        };
+        assert!(observed(&|_| {}));
+        assert!(observed(&|value| value["outbound_rules"].as_array_mut().unwrap().reverse()));
+        assert!(observed(&|value| value["outbound_rules"][0]["ports"] = json!("")));
+        assert!(observed(&|value| value["outbound_rules"][0]["destinations"]["droplet_ids"] = json!([1])));
+        assert!(observed(&|value| value["tags"] = json!(["worker", "k8s"])));
+        assert!(!observed(&|value| value["tags"] = json!(["worker"])));
+        assert!(!observed(&|value| value["name"] = json!("other")));
+        assert!(!observed(&|value| value["inbound_rules"][0]["ports"] = json!("1")));
+        assert!(!observed(&|value| value["inbound_rules"][0]["sources"]["addresses"] = json!(["10.0.0.0/8"])));
+        assert!(!observed(&|value| drop(value["inbound_rules"].as_array_mut().unwrap().pop())));
+    }
+}

@@ -613,3 +613,6 @@ pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, b
     }
     Some(("no ready nodes available for load balancer".to_owned(), false))
 }
+
+#[cfg(test)]
+mod tests;

@@ -92,14 +92,14 @@ pub(crate) enum Desired {
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     service: ServiceId,
-    fields: Map<String, Value>,
+    pub(crate) fields: Map<String, Value>,
     unread: Unread,
     /// The body of a create.
     create: Value,
-    requested: Vec<(&'static str, String)>,
-    tags: ClusterTags,
+    pub(crate) requested: Vec<(&'static str, String)>,
+    pub(crate) tags: ClusterTags,
     /// The id in the Service's annotation: another cluster's load balancer is taken over.
-    named: Option<String>,
+    pub(crate) named: Option<String>,
 }
 
 /// The observed state.
@@ -466,7 +466,9 @@ impl PartModel for Model {
         if !balancer.id().is_empty() {
             set(annotations::ID, balancer.id());
         }
-        if service.annotation(annotations::TYPE).is_none_or(str::is_empty) {
+        // Another type that the Service asks for stays, and is blocked.
+        let asked = service.annotation(annotations::TYPE).unwrap_or_default();
+        if asked.is_empty() || asked == balancer.kind() {
             set(annotations::TYPE, balancer.kind());
         }
         let renewed = observed.renewed.contains(&service.id);
