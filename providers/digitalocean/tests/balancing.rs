@@ -214,7 +214,7 @@ async fn a_load_balancer_moves_to_another_cluster_and_is_no_orphan_of_the_first(
 
 #[tokio::test]
 async fn another_clusters_load_balancer_is_not_taken_over_by_its_name() {
-    let mut stage = Stage::served(&[("name", "shared")]).await;
+    let stage = Stage::served(&[("name", "shared")]).await;
     let before = stage.balancer();
     let mut other = other_cluster(&stage).await;
     let mut thief = service("web", &[80]);

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ccm_sim::openstack::Control;
 use ccm_sim::{Action as CloudAction, Behavior, Fault, Moment, Quota, RetryAfter};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -12,6 +11,13 @@ use crate::proxy::{Action, Controls, Proxy, Request, Rule};
 
 /// The services of a simulated OpenStack, as quotas and faults name them.
 pub const SERVICES_OF_OPENSTACK: [&str; 4] = ["identity", "compute", "network", "load-balancer"];
+
+/// The services of every simulated cloud; a cloud has its own of these.
+fn services() -> impl Iterator<Item = &'static str> {
+    SERVICES_OF_OPENSTACK
+        .into_iter()
+        .chain([ccm_sim::digitalocean::SERVICE])
+}
 
 /// How likely each kind of failure is for a call.
 const LIKELY: f64 = 0.08;
@@ -92,7 +98,7 @@ impl Party for Proxy {
     }
 }
 
-impl Party for Control {
+impl Party for Behavior {
     fn name(&self) -> &'static str {
         "cloud"
     }
@@ -157,7 +163,7 @@ impl Party for Control {
             burst: 3,
             retry_after: RetryAfter::Honest,
         };
-        for service in SERVICES_OF_OPENSTACK {
+        for service in services() {
             self.set_quota(service, Some(quota.clone()));
         }
         for (seed, (action, probability)) in (seed..).zip(kinds) {
@@ -175,7 +181,7 @@ impl Party for Control {
 
     fn calm(&self) {
         self.clear_faults();
-        for service in SERVICES_OF_OPENSTACK {
+        for service in services() {
             self.set_quota(service, None);
         }
     }

@@ -69,7 +69,8 @@ impl TestCloud for OpenStackCloud {
     }
 
     fn party(&self) -> &dyn Party {
-        &*self.cloud
+        let behavior: &Behavior = &self.cloud;
+        behavior
     }
 
     async fn create_machine(&self, name: &str) -> Result<Machine> {
