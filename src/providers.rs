@@ -79,7 +79,10 @@ pub(crate) fn none_compiled_in() -> String {
 /// The provider of a program that is started without `--cloud-provider`: the one in the program's own name, as the former
 /// cloud controllers are called (`openstack-cloud-controller-manager`), else the only one compiled in.
 pub(crate) fn implied(program: &OsStr, compiled_in: &[&'static Provider]) -> Option<&'static str> {
-    let name = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let name = Path::new(program)
+        .file_name()
+        .and_then(OsStr::to_str)
+        .unwrap_or_default();
     let named = |provider: &&&'static Provider| name.split(['-', '_', '.']).any(|word| word == provider.name);
     let found = compiled_in.iter().find(named).or(match compiled_in {
         [only] => Some(only),
@@ -204,7 +207,8 @@ mod tests {
     #[test]
     fn the_programs_name_implies_a_provider() {
         let (acme, zeta) = (provider("acme"), provider("zeta"));
-        let implied = |program: &str, compiled_in: &[&'static Provider]| implied(OsStr::new(program), compiled_in);
+        let implied =
+            |program: &str, compiled_in: &[&'static Provider]| implied(OsStr::new(program), compiled_in);
         for (program, name) in [
             ("/bin/acme-cloud-controller-manager", Some("acme")),
             ("zeta-ccm", Some("zeta")),

@@ -188,7 +188,9 @@ impl Rules for DigitalOceanRules {
                 "id": id, "status": "succeeded", "pending_changes": [], "droplet_ids": [], "tags": [],
                 "inbound_rules": [], "outbound_rules": [],
             }),
-            "vpcs" => json!({"id": id, "urn": format!("do:vpc:{id}"), "region": slug, "ip_range": "10.108.0.0/20"}),
+            "vpcs" => {
+                json!({"id": id, "urn": format!("do:vpc:{id}"), "region": slug, "ip_range": "10.108.0.0/20"})
+            }
             _ => json!({"resources": {"count": 0}}),
         };
         if matches!(collection, "droplets" | "load_balancers") {
@@ -281,12 +283,23 @@ fn check_firewall(
 ) -> std::result::Result<(), Fault> {
     let invalid = |message: &str| Err(Fault::new(StatusCode::UNPROCESSABLE_ENTITY, message));
     let name = fields.get("name").and_then(Value::as_str).unwrap_or_default();
-    let mut others = call.store.all("firewalls").filter(|other| Some(other.id.as_str()) != known);
+    let mut others = call
+        .store
+        .all("firewalls")
+        .filter(|other| Some(other.id.as_str()) != known);
     if others.any(|other| other.text("name") == name) {
         return invalid("duplicate name");
     }
-    let rules = fields.get("inbound_rules").and_then(Value::as_array).into_iter().flatten();
-    let has_source = |rule: &Value| rule["sources"].as_object().is_some_and(|sources| !sources.is_empty());
+    let rules = fields
+        .get("inbound_rules")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
+    let has_source = |rule: &Value| {
+        rule["sources"]
+            .as_object()
+            .is_some_and(|sources| !sources.is_empty())
+    };
     match rules.into_iter().all(has_source) {
         true => Ok(()),
         false => invalid("an inbound rule has no sources"),
@@ -356,7 +369,17 @@ fn update(call: &mut Call<'_>) -> Outcome {
             return Err(Fault::new(StatusCode::UNPROCESSABLE_ENTITY, message));
         }
     }
-    for name in ["id", "ip", "status", "created_at", "region", "type", "network", "network_stack", "vpc_uuid"] {
+    for name in [
+        "id",
+        "ip",
+        "status",
+        "created_at",
+        "region",
+        "type",
+        "network",
+        "network_stack",
+        "vpc_uuid",
+    ] {
         if let Some(kept) = found.fields.get(name) {
             fields.insert(name.to_owned(), kept.clone());
         }
@@ -392,7 +415,10 @@ fn check(
         return invalid("size and size_unit, tag and droplet_ids exclude each other".to_owned());
     }
     for rule in list("forwarding_rules") {
-        let certificate = rule.get("certificate_id").and_then(Value::as_str).unwrap_or_default();
+        let certificate = rule
+            .get("certificate_id")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         if !certificate.is_empty() && call.store.get("certificates", certificate).is_none() {
             return invalid(format!("certificate {certificate} does not exist"));
         }

@@ -67,15 +67,21 @@ impl Checker for Inspector {
         match in_time(api.account(Priority::User)).await {
             Ok(()) => report.pass("token", "the API accepts it"),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                report.findings.push(missing_scope("account:read", Severity::Warning));
+                report
+                    .findings
+                    .push(missing_scope("account:read", Severity::Warning));
             }
             Err(error) => {
                 let fix = match error.kind() {
-                    ErrorKind::Unauthenticated => "set DO_ACCESS_TOKEN to a token of the account that is not revoked",
+                    ErrorKind::Unauthenticated => {
+                        "set DO_ACCESS_TOKEN to a token of the account that is not revoked"
+                    }
                     _ => "see that the API answers from here, then try again",
                 };
                 report.findings.push(Finding::of_error("token", &error).fix(fix));
-                report.left_out.push("The account: without a token nothing can be read.".to_owned());
+                report
+                    .left_out
+                    .push("The account: without a token nothing can be read.".to_owned());
                 return report;
             }
         }
@@ -111,7 +117,11 @@ impl Checker for Inspector {
     fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
         let reading = desired::read(service, &self.loaded.value, None, None);
         let table = annotations::TABLE;
-        let mut findings: Vec<_> = reading.invalid.iter().map(|invalid| table.invalid(invalid)).collect();
+        let mut findings: Vec<_> = reading
+            .invalid
+            .iter()
+            .map(|invalid| table.invalid(invalid))
+            .collect();
         findings.extend(reading.ignored.iter().map(|ignored| table.ignored(ignored)));
         findings.extend(table.unknown(&service.annotations));
         Some(findings)
@@ -137,14 +147,21 @@ impl Inspector {
                 }
                 Ok(regions) => {
                     let known: Vec<_> = regions.iter().map(|region| region.slug.as_str()).collect();
-                    let finding = Finding::new(Severity::Error, "REGION", format!("there is no region {wanted:?}"));
-                    report.findings.push(finding.fix(format!("write one of {}", known.join(", "))));
+                    let finding = Finding::new(
+                        Severity::Error,
+                        "REGION",
+                        format!("there is no region {wanted:?}"),
+                    );
+                    report
+                        .findings
+                        .push(finding.fix(format!("write one of {}", known.join(", "))));
                 }
                 // Reported as a missing scope or an error before.
                 Err(_) => {}
             }
         } else {
-            let text = "The region: it is read from the metadata service of the droplet where the program runs.";
+            let text =
+                "The region: it is read from the metadata service of the droplet where the program runs.";
             report.left_out.push(text.to_owned());
         }
         let Some(vpc) = &settings.vpc else { return };
@@ -153,17 +170,25 @@ impl Inspector {
             Ok(Some(_)) => report.pass("DO_CLUSTER_VPC_ID", "the VPC exists"),
             Ok(None) => {
                 let text = format!("there is no VPC {vpc} in this account");
-                report.findings.push(Finding::new(Severity::Error, "DO_CLUSTER_VPC_ID", text));
+                report
+                    .findings
+                    .push(Finding::new(Severity::Error, "DO_CLUSTER_VPC_ID", text));
             }
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 report.findings.push(missing_scope("vpc:read", Severity::Warning));
             }
-            Err(error) => report.findings.push(Finding::of_error("DO_CLUSTER_VPC_ID", &error)),
+            Err(error) => report
+                .findings
+                .push(Finding::of_error("DO_CLUSTER_VPC_ID", &error)),
         }
     }
 }
 
 fn missing_scope(scope: &str, severity: Severity) -> Finding {
-    let finding = Finding::new(severity, "scopes of the token", format!("the token lacks the scope {scope}"));
+    let finding = Finding::new(
+        severity,
+        "scopes of the token",
+        format!("the token lacks the scope {scope}"),
+    );
     finding.fix("create a token with this scope")
 }

@@ -114,7 +114,9 @@ struct Shared {
 
 impl std::fmt::Debug for Api {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Api").field("url", &self.shared.url.as_str()).finish_non_exhaustive()
+        f.debug_struct("Api")
+            .field("url", &self.shared.url.as_str())
+            .finish_non_exhaustive()
     }
 }
 
@@ -293,11 +295,15 @@ impl Api {
         let page = number.to_string();
         let query = [filter, &[("page", page.as_str()), ("per_page", PER_PAGE)]].concat();
         let mut answer: Value = self.get(op, &[collection], &query, priority).await?;
-        let has_next = answer.pointer("/links/pages/next").is_some_and(|next| !next.is_null());
+        let has_next = answer
+            .pointer("/links/pages/next")
+            .is_some_and(|next| !next.is_null());
         let items = answer.get_mut(collection).map(Value::take);
         let unreadable = |error: serde_json::Error| {
             let text = format!("the answer has an unexpected form in {collection}");
-            Error::new(ErrorKind::Unavailable, text).with_operation(op_name(op)).with_source(error)
+            Error::new(ErrorKind::Unavailable, text)
+                .with_operation(op_name(op))
+                .with_source(error)
         };
         // The API answers null for an empty list here and there, but a page without the list is none.
         let missing = || {
@@ -355,7 +361,8 @@ impl Api {
         };
         let attempt = || async {
             let answer = self.shared.http.get(url.clone()).send().await;
-            let answer = answer.map_err(|error| failed("no answer".to_owned()).with_source(error.without_url()))?;
+            let answer =
+                answer.map_err(|error| failed("no answer".to_owned()).with_source(error.without_url()))?;
             let status = answer.status();
             let text = answer.text().await.unwrap_or_default();
             match text.trim() {
@@ -380,15 +387,20 @@ impl Api {
 
     fn observe_rate(&self, headers: &HeaderMap) {
         let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<u32>().ok();
-        let (Some(limit), Some(remaining)) = (number("ratelimit-limit"), number("ratelimit-remaining")) else {
+        let (Some(limit), Some(remaining)) = (number("ratelimit-limit"), number("ratelimit-remaining"))
+        else {
             return;
         };
         *self.shared.short.lock() = (remaining < limit / RESERVE).then(Instant::now);
         // Epoch of the moment when the oldest request of the hour no longer counts.
-        let reset = headers.get("ratelimit-reset").and_then(|reset| reset.to_str().ok());
+        let reset = headers
+            .get("ratelimit-reset")
+            .and_then(|reset| reset.to_str().ok());
         let reset = reset.and_then(|reset| reset.trim().parse::<i64>().ok());
         let left = reset.map(|reset| reset.saturating_sub(Timestamp::now().as_second()));
-        let left = left.and_then(|left| u64::try_from(left).ok()).map(Duration::from_secs);
+        let left = left
+            .and_then(|left| u64::try_from(left).ok())
+            .map(Duration::from_secs);
         if let Some(left) = left {
             let reset = ccm_core::client::later(Instant::now(), left);
             self.gate.observe_remaining(BUCKET, remaining, reset);
@@ -527,7 +539,12 @@ impl Api {
     ///
     /// # Errors
     /// The API refuses it.
-    pub(crate) async fn tag_load_balancers(&self, tag: &str, ids: &[String], priority: Priority) -> Result<()> {
+    pub(crate) async fn tag_load_balancers(
+        &self,
+        tag: &str,
+        ids: &[String],
+        priority: Priority,
+    ) -> Result<()> {
         let resources: Vec<Value> = ids
             .iter()
             .map(|id| json!({"resource_id": id, "resource_type": "load_balancer"}))
@@ -538,7 +555,8 @@ impl Api {
         match assign().await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let body = json!({ "name": tag });
-                self.execute(Op::TagCreate, Method::POST, &["tags"], Some(&body), priority).await?;
+                self.execute(Op::TagCreate, Method::POST, &["tags"], Some(&body), priority)
+                    .await?;
                 assign().await
             }
             result => result,

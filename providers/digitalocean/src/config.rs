@@ -236,7 +236,10 @@ impl Reader<'_> {
         let metadata_url = self.url("metadataUrl", &conf.metadata_url);
         let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         if !is_slug(&conf.region) {
-            let text = format!("{:?} is not the slug of a region; write one such as nyc3", conf.region);
+            let text = format!(
+                "{:?} is not the slug of a region; write one such as nyc3",
+                conf.region
+            );
             self.error("region", text);
         }
         if !is_tag(&format!("k8s:{}", conf.cluster_id)) {
@@ -251,11 +254,17 @@ impl Reader<'_> {
             .rate_limit_qps
             .is_some_and(|qps| !(qps.is_finite() && qps > 0.0))
         {
-            self.error("apiRateLimitQps", "must be more than 0; leave it out for the API's own limits");
+            self.error(
+                "apiRateLimitQps",
+                "must be more than 0; leave it out for the API's own limits",
+            );
         }
         let default_type = LbType::parse(&conf.default_lb_type);
         if default_type.is_none() {
-            let text = format!("{:?} is unknown; write REGIONAL or REGIONAL_NETWORK", conf.default_lb_type);
+            let text = format!(
+                "{:?} is unknown; write REGIONAL or REGIONAL_NETWORK",
+                conf.default_lb_type
+            );
             self.error("defaultLbType", text);
         }
         let families = self.families(&conf.families);
@@ -325,16 +334,23 @@ impl Reader<'_> {
         let url = Url::parse(text).ok();
         let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         if url.is_none() {
-            let text = format!("{text:?} is not a URL with http or https and a host; write one such as {API}");
+            let text =
+                format!("{text:?} is not a URL with http or https and a host; write one such as {API}");
             self.error(key, text);
         }
         url
     }
 
     fn families(&mut self, names: &[String]) -> Families {
-        if let Some(wrong) = names.iter().find(|name| !matches!(name.as_str(), "ipv4" | "ipv6")) {
+        if let Some(wrong) = names
+            .iter()
+            .find(|name| !matches!(name.as_str(), "ipv4" | "ipv6"))
+        {
             let text = format!("{wrong:?} is no family; write ipv4, ipv6 or both");
-            let key = self.environment.var(FAMILIES).map_or("ipAddrFamilies", |_| FAMILIES);
+            let key = self
+                .environment
+                .var(FAMILIES)
+                .map_or("ipAddrFamilies", |_| FAMILIES);
             self.problems.error(KeyPath::key(key), text);
         }
         let has = |family: &str| names.is_empty() || names.iter().any(|name| name == family);
@@ -388,7 +404,10 @@ impl Reader<'_> {
                 Some(format!("{host}:{port}"))
             }
             _ => {
-                self.error(key, format!("{text:?} is no address; write host:port, such as 127.0.0.1:9090"));
+                self.error(
+                    key,
+                    format!("{text:?} is no address; write host:port, such as 127.0.0.1:9090"),
+                );
                 None
             }
         }

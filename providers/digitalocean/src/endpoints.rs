@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use axum::{Router, extract::State, http::StatusCode, http::header::CONTENT_TYPE, response::IntoResponse, routing::get};
+use axum::{
+    Router, extract::State, http::StatusCode, http::header::CONTENT_TYPE, response::IntoResponse,
+    routing::get,
+};
 use ccm_core::{
     Priority, Result,
     check::in_time,
@@ -24,12 +27,13 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
     default_on: true,
     needs: |setup| {
         let cloud = setup.cloud_as::<DigitalOcean>();
-        let configured = cloud.is_ok_and(|cloud| {
-            cloud.settings.metrics_addr.is_some() || cloud.settings.debug_addr.is_some()
-        });
+        let configured = cloud
+            .is_ok_and(|cloud| cloud.settings.metrics_addr.is_some() || cloud.settings.debug_addr.is_some());
         match configured {
             true => Ok(Needs::default()),
-            false => Err(NotStarted::NotConfigured("neither METRICS_ADDR nor DEBUG_ADDR is set")),
+            false => Err(NotStarted::NotConfigured(
+                "neither METRICS_ADDR nor DEBUG_ADDR is set",
+            )),
         }
     },
     start,
@@ -62,7 +66,8 @@ async fn serve(address: Option<&str>, router: Router, context: &ControllerContex
     };
     info!(address, "Serving METRICS_ADDR or DEBUG_ADDR");
     let shutdown = context.shutdown.clone();
-    let served = axum::serve(listener, router).with_graceful_shutdown(async move { shutdown.cancelled().await });
+    let served =
+        axum::serve(listener, router).with_graceful_shutdown(async move { shutdown.cancelled().await });
     if let Err(error) = served.await {
         warn!(address, %error, "No longer serving METRICS_ADDR or DEBUG_ADDR");
     }

@@ -111,16 +111,38 @@ mod tests {
                 InvalidSpec,
                 Retry::Never,
             ),
-            (401, r#"{"id":"unauthorized","message":"Unable to authenticate you"}"#, Unauthenticated, Retry::Never),
+            (
+                401,
+                r#"{"id":"unauthorized","message":"Unable to authenticate you"}"#,
+                Unauthenticated,
+                Retry::Never,
+            ),
             (404, "", NotFound, Retry::Never),
-            (429, r#"{"id":"too_many_requests","message":"API Rate limit exceeded."}"#, RateLimited, Retry::Backoff),
-            (502, "<html><body>Bad Gateway</body></html>", Unavailable, Retry::Backoff),
+            (
+                429,
+                r#"{"id":"too_many_requests","message":"API Rate limit exceeded."}"#,
+                RateLimited,
+                Retry::Backoff,
+            ),
+            (
+                502,
+                "<html><body>Bad Gateway</body></html>",
+                Unavailable,
+                Retry::Backoff,
+            ),
         ] {
             let error = error(Method::PUT, status, body);
             assert_eq!((error.kind(), error.retry()), (kind, retry), "{status} {body}");
             assert!(!error.report().contains('<'), "{}", error.report());
         }
-        let with_id = error(Method::PUT, 422, r#"{"id":"x","message":"no","request_id":"r-1"}"#);
-        assert_eq!(with_id.to_string(), "PUT /v2/load_balancers/x: 422 no (request_id=r-1)");
+        let with_id = error(
+            Method::PUT,
+            422,
+            r#"{"id":"x","message":"no","request_id":"r-1"}"#,
+        );
+        assert_eq!(
+            with_id.to_string(),
+            "PUT /v2/load_balancers/x: 422 no (request_id=r-1)"
+        );
     }
 }

@@ -58,7 +58,9 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
                 node_port_services: true,
                 ..Needs::default()
             }),
-            false => Err(NotStarted::NotConfigured("PUBLIC_ACCESS_FIREWALL_NAME is not set")),
+            false => Err(NotStarted::NotConfigured(
+                "PUBLIC_ACCESS_FIREWALL_NAME is not set",
+            )),
         }
     },
     start,
@@ -120,7 +122,10 @@ impl Controller {
                     (self.observed, read_at) = (None, None);
                     failures += 1;
                     if failures == 1 {
-                        warn!(error = error.report(), "Could not reconcile the firewall, will try again");
+                        warn!(
+                            error = error.report(),
+                            "Could not reconcile the firewall, will try again"
+                        );
                     } else {
                         debug!(error = error.report(), "Could not reconcile the firewall");
                     }
@@ -162,7 +167,12 @@ impl Controller {
         }
         let mut body = desired.clone();
         // Droplets that somebody else put there stay.
-        body["droplet_ids"] = observed.0.get("droplet_ids").filter(|ids| ids.is_array()).cloned().unwrap_or(json!([]));
+        body["droplet_ids"] = observed
+            .0
+            .get("droplet_ids")
+            .filter(|ids| ids.is_array())
+            .cloned()
+            .unwrap_or(json!([]));
         let id = observed.id().to_owned();
         let updated = match self.write(Op::FirewallUpdate, Some(&id), &body).await {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -179,12 +189,16 @@ impl Controller {
     async fn find(&self, name: &str) -> Result<Option<Firewall>> {
         if let Some(known) = &self.observed {
             let path = ["firewalls", known.id()];
-            let read = self.api.find::<OneFirewall>(Op::FirewallGet, &path, Priority::Background);
+            let read = self
+                .api
+                .find::<OneFirewall>(Op::FirewallGet, &path, Priority::Background);
             if let Some(found) = self.metrics.call("get_by_id", read).await? {
                 return Ok(Some(found.firewall));
             }
         }
-        let list = self.api.list::<Firewall>(Op::FirewallList, "firewalls", &[], Priority::Background);
+        let list = self
+            .api
+            .list::<Firewall>(Op::FirewallList, "firewalls", &[], Priority::Background);
         let all = self.metrics.call("get_by_list", list).await?;
         Ok(all.into_iter().find(|firewall| firewall.name() == name))
     }
@@ -195,7 +209,9 @@ impl Controller {
             None => ("create", Method::POST),
         };
         let path: Vec<_> = ["firewalls"].into_iter().chain(id).collect();
-        let write = self.api.write::<OneFirewall>(op, method, &path, body, Priority::User);
+        let write = self
+            .api
+            .write::<OneFirewall>(op, method, &path, body, Priority::User);
         let written = self.metrics.call(label, write).await?;
         Ok(written.firewall)
     }
@@ -238,10 +254,17 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings, firewall: &F
         if !is_managed(service) || service.deleting {
             continue;
         }
-        let ports = service.ports.iter().filter(|port| port.protocol != Protocol::Sctp);
+        let ports = service
+            .ports
+            .iter()
+            .filter(|port| port.protocol != Protocol::Sctp);
         match service.service_type {
             ServiceType::NodePort => ports.for_each(|port| {
-                add(port.protocol, port.node_port.into(), json!({ "addresses": ANYWHERE }));
+                add(
+                    port.protocol,
+                    port.node_port.into(),
+                    json!({ "addresses": ANYWHERE }),
+                );
             }),
             ServiceType::LoadBalancer if service.class.is_none() => {
                 let Some(health_port) = health_port(service, settings) else {
@@ -253,7 +276,12 @@ fn desired_firewall(services: &[&ServiceView], settings: &Settings, firewall: &F
                     None => json!({ "addresses": ANYWHERE }),
                 };
                 add(Protocol::Tcp, health_port, sources);
-                let ranges: BTreeSet<_> = service.source_ranges.iter().flatten().map(|range| range.trim()).collect();
+                let ranges: BTreeSet<_> = service
+                    .source_ranges
+                    .iter()
+                    .flatten()
+                    .map(|range| range.trim())
+                    .collect();
                 let clients = match ranges.is_empty() {
                     true => json!({ "addresses": ANYWHERE }),
                     false => json!({ "addresses": ranges }),
@@ -317,17 +345,26 @@ fn texts(list: Option<&Value>) -> BTreeSet<String> {
 fn rules(fields: &Map<String, Value>, list: &str) -> BTreeSet<Rule> {
     let mut rules = BTreeMap::new();
     for rule in fields.get(list).and_then(Value::as_array).into_iter().flatten() {
-        let text = |field: &str| rule.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text = |field: &str| {
+            rule.get(field)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
         let ports = match text("ports").as_str() {
             "" | "all" | "0" => "all".to_owned(),
             ports => ports.to_owned(),
         };
         let peers = rule.get("sources").or_else(|| rule.get("destinations"));
-        let peers = ["addresses", "load_balancer_uids"].map(|field| texts(peers.and_then(|peers| peers.get(field))));
+        let peers =
+            ["addresses", "load_balancer_uids"].map(|field| texts(peers.and_then(|peers| peers.get(field))));
         let known: &mut BTreeSet<String> = rules.entry((text("protocol"), ports)).or_default();
         known.extend(peers.into_iter().flatten());
     }
-    rules.into_iter().map(|((protocol, ports), peers)| (protocol, ports, peers)).collect()
+    rules
+        .into_iter()
+        .map(|((protocol, ports), peers)| (protocol, ports, peers))
+        .collect()
 }
 
 type Labels<const N: usize> = [(&'static str, String); N];
@@ -371,13 +408,21 @@ impl Metrics {
                 "Seconds of API calls of the firewall controller",
                 self.call_seconds.clone(),
             );
-            registry.register("firewall_resource_syncs", "Reads of the whole firewall", self.syncs.clone());
+            registry.register(
+                "firewall_resource_syncs",
+                "Reads of the whole firewall",
+                self.syncs.clone(),
+            );
             registry.register(
                 "firewall_resource_sync_duration_seconds",
                 "Seconds of reads of the whole firewall",
                 self.sync_seconds.clone(),
             );
-            registry.register("firewall_reconciles", "Reconciliations of the firewall", self.reconciles.clone());
+            registry.register(
+                "firewall_reconciles",
+                "Reconciliations of the firewall",
+                self.reconciles.clone(),
+            );
             registry.register(
                 "firewall_reconcile_duration_seconds",
                 "Seconds of reconciliations of the firewall",
@@ -400,7 +445,9 @@ impl Metrics {
             ("http_response_code", code.to_owned()),
         ];
         self.calls.get_or_create(&labels).inc();
-        self.call_seconds.get_or_create(&labels).observe(began.elapsed().as_secs_f64());
+        self.call_seconds
+            .get_or_create(&labels)
+            .observe(began.elapsed().as_secs_f64());
         result
     }
 
@@ -414,7 +461,10 @@ impl Metrics {
         let [result] = result;
         let labels = [
             result,
-            ("error_type", error.map_or("", |error| error.kind().as_str()).to_owned()),
+            (
+                "error_type",
+                error.map_or("", |error| error.kind().as_str()).to_owned(),
+            ),
         ];
         self.reconciles.get_or_create(&labels).inc();
         self.reconcile_seconds.get_or_create(&labels).observe(seconds);
@@ -452,7 +502,9 @@ mod tests {
             .with("DEFAULT_LB_TYPE", default_type)
             .with("PUBLIC_ACCESS_FIREWALL_NAME", "nodes")
             .with("PUBLIC_ACCESS_FIREWALL_TAGS", "k8s, worker");
-        crate::config::load(None, &environment, &mut Default::default()).unwrap().value
+        crate::config::load(None, &environment, &mut Default::default())
+            .unwrap()
+            .value
     }
 
     fn firewall(services: &[ServiceView]) -> Value {
@@ -498,7 +550,10 @@ mod tests {
         sctp.ports[0].protocol = Protocol::Sctp;
         assert!(inbound(&[sctp]).is_empty());
         let web = service("web", &[80]);
-        assert_eq!(inbound(&[web.clone()]), ["tcp 10256 0.0.0.0/0 ::/0", "tcp 80 0.0.0.0/0 ::/0"]);
+        assert_eq!(
+            inbound(&[web.clone()]),
+            ["tcp 10256 0.0.0.0/0 ::/0", "tcp 80 0.0.0.0/0 ::/0"]
+        );
         let known = annotated(web.clone(), ID, "lb-1");
         assert_eq!(inbound(&[known.clone()])[0], "tcp 10256 lb-1");
         let limited = ServiceView {
@@ -511,7 +566,10 @@ mod tests {
         assert!(inbound(&[annotated(web.clone(), NETWORK, "INTERNAL")]).is_empty());
         // One bad Service does not hold up others, and one that serves stays open.
         let mut bad = annotated(service("bad", &[81]), TYPE, "GLOBAL");
-        assert_eq!(inbound(&[bad.clone(), node_port("a")]), ["tcp 30080 0.0.0.0/0 ::/0"]);
+        assert_eq!(
+            inbound(&[bad.clone(), node_port("a")]),
+            ["tcp 30080 0.0.0.0/0 ::/0"]
+        );
         bad.ingress = vec![Default::default()];
         assert_eq!(inbound(&[bad]).len(), 2);
     }
@@ -525,14 +583,23 @@ mod tests {
             same(&serde_json::from_value(value).unwrap(), &desired)
         };
         assert!(observed(&|_| {}));
-        assert!(observed(&|value| value["outbound_rules"].as_array_mut().unwrap().reverse()));
+        assert!(observed(&|value| value["outbound_rules"]
+            .as_array_mut()
+            .unwrap()
+            .reverse()));
         assert!(observed(&|value| value["outbound_rules"][0]["ports"] = json!("")));
-        assert!(observed(&|value| value["outbound_rules"][0]["destinations"]["droplet_ids"] = json!([1])));
+        assert!(observed(
+            &|value| value["outbound_rules"][0]["destinations"]["droplet_ids"] = json!([1])
+        ));
         assert!(observed(&|value| value["tags"] = json!(["worker", "k8s"])));
         assert!(!observed(&|value| value["tags"] = json!(["worker"])));
         assert!(!observed(&|value| value["name"] = json!("other")));
         assert!(!observed(&|value| value["inbound_rules"][0]["ports"] = json!("1")));
-        assert!(!observed(&|value| value["inbound_rules"][0]["sources"]["addresses"] = json!(["10.0.0.0/8"])));
-        assert!(!observed(&|value| drop(value["inbound_rules"].as_array_mut().unwrap().pop())));
+        assert!(!observed(
+            &|value| value["inbound_rules"][0]["sources"]["addresses"] = json!(["10.0.0.0/8"])
+        ));
+        assert!(!observed(&|value| drop(
+            value["inbound_rules"].as_array_mut().unwrap().pop()
+        )));
     }
 }

@@ -253,7 +253,14 @@ mod tests {
     fn provider_ids_are_decimal_numbers() {
         assert_eq!(droplet_id("digitalocean://12345").unwrap(), Some(12345));
         assert_eq!(droplet_id("aws:///zone/i-1").unwrap(), None);
-        for wrong in ["", "12345", "digitalocean://", "digitalocean://12x", "digitalocean://+1", "digitalocean:///1"] {
+        for wrong in [
+            "",
+            "12345",
+            "digitalocean://",
+            "digitalocean://12x",
+            "digitalocean://+1",
+            "digitalocean:///1",
+        ] {
             let error = droplet_id(wrong).unwrap_err();
             assert!(error.to_string().contains(&format!("{wrong:?}")), "{error}");
         }

@@ -14,9 +14,9 @@ mod tags;
 use std::{path::PathBuf, sync::Arc};
 
 use ccm_core::{
-    BuildContext, Cloud, Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Instances, Priority, Reload,
-    Result, async_trait,
-    config::{ConfigFiles, Reloader, Section, log_warnings, docs::yaml_markdown},
+    BuildContext, Cloud, Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Instances, Priority,
+    Reload, Result, async_trait,
+    config::{ConfigFiles, Reloader, Section, docs::yaml_markdown, log_warnings},
     load_balancer::LoadBalancers,
     plan::Engine,
     register_provider,
@@ -136,7 +136,11 @@ impl Cloud for DigitalOcean {
 }
 
 fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<ccm_core::config::Parsed<Settings>> {
-    Ok(config::load(context.cloud_config.as_deref(), &context.environment, files)?)
+    Ok(config::load(
+        context.cloud_config.as_deref(),
+        &context.environment,
+        files,
+    )?)
 }
 
 fn validate(context: &BuildContext) -> Result<()> {
@@ -183,7 +187,10 @@ async fn region(api: &Api, settings: &Settings) -> Result<String> {
         Ok(regions) if regions.iter().any(|region| region.slug == *wanted) => {}
         Ok(regions) => {
             let known: Vec<_> = regions.iter().map(|region| region.slug.as_str()).collect();
-            let text = format!("REGION: there is no region {wanted:?}; known are {}", known.join(", "));
+            let text = format!(
+                "REGION: there is no region {wanted:?}; known are {}",
+                known.join(", ")
+            );
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
         Err(error) => accept_without_right(error)?,
@@ -196,7 +203,10 @@ fn accept_without_right(error: Error) -> Result<()> {
     if error.kind() != ErrorKind::PermissionDenied {
         return Err(error);
     }
-    warn!(error = error.report(), "The token may not read what was to be checked");
+    warn!(
+        error = error.report(),
+        "The token may not read what was to be checked"
+    );
     Ok(())
 }
 

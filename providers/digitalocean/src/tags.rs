@@ -56,7 +56,10 @@ fn start(context: ControllerContext) -> Result<ControllerFuture> {
                 match add_tags(&cloud, &api, &context).await {
                     Ok(()) => failed = false,
                     Err(error) if !std::mem::replace(&mut failed, true) => {
-                        warn!(error = error.report(), "Could not tag load balancers, will try again");
+                        warn!(
+                            error = error.report(),
+                            "Could not tag load balancers, will try again"
+                        );
                     }
                     Err(_) => {}
                 }
@@ -77,7 +80,8 @@ async fn add_tags(cloud: &DigitalOcean, api: &Api, context: &ControllerContext) 
     let services = context.services.list();
     let model = cloud.engine.model();
     let wanting = services.iter().filter(|service| {
-        service.view.wants_load_balancer() && model.claims(&service.view) == ccm_core::load_balancer::Claim::Ours
+        service.view.wants_load_balancer()
+            && model.claims(&service.view) == ccm_core::load_balancer::Claim::Ours
     });
     let wanting: Vec<_> = wanting.collect();
     if wanting.is_empty() {
@@ -110,7 +114,8 @@ async fn add_tags(cloud: &DigitalOcean, api: &Api, context: &ControllerContext) 
     if untagged.is_empty() {
         return Ok(());
     }
-    api.tag_load_balancers(&tag, &untagged, Priority::Background).await?;
+    api.tag_load_balancers(&tag, &untagged, Priority::Background)
+        .await?;
     for id in &untagged {
         cloud.engine.cloud().tagged(id);
     }

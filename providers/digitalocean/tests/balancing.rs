@@ -17,10 +17,13 @@ use crate::cloud::{DISOWN, ID, Stage, annotate, build, fields, key, service};
 /// A load balancer as the former cloud controller builds it for the Service `web` of `stage`, without fields that it leaves
 /// out because they are zero.
 fn by_upstream(stage: &Stage, cluster_id: Option<&str>) -> Value {
-    let rule = |port: u16| {
-        json!({"entry_protocol": "tcp", "entry_port": port, "target_protocol": "tcp", "target_port": port})
-    };
-    let droplets: Vec<_> = stage.sim.documents("droplets").iter().map(|droplet| droplet["id"].clone()).collect();
+    let rule = |port: u16| json!({"entry_protocol": "tcp", "entry_port": port, "target_protocol": "tcp", "target_port": port});
+    let droplets: Vec<_> = stage
+        .sim
+        .documents("droplets")
+        .iter()
+        .map(|droplet| droplet["id"].clone())
+        .collect();
     let tags: Vec<_> = cluster_id.iter().map(|id| format!("k8s:{id}")).collect();
     json!({
         "name": "auidweb", "type": "REGIONAL_NETWORK", "network": "EXTERNAL", "network_stack": "IPV4",
@@ -43,7 +46,10 @@ async fn a_service_is_served_with_one_post_and_its_status_says_so() {
     assert_eq!(web.annotation(ID), balancer["id"].as_str());
     assert_eq!(web.annotation(&key("type")), Some("REGIONAL_NETWORK"));
     assert_eq!(web.ingress.len(), 1);
-    assert_eq!((web.ingress[0].ip.as_deref(), web.ingress[0].ip_mode), (balancer["ip"].as_str(), Some(IpMode::Vip)));
+    assert_eq!(
+        (web.ingress[0].ip.as_deref(), web.ingress[0].ip_mode),
+        (balancer["ip"].as_str(), Some(IpMode::Vip))
+    );
 }
 
 #[tokio::test]
@@ -52,7 +58,12 @@ async fn an_address_of_both_families_and_a_host_name_are_shown() {
     stage.edit(json!({"ipv6": "2001:db8::5"}));
     stage.restart().await;
     stage.settle().await.unwrap();
-    let shown: Vec<_> = stage.web().ingress.iter().map(|ingress| ingress.ip.clone().unwrap()).collect();
+    let shown: Vec<_> = stage
+        .web()
+        .ingress
+        .iter()
+        .map(|ingress| ingress.ip.clone().unwrap())
+        .collect();
     assert_eq!(&*shown[1], "2001:db8::5");
     annotate(stage.web(), &key("hostname"), Some("Web.Example"));
     stage.settle().await.unwrap();
@@ -65,23 +76,39 @@ async fn where_tls_ends_at_the_load_balancer_its_address_is_a_proxys() {
     let mut stage = Stage::new(&[]).await;
     let certificate = stage.create_certificate("web", "custom");
     stage.add("web", &[("type", "REGIONAL"), ("certificate-id", &certificate)]);
-    stage.add("proxy", &[("type", "REGIONAL"), ("enable-proxy-protocol", "true")]);
+    stage.add(
+        "proxy",
+        &[("type", "REGIONAL"), ("enable-proxy-protocol", "true")],
+    );
     stage.add("plain", &[("type", "REGIONAL")]);
     stage.settle().await.unwrap();
     assert_eq!(stage.complaints(), [""; 0]);
-    let modes = stage.services.iter().map(|service| service.ingress[0].ip_mode.unwrap());
-    assert_eq!(modes.collect::<Vec<_>>(), [IpMode::Proxy, IpMode::Proxy, IpMode::Vip]);
+    let modes = stage
+        .services
+        .iter()
+        .map(|service| service.ingress[0].ip_mode.unwrap());
+    assert_eq!(
+        modes.collect::<Vec<_>>(),
+        [IpMode::Proxy, IpMode::Proxy, IpMode::Vip]
+    );
 }
 
 #[tokio::test]
 async fn what_the_former_cloud_controller_built_is_taken_over_without_a_write() {
     for (variables, cluster_id) in [(vec![], None), (vec![("DO_CLUSTER_ID", "c-1")], Some("c-1"))] {
         let mut stage = Stage::new(&variables).await;
-        let balancer = stage.sim.create("load_balancers", fields(by_upstream(&stage, cluster_id)));
+        let balancer = stage
+            .sim
+            .create("load_balancers", fields(by_upstream(&stage, cluster_id)));
         stage.add("web", &[]);
         annotate(stage.web(), ID, Some(&balancer));
         annotate(stage.web(), &key("type"), Some("REGIONAL_NETWORK"));
-        let plans = stage.load_balancers().unwrap().plan(&stage.request(), None).await.unwrap();
+        let plans = stage
+            .load_balancers()
+            .unwrap()
+            .plan(&stage.request(), None)
+            .await
+            .unwrap();
         let steps: Vec<_> = plans.iter().flat_map(|plan| &plan.steps).collect();
         assert!(steps.is_empty(), "{steps:?}");
         stage.settle().await.unwrap();
@@ -92,8 +119,16 @@ async fn what_the_former_cloud_controller_built_is_taken_over_without_a_write() 
         stage.settle().await.unwrap();
         assert_eq!(stage.writes(), ["loadBalancers_update"]);
         let after = stage.balancer();
-        let tags: Vec<_> = after["tags"].as_array().unwrap().iter().map(|tag| tag.as_str().unwrap()).collect();
-        assert!(tags.contains(&"kube_cluster_id_kube-system-uid") && tags.len() == 1 + variables.len(), "{tags:?}");
+        let tags: Vec<_> = after["tags"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tag| tag.as_str().unwrap())
+            .collect();
+        assert!(
+            tags.contains(&"kube_cluster_id_kube-system-uid") && tags.len() == 1 + variables.len(),
+            "{tags:?}"
+        );
         assert_eq!(after["project_id"], "4de7ac8b-495b-4884-9a69-1050c6793cd6");
     }
 }
@@ -142,11 +177,18 @@ async fn immutable_fields_are_blocked_and_all_else_is_applied() {
     annotate(stage.web(), &key("network"), Some("INTERNAL"));
     annotate(stage.web(), &key("size-unit"), Some("2"));
     let complaints = stage.settle_with_complaints().await;
-    for part in ["type of load balancer auidweb is REGIONAL_NETWORK", "network of load balancer auidweb is EXTERNAL"] {
+    for part in [
+        "type of load balancer auidweb is REGIONAL_NETWORK",
+        "network of load balancer auidweb is EXTERNAL",
+    ] {
         assert!(complaints.contains(part), "{complaints}");
     }
     assert_eq!(stage.balancer()["size_unit"], 2);
-    assert_eq!(stage.web().annotation(&key("type")), Some("REGIONAL"), "the user's wish stays");
+    assert_eq!(
+        stage.web().annotation(&key("type")),
+        Some("REGIONAL"),
+        "the user's wish stays"
+    );
 }
 
 #[tokio::test]
@@ -170,7 +212,11 @@ async fn two_services_cannot_share_a_load_balancer() {
     let web = service("web", &[80, 443]);
     stage.services.push(web);
     stage.settle().await.unwrap();
-    assert_eq!(stage.writes(), [""; 0], "the load balancer is still the one of web");
+    assert_eq!(
+        stage.writes(),
+        [""; 0],
+        "the load balancer is still the one of web"
+    );
 }
 
 /// The same account seen by another cluster.
@@ -199,7 +245,13 @@ async fn a_load_balancer_moves_to_another_cluster_and_is_no_orphan_of_the_first(
     assert_eq!(stage.writes(), ["loadBalancers_update"]);
     let balancer = stage.balancer();
     assert_eq!(balancer["tags"], json!(["kube_cluster_id_b"]));
-    assert_eq!((&balancer["name"], balancer["droplet_ids"].as_array().unwrap().len()), (&json!("auidinb"), 1));
+    assert_eq!(
+        (
+            &balancer["name"],
+            balancer["droplet_ids"].as_array().unwrap().len()
+        ),
+        (&json!("auidinb"), 1)
+    );
     // Neither the disowned Service nor its deletion changes anything any more.
     for gone in [false, true] {
         if gone {
@@ -223,7 +275,10 @@ async fn another_clusters_load_balancer_is_not_taken_over_by_its_name() {
     other.services.push(thief);
     other.settle().await.unwrap();
     let complaints = other.complaints().join("; ");
-    assert!(complaints.contains("has the tag kube_cluster_id_kube-system-uid of another cluster"), "{complaints}");
+    assert!(
+        complaints.contains("has the tag kube_cluster_id_kube-system-uid of another cluster"),
+        "{complaints}"
+    );
     other.services[0].deleting = true;
     other.settle().await.unwrap();
     assert_eq!((other.services.len(), stage.balancer()), (0, before));
@@ -238,8 +293,14 @@ async fn an_orphan_is_reported_and_one_without_tags_is_not() {
     let mut fields = stage.balancer();
     let id = fields["id"].as_str().unwrap().to_owned();
     // The API need not show tags.
-    fields.as_object_mut().unwrap().insert("tags".to_owned(), Value::Null);
-    stage.sim.change("load_balancers", &id, cloud::fields(fields)).unwrap();
+    fields
+        .as_object_mut()
+        .unwrap()
+        .insert("tags".to_owned(), Value::Null);
+    stage
+        .sim
+        .change("load_balancers", &id, cloud::fields(fields))
+        .unwrap();
     stage.restart().await;
     assert_eq!(stage.discover().await.unwrap().orphans, []);
 }
@@ -266,10 +327,17 @@ async fn certificates_are_followed_when_they_are_renewed_and_only_then() {
         stage.settle().await.unwrap();
         assert_eq!(stage.complaints(), [""; 0], "{current:?} {annotated:?}");
         let (expected, writes) = if rewritten { (&first, 0) } else { (&second, 1) };
-        assert_eq!(stage.web().annotation(&key("certificate-id")), Some(expected.as_str()), "{current:?} {annotated:?}");
+        assert_eq!(
+            stage.web().annotation(&key("certificate-id")),
+            Some(expected.as_str()),
+            "{current:?} {annotated:?}"
+        );
         assert_eq!(stage.writes().len(), writes, "{current:?} {annotated:?}");
         let rules = stage.balancer()["forwarding_rules"].as_array().unwrap().clone();
-        assert!(rules.iter().any(|rule| rule["certificate_id"] == json!(expected)), "{rules:?}");
+        assert!(
+            rules.iter().any(|rule| rule["certificate_id"] == json!(expected)),
+            "{rules:?}"
+        );
     }
 }
 
@@ -279,16 +347,29 @@ async fn a_certificate_is_found_by_its_name_and_one_that_is_missing_is_named() {
     let certificate = stage.create_certificate("web", "lets_encrypt");
     stage.add("web", &[("type", "REGIONAL"), ("certificate-name", "web")]);
     stage.settle().await.unwrap();
-    assert_eq!(stage.balancer()["forwarding_rules"][1]["certificate_id"], json!(certificate));
+    assert_eq!(
+        stage.balancer()["forwarding_rules"][1]["certificate_id"],
+        json!(certificate)
+    );
     annotate(stage.web(), &key("certificate-name"), Some("gone"));
     let complaints = stage.settle_with_complaints().await;
-    assert!(complaints.contains("there is no certificate with the name \"gone\""), "{complaints}");
+    assert!(
+        complaints.contains("there is no certificate with the name \"gone\""),
+        "{complaints}"
+    );
     // A custom one that was deleted.
     annotate(stage.web(), &key("certificate-name"), None);
-    annotate(stage.web(), &key("certificate-id"), Some("11111111-2222-4333-8444-555555555555"));
+    annotate(
+        stage.web(),
+        &key("certificate-id"),
+        Some("11111111-2222-4333-8444-555555555555"),
+    );
     stage.sim.remove("certificates", &certificate).unwrap();
     let complaints = stage.settle_with_complaints().await;
-    assert!(complaints.contains("there is no certificate with the id 1111"), "{complaints}");
+    assert!(
+        complaints.contains("there is no certificate with the id 1111"),
+        "{complaints}"
+    );
     assert!(!stage.web().ingress.is_empty());
 }
 
@@ -317,7 +398,13 @@ async fn a_droplet_that_does_not_exist_holds_up_no_other() {
     stage.settle().await.unwrap();
     let droplets = stage.balancer()["droplet_ids"].clone();
     assert_eq!(droplets.as_array().unwrap().len(), 2, "{droplets}");
-    assert!(!droplets.as_array().unwrap().iter().any(|id| id.to_string() == gone));
+    assert!(
+        !droplets
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|id| id.to_string() == gone)
+    );
 }
 
 #[tokio::test]
@@ -348,19 +435,29 @@ async fn a_load_balancer_takes_a_minute_and_few_polls() {
     loop {
         let report = stage.load_balancers().unwrap().run(&part, &request).await;
         part = report.renamed.unwrap_or(part);
-        let PartState::Parked { until, .. } = report.state else { break };
+        let PartState::Parked { until, .. } = report.state else {
+            break;
+        };
         cloud::wait_until(until).await;
         let passed = started.elapsed();
         stage.sim.advance_clock(passed.saturating_sub(now));
         now = passed;
     }
-    assert!(started.elapsed() < Duration::from_secs(65), "{:?}", started.elapsed());
+    assert!(
+        started.elapsed() < Duration::from_secs(65),
+        "{:?}",
+        started.elapsed()
+    );
     let mut calls = BTreeMap::<_, usize>::new();
     for call in stage.sim.calls() {
         *calls.entry(call.op).or_default() += 1;
     }
     assert!(calls["loadBalancers_get"] <= 13, "{calls:?}");
-    assert_eq!((calls["loadBalancers_create"], calls["loadBalancers_list"]), (1, 1), "{calls:?}");
+    assert_eq!(
+        (calls["loadBalancers_create"], calls["loadBalancers_list"]),
+        (1, 1),
+        "{calls:?}"
+    );
 }
 
 #[tokio::test]
@@ -385,7 +482,11 @@ async fn answers_that_make_no_sense_change_nothing() {
     let mut stage = Stage::served(&[]).await;
     let before = stage.balancer();
     let html = "<html><body>down for maintenance</body></html>".to_owned();
-    for (code, body) in [(200, Some(html.clone())), (502, Some(html)), (200, Some("{}".to_owned()))] {
+    for (code, body) in [
+        (200, Some(html.clone())),
+        (502, Some(html)),
+        (200, Some("{}".to_owned())),
+    ] {
         stage.restart().await;
         let action = Action::Status {
             code,
@@ -406,7 +507,8 @@ async fn answers_that_make_no_sense_change_nothing() {
 async fn a_listing_that_lost_a_page_is_an_error() {
     let mut stage = Stage::served(&[]).await;
     for number in 0..200 {
-        let rule = json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
+        let rule =
+            json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
         let fields = json!({"name": format!("other-{number}"), "forwarding_rules": [rule]});
         stage.sim.create("load_balancers", cloud::fields(fields));
     }

@@ -11,7 +11,8 @@ use ccm_core::{
     testkit::{
         cluster::WaitUntil,
         conformance::{
-            self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure, Subject,
+            self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
+            Subject,
         },
     },
 };
@@ -47,7 +48,10 @@ impl Simulated {
 
     fn id(&self, name: &str) -> Result<String, BoxError> {
         let all = self.sim().documents("droplets");
-        let found = all.iter().rfind(|droplet| droplet["name"] == name).ok_or("no such droplet")?;
+        let found = all
+            .iter()
+            .rfind(|droplet| droplet["name"] == name)
+            .ok_or("no such droplet")?;
         Ok(found["id"].to_string())
     }
 }
@@ -138,7 +142,12 @@ fn line(balancer: &Value, names: &BTreeMap<String, String>) -> String {
         fields.remove(field);
     }
     let named = |id: &Value| json!(names.get(&id.to_string()));
-    let mut droplets: Vec<_> = fields["droplet_ids"].as_array().unwrap().iter().map(named).collect();
+    let mut droplets: Vec<_> = fields["droplet_ids"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(named)
+        .collect();
     droplets.sort_by_key(Value::to_string);
     fields["droplet_ids"] = json!(droplets);
     for field in ["forwarding_rules", "tags"] {
@@ -156,7 +165,9 @@ impl BalancerSubject for Simulated {
         sim.clear_faults();
         for collection in ["load_balancers", "droplets"] {
             for document in sim.documents(collection) {
-                let id = document["id"].as_str().map_or_else(|| document["id"].to_string(), str::to_owned);
+                let id = document["id"]
+                    .as_str()
+                    .map_or_else(|| document["id"].to_string(), str::to_owned);
                 sim.remove(collection, &id)?;
             }
         }
@@ -177,8 +188,14 @@ impl BalancerSubject for Simulated {
     async fn picture(&self) -> Result<Vec<String>, BoxError> {
         let sim = self.sim();
         let droplets = sim.documents("droplets").into_iter();
-        let names = droplets.map(|droplet| (droplet["id"].to_string(), droplet["name"].to_string())).collect();
-        let mut lines: Vec<_> = sim.documents("load_balancers").iter().map(|found| line(found, &names)).collect();
+        let names = droplets
+            .map(|droplet| (droplet["id"].to_string(), droplet["name"].to_string()))
+            .collect();
+        let mut lines: Vec<_> = sim
+            .documents("load_balancers")
+            .iter()
+            .map(|found| line(found, &names))
+            .collect();
         lines.sort();
         Ok(lines)
     }
@@ -187,7 +204,13 @@ impl BalancerSubject for Simulated {
         let sim = self.sim();
         let calls = sim.calls();
         sim.clear_calls();
-        let kind = |method: &str| if method == "GET" { CallKind::Read } else { CallKind::Write };
+        let kind = |method: &str| {
+            if method == "GET" {
+                CallKind::Read
+            } else {
+                CallKind::Write
+            }
+        };
         let calls = calls.into_iter().map(|call| CloudCall {
             kind: kind(&call.method),
             operation: call.op.to_owned(),
@@ -229,7 +252,11 @@ impl BalancerSubject for Simulated {
 
     /// Only load balancers that exist are busy.
     fn can_fail(&self, call: &CloudCall, failure: Failure) -> bool {
-        failure != Failure::Busy || matches!(call.operation.as_str(), "loadBalancers_update" | "loadBalancers_delete")
+        failure != Failure::Busy
+            || matches!(
+                call.operation.as_str(),
+                "loadBalancers_update" | "loadBalancers_delete"
+            )
     }
 
     fn edits(&self) -> &[Edit] {
@@ -240,7 +267,10 @@ impl BalancerSubject for Simulated {
         let sim = self.sim();
         if name == "create load balancer" {
             let rule = json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
-            sim.create("load_balancers", fields(json!({"name": "mine", "forwarding_rules": [rule]})));
+            sim.create(
+                "load_balancers",
+                fields(json!({"name": "mine", "forwarding_rules": [rule]})),
+            );
             return Ok(());
         }
         let web = sim.documents("load_balancers").remove(0);
@@ -255,7 +285,11 @@ impl BalancerSubject for Simulated {
     fn change(&self, service: &mut ServiceView) {
         annotate(service, &key("size-unit"), Some("3"));
         annotate(service, &key("healthcheck-healthy-threshold"), Some("4"));
-        annotate(service, &key("allow-rules"), Some("ip:192.0.2.1, cidr:198.51.100.0/24"));
+        annotate(
+            service,
+            &key("allow-rules"),
+            Some("ip:192.0.2.1, cidr:198.51.100.0/24"),
+        );
     }
 
     fn wait_until(&self) -> WaitUntil {

@@ -50,7 +50,9 @@ impl Description {
         let mut root: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
         for (pointer, value) in gaps {
             let choices = root.pointer_mut(pointer).and_then(Value::as_array_mut);
-            choices.ok_or_else(|| format!("there is no list {pointer}"))?.push(json!(value));
+            choices
+                .ok_or_else(|| format!("there is no list {pointer}"))?
+                .push(json!(value));
         }
         let mut operations = Vec::new();
         for (path, methods) in object(&root, "/paths") {

@@ -46,7 +46,11 @@ impl Deref for DigitalOceanCloud {
 }
 
 fn text(document: &Value, field: &str) -> String {
-    document.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+    document
+        .get(field)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
 }
 
 #[async_trait]
@@ -80,12 +84,19 @@ impl TestCloud for DigitalOceanCloud {
     async fn create_machine(&self, name: &str) -> Result<Machine> {
         let id = self.cloud.create_droplet(name);
         let all = self.cloud.documents("droplets");
-        let droplet = all.iter().find(|droplet| droplet["id"].to_string() == id).context("no droplet")?;
+        let droplet = all
+            .iter()
+            .find(|droplet| droplet["id"].to_string() == id)
+            .context("no droplet")?;
         let address = |index: usize| text(&droplet["networks"]["v4"][index], "ip_address");
         Ok(Machine {
             node: name.to_owned(),
             provider_id: format!("digitalocean://{id}"),
-            addresses: pairs(&[("Hostname", name), ("InternalIP", &address(0)), ("ExternalIP", &address(1))]),
+            addresses: pairs(&[
+                ("Hostname", name),
+                ("InternalIP", &address(0)),
+                ("ExternalIP", &address(1)),
+            ]),
             labels: pairs(&[
                 ("node.kubernetes.io/instance-type", "s-2vcpu-4gb"),
                 ("topology.kubernetes.io/region", &self.config.region),

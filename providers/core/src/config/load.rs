@@ -104,7 +104,10 @@ fn read_file(path: &Path, files: &mut ConfigFiles) -> Result<Vec<u8>, LoadError>
     })
 }
 
-fn settled<T, S>(parsed: Result<Parsed<T>, ConfigErrors>, settings: Option<S>) -> Result<Parsed<S>, LoadError> {
+fn settled<T, S>(
+    parsed: Result<Parsed<T>, ConfigErrors>,
+    settings: Option<S>,
+) -> Result<Parsed<S>, LoadError> {
     let parsed = parsed.map_err(LoadError::Content)?;
     let Some(value) = settings else {
         let text = "the config gave neither settings nor errors";

@@ -102,7 +102,11 @@ impl<K: Clone + Eq + Hash> PollIntervals<K> {
     }
 
     fn just_after_usual(&self, kind: Effect) -> Option<Duration> {
-        let usual = self.usual.get(&kind).copied().or_else(|| (self.timing)(kind).usual);
+        let usual = self
+            .usual
+            .get(&kind)
+            .copied()
+            .or_else(|| (self.timing)(kind).usual);
         Some(usual?.mul_f64(LATER))
     }
 

@@ -10,11 +10,13 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Need, NodeView, Priority, Result, Retry, async_trait,
+    Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Need, NodeView, Priority, Result, Retry,
+    async_trait,
     client::{Cache, CacheConfig, ClientMetrics, Indexed as _, IndexedCache, Listing},
     load_balancer::{ClusterView, Effect, ReadOptions, ServiceId},
     plan::{
-        CredentialsCheck, GatheredInputs, Membership, Outcome, PartCloud, PollIntervals, PollTiming, ScopeCheck, Wait,
+        CredentialsCheck, GatheredInputs, Membership, Outcome, PartCloud, PollIntervals, PollTiming,
+        ScopeCheck, Wait,
     },
 };
 use http::Method;
@@ -121,13 +123,15 @@ impl Calls {
                 match wanted {
                     CertificateRef::Id(id) => {
                         let path = ["certificates", id.as_str()];
-                        let found: Option<OneCertificate> = api.find(Op::CertificateGet, &path, priority).await?;
+                        let found: Option<OneCertificate> =
+                            api.find(Op::CertificateGet, &path, priority).await?;
                         Ok(found.map(|found| found.certificate))
                     }
                     CertificateRef::Name(name) => {
                         let filter = [("name", name.as_str())];
-                        let found: Vec<Certificate> =
-                            api.list(Op::CertificateList, "certificates", &filter, priority).await?;
+                        let found: Vec<Certificate> = api
+                            .list(Op::CertificateList, "certificates", &filter, priority)
+                            .await?;
                         Ok(found.into_iter().find(|found| found.name == name))
                     }
                 }
@@ -142,7 +146,12 @@ impl Calls {
 
     /// The id of the certificate for a Service whose load balancer has `current`, and whether Let's Encrypt renewed the one
     /// that the Service names: then the load balancer already has its successor.
-    async fn resolve(&self, named: &CertificateRef, current: Option<&str>, read: ReadOptions) -> Result<(String, bool)> {
+    async fn resolve(
+        &self,
+        named: &CertificateRef,
+        current: Option<&str>,
+        read: ReadOptions,
+    ) -> Result<(String, bool)> {
         let missing = |text: String| Error::new(ErrorKind::InvalidSpec, text);
         match named {
             CertificateRef::Name(name) => match self.certificate(named, read).await? {
@@ -153,12 +162,17 @@ impl Calls {
             CertificateRef::Id(id) => {
                 let annotated = self.certificate(named, read).await?;
                 let current = match current {
-                    Some(current) => self.certificate(&CertificateRef::Id(current.to_owned()), read).await?,
+                    Some(current) => {
+                        self.certificate(&CertificateRef::Id(current.to_owned()), read)
+                            .await?
+                    }
                     None => None,
                 };
                 match (annotated, current.filter(Certificate::is_renewed)) {
                     (None, Some(current)) => Ok((current.id, true)),
-                    (Some(annotated), Some(current)) if annotated.name == current.name => Ok((current.id, true)),
+                    (Some(annotated), Some(current)) if annotated.name == current.name => {
+                        Ok((current.id, true))
+                    }
                     (Some(annotated), _) => Ok((annotated.id, false)),
                     (None, None) => Err(missing(format!("there is no certificate with the id {id}"))),
                 }
@@ -182,20 +196,27 @@ impl Calls {
             return BTreeMap::new();
         }
         let answers = self.view.describe(&queries, read.freshness, read.priority).await;
-        let pairs = queries.iter().zip(answers).filter_map(|(query, answer)| match answer {
-            // A node that cannot be found joins later.
-            Ok(InstanceState::Present(instance)) => {
-                let id = droplet_id(&instance.provider_id).ok().flatten()?;
-                Some((query.node.name.clone(), id))
-            }
-            _ => None,
-        });
+        let pairs = queries
+            .iter()
+            .zip(answers)
+            .filter_map(|(query, answer)| match answer {
+                // A node that cannot be found joins later.
+                Ok(InstanceState::Present(instance)) => {
+                    let id = droplet_id(&instance.provider_id).ok().flatten()?;
+                    Some((query.node.name.clone(), id))
+                }
+                _ => None,
+            });
         pairs.collect()
     }
 
     /// Finds out which droplets of a refused body do not exist: one missing droplet makes the API refuse all of them.
     async fn find_gone(&self, body: &Value, priority: Priority) -> bool {
-        let ids = body.get("droplet_ids").and_then(Value::as_array).into_iter().flatten();
+        let ids = body
+            .get("droplet_ids")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
         let ids: Vec<u64> = ids.filter_map(Value::as_u64).collect();
         let queries: Vec<_> = ids
             .iter()
@@ -209,10 +230,13 @@ impl Calls {
             })
             .collect();
         let answers = self.view.describe(&queries, Freshness::now(), priority).await;
-        let absent = ids.into_iter().zip(answers).filter_map(|(id, answer)| match answer {
-            Ok(InstanceState::Absent) => Some(id),
-            _ => None,
-        });
+        let absent = ids
+            .into_iter()
+            .zip(answers)
+            .filter_map(|(id, answer)| match answer {
+                Ok(InstanceState::Absent) => Some(id),
+                _ => None,
+            });
         let mut gone = self.gone.lock();
         let before = gone.len();
         gone.extend(absent);
@@ -258,8 +282,12 @@ impl PartCloud<Model> for Calls {
         let current = existing.as_deref().and_then(Balancer::certificate);
         let mut refused = Vec::new();
         let mut certificates = BTreeMap::new();
-        let active = members.iter().filter(|member| member.membership == Membership::Active);
-        for (service, named) in active.filter_map(|member| Some((&member.service, CertificateRef::of(&member.service)?))) {
+        let active = members
+            .iter()
+            .filter(|member| member.membership == Membership::Active);
+        for (service, named) in
+            active.filter_map(|member| Some((&member.service, CertificateRef::of(&member.service)?)))
+        {
             match self.resolve(&named, current, read).await {
                 Ok((id, renewed)) => {
                     let mut known = self.renewed.lock();
@@ -276,7 +304,11 @@ impl PartCloud<Model> for Calls {
         let by_name = self.by_name(cluster, read).await;
         let mut gone = self.gone.lock();
         if !gone.is_empty() {
-            let ids = cluster.nodes.all().iter().filter_map(|node| node.view.provider_id.as_deref());
+            let ids = cluster
+                .nodes
+                .all()
+                .iter()
+                .filter_map(|node| node.view.provider_id.as_deref());
             let known: BTreeSet<u64> = ids.filter_map(|id| droplet_id(id).ok().flatten()).collect();
             gone.retain(|id| known.contains(id));
         }
@@ -298,7 +330,9 @@ impl PartCloud<Model> for Calls {
             Key::Balancer(id) => vec![id],
             Key::New(_) => Vec::new(),
         };
-        let annotated = members.iter().filter_map(|member| member.service.annotation(super::annotations::ID));
+        let annotated = members
+            .iter()
+            .filter_map(|member| member.service.annotation(super::annotations::ID));
         ids.extend(annotated.filter(|id| crate::config::is_uuid(id)));
         let by_name = |name: &String| listing.by_key(name).find(|found| found.name() == name);
         let mut balancer = ids.iter().find_map(|id| listing.by_id(id));
@@ -316,10 +350,15 @@ impl PartCloud<Model> for Calls {
             }
         }
         let renewed = self.renewed.lock();
-        let renewed = members.iter().map(|member| &member.service.id).filter(|id| renewed.contains(*id));
+        let renewed = members
+            .iter()
+            .map(|member| &member.service.id)
+            .filter(|id| renewed.contains(*id));
         Ok(Observed {
             balancer,
-            leaving: members.iter().all(|member| member.membership == Membership::Leaving),
+            leaving: members
+                .iter()
+                .all(|member| member.membership == Membership::Leaving),
             renewed: renewed.cloned().collect(),
         })
     }
@@ -331,12 +370,19 @@ impl PartCloud<Model> for Calls {
         observed: &Observed,
         priority: Priority,
     ) -> Result<Outcome<Reply, String>> {
-        let id = observed.balancer.as_ref().map(|balancer| balancer.id().to_owned()).unwrap_or_default();
+        let id = observed
+            .balancer
+            .as_ref()
+            .map(|balancer| balancer.id().to_owned())
+            .unwrap_or_default();
         let path = ["load_balancers", id.as_str()];
         match change {
             Change::Create { name, body } => {
                 let path = ["load_balancers"];
-                let sent = self.api.write(Op::LoadBalancerCreate, Method::POST, &path, body, priority).await;
+                let sent = self
+                    .api
+                    .write(Op::LoadBalancerCreate, Method::POST, &path, body, priority)
+                    .await;
                 let created: OneBalancer = match sent {
                     Ok(created) => created,
                     Err(error) => return Err(self.failed(name, Some(body), error, priority).await),
@@ -347,7 +393,10 @@ impl PartCloud<Model> for Calls {
                     return Ok(Outcome::Done(Reply(Some(balancer))));
                 }
                 let id = balancer.id().to_owned();
-                let poll = self.polls.lock().accepted(&Key::Balancer(id.clone()), Effect::Create);
+                let poll = self
+                    .polls
+                    .lock()
+                    .accepted(&Key::Balancer(id.clone()), Effect::Create);
                 Ok(Outcome::Accepted {
                     reply: Reply(Some(balancer)),
                     ticket: id,
@@ -355,7 +404,10 @@ impl PartCloud<Model> for Calls {
                 })
             }
             Change::Update { body, .. } => {
-                let sent = self.api.write(Op::LoadBalancerUpdate, Method::PUT, &path, body, priority).await;
+                let sent = self
+                    .api
+                    .write(Op::LoadBalancerUpdate, Method::PUT, &path, body, priority)
+                    .await;
                 let updated: OneBalancer = match sent {
                     Ok(updated) => updated,
                     Err(error) => return Err(self.failed(&id, Some(body), error, priority).await),
@@ -367,7 +419,10 @@ impl PartCloud<Model> for Calls {
                 Ok(Outcome::Done(Reply(Some(reply))))
             }
             Change::Delete { .. } => {
-                let sent = self.api.execute(Op::LoadBalancerDelete, Method::DELETE, &path, None, priority).await;
+                let sent = self
+                    .api
+                    .execute(Op::LoadBalancerDelete, Method::DELETE, &path, None, priority)
+                    .await;
                 match sent {
                     Err(error) if error.kind() != ErrorKind::NotFound => {
                         return Err(self.failed(&id, None, error, priority).await);
@@ -399,7 +454,10 @@ impl PartCloud<Model> for Calls {
                 self.polls.lock().ended(key, Some(polled));
                 Ok(None)
             }
-            Some(balancer) => failed(format!("the load balancer has the status {}", balancer.text("status"))),
+            Some(balancer) => failed(format!(
+                "the load balancer has the status {}",
+                balancer.text("status")
+            )),
             None => failed("the load balancer was deleted while it was being created".to_owned()),
         }
     }

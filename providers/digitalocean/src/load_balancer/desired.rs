@@ -8,7 +8,9 @@ use std::{
 use ccm_core::{
     AddressType,
     check::Field,
-    load_balancer::{AnnotationReader, IgnoredValue, InvalidField, NodeSet, Protocol, ServiceNode, ServiceView},
+    load_balancer::{
+        AnnotationReader, IgnoredValue, InvalidField, NodeSet, Protocol, ServiceNode, ServiceView,
+    },
 };
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
@@ -162,7 +164,8 @@ impl Reader<'_> {
         of_http.extend(self.http_fields());
         let algorithm = self.choice(a::ALGORITHM, &["round_robin", "least_connections"]);
         let mut requested = Vec::new();
-        let mut request = |field, value: Option<&str>| requested.extend(value.map(|value| (field, value.to_owned())));
+        let mut request =
+            |field, value: Option<&str>| requested.extend(value.map(|value| (field, value.to_owned())));
         request("type", asked);
         request("network", network);
         request("network_stack", stack);
@@ -222,7 +225,8 @@ impl Reader<'_> {
             return None;
         }
         if text.parse::<Ipv4Addr>().is_err() {
-            self.reader.refuse(a::IP, format_args!("{text:?} is no IPv4 address"));
+            self.reader
+                .refuse(a::IP, format_args!("{text:?} is no IPv4 address"));
         }
         Some(text.to_owned())
     }
@@ -233,19 +237,27 @@ impl Reader<'_> {
         let valid = name.len() <= 255
             && alphanumeric(name.chars().next())
             && !name.ends_with('-')
-            && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'));
+            && name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'));
         if !valid {
-            let text = "at most 255 letters, digits, dots and dashes, the first a letter or digit, the last no dash";
-            self.reader.refuse(a::NAME, format_args!("{name:?} is no name: {text}"));
+            let text =
+                "at most 255 letters, digits, dots and dashes, the first a letter or digit, the last no dash";
+            self.reader
+                .refuse(a::NAME, format_args!("{name:?} is no name: {text}"));
         }
         name
     }
 
     fn size(&mut self) -> u64 {
         let slug = self.choice(a::SIZE_SLUG, &["lb-small", "lb-medium", "lb-large"]);
-        let unit = self.reader.strict_number(a::SIZE_UNIT, 0..=100_u64).filter(|unit| *unit > 0);
+        let unit = self
+            .reader
+            .strict_number(a::SIZE_UNIT, 0..=100_u64)
+            .filter(|unit| *unit > 0);
         if slug.is_some() && unit.is_some() {
-            self.reader.refuse(a::SIZE_UNIT, "cannot be used together with size-slug");
+            self.reader
+                .refuse(a::SIZE_UNIT, "cannot be used together with size-slug");
         }
         unit.unwrap_or(match slug {
             Some("lb-large") => 6,
@@ -269,7 +281,9 @@ impl Reader<'_> {
     }
 
     fn refuse_sctp(&mut self, port: u16) {
-        self.refuse_ports(format!("spec.ports: port {port} has the protocol SCTP; only TCP and UDP are supported"));
+        self.refuse_ports(format!(
+            "spec.ports: port {port} has the protocol SCTP; only TCP and UDP are supported"
+        ));
     }
 
     /// Packets reach the nodes at the port of the Service.
@@ -297,9 +311,14 @@ impl Reader<'_> {
             a::PROXY_PROTOCOL,
             a::KEEPALIVE,
         ];
-        for key in OF_HTTP.into_iter().filter(|key| self.service.annotation(key).is_some()) {
-            self.reader
-                .warn(key, "has no effect on a load balancer of type REGIONAL_NETWORK".to_owned());
+        for key in OF_HTTP
+            .into_iter()
+            .filter(|key| self.service.annotation(key).is_some())
+        {
+            self.reader.warn(
+                key,
+                "has no effect on a load balancer of type REGIONAL_NETWORK".to_owned(),
+            );
         }
         rules
     }
@@ -309,7 +328,11 @@ impl Reader<'_> {
             Ok(port) if port > 0 => Ok(port),
             _ => Err(format!("{text:?} is no port")),
         };
-        self.reader.strict_list(key, port).unwrap_or_default().into_iter().collect()
+        self.reader
+            .strict_list(key, port)
+            .unwrap_or_default()
+            .into_iter()
+            .collect()
     }
 
     /// The load balancer connects to the node ports.
@@ -323,12 +346,18 @@ impl Reader<'_> {
         twice.extend(http2.intersection(&tls).chain(http2.intersection(&http)));
         if !twice.is_empty() {
             let ports: Vec<_> = twice.iter().map(ToString::to_string).collect();
-            let text = format!("ports {} are in more than one of http-ports, tls-ports and http2-ports", ports.join(", "));
+            let text = format!(
+                "ports {} are in more than one of http-ports, tls-ports and http2-ports",
+                ports.join(", ")
+            );
             self.reader.refuse(a::TLS_PORTS, text);
         }
         let passthrough = self.reader.parsed(a::TLS_PASSTHROUGH, false, "false", |text| {
-            matches!(text, "1" | "t" | "T" | "TRUE" | "true" | "True" | "0" | "f" | "F" | "FALSE" | "false" | "False")
-                .then(|| matches!(text, "1" | "t" | "T" | "TRUE" | "true" | "True"))
+            matches!(
+                text,
+                "1" | "t" | "T" | "TRUE" | "true" | "True" | "0" | "f" | "F" | "FALSE" | "false" | "False"
+            )
+            .then(|| matches!(text, "1" | "t" | "T" | "TRUE" | "true" | "True"))
         });
         if (certificate.is_some() || passthrough) && tls.is_empty() && !http2.contains(&443) {
             tls.insert(443);
@@ -384,7 +413,10 @@ impl Reader<'_> {
         }
         for entry in lacks_tls {
             let text = match entry {
-                "http3" => "HTTP/3 needs a certificate (certificate-id or certificate-name) and no tls-passthrough".to_owned(),
+                "http3" => {
+                    "HTTP/3 needs a certificate (certificate-id or certificate-name) and no tls-passthrough"
+                        .to_owned()
+                }
                 _ => format!(
                     "ports with {entry} need either a certificate (certificate-id or certificate-name) or tls-passthrough"
                 ),
@@ -407,8 +439,14 @@ impl Reader<'_> {
         Map::from_iter([
             ("sticky_sessions".to_owned(), self.sticky_sessions()),
             ("redirect_http_to_https".to_owned(), json!(self.flag(a::REDIRECT))),
-            ("enable_proxy_protocol".to_owned(), json!(self.flag(a::PROXY_PROTOCOL))),
-            ("enable_backend_keepalive".to_owned(), json!(self.flag(a::KEEPALIVE))),
+            (
+                "enable_proxy_protocol".to_owned(),
+                json!(self.flag(a::PROXY_PROTOCOL)),
+            ),
+            (
+                "enable_backend_keepalive".to_owned(),
+                json!(self.flag(a::KEEPALIVE)),
+            ),
             (
                 "disable_lets_encrypt_dns_records".to_owned(),
                 json!(self.flag(a::DISABLE_DNS_RECORDS)),
@@ -426,11 +464,17 @@ impl Reader<'_> {
         }
         let name = self.reader.text(a::STICKY_COOKIE_NAME, "");
         if name.is_empty() {
-            self.reader.refuse(a::STICKY_COOKIE_NAME, "missing; sticky sessions with cookies need a name");
+            self.reader.refuse(
+                a::STICKY_COOKIE_NAME,
+                "missing; sticky sessions with cookies need a name",
+            );
         }
         let ttl = self.reader.strict_number(a::STICKY_COOKIE_TTL, 1..=u32::MAX);
         if self.reader.get(a::STICKY_COOKIE_TTL).is_none() {
-            self.reader.refuse(a::STICKY_COOKIE_TTL, "missing; sticky sessions with cookies need a lifetime");
+            self.reader.refuse(
+                a::STICKY_COOKIE_TTL,
+                "missing; sticky sessions with cookies need a lifetime",
+            );
         }
         json!({"type": kind, "cookie_name": name, "cookie_ttl_seconds": ttl})
     }
@@ -446,7 +490,8 @@ impl Reader<'_> {
         });
         let overrides = match self.reader.get(a::OVERRIDE_HEALTH_CHECK) {
             Some("false") => {
-                let text = "\"false\" is taken for no override; the former cloud controller took any value for one";
+                let text =
+                    "\"false\" is taken for no override; the former cloud controller took any value for one";
                 self.reader.warn(a::OVERRIDE_HEALTH_CHECK, text.to_owned());
                 false
             }
@@ -455,7 +500,8 @@ impl Reader<'_> {
         if !overrides {
             for key in [a::HEALTH_PORT, a::HEALTH_PATH, a::HEALTH_PROTOCOL] {
                 if self.reader.get(key).is_some() {
-                    self.reader.warn(key, "has no effect without override-health-check".to_owned());
+                    self.reader
+                        .warn(key, "has no effect without override-health-check".to_owned());
                 }
             }
             check["protocol"] = json!("http");
@@ -466,7 +512,9 @@ impl Reader<'_> {
         }
         let path = self.reader.text(a::HEALTH_PATH, "");
         let default = if path.is_empty() { "tcp" } else { "http" };
-        let protocol = self.choice(a::HEALTH_PROTOCOL, &["tcp", "http", "https"]).unwrap_or(default);
+        let protocol = self
+            .choice(a::HEALTH_PROTOCOL, &["tcp", "http", "https"])
+            .unwrap_or(default);
         check["protocol"] = json!(protocol);
         if protocol != "tcp" {
             check["path"] = json!(if path.is_empty() { "/" } else { &path });
@@ -478,7 +526,11 @@ impl Reader<'_> {
     /// The node port of the port that is checked.
     fn checked_port(&mut self) -> u16 {
         let asked = self.reader.strict_number(a::HEALTH_PORT, 1..=u16::MAX);
-        let mut tcp = self.service.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
+        let mut tcp = self
+            .service
+            .ports
+            .iter()
+            .filter(|port| port.protocol == Protocol::Tcp);
         let found = match asked {
             Some(asked) => tcp.find(|port| port.port == asked),
             None => tcp.next(),
@@ -486,7 +538,10 @@ impl Reader<'_> {
         match (found, asked) {
             (Some(port), _) => return port.node_port,
             (None, Some(asked)) => {
-                self.reader.refuse(a::HEALTH_PORT, format_args!("{asked} is no TCP port of the Service"));
+                self.reader.refuse(
+                    a::HEALTH_PORT,
+                    format_args!("{asked} is no TCP port of the Service"),
+                );
             }
             (None, None) if self.reader.get(a::HEALTH_PORT).is_none() => {
                 let text = "no health check port: the Service has no TCP port";
@@ -509,11 +564,19 @@ impl Reader<'_> {
         };
         let deny = self.reader.strict_list(a::DENY_RULES, rule).unwrap_or_default();
         let mut allow = self.reader.strict_list(a::ALLOW_RULES, rule).unwrap_or_default();
-        let ranges: Vec<_> = self.service.source_ranges.iter().flatten().map(|range| range.trim()).collect();
+        let ranges: Vec<_> = self
+            .service
+            .source_ranges
+            .iter()
+            .flatten()
+            .map(|range| range.trim())
+            .collect();
         for range in ranges.iter().filter(|range| range.parse::<IpNet>().is_err()) {
             self.reader.refuse_field(InvalidField {
                 field: Field::Spec("loadBalancerSourceRanges"),
-                message: format!("spec.loadBalancerSourceRanges: {range:?} is no CIDR; a valid one is 10.0.0.0/24"),
+                message: format!(
+                    "spec.loadBalancerSourceRanges: {range:?} is no CIDR; a valid one is 10.0.0.0/24"
+                ),
             });
         }
         if !ranges.is_empty() {
@@ -552,7 +615,10 @@ pub(crate) fn backends(
     let (mut unreachable, mut only_v4, mut dual) = (0, Vec::new(), false);
     for node in nodes.eligible() {
         let has = |kind: AddressType, v4: bool| has_address(node, kind, v4);
-        let (v4, v6) = (has(AddressType::ExternalIP, true), has(AddressType::ExternalIP, false));
+        let (v4, v6) = (
+            has(AddressType::ExternalIP, true),
+            has(AddressType::ExternalIP, false),
+        );
         dual |= v4 && v6;
         if v4 && !v6 {
             only_v4.push(node.view.name.clone());
@@ -584,7 +650,12 @@ pub(crate) fn backends(
 
 fn has_address(node: &ServiceNode, kind: AddressType, v4: bool) -> bool {
     let mut found = node.addresses.iter().filter(|address| address.kind == kind);
-    found.any(|address| address.address.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4() == v4))
+    found.any(|address| {
+        address
+            .address
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_ipv4() == v4)
+    })
 }
 
 /// Why a load balancer with these backends cannot be created. The flag says whether an Event of its own is due.
@@ -594,7 +665,11 @@ pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, b
         let text = format!(
             "network stack DUALSTACK needs nodes with public IPv6 addresses, which these do not have: {}{}",
             names.join(", "),
-            if backends.only_v4.len() > SHOWN { ", .." } else { "" }
+            if backends.only_v4.len() > SHOWN {
+                ", .."
+            } else {
+                ""
+            }
         );
         return Some((text, true));
     }

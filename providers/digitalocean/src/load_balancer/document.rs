@@ -97,7 +97,9 @@ impl Balancer {
 
     /// The certificate of its first rule that has one.
     pub(crate) fn certificate(&self) -> Option<&str> {
-        let ids = self.rules().filter_map(|rule| rule.get("certificate_id")?.as_str());
+        let ids = self
+            .rules()
+            .filter_map(|rule| rule.get("certificate_id")?.as_str());
         ids.into_iter().find(|id| !id.is_empty())
     }
 
@@ -135,7 +137,11 @@ impl Balancer {
     /// The document as it was read, for a write that changes nothing else.
     pub(crate) fn copy(&self) -> Value {
         let fields = self.0.clone().into_iter();
-        Value::Object(fields.filter(|(name, _)| !READ_ONLY.contains(&name.as_str())).collect())
+        Value::Object(
+            fields
+                .filter(|(name, _)| !READ_ONLY.contains(&name.as_str()))
+                .collect(),
+        )
     }
 
     /// What is known of an immutable field: the slug of a region, or the text.
@@ -196,14 +202,21 @@ pub(crate) fn sendable(mut document: Value, unread: Option<&Unread>) -> Value {
     let Some(fields) = document.as_object_mut() else {
         return document;
     };
-    if let Some(slug) = fields.get("region").and_then(|region| region.get("slug")).cloned() {
+    if let Some(slug) = fields
+        .get("region")
+        .and_then(|region| region.get("slug"))
+        .cloned()
+    {
         fields.insert("region".to_owned(), slug);
     }
     // The size is either a name or a number, the droplets are either a list or a tag.
     if fields.contains_key("size_unit") {
         fields.remove("size");
     }
-    let has_tag = fields.get("tag").and_then(Value::as_str).is_some_and(|tag| !tag.is_empty());
+    let has_tag = fields
+        .get("tag")
+        .and_then(Value::as_str)
+        .is_some_and(|tag| !tag.is_empty());
     if has_tag {
         fields.remove("droplet_ids");
     } else {
@@ -216,7 +229,9 @@ pub(crate) fn sendable(mut document: Value, unread: Option<&Unread>) -> Value {
     }
     if let Some(Value::Object(check)) = fields.get_mut("health_check") {
         match unread {
-            Some(Unread { plain_checks: true, .. }) => {
+            Some(Unread {
+                plain_checks: true, ..
+            }) => {
                 check.insert("proxy_protocol".to_owned(), json!(false));
             }
             Some(_) => {
@@ -275,7 +290,12 @@ impl ClusterTags {
             return None;
         }
         let is_owner = |tag: &&str| self.is_foreign(tag) && tag.starts_with(ClusterTag::PREFIX);
-        let others = || tags.iter().copied().filter(|tag| self.is_foreign(tag)).collect::<Vec<_>>();
+        let others = || {
+            tags.iter()
+                .copied()
+                .filter(|tag| self.is_foreign(tag))
+                .collect::<Vec<_>>()
+        };
         if let Some(owner) = tags.iter().copied().find(is_owner) {
             return Some(owner);
         }

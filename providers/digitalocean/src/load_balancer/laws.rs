@@ -24,7 +24,9 @@ use super::{
 
 fn model() -> Model {
     let environment = ccm_core::Environment::default().with("DO_ACCESS_TOKEN", "x");
-    let settings = crate::config::load(None, &environment, &mut Default::default()).unwrap().value;
+    let settings = crate::config::load(None, &environment, &mut Default::default())
+        .unwrap()
+        .value;
     Model {
         settings: Arc::new(settings),
         region: "nyc3".to_owned(),
@@ -50,7 +52,9 @@ impl Lawful for Model {
     type Truth = Truth;
 
     fn view(&self, truth: &Truth, key: &Key, members: &[Member<Self>], _: &ClusterView) -> Observed {
-        let annotated = members.iter().find_map(|member| truth.get(member.service.annotation(annotations::ID)?));
+        let annotated = members
+            .iter()
+            .find_map(|member| truth.get(member.service.annotation(annotations::ID)?));
         let found = match key {
             Key::Balancer(id) => truth.get(id),
             Key::New(name) => annotated.or_else(|| truth.values().find(|balancer| balancer.name() == name)),
@@ -87,7 +91,10 @@ impl Lawful for Model {
                 document["ip"] = json!(format!("203.0.113.{}", serial % 250));
                 Some(of(document))
             }
-            Change::Update { body, .. } => observed.balancer.as_ref().map(|balancer| balancer.after(body, None)),
+            Change::Update { body, .. } => observed
+                .balancer
+                .as_ref()
+                .map(|balancer| balancer.after(body, None)),
             Change::Delete { .. } => None,
         })
     }
@@ -144,13 +151,18 @@ impl Lawful for Model {
             let same = match field.as_str() {
                 "name" | "size_unit" => document[field] == *want,
                 "droplet_ids" => sorted(&document[field]) == sorted(want),
-                "forwarding_rules" => document[field].as_array().map(Vec::len) == want.as_array().map(Vec::len),
+                "forwarding_rules" => {
+                    document[field].as_array().map(Vec::len) == want.as_array().map(Vec::len)
+                }
                 "health_check" => document[field]["port"] == want["port"],
                 _ => true,
             };
             found.extend((!same).then(|| field.clone()));
         }
-        let blocked = wanted.requested.iter().filter(|(field, want)| document[field] != json!(want));
+        let blocked = wanted
+            .requested
+            .iter()
+            .filter(|(field, want)| document[field] != json!(want));
         found.extend(blocked.map(|(field, _)| format!("{field} of load balancer {}", balancer.name())));
         found
     }
@@ -261,13 +273,19 @@ fn a_case() -> impl Strategy<Value = Case<Truth>> {
     (balancers, worlds, weather()).prop_map(|(balancers, worlds, weather)| {
         let mut truth = Truth::new();
         for (number, mut balancer) in (0_u64..).zip(balancers) {
-            let is_taken = truth.values().any(|known: &Balancer| Some(known.name()) == balancer["name"].as_str());
+            let is_taken = truth
+                .values()
+                .any(|known: &Balancer| Some(known.name()) == balancer["name"].as_str());
             if !is_taken {
                 balancer["id"] = json!(id(number));
                 truth.insert(id(number), of(balancer));
             }
         }
-        Case { truth, worlds, weather }
+        Case {
+            truth,
+            worlds,
+            weather,
+        }
     })
 }
 

@@ -13,12 +13,12 @@ use ccm_core::{
     Error, ErrorKind,
     client::{Indexed as _, Listing},
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, InvalidField, IpMode, ServiceEvent,
-        ServiceId, ServiceView, StepDescription,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, InvalidField, IpMode,
+        ServiceEvent, ServiceId, ServiceView, StepDescription,
     },
     plan::{
-        Change as PlanChange, CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, Step,
-        part_keys,
+        Change as PlanChange, CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan,
+        Step, part_keys,
     },
 };
 use serde_json::{Map, Value, json};
@@ -188,7 +188,10 @@ impl Model {
     }
 
     /// The member that decides about the load balancer: one that it was created for comes first, then the one that has had it.
-    fn decides<'a>(members: impl Iterator<Item = &'a PartMember>, existing: Option<&Balancer>) -> Option<&'a PartMember> {
+    fn decides<'a>(
+        members: impl Iterator<Item = &'a PartMember>,
+        existing: Option<&Balancer>,
+    ) -> Option<&'a PartMember> {
         members.min_by_key(|member| {
             let service = &member.service;
             let made_for = existing.is_some_and(|balancer| balancer.name() == desired::name(service));
@@ -260,16 +263,23 @@ impl PartModel for Model {
             .iter()
             .flat_map(|service| self.parts(service, &world.cluster, directory).named)
             .collect();
-        let waiting: BTreeSet<String> = world.services.iter().map(|service| desired::default_name(service)).collect();
-        let orphans = directory.all().filter(|balancer| tags.owns(balancer)).filter_map(|balancer| {
-            let key = Key::Balancer(balancer.id().to_owned());
-            (!used.contains(&key)).then(|| Orphan {
-                key,
-                what: format!("load balancer {} ({})", balancer.name(), balancer.id()),
-                // The Service that it was created for may name it again.
-                deletable: !waiting.contains(balancer.name()),
-            })
-        });
+        let waiting: BTreeSet<String> = world
+            .services
+            .iter()
+            .map(|service| desired::default_name(service))
+            .collect();
+        let orphans = directory
+            .all()
+            .filter(|balancer| tags.owns(balancer))
+            .filter_map(|balancer| {
+                let key = Key::Balancer(balancer.id().to_owned());
+                (!used.contains(&key)).then(|| Orphan {
+                    key,
+                    what: format!("load balancer {} ({})", balancer.name(), balancer.id()),
+                    // The Service that it was created for may name it again.
+                    deletable: !waiting.contains(balancer.name()),
+                })
+            });
         orphans.collect()
     }
 
@@ -277,16 +287,24 @@ impl PartModel for Model {
         let mut result = CheckResult::default();
         let existing = inputs.existing.as_deref();
         let owner = Self::decides(staying(members), existing);
-        for member in members.iter().filter(|member| member.membership == Membership::Active) {
+        for member in members
+            .iter()
+            .filter(|member| member.membership == Membership::Active)
+        {
             let service = &member.service;
             let mut refuse = |error: Error| result.refused.push((service.id.clone(), error));
             if let Some(owner) = owner.filter(|owner| owner.service.id != service.id) {
-                let text = format!("the load balancer is the one of Service {}; two Services cannot share one", owner.service.id);
+                let text = format!(
+                    "the load balancer is the one of Service {}; two Services cannot share one",
+                    owner.service.id
+                );
                 refuse(invalid(text));
                 continue;
             }
             let foreign = existing.filter(|balancer| !names(service, balancer));
-            if let Some((balancer, tag)) = foreign.and_then(|found| Some((found, self.tags(cluster).foreign(found)?))) {
+            if let Some((balancer, tag)) =
+                foreign.and_then(|found| Some((found, self.tags(cluster).foreign(found)?)))
+            {
                 let text = format!(
                     "load balancer {} has the tag {tag} of another cluster; to take it over, set {} to {}",
                     balancer.name(),
@@ -310,7 +328,9 @@ impl PartModel for Model {
             }
             if !reading.ignored.is_empty() {
                 let texts: Vec<_> = reading.ignored.iter().map(ToString::to_string).collect();
-                result.events.push(ServiceEvent::warning(&service.id, IGNORED, texts.join("; ")));
+                result
+                    .events
+                    .push(ServiceEvent::warning(&service.id, IGNORED, texts.join("; ")));
             }
         }
         result
@@ -338,10 +358,12 @@ impl PartModel for Model {
         let follows = members.iter().any(Member::follows_nodes);
         let existing = inputs.existing.as_deref().filter(|_| follows);
         let kind = existing.and_then(|balancer| LbType::parse(balancer.kind()));
-        let backends = existing.zip(kind).map(|(balancer, kind)| {
-            Self::backends(kind, balancer.is_internal(), cluster, inputs)
-        });
-        let ids = members.iter().filter_map(|member| member.service.annotation(annotations::ID));
+        let backends = existing
+            .zip(kind)
+            .map(|(balancer, kind)| Self::backends(kind, balancer.is_internal(), cluster, inputs));
+        let ids = members
+            .iter()
+            .filter_map(|member| member.service.annotation(annotations::ID));
         Desired::Frozen {
             tags,
             droplets: backends.and_then(|backends| backends.droplets),
@@ -352,7 +374,10 @@ impl PartModel for Model {
     fn missing(&self, key: &Key, members: &[PartMember], observed: &Observed) -> Option<String> {
         let knew = |member: &PartMember| {
             let service = &member.service;
-            !service.ingress.is_empty() || service.annotation(annotations::ID).is_some_and(|id| !id.is_empty())
+            !service.ingress.is_empty()
+                || service
+                    .annotation(annotations::ID)
+                    .is_some_and(|id| !id.is_empty())
         };
         let is_missing = observed.balancer.is_none() && members.iter().any(knew);
         is_missing.then(|| match key {
@@ -363,7 +388,13 @@ impl PartModel for Model {
 
     fn pending(&self, _: &Key, observed: &Observed) -> Option<(Duration, String)> {
         let balancer = observed.balancer.as_ref().filter(|_| !observed.leaving)?;
-        let what = || format!("load balancer {} ({}) is being created", balancer.name(), balancer.id());
+        let what = || {
+            format!(
+                "load balancer {} ({}) is being created",
+                balancer.name(),
+                balancer.id()
+            )
+        };
         balancer.is_new().then(|| (PENDING, what()))
     }
 
@@ -399,7 +430,14 @@ impl PartModel for Model {
                     blocked: Vec::new(),
                 }
             }
-            (Desired::Frozen { tags, droplets, named }, Some(balancer)) => {
+            (
+                Desired::Frozen {
+                    tags,
+                    droplets,
+                    named,
+                },
+                Some(balancer),
+            ) => {
                 let may_change = tags.foreign(balancer).is_none() || named.contains(balancer.id());
                 let mut fields = Map::new();
                 fields.extend(droplets.iter().map(|ids| ("droplet_ids".to_owned(), json!(ids))));
@@ -428,7 +466,10 @@ impl PartModel for Model {
         let reply = reply.and_then(|reply| reply.0.as_ref());
         observed.balancer = match change {
             Change::Create { body, .. } => Some(reply.cloned().unwrap_or_else(|| Balancer::planned(body))),
-            Change::Update { body, .. } => observed.balancer.as_ref().map(|balancer| balancer.after(body, reply)),
+            Change::Update { body, .. } => observed
+                .balancer
+                .as_ref()
+                .map(|balancer| balancer.after(body, reply)),
             Change::Delete { .. } => None,
         };
     }
@@ -445,7 +486,10 @@ impl PartModel for Model {
         if member.membership == Membership::Leaving {
             let left = |balancer: &Balancer| *key == Key::Balancer(balancer.id().to_owned());
             let id = service.annotation(annotations::ID);
-            let stays = observed.balancer.as_ref().is_some_and(|balancer| names(service, balancer) && left(balancer));
+            let stays = observed
+                .balancer
+                .as_ref()
+                .is_some_and(|balancer| names(service, balancer) && left(balancer));
             if id.is_some() && !stays && !service.wants_load_balancer() {
                 effects.annotations.insert(annotations::ID.to_owned(), None);
                 // It may be the user's, but says what holds without it.
@@ -487,7 +531,13 @@ impl Wanted {
         if is_foreign && !takes_over {
             return Plan::default();
         }
-        let step = update(balancer, self.fields.clone(), &self.tags, is_foreign, Some(&self.unread));
+        let step = update(
+            balancer,
+            self.fields.clone(),
+            &self.tags,
+            is_foreign,
+            Some(&self.unread),
+        );
         let blocked = self.requested.iter().filter_map(|(field, want)| {
             let have = balancer.shown(field);
             let have = match (*field, have.as_str()) {
@@ -505,7 +555,10 @@ impl Wanted {
             })
         });
         Plan {
-            steps: step.map(|step| step.for_service(Some(&self.service))).into_iter().collect(),
+            steps: step
+                .map(|step| step.for_service(Some(&self.service)))
+                .into_iter()
+                .collect(),
             blocked: blocked.collect(),
         }
     }
@@ -525,7 +578,9 @@ fn update(
         return None;
     }
     fields.insert("tags".to_owned(), json!(tags.added_to(balancer)));
-    let (document, changes) = balancer.edit(&fields).unwrap_or_else(|| (balancer.copy(), Vec::new()));
+    let (document, changes) = balancer
+        .edit(&fields)
+        .unwrap_or_else(|| (balancer.copy(), Vec::new()));
     let change = Change::Update {
         name: balancer.name().to_owned(),
         body: sendable(document, unread),
@@ -541,7 +596,11 @@ fn ingress(service: &ServiceView, balancer: &Balancer) -> Option<Vec<Ingress>> {
             ..Ingress::default()
         }]);
     }
-    let mode = if balancer.is_proxy() { IpMode::Proxy } else { IpMode::Vip };
+    let mode = if balancer.is_proxy() {
+        IpMode::Proxy
+    } else {
+        IpMode::Vip
+    };
     let addresses = [balancer.text("ip"), balancer.text("ipv6")].into_iter();
     let ingress: Vec<_> = addresses
         .filter(|address| !address.is_empty())

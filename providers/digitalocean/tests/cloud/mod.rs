@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use ccm_core::testkit::cluster::{annotate, service};
 use ccm_core::{
     AddressType, BuildContext, Cloud, Environment, NodeAddress, NodeView, Provider, Result,
     client::ClientMetrics,
@@ -14,7 +15,6 @@ use ccm_core::{
     registry,
     testkit::{TestCluster, cluster::WaitUntil},
 };
-pub(crate) use ccm_core::testkit::cluster::{annotate, service};
 use ccm_provider_digitalocean::NAME;
 use ccm_sim::digitalocean::{Config, DigitalOcean};
 use futures_util::FutureExt as _;
@@ -84,7 +84,10 @@ pub(crate) const WAIT: WaitUntil = |until| wait_until(until).boxed();
 /// The node of a new droplet.
 pub(crate) fn node(sim: &DigitalOcean, name: &str) -> ServiceNode {
     let id = sim.create_droplet(name);
-    let droplet = sim.documents("droplets").into_iter().find(|droplet| droplet["id"].to_string() == id);
+    let droplet = sim
+        .documents("droplets")
+        .into_iter()
+        .find(|droplet| droplet["id"].to_string() == id);
     let networks = droplet.unwrap()["networks"]["v4"].clone();
     let address = |index: usize| networks[index]["ip_address"].as_str().unwrap().to_owned();
     ServiceNode {
@@ -185,7 +188,10 @@ impl Stage {
     }
 
     pub(crate) fn web(&mut self) -> &mut ServiceView {
-        self.services.iter_mut().find(|service| &*service.id.name == "web").unwrap()
+        self.services
+            .iter_mut()
+            .find(|service| &*service.id.name == "web")
+            .unwrap()
     }
 
     pub(crate) fn balancers(&self) -> Vec<Value> {
@@ -211,7 +217,8 @@ impl Stage {
     }
 
     pub(crate) fn create_certificate(&self, name: &str, kind: &str) -> String {
-        self.sim.create("certificates", fields(json!({"name": name, "type": kind})))
+        self.sim
+            .create("certificates", fields(json!({"name": name, "type": kind})))
     }
 
     /// Settles although a Service is refused.
