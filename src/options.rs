@@ -267,6 +267,15 @@ pub fn parse(
     words: impl IntoIterator<Item = OsString>,
     providers: &[&'static Provider],
 ) -> Result<Request, Vec<OptionError>> {
+    parse_with(words, providers, None)
+}
+
+/// As [`parse`]. `implied`: the provider without `--cloud-provider`.
+pub(crate) fn parse_with(
+    words: impl IntoIterator<Item = OsString>,
+    providers: &[&'static Provider],
+    implied: Option<&str>,
+) -> Result<Request, Vec<OptionError>> {
     let command = command(providers);
     let arguments = arguments::normalise(&command, words);
     if arguments.help {
@@ -280,7 +289,7 @@ pub fn parse(
         .clone()
         .try_get_matches_from(words)
         .and_then(|matches| Options::read(&command, &matches));
-    let options = match options {
+    let mut options = match options {
         Ok(options) => options,
         Err(error) => {
             errors.push(OptionError::new(error.to_string().trim_end()));
@@ -291,6 +300,9 @@ pub fn parse(
         && let Some(answer) = options.global.answer(&options.generic.cloud_provider, providers)
     {
         return answer.map(Request::Print).map_err(|error| vec![error]);
+    }
+    if let (true, Some(implied)) = (options.generic.cloud_provider.is_empty(), implied) {
+        options.generic.cloud_provider = implied.to_owned();
     }
     let word = arguments.word;
     let mut reader = Reader::default();

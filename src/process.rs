@@ -79,7 +79,9 @@ pub fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match options::parse(env::args_os().skip(1), &registered) {
+    let mut words = env::args_os();
+    let implied = providers::implied(&words.next().unwrap_or_default(), &registered);
+    match options::parse_with(words, &registered, implied) {
         Ok(Request::Print(text)) => print(&text),
         Ok(Request::Run(config)) => start(*config),
         Ok(Request::Plan(request)) => start_plan(&request),

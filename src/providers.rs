@@ -4,9 +4,17 @@
 //! makes the linker keep the crate: Cargo merely offers it, and a crate that nobody names is left out of the binary
 //! together with its registration. `tests/registry.rs` fails when the places disagree.
 
+use std::{ffi::OsStr, path::Path};
+
 use ccm_core::{Provider, controllers::ControllerDef, registry};
 
 use crate::{controllers::FRAMEWORK, options};
+
+cfg_if::cfg_if! {
+    if #[cfg(feature = "digitalocean")] {
+        pub use ccm_provider_digitalocean as digitalocean;
+    }
+}
 
 cfg_if::cfg_if! {
     if #[cfg(feature = "openstack")] {
@@ -15,10 +23,10 @@ cfg_if::cfg_if! {
 }
 
 /// The clouds that can be compiled in, each by the Cargo feature of its name.
-pub const FEATURES: &[&str] = &["openstack"];
+pub const FEATURES: &[&str] = &["digitalocean", "openstack"];
 
 /// The clouds that are to follow. No feature exists for them yet.
-pub const PLANNED: &[&str] = &["aws", "azure", "digitalocean", "gce"];
+pub const PLANNED: &[&str] = &["aws", "azure", "gce"];
 
 /// All providers linked into this binary, sorted by name.
 ///
@@ -66,6 +74,21 @@ pub(crate) fn none_compiled_in() -> String {
          one of: {} (all-providers for all of them)",
         FEATURES.join(", ")
     )
+}
+
+/// The provider of a program that is started without `--cloud-provider`: the one in the program's own name, as the former
+/// cloud controllers are called (`openstack-cloud-controller-manager`), else the only one compiled in.
+pub(crate) fn implied(program: &OsStr, compiled_in: &[&'static Provider]) -> Option<&'static str> {
+    let name = Path::new(program)
+        .file_name()
+        .and_then(OsStr::to_str)
+        .unwrap_or_default();
+    let named = |provider: &&&'static Provider| name.split(['-', '_', '.']).any(|word| word == provider.name);
+    let found = compiled_in.iter().find(named).or(match compiled_in {
+        [only] => Some(only),
+        _ => None,
+    });
+    found.map(|provider| provider.name)
 }
 
 /// The provider that `--cloud-provider` names.
@@ -179,6 +202,24 @@ mod tests {
             let error = find(name, &compiled_in).unwrap_err();
             assert!(error.contains(text), "{name}: {error}");
         }
+    }
+
+    #[test]
+    fn the_programs_name_implies_a_provider() {
+        let (acme, zeta) = (provider("acme"), provider("zeta"));
+        let implied =
+            |program: &str, compiled_in: &[&'static Provider]| implied(OsStr::new(program), compiled_in);
+        for (program, name) in [
+            ("/bin/acme-cloud-controller-manager", Some("acme")),
+            ("zeta-ccm", Some("zeta")),
+            ("/acme/cloud-controller-manager", None),
+            ("acmezeta", None),
+            ("", None),
+        ] {
+            assert_eq!(implied(program, &[acme, zeta]), name, "{program}");
+            assert_eq!(implied(program, &[acme]), Some("acme"), "{program}");
+        }
+        assert_eq!(implied("acme-ccm", &[]), None);
     }
 
     #[test]

@@ -1,6 +1,8 @@
-//! A simulated DigitalOcean, held to the API description that DigitalOcean publishes: droplets and load balancers.
+//! A simulated DigitalOcean, held to the API description that DigitalOcean publishes: account, regions, droplets, load
+//! balancers, certificates, firewalls, tags and VPCs.
 //!
-//! A load balancer is `new` until [`Config::create_time`] has passed, then `active` with an address, or `errored`.
+//! A load balancer is `new` until [`Config::create_time`] has passed, then `active` with an address, or `errored`. While it is
+//! `new`, changes are refused as the API refuses them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::LazyLock;
@@ -20,8 +22,16 @@ use crate::quota::{Level, Quota, RetryAfter};
 use crate::server::Server;
 
 /// DigitalOcean's published description, without prose.
-static DESCRIPTION: LazyLock<std::result::Result<Description, String>> =
-    LazyLock::new(|| Description::parse(include_str!("../openapi/digitalocean.json")));
+static DESCRIPTION: LazyLock<std::result::Result<Description, String>> = LazyLock::new(|| {
+    let text = include_str!("../../providers/digitalocean/testdata/v2.json");
+    Description::parse_with_gaps(text, &GAPS)
+});
+
+/// What the API accepts and its description refuses (`testdata/README.md` of the provider): a value for each list of choices.
+const GAPS: [(&str, &str); 1] = [(
+    "/components/schemas/tags_resource/properties/resources/items/properties/resource_type/enum",
+    "load_balancer",
+)];
 
 /// The service's name in the call log, quotas and latencies.
 pub const SERVICE: &str = "digitalocean";
@@ -160,25 +170,39 @@ impl Rules for DigitalOceanRules {
     fn complete(&self, collection: &str, fields: &mut Map<String, Value>, fresh: &Fresh<'_>) -> String {
         let created = seconds(fresh.now);
         let slug = fields.get("region").and_then(Value::as_str);
-        let region = region(slug.unwrap_or(&self.region));
-        let (id, defaults) = match collection {
-            "droplets" => {
-                let id = fresh.number();
-                (id.to_string(), droplet(id, &region))
-            }
-            "load_balancers" => {
-                let id = fresh.uuid();
-                let defaults = load_balancer(&id);
-                (id, defaults)
-            }
-            _ => {
-                let id = fresh.uuid();
-                (id.clone(), json!({ "id": id }))
-            }
+        let slug = slug.unwrap_or(&self.region).to_owned();
+        let text = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
+        let id = match collection {
+            "droplets" => fresh.number().to_string(),
+            "tags" => text("name").unwrap_or_default(),
+            _ => text("id").unwrap_or_else(|| fresh.uuid()),
         };
-        fields.insert("region".to_owned(), region);
-        fields.insert("created_at".to_owned(), json!(created));
+        let defaults = match collection {
+            "droplets" => droplet(fresh.number(), &region(&slug)),
+            "load_balancers" => load_balancer(&id),
+            "certificates" => json!({
+                "id": id, "not_after": "2030-01-01T00:00:00Z", "sha1_fingerprint": "0", "dns_names": [],
+                "state": "verified", "type": "custom",
+            }),
+            "firewalls" => json!({
+                "id": id, "status": "succeeded", "pending_changes": [], "droplet_ids": [], "tags": [],
+                "inbound_rules": [], "outbound_rules": [],
+            }),
+            "vpcs" => {
+                json!({"id": id, "urn": format!("do:vpc:{id}"), "region": slug, "ip_range": "10.108.0.0/20"})
+            }
+            _ => json!({"resources": {"count": 0}}),
+        };
+        if matches!(collection, "droplets" | "load_balancers") {
+            fields.insert("region".to_owned(), region(&slug));
+        }
+        if collection != "tags" {
+            fields.insert("created_at".to_owned(), json!(created));
+        }
         complete(fields, &defaults);
+        if collection == "load_balancers" {
+            complete_rules(fields);
+        }
         id
     }
 
@@ -190,13 +214,123 @@ impl Rules for DigitalOceanRules {
             "loadBalancers_get" => show(call, StatusCode::OK, "load_balancers", "load_balancer"),
             "loadBalancers_create" => self.create(call),
             "loadBalancers_update" => update(call),
-            "loadBalancers_delete" => call.find("load_balancers").map(|found| {
-                call.store.remove("load_balancers", &found.id);
-                (StatusCode::NO_CONTENT, None)
-            }),
+            "loadBalancers_delete" => remove(call, "load_balancers"),
+            "account_get" => Ok((StatusCode::OK, Some(json!({ "account": account() })))),
+            "regions_list" => {
+                let regions = [self.region.as_str(), "sfo3"].map(region);
+                let page = json!({"regions": regions, "links": {}, "meta": {"total": regions.len()}});
+                Ok((StatusCode::OK, Some(page)))
+            }
+            "certificates_list" => {
+                let name = call.query("name").map(str::to_owned);
+                let page = call.page("certificates", |found| {
+                    name.as_deref().is_none_or(|name| found.text("name") == name)
+                });
+                Ok((StatusCode::OK, Some(page)))
+            }
+            "certificates_get" => show(call, StatusCode::OK, "certificates", "certificate"),
+            "vpcs_get" => show(call, StatusCode::OK, "vpcs", "vpc"),
+            "firewalls_list" => Ok((StatusCode::OK, Some(call.page("firewalls", |_| true)))),
+            "firewalls_get" => show(call, StatusCode::OK, "firewalls", "firewall"),
+            "firewalls_create" => create_firewall(call),
+            "firewalls_update" => update_firewall(call),
+            "firewalls_delete" => remove(call, "firewalls"),
+            "tags_list" => Ok((StatusCode::OK, Some(call.page("tags", |_| true)))),
+            "tags_create" => {
+                let fields = call.body.as_object().cloned().unwrap_or_default();
+                call.create("tags", fields)
+                    .and_then(|id| shown(call, StatusCode::CREATED, "tags", "tag", &id))
+            }
+            "tags_assign_resources" => assign_tag(call),
             _ => return None,
         })
     }
+}
+
+fn remove(call: &mut Call<'_>, collection: &str) -> Outcome {
+    call.find(collection).map(|found| {
+        call.store.remove(collection, &found.id);
+        (StatusCode::NO_CONTENT, None)
+    })
+}
+
+fn create_firewall(call: &mut Call<'_>) -> Outcome {
+    let fields = call.body.as_object().cloned().unwrap_or_default();
+    check_firewall(call, &fields, None)?;
+    let id = call.create("firewalls", fields)?;
+    shown(call, StatusCode::ACCEPTED, "firewalls", "firewall", &id)
+}
+
+/// `PUT /v2/firewalls/{id}`: what the request leaves out gets its default again.
+fn update_firewall(call: &mut Call<'_>) -> Outcome {
+    let found = call.find_to_change("firewalls")?;
+    let mut fields = call.body.as_object().cloned().unwrap_or_default();
+    check_firewall(call, &fields, Some(&found.id))?;
+    let defaults = json!({
+        "id": found.id, "status": "succeeded", "pending_changes": [], "created_at": found.text("created_at"),
+        "droplet_ids": [], "tags": [], "inbound_rules": [], "outbound_rules": [],
+    });
+    complete(&mut fields, &defaults);
+    call.store.change("firewalls", &found.id, |known| *known = fields);
+    shown(call, StatusCode::OK, "firewalls", "firewall", &found.id)
+}
+
+/// Names are unique, and a rule has a source.
+fn check_firewall(
+    call: &Call<'_>,
+    fields: &Map<String, Value>,
+    known: Option<&str>,
+) -> std::result::Result<(), Fault> {
+    let invalid = |message: &str| Err(Fault::new(StatusCode::UNPROCESSABLE_ENTITY, message));
+    let name = fields.get("name").and_then(Value::as_str).unwrap_or_default();
+    let mut others = call
+        .store
+        .all("firewalls")
+        .filter(|other| Some(other.id.as_str()) != known);
+    if others.any(|other| other.text("name") == name) {
+        return invalid("duplicate name");
+    }
+    let rules = fields
+        .get("inbound_rules")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
+    let has_source = |rule: &Value| {
+        rule["sources"]
+            .as_object()
+            .is_some_and(|sources| !sources.is_empty())
+    };
+    match rules.into_iter().all(has_source) {
+        true => Ok(()),
+        false => invalid("an inbound rule has no sources"),
+    }
+}
+
+/// `POST /v2/tags/{tag}/resources`, for load balancers.
+fn assign_tag(call: &mut Call<'_>) -> Outcome {
+    let tag = call.find("tags")?;
+    let resources = call.body["resources"].as_array().cloned().unwrap_or_default();
+    for resource in resources {
+        let id = resource["resource_id"].as_str().unwrap_or_default();
+        let found = call.store.change("load_balancers", id, |fields| {
+            let tags = fields.entry("tags").or_insert_with(|| json!([]));
+            if let Some(tags) = tags.as_array_mut().filter(|tags| !tags.contains(&json!(tag.id))) {
+                tags.push(json!(tag.id));
+            }
+        });
+        if !found {
+            let message = format!("there is no load balancer {id}");
+            return Err(Fault::new(StatusCode::UNPROCESSABLE_ENTITY, message));
+        }
+    }
+    Ok((StatusCode::NO_CONTENT, None))
+}
+
+fn account() -> Value {
+    json!({
+        "droplet_limit": 2000, "floating_ip_limit": 3, "email": "a@example.com", "uuid": "0", "email_verified": true,
+        "status": "active", "status_message": "",
+    })
 }
 
 impl DigitalOceanRules {
@@ -223,20 +357,35 @@ impl DigitalOceanRules {
 fn update(call: &mut Call<'_>) -> Outcome {
     let found = call.find_to_change("load_balancers")?;
     let mut fields = call.body.as_object().cloned().unwrap_or_default();
+    if found.text("status") == "new" {
+        let message = "Load Balancer can't be updated while it processes previous actions";
+        return Err(Fault::new(StatusCode::FORBIDDEN, message));
+    }
     check(call, &fields, Some(&found))?;
+    for name in ["type", "network", "network_stack", "vpc_uuid"] {
+        let wanted = fields.get(name).filter(|wanted| !wanted.is_null());
+        if wanted.is_some_and(|wanted| Some(wanted) != found.fields.get(name)) {
+            let message = format!("{name} cannot be changed");
+            return Err(Fault::new(StatusCode::UNPROCESSABLE_ENTITY, message));
+        }
+    }
     for name in [
         "id",
         "ip",
         "status",
         "created_at",
         "region",
+        "type",
         "network",
         "network_stack",
+        "vpc_uuid",
     ] {
-        let kept = found.fields.get(name).cloned().unwrap_or_default();
-        fields.insert(name.to_owned(), kept);
+        if let Some(kept) = found.fields.get(name) {
+            fields.insert(name.to_owned(), kept.clone());
+        }
     }
     complete(&mut fields, &load_balancer(&found.id));
+    complete_rules(&mut fields);
     call.store
         .change("load_balancers", &found.id, |known| *known = fields);
     shown(call, StatusCode::OK, "load_balancers", "load_balancer", &found.id)
@@ -259,6 +408,19 @@ fn check(
     for droplet in list("droplet_ids") {
         if call.store.get("droplets", &droplet.to_string()).is_none() {
             return invalid(format!("droplet {droplet} does not exist"));
+        }
+    }
+    let both = |a: &str, b: &str| fields.contains_key(a) && fields.contains_key(b);
+    if both("size", "size_unit") || both("tag", "droplet_ids") {
+        return invalid("size and size_unit, tag and droplet_ids exclude each other".to_owned());
+    }
+    for rule in list("forwarding_rules") {
+        let certificate = rule
+            .get("certificate_id")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        if !certificate.is_empty() && call.store.get("certificates", certificate).is_none() {
+            return invalid(format!("certificate {certificate} does not exist"));
         }
     }
     let ports = list("forwarding_rules").filter_map(|rule| rule.get("entry_port")?.as_u64());
@@ -289,6 +451,14 @@ fn show(call: &Call<'_>, status: StatusCode, collection: &str, singular: &str) -
 fn shown(call: &Call<'_>, status: StatusCode, collection: &str, singular: &str, id: &str) -> Outcome {
     let found = call.store.get(collection, id).map(|found| call.show(found));
     Ok((status, Some(json!({ singular: found }))))
+}
+
+/// Rules are shown with all of their fields.
+fn complete_rules(fields: &mut Map<String, Value>) {
+    let rules = fields.get_mut("forwarding_rules").and_then(Value::as_array_mut);
+    for rule in rules.into_iter().flatten().filter_map(Value::as_object_mut) {
+        complete(rule, &json!({"certificate_id": "", "tls_passthrough": false}));
+    }
 }
 
 /// Adds defaults for fields that are missing, in objects inside objects, too.
@@ -344,7 +514,7 @@ fn load_balancer(id: &str) -> Value {
     json!({
         "id": id, "ip": address(id), "status": "active",
         "algorithm": "round_robin", "type": "REGIONAL", "network": "EXTERNAL", "network_stack": "IPV4",
-        "size_unit": 1, "droplet_ids": [], "tag": "", "health_check": health_check,
+        "size_unit": 1, "droplet_ids": [], "tag": "", "tags": [], "health_check": health_check,
         "sticky_sessions": {"type": "none"}, "redirect_http_to_https": false, "enable_proxy_protocol": false,
         "enable_backend_keepalive": false, "disable_lets_encrypt_dns_records": false,
         "http_idle_timeout_seconds": 60, "firewall": {"allow": [], "deny": []}, "tls_cipher_policy": "DEFAULT",

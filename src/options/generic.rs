@@ -17,7 +17,8 @@ const CONTENT_TYPES: [&str; 2] = ["application/json", "application/vnd.kubernete
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Generic")]
 pub(super) struct GenericOptions {
-    /// The cloud. Required. --list-providers says which ones this binary has.
+    /// The cloud. By default the one in the program's own name, such as openstack-cloud-controller-manager, else the only one
+    /// that this binary has. --list-providers says which ones it has.
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub(super) cloud_provider: String,
 

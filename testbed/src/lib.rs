@@ -47,7 +47,7 @@ pub mod picture;
 mod process;
 pub mod progress;
 pub mod proxy;
-mod python;
+pub mod python;
 pub mod relay;
 pub mod scenarios;
 pub mod stage;

@@ -14,7 +14,7 @@ use crate::process::run_logged;
 ///
 /// # Errors
 /// When there is no Python 3, or the packages cannot be installed; with the end of pip's output.
-pub(crate) fn environment(name: &str, requirements: &Path, why: &str) -> Result<PathBuf> {
+pub fn environment(name: &str, requirements: &Path, why: &str) -> Result<PathBuf> {
     let folder = requirements.parent().context("no folder")?;
     let hash = cache::hash_sources(folder, &["txt"], name)?;
     let base = cache::dir()?.join(name);

@@ -8,7 +8,7 @@
 //! | [`value`] | from the text of a key to a value, by serde |
 //! | [`config_section!`], [`config_file!`] | the structs: key, type, default and meaning in one place |
 //! | [`quota_section!`] | the section of quotas, three keys for each service |
-//! | [`load()`], [`Reloader`] | from the files to what a provider runs with, at the start and while it runs |
+//! | [`load()`], [`load_yaml()`], [`Reloader`] | from the files to what a provider runs with, at the start and while it runs |
 //! | [`problems`] | errors and warnings with line and column; a provider's own checks add to the same list |
 //! | [`docs`] | the reference for users, generated from the structs |
 //! | [`duration`] | Go durations, for flags too |
@@ -37,7 +37,7 @@ pub use self::{
     docs::{KeyDoc, SectionDoc},
     duration::GoDuration,
     gcfg::Position,
-    load::{ConfigFiles, LoadError, PendingReload, Reloader, load, log_warnings},
+    load::{ConfigFiles, LoadError, PendingReload, Reloader, load, load_yaml, log_warnings},
     problems::{ConfigErrors, KeyPath, Locations, Problem, Problems},
     quota::check_quota,
     section::{Changes, ConfigFile, FileField, FileReader, Section, SectionReader, same_value},

@@ -36,8 +36,24 @@ impl Description {
     ///
     /// # Errors
     /// What is wrong with it: no JSON, a pattern that cannot be compiled, a keyword that is not known.
+    #[cfg(test)]
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let root: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        Self::parse_with_gaps(text, &[])
+    }
+
+    /// Reads a description with gaps: lists of choices by their JSON pointers, each with a value that the service accepts in
+    /// addition.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), and if there is no such list.
+    pub(crate) fn parse_with_gaps(text: &str, gaps: &[(&str, &str)]) -> Result<Self, String> {
+        let mut root: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        for (pointer, value) in gaps {
+            let choices = root.pointer_mut(pointer).and_then(Value::as_array_mut);
+            choices
+                .ok_or_else(|| format!("there is no list {pointer}"))?
+                .push(json!(value));
+        }
         let mut operations = Vec::new();
         for (path, methods) in object(&root, "/paths") {
             for (method, document) in methods.as_object().into_iter().flatten() {

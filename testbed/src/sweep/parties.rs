@@ -12,6 +12,13 @@ use crate::proxy::{Action, Controls, Proxy, Request, Rule};
 /// The services of a simulated OpenStack, as quotas and faults name them.
 pub const SERVICES_OF_OPENSTACK: [&str; 4] = ["identity", "compute", "network", "load-balancer"];
 
+/// The services of every simulated cloud; a cloud has its own of these.
+fn services() -> impl Iterator<Item = &'static str> {
+    SERVICES_OF_OPENSTACK
+        .into_iter()
+        .chain([ccm_sim::digitalocean::SERVICE])
+}
+
 /// How likely each kind of failure is for a call.
 const LIKELY: f64 = 0.08;
 /// The same for what lasts until the storm is over, and with it everything that waits for the answer.
@@ -156,7 +163,7 @@ impl Party for Behavior {
             burst: 3,
             retry_after: RetryAfter::Honest,
         };
-        for service in SERVICES_OF_OPENSTACK {
+        for service in services() {
             self.set_quota(service, Some(quota.clone()));
         }
         for (seed, (action, probability)) in (seed..).zip(kinds) {
@@ -174,7 +181,7 @@ impl Party for Behavior {
 
     fn calm(&self) {
         self.clear_faults();
-        for service in SERVICES_OF_OPENSTACK {
+        for service in services() {
             self.set_quota(service, None);
         }
     }

@@ -128,6 +128,13 @@ impl<T: Indexed> Listing<T> {
     }
 }
 
+/// A listing of these objects as of now.
+impl<T: Indexed> FromIterator<T> for Listing<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(objects: I) -> Self {
+        Self::new(Instant::now(), objects.into_iter().collect())
+    }
+}
+
 /// What is known since the last listing.
 struct Corrections<T> {
     /// By ID: the object, or `None` if it was deleted, and when that was learned.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 use tracing::warn;
 
-use super::{ConfigErrors, ConfigFile, Parsed, Problem, Problems, parse_with};
+use super::{ConfigErrors, ConfigFile, KeyCase, Parsed, Problem, Problems, Section, parse_with, parse_yaml};
 use crate::{Error, ErrorKind, Reload, Result};
 
 /// The files that a config was read from, also those that did not exist: the config would differ if they did.
@@ -63,20 +63,52 @@ pub fn load<T: ConfigFile, S>(
     files: &mut ConfigFiles,
     settle: impl FnOnce(&T, &mut ConfigFiles, &mut Problems) -> Option<S>,
 ) -> Result<Parsed<S>, LoadError> {
-    let invalid = |text: String| LoadError::File(Error::new(ErrorKind::InvalidConfig, text));
     let path = path.filter(|path| !path.as_os_str().is_empty()).ok_or_else(|| {
-        invalid(format!(
-            "no {cloud} cloud provider config file given; name it with --cloud-config"
-        ))
+        let text = format!("no {cloud} cloud provider config file given; name it with --cloud-config");
+        LoadError::File(Error::new(ErrorKind::InvalidConfig, text))
     })?;
-    let text = files
-        .read(path)
-        .map_err(|error| invalid(format!("could not read {}: {error}", path.display())))?;
+    let text = read_file(path, files)?;
     let mut settings = None;
     let parsed = parse_with::<T>(text, path, |config, problems| {
         settings = settle(config, files, problems);
+    });
+    settled(parsed, settings)
+}
+
+/// As [`load`], for a YAML or JSON file that may be missing: without a path every key has its default, and `settle` takes
+/// the values from elsewhere, such as the environment. `absent` stands for the file's name in messages then.
+///
+/// # Errors
+/// Everything that is wrong, with line numbers.
+pub fn load_yaml<T: Section, S>(
+    path: Option<&Path>,
+    absent: &str,
+    case: KeyCase,
+    files: &mut ConfigFiles,
+    settle: impl FnOnce(&T, &mut ConfigFiles, &mut Problems) -> Option<S>,
+) -> Result<Parsed<S>, LoadError> {
+    let path = path.filter(|path| !path.as_os_str().is_empty());
+    let text = path.map_or_else(|| Ok(Vec::new()), |path| read_file(path, files))?;
+    let mut settings = None;
+    let name = path.unwrap_or_else(|| Path::new(absent));
+    let parsed = parse_yaml::<T>(text, name, case, |config, problems| {
+        settings = settle(config, files, problems);
+    });
+    settled(parsed, settings)
+}
+
+fn read_file(path: &Path, files: &mut ConfigFiles) -> Result<Vec<u8>, LoadError> {
+    files.read(path).map_err(|error| {
+        let text = format!("could not read {}: {error}", path.display());
+        LoadError::File(Error::new(ErrorKind::InvalidConfig, text))
     })
-    .map_err(LoadError::Content)?;
+}
+
+fn settled<T, S>(
+    parsed: Result<Parsed<T>, ConfigErrors>,
+    settings: Option<S>,
+) -> Result<Parsed<S>, LoadError> {
+    let parsed = parsed.map_err(LoadError::Content)?;
     let Some(value) = settings else {
         let text = "the config gave neither settings nor errors";
         return Err(LoadError::File(Error::new(ErrorKind::Unexpected, text)));

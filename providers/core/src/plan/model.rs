@@ -116,6 +116,12 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         None
     }
 
+    /// Whether the part must be read when the cloud has finished an accepted change, since the reply to it lacks something
+    /// that only the finished part has, such as an address.
+    fn lacks_result(&self, _observed: &Self::Observed) -> bool {
+        false
+    }
+
     /// Why the part does not serve its members although no step is due: the cloud reports it as broken. The pass fails with
     /// this error and is retried with backoff, so that a repair is noticed.
     fn degraded(

@@ -17,6 +17,8 @@ pub struct PollTiming {
     pub first: Duration,
     /// The shortest interval between two polls.
     pub interval: Duration,
+    /// How long such a change usually takes, as long as none has ended. `None`: not known.
+    pub usual: Option<Duration>,
 }
 
 impl Default for PollTiming {
@@ -24,6 +26,7 @@ impl Default for PollTiming {
         Self {
             first: FIRST.1,
             interval: INTERVAL,
+            usual: None,
         }
     }
 }
@@ -99,7 +102,12 @@ impl<K: Clone + Eq + Hash> PollIntervals<K> {
     }
 
     fn just_after_usual(&self, kind: Effect) -> Option<Duration> {
-        Some(self.usual.get(&kind)?.mul_f64(LATER))
+        let usual = self
+            .usual
+            .get(&kind)
+            .copied()
+            .or_else(|| (self.timing)(kind).usual);
+        Some(usual?.mul_f64(LATER))
     }
 
     /// When the part's change was accepted, and the number of all changes that are polled.

@@ -151,6 +151,9 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                     return Ok(PassStart::Read);
                 };
                 self.record.needs_read = false;
+                if self.engine.model.lacks_result(&observed) {
+                    return Ok(PassStart::Read);
+                }
                 return Ok(PassStart::Known(observed, waiting.fresh));
             }
             Ok(Some(wait)) => after(asked, wait),

@@ -1,0 +1,90 @@
+//! `METRICS_ADDR` and `DEBUG_ADDR`: `/metrics` and `/healthz` without TLS and authentication, as the former cloud controller
+//! serves them. Also as there, they are served by the process that leads.
+
+use std::sync::Arc;
+
+use axum::{
+    Router, extract::State, http::StatusCode, http::header::CONTENT_TYPE, response::IntoResponse,
+    routing::get,
+};
+use ccm_core::{
+    Priority, Result,
+    check::in_time,
+    controllers::{ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs, NotStarted},
+};
+use prometheus_client::encoding::text::encode;
+use tokio::net::TcpListener;
+use tracing::{info, warn};
+
+use crate::{DigitalOcean, client::Api};
+
+/// The server, as a controller.
+pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
+    name: "do-endpoints-controller",
+    aliases: &["do-endpoints"],
+    migration_name: None,
+    client_name: "do-endpoints-controller",
+    default_on: true,
+    needs: |setup| {
+        let cloud = setup.cloud_as::<DigitalOcean>();
+        let configured = cloud
+            .is_ok_and(|cloud| cloud.settings.metrics_addr.is_some() || cloud.settings.debug_addr.is_some());
+        match configured {
+            true => Ok(Needs::default()),
+            false => Err(NotStarted::NotConfigured(
+                "neither METRICS_ADDR nor DEBUG_ADDR is set",
+            )),
+        }
+    },
+    start,
+};
+
+fn start(context: ControllerContext) -> Result<ControllerFuture> {
+    let cloud = context.setup.cloud_as::<DigitalOcean>()?;
+    Ok(Box::pin(async move {
+        let (settings, api) = (Arc::clone(&cloud.settings), cloud.view.api.clone());
+        let metrics = Router::new()
+            .route("/metrics", get(serve_metrics))
+            .with_state(context.metrics.clone());
+        let health = Router::new().route("/healthz", get(serve_health)).with_state(api);
+        tokio::join!(
+            serve(settings.metrics_addr.as_deref(), metrics, &context),
+            serve(settings.debug_addr.as_deref(), health, &context),
+            context.shutdown.cancelled(),
+        );
+    }))
+}
+
+async fn serve(address: Option<&str>, router: Router, context: &ControllerContext) {
+    let Some(address) = address else { return };
+    let listener = match TcpListener::bind(address).await {
+        Ok(listener) => listener,
+        Err(error) => {
+            warn!(address, %error, "Could not listen for METRICS_ADDR or DEBUG_ADDR");
+            return;
+        }
+    };
+    info!(address, "Serving METRICS_ADDR or DEBUG_ADDR");
+    let shutdown = context.shutdown.clone();
+    let served =
+        axum::serve(listener, router).with_graceful_shutdown(async move { shutdown.cancelled().await });
+    if let Err(error) = served.await {
+        warn!(address, %error, "No longer serving METRICS_ADDR or DEBUG_ADDR");
+    }
+}
+
+async fn serve_metrics(State(metrics): State<ControllerMetrics>) -> impl IntoResponse {
+    let mut text = String::new();
+    let result = metrics.read(|registry| encode(&mut text, registry));
+    let status = result.map_or(StatusCode::INTERNAL_SERVER_ERROR, |()| StatusCode::OK);
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    (status, [(CONTENT_TYPE, kind)], text)
+}
+
+/// Whether the API answers and accepts the token.
+async fn serve_health(State(api): State<Api>) -> impl IntoResponse {
+    match in_time(api.account(Priority::User)).await {
+        Ok(()) => (StatusCode::OK, "ok".to_owned()),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.report()),
+    }
+}

@@ -1,0 +1,148 @@
+//! What refusals of the API mean.
+//!
+//! | Status, message | Kind | Retry |
+//! |---|---|---|
+//! | 403 `... processes previous actions` | `Conflict` | after 15 s: the load balancer is busy |
+//! | 422 `already a load balancer with that name` | `AlreadyExists` | never |
+//! | 422 `... limit ...` | `QuotaExceeded` | never |
+//! | 409 | `Conflict` | after 15 s |
+//! | others | as the status says ([`Answer::kind`]) | |
+
+use std::time::Duration;
+
+use ccm_core::{
+    Error, ErrorKind, Retry,
+    client::rest::{Answer, Target, one_line},
+};
+use serde::Deserialize;
+
+/// The former cloud controller's wait for a load balancer that the API is working on.
+pub(crate) const BUSY: Duration = Duration::from_secs(15);
+
+/// The body of a refusal. A proxy in between may answer with HTML: then there is none.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Body {
+    id: String,
+    message: String,
+    request_id: String,
+}
+
+/// The error for a refusal.
+pub(crate) fn refused(target: &Target, answer: &Answer) -> Error {
+    let body: Body = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let message = body.message.to_lowercase();
+    let says = |text: &str| message.contains(text);
+    let (kind, retry) = match answer.status.as_u16() {
+        // The API's answer to a change of a load balancer that it is still changing.
+        403 if says("processes previous actions") => (ErrorKind::Conflict, Some(Retry::Fixed(BUSY))),
+        409 => (ErrorKind::Conflict, Some(Retry::Fixed(BUSY))),
+        422 if says("already") && says("name") => (ErrorKind::AlreadyExists, None),
+        422 if says("limit") && !says("between") => (ErrorKind::QuotaExceeded, None),
+        _ => answer.kind(&target.method),
+    };
+    let text = match body.message.is_empty() {
+        true => one_line(&body.id),
+        false => one_line(&body.message),
+    };
+    let mut error = answer.error(target, kind, &text, "x-request-id");
+    if !body.request_id.is_empty() && answer.header("x-request-id").is_none() {
+        error = error.with_context("request_id", one_line(&body.request_id));
+    }
+    match retry {
+        Some(retry) => error.with_retry(retry),
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use http::{HeaderMap, Method, StatusCode};
+
+    use super::*;
+
+    fn error(method: Method, status: u16, body: &str) -> Error {
+        let answer = Answer {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: HeaderMap::new(),
+            body: body.as_bytes().to_vec(),
+        };
+        let path = "/v2/load_balancers/x".to_owned();
+        refused(&Target { method, path }, &answer)
+    }
+
+    #[test]
+    fn refusals_have_a_kind_and_a_retry() {
+        use ErrorKind::{
+            AlreadyExists, Conflict, InvalidSpec, NotFound, PermissionDenied, QuotaExceeded, RateLimited,
+            Unauthenticated, Unavailable,
+        };
+        let busy = Retry::Fixed(BUSY);
+        for (status, body, kind, retry) in [
+            (
+                403,
+                r#"{"id":"forbidden","message":"Load Balancer can't be updated while it processes previous actions"}"#,
+                Conflict,
+                busy,
+            ),
+            (
+                403,
+                r#"{"id":"forbidden","message":"You are not authorized to perform this operation"}"#,
+                PermissionDenied,
+                Retry::Never,
+            ),
+            (409, r#"{"id":"conflict","message":"busy"}"#, Conflict, busy),
+            (
+                422,
+                r#"{"id":"unprocessable_entity","message":"There is already a load balancer with that name."}"#,
+                AlreadyExists,
+                Retry::Never,
+            ),
+            (
+                422,
+                r#"{"id":"unprocessable_entity","message":"Load balancer limit reached"}"#,
+                QuotaExceeded,
+                Retry::Never,
+            ),
+            (
+                422,
+                r#"{"id":"unprocessable_entity","message":"entry port 50053 is reserved"}"#,
+                InvalidSpec,
+                Retry::Never,
+            ),
+            (
+                401,
+                r#"{"id":"unauthorized","message":"Unable to authenticate you"}"#,
+                Unauthenticated,
+                Retry::Never,
+            ),
+            (404, "", NotFound, Retry::Never),
+            (
+                429,
+                r#"{"id":"too_many_requests","message":"API Rate limit exceeded."}"#,
+                RateLimited,
+                Retry::Backoff,
+            ),
+            (
+                502,
+                "<html><body>Bad Gateway</body></html>",
+                Unavailable,
+                Retry::Backoff,
+            ),
+        ] {
+            let error = error(Method::PUT, status, body);
+            assert_eq!((error.kind(), error.retry()), (kind, retry), "{status} {body}");
+            assert!(!error.report().contains('<'), "{}", error.report());
+        }
+        let with_id = error(
+            Method::PUT,
+            422,
+            r#"{"id":"x","message":"no","request_id":"r-1"}"#,
+        );
+        assert_eq!(
+            with_id.to_string(),
+            "PUT /v2/load_balancers/x: 422 no (request_id=r-1)"
+        );
+    }
+}

@@ -1,0 +1,605 @@
+//! The firewall controller: one firewall of the account opens exactly the ports that Services need on the cluster's droplets.
+//!
+//! | Service | Opened |
+//! |---|---|
+//! | `NodePort` | its node ports, to everybody |
+//! | `LoadBalancer`, external `REGIONAL_NETWORK` | its ports, to its source ranges; the port of health checks, to its load balancer |
+//! | another `LoadBalancer` | nothing: its traffic comes through the VPC |
+//! | `firewall-managed: "false"` | nothing |
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use ccm_core::{
+    Error, ErrorKind, Priority, Result,
+    controllers::{Backoff, ControllerContext, ControllerDef, ControllerFuture, Needs, NotStarted},
+    load_balancer::{AnnotationReader, Protocol, ServiceType, ServiceView},
+};
+use http::Method;
+use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::{
+    DigitalOcean,
+    client::{Api, Op},
+    config::{FirewallSettings, LbType, Settings},
+    load_balancer::{annotations, desired},
+};
+
+/// How often the firewall is read, to revert what others changed (upstream's).
+const RESYNC: Duration = Duration::from_secs(300);
+/// Waits after failures (upstream's).
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: RESYNC,
+};
+/// Changes of Services that come together are one change.
+const SETTLE: Duration = Duration::from_millis(500);
+/// Everybody.
+const ANYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
+
+/// The controller.
+pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
+    name: "do-firewall-controller",
+    aliases: &["do-firewall"],
+    migration_name: None,
+    client_name: "do-firewall-controller",
+    default_on: true,
+    needs: |setup| {
+        let cloud = setup.cloud_as::<DigitalOcean>();
+        match cloud.is_ok_and(|cloud| cloud.settings.firewall.is_some()) {
+            true => Ok(Needs {
+                node_port_services: true,
+                ..Needs::default()
+            }),
+            false => Err(NotStarted::NotConfigured(
+                "PUBLIC_ACCESS_FIREWALL_NAME is not set",
+            )),
+        }
+    },
+    start,
+};
+
+fn start(context: ControllerContext) -> Result<ControllerFuture> {
+    let cloud = context.setup.cloud_as::<DigitalOcean>()?;
+    let metrics = Metrics::default();
+    metrics.register(&context);
+    let mut controller = Controller {
+        api: cloud.view.api.fenced_by(&context.fence),
+        settings: Arc::clone(&cloud.settings),
+        observed: None,
+        metrics,
+    };
+    Ok(Box::pin(async move {
+        tokio::select! {
+            () = context.shutdown.cancelled() => {}
+            () = controller.run(&context) => {}
+        }
+    }))
+}
+
+struct Controller {
+    api: Api,
+    settings: Arc<Settings>,
+    /// The firewall as it was read or written last.
+    observed: Option<Firewall>,
+    metrics: Metrics,
+}
+
+impl Controller {
+    async fn run(&mut self, context: &ControllerContext) {
+        let mut changes = context.services.subscribe();
+        context.services.synced().await;
+        let mut failures = 0;
+        let mut read_at = None;
+        loop {
+            while changes.try_recv().is_ok() {}
+            let services = context.services.list();
+            let views: Vec<_> = services.iter().map(|service| &*service.view).collect();
+            let began = Instant::now();
+            let is_resync = read_at.is_none_or(|at: Instant| at.elapsed() >= RESYNC);
+            let result = self.reconcile(&views, is_resync).await;
+            if is_resync && result.is_ok() {
+                read_at = Some(began);
+            }
+            self.metrics.reconciled(began, is_resync, result.as_ref().err());
+            let next = match result {
+                Ok(()) => {
+                    if failures > 0 {
+                        info!("The firewall works again");
+                    }
+                    failures = 0;
+                    read_at.map_or(began, |at| at + RESYNC)
+                }
+                Err(error) => {
+                    // Whatever was written, it is not known what is there now.
+                    (self.observed, read_at) = (None, None);
+                    failures += 1;
+                    if failures == 1 {
+                        warn!(
+                            error = error.report(),
+                            "Could not reconcile the firewall, will try again"
+                        );
+                    } else {
+                        debug!(error = error.report(), "Could not reconcile the firewall");
+                    }
+                    let delay = BACKOFF.delay(failures);
+                    Instant::now() + error.retry().wait(delay)
+                }
+            };
+            if failures > 0 {
+                tokio::time::sleep_until(next).await;
+                continue;
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(next) => {}
+                change = changes.recv() => match change {
+                    Some(_) => tokio::time::sleep(SETTLE).await,
+                    None => return,
+                }
+            }
+        }
+    }
+
+    /// Makes the firewall as the Services need it.
+    async fn reconcile(&mut self, services: &[&ServiceView], is_resync: bool) -> Result<()> {
+        let Some(firewall) = &self.settings.firewall else {
+            return Ok(());
+        };
+        let desired = desired_firewall(services, &self.settings, firewall);
+        if is_resync {
+            self.observed = self.find(&firewall.name).await?;
+        }
+        let Some(observed) = &self.observed else {
+            let created = self.write(Op::FirewallCreate, None, &desired).await?;
+            info!(name = firewall.name, "Created the firewall");
+            self.observed = Some(created);
+            return Ok(());
+        };
+        if same(observed, &desired) {
+            return Ok(());
+        }
+        let mut body = desired.clone();
+        // Droplets that somebody else put there stay.
+        body["droplet_ids"] = observed
+            .0
+            .get("droplet_ids")
+            .filter(|ids| ids.is_array())
+            .cloned()
+            .unwrap_or(json!([]));
+        let id = observed.id().to_owned();
+        let updated = match self.write(Op::FirewallUpdate, Some(&id), &body).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.write(Op::FirewallCreate, None, &desired).await?
+            }
+            result => result?,
+        };
+        info!(name = firewall.name, "Updated the firewall");
+        self.observed = Some(updated);
+        Ok(())
+    }
+
+    /// Reads the firewall: by its id if that is known, else by its name.
+    async fn find(&self, name: &str) -> Result<Option<Firewall>> {
+        if let Some(known) = &self.observed {
+            let path = ["firewalls", known.id()];
+            let read = self
+                .api
+                .find::<OneFirewall>(Op::FirewallGet, &path, Priority::Background);
+            if let Some(found) = self.metrics.call("get_by_id", read).await? {
+                return Ok(Some(found.firewall));
+            }
+        }
+        let list = self
+            .api
+            .list::<Firewall>(Op::FirewallList, "firewalls", &[], Priority::Background);
+        let all = self.metrics.call("get_by_list", list).await?;
+        Ok(all.into_iter().find(|firewall| firewall.name() == name))
+    }
+
+    async fn write(&self, op: Op, id: Option<&str>, body: &Value) -> Result<Firewall> {
+        let (label, method) = match id {
+            Some(_) => ("update", Method::PUT),
+            None => ("create", Method::POST),
+        };
+        let path: Vec<_> = ["firewalls"].into_iter().chain(id).collect();
+        let write = self
+            .api
+            .write::<OneFirewall>(op, method, &path, body, Priority::User);
+        let written = self.metrics.call(label, write).await?;
+        Ok(written.firewall)
+    }
+}
+
+/// A firewall, as the API shows it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
+struct Firewall(Map<String, Value>);
+
+impl Firewall {
+    fn id(&self) -> &str {
+        self.0.get("id").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn name(&self) -> &str {
+        self.0.get("name").and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct OneFirewall {
+    firewall: Firewall,
+}
+
+/// A rule in one form: protocol and ports, and the addresses and load balancers.
+type Rule = (String, String, BTreeSet<String>);
+
+/// The firewall that the Services need.
+fn desired_firewall(services: &[&ServiceView], settings: &Settings, firewall: &FirewallSettings) -> Value {
+    let mut rules: BTreeMap<(String, String), Vec<Value>> = BTreeMap::new();
+    let mut add = |protocol: Protocol, port: u64, sources: Value| {
+        let protocol = protocol.as_str().to_lowercase();
+        let known = rules.entry((protocol, port.to_string())).or_default();
+        if port != 0 && !known.contains(&sources) {
+            known.push(sources);
+        }
+    };
+    for service in services {
+        if !is_managed(service) || service.deleting {
+            continue;
+        }
+        let ports = service
+            .ports
+            .iter()
+            .filter(|port| port.protocol != Protocol::Sctp);
+        match service.service_type {
+            ServiceType::NodePort => ports.for_each(|port| {
+                add(
+                    port.protocol,
+                    port.node_port.into(),
+                    json!({ "addresses": ANYWHERE }),
+                );
+            }),
+            ServiceType::LoadBalancer if service.class.is_none() => {
+                let Some(health_port) = health_port(service, settings) else {
+                    continue;
+                };
+                let id = service.annotation(annotations::ID).filter(|id| !id.is_empty());
+                let sources = match id {
+                    Some(id) => json!({ "load_balancer_uids": [id] }),
+                    None => json!({ "addresses": ANYWHERE }),
+                };
+                add(Protocol::Tcp, health_port, sources);
+                let ranges: BTreeSet<_> = service
+                    .source_ranges
+                    .iter()
+                    .flatten()
+                    .map(|range| range.trim())
+                    .collect();
+                let clients = match ranges.is_empty() {
+                    true => json!({ "addresses": ANYWHERE }),
+                    false => json!({ "addresses": ranges }),
+                };
+                ports.for_each(|port| add(port.protocol, port.port.into(), clients.clone()));
+            }
+            _ => {}
+        }
+    }
+    let inbound: Vec<_> = rules
+        .into_iter()
+        .flat_map(|((protocol, ports), sources)| {
+            let rule = move |sources| json!({"protocol": protocol, "ports": ports, "sources": sources});
+            sources.into_iter().map(rule).collect::<Vec<_>>()
+        })
+        .collect();
+    let outbound = [("tcp", "all"), ("udp", "all"), ("icmp", "0")].map(|(protocol, ports)| {
+        json!({"protocol": protocol, "ports": ports, "destinations": {"addresses": ANYWHERE}})
+    });
+    json!({
+        "name": firewall.name, "tags": firewall.tags, "droplet_ids": [],
+        "inbound_rules": inbound, "outbound_rules": outbound,
+    })
+}
+
+/// Whether the Service lets the firewall open its ports. An invalid value counts as true (upstream).
+fn is_managed(service: &ServiceView) -> bool {
+    let mut reader = AnnotationReader::new(&service.annotations);
+    reader.strict_flag(annotations::FIREWALL_MANAGED) != Some(false)
+}
+
+/// The port of health checks of a load balancer whose traffic reaches the public addresses of nodes; `None` for others. A
+/// Service with invalid annotations counts only if it has an address: then its load balancer stays as it is.
+fn health_port(service: &ServiceView, settings: &Settings) -> Option<u64> {
+    let reading = desired::read(service, settings, None, None);
+    let spec = reading.spec;
+    let counts = reading.invalid.is_empty() || !service.ingress.is_empty();
+    if !counts {
+        debug!(service = %service.id, "The Service is invalid and has no load balancer: the firewall leaves it out");
+    }
+    (counts && spec.kind == LbType::Network && !spec.internal).then_some(spec.health_port)
+}
+
+/// Whether name, tags and rules are the same, in whatever order.
+fn same(observed: &Firewall, desired: &Value) -> bool {
+    let desired = desired.as_object().cloned().unwrap_or_default();
+    let tags = |fields: &Map<String, Value>| texts(fields.get("tags"));
+    observed.0.get("name") == desired.get("name")
+        && tags(&observed.0) == tags(&desired)
+        && ["inbound_rules", "outbound_rules"]
+            .into_iter()
+            .all(|list| rules(&observed.0, list) == rules(&desired, list))
+}
+
+fn texts(list: Option<&Value>) -> BTreeSet<String> {
+    let items = list.and_then(Value::as_array).into_iter().flatten();
+    items.filter_map(|item| Some(item.as_str()?.to_owned())).collect()
+}
+
+/// The rules of a list; rules of the same port are one. Empty ports, `all` and `0` are the same.
+fn rules(fields: &Map<String, Value>, list: &str) -> BTreeSet<Rule> {
+    let mut rules = BTreeMap::new();
+    for rule in fields.get(list).and_then(Value::as_array).into_iter().flatten() {
+        let text = |field: &str| {
+            rule.get(field)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let ports = match text("ports").as_str() {
+            "" | "all" | "0" => "all".to_owned(),
+            ports => ports.to_owned(),
+        };
+        let peers = rule.get("sources").or_else(|| rule.get("destinations"));
+        let peers =
+            ["addresses", "load_balancer_uids"].map(|field| texts(peers.and_then(|peers| peers.get(field))));
+        let known: &mut BTreeSet<String> = rules.entry((text("protocol"), ports)).or_default();
+        known.extend(peers.into_iter().flatten());
+    }
+    rules
+        .into_iter()
+        .map(|((protocol, ports), peers)| (protocol, ports, peers))
+        .collect()
+}
+
+type Labels<const N: usize> = [(&'static str, String); N];
+
+/// The former cloud controller's metrics.
+#[derive(Clone)]
+struct Metrics {
+    calls: Family<Labels<3>, Counter>,
+    call_seconds: Family<Labels<3>, Histogram>,
+    syncs: Family<Labels<1>, Counter>,
+    sync_seconds: Family<Labels<1>, Histogram>,
+    reconciles: Family<Labels<2>, Counter>,
+    reconcile_seconds: Family<Labels<2>, Histogram>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            calls: Family::default(),
+            call_seconds: Family::new_with_constructor(|| histogram(4.5)),
+            syncs: Family::default(),
+            sync_seconds: Family::new_with_constructor(|| histogram(15.0)),
+            reconciles: Family::default(),
+            reconcile_seconds: Family::new_with_constructor(|| histogram(15.0)),
+        }
+    }
+}
+
+/// 21 buckets from one second, as upstream's.
+fn histogram(width: f64) -> Histogram {
+    Histogram::new((0..21).map(|number| 1.0 + width * f64::from(number)))
+}
+
+impl Metrics {
+    fn register(&self, context: &ControllerContext) {
+        context.metrics.with(|registry| {
+            let calls = "API calls of the firewall controller";
+            registry.register("firewall_api_operations", calls, self.calls.clone());
+            registry.register(
+                "firewall_api_operation_duration_seconds",
+                "Seconds of API calls of the firewall controller",
+                self.call_seconds.clone(),
+            );
+            registry.register(
+                "firewall_resource_syncs",
+                "Reads of the whole firewall",
+                self.syncs.clone(),
+            );
+            registry.register(
+                "firewall_resource_sync_duration_seconds",
+                "Seconds of reads of the whole firewall",
+                self.sync_seconds.clone(),
+            );
+            registry.register(
+                "firewall_reconciles",
+                "Reconciliations of the firewall",
+                self.reconciles.clone(),
+            );
+            registry.register(
+                "firewall_reconcile_duration_seconds",
+                "Seconds of reconciliations of the firewall",
+                self.reconcile_seconds.clone(),
+            );
+        });
+    }
+
+    async fn call<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let began = Instant::now();
+        let result = call.await;
+        let code = match (&result, operation) {
+            (Ok(_), "create") => "202",
+            (Ok(_), _) => "200",
+            (Err(error), _) => code(error),
+        };
+        let labels = [
+            ("operation", operation.to_owned()),
+            ("result", outcome(result.as_ref().err()).to_owned()),
+            ("http_response_code", code.to_owned()),
+        ];
+        self.calls.get_or_create(&labels).inc();
+        self.call_seconds
+            .get_or_create(&labels)
+            .observe(began.elapsed().as_secs_f64());
+        result
+    }
+
+    fn reconciled(&self, began: Instant, is_resync: bool, error: Option<&Error>) {
+        let seconds = began.elapsed().as_secs_f64();
+        let result = [("result", outcome(error).to_owned())];
+        if is_resync {
+            self.syncs.get_or_create(&result).inc();
+            self.sync_seconds.get_or_create(&result).observe(seconds);
+        }
+        let [result] = result;
+        let labels = [
+            result,
+            (
+                "error_type",
+                error.map_or("", |error| error.kind().as_str()).to_owned(),
+            ),
+        ];
+        self.reconciles.get_or_create(&labels).inc();
+        self.reconcile_seconds.get_or_create(&labels).observe(seconds);
+    }
+}
+
+fn outcome(error: Option<&Error>) -> &'static str {
+    if error.is_none() { "success" } else { "failure" }
+}
+
+/// The status behind an error, as far as its kind tells; 0 without an answer.
+fn code(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::InvalidSpec | ErrorKind::AlreadyExists | ErrorKind::QuotaExceeded => "422",
+        ErrorKind::Unauthenticated => "401",
+        ErrorKind::PermissionDenied => "403",
+        ErrorKind::NotFound => "404",
+        ErrorKind::Conflict => "409",
+        ErrorKind::RateLimited => "429",
+        ErrorKind::Unavailable => "500",
+        _ => "0",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use ccm_core::testkit::cluster::{annotate, service};
+
+    use super::*;
+
+    fn settings(default_type: &str) -> Settings {
+        let environment = ccm_core::Environment::default()
+            .with("DO_ACCESS_TOKEN", "x")
+            .with("DEFAULT_LB_TYPE", default_type)
+            .with("PUBLIC_ACCESS_FIREWALL_NAME", "nodes")
+            .with("PUBLIC_ACCESS_FIREWALL_TAGS", "k8s, worker");
+        crate::config::load(None, &environment, &mut Default::default())
+            .unwrap()
+            .value
+    }
+
+    fn firewall(services: &[ServiceView]) -> Value {
+        let settings = settings("REGIONAL_NETWORK");
+        let services: Vec<_> = services.iter().collect();
+        desired_firewall(&services, &settings, settings.firewall.as_ref().unwrap())
+    }
+
+    /// The inbound rules as `tcp 80 0.0.0.0/0 ::/0`.
+    fn inbound(services: &[ServiceView]) -> Vec<String> {
+        let fields = firewall(services).as_object().cloned().unwrap();
+        let rules = rules(&fields, "inbound_rules").into_iter();
+        rules
+            .map(|(protocol, ports, peers)| {
+                let peers: Vec<_> = peers.into_iter().collect();
+                format!("{protocol} {ports} {}", peers.join(" "))
+            })
+            .collect()
+    }
+
+    fn node_port(name: &str) -> ServiceView {
+        ServiceView {
+            service_type: ServiceType::NodePort,
+            ..service(name, &[80])
+        }
+    }
+
+    fn annotated(mut service: ServiceView, key: &str, value: &str) -> ServiceView {
+        annotate(&mut service, key, Some(value));
+        service
+    }
+
+    #[test]
+    fn rules_are_those_that_services_need() {
+        use annotations::{FIREWALL_MANAGED, ID, NETWORK, TYPE};
+        assert!(inbound(&[]).is_empty());
+        assert_eq!(inbound(&[node_port("a")]), ["tcp 30080 0.0.0.0/0 ::/0"]);
+        for (value, count) in [("false", 0), ("0", 0), ("true", 1), ("perhaps", 1)] {
+            let service = annotated(node_port("a"), FIREWALL_MANAGED, value);
+            assert_eq!(inbound(&[service]).len(), count, "{value}");
+        }
+        let mut sctp = node_port("a");
+        sctp.ports[0].protocol = Protocol::Sctp;
+        assert!(inbound(&[sctp]).is_empty());
+        let web = service("web", &[80]);
+        assert_eq!(
+            inbound(&[web.clone()]),
+            ["tcp 10256 0.0.0.0/0 ::/0", "tcp 80 0.0.0.0/0 ::/0"]
+        );
+        let known = annotated(web.clone(), ID, "lb-1");
+        assert_eq!(inbound(&[known.clone()])[0], "tcp 10256 lb-1");
+        let limited = ServiceView {
+            source_ranges: Some(vec!["10.0.0.0/8".into()]),
+            ..known.clone()
+        };
+        assert_eq!(inbound(&[limited]), ["tcp 10256 lb-1", "tcp 80 10.0.0.0/8"]);
+        assert!(inbound(&[annotated(known, FIREWALL_MANAGED, "false")]).is_empty());
+        assert!(inbound(&[annotated(web.clone(), TYPE, "REGIONAL")]).is_empty());
+        assert!(inbound(&[annotated(web.clone(), NETWORK, "INTERNAL")]).is_empty());
+        // One bad Service does not hold up others, and one that serves stays open.
+        let mut bad = annotated(service("bad", &[81]), TYPE, "GLOBAL");
+        assert_eq!(
+            inbound(&[bad.clone(), node_port("a")]),
+            ["tcp 30080 0.0.0.0/0 ::/0"]
+        );
+        bad.ingress = vec![Default::default()];
+        assert_eq!(inbound(&[bad]).len(), 2);
+    }
+
+    #[test]
+    fn the_same_rules_in_another_form_are_no_difference() {
+        let desired = firewall(&[node_port("a"), service("web", &[80])]);
+        let observed = |change: &dyn Fn(&mut Value)| {
+            let mut value = desired.clone();
+            change(&mut value);
+            same(&serde_json::from_value(value).unwrap(), &desired)
+        };
+        assert!(observed(&|_| {}));
+        assert!(observed(&|value| value["outbound_rules"]
+            .as_array_mut()
+            .unwrap()
+            .reverse()));
+        assert!(observed(&|value| value["outbound_rules"][0]["ports"] = json!("")));
+        assert!(observed(
+            &|value| value["outbound_rules"][0]["destinations"]["droplet_ids"] = json!([1])
+        ));
+        assert!(observed(&|value| value["tags"] = json!(["worker", "k8s"])));
+        assert!(!observed(&|value| value["tags"] = json!(["worker"])));
+        assert!(!observed(&|value| value["name"] = json!("other")));
+        assert!(!observed(&|value| value["inbound_rules"][0]["ports"] = json!("1")));
+        assert!(!observed(
+            &|value| value["inbound_rules"][0]["sources"]["addresses"] = json!(["10.0.0.0/8"])
+        ));
+        assert!(!observed(&|value| drop(
+            value["inbound_rules"].as_array_mut().unwrap().pop()
+        )));
+    }
+}

@@ -1,0 +1,17 @@
+//! Load balancers: each is one document of the API.
+//!
+//! | Module | Contents |
+//! |---|---|
+//! | [`annotations`] | the annotations of Services, and a reader that refuses what the API would refuse |
+//! | [`desired`] | from a Service, nodes and settings to the fields that we manage |
+//! | [`document`] | a load balancer as the API shows it: comparison, bodies of writes, ownership |
+//! | [`model`] | the `PartModel`: which Service has which load balancer, and the plan |
+//! | [`calls`] | the `PartCloud`: reads, certificates, writes, polls |
+
+pub(crate) mod annotations;
+pub(crate) mod calls;
+pub(crate) mod desired;
+pub(crate) mod document;
+#[cfg(test)]
+mod laws;
+pub(crate) mod model;

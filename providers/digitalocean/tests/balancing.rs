@@ -1,0 +1,523 @@
+//! Load balancers of Services on the simulator: what the former cloud controller built, adoption, certificates, refusals.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod cloud;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use ccm_core::{
+    ErrorKind,
+    load_balancer::{ClusterTag, IpMode, OwnershipTag, PartState},
+};
+use ccm_sim::{Action, Fault, digitalocean::Config};
+use serde_json::{Value, json};
+
+use crate::cloud::{DISOWN, ID, Stage, annotate, build, fields, key, service};
+
+/// A load balancer as the former cloud controller builds it for the Service `web` of `stage`, without fields that it leaves
+/// out because they are zero.
+fn by_upstream(stage: &Stage, cluster_id: Option<&str>) -> Value {
+    let rule = |port: u16| json!({"entry_protocol": "tcp", "entry_port": port, "target_protocol": "tcp", "target_port": port});
+    let droplets: Vec<_> = stage
+        .sim
+        .documents("droplets")
+        .iter()
+        .map(|droplet| droplet["id"].clone())
+        .collect();
+    let tags: Vec<_> = cluster_id.iter().map(|id| format!("k8s:{id}")).collect();
+    json!({
+        "name": "auidweb", "type": "REGIONAL_NETWORK", "network": "EXTERNAL", "network_stack": "IPV4",
+        "forwarding_rules": [rule(80), rule(443)], "droplet_ids": droplets, "tags": tags,
+        "health_check": {
+            "protocol": "http", "port": 10256, "path": "/healthz", "check_interval_seconds": 3,
+            "response_timeout_seconds": 5, "unhealthy_threshold": 3, "healthy_threshold": 5, "proxy_protocol": false,
+        },
+        "project_id": "4de7ac8b-495b-4884-9a69-1050c6793cd6",
+    })
+}
+
+#[tokio::test]
+async fn a_service_is_served_with_one_post_and_its_status_says_so() {
+    let mut stage = Stage::served(&[]).await;
+    assert_eq!(stage.writes(), ["loadBalancers_create"]);
+    let balancer = stage.balancer();
+    assert_eq!(balancer["tags"], json!(["kube_cluster_id_kube-system-uid"]));
+    let web = stage.web().clone();
+    assert_eq!(web.annotation(ID), balancer["id"].as_str());
+    assert_eq!(web.annotation(&key("type")), Some("REGIONAL_NETWORK"));
+    assert_eq!(web.ingress.len(), 1);
+    assert_eq!(
+        (web.ingress[0].ip.as_deref(), web.ingress[0].ip_mode),
+        (balancer["ip"].as_str(), Some(IpMode::Vip))
+    );
+}
+
+#[tokio::test]
+async fn an_address_of_both_families_and_a_host_name_are_shown() {
+    let mut stage = Stage::served(&[]).await;
+    stage.edit(json!({"ipv6": "2001:db8::5"}));
+    stage.restart().await;
+    stage.settle().await.unwrap();
+    let shown: Vec<_> = stage
+        .web()
+        .ingress
+        .iter()
+        .map(|ingress| ingress.ip.clone().unwrap())
+        .collect();
+    assert_eq!(&*shown[1], "2001:db8::5");
+    annotate(stage.web(), &key("hostname"), Some("Web.Example"));
+    stage.settle().await.unwrap();
+    assert_eq!(stage.web().ingress.len(), 1);
+    assert_eq!(stage.web().ingress[0].hostname.as_deref(), Some("web.example"));
+}
+
+#[tokio::test]
+async fn where_tls_ends_at_the_load_balancer_its_address_is_a_proxys() {
+    let mut stage = Stage::new(&[]).await;
+    let certificate = stage.create_certificate("web", "custom");
+    stage.add("web", &[("type", "REGIONAL"), ("certificate-id", &certificate)]);
+    stage.add(
+        "proxy",
+        &[("type", "REGIONAL"), ("enable-proxy-protocol", "true")],
+    );
+    stage.add("plain", &[("type", "REGIONAL")]);
+    stage.settle().await.unwrap();
+    assert_eq!(stage.complaints(), [""; 0]);
+    let modes = stage
+        .services
+        .iter()
+        .map(|service| service.ingress[0].ip_mode.unwrap());
+    assert_eq!(
+        modes.collect::<Vec<_>>(),
+        [IpMode::Proxy, IpMode::Proxy, IpMode::Vip]
+    );
+}
+
+#[tokio::test]
+async fn what_the_former_cloud_controller_built_is_taken_over_without_a_write() {
+    for (variables, cluster_id) in [(vec![], None), (vec![("DO_CLUSTER_ID", "c-1")], Some("c-1"))] {
+        let mut stage = Stage::new(&variables).await;
+        let balancer = stage
+            .sim
+            .create("load_balancers", fields(by_upstream(&stage, cluster_id)));
+        stage.add("web", &[]);
+        annotate(stage.web(), ID, Some(&balancer));
+        annotate(stage.web(), &key("type"), Some("REGIONAL_NETWORK"));
+        let plans = stage
+            .load_balancers()
+            .unwrap()
+            .plan(&stage.request(), None)
+            .await
+            .unwrap();
+        let steps: Vec<_> = plans.iter().flat_map(|plan| &plan.steps).collect();
+        assert!(steps.is_empty(), "{steps:?}");
+        stage.settle().await.unwrap();
+        assert_eq!((stage.complaints(), stage.writes()), (vec![], vec![]));
+        assert!(!stage.web().ingress.is_empty());
+        // Our tag comes with the first change, and what we do not manage stays.
+        annotate(stage.web(), &key("size-unit"), Some("2"));
+        stage.settle().await.unwrap();
+        assert_eq!(stage.writes(), ["loadBalancers_update"]);
+        let after = stage.balancer();
+        let tags: Vec<_> = after["tags"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tag| tag.as_str().unwrap())
+            .collect();
+        assert!(
+            tags.contains(&"kube_cluster_id_kube-system-uid") && tags.len() == 1 + variables.len(),
+            "{tags:?}"
+        );
+        assert_eq!(after["project_id"], "4de7ac8b-495b-4884-9a69-1050c6793cd6");
+    }
+}
+
+#[tokio::test]
+async fn a_new_name_renames_and_the_id_keeps_the_link() {
+    let mut stage = Stage::served(&[("name", "first")]).await;
+    let id = stage.balancer()["id"].clone();
+    annotate(stage.web(), &key("name"), Some("second"));
+    stage.settle().await.unwrap();
+    let balancer = stage.balancer();
+    assert_eq!((&balancer["id"], &balancer["name"]), (&id, &json!("second")));
+    annotate(stage.web(), ID, None);
+    stage.settle().await.unwrap();
+    assert_eq!(stage.web().annotation(ID), id.as_str(), "found by its name");
+}
+
+#[tokio::test]
+async fn a_stale_id_leads_to_a_new_load_balancer() {
+    let mut stage = Stage::new(&[]).await;
+    stage.add("web", &[]);
+    annotate(stage.web(), ID, Some("11111111-2222-4333-8444-555555555555"));
+    stage.settle().await.unwrap();
+    let id = stage.balancer()["id"].clone();
+    assert_eq!(stage.web().annotation(ID), id.as_str());
+}
+
+#[tokio::test]
+async fn without_a_visible_node_a_missing_load_balancer_is_not_replaced() {
+    let mut stage = Stage::served(&[]).await;
+    let id = stage.balancer()["id"].as_str().unwrap().to_owned();
+    stage.sim.remove("load_balancers", &id).unwrap();
+    for droplet in stage.sim.documents("droplets") {
+        stage.sim.remove("droplets", &droplet["id"].to_string()).unwrap();
+    }
+    stage.restart().await;
+    let complaints = stage.settle_with_complaints().await;
+    assert!(complaints.contains("wrong credentials"), "{complaints}");
+    assert!(stage.writes().is_empty());
+}
+
+#[tokio::test]
+async fn immutable_fields_are_blocked_and_all_else_is_applied() {
+    let mut stage = Stage::served(&[]).await;
+    annotate(stage.web(), &key("type"), Some("REGIONAL"));
+    annotate(stage.web(), &key("network"), Some("INTERNAL"));
+    annotate(stage.web(), &key("size-unit"), Some("2"));
+    let complaints = stage.settle_with_complaints().await;
+    for part in [
+        "type of load balancer auidweb is REGIONAL_NETWORK",
+        "network of load balancer auidweb is EXTERNAL",
+    ] {
+        assert!(complaints.contains(part), "{complaints}");
+    }
+    assert_eq!(stage.balancer()["size_unit"], 2);
+    assert_eq!(
+        stage.web().annotation(&key("type")),
+        Some("REGIONAL"),
+        "the user's wish stays"
+    );
+}
+
+#[tokio::test]
+async fn your_own_address_is_sent_once() {
+    let mut stage = Stage::served(&[("ip", "203.0.113.77")]).await;
+    annotate(stage.web(), &key("size-unit"), Some("2"));
+    stage.settle().await.unwrap();
+    assert_eq!(stage.writes(), ["loadBalancers_create", "loadBalancers_update"]);
+}
+
+#[tokio::test]
+async fn two_services_cannot_share_a_load_balancer() {
+    let mut stage = Stage::served(&[]).await;
+    let id = stage.balancer()["id"].as_str().unwrap().to_owned();
+    annotate(stage.add("other", &[]), ID, Some(&id));
+    let complaints = stage.settle_with_complaints().await;
+    assert!(complaints.contains("the one of Service shop/web"), "{complaints}");
+    stage.services.retain(|service| &*service.id.name == "other");
+    stage.services[0].deleting = true;
+    stage.sim.clear_calls();
+    let web = service("web", &[80, 443]);
+    stage.services.push(web);
+    stage.settle().await.unwrap();
+    assert_eq!(
+        stage.writes(),
+        [""; 0],
+        "the load balancer is still the one of web"
+    );
+}
+
+/// The same account seen by another cluster.
+async fn other_cluster(stage: &Stage) -> ccm_core::testkit::TestCluster {
+    let cloud = build(stage.environment.clone()).await.unwrap();
+    let mut other = ccm_core::testkit::TestCluster::new(cloud, cloud::WAIT);
+    other.ownership_tag = OwnershipTag::Known(ClusterTag::of("b"));
+    other.nodes = vec![cloud::node(&stage.sim, "node-b")];
+    other
+}
+
+#[tokio::test]
+async fn a_load_balancer_moves_to_another_cluster_and_is_no_orphan_of_the_first() {
+    let mut stage = Stage::served(&[]).await;
+    let id = stage.balancer()["id"].as_str().unwrap().to_owned();
+    annotate(stage.web(), DISOWN, Some("true"));
+    stage.sim.clear_calls();
+    stage.settle().await.unwrap();
+    let mut other = other_cluster(&stage).await;
+    let mut moved = service("web", &[80, 443]);
+    moved.id.uid = "uid-in-b".into();
+    annotate(&mut moved, ID, Some(&id));
+    other.services.push(moved);
+    other.settle().await.unwrap();
+    assert_eq!(other.complaints(), [""; 0]);
+    assert_eq!(stage.writes(), ["loadBalancers_update"]);
+    let balancer = stage.balancer();
+    assert_eq!(balancer["tags"], json!(["kube_cluster_id_b"]));
+    assert_eq!(
+        (
+            &balancer["name"],
+            balancer["droplet_ids"].as_array().unwrap().len()
+        ),
+        (&json!("auidinb"), 1)
+    );
+    // Neither the disowned Service nor its deletion changes anything any more.
+    for gone in [false, true] {
+        if gone {
+            stage.services.clear();
+        }
+        stage.restart().await;
+        stage.settle().await.unwrap();
+        assert_eq!(stage.discover().await.unwrap().orphans, []);
+        assert!(stage.writes().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn another_clusters_load_balancer_is_not_taken_over_by_its_name() {
+    let stage = Stage::served(&[("name", "shared")]).await;
+    let before = stage.balancer();
+    let mut other = other_cluster(&stage).await;
+    let mut thief = service("web", &[80]);
+    thief.id.uid = "uid-in-b".into();
+    annotate(&mut thief, &key("name"), Some("shared"));
+    other.services.push(thief);
+    other.settle().await.unwrap();
+    let complaints = other.complaints().join("; ");
+    assert!(
+        complaints.contains("has the tag kube_cluster_id_kube-system-uid of another cluster"),
+        "{complaints}"
+    );
+    other.services[0].deleting = true;
+    other.settle().await.unwrap();
+    assert_eq!((other.services.len(), stage.balancer()), (0, before));
+}
+
+#[tokio::test]
+async fn an_orphan_is_reported_and_one_without_tags_is_not() {
+    let mut stage = Stage::served(&[]).await;
+    stage.services.clear();
+    let orphans = stage.discover().await.unwrap().orphans;
+    assert!(orphans.len() == 1 && orphans[0].deletable, "{orphans:?}");
+    let mut fields = stage.balancer();
+    let id = fields["id"].as_str().unwrap().to_owned();
+    // The API need not show tags.
+    fields
+        .as_object_mut()
+        .unwrap()
+        .insert("tags".to_owned(), Value::Null);
+    stage
+        .sim
+        .change("load_balancers", &id, cloud::fields(fields))
+        .unwrap();
+    stage.restart().await;
+    assert_eq!(stage.discover().await.unwrap().orphans, []);
+}
+
+#[tokio::test]
+async fn certificates_are_followed_when_they_are_renewed_and_only_then() {
+    // Kinds and names of the certificate of the load balancer and of the annotated one; what becomes of the annotation.
+    for (current, annotated, rewritten) in [
+        (("lets_encrypt", "web"), Some(("lets_encrypt", "web")), true),
+        (("lets_encrypt", "web"), None, true),
+        (("lets_encrypt", "web"), Some(("lets_encrypt", "shop")), false),
+        (("custom", "web"), Some(("custom", "web")), false),
+    ] {
+        let mut stage = Stage::new(&[]).await;
+        let first = stage.create_certificate(current.1, current.0);
+        stage.add("web", &[("type", "REGIONAL"), ("certificate-id", &first)]);
+        stage.settle().await.unwrap();
+        let second = match annotated {
+            Some((kind, name)) => stage.create_certificate(name, kind),
+            None => "11111111-2222-4333-8444-555555555555".to_owned(),
+        };
+        annotate(stage.web(), &key("certificate-id"), Some(&second));
+        stage.sim.clear_calls();
+        stage.settle().await.unwrap();
+        assert_eq!(stage.complaints(), [""; 0], "{current:?} {annotated:?}");
+        let (expected, writes) = if rewritten { (&first, 0) } else { (&second, 1) };
+        assert_eq!(
+            stage.web().annotation(&key("certificate-id")),
+            Some(expected.as_str()),
+            "{current:?} {annotated:?}"
+        );
+        assert_eq!(stage.writes().len(), writes, "{current:?} {annotated:?}");
+        let rules = stage.balancer()["forwarding_rules"].as_array().unwrap().clone();
+        assert!(
+            rules.iter().any(|rule| rule["certificate_id"] == json!(expected)),
+            "{rules:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_is_found_by_its_name_and_one_that_is_missing_is_named() {
+    let mut stage = Stage::new(&[]).await;
+    let certificate = stage.create_certificate("web", "lets_encrypt");
+    stage.add("web", &[("type", "REGIONAL"), ("certificate-name", "web")]);
+    stage.settle().await.unwrap();
+    assert_eq!(
+        stage.balancer()["forwarding_rules"][1]["certificate_id"],
+        json!(certificate)
+    );
+    annotate(stage.web(), &key("certificate-name"), Some("gone"));
+    let complaints = stage.settle_with_complaints().await;
+    assert!(
+        complaints.contains("there is no certificate with the name \"gone\""),
+        "{complaints}"
+    );
+    // A custom one that was deleted.
+    annotate(stage.web(), &key("certificate-name"), None);
+    annotate(
+        stage.web(),
+        &key("certificate-id"),
+        Some("11111111-2222-4333-8444-555555555555"),
+    );
+    stage.sim.remove("certificates", &certificate).unwrap();
+    let complaints = stage.settle_with_complaints().await;
+    assert!(
+        complaints.contains("there is no certificate with the id 1111"),
+        "{complaints}"
+    );
+    assert!(!stage.web().ingress.is_empty());
+}
+
+#[tokio::test]
+async fn a_refused_service_still_follows_the_nodes_and_can_be_deleted() {
+    let mut stage = Stage::served(&[]).await;
+    annotate(stage.web(), &key("size-unit"), Some("many"));
+    stage.join("node-2");
+    stage.sim.clear_calls();
+    let complaints = stage.settle_with_complaints().await;
+    assert!(complaints.contains("size-unit: \"many\""), "{complaints}");
+    assert_eq!(stage.writes(), ["loadBalancers_update"]);
+    assert_eq!(stage.balancer()["droplet_ids"].as_array().unwrap().len(), 3);
+    stage.web().deleting = true;
+    stage.settle().await.unwrap();
+    assert!(stage.services.is_empty() && stage.balancers().is_empty());
+}
+
+#[tokio::test]
+async fn a_droplet_that_does_not_exist_holds_up_no_other() {
+    let mut stage = Stage::served(&[]).await;
+    stage.join("node-2");
+    let gone = stage.nodes[0].view.provider_id.clone().unwrap();
+    let gone = gone.trim_start_matches("digitalocean://").to_owned();
+    stage.sim.remove("droplets", &gone).unwrap();
+    stage.settle().await.unwrap();
+    let droplets = stage.balancer()["droplet_ids"].clone();
+    assert_eq!(droplets.as_array().unwrap().len(), 2, "{droplets}");
+    assert!(
+        !droplets
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|id| id.to_string() == gone)
+    );
+}
+
+#[tokio::test]
+async fn a_load_balancer_that_failed_is_reported_and_not_deleted() {
+    let mut stage = Stage::new(&[]).await;
+    stage.sim.fail_next_changes(1);
+    stage.add("web", &[]);
+    let complaints = stage.settle_with_complaints().await;
+    assert!(complaints.contains("errored"), "{complaints}");
+    assert_eq!(stage.writes(), ["loadBalancers_create"]);
+    stage.edit(json!({"status": "active", "ip": "203.0.113.5"}));
+    stage.restart().await;
+    stage.settle().await.unwrap();
+    assert_eq!(stage.web().ingress.len(), 1);
+}
+
+#[tokio::test]
+async fn a_load_balancer_takes_a_minute_and_few_polls() {
+    let config = Config {
+        create_time: Duration::from_secs(60),
+        ..Config::default()
+    };
+    let mut stage = Stage::with(config, &[]).await;
+    stage.add("web", &[]);
+    let (request, started) = (stage.request(), tokio::time::Instant::now());
+    let part = stage.discover().await.unwrap().parts.remove(0);
+    let (mut part, mut now) = (part, Duration::ZERO);
+    loop {
+        let report = stage.load_balancers().unwrap().run(&part, &request).await;
+        part = report.renamed.unwrap_or(part);
+        let PartState::Parked { until, .. } = report.state else {
+            break;
+        };
+        cloud::wait_until(until).await;
+        let passed = started.elapsed();
+        stage.sim.advance_clock(passed.saturating_sub(now));
+        now = passed;
+    }
+    assert!(
+        started.elapsed() < Duration::from_secs(65),
+        "{:?}",
+        started.elapsed()
+    );
+    let mut calls = BTreeMap::<_, usize>::new();
+    for call in stage.sim.calls() {
+        *calls.entry(call.op).or_default() += 1;
+    }
+    assert!(calls["loadBalancers_get"] <= 13, "{calls:?}");
+    assert_eq!(
+        (calls["loadBalancers_create"], calls["loadBalancers_list"]),
+        (1, 1),
+        "{calls:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_hundred_services_are_read_with_one_listing_after_a_restart() {
+    let mut stage = Stage::new(&[]).await;
+    stage.sim.set_quota(ccm_sim::digitalocean::SERVICE, None);
+    for number in 0..100 {
+        stage.add(&format!("web-{number}"), &[]);
+    }
+    stage.settle().await.unwrap();
+    stage.restart().await;
+    stage.settle().await.unwrap();
+    let calls: Vec<_> = stage.sim.calls().into_iter().map(|call| call.op).collect();
+    assert_eq!(calls, ["loadBalancers_list"]);
+    stage.join("node-2");
+    stage.settle().await.unwrap();
+    assert_eq!(stage.writes().len(), 100, "one PUT for each");
+}
+
+#[tokio::test]
+async fn answers_that_make_no_sense_change_nothing() {
+    let mut stage = Stage::served(&[]).await;
+    let before = stage.balancer();
+    let html = "<html><body>down for maintenance</body></html>".to_owned();
+    for (code, body) in [
+        (200, Some(html.clone())),
+        (502, Some(html)),
+        (200, Some("{}".to_owned())),
+    ] {
+        stage.restart().await;
+        let action = Action::Status {
+            code,
+            body,
+            headers: BTreeMap::new(),
+        };
+        let fault = stage.sim.add_fault(Fault::on("loadBalancers_list", action));
+        let error = stage.settle().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(!error.report().contains('<'), "{}", error.report());
+        stage.sim.remove_fault(fault);
+        stage.settle().await.unwrap();
+        assert_eq!((stage.balancer(), stage.writes().len()), (before.clone(), 0));
+    }
+}
+
+#[tokio::test]
+async fn a_listing_that_lost_a_page_is_an_error() {
+    let mut stage = Stage::served(&[]).await;
+    for number in 0..200 {
+        let rule =
+            json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
+        let fields = json!({"name": format!("other-{number}"), "forwarding_rules": [rule]});
+        stage.sim.create("load_balancers", cloud::fields(fields));
+    }
+    stage.restart().await;
+    let second = Fault {
+        nth: 2,
+        ..Fault::on("loadBalancers_list", Action::status(404))
+    };
+    stage.sim.add_fault(second);
+    assert!(stage.settle().await.is_err());
+    assert!(stage.writes().is_empty() && stage.balancers().len() == 201);
+}

@@ -1,0 +1,333 @@
+//! The suite for all providers, on the simulator.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod cloud;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use ccm_core::{
+    Cloud, async_trait,
+    load_balancer::{ServiceNode, ServiceView},
+    testkit::{
+        cluster::WaitUntil,
+        conformance::{
+            self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
+            Subject,
+        },
+    },
+};
+use ccm_sim::{
+    Action, Fault,
+    digitalocean::{Config, DigitalOcean},
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::cloud::{WAIT, annotate, build, build_with, environment, fields, key, node};
+
+struct Simulated {
+    sim: Mutex<Arc<DigitalOcean>>,
+    cloud: Mutex<Option<Arc<dyn Cloud>>>,
+}
+
+impl Simulated {
+    async fn new() -> Self {
+        let sim = Arc::new(DigitalOcean::start(Config::default()).await.unwrap());
+        // Suites make many clusters; the quota has tests of its own.
+        sim.set_quota(ccm_sim::digitalocean::SERVICE, None);
+        let cloud = build(environment(&sim)).await.unwrap();
+        Self {
+            sim: Mutex::new(sim),
+            cloud: Mutex::new(Some(cloud)),
+        }
+    }
+
+    fn sim(&self) -> Arc<DigitalOcean> {
+        Arc::clone(&self.sim.lock())
+    }
+
+    fn id(&self, name: &str) -> Result<String, BoxError> {
+        let all = self.sim().documents("droplets");
+        let found = all
+            .iter()
+            .rfind(|droplet| droplet["name"] == name)
+            .ok_or("no such droplet")?;
+        Ok(found["id"].to_string())
+    }
+}
+
+#[async_trait]
+impl Subject for Simulated {
+    fn cloud(&self) -> Arc<dyn Cloud> {
+        self.cloud.lock().clone().unwrap()
+    }
+
+    async fn create(&self, name: &str) -> Result<(), BoxError> {
+        self.sim().create_droplet(name);
+        Ok(())
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), BoxError> {
+        Ok(self.sim().remove("droplets", &self.id(name)?)?)
+    }
+
+    async fn shut_down(&self, name: &str) -> Result<(), BoxError> {
+        let off = fields(json!({"status": "off"}));
+        Ok(self.sim().change("droplets", &self.id(name)?, off)?)
+    }
+
+    fn absent_provider_id(&self) -> String {
+        "digitalocean://4000000000".to_owned()
+    }
+
+    fn malformed_provider_id(&self) -> String {
+        "digitalocean://12x".to_owned()
+    }
+
+    fn requests(&self) -> Option<usize> {
+        Some(self.sim().calls().len())
+    }
+}
+
+const fn edit(name: &'static str, expected: EditResult) -> Edit {
+    Edit { name, expected }
+}
+
+const EDITS: [Edit; 10] = [
+    edit("delete load balancer", EditResult::Reverted),
+    edit("rename", EditResult::Reverted),
+    edit("remove rule", EditResult::Reverted),
+    edit("change health check", EditResult::Reverted),
+    edit("remove droplet", EditResult::Reverted),
+    edit("resize", EditResult::Reverted),
+    edit("choose project", EditResult::Kept),
+    edit("choose ciphers", EditResult::Kept),
+    edit("add tag", EditResult::Kept),
+    edit("create load balancer", EditResult::Foreign),
+];
+
+/// The change of an edit.
+fn patch(name: &str, web: &Value) -> Option<Value> {
+    let without_first = |field: &str| {
+        let mut list = web[field].as_array().unwrap().clone();
+        list.remove(0);
+        json!({ field: list })
+    };
+    Some(match name {
+        "rename" => json!({"name": "by-hand"}),
+        "remove rule" => without_first("forwarding_rules"),
+        "change health check" => {
+            let mut check = web["health_check"].clone();
+            check["healthy_threshold"] = json!(9);
+            json!({ "health_check": check })
+        }
+        "remove droplet" => without_first("droplet_ids"),
+        "resize" => json!({"size_unit": 4}),
+        "choose project" => json!({"project_id": "4de7ac8b-495b-4884-9a69-1050c6793cd6"}),
+        "choose ciphers" => json!({"tls_cipher_policy": "STRONG"}),
+        "add tag" => {
+            let mut tags = web["tags"].as_array().unwrap().clone();
+            tags.push(json!("web"));
+            json!({ "tags": tags })
+        }
+        _ => return None,
+    })
+}
+
+/// A load balancer as sorted words.
+fn line(balancer: &Value, names: &BTreeMap<String, String>) -> String {
+    let mut shown = balancer.clone();
+    let fields = shown.as_object_mut().unwrap();
+    for field in ["id", "ip", "created_at"] {
+        fields.remove(field);
+    }
+    let named = |id: &Value| json!(names.get(&id.to_string()));
+    let mut droplets: Vec<_> = fields["droplet_ids"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(named)
+        .collect();
+    droplets.sort_by_key(Value::to_string);
+    fields["droplet_ids"] = json!(droplets);
+    for field in ["forwarding_rules", "tags"] {
+        if let Some(list) = fields.get_mut(field).and_then(Value::as_array_mut) {
+            list.sort_by_key(Value::to_string);
+        }
+    }
+    shown.to_string()
+}
+
+#[async_trait]
+impl BalancerSubject for Simulated {
+    async fn reset(&self) -> Result<(), BoxError> {
+        let sim = self.sim();
+        sim.clear_faults();
+        for collection in ["load_balancers", "droplets"] {
+            for document in sim.documents(collection) {
+                let id = document["id"]
+                    .as_str()
+                    .map_or_else(|| document["id"].to_string(), str::to_owned);
+                sim.remove(collection, &id)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn start(&self, request_timeout: Option<Duration>) -> Result<Arc<dyn Cloud>, BoxError> {
+        let yaml = request_timeout.map(|time| format!("requestTimeout: {}ms", time.as_millis()));
+        let cloud = build_with(environment(&self.sim()), &yaml.unwrap_or_default()).await?;
+        self.sim().clear_calls();
+        Ok(cloud)
+    }
+
+    async fn create_node(&self, name: &str) -> Result<ServiceNode, BoxError> {
+        Ok(node(&self.sim(), name))
+    }
+
+    async fn picture(&self) -> Result<Vec<String>, BoxError> {
+        let sim = self.sim();
+        let droplets = sim.documents("droplets").into_iter();
+        let names = droplets
+            .map(|droplet| (droplet["id"].to_string(), droplet["name"].to_string()))
+            .collect();
+        let mut lines: Vec<_> = sim
+            .documents("load_balancers")
+            .iter()
+            .map(|found| line(found, &names))
+            .collect();
+        lines.sort();
+        Ok(lines)
+    }
+
+    fn take_calls(&self) -> Vec<CloudCall> {
+        let sim = self.sim();
+        let calls = sim.calls();
+        sim.clear_calls();
+        let kind = |method: &str| {
+            if method == "GET" {
+                CallKind::Read
+            } else {
+                CallKind::Write
+            }
+        };
+        let calls = calls.into_iter().map(|call| CloudCall {
+            kind: kind(&call.method),
+            operation: call.op.to_owned(),
+        });
+        calls.collect()
+    }
+
+    fn budgets(&self) -> Budgets {
+        let cost = |writes, reads| Cost { writes, reads };
+        Budgets {
+            create: cost(1, 3),
+            restart_reads: 1,
+            join: cost(1, 1),
+            delete: cost(1, 1),
+        }
+    }
+
+    fn fail(&self, nth: usize, failure: Failure) {
+        let status = |code, message: Option<&str>, headers| Action::Status {
+            code,
+            body: message.map(|message| json!({"id": "forbidden", "message": message}).to_string()),
+            headers,
+        };
+        let action = match failure {
+            Failure::Busy => {
+                let text = "Load Balancer can't be updated while it processes previous actions";
+                status(403, Some(text), BTreeMap::new())
+            }
+            Failure::Throttled => status(429, None, [("Retry-After".to_owned(), "0".to_owned())].into()),
+            Failure::Unavailable => Action::status(500),
+            Failure::LostReply => Action::CommitThenDrop,
+            Failure::NoReply => Action::CommitThenHang,
+        };
+        self.sim().add_fault(Fault {
+            nth: u64::try_from(nth).unwrap(),
+            ..Fault::new(action).once()
+        });
+    }
+
+    /// Only load balancers that exist are busy.
+    fn can_fail(&self, call: &CloudCall, failure: Failure) -> bool {
+        failure != Failure::Busy
+            || matches!(
+                call.operation.as_str(),
+                "loadBalancers_update" | "loadBalancers_delete"
+            )
+    }
+
+    fn edits(&self) -> &[Edit] {
+        &EDITS
+    }
+
+    async fn edit(&self, name: &str) -> Result<(), BoxError> {
+        let sim = self.sim();
+        if name == "create load balancer" {
+            let rule = json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
+            sim.create(
+                "load_balancers",
+                fields(json!({"name": "mine", "forwarding_rules": [rule]})),
+            );
+            return Ok(());
+        }
+        let web = sim.documents("load_balancers").remove(0);
+        let id = web["id"].as_str().unwrap();
+        match patch(name, &web) {
+            Some(change) => sim.change("load_balancers", id, fields(change))?,
+            None => sim.remove("load_balancers", id)?,
+        }
+        Ok(())
+    }
+
+    fn change(&self, service: &mut ServiceView) {
+        annotate(service, &key("size-unit"), Some("3"));
+        annotate(service, &key("healthcheck-healthy-threshold"), Some("4"));
+        annotate(
+            service,
+            &key("allow-rules"),
+            Some("ip:192.0.2.1, cidr:198.51.100.0/24"),
+        );
+    }
+
+    fn wait_until(&self) -> WaitUntil {
+        WAIT
+    }
+}
+
+#[tokio::test]
+async fn droplets_keep_the_contract() {
+    conformance::instances(&Simulated::new().await).await;
+}
+
+#[tokio::test]
+async fn load_balancers_keep_the_contract() {
+    conformance::balancer_scenarios(&Simulated::new().await).await;
+}
+
+#[tokio::test]
+async fn a_busy_load_balancer_is_waited_for() {
+    conformance::balancer_failures(&Simulated::new().await, Failure::Busy).await;
+}
+
+#[tokio::test]
+async fn a_throttled_call_is_repeated() {
+    conformance::balancer_failures(&Simulated::new().await, Failure::Throttled).await;
+}
+
+#[tokio::test]
+async fn a_failed_call_is_repeated() {
+    conformance::balancer_failures(&Simulated::new().await, Failure::Unavailable).await;
+}
+
+#[tokio::test]
+async fn a_change_whose_reply_is_lost_is_not_repeated() {
+    conformance::balancer_failures(&Simulated::new().await, Failure::LostReply).await;
+}
+
+#[tokio::test]
+async fn a_change_whose_reply_never_comes_is_not_repeated() {
+    conformance::balancer_failures(&Simulated::new().await, Failure::NoReply).await;
+}

@@ -1,0 +1,289 @@
+//! The whole program on a simulated DigitalOcean and a real kube-apiserver: started as the former cloud controller is, with its
+//! firewall, its tags and its plain endpoints; and DigitalOcean's own client on the same simulator.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use std::{path::PathBuf, process::Command, time::Duration};
+
+use ccm_sim::digitalocean::{Config, DigitalOcean};
+use ccm_testbed::{
+    binary::{Ccm, Launch, free_port},
+    cargo::root,
+    nodes::{self, NodeSpec},
+    observe::{eventually, is_initialized},
+    python,
+    stage::Stage,
+};
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Map, Value, json};
+
+/// Nothing here takes this long unless it is broken.
+const LIMIT: Duration = Duration::from_secs(90);
+const PREFIX: &str = "service.beta.kubernetes.io/do-loadbalancer-";
+
+fn fields(value: Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap()
+}
+
+struct World {
+    cloud: DigitalOcean,
+    stage: Stage,
+    services: Api<Service>,
+    nodes: Api<Node>,
+    metrics: u16,
+    debug: u16,
+}
+
+impl World {
+    /// A node with a droplet.
+    async fn new() -> Self {
+        let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager"), false)
+            .await
+            .unwrap();
+        let client = stage.control_plane.client().await.unwrap();
+        let cloud = DigitalOcean::start(Config::default()).await.unwrap();
+        cloud.create_droplet("node-1");
+        nodes::register(&client, [&NodeSpec::new("node-1")])
+            .await
+            .unwrap();
+        Self {
+            services: Api::default_namespaced(client.clone()),
+            nodes: Api::all(client),
+            metrics: free_port().unwrap(),
+            debug: free_port().unwrap(),
+            cloud,
+            stage,
+        }
+    }
+
+    /// As the former cloud controller's manifest starts it: by its name, with variables and almost without flags.
+    async fn start(&self) -> Ccm {
+        let program = self.stage.folder().join("digitalocean-cloud-controller-manager");
+        if !program.exists() {
+            std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_cloud-controller-manager"), &program).unwrap();
+        }
+        let variables = [
+            ("DO_ACCESS_TOKEN", Config::default().token),
+            ("DO_OVERRIDE_URL", self.cloud.url().to_owned()),
+            ("REGION", "nyc3".to_owned()),
+            ("DO_CLUSTER_ID", "c-1".to_owned()),
+            ("PUBLIC_ACCESS_FIREWALL_NAME", "c-1-nodes".to_owned()),
+            ("PUBLIC_ACCESS_FIREWALL_TAGS", "k8s:c-1:worker".to_owned()),
+            ("METRICS_ADDR", format!("127.0.0.1:{}", self.metrics)),
+            ("DEBUG_ADDR", format!("127.0.0.1:{}", self.debug)),
+        ];
+        let launch = Launch {
+            program,
+            args: vec![
+                "--leader-elect=false".to_owned(),
+                format!("--kubeconfig={}", self.stage.control_plane.kubeconfig().display()),
+            ],
+            envs: variables.map(|(name, value)| (name.to_owned(), value)).into(),
+            log: self.stage.log(),
+        };
+        let mut ccm = Ccm::start(&launch).unwrap();
+        ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+        ccm
+    }
+
+    async fn eventually<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+        let found = eventually(LIMIT, check).await;
+        let log = || std::fs::read_to_string(self.stage.log()).unwrap_or_default();
+        found.unwrap_or_else(|| panic!("not within {LIMIT:?}: {what}; the log:\n{}", log()))
+    }
+
+    async fn create(&self, name: &str, kind: &str, annotations: Value) {
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "annotations": annotations},
+            "spec": {"type": kind, "selector": {"app": name}, "ports": [{"name": "http", "port": 80}]},
+        });
+        let service = serde_json::from_value(service).unwrap();
+        self.services
+            .create(&PostParams::default(), &service)
+            .await
+            .unwrap();
+    }
+
+    /// The managed firewall's inbound rules as `tcp 80`, sorted.
+    fn opened(&self) -> Vec<String> {
+        let firewalls = self.cloud.documents("firewalls");
+        let mut found = firewalls
+            .iter()
+            .filter(|firewall| firewall["name"] == "c-1-nodes");
+        let rules = found
+            .next()
+            .map(|firewall| firewall["inbound_rules"].clone())
+            .unwrap_or_default();
+        let rules = rules.as_array().cloned().unwrap_or_default();
+        let text = |rule: &Value, field: &str| rule[field].as_str().unwrap_or_default().to_owned();
+        let mut rules: Vec<_> = rules
+            .iter()
+            .map(|rule| format!("{} {}", text(rule, "protocol"), text(rule, "ports")))
+            .collect();
+        rules.sort();
+        rules
+    }
+
+    async fn get(&self, port: u16, path: &str) -> (u16, String) {
+        let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}"))
+            .await
+            .unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_former_manifest_starts_all_of_it() {
+    let world = World::new().await;
+    // A load balancer from before the cluster had an id.
+    let rule =
+        json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
+    let old = world.cloud.create(
+        "load_balancers",
+        fields(json!({"name": "old", "forwarding_rules": [rule]})),
+    );
+    world
+        .create(
+            "old",
+            "LoadBalancer",
+            json!({
+                "kubernetes.digitalocean.com/load-balancer-id": old,
+                format!("{PREFIX}name"): "old",
+                // Refused, so that nothing but the tags controller writes.
+                format!("{PREFIX}size-unit"): "many",
+            }),
+        )
+        .await;
+    let ccm = world.start().await;
+    let initialized = async || is_initialized(&world.nodes.get("node-1").await.ok()?).then_some(());
+    world.eventually("the node is initialized", initialized).await;
+
+    let tagged = async || {
+        let balancers = world.cloud.documents("load_balancers");
+        let old = balancers.iter().find(|balancer| balancer["name"] == "old")?;
+        (old["tags"] == json!(["k8s:c-1"])).then_some(())
+    };
+    world
+        .eventually("the tags controller tags the load balancer", tagged)
+        .await;
+
+    world.create("web", "LoadBalancer", json!({})).await;
+    world.create("admin", "NodePort", json!({})).await;
+    world
+        .create(
+            "closed",
+            "NodePort",
+            json!({"kubernetes.digitalocean.com/firewall-managed": "false"}),
+        )
+        .await;
+    let admin = world.services.get("admin").await.unwrap();
+    let node_port = admin.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
+    let mut expected = vec![
+        "tcp 10256".to_owned(),
+        format!("tcp {node_port}"),
+        "tcp 80".to_owned(),
+    ];
+    expected.sort();
+    world
+        .eventually("the firewall opens the ports", async || {
+            (world.opened() == expected).then_some(())
+        })
+        .await;
+    let served = async || {
+        let web = world.services.get("web").await.ok()?;
+        let ingress = web.status?.load_balancer?.ingress?;
+        let found = world
+            .cloud
+            .documents("load_balancers")
+            .into_iter()
+            .find(|found| found["name"] != "old")?;
+        (ingress[0].ip.as_deref() == found["ip"].as_str()).then_some(found)
+    };
+    let balancer = world.eventually("the Service is served", served).await;
+    assert!(
+        balancer["tags"].as_array().unwrap().contains(&json!("k8s:c-1")),
+        "{balancer}"
+    );
+    let firewall = world.cloud.documents("firewalls").remove(0);
+    assert_eq!(firewall["tags"], json!(["k8s:c-1:worker"]));
+
+    let (status, metrics) = world.get(world.metrics, "/metrics").await;
+    assert_eq!(status, 200);
+    for name in [
+        "ccm_cloud_",
+        "firewall_api_operations_total{",
+        "firewall_reconciles_total{",
+        "ccm_build",
+    ] {
+        assert!(metrics.contains(name), "{name} is not in {metrics}");
+    }
+    assert_eq!(world.get(world.debug, "/healthz").await, (200, "ok".to_owned()));
+    world
+        .cloud
+        .add_fault(ccm_sim::Fault::on("account_get", ccm_sim::Action::status(401)).once());
+    assert_eq!(world.get(world.debug, "/healthz").await.0, 500);
+
+    // What somebody changed by hand is reverted by the next process.
+    let id = firewall["id"].as_str().unwrap();
+    drop(ccm);
+    world
+        .cloud
+        .change("firewalls", id, fields(json!({"inbound_rules": []})))
+        .unwrap();
+    let ccm = world.start().await;
+    world
+        .eventually("the firewall is repaired", async || {
+            (world.opened() == expected).then_some(())
+        })
+        .await;
+    let patch = Patch::Merge(
+        json!({"metadata": {"annotations": {"kubernetes.digitalocean.com/firewall-managed": "false"}}}),
+    );
+    world
+        .services
+        .patch("admin", &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    let closed = async || (world.opened() == ["tcp 10256", "tcp 80"]).then_some(());
+    world
+        .eventually("the firewall closes the node port", closed)
+        .await;
+    world
+        .services
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    let gone = async || {
+        (world.cloud.documents("load_balancers").len() == 1 && world.opened().is_empty()).then_some(())
+    };
+    world
+        .eventually("the load balancer is deleted and the ports are closed", gone)
+        .await;
+    let log = std::fs::read_to_string(world.stage.log()).unwrap();
+    assert!(!log.contains(&Config::default().token), "the token is in the log");
+    drop(ccm);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn digitaloceans_own_client_agrees_with_the_simulator() {
+    let cloud = DigitalOcean::start(Config::default()).await.unwrap();
+    let droplet = cloud.create_droplet("node-1");
+    let folder = root().join("tests/digitalocean/pydo");
+    let requirements: PathBuf = folder.join("requirements.txt");
+    let url = cloud.url().to_owned();
+    let output = tokio::task::spawn_blocking(move || {
+        let python = python::environment("pydo", &requirements, "pydo, DigitalOcean's own client,").unwrap();
+        let mut command = Command::new(python);
+        command
+            .arg(folder.join("client.py"))
+            .args([&url, &Config::default().token, &droplet]);
+        command.output().unwrap()
+    });
+    let output = output.await.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(cloud.documents("load_balancers").len(), 0);
+}
