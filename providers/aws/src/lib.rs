@@ -1,18 +1,21 @@
 //! The AWS provider.
 #![doc = include_str!("docs.md")]
 
+mod check;
 mod client;
 mod cluster;
 mod config;
 mod error;
 mod instances;
 mod load_balancer;
+mod routes;
 mod site;
+mod tagging;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, Cloud, FlagDef, FlagKind, Instances, Reload, Result, async_trait,
+    BuildContext, Cloud, FlagDef, FlagKind, Instances, Reload, Result, Routes, async_trait,
     config::{ConfigFiles, Reloader, log_warnings},
     register_provider,
 };
@@ -24,6 +27,7 @@ use crate::{
         AwsInstances,
         provider_id::{self, ProviderId},
     },
+    routes::TableRoutes,
     site::Site,
 };
 
@@ -44,7 +48,9 @@ register_provider! {
     build: build,
     validate: validate,
     config_reference: config_reference,
-    flags: &[ALLOW_UNTAGGED],
+    checker: Some(check::checker),
+    flags: tagging::FLAGS,
+    controllers: &[tagging::DEF],
 }
 
 /// AWS in one region, with one set of credentials.
@@ -53,6 +59,7 @@ pub(crate) struct Aws {
     pub(crate) api: Api,
     pub(crate) site: Arc<Site>,
     instances: AwsInstances,
+    routes: TableRoutes,
     context: BuildContext,
     configs: Reloader<Config>,
 }
@@ -99,8 +106,13 @@ impl Cloud for Aws {
         Some(&self.instances)
     }
 
-    fn event_component(&self) -> &'static str {
-        "service-controller"
+    fn routes(&self) -> Option<&dyn Routes> {
+        Some(&self.routes)
+    }
+
+    /// EC2 is eventually consistent: a new instance may be unknown for minutes.
+    fn deletion_grace(&self) -> Duration {
+        Duration::from_secs(300)
     }
 }
 
@@ -111,7 +123,7 @@ fn validate(context: &BuildContext) -> Result<()> {
         &mut ConfigFiles::default(),
     )?;
     log_warnings(&loaded.warnings, &[]);
-    Ok(())
+    tagging::check(context)
 }
 
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
@@ -129,7 +141,9 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let untagged = context.flags.boolean(&ALLOW_UNTAGGED);
     let site = Arc::new(Site::find(&api, &metadata, &settings.site, untagged).await?);
     let instances = AwsInstances::new(&api, &site, &settings.instances, &context.metrics);
+    let routes = TableRoutes::new(&api, &site, settings.route_table.clone(), &context.fences.routes);
     Ok(Arc::new(Aws {
+        routes,
         api,
         instances,
         site,
