@@ -184,7 +184,7 @@ pub(crate) fn is_certificates(pem: &[u8]) -> bool {
 
 impl Connection {
     /// The endpoint of an API in this region, if it is not that of AWS.
-    pub(super) fn endpoint(&self, service: Service, region: &str) -> Option<&Endpoint> {
+    pub(crate) fn endpoint(&self, service: Service, region: &str) -> Option<&Endpoint> {
         let fits = |wanted: Service, endpoint: &&Endpoint| {
             endpoint.service == wanted && endpoint.region.as_deref().is_none_or(|own| own == region)
         };
