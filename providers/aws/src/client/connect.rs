@@ -386,10 +386,15 @@ impl AssumedRole {
             .role_arn(&self.role.arn)
             .role_session_name(SESSION);
         let reply = Box::pin(request.send()).await.map_err(|error| {
-            let error = super::failure(&error)
-                .with_operation("sts:AssumeRole")
-                .with_context("role", &self.role.arn);
-            CredentialsError::provider_error(error)
+            let error = super::failure(&error).with_operation("sts:AssumeRole");
+            let error = error.with_context("role", &self.role.arn);
+            CredentialsError::provider_error(match error.kind() {
+                // For whoever needs the role: there are no credentials.
+                ErrorKind::PermissionDenied => {
+                    Error::new(ErrorKind::Unauthenticated, "the role may not be assumed").with_source(error)
+                }
+                _ => error,
+            })
         })?;
         let Some(given) = reply.credentials else {
             return Err(CredentialsError::provider_error(

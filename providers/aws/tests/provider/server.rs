@@ -12,6 +12,9 @@ use tokio_rustls::{TlsAcceptor, rustls};
 /// What it answers to a request, head and body as text: status and body.
 type Answer = dyn Fn(&str) -> (u16, String) + Send + Sync;
 
+/// How long a token of the metadata service is good.
+const TTL: &str = "x-aws-ec2-metadata-token-ttl-seconds: 21600";
+
 /// A running server; it ends with the test's runtime.
 pub(crate) struct Server {
     pub(crate) port: u16,
@@ -71,7 +74,7 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, log: Arc<Mutex<V
     while let Some(request) = request(&mut stream).await {
         let (status, body) = answer(&request);
         log.lock().push(request);
-        let reply = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let reply = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n{TTL}\r\n\r\n{body}", body.len());
         if stream.write_all(reply.as_bytes()).await.is_err() {
             return;
         }

@@ -54,8 +54,8 @@ async fn a_role_that_may_not_be_assumed_is_named() {
     let server = Server::start(None, move |_| (403, denied.clone())).await;
     let conf = format!("{CLUSTER}RoleARN=arn:aws:iam::1:role/ccm\n");
     let error = build(&conf, &variables(&[("AWS_ENDPOINT_URL", &server.url())])).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error:?}");
-    for part in ["sts:AssumeRole", "role=arn:aws:iam::1:role/ccm"] {
+    assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error:?}");
+    for part in ["the role may not be assumed", "sts:AssumeRole", "role=arn:aws:iam::1:role/ccm"] {
         assert!(error.report().contains(part), "{error:?}");
     }
 }
