@@ -168,9 +168,18 @@ mod tests {
             Unauthenticated, Unavailable, Unexpected, Unsupported,
         };
         for (codes, kind) in [
-            ("RequestLimitExceeded Throttling ThrottlingException EC2ThrottledException TooManyRequestsException", RateLimited),
-            ("AuthFailure ExpiredToken RequestExpired InvalidClientTokenId", Unauthenticated),
-            ("UnauthorizedOperation AccessDenied AccessDeniedException", PermissionDenied),
+            (
+                "RequestLimitExceeded Throttling ThrottlingException EC2ThrottledException TooManyRequestsException",
+                RateLimited,
+            ),
+            (
+                "AuthFailure ExpiredToken RequestExpired InvalidClientTokenId",
+                Unauthenticated,
+            ),
+            (
+                "UnauthorizedOperation AccessDenied AccessDeniedException",
+                PermissionDenied,
+            ),
             (
                 "InvalidInstanceID.NotFound InvalidGroup.NotFound InvalidRoute.NotFound InvalidPermission.NotFound \
                  LoadBalancerNotFound TargetGroupNotFound ListenerNotFound PolicyNotFound",
@@ -198,7 +207,12 @@ mod tests {
             ("SomethingNew", Unexpected),
         ] {
             for code in codes.split_whitespace() {
-                let failure = Failure { status: Some(400), code: Some(code), message: "no", request_id: Some("r1") };
+                let failure = Failure {
+                    status: Some(400),
+                    code: Some(code),
+                    message: "no",
+                    request_id: Some("r1"),
+                };
                 let error = failure.error();
                 assert_eq!(error.kind(), kind, "{code}");
                 assert_eq!(super::code(&error), Some(code));
@@ -206,21 +220,52 @@ mod tests {
             }
         }
         // EC2 throttles with status 503, and nothing was done.
-        let throttled = Failure { status: Some(503), code: Some("RequestLimitExceeded"), ..Failure::default() }.error();
-        assert_eq!((throttled.retry(), throttled.outcome()), (Retry::Backoff, Outcome::NotDone));
-        let unknown = Failure { status: Some(500), code: Some("SomethingNew"), ..Failure::default() }.error();
-        assert_eq!((unknown.kind(), unknown.outcome()), (Unavailable, Outcome::Unknown));
+        let throttled = Failure {
+            status: Some(503),
+            code: Some("RequestLimitExceeded"),
+            ..Failure::default()
+        }
+        .error();
+        assert_eq!(
+            (throttled.retry(), throttled.outcome()),
+            (Retry::Backoff, Outcome::NotDone)
+        );
+        let unknown = Failure {
+            status: Some(500),
+            code: Some("SomethingNew"),
+            ..Failure::default()
+        }
+        .error();
+        assert_eq!(
+            (unknown.kind(), unknown.outcome()),
+            (Unavailable, Outcome::Unknown)
+        );
     }
 
     #[test]
     fn an_answer_of_something_else_is_no_verdict() {
         for (status, message, kind, text) in [
-            (Some(502), "<html>\n<body>Bad Gateway</body>", ErrorKind::Unavailable, "the answer is an HTML page"),
-            (Some(500), "", ErrorKind::Unavailable, "AWS answered with HTTP status 500"),
+            (
+                Some(502),
+                "<html>\n<body>Bad Gateway</body>",
+                ErrorKind::Unavailable,
+                "the answer is an HTML page",
+            ),
+            (
+                Some(500),
+                "",
+                ErrorKind::Unavailable,
+                "AWS answered with HTTP status 500",
+            ),
             (Some(404), "no such path", ErrorKind::Unexpected, "no such path"),
             (None, "", ErrorKind::Unavailable, "AWS did not answer"),
         ] {
-            let error = Failure { status, message, ..Failure::default() }.error();
+            let error = Failure {
+                status,
+                message,
+                ..Failure::default()
+            }
+            .error();
             assert_eq!((error.kind(), error.message()), (kind, text));
             assert_eq!(error.outcome(), Outcome::Unknown);
         }

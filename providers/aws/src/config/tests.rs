@@ -32,7 +32,11 @@ fn errors(text: &str) -> Vec<String> {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let lines = error.message().lines();
     lines
-        .map(|line| line.split_once("cloud.conf:").map_or(line, |(_, rest)| rest).to_owned())
+        .map(|line| {
+            line.split_once("cloud.conf:")
+                .map_or(line, |(_, rest)| rest)
+                .to_owned()
+        })
         .collect()
 }
 
@@ -74,7 +78,10 @@ ec2-read-burst = 7
     let connection = &settings.connection;
     assert_eq!(connection.region.as_deref(), Some("us-west-2"));
     let role = connection.role.as_ref().unwrap();
-    assert_eq!((role.account.as_str(), role.source_arn.is_some()), ("123456789012", true));
+    assert_eq!(
+        (role.account.as_str(), role.source_arn.is_some()),
+        ("123456789012", true)
+    );
     let endpoint = Endpoint {
         service: Service::Ec2,
         region: Some("us-west-2".into()),
@@ -83,13 +90,19 @@ ec2-read-burst = 7
     };
     assert_eq!(connection.endpoints, [endpoint]);
     let site = &settings.site;
-    assert_eq!((site.vpc.as_deref(), site.subnet.as_deref()), (Some("vpc-1"), Some("subnet-1")));
+    assert_eq!(
+        (site.vpc.as_deref(), site.subnet.as_deref()),
+        (Some("vpc-1"), Some("subnet-1"))
+    );
     assert_eq!((site.cluster_id.as_deref(), site.legacy_tag), (Some("a"), true));
     assert_eq!(settings.instances.families, [IpFamily::V6, IpFamily::V4]);
     assert!(settings.instances.topology_types.unwrap().is_match("m5.large"));
     assert_eq!(settings.route_table.as_deref(), Some("rtb-1"));
     let balancing = &settings.load_balancing;
-    let probe = SharedProbe { port: 4096, path: "/ready".into() };
+    let probe = SharedProbe {
+        port: 4096,
+        path: "/ready".into(),
+    };
     assert_eq!(balancing.shared_probe, Some(probe));
     assert_eq!(balancing.elb_security_group.as_deref(), Some("sg-1"));
     assert!(balancing.disable_security_group_ingress && balancing.managed_security_groups);
@@ -107,7 +120,12 @@ fn without_a_file_everything_has_its_default() {
     assert_eq!(settings.load_balancing.shared_probe, None);
     assert_eq!(settings.load_balancing.default_type, DefaultType::Classic);
     let types = settings.instances.topology_types.unwrap();
-    for kind in ["p4d.24xlarge", "p6e-gb200.36xlarge", "hpc7a.96xlarge", "trn2u.48xlarge"] {
+    for kind in [
+        "p4d.24xlarge",
+        "p6e-gb200.36xlarge",
+        "hpc7a.96xlarge",
+        "trn2u.48xlarge",
+    ] {
         assert!(types.is_match(kind), "{kind}");
     }
     for kind in ["inf2.xlarge", "m5.large", "t3.small", "c3.large"] {
@@ -174,15 +192,28 @@ fn what_is_suspicious_is_a_warning() {
                 Service = s3\nRegion = r\nURL = http://x\nSigningRegion = r\n";
     let (config, warnings) = loaded(text, &Environment::default()).unwrap();
     assert_eq!(config.settings.instances.families, [IpFamily::V4]);
-    let warnings: Vec<String> = warnings.iter().map(|warning| warning.message().to_owned()).collect();
-    for part in ["\"ipv5\" is neither", "no effect without RoleARN", "unknown key", "\"s3\" is not an API"] {
-        assert!(warnings.iter().any(|warning| warning.contains(part)), "{part} is not in {warnings:#?}");
+    let warnings: Vec<String> = warnings
+        .iter()
+        .map(|warning| warning.message().to_owned())
+        .collect();
+    for part in [
+        "\"ipv5\" is neither",
+        "no effect without RoleARN",
+        "unknown key",
+        "\"s3\" is not an API",
+    ] {
+        assert!(
+            warnings.iter().any(|warning| warning.contains(part)),
+            "{part} is not in {warnings:#?}"
+        );
     }
 }
 
 fn overrides(entries: &[(&str, &str)]) -> String {
     let entry = |(at, (service, region)): (usize, &(&str, &str))| {
-        format!("[ServiceOverride \"{at}\"]\nService={service}\nRegion={region}\nURL=http://{at}\nSigningRegion=r\n")
+        format!(
+            "[ServiceOverride \"{at}\"]\nService={service}\nRegion={region}\nURL=http://{at}\nSigningRegion=r\n"
+        )
     };
     entries.iter().enumerate().map(entry).collect()
 }
@@ -200,7 +231,11 @@ fn endpoints_are_chosen_by_api_and_region() {
         .with("AWS_ENDPOINT_URL_EC2", "http://ec2");
     let (config, _) = loaded(&text, &env).unwrap();
     let connection = config.settings.connection;
-    let url = |service, region| connection.endpoint(service, region).map(|found| found.url.as_str());
+    let url = |service, region| {
+        connection
+            .endpoint(service, region)
+            .map(|found| found.url.as_str())
+    };
     assert_eq!(url(Service::Ec2, "one"), Some("http://1"));
     assert_eq!(url(Service::Ec2, "two"), Some("http://2"));
     assert_eq!(url(Service::Ec2, "three"), Some("http://ec2"));
@@ -209,25 +244,43 @@ fn endpoints_are_chosen_by_api_and_region() {
     assert_eq!(url(Service::ElbV2, "two"), Some("http://common"));
     assert_eq!(url(Service::Metadata, "one"), Some("http://3"));
     let twice = errors(&overrides(&[("ec2", "one"), ("EC2", "one")]));
-    assert!(twice[0].contains("a second entry for EC2 in this region"), "{twice:?}");
+    assert!(
+        twice[0].contains("a second entry for EC2 in this region"),
+        "{twice:?}"
+    );
 }
 
 #[test]
 fn proxies_are_read_and_never_shown() {
-    let env = |url: &str| Environment::default().with("https_proxy", url).with("NO_PROXY", "10.0.0.0/8");
+    let env = |url: &str| {
+        Environment::default()
+            .with("https_proxy", url)
+            .with("NO_PROXY", "10.0.0.0/8")
+    };
     let (config, _) = loaded("", &env("user:secret@proxy:3128")).unwrap();
     let proxy = config.settings.connection.proxy.clone();
-    assert_eq!(proxy, Some(("http://user:secret@proxy:3128".into(), "10.0.0.0/8".into())));
+    assert_eq!(
+        proxy,
+        Some(("http://user:secret@proxy:3128".into(), "10.0.0.0/8".into()))
+    );
     assert!(!format!("{config:?}").contains("secret"));
     let error = loaded("", &env("http://user:secret@ x")).map(drop).unwrap_err();
-    assert!(error.message().contains("https_proxy") && !error.message().contains("secret"), "{error}");
+    assert!(
+        error.message().contains("https_proxy") && !error.message().contains("secret"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_bundle_of_authorities_must_be_one() {
     let (_directory, path) = file("no certificates");
-    for (path, text) in [(path.to_str().unwrap(), "is not a PEM bundle"), ("/no/such/file", "could not read")] {
-        let error = loaded("", &Environment::default().with("AWS_CA_BUNDLE", path)).map(drop).unwrap_err();
+    for (path, text) in [
+        (path.to_str().unwrap(), "is not a PEM bundle"),
+        ("/no/such/file", "could not read"),
+    ] {
+        let error = loaded("", &Environment::default().with("AWS_CA_BUNDLE", path))
+            .map(drop)
+            .unwrap_err();
         assert!(error.message().contains(text), "{error}");
     }
 }
@@ -239,11 +292,17 @@ fn credentials_endpoints_and_quotas_change_live_and_all_else_with_a_restart() {
     let read = |text: &str| loaded(text, &env).unwrap().0;
     let old = read("[Global]\nVPC = vpc-1");
     let role = "RoleARN = arn:aws:iam::1:role/a";
-    let changes = old.changes(&read(&format!("[Global]\nvpc=vpc-1\n{role}\n{}", overrides(&[("ec2", "one")]))));
+    let changes = old.changes(&read(&format!(
+        "[Global]\nvpc=vpc-1\n{role}\n{}",
+        overrides(&[("ec2", "one")])
+    )));
     assert!(changes.reconnect && changes.restart.is_empty());
     assert_eq!(changes.live[0], "[Global] RoleARN");
     let changes = old.changes(&read("[Global]\nVPC=vpc-2\n[Quota]\nec2-write-burst=1"));
-    assert_eq!((changes.live, changes.reconnect), (vec!["[Quota] ec2-write-burst".into()], false));
+    assert_eq!(
+        (changes.live, changes.reconnect),
+        (vec!["[Quota] ec2-write-burst".into()], false)
+    );
     assert_eq!(changes.restart, ["[Global] VPC"]);
     std::fs::write(&credentials, "[default]\naws_access_key_id = other").unwrap();
     let changes = old.changes(&read("[Global]\nVPC=vpc-1"));

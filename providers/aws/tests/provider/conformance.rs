@@ -1,12 +1,10 @@
 //! The suite for all providers.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use ccm_core::{
-    Cloud, Freshness, InstanceQuery, InstanceState, Instances, NodeView, Priority, Result, Routes, async_trait,
+    Cloud, Freshness, InstanceQuery, InstanceState, Instances, NodeView, Priority, Result, Routes,
+    async_trait,
     routes::RouteNode,
     testkit::conformance::{self, BoxError, RouteSubject, Subject},
 };
@@ -54,12 +52,25 @@ impl Instances for Renamed {
     ) -> Vec<Result<InstanceState>> {
         let renamed = |query: &InstanceQuery| {
             let names = self.names.lock();
-            let name = names.get(&query.node.name).map_or(&query.node.name, |(dns, _)| dns).clone();
-            let node = NodeView { name, ..NodeView::clone(&query.node) };
-            InstanceQuery { node: Arc::new(node), need: query.need }
+            let name = names
+                .get(&query.node.name)
+                .map_or(&query.node.name, |(dns, _)| dns)
+                .clone();
+            let node = NodeView {
+                name,
+                ..NodeView::clone(&query.node)
+            };
+            InstanceQuery {
+                node: Arc::new(node),
+                need: query.need,
+            }
         };
         let queries: Vec<_> = queries.iter().map(renamed).collect();
-        self.cloud.instances().unwrap().describe(&queries, freshness, priority).await
+        self.cloud
+            .instances()
+            .unwrap()
+            .describe(&queries, freshness, priority)
+            .await
     }
 }
 
@@ -70,12 +81,23 @@ struct OnMoto {
 
 impl OnMoto {
     async fn new() -> Self {
-        Self { stage: Stage::new(0, "").await, names: Names::default() }
+        Self {
+            stage: Stage::new(0, "").await,
+            names: Names::default(),
+        }
     }
 
     async fn change(&self, operation: &str, name: &str) -> Result<(), BoxError> {
-        let id = self.names.lock().get(name).map(|(_, id)| id.clone()).ok_or("never made")?;
-        self.stage.account.call("ec2", operation, json!({"InstanceIds": [id]})).await?;
+        let id = self
+            .names
+            .lock()
+            .get(name)
+            .map(|(_, id)| id.clone())
+            .ok_or("never made")?;
+        self.stage
+            .account
+            .call("ec2", operation, json!({"InstanceIds": [id]}))
+            .await?;
         Ok(())
     }
 }
@@ -83,7 +105,10 @@ impl OnMoto {
 #[async_trait]
 impl Subject for OnMoto {
     fn cloud(&self) -> Arc<dyn Cloud> {
-        Arc::new(Renamed { cloud: Arc::clone(&self.stage.cloud), names: Arc::clone(&self.names) })
+        Arc::new(Renamed {
+            cloud: Arc::clone(&self.stage.cloud),
+            names: Arc::clone(&self.names),
+        })
     }
 
     async fn create(&self, name: &str) -> Result<(), BoxError> {
@@ -119,9 +144,18 @@ pub(crate) async fn table(stage: &Stage) -> Result<Vec<(IpNet, String)>, BoxErro
     let filter = json!({"Filters": [{"Name": "tag-key", "Values": [format!("kubernetes.io/cluster/{}", crate::stage::CLUSTER)]}]});
     let tables = stage.account.call("ec2", "describe_route_tables", filter).await?;
     let mut found = Vec::new();
-    for route in tables["RouteTables"].as_array().into_iter().flatten().flat_map(|table| table["Routes"].as_array().unwrap()) {
-        let destination = route["DestinationCidrBlock"].as_str().or(route["DestinationIpv6CidrBlock"].as_str());
-        let target = route["InstanceId"].as_str().or(route["NetworkInterfaceId"].as_str());
+    for route in tables["RouteTables"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|table| table["Routes"].as_array().unwrap())
+    {
+        let destination = route["DestinationCidrBlock"]
+            .as_str()
+            .or(route["DestinationIpv6CidrBlock"].as_str());
+        let target = route["InstanceId"]
+            .as_str()
+            .or(route["NetworkInterfaceId"].as_str());
         if let (Some(destination), Some(target)) = (destination, target) {
             found.push((destination.parse()?, target.to_owned()));
         }
@@ -140,8 +174,14 @@ impl RouteSubject for OnMoto {
     }
 
     fn unroutable(&self) -> Option<RouteNode> {
-        let view = NodeView { provider_id: Some(self.absent_provider_id()), ..NodeView::default() };
-        Some(RouteNode { view: Arc::new(view), ..RouteNode::default() })
+        let view = NodeView {
+            provider_id: Some(self.absent_provider_id()),
+            ..NodeView::default()
+        };
+        Some(RouteNode {
+            view: Arc::new(view),
+            ..RouteNode::default()
+        })
     }
 }
 

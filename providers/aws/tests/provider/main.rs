@@ -7,3 +7,4 @@ mod routes;
 mod server;
 mod stage;
 mod start;
+mod tagging;

@@ -61,7 +61,9 @@ async fn connection(
     };
     let mut first = [0];
     if matches!(stream.peek(&mut first).await, Ok(1)) && first == *b"C" {
-        let Some(connect) = request(&mut stream).await else { return };
+        let Some(connect) = request(&mut stream).await else {
+            return;
+        };
         log.lock().push(connect);
         stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
     }
@@ -70,11 +72,18 @@ async fn connection(
     }
 }
 
-async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, log: Arc<Mutex<Vec<String>>>, answer: Arc<Answer>) {
+async fn serve(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    log: Arc<Mutex<Vec<String>>>,
+    answer: Arc<Answer>,
+) {
     while let Some(request) = request(&mut stream).await {
         let (status, body) = answer(&request);
         log.lock().push(request);
-        let reply = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n{TTL}\r\n\r\n{body}", body.len());
+        let reply = format!(
+            "HTTP/1.1 {status} x\r\ncontent-length: {}\r\n{TTL}\r\n\r\n{body}",
+            body.len()
+        );
         if stream.write_all(reply.as_bytes()).await.is_err() {
             return;
         }
@@ -85,7 +94,11 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, log: Arc<Mutex<V
 async fn request(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
     let mut text = String::new();
     loop {
-        let length = text.to_lowercase().split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse::<usize>().ok());
+        let length = text
+            .to_lowercase()
+            .split("content-length: ")
+            .nth(1)
+            .and_then(|rest| rest.lines().next()?.parse::<usize>().ok());
         if let Some((_, body)) = text.split_once("\r\n\r\n")
             && body.len() >= length.unwrap_or(0)
         {
@@ -105,7 +118,10 @@ pub(crate) fn tls(name: &str) -> (TlsAcceptor, String) {
     let pem = authority.self_signed(&authority_key).unwrap().pem();
     let issuer = rcgen::Issuer::new(authority, authority_key);
     let key = rcgen::KeyPair::generate().unwrap();
-    let certificate = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+    let certificate = rcgen::CertificateParams::new(vec![name.to_owned()])
+        .unwrap()
+        .signed_by(&key, &issuer)
+        .unwrap();
     let key = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)

@@ -26,9 +26,11 @@ pub(crate) fn context(conf: &str, variables: &[(String, String)]) -> (tempfile::
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("cloud.conf");
     std::fs::write(&path, conf).unwrap();
-    let environment = variables.iter().fold(Environment::default(), |environment, (name, value)| {
-        environment.with(name, value)
-    });
+    let environment = variables
+        .iter()
+        .fold(Environment::default(), |environment, (name, value)| {
+            environment.with(name, value)
+        });
     let context = BuildContext {
         cloud_config: Some(path),
         flags: Default::default(),
@@ -65,7 +67,11 @@ impl Stage {
         let conf = format!("{}{more}", account.cloud_conf());
         let cloud = build(&conf, &account.environment()).await.unwrap();
         account.proxy.forget();
-        Self { account, cloud, more: more.to_owned() }
+        Self {
+            account,
+            cloud,
+            more: more.to_owned(),
+        }
     }
 
     /// A process that knows nothing yet.
@@ -81,14 +87,35 @@ impl Stage {
     }
 
     /// Answers requests for this action, whose body contains a text, in place of moto.
-    pub(crate) fn answer(&self, action: &'static str, containing: &'static str, code: u16, body: &str) -> u64 {
-        let answer = Action::Status { code, retry_after: None, body: Some(body.to_owned()) };
-        let rule = Rule::when(move |request| request.name == action && request.body.contains(containing), answer);
+    pub(crate) fn answer(
+        &self,
+        action: &'static str,
+        containing: &'static str,
+        code: u16,
+        body: &str,
+    ) -> u64 {
+        let answer = Action::Status {
+            code,
+            retry_after: None,
+            body: Some(body.to_owned()),
+        };
+        let rule = Rule::when(
+            move |request| request.name == action && request.body.contains(containing),
+            answer,
+        );
         self.account.proxy.add(rule)
     }
 
-    pub(crate) async fn describe(&self, queries: &[InstanceQuery], freshness: Freshness) -> Vec<Result<InstanceState>> {
-        self.cloud.instances().unwrap().describe(queries, freshness, Priority::User).await
+    pub(crate) async fn describe(
+        &self,
+        queries: &[InstanceQuery],
+        freshness: Freshness,
+    ) -> Vec<Result<InstanceState>> {
+        self.cloud
+            .instances()
+            .unwrap()
+            .describe(queries, freshness, Priority::User)
+            .await
     }
 
     pub(crate) async fn ask(&self, query: InstanceQuery) -> Result<InstanceState> {
@@ -103,7 +130,10 @@ pub(crate) fn query(name: &str, provider_id: Option<&str>) -> InstanceQuery {
         provider_id: provider_id.map(Into::into),
         ..NodeView::default()
     };
-    InstanceQuery { node: Arc::new(node), need: Need::Metadata }
+    InstanceQuery {
+        node: Arc::new(node),
+        need: Need::Metadata,
+    }
 }
 
 pub(crate) fn present(answer: Result<InstanceState>) -> Instance {
