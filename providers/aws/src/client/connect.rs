@@ -29,31 +29,12 @@ use rustls::{
 };
 
 /// Variables that the SDK reads. All are of the process that the config came from.
-const VARIABLES: &[&str] = &[
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_PROFILE",
-    "AWS_CONFIG_FILE",
-    "AWS_SHARED_CREDENTIALS_FILE",
-    "HOME",
-    "PATH",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_ROLE_ARN",
-    "AWS_ROLE_SESSION_NAME",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-    "AWS_EC2_METADATA_DISABLED",
-    "AWS_EC2_METADATA_V1_DISABLED",
-    "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE",
-    "AWS_USE_FIPS_ENDPOINT",
-    "AWS_USE_DUALSTACK_ENDPOINT",
-    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_STS",
-];
+const VARIABLES: &str = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_PROFILE AWS_CONFIG_FILE \
+    AWS_SHARED_CREDENTIALS_FILE HOME PATH AWS_WEB_IDENTITY_TOKEN_FILE AWS_ROLE_ARN AWS_ROLE_SESSION_NAME \
+    AWS_CONTAINER_CREDENTIALS_RELATIVE_URI AWS_CONTAINER_CREDENTIALS_FULL_URI AWS_CONTAINER_AUTHORIZATION_TOKEN \
+    AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE AWS_EC2_METADATA_DISABLED AWS_EC2_METADATA_V1_DISABLED \
+    AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE AWS_USE_FIPS_ENDPOINT AWS_USE_DUALSTACK_ENDPOINT \
+    AWS_IGNORE_CONFIGURED_ENDPOINT_URLS AWS_ENDPOINT_URL AWS_ENDPOINT_URL_STS";
 /// The variable with the endpoint of the instance metadata service.
 const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
 /// The longest wait for a connection.
@@ -238,9 +219,9 @@ impl Connection {
 
     /// The variables that the SDK may read.
     fn variables(&self, region: &str) -> Env {
-        let mut variables: Vec<(&str, &str)> = VARIABLES
-            .iter()
-            .filter_map(|name| Some((*name, self.environment.var(name)?)))
+        let names = VARIABLES.split_whitespace();
+        let mut variables: Vec<(&str, &str)> = names
+            .filter_map(|name| Some((name, self.environment.var(name)?)))
             .collect();
         let metadata = self.endpoint(Service::Metadata, region);
         variables.extend(metadata.map(|endpoint| (METADATA_ENDPOINT, endpoint.url.as_str())));

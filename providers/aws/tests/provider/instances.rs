@@ -271,6 +271,34 @@ async fn a_fargate_node_is_its_network_interface() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_html_page_is_no_answer() {
+    let stage = Stage::new(0, "").await;
+    let mut question = query("gone", Some(GONE));
+    question.need = Need::Existence;
+    for (code, kind) in [
+        (502, ErrorKind::Unavailable),
+        (200, ErrorKind::Unavailable),
+        (404, ErrorKind::Unexpected),
+    ] {
+        let rule = stage.answer(
+            "DescribeInstances",
+            "",
+            code,
+            "<!DOCTYPE html><html><body>Welcome</body></html>",
+        );
+        let error = stage.ask(question.clone()).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{code}: {error:?}");
+        assert!(!error.report().contains("Welcome"), "{error:?}");
+        stage.account.proxy.remove(rule);
+    }
+    // A Fargate node without an address is not gone.
+    let odd = stage
+        .ask(query("f", Some("aws:///us-east-1a/1abc/fargate-x")))
+        .await;
+    assert_eq!(odd.unwrap_err().kind(), ErrorKind::InvalidSpec);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_page_that_is_lost_is_no_listing() {
     let stage = Stage::new(0, "").await;
     let names: Vec<String> = (0..3).map(|i| format!("n-{i}")).collect();
