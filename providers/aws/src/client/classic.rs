@@ -1,0 +1,1 @@
+//! Elastic Load Balancing (classic).

@@ -1,0 +1,1 @@
+//! Elastic Load Balancing v2: network load balancers.
