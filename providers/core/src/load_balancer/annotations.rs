@@ -197,7 +197,9 @@ impl InvalidField {
 
 /// Reads the annotations of one Service and collects what is wrong with them.
 ///
-/// A value of the wrong type is ignored and reported, and the default is used. A number out of its range is refused.
+/// Go cloud controllers differ in what a value of the wrong type does. [`parsed`](Self::parsed), [`flag`](Self::flag) and
+/// [`number`](Self::number) ignore and report it, and the default is used. The methods that begin with `strict` refuse the
+/// Service. A number out of its range is refused by both.
 #[derive(Debug)]
 pub struct AnnotationReader<'a> {
     annotations: &'a Labels,
@@ -265,6 +267,78 @@ impl<'a> AnnotationReader<'a> {
             }
             None => default,
         }
+    }
+
+    /// A value that `parse` reads; a value that it cannot read is refused with its problem. `None` without the annotation.
+    pub fn strict<T, E: fmt::Display>(
+        &mut self,
+        key: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        match parse(self.get(key)?) {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                self.refuse(key, problem);
+                None
+            }
+        }
+    }
+
+    /// A boolean in the spellings of Go's `strconv.ParseBool`; anything else is refused.
+    pub fn strict_flag(&mut self, key: &'static str) -> Option<bool> {
+        self.strict(key, |text| match text {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+            _ => Err(format!("{text:?} is neither true nor false")),
+        })
+    }
+
+    /// A whole number in a range; anything else is refused.
+    pub fn strict_number<T>(&mut self, key: &'static str, allowed: RangeInclusive<T>) -> Option<T>
+    where
+        T: FromStr + PartialOrd + fmt::Display,
+    {
+        self.strict(key, |text| match text.parse() {
+            Ok(number) if allowed.contains(&number) => Ok(number),
+            Ok(number) => Err(format!(
+                "{number} is not between {} and {}",
+                allowed.start(),
+                allowed.end()
+            )),
+            Err(_) => Err(format!("{text:?} is not a whole number")),
+        })
+    }
+
+    /// The items of a list, `a, b`, without surrounding space and without empty ones. `None` without the annotation.
+    #[must_use]
+    pub fn list(&self, key: &str) -> Option<Vec<&'a str>> {
+        let items = self.get(key)?.split(',').map(str::trim);
+        Some(items.filter(|item| !item.is_empty()).collect())
+    }
+
+    /// The items of a list as `parse` reads them. Every item that it cannot read is refused with its problem, and left out.
+    pub fn strict_list<T, E: fmt::Display>(
+        &mut self,
+        key: &'static str,
+        mut parse: impl FnMut(&str) -> Result<T, E>,
+    ) -> Option<Vec<T>> {
+        let mut values = Vec::new();
+        for item in self.list(key)? {
+            match parse(item) {
+                Ok(value) => values.push(value),
+                Err(problem) => self.refuse(key, problem),
+            }
+        }
+        Some(values)
+    }
+
+    /// The items of a map, `a=1, b=, c`, by their keys. An item without a value has an empty one, an item without a key is
+    /// left out, the last one of a repeated key counts. `None` without the annotation.
+    #[must_use]
+    pub fn map(&self, key: &str) -> Option<BTreeMap<&'a str, &'a str>> {
+        let items = self.list(key)?.into_iter();
+        let items = items.map(|item| item.split_once('=').unwrap_or((item, "")));
+        Some(items.filter(|(key, _)| !key.is_empty()).collect())
     }
 
     /// Refuses the Service because of an annotation. `problem` does not name it.
@@ -385,6 +459,50 @@ mod tests {
         assert_eq!(
             finding,
             Some(("11 is not between 1 and 10".to_owned(), fix.to_owned()))
+        );
+    }
+
+    #[test]
+    fn strict_values_are_refused_if_they_are_of_the_wrong_type() {
+        for (text, flag) in [("True", Some(true)), ("0", Some(false)), ("t", Some(true)), ("yes", None)] {
+            let labels = labels(&[(KEEP, text)]);
+            let mut reader = AnnotationReader::new(&labels);
+            assert_eq!(reader.strict_flag(KEEP), flag, "{text}");
+            assert_eq!(reader.finish().1.is_empty(), flag.is_some(), "{text}");
+        }
+        let labels = labels(&[(KEEP, "perhaps"), (LIMIT, "11"), (TIMEOUT, "often"), (MODE, "")]);
+        let mut reader = AnnotationReader::new(&labels);
+        assert_eq!(reader.strict_flag(KEEP), None);
+        assert_eq!(reader.strict_number(LIMIT, 1..=10), None);
+        assert_eq!(reader.strict_number(TIMEOUT, 1..=10), None);
+        assert_eq!(reader.strict_number(NETWORK, 1..=10), None, "absent");
+        let fast = |text: &str| mode(text).ok_or("it is neither fast nor slow");
+        assert_eq!(reader.strict(MODE, fast), None);
+        let (ignored, invalid) = reader.finish();
+        assert_eq!(ignored, []);
+        assert_eq!(
+            InvalidField::error(&invalid).to_string(),
+            "annotations: acme.example/keep-address: \"perhaps\" is neither true nor false; \
+             acme.example/connection-limit: 11 is not between 1 and 10; \
+             acme.example/timeout: \"often\" is not a whole number; \
+             acme.example/mode: it is neither fast nor slow"
+        );
+    }
+
+    #[test]
+    fn lists_and_maps_are_trimmed_and_lose_empty_items() {
+        let labels = labels(&[(MODE, " fast ,, slow "), (NETWORK, "a=1, b=,c, =4,a=x=y"), (LIMIT, "1,x,3")]);
+        let mut reader = AnnotationReader::new(&labels);
+        assert_eq!(reader.list(MODE), Some(vec!["fast", "slow"]));
+        assert_eq!(reader.list(KEEP), None);
+        let map = reader.map(NETWORK).into_iter().flatten();
+        assert_eq!(map.collect::<Vec<_>>(), [("a", "x=y"), ("b", ""), ("c", "")]);
+        let number = |item: &str| item.parse::<u8>().map_err(|_| format!("{item:?} is not a number"));
+        assert_eq!(reader.strict_list(LIMIT, number), Some(vec![1, 3]));
+        let invalid = reader.finish().1;
+        assert_eq!(
+            invalid.first().map(|invalid| invalid.message.as_str()),
+            Some("acme.example/connection-limit: \"x\" is not a number")
         );
     }
 
