@@ -9,16 +9,21 @@ use ccm_core::{Provider, controllers::ControllerDef, registry};
 use crate::{controllers::FRAMEWORK, options};
 
 cfg_if::cfg_if! {
+    if #[cfg(feature = "aws")] {
+        pub use ccm_provider_aws as aws;
+    }
+}
+cfg_if::cfg_if! {
     if #[cfg(feature = "openstack")] {
         pub use ccm_provider_openstack as openstack;
     }
 }
 
 /// The clouds that can be compiled in, each by the Cargo feature of its name.
-pub const FEATURES: &[&str] = &["openstack"];
+pub const FEATURES: &[&str] = &["aws", "openstack"];
 
 /// The clouds that are to follow. No feature exists for them yet.
-pub const PLANNED: &[&str] = &["aws", "azure", "digitalocean", "gce"];
+pub const PLANNED: &[&str] = &["azure", "digitalocean", "gce"];
 
 /// All providers linked into this binary, sorted by name.
 ///
@@ -163,8 +168,8 @@ mod tests {
                 "is not compiled into this binary (compiled in: acme); build it with --features openstack",
             ),
             (
-                "aws",
-                "\"aws\" is not supported by this version yet (compiled in: acme)",
+                "gce",
+                "\"gce\" is not supported by this version yet (compiled in: acme)",
             ),
             (
                 "acne",

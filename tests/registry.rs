@@ -88,6 +88,9 @@ fn a_listed_cloud_is_not_announced_for_later() {
 /// One line for each cloud of the repository.
 fn enabled() -> Vec<&'static str> {
     let mut enabled = Vec::new();
+    if cfg!(feature = "aws") {
+        enabled.push("aws");
+    }
     if cfg!(feature = "openstack") {
         enabled.push("openstack");
     }

@@ -6,9 +6,9 @@ use crate::client::Quota;
 /// More requests than this per second, at once or in flight are hardly meant.
 const MAX: u32 = 100_000;
 
-/// Makes a struct that reads a section of quotas: three keys for each service of a cloud, with the defaults of
-/// [`Quota`](crate::client::Quota). A line names the keys' prefix, the field, the bucket of the gate and the service, as the
-/// documentation of the keys calls it.
+/// Makes a struct that reads a section of quotas: three keys for each service of a cloud. A line names the keys' prefix, the
+/// field, the bucket of the gate and the service, as the documentation of the keys calls it. A default may follow; without
+/// it, it is that of [`Quota`](crate::client::Quota).
 ///
 /// ```
 /// use ccm_core::config::{self, config_file, quota_section};
@@ -35,13 +35,19 @@ macro_rules! quota_section {
     (
         $(#[doc = $about:literal])*
         $vis:vis struct $name:ident {
-            $( $prefix:literal => $field_vis:vis $field:ident : $bucket:expr, $service:literal; )+
+            $( $prefix:literal => $field_vis:vis $field:ident : $bucket:expr, $service:literal $(, $default:expr)?; )+
         }
     ) => {
         $(#[doc = $about])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        #[derive(Clone, Copy, Debug, PartialEq)]
         $vis struct $name {
             $( #[doc = ::core::concat!("The quota of ", $service, ".")] $field_vis $field: $crate::client::Quota, )+
+        }
+
+        impl ::core::default::Default for $name {
+            fn default() -> Self {
+                Self { $( $field: $crate::config_section!(@default $($default)?), )+ }
+            }
         }
 
         impl $crate::config::Section for $name {
@@ -59,21 +65,21 @@ macro_rules! quota_section {
 
             fn keys() -> ::std::vec::Vec<$crate::config::KeyDoc> {
                 use $crate::config::KeyDoc;
-                let default = $crate::client::Quota::default();
+                let defaults = Self::default();
                 ::std::vec![$(
                     KeyDoc::of(
                         ::core::concat!($prefix, "-requests-per-second"),
-                        &default.rate,
+                        &defaults.$field.rate,
                         &[::core::concat!("Requests per second to ", $service, " in the long run.")],
                     ),
                     KeyDoc::of(
                         ::core::concat!($prefix, "-burst"),
-                        &default.burst,
+                        &defaults.$field.burst,
                         &[::core::concat!("Requests to ", $service, " at once after a quiet time.")],
                     ),
                     KeyDoc::of(
                         ::core::concat!($prefix, "-in-flight"),
-                        &default.max_in_flight,
+                        &defaults.$field.max_in_flight,
                         &[::core::concat!("Requests to ", $service, " without an answer yet.")],
                     ),
                 )+]
@@ -104,9 +110,11 @@ macro_rules! quota_section {
 
             /// Reports every value that no quota can have. `section` is the section's name in the file.
             $vis fn check(&self, section: &str, problems: &mut $crate::config::Problems) {
+                let defaults = Self::default();
                 $(
                     $crate::config::check_quota(
                         &self.$field,
+                        &defaults.$field,
                         section,
                         [
                             ::core::concat!($prefix, "-requests-per-second"),
@@ -122,9 +130,8 @@ macro_rules! quota_section {
 }
 
 #[doc(hidden)]
-pub fn check_quota(quota: &Quota, section: &str, keys: [&str; 3], problems: &mut Problems) {
+pub fn check_quota(quota: &Quota, default: &Quota, section: &str, keys: [&str; 3], problems: &mut Problems) {
     let [rate_key, burst_key, in_flight_key] = keys;
-    let default = Quota::default();
     if quota.rate <= 0.0 || quota.rate > f64::from(MAX) {
         let what = format!(
             "must be more than 0 and at most {MAX}; without it {}",
@@ -146,13 +153,16 @@ pub fn check_quota(quota: &Quota, section: &str, keys: [&str; 3], problems: &mut
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use crate::config::{self, ConfigFile, config_file};
+    use crate::{
+        client::Quota,
+        config::{self, ConfigFile, config_file},
+    };
 
     quota_section! {
         /// Limits.
         struct Quotas {
             "compute" => compute: "machines", "the compute API";
-            "network" => network: "networks", "the network API";
+            "network" => network: "networks", "the network API", Quota { burst: 9, ..Quota::default() };
         }
     }
 
@@ -182,6 +192,7 @@ mod tests {
         assert_eq!((machines, networks), ("machines", "networks"));
         assert!((compute.rate - 2.5).abs() < 1e-9);
         assert_eq!((compute.burst, network.burst, network.max_in_flight), (50, 7, 1));
+        assert_eq!(default.quota.network.burst, 9);
         assert_eq!(
             default.changed_keys(&file),
             [

@@ -1,0 +1,303 @@
+//! The way to AWS: the SDK behind the gate. Nothing outside this module and its children names the SDK.
+//!
+//! | Module | Contents |
+//! |---|---|
+//! | [`connect`] | credentials, endpoints, proxy, trusted authorities: from the config to the SDK's clients |
+//! | [`ops`] | the API calls and their quotas |
+//! | [`metadata`] | the instance metadata service |
+//! | [`metrics`] | metrics under the names of the Go cloud controller |
+//! | [`ec2`] | instances, subnets, route tables, tags |
+//! | [`groups`] | security groups |
+//! | [`elb`] | network load balancers |
+//! | [`classic`] | classic load balancers |
+//!
+//! The SDK does not retry: the gate does.
+
+pub(crate) mod classic;
+mod connect;
+pub(crate) mod ec2;
+pub(crate) mod elb;
+pub(crate) mod groups;
+pub(crate) mod metadata;
+mod metrics;
+mod ops;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use aws_credential_types::provider::error::CredentialsError;
+use aws_smithy_runtime_api::client::{orchestrator::HttpResponse, result::SdkError};
+use aws_smithy_types::error::metadata::ProvideErrorMetadata;
+use aws_types::request_id::RequestId;
+use ccm_core::{
+    BuildContext, Error, ErrorKind, Outcome, Result, Retry,
+    client::{CallOptions, Fence, Gate, GateConfig},
+};
+use parking_lot::RwLock;
+use tokio::time::Instant;
+
+use self::{connect::Clients, metrics::RequestMetrics};
+pub(crate) use self::{
+    connect::{Connection, Endpoint, Role, Service, is_certificates},
+    ops::{Op, Quotas},
+};
+use crate::error::Failure;
+
+/// Credentials that AWS refuses are read again, but not more often than this.
+const RENEW_AFTER: Duration = Duration::from_secs(10);
+
+/// The API of AWS in one region. A clone shares quota and credentials.
+#[derive(Clone)]
+pub(crate) struct Api {
+    inner: Arc<Inner>,
+    gate: Gate,
+}
+
+struct Inner {
+    region: String,
+    state: RwLock<State>,
+    /// Counts the changes of credentials.
+    generation: AtomicU64,
+    metrics: RequestMetrics,
+    user_agent: String,
+}
+
+struct State {
+    connection: Connection,
+    clients: Arc<Clients>,
+    /// When the clients were made.
+    since: Instant,
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api")
+            .field("region", &self.inner.region)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// Makes the clients. Talks to nobody: credentials are read with the first call.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the proxy.
+    pub(crate) async fn new(
+        connection: Connection,
+        region: String,
+        quotas: &Quotas,
+        context: &BuildContext,
+    ) -> Result<Self> {
+        let mut config = GateConfig::new(crate::NAME);
+        config.buckets = quotas.all_buckets();
+        // Routes and tags have fences of their own; all other writes are for load balancers.
+        config.fence = context.fences.load_balancers.clone();
+        let metrics = RequestMetrics::default();
+        context.metrics.publish(crate::NAME, Arc::new(metrics.clone()));
+        let clients = Arc::new(connection.clients(&region, &context.user_agent).await?);
+        Ok(Self {
+            gate: Gate::new(config, &context.metrics),
+            inner: Arc::new(Inner {
+                region,
+                state: RwLock::new(State {
+                    connection,
+                    clients,
+                    since: Instant::now(),
+                }),
+                generation: AtomicU64::new(1),
+                metrics,
+                user_agent: context.user_agent.clone(),
+            }),
+        })
+    }
+
+    /// The region.
+    pub(crate) fn region(&self) -> &str {
+        &self.inner.region
+    }
+
+    /// Counts the changes of credentials.
+    pub(crate) fn generation(&self) -> u64 {
+        self.inner.generation.load(Ordering::SeqCst)
+    }
+
+    /// The same, but writes pass this fence.
+    pub(crate) fn fenced_by(&self, fence: &Fence) -> Self {
+        Self {
+            gate: self.gate.fenced_by(fence),
+            ..self.clone()
+        }
+    }
+
+    /// Replaces the quotas.
+    pub(crate) fn set_quotas(&self, quotas: &Quotas) {
+        for (bucket, quota) in quotas.all_buckets() {
+            self.gate.bucket(bucket).set_quota(quota);
+        }
+    }
+
+    /// Goes on with other credentials and endpoints, if they are good. The region stays.
+    ///
+    /// # Errors
+    ///
+    /// AWS does not accept the credentials, or cannot be reached; then nothing changes.
+    pub(crate) async fn reconnect(&self, connection: Connection) -> Result<()> {
+        let inner = &self.inner;
+        let clients = Arc::new(connection.clients(&inner.region, &inner.user_agent).await?);
+        let op = Op::Zones;
+        let attempt = || async {
+            let request = clients.ec2.describe_availability_zones();
+            Box::pin(request.send()).await.map_err(|error| failure(&error))
+        };
+        match self.gate.call(op, ccm_core::Priority::User, attempt).await {
+            Ok(_) => {}
+            // The credentials are good.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            Err(error) => return Err(error),
+        }
+        let mut state = inner.state.write();
+        inner.generation.fetch_add(1, Ordering::SeqCst);
+        *state = State {
+            connection,
+            clients,
+            since: Instant::now(),
+        };
+        Ok(())
+    }
+
+    /// Makes a call through the gate: `request` is sent once or, where that is safe, several times.
+    ///
+    /// # Errors
+    ///
+    /// What AWS answers, by the table of [`crate::error`].
+    async fn call<T, E, F, Fut>(&self, op: Op, options: impl Into<CallOptions>, request: F) -> Result<T>
+    where
+        F: Fn(&Clients) -> Fut,
+        Fut: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        let attempt = || async {
+            let (clients, since) = {
+                let state = self.inner.state.read();
+                (Arc::clone(&state.clients), state.since)
+            };
+            let began = Instant::now();
+            // The SDK's futures are large.
+            let error = match Box::pin(request(&clients)).await {
+                Ok(reply) => {
+                    self.inner.metrics.succeeded(op, began.elapsed());
+                    return Ok(reply);
+                }
+                Err(error) => error,
+            };
+            let status = error.raw_response().map(|response| response.status().as_u16());
+            let error = failure(&error);
+            self.inner
+                .metrics
+                .failed(op, status, error.kind() == ErrorKind::RateLimited);
+            if error.kind() == ErrorKind::Unauthenticated && self.renew(since).await {
+                return Err(error.with_retry(Retry::Backoff));
+            }
+            Err(error)
+        };
+        self.gate.call(op, options, attempt).await
+    }
+
+    /// Reads the credentials again, unless they were read after `since`, or a moment ago. Whether there are others now.
+    async fn renew(&self, since: Instant) -> bool {
+        let inner = &self.inner;
+        let connection = {
+            let state = inner.state.read();
+            if state.since > since {
+                return true;
+            }
+            if state.since.elapsed() < RENEW_AFTER {
+                return false;
+            }
+            state.connection.clone()
+        };
+        let Ok(clients) = connection.clients(&inner.region, &inner.user_agent).await else {
+            return false;
+        };
+        let mut state = inner.state.write();
+        if state.since == since {
+            state.clients = Arc::new(clients);
+            state.since = Instant::now();
+        }
+        true
+    }
+}
+
+/// The error for what the SDK says.
+fn failure<E>(error: &SdkError<E, HttpResponse>) -> Error
+where
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+{
+    let response = error.raw_response();
+    let status = response.map(|response| response.status().as_u16());
+    if let Some(error) = own_error(error) {
+        return error;
+    }
+    let service = error.as_service_error();
+    let body = response.and_then(|response| response.body().bytes());
+    let text = match (service.and_then(ProvideErrorMetadata::message), error) {
+        (Some(message), _) => message.to_owned(),
+        (None, SdkError::ServiceError(_) | SdkError::ResponseError(_)) => {
+            String::from_utf8_lossy(body.unwrap_or_default())
+                .chars()
+                .take(200)
+                .collect()
+        }
+        (None, _) => ccm_core::error::report(error),
+    };
+    let failure = Failure {
+        status,
+        code: service.and_then(ProvideErrorMetadata::code),
+        message: &text,
+        request_id: error.request_id(),
+    };
+    match error {
+        SdkError::TimeoutError(_) => Error::new(ErrorKind::Timeout, text).with_outcome(Outcome::Unknown),
+        SdkError::ConstructionFailure(_) => Error::new(ErrorKind::Unexpected, text),
+        // The answer is half an answer.
+        SdkError::ResponseError(_) if status.is_some_and(|status| status < 300) => Error::new(
+            ErrorKind::Unavailable,
+            format!("the answer cannot be read: {text}"),
+        )
+        .with_outcome(Outcome::Unknown),
+        _ => failure.error(),
+    }
+}
+
+/// The error of the credentials: nothing was sent.
+fn own_error(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
+    let mut next = Some(error);
+    let mut credentials = None;
+    while let Some(cause) = next {
+        if let Some(own) = cause.downcast_ref::<Error>() {
+            return Some(own.clone().with_outcome(Outcome::NotDone));
+        }
+        credentials = credentials.or_else(|| cause.downcast_ref::<CredentialsError>());
+        next = cause.source();
+    }
+    let credentials = credentials?;
+    let (kind, text) = match credentials {
+        CredentialsError::CredentialsNotLoaded(_) => (
+            ErrorKind::Unauthenticated,
+            "no credentials found in environment, profile, web identity, container and instance metadata"
+                .to_owned(),
+        ),
+        CredentialsError::ProviderTimedOut(_) => {
+            (ErrorKind::Unavailable, ccm_core::error::report(credentials))
+        }
+        _ => (ErrorKind::Unauthenticated, ccm_core::error::report(credentials)),
+    };
+    Some(Error::new(kind, text))
+}

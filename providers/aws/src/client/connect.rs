@@ -1,0 +1,417 @@
+//! From the config to the SDK's clients: credentials, endpoints, proxy and trusted authorities.
+
+use std::{fmt, time::Duration, time::SystemTime};
+
+use aws_config::{BehaviorVersion, Region, SdkConfig, retry::RetryConfig, timeout::TimeoutConfig};
+use aws_credential_types::{
+    Credentials,
+    provider::{self, ProvideCredentials, SharedCredentialsProvider, error::CredentialsError, future},
+};
+use aws_smithy_http_client::{
+    Builder, Connector,
+    proxy::ProxyConfig,
+    tls::{self, TlsContext, TrustStore, rustls_provider::CryptoMode},
+};
+use aws_smithy_runtime_api::{
+    box_error::BoxError,
+    client::{
+        http::SharedHttpClient,
+        interceptors::{Intercept, context::BeforeTransmitInterceptorContextMut},
+        runtime_components::RuntimeComponents,
+    },
+};
+use aws_smithy_types::config_bag::ConfigBag;
+use aws_types::{SigningName, app_name::AppName, os_shim_internal::Env, region::SigningRegion};
+use ccm_core::{Environment, Error, ErrorKind, Result};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject},
+};
+
+/// Variables that the SDK reads. All are of the process that the config came from.
+const VARIABLES: &[&str] = &[
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "HOME",
+    "PATH",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_ROLE_ARN",
+    "AWS_ROLE_SESSION_NAME",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_EC2_METADATA_DISABLED",
+    "AWS_EC2_METADATA_V1_DISABLED",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE",
+    "AWS_USE_FIPS_ENDPOINT",
+    "AWS_USE_DUALSTACK_ENDPOINT",
+    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_STS",
+];
+/// The variable with the endpoint of the instance metadata service.
+const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
+/// The longest wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The longest wait for an answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// The name of the session in which a role is assumed, as CloudTrail shows it.
+const SESSION: &str = "aws-cloud-controller-manager";
+
+/// An API that is used here, or the instance metadata service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// EC2.
+    Ec2,
+    /// Elastic Load Balancing: classic load balancers.
+    Elb,
+    /// Elastic Load Balancing v2: network load balancers.
+    ElbV2,
+    /// STS.
+    Sts,
+    /// The instance metadata service.
+    Metadata,
+}
+
+impl Service {
+    /// All.
+    pub(crate) const ALL: [Self; 5] = [Self::Ec2, Self::Elb, Self::ElbV2, Self::Sts, Self::Metadata];
+
+    /// The name in the SDKs, which is also that of upstream's `[ServiceOverride]`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Ec2 => "EC2",
+            Self::Elb => "Elastic Load Balancing",
+            Self::ElbV2 => "Elastic Load Balancing v2",
+            Self::Sts => "STS",
+            Self::Metadata => "ec2imds",
+        }
+    }
+
+    /// All names, for messages.
+    pub(crate) fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// Reads a name of `[ServiceOverride]`; case does not count. The short ones were valid in older Go SDKs.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        let name = name.to_ascii_lowercase();
+        Some(match name.as_str() {
+            "elasticloadbalancing" | "elb" => Self::Elb,
+            "elasticloadbalancingv2" | "elbv2" => Self::ElbV2,
+            "ec2metadata" => Self::Metadata,
+            _ => Self::ALL
+                .into_iter()
+                .find(|service| service.name().eq_ignore_ascii_case(&name))?,
+        })
+    }
+
+    /// The environment variable with its endpoint.
+    pub(crate) fn variable(self) -> &'static str {
+        match self {
+            Self::Ec2 => "AWS_ENDPOINT_URL_EC2",
+            Self::Elb => "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING",
+            Self::ElbV2 => "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2",
+            Self::Sts => "AWS_ENDPOINT_URL_STS",
+            Self::Metadata => METADATA_ENDPOINT,
+        }
+    }
+}
+
+/// Another endpoint than that of AWS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// Of this API.
+    pub(crate) service: Service,
+    /// In this region only.
+    pub(crate) region: Option<String>,
+    /// Its URL.
+    pub(crate) url: String,
+    /// Region and service name of signatures, if it is of the file.
+    pub(crate) signing: Option<(String, Option<String>)>,
+}
+
+/// An IAM role that is assumed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Role {
+    /// `RoleARN`.
+    pub(crate) arn: String,
+    /// The account of the role.
+    pub(crate) account: String,
+    /// `SourceARN`.
+    pub(crate) source_arn: Option<String>,
+}
+
+/// How to reach AWS.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    /// The region, if file or environment give it.
+    pub(crate) region: Option<String>,
+    /// The role to assume.
+    pub(crate) role: Option<Role>,
+    /// Other endpoints; the first one that fits is used.
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// The proxy for HTTPS and the hosts that are reached without it.
+    pub(crate) proxy: Option<(String, String)>,
+    /// Certificates of the authorities to trust in place of the system's, PEM.
+    pub(crate) ca_bundle: Option<Vec<u8>>,
+    /// Where credentials come from.
+    pub(crate) environment: Environment,
+}
+
+/// Without the proxy: its URL may hold a password.
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("region", &self.region)
+            .field("role", &self.role)
+            .field("endpoints", &self.endpoints)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether this is a PEM bundle of certificates that can be trusted. The SDK ends the process if it is not.
+pub(crate) fn is_certificates(pem: &[u8]) -> bool {
+    let mut roots = RootCertStore::empty();
+    let all_good = CertificateDer::pem_slice_iter(pem).all(|der| der.is_ok_and(|der| roots.add(der).is_ok()));
+    all_good && !roots.is_empty()
+}
+
+impl Connection {
+    /// The endpoint of an API in this region, if it is not that of AWS.
+    pub(super) fn endpoint(&self, service: Service, region: &str) -> Option<&Endpoint> {
+        let fits = |wanted: Service, endpoint: &&Endpoint| {
+            endpoint.service == wanted && endpoint.region.as_deref().is_none_or(|own| own == region)
+        };
+        let of_file = |endpoint: &&Endpoint| endpoint.signing.is_some();
+        let own = |endpoint: &&Endpoint| fits(service, endpoint);
+        // Both APIs of load balancers have one endpoint.
+        let shared = |endpoint: &&Endpoint| {
+            service == Service::ElbV2 && fits(Service::Elb, endpoint) && of_file(endpoint)
+        };
+        let all = || self.endpoints.iter();
+        all()
+            .find(|endpoint| own(endpoint) && of_file(endpoint))
+            .or_else(|| all().find(shared))
+            .or_else(|| all().find(own))
+    }
+
+    /// The HTTP client.
+    ///
+    /// # Errors
+    ///
+    /// The proxy is not one.
+    pub(super) fn http_client(&self) -> Result<SharedHttpClient> {
+        let invalid = |what: &str, error: &dyn fmt::Display| {
+            Error::new(ErrorKind::InvalidConfig, format!("{what}: {error}"))
+        };
+        let proxy = match &self.proxy {
+            None => ProxyConfig::disabled(),
+            Some((url, bypass)) => ProxyConfig::https(url.as_str())
+                .map_err(|_| invalid("HTTPS_PROXY", &"not a URL"))?
+                .no_proxy(bypass),
+        };
+        let trust = match &self.ca_bundle {
+            None => TrustStore::default(),
+            Some(pem) => TrustStore::empty().with_pem_certificate(pem.clone()),
+        };
+        let tls = TlsContext::builder().with_trust_store(trust).build();
+        let tls = tls.map_err(|error| invalid("AWS_CA_BUNDLE", &error))?;
+        Ok(
+            Builder::new().build_with_connector_fn(move |settings, components| {
+                let mut builder = Connector::builder();
+                builder.set_connector_settings(settings.cloned());
+                builder.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
+                builder
+                    .proxy_config(proxy.clone())
+                    .tls_provider(tls::Provider::Rustls(CryptoMode::AwsLc))
+                    .tls_context(tls.clone())
+                    .build()
+            }),
+        )
+    }
+
+    /// The variables that the SDK may read.
+    fn variables(&self, region: &str) -> Env {
+        let mut variables: Vec<(&str, &str)> = VARIABLES
+            .iter()
+            .filter_map(|name| Some((*name, self.environment.var(name)?)))
+            .collect();
+        let metadata = self.endpoint(Service::Metadata, region);
+        variables.extend(metadata.map(|endpoint| (METADATA_ENDPOINT, endpoint.url.as_str())));
+        Env::from_slice(&variables)
+    }
+
+    /// The clients, with new credentials.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the proxy. Credentials are read when they are needed.
+    pub(super) async fn clients(&self, region: &str, user_agent: &str) -> Result<Clients> {
+        let timeouts = TimeoutConfig::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(READ_TIMEOUT)
+            .build();
+        let mut loader = aws_config::defaults(BehaviorVersion::latest())
+            .env(self.variables(region))
+            .region(Region::new(region.to_owned()))
+            .http_client(self.http_client()?)
+            .retry_config(RetryConfig::disabled())
+            .timeout_config(timeouts);
+        if let Ok(name) =
+            AppName::new(user_agent.replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-"))
+        {
+            loader = loader.app_name(name);
+        }
+        let mut config = loader.load().await;
+        if let Some(role) = &self.role {
+            // The gate does not see this call.
+            let sts = aws_sdk_sts::config::Builder::from(&config).retry_config(RetryConfig::standard());
+            let mut sts = sts.interceptor(ConfusedDeputy(role.clone()));
+            if let Some(endpoint) = self.endpoint(Service::Sts, region) {
+                sts = sts.endpoint_url(&endpoint.url).interceptor(Signing::of(endpoint));
+            }
+            let assumed = AssumedRole {
+                client: aws_sdk_sts::Client::from_conf(sts.build()),
+                role: role.clone(),
+            };
+            let provider = SharedCredentialsProvider::new(assumed);
+            config = config.into_builder().credentials_provider(provider).build();
+        }
+        Ok(self.clients_of(&config, region))
+    }
+
+    fn clients_of(&self, config: &SdkConfig, region: &str) -> Clients {
+        macro_rules! client {
+            ($sdk:ident, $service:ident) => {{
+                let mut builder = $sdk::config::Builder::from(config);
+                if let Some(endpoint) = self.endpoint(Service::$service, region) {
+                    builder = builder
+                        .endpoint_url(&endpoint.url)
+                        .interceptor(Signing::of(endpoint));
+                }
+                $sdk::Client::from_conf(builder.build())
+            }};
+        }
+        Clients {
+            ec2: client!(aws_sdk_ec2, Ec2),
+            elb: client!(aws_sdk_elasticloadbalancing, Elb),
+            elbv2: client!(aws_sdk_elasticloadbalancingv2, ElbV2),
+            sts: client!(aws_sdk_sts, Sts),
+        }
+    }
+}
+
+/// The SDK's clients.
+pub(super) struct Clients {
+    pub(super) ec2: aws_sdk_ec2::Client,
+    pub(super) elb: aws_sdk_elasticloadbalancing::Client,
+    pub(super) elbv2: aws_sdk_elasticloadbalancingv2::Client,
+    pub(super) sts: aws_sdk_sts::Client,
+}
+
+/// Sets region and service name of signatures.
+#[derive(Debug)]
+struct Signing(Option<(String, Option<String>)>);
+
+impl Signing {
+    fn of(endpoint: &Endpoint) -> Self {
+        Self(endpoint.signing.clone())
+    }
+}
+
+impl Intercept for Signing {
+    fn name(&self) -> &'static str {
+        "Signing"
+    }
+
+    fn modify_before_signing(
+        &self,
+        _: &mut BeforeTransmitInterceptorContextMut<'_>,
+        _: &RuntimeComponents,
+        config: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        if let Some((region, name)) = &self.0 {
+            let state = config.interceptor_state();
+            state.store_put(SigningRegion::from(Region::new(region.clone())));
+            if let Some(name) = name {
+                state.store_put(SigningName::from(name.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Says for whom a role is assumed, so that a policy can refuse others.
+#[derive(Debug)]
+struct ConfusedDeputy(Role);
+
+impl Intercept for ConfusedDeputy {
+    fn name(&self) -> &'static str {
+        "ConfusedDeputy"
+    }
+
+    fn modify_before_signing(
+        &self,
+        context: &mut BeforeTransmitInterceptorContextMut<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let headers = context.request_mut().headers_mut();
+        headers.try_insert("x-amz-source-account", self.0.account.clone())?;
+        if let Some(arn) = &self.0.source_arn {
+            headers.try_insert("x-amz-source-arn", arn.clone())?;
+        }
+        Ok(())
+    }
+}
+
+/// The credentials of a role that is assumed.
+#[derive(Debug)]
+struct AssumedRole {
+    client: aws_sdk_sts::Client,
+    role: Role,
+}
+
+impl AssumedRole {
+    async fn assume(&self) -> provider::Result {
+        let request = self
+            .client
+            .assume_role()
+            .role_arn(&self.role.arn)
+            .role_session_name(SESSION);
+        let reply = Box::pin(request.send()).await.map_err(|error| {
+            let error = super::failure(&error)
+                .with_operation("sts:AssumeRole")
+                .with_context("role", &self.role.arn);
+            CredentialsError::provider_error(error)
+        })?;
+        let Some(given) = reply.credentials else {
+            return Err(CredentialsError::provider_error(
+                "STS answered without credentials",
+            ));
+        };
+        let expiry = SystemTime::try_from(given.expiration).map_err(CredentialsError::provider_error)?;
+        Ok(Credentials::new(
+            given.access_key_id,
+            given.secret_access_key,
+            Some(given.session_token),
+            Some(expiry),
+            "AssumedRole",
+        ))
+    }
+}
+
+impl ProvideCredentials for AssumedRole {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        future::ProvideCredentials::new(self.assume())
+    }
+}

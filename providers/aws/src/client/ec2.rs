@@ -1,0 +1,663 @@
+//! EC2: instances, subnets, route tables, tags.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_ec2::types::{self as sdk, AttributeBooleanValue, NetworkInterfaceStatus, RouteState};
+use ccm_core::{Error, ErrorKind, Priority, Result, client::Page};
+use ipnet::IpNet;
+
+use super::{Api, Op};
+use crate::cluster::Tags;
+
+/// The most results on a page.
+const PAGE: i32 = 1000;
+/// The most values of one filter. More are refused with FilterLimitExceeded.
+pub(crate) const FILTER_VALUES: usize = 200;
+/// The most resources of one CreateTags or DeleteTags.
+pub(crate) const TAGGED_RESOURCES: usize = 1000;
+/// The most instances of one DescribeInstanceTopology.
+pub(crate) const TOPOLOGY_INSTANCES: usize = 100;
+
+/// An instance, or a Fargate node, as far as nodes and load balancers need it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Instance {
+    /// `i-...`, or `fargate-...`.
+    pub(crate) id: String,
+    /// `pending`, `running`, `stopping`, `stopped`, `shutting-down` or `terminated`.
+    pub(crate) state: String,
+    /// Its type; empty for a Fargate node.
+    pub(crate) instance_type: String,
+    /// Its availability zone.
+    pub(crate) zone: String,
+    /// Its VPC.
+    pub(crate) vpc: String,
+    /// Its subnet.
+    pub(crate) subnet: String,
+    /// Its private DNS name.
+    pub(crate) private_dns: String,
+    /// Its public DNS name.
+    pub(crate) public_dns: String,
+    /// Its public address.
+    pub(crate) public_ip: String,
+    /// Its network interfaces, in the order of the API.
+    pub(crate) interfaces: Vec<Interface>,
+    /// Ids of its security groups.
+    pub(crate) security_groups: Vec<String>,
+    /// Whether packets that are not from or to its addresses are dropped.
+    pub(crate) source_dest_check: bool,
+    /// Its tags.
+    pub(crate) tags: Tags,
+    /// Whether it is a Fargate node: a network interface of which only the address is known.
+    pub(crate) is_fargate: bool,
+}
+
+/// A network interface of an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Interface {
+    /// `eni-...`.
+    pub(crate) id: String,
+    /// Its place; `None` while it is not attached.
+    pub(crate) device_index: Option<i32>,
+    /// Whether it is in use.
+    pub(crate) in_use: bool,
+    /// Its private IPv4 addresses, the primary one first.
+    pub(crate) addresses: Vec<String>,
+    /// Its IPv6 addresses.
+    pub(crate) ipv6: Vec<String>,
+    /// Whether packets that are not from or to its addresses are dropped.
+    pub(crate) source_dest_check: bool,
+}
+
+/// An availability zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Zone {
+    /// The name, which differs between accounts, such as `us-east-1a`.
+    pub(crate) name: String,
+    /// The id, which is the same in all accounts, such as `use1-az6`.
+    pub(crate) id: String,
+    /// `availability-zone`, `local-zone` or `wavelength-zone`.
+    pub(crate) kind: String,
+}
+
+/// A subnet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subnet {
+    /// `subnet-...`.
+    pub(crate) id: String,
+    /// Its VPC.
+    pub(crate) vpc: String,
+    /// Its availability zone.
+    pub(crate) zone: String,
+    /// Its IPv4 network.
+    pub(crate) cidr: String,
+    /// Its IPv6 networks.
+    pub(crate) ipv6_cidrs: Vec<String>,
+    /// Its tags.
+    pub(crate) tags: Tags,
+}
+
+/// A route table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RouteTable {
+    /// `rtb-...`.
+    pub(crate) id: String,
+    /// Whether it is that of all subnets without one of their own.
+    pub(crate) is_main: bool,
+    /// The subnets that it is explicitly associated with.
+    pub(crate) subnets: Vec<String>,
+    /// Its routes.
+    pub(crate) routes: Vec<Route>,
+    /// Its tags.
+    pub(crate) tags: Tags,
+}
+
+/// A route of a route table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Route {
+    /// Where packets are for; prefix lists are left out.
+    pub(crate) destination: IpNet,
+    /// The instance that they go to.
+    pub(crate) instance: Option<String>,
+    /// The network interface that they go to.
+    pub(crate) interface: Option<String>,
+    /// The gateway that they go to: `igw-...`, `local`.
+    pub(crate) gateway: Option<String>,
+    /// Whether what they go to is gone.
+    pub(crate) blackhole: bool,
+}
+
+/// What a route leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RouteTarget {
+    /// An instance with one network interface.
+    Instance(String),
+    /// A network interface.
+    Interface(String),
+}
+
+/// A filter: all conditions must hold, each for one of its values.
+pub(crate) type Filter<'a> = (&'a str, Vec<String>);
+
+fn filters(given: &[Filter<'_>]) -> Option<Vec<sdk::Filter>> {
+    let one = |(name, values): &Filter<'_>| {
+        sdk::Filter::builder()
+            .name(*name)
+            .set_values(Some(values.clone()))
+            .build()
+    };
+    (!given.is_empty()).then(|| given.iter().map(one).collect())
+}
+
+fn tags(given: Option<Vec<sdk::Tag>>) -> Tags {
+    let tags = given.unwrap_or_default().into_iter();
+    tags.filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default())))
+        .collect()
+}
+
+/// The tags as the SDK wants them.
+pub(super) fn sdk_tags(tags: &Tags) -> Vec<sdk::Tag> {
+    tags.iter()
+        .map(|(key, value)| sdk::Tag::builder().key(key).value(value).build())
+        .collect()
+}
+
+fn unreadable(what: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("AWS answered with {what}"))
+}
+
+impl Api {
+    /// A page of the instances that fit the filters.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read.
+    pub(crate) async fn instance_page(
+        &self,
+        filter: &[Filter<'_>],
+        token: Option<String>,
+        priority: Priority,
+    ) -> Result<Page<Instance, String>> {
+        let reply = self
+            .call(Op::Instances, priority, |clients| {
+                let request = clients.ec2.describe_instances().max_results(PAGE);
+                request
+                    .set_filters(filters(filter))
+                    .set_next_token(token.clone())
+                    .send()
+            })
+            .await?;
+        let reservations = reply.reservations.unwrap_or_default().into_iter();
+        let instances = reservations.flat_map(|reservation| reservation.instances.unwrap_or_default());
+        Ok(Page {
+            items: instances.map(instance).collect::<Result<_>>()?,
+            next: reply.next_token,
+        })
+    }
+
+    /// All instances that fit the filters.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read, all pages of them.
+    pub(crate) async fn instances(&self, filter: &[Filter<'_>], priority: Priority) -> Result<Vec<Instance>> {
+        ccm_core::client::collect(None, |token| self.instance_page(filter, token, priority)).await
+    }
+
+    /// The instances with these ids. An id that EC2 does not know refuses all of them.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] if one of them does not exist; its message names those that do not.
+    pub(crate) async fn instances_by_id(&self, ids: &[&str], priority: Priority) -> Result<Vec<Instance>> {
+        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        let reply = self
+            .call(Op::InstancesById, priority, |clients| {
+                clients
+                    .ec2
+                    .describe_instances()
+                    .set_instance_ids(Some(ids.clone()))
+                    .send()
+            })
+            .await?;
+        if reply.next_token.is_some_and(|token| !token.is_empty()) {
+            return Err(unreadable("a page where all instances were requested"));
+        }
+        let reservations = reply.reservations.unwrap_or_default().into_iter();
+        let instances = reservations.flat_map(|reservation| reservation.instances.unwrap_or_default());
+        instances.map(instance).collect()
+    }
+
+    /// The network interfaces with these private addresses in a VPC, as Fargate nodes.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read.
+    pub(crate) async fn fargate_interfaces(
+        &self,
+        vpc: &str,
+        addresses: Vec<String>,
+        priority: Priority,
+    ) -> Result<Vec<Instance>> {
+        let filter = [
+            ("vpc-id", vec![vpc.to_owned()]),
+            ("private-ip-address", addresses),
+        ];
+        let found = ccm_core::client::collect(None, |token: Option<String>| {
+            let filter = &filter;
+            async move {
+                let reply = self
+                    .call(Op::NetworkInterfaces, priority, |clients| {
+                        let request = clients.ec2.describe_network_interfaces().max_results(PAGE);
+                        request
+                            .set_filters(filters(filter))
+                            .set_next_token(token.clone())
+                            .send()
+                    })
+                    .await?;
+                Ok(Page {
+                    items: reply.network_interfaces.unwrap_or_default(),
+                    next: reply.next_token,
+                })
+            }
+        });
+        let found = found.await?.into_iter();
+        let attached = found.filter(|interface| {
+            let attachment = interface.attachment.as_ref();
+            attachment.is_some_and(|attachment| attachment.status == Some(sdk::AttachmentStatus::Attached))
+        });
+        Ok(attached.map(fargate).collect())
+    }
+
+    /// All availability zones of the region, local and wavelength zones included.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read.
+    pub(crate) async fn zones(&self, priority: Priority) -> Result<Vec<Zone>> {
+        let reply = self
+            .call(Op::Zones, priority, |clients| {
+                clients.ec2.describe_availability_zones().send()
+            })
+            .await?;
+        let zones = reply.availability_zones.unwrap_or_default().into_iter();
+        let zone = |zone: sdk::AvailabilityZone| {
+            Some(Zone {
+                name: zone.zone_name?,
+                id: zone.zone_id.unwrap_or_default(),
+                kind: zone.zone_type.unwrap_or_default(),
+            })
+        };
+        Ok(zones.filter_map(zone).collect())
+    }
+
+    /// The network nodes above each of at most [`TOPOLOGY_INSTANCES`] instances, from the top. Instances without a topology
+    /// are left out.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read; [`ErrorKind::Unsupported`] in a region without it.
+    pub(crate) async fn topology(&self, ids: &[String]) -> Result<BTreeMap<String, Vec<String>>> {
+        let reply = self
+            .call(Op::InstanceTopology, Priority::Background, |clients| {
+                clients
+                    .ec2
+                    .describe_instance_topology()
+                    .set_instance_ids(Some(ids.to_vec()))
+                    .send()
+            })
+            .await?;
+        let found = reply.instances.unwrap_or_default().into_iter();
+        Ok(found
+            .filter_map(|one| Some((one.instance_id?, one.network_nodes?)))
+            .collect())
+    }
+
+    /// Whether a VPC exists.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] if not, and any other if that cannot be read.
+    pub(crate) async fn check_vpc(&self, id: &str) -> Result<()> {
+        let request = |clients: &super::Clients| clients.ec2.describe_vpcs().vpc_ids(id).send();
+        self.call(Op::Vpcs, Priority::User, request).await.map(drop)
+    }
+
+    /// The subnets that fit the filters.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read.
+    pub(crate) async fn subnets(&self, filter: &[Filter<'_>], priority: Priority) -> Result<Vec<Subnet>> {
+        ccm_core::client::collect(None, |token: Option<String>| async move {
+            let reply = self
+                .call(Op::Subnets, priority, |clients| {
+                    let request = clients.ec2.describe_subnets().max_results(PAGE);
+                    request
+                        .set_filters(filters(filter))
+                        .set_next_token(token.clone())
+                        .send()
+                })
+                .await?;
+            Ok(Page {
+                items: reply
+                    .subnets
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter_map(subnet)
+                    .collect(),
+                next: reply.next_token,
+            })
+        })
+        .await
+    }
+
+    /// The route tables that fit the filters, with all of their routes.
+    ///
+    /// # Errors
+    ///
+    /// They cannot be read.
+    pub(crate) async fn route_tables(
+        &self,
+        filter: &[Filter<'_>],
+        priority: Priority,
+    ) -> Result<Vec<RouteTable>> {
+        ccm_core::client::collect(None, |token: Option<String>| async move {
+            let reply = self
+                .call(Op::RouteTables, priority, |clients| {
+                    let request = clients.ec2.describe_route_tables().max_results(100);
+                    request
+                        .set_filters(filters(filter))
+                        .set_next_token(token.clone())
+                        .send()
+                })
+                .await?;
+            Ok(Page {
+                items: reply
+                    .route_tables
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter_map(route_table)
+                    .collect(),
+                next: reply.next_token,
+            })
+        })
+        .await
+    }
+
+    /// Creates a route in a table.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::AlreadyExists`] if there is a route with this destination; [`ErrorKind::QuotaExceeded`] if the table is
+    /// full.
+    pub(crate) async fn create_route(
+        &self,
+        table: &str,
+        destination: IpNet,
+        target: &RouteTarget,
+        priority: Priority,
+    ) -> Result<()> {
+        let (v4, v6) = destinations(destination);
+        let (instance, interface) = target.ids();
+        let request = |clients: &super::Clients| {
+            let request = clients.ec2.create_route().route_table_id(table);
+            let request = request
+                .set_destination_cidr_block(v4.clone())
+                .set_destination_ipv6_cidr_block(v6.clone());
+            request
+                .set_instance_id(instance.clone())
+                .set_network_interface_id(interface.clone())
+                .send()
+        };
+        self.call(Op::RouteCreate, priority, request).await.map(drop)
+    }
+
+    /// Gives the route with this destination another target.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidSpec`] or [`ErrorKind::NotFound`] if there is none.
+    pub(crate) async fn replace_route(
+        &self,
+        table: &str,
+        destination: IpNet,
+        target: &RouteTarget,
+        priority: Priority,
+    ) -> Result<()> {
+        let (v4, v6) = destinations(destination);
+        let (instance, interface) = target.ids();
+        let request = |clients: &super::Clients| {
+            let request = clients.ec2.replace_route().route_table_id(table);
+            let request = request
+                .set_destination_cidr_block(v4.clone())
+                .set_destination_ipv6_cidr_block(v6.clone());
+            request
+                .set_instance_id(instance.clone())
+                .set_network_interface_id(interface.clone())
+                .send()
+        };
+        self.call(Op::RouteReplace, priority, request).await.map(drop)
+    }
+
+    /// Deletes the route with this destination.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] if there is none.
+    pub(crate) async fn delete_route(
+        &self,
+        table: &str,
+        destination: IpNet,
+        priority: Priority,
+    ) -> Result<()> {
+        let (v4, v6) = destinations(destination);
+        let request = |clients: &super::Clients| {
+            let request = clients.ec2.delete_route().route_table_id(table);
+            request
+                .set_destination_cidr_block(v4.clone())
+                .set_destination_ipv6_cidr_block(v6.clone())
+                .send()
+        };
+        self.call(Op::RouteDelete, priority, request).await.map(drop)
+    }
+
+    /// Lets packets for Pods pass: switches the source/destination check off.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidSpec`] for an instance with several network interfaces.
+    pub(crate) async fn disable_source_dest_check(
+        &self,
+        target: &RouteTarget,
+        priority: Priority,
+    ) -> Result<()> {
+        let off = AttributeBooleanValue::builder().value(false).build();
+        match target {
+            RouteTarget::Instance(id) => {
+                let request = |clients: &super::Clients| {
+                    let request = clients.ec2.modify_instance_attribute();
+                    request.instance_id(id).source_dest_check(off.clone()).send()
+                };
+                self.call(Op::InstanceAttribute, priority, request)
+                    .await
+                    .map(drop)
+            }
+            RouteTarget::Interface(id) => {
+                let request = |clients: &super::Clients| {
+                    let request = clients.ec2.modify_network_interface_attribute();
+                    request
+                        .network_interface_id(id)
+                        .source_dest_check(off.clone())
+                        .send()
+                };
+                self.call(Op::InterfaceAttribute, priority, request)
+                    .await
+                    .map(drop)
+            }
+        }
+    }
+
+    /// Adds tags to at most [`TAGGED_RESOURCES`] resources, or changes their values.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] if one resource does not exist; then none is changed.
+    pub(crate) async fn create_tags(&self, ids: &[String], tags: &Tags, priority: Priority) -> Result<()> {
+        let request = |clients: &super::Clients| {
+            let request = clients.ec2.create_tags();
+            request
+                .set_resources(Some(ids.to_vec()))
+                .set_tags(Some(sdk_tags(tags)))
+                .send()
+        };
+        self.call(Op::TagsCreate, priority, request).await.map(drop)
+    }
+
+    /// Removes tags with these keys and values from at most [`TAGGED_RESOURCES`] resources.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] if one resource does not exist; then none is changed.
+    pub(crate) async fn delete_tags(&self, ids: &[String], tags: &Tags, priority: Priority) -> Result<()> {
+        let request = |clients: &super::Clients| {
+            let request = clients.ec2.delete_tags();
+            request
+                .set_resources(Some(ids.to_vec()))
+                .set_tags(Some(sdk_tags(tags)))
+                .send()
+        };
+        self.call(Op::TagsDelete, priority, request).await.map(drop)
+    }
+}
+
+impl RouteTarget {
+    /// The id of an instance, or that of a network interface.
+    fn ids(&self) -> (Option<String>, Option<String>) {
+        match self {
+            Self::Instance(id) => (Some(id.clone()), None),
+            Self::Interface(id) => (None, Some(id.clone())),
+        }
+    }
+}
+
+/// The destination as one of IPv4, or as one of IPv6.
+fn destinations(destination: IpNet) -> (Option<String>, Option<String>) {
+    match destination {
+        IpNet::V4(net) => (Some(net.to_string()), None),
+        IpNet::V6(net) => (None, Some(net.to_string())),
+    }
+}
+
+fn instance(given: sdk::Instance) -> Result<Instance> {
+    let Some(id) = given.instance_id else {
+        return Err(unreadable("an instance without an id"));
+    };
+    let state = given.state.and_then(|state| state.name);
+    let groups = given.security_groups.unwrap_or_default().into_iter();
+    let interfaces = given.network_interfaces.unwrap_or_default().into_iter();
+    Ok(Instance {
+        id,
+        state: state.map(|state| state.as_str().to_owned()).unwrap_or_default(),
+        instance_type: given
+            .instance_type
+            .map(|kind| kind.as_str().to_owned())
+            .unwrap_or_default(),
+        zone: given
+            .placement
+            .and_then(|placement| placement.availability_zone)
+            .unwrap_or_default(),
+        vpc: given.vpc_id.unwrap_or_default(),
+        subnet: given.subnet_id.unwrap_or_default(),
+        private_dns: given.private_dns_name.unwrap_or_default(),
+        public_dns: given.public_dns_name.unwrap_or_default(),
+        public_ip: given.public_ip_address.unwrap_or_default(),
+        interfaces: interfaces.map(interface).collect(),
+        security_groups: groups.filter_map(|group| group.group_id).collect(),
+        source_dest_check: given.source_dest_check.unwrap_or(true),
+        tags: tags(given.tags),
+        is_fargate: false,
+    })
+}
+
+fn interface(given: sdk::InstanceNetworkInterface) -> Interface {
+    let ips = given.private_ip_addresses.unwrap_or_default().into_iter();
+    let ipv6 = given.ipv6_addresses.unwrap_or_default().into_iter();
+    Interface {
+        id: given.network_interface_id.unwrap_or_default(),
+        device_index: given.attachment.and_then(|attachment| attachment.device_index),
+        in_use: given.status == Some(NetworkInterfaceStatus::InUse),
+        addresses: ips.filter_map(|ip| ip.private_ip_address).collect(),
+        ipv6: ipv6.filter_map(|ip| ip.ipv6_address).collect(),
+        source_dest_check: given.source_dest_check.unwrap_or(true),
+    }
+}
+
+/// A Fargate node by its network interface. Whoever asked knows the id.
+fn fargate(given: sdk::NetworkInterface) -> Instance {
+    let ipv6 = given.ipv6_addresses.unwrap_or_default().into_iter();
+    Instance {
+        zone: given.availability_zone.unwrap_or_default(),
+        vpc: given.vpc_id.unwrap_or_default(),
+        subnet: given.subnet_id.unwrap_or_default(),
+        private_dns: given.private_dns_name.unwrap_or_default(),
+        interfaces: vec![Interface {
+            id: given.network_interface_id.unwrap_or_default(),
+            device_index: Some(0),
+            in_use: true,
+            addresses: given.private_ip_address.into_iter().collect(),
+            ipv6: ipv6.filter_map(|ip| ip.ipv6_address).collect(),
+            source_dest_check: given.source_dest_check.unwrap_or(true),
+        }],
+        is_fargate: true,
+        ..Instance::default()
+    }
+}
+
+fn subnet(given: sdk::Subnet) -> Option<Subnet> {
+    let ipv6 = given
+        .ipv6_cidr_block_association_set
+        .unwrap_or_default()
+        .into_iter();
+    Some(Subnet {
+        id: given.subnet_id?,
+        vpc: given.vpc_id.unwrap_or_default(),
+        zone: given.availability_zone.unwrap_or_default(),
+        cidr: given.cidr_block.unwrap_or_default(),
+        ipv6_cidrs: ipv6.filter_map(|one| one.ipv6_cidr_block).collect(),
+        tags: tags(given.tags),
+    })
+}
+
+fn route_table(given: sdk::RouteTable) -> Option<RouteTable> {
+    let associations = given.associations.unwrap_or_default();
+    Some(RouteTable {
+        id: given.route_table_id?,
+        is_main: associations
+            .iter()
+            .any(|association| association.main == Some(true)),
+        subnets: associations
+            .into_iter()
+            .filter_map(|association| association.subnet_id)
+            .collect(),
+        routes: given
+            .routes
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(route)
+            .collect(),
+        tags: tags(given.tags),
+    })
+}
+
+fn route(given: sdk::Route) -> Option<Route> {
+    let destination = given
+        .destination_cidr_block
+        .or(given.destination_ipv6_cidr_block)?;
+    Some(Route {
+        destination: destination.parse().ok()?,
+        instance: given.instance_id,
+        interface: given.network_interface_id,
+        gateway: given.gateway_id,
+        blackhole: given.state == Some(RouteState::Blackhole),
+    })
+}

@@ -1,0 +1,80 @@
+//! The instance metadata service (IMDS): what the instance that this program runs on knows about itself.
+
+use aws_config::{imds::client::Client, provider_config::ProviderConfig};
+use ccm_core::{Error, ErrorKind, Result};
+
+use super::{Connection, Service};
+
+/// Reads the metadata of the instance that this program runs on.
+#[derive(Clone, Debug)]
+pub(crate) struct Metadata {
+    /// `None`: the environment says that the service must not be asked.
+    client: Option<Client>,
+}
+
+impl Metadata {
+    /// A client for the endpoint of this connection.
+    ///
+    /// # Errors
+    ///
+    /// The endpoint is not a URL.
+    pub(crate) fn new(connection: &Connection) -> Result<Self> {
+        let disabled = connection.environment.var("AWS_EC2_METADATA_DISABLED");
+        if disabled.is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+            return Ok(Self { client: None });
+        }
+        let config = ProviderConfig::empty().with_http_client(connection.http_client()?);
+        let mut builder = Client::builder().configure(&config).max_attempts(2);
+        if let Some(endpoint) = connection.endpoint(Service::Metadata, "") {
+            builder = builder.endpoint(&endpoint.url).map_err(|error| {
+                let text = format!(
+                    "endpoint {:?} of the instance metadata service: {error}",
+                    endpoint.url
+                );
+                Error::new(ErrorKind::InvalidConfig, text)
+            })?;
+        }
+        Ok(Self {
+            client: Some(builder.build()),
+        })
+    }
+
+    /// The region of this instance.
+    ///
+    /// # Errors
+    ///
+    /// The service cannot be reached: mostly, this is not an instance, or a container whose packets to the service are
+    /// dropped.
+    pub(crate) async fn region(&self) -> Result<String> {
+        self.get("placement/region", "set [Global] Region or AWS_REGION")
+            .await
+    }
+
+    /// The id of this instance.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::region`].
+    pub(crate) async fn instance_id(&self) -> Result<String> {
+        self.get("instance-id", "set [Global] VPC and KubernetesClusterID")
+            .await
+    }
+
+    /// Reads one value; `instead` is what makes it unnecessary.
+    async fn get(&self, path: &str, instead: &str) -> Result<String> {
+        let Some(client) = &self.client else {
+            let text =
+                format!("the instance metadata service is disabled by AWS_EC2_METADATA_DISABLED; {instead}");
+            return Err(Error::new(ErrorKind::InvalidConfig, text));
+        };
+        let value = Box::pin(client.get(format!("/latest/meta-data/{path}"))).await.map_err(|error| {
+            let text = format!(
+                "could not read {path} from the instance metadata service: {}; in a container the service needs a hop limit of 2; \
+                 elsewhere than on EC2, {instead}",
+                ccm_core::error::report(&error)
+            );
+            Error::new(ErrorKind::Unavailable, text)
+        })?;
+        Ok(value.as_ref().to_owned())
+    }
+}

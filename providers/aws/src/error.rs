@@ -1,0 +1,156 @@
+//! From the error codes of AWS to [`ccm_core::Error`].
+
+use ccm_core::{Error, ErrorKind, Outcome};
+
+/// The context key under which an error has its code.
+const CODE: &str = "code";
+
+/// What AWS, or the way to it, answered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Failure<'a> {
+    /// The HTTP status, if there was an answer.
+    pub(crate) status: Option<u16>,
+    /// The error code, if the answer has one.
+    pub(crate) code: Option<&'a str>,
+    /// The message of AWS, or of the cause.
+    pub(crate) message: &'a str,
+    /// The id of the request in the logs of AWS.
+    pub(crate) request_id: Option<&'a str>,
+}
+
+impl Failure<'_> {
+    /// The error for it.
+    pub(crate) fn error(&self) -> Error {
+        let kind = match (self.code, self.status) {
+            (Some(code), status) => kind(code, status),
+            // Something in front of the service.
+            (None, Some(500..)) => ErrorKind::Unavailable,
+            (None, Some(429)) => ErrorKind::RateLimited,
+            (None, Some(_)) => ErrorKind::Unexpected,
+            (None, None) => ErrorKind::Unavailable,
+        };
+        let text = self.message.split_whitespace().collect::<Vec<_>>().join(" ");
+        let message = match (text.as_str(), self.status) {
+            ("", Some(status)) => format!("AWS answered with HTTP status {status}"),
+            ("", None) => "AWS did not answer".to_owned(),
+            (text, _) if text.starts_with('<') => "the answer is an HTML page".to_owned(),
+            (text, _) => text.to_owned(),
+        };
+        let mut error = Error::new(kind, message);
+        // A server that failed may have done the work.
+        if self.code.is_none() || kind == ErrorKind::Unavailable {
+            error = error.with_outcome(Outcome::Unknown);
+        }
+        if let Some(code) = self.code {
+            error = error.with_context(CODE, code);
+        }
+        if let Some(id) = self.request_id {
+            error = error.with_context("request_id", id);
+        }
+        error
+    }
+}
+
+/// The code of AWS in an error.
+pub(crate) fn code(error: &Error) -> Option<&str> {
+    let found = error.context().iter().find(|(key, _)| *key == CODE);
+    found.map(|(_, code)| code.as_str())
+}
+
+/// The one table: what a code means for the caller.
+fn kind(code: &str, status: Option<u16>) -> ErrorKind {
+    match code {
+        "RequestLimitExceeded"
+        | "Throttling"
+        | "ThrottlingException"
+        | "ThrottledException"
+        | "RequestThrottled"
+        | "RequestThrottledException"
+        | "TooManyRequestsException"
+        | "EC2ThrottledException"
+        | "BandwidthLimitExceeded"
+        | "PriorRequestNotComplete"
+        | "SlowDown"
+        | "DependencyThrottle" => ErrorKind::RateLimited,
+
+        "AuthFailure"
+        | "ExpiredToken"
+        | "ExpiredTokenException"
+        | "RequestExpired"
+        | "InvalidClientTokenId"
+        | "InvalidAccessKeyId"
+        | "InvalidSecurity"
+        | "UnrecognizedClientException"
+        | "SignatureDoesNotMatch"
+        | "IncompleteSignature"
+        | "MissingAuthenticationToken"
+        | "MissingAuthenticationTokenException"
+        | "InvalidIdentityToken"
+        | "IDPRejectedClaim" => ErrorKind::Unauthenticated,
+
+        "UnauthorizedOperation"
+        | "AccessDenied"
+        | "AccessDeniedException"
+        | "NotAuthorized"
+        | "OptInRequired"
+        | "PendingVerification"
+        | "Blocked" => ErrorKind::PermissionDenied,
+
+        // What an annotation or the config names, not what is read or changed.
+        "CertificateNotFound"
+        | "SSLPolicyNotFound"
+        | "SubnetNotFound"
+        | "AllocationIdNotFound"
+        | "AvailabilityZoneNotSupported"
+        | "UnsupportedProtocol"
+        | "InvalidTarget"
+        | "InvalidSubnet"
+        | "InvalidScheme"
+        | "InvalidSecurityGroup"
+        | "InvalidConfigurationRequest"
+        | "OperationNotPermitted"
+        | "IncompatibleProtocols"
+        | "InvalidLoadBalancerAction"
+        | "PolicyTypeNotFound" => ErrorKind::InvalidSpec,
+
+        "RouteAlreadyExists" | "ResourceAlreadyExists" => ErrorKind::AlreadyExists,
+
+        "DependencyViolation"
+        | "ResourceInUse"
+        | "IncorrectState"
+        | "IncorrectInstanceState"
+        | "ConcurrentTagAccess"
+        | "OperationInProgress"
+        | "IdempotentParameterMismatch" => ErrorKind::Conflict,
+
+        "UnsupportedOperation" | "InvalidAction" | "UnknownOperation" | "UnsupportedOperationException" => {
+            ErrorKind::Unsupported
+        }
+
+        "InternalError"
+        | "InternalFailure"
+        | "InternalServiceError"
+        | "ServiceUnavailable"
+        | "Unavailable"
+        | "RequestTimeout"
+        | "RequestTimeoutException"
+        | "ServerInternal" => ErrorKind::Unavailable,
+
+        _ if code.starts_with("TooMany")
+            || code.ends_with("LimitExceeded")
+            || code.ends_with("LimitExceededException") =>
+        {
+            ErrorKind::QuotaExceeded
+        }
+        _ if code.ends_with("NotFound") || code.ends_with("NotFoundException") => ErrorKind::NotFound,
+        _ if code.starts_with("Duplicate") || code.ends_with(".Duplicate") => ErrorKind::AlreadyExists,
+        _ if code.starts_with("Invalid") || code.starts_with("Missing") || code.starts_with("Validation") => {
+            ErrorKind::InvalidSpec
+        }
+        _ if code.starts_with("InsufficientFree") || code.starts_with("Insufficient") => {
+            ErrorKind::QuotaExceeded
+        }
+        _ if status.is_some_and(|status| status >= 500) => ErrorKind::Unavailable,
+        _ => ErrorKind::Unexpected,
+    }
+}

@@ -1,0 +1,144 @@
+//! The AWS provider.
+#![doc = include_str!("docs.md")]
+
+mod client;
+mod cluster;
+mod config;
+mod error;
+mod instances;
+mod load_balancer;
+mod site;
+
+use std::{path::PathBuf, sync::Arc};
+
+use ccm_core::{
+    BuildContext, Cloud, FlagDef, FlagKind, Instances, Reload, Result, async_trait,
+    config::{ConfigFiles, Reloader, log_warnings},
+    register_provider,
+};
+
+use crate::{
+    client::{Api, metadata::Metadata},
+    config::{CloudConf, Config},
+    instances::{
+        AwsInstances,
+        provider_id::{self, ProviderId},
+    },
+    site::Site,
+};
+
+/// The provider's name in the registry, on `--cloud-provider` and before `://` in provider IDs.
+pub const NAME: &str = provider_id::SCHEME;
+
+/// Replaces the flag of the framework, which has no effect. Upstream: `--allow-untagged-cloud`.
+const ALLOW_UNTAGGED: FlagDef = FlagDef {
+    name: "allow-untagged-cloud",
+    kind: FlagKind::Bool,
+    default: "false",
+    help: "Allow a cluster without an id: every instance, subnet and security group then counts as the cluster's",
+};
+
+register_provider! {
+    name: NAME,
+    summary: "Amazon Web Services: EC2 and Elastic Load Balancing",
+    build: build,
+    validate: validate,
+    config_reference: config_reference,
+    flags: &[ALLOW_UNTAGGED],
+}
+
+/// AWS in one region, with one set of credentials.
+#[derive(Debug)]
+pub(crate) struct Aws {
+    pub(crate) api: Api,
+    pub(crate) site: Arc<Site>,
+    instances: AwsInstances,
+    context: BuildContext,
+    configs: Reloader<Config>,
+}
+
+#[async_trait]
+impl Cloud for Aws {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn owns(&self, provider_id: &str) -> bool {
+        match provider_id.split_once("://") {
+            Some((scheme, _)) => scheme == NAME,
+            None => provider_id::parse(provider_id).is_ok_and(|id| id != ProviderId::Foreign),
+        }
+    }
+
+    fn scope(&self) -> String {
+        self.site.to_string()
+    }
+
+    fn generation(&self) -> u64 {
+        self.api.generation()
+    }
+
+    fn watched_files(&self) -> Vec<PathBuf> {
+        self.configs.files()
+    }
+
+    async fn reload(&self) -> Result<Reload> {
+        let mut pending = self.configs.begin().await;
+        let path = self.context.cloud_config.as_deref();
+        let new = config::load(path, &self.context.environment, &mut pending.files)?;
+        let changes = pending.last().changes(&new.value);
+        let restart_needed = pending.start().changes(&new.value).restart;
+        if changes.reconnect {
+            self.api.reconnect(new.value.settings.connection.clone()).await?;
+        }
+        self.api.set_quotas(&new.value.settings.quotas);
+        Ok(pending.commit(new, changes.live, restart_needed))
+    }
+
+    fn instances(&self) -> Option<&dyn Instances> {
+        Some(&self.instances)
+    }
+
+    fn event_component(&self) -> &'static str {
+        "service-controller"
+    }
+}
+
+fn validate(context: &BuildContext) -> Result<()> {
+    let loaded = config::load(
+        context.cloud_config.as_deref(),
+        &context.environment,
+        &mut ConfigFiles::default(),
+    )?;
+    log_warnings(&loaded.warnings, &[]);
+    Ok(())
+}
+
+async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
+    // Again, since a mounted Secret may have changed. Warnings were logged before.
+    let mut files = ConfigFiles::default();
+    let loaded = config::load(context.cloud_config.as_deref(), &context.environment, &mut files)?;
+    let settings = &loaded.value.settings;
+    let connection = settings.connection.clone();
+    let metadata = Metadata::new(&connection)?;
+    let region = match &connection.region {
+        Some(region) => region.clone(),
+        None => metadata.region().await?,
+    };
+    let api = Api::new(connection, region, &settings.quotas, &context).await?;
+    let untagged = context.flags.boolean(&ALLOW_UNTAGGED);
+    let site = Arc::new(Site::find(&api, &metadata, &settings.site, untagged).await?);
+    let instances = AwsInstances::new(&api, &site, &settings.instances, &context.metrics);
+    Ok(Arc::new(Aws {
+        api,
+        instances,
+        site,
+        context,
+        configs: Reloader::new(loaded, files),
+    }))
+}
+
+fn config_reference() -> String {
+    let keys = ccm_core::config::docs::markdown::<CloudConf>(2);
+    format!("{}\n# Keys of the config file\n\n{keys}", include_str!("docs.md"))
+}
