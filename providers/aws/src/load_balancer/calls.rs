@@ -304,7 +304,7 @@ impl<C: Cloud> Calls<C> {
         }
         let ours = |object: &&Arc<Listed>| {
             let name = object.0.key.as_str();
-            name.len() == 32 && name.starts_with('a') && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+            name.starts_with('a') && name.bytes().all(|byte| byte.is_ascii_alphanumeric())
         };
         let balancers: Vec<_> = listings.balancers.all().chain(listings.classic.all()).filter(ours).collect();
         let loose = listings.target_groups.all().filter(|group| is_loose(&group.0, &listings));

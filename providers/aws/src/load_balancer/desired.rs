@@ -269,6 +269,20 @@ type BalancerPlan = Plan<Change<Kind>>;
 impl DesiredBalancer {
     /// The changes that are due.
     pub(crate) fn plan(&self, observed: &Observed) -> BalancerPlan {
+        let mut plan = self.changes(observed);
+        if self.objects.as_ref().is_some_and(|objects| !objects.is_empty()) {
+            let unread = observed.denied.iter().filter(|(action, _)| action.starts_with("Describe"));
+            plan.blocked.extend(unread.map(|(action, why)| Blocked {
+                service: self.service.clone(),
+                field: format!("result of {action}"),
+                have: why.clone(),
+                want: "read".to_owned(),
+            }));
+        }
+        plan
+    }
+
+    fn changes(&self, observed: &Observed) -> BalancerPlan {
         let objects = &observed.objects;
         let Some(desired) = &self.objects else {
             return diff(self.following(objects), observed, false);

@@ -1,0 +1,6 @@
+//! The load balancers of AWS, on moto.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod conformance;
+mod network;
+mod stage;
