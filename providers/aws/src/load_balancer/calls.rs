@@ -13,7 +13,7 @@ use ccm_core::{
     load_balancer::{ClusterView, Ownership, OwnershipTag, ReadOptions, ServiceId, ServiceView},
     plan::{
         CredentialsCheck, GatheredInputs, Membership, Outcome, PartCloud, ScopeCheck, Wait,
-        objects::{self, Action, Attributes, Change, Object, Objects},
+        objects::{self, Action, Attributes, Change, Object, Objects, Refused},
     },
 };
 use futures_util::future::{try_join, try_join_all};
@@ -106,6 +106,8 @@ struct State {
     denied: BTreeMap<&'static str, (Instant, String)>,
     /// The cluster as the last pass saw it.
     cluster: ClusterView,
+    /// Rules that a full security group refused, and since when.
+    refused: Option<(Instant, Vec<Refused<Kind>>)>,
 }
 
 /// The listings at one moment.
@@ -574,7 +576,12 @@ impl<C: Cloud> Calls<C> {
             sets: group.sets.into_iter().filter(|(set, _)| *set == RULES).collect(),
             ..Object::new(Kind::NodeGroup, group.id)
         });
-        Ok(self.observed(groups.collect()))
+        let mut observed = self.observed(groups.collect());
+        let refused = self.state.lock().refused.clone();
+        if let Some((_, refused)) = refused.filter(|(since, _)| read.freshness.allows(*since)) {
+            observed.objects.refused = refused;
+        }
+        Ok(observed)
     }
 
     /// Takes a change into everything that is kept.
@@ -595,6 +602,9 @@ impl<C: Cloud> Calls<C> {
             Kind::Classic => &self.classic,
             Kind::Group => &self.groups,
             Kind::NodeGroup => {
+                // What leaves makes room.
+                let is_full = !after.refused.is_empty() && matches!(change.action, Action::Add(..));
+                state.refused = is_full.then(|| (Instant::now(), after.refused.clone()));
                 if let Some(group) = after.get(Kind::NodeGroup, &change.key) {
                     let rules = group.set(RULES).to_vec();
                     self.groups.update(&group.id, |listed| listed.0 = listed.0.clone().entries(RULES, rules));

@@ -451,7 +451,11 @@ fn diff(objects: Vec<Object<Kind>>, observed: &Observed, adopt: bool) -> Balance
 /// One difference for all that stay for the same reason: of 300 rules that do not fit, people are told once.
 fn together(blocked: Vec<Blocked>) -> Vec<Blocked> {
     let mut all: Vec<(Blocked, usize)> = Vec::new();
-    for one in blocked {
+    for mut one in blocked {
+        // Each call has another id.
+        if let Some((text, _)) = one.have.split_once(", request_id=") {
+            one.have = format!("{text})");
+        }
         let same = |(known, _): &&mut (Blocked, usize)| {
             (&known.have, &known.want, &known.service) == (&one.have, &one.want, &one.service)
         };

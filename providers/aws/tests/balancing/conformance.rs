@@ -56,24 +56,24 @@ const EDITS: [Edit; 11] = [
     edit("allow ssh", EditResult::Foreign),
 ];
 
-async fn edit_account(aws: &AwsCloud, name: &str) -> anyhow::Result<()> {
+async fn edit_account(aws: &AwsCloud, name: &str) -> Result<(), BoxError> {
     let first = |value: Value, list: &str| value[list].as_array().unwrap().first().cloned().unwrap_or_default();
     match name {
         "create load balancer" => {
             let body = json!({"Name": "mine", "Type": "network", "Subnets": [aws.id("PUBLIC_A")]});
-            return aws.call("v2", "create_load_balancer", body).await.map(drop);
+            return aws.call("v2", "create_load_balancer", body).await.map(drop).map_err(Into::into);
         }
         "allow ssh" => {
             let rule = json!({"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22,
                 "IpRanges": [{"CidrIp": "10.0.0.0/8", "Description": "ssh"}]});
             let body = json!({"GroupId": aws.id("SG_NODES"), "IpPermissions": [rule]});
-            return aws.call("ec2", "authorize_security_group_ingress", body).await.map(drop);
+            return aws.call("ec2", "authorize_security_group_ingress", body).await.map(drop).map_err(Into::into);
         }
         "revoke rules" => {
             let ids = json!({"GroupIds": [aws.id("SG_NODES")]});
             let group = first(aws.call("ec2", "describe_security_groups", ids).await?, "SecurityGroups");
             let body = json!({"GroupId": aws.id("SG_NODES"), "IpPermissions": group["IpPermissions"]});
-            return aws.call("ec2", "revoke_security_group_ingress", body).await.map(drop);
+            return aws.call("ec2", "revoke_security_group_ingress", body).await.map(drop).map_err(Into::into);
         }
         _ => {}
     }
@@ -109,9 +109,38 @@ async fn edit_account(aws: &AwsCloud, name: &str) -> anyhow::Result<()> {
             let attributes = json!([{"Key": "deregistration_delay.timeout_seconds", "Value": "17"}]);
             ("modify_target_group_attributes", json!({"TargetGroupArn": group, "Attributes": attributes}))
         }
-        other => anyhow::bail!("there is no edit {other}"),
+        other => return Err(format!("there is no edit {other}").into()),
     };
-    aws.call("v2", operation, body).await.map(drop)
+    aws.call("v2", operation, body).await.map(drop).map_err(Into::into)
+}
+
+/// A line for each object; the rules of a security group have lines of their own.
+fn lines(mut objects: Value) -> Vec<String> {
+    sort(&mut objects);
+    let mut lines = Vec::new();
+    for (kind, objects) in objects.as_object().unwrap() {
+        for object in objects.as_array().unwrap() {
+            let mut object = object.clone();
+            let rules = object.as_object_mut().unwrap().remove("rules").unwrap_or_default();
+            let name = object["name"].as_str().unwrap().to_owned();
+            lines.push(format!("{kind} {object}"));
+            lines.extend(rules.as_array().into_iter().flatten().map(|rule| format!("{name}: {rule}")));
+        }
+    }
+    lines.sort();
+    lines
+}
+
+/// The order of ids, which differs from run to run, is no difference.
+fn sort(value: &mut Value) {
+    match value {
+        Value::Array(items) => {
+            items.iter_mut().for_each(sort);
+            items.sort_by_key(ToString::to_string);
+        }
+        Value::Object(fields) => fields.values_mut().for_each(sort),
+        _ => {}
+    }
 }
 
 #[async_trait]
@@ -131,7 +160,13 @@ impl BalancerSubject for Account {
     }
 
     async fn picture(&self) -> Result<Vec<String>, BoxError> {
-        Ok(self.aws().picture(&[]).await?.lines().to_vec())
+        let (objects, names) = self.aws().dump(&json!({})).await?;
+        let mut names: Vec<_> = names.as_object().into_iter().flatten().collect();
+        names.sort_by_key(|(id, _)| std::cmp::Reverse(id.len()));
+        let text = names.into_iter().fold(objects.to_string(), |text, (id, name)| {
+            text.replace(id.as_str(), name.as_str().unwrap_or_default())
+        });
+        Ok(lines(serde_json::from_str(&text)?))
     }
 
     fn take_calls(&self) -> Vec<CloudCall> {
@@ -190,7 +225,7 @@ impl BalancerSubject for Account {
     }
 
     async fn edit(&self, name: &str) -> Result<(), BoxError> {
-        Ok(edit_account(&self.aws(), name).await?)
+        edit_account(&self.aws(), name).await
     }
 
     fn change(&self, service: &mut ServiceView) {

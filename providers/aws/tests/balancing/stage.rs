@@ -33,10 +33,12 @@ pub(crate) async fn start(aws: &AwsCloud, more: &str) -> Result<Arc<dyn Cloud>> 
         .map(|key| format!("{key}-requests-per-second=1000\n{key}-burst=1000\n"))
         .collect();
     std::fs::write(&path, format!("{conf}[Quota]\n{quota}")).unwrap();
+    let variables = aws.environment().into_iter();
+    let environment = variables.fold(Environment::default(), |all, (name, value)| all.with(name, value));
     let context = BuildContext {
         cloud_config: Some(path),
         flags: Default::default(),
-        environment: aws.environment().into_iter().collect::<Environment>(),
+        environment,
         cluster_name: "kubernetes".into(),
         user_agent: "aws-cloud-controller-manager/test".into(),
         metrics: ClientMetrics::default(),
