@@ -12,7 +12,7 @@ use ccm_core::{
 };
 use ccm_testbed::{
     proxy::{Action, Rule, aws_refusal},
-    test_cloud::{AwsCloud, TestCloud as _},
+    test_cloud::AwsCloud,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};

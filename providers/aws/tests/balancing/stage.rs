@@ -128,6 +128,12 @@ impl Stage {
         self.cluster.cloud = start(&self.aws, &self.more).await.unwrap();
     }
 
+    /// The same with other lines of `[Global]`.
+    pub(crate) async fn restart_with(&mut self, more: &str) {
+        more.clone_into(&mut self.more);
+        self.restart().await;
+    }
+
     /// Objects of a kind, as moto has them: `v2`, `target_groups`, `classic`, `security_groups`, `orphan_target_groups`.
     pub(crate) async fn objects(&self, kind: &str) -> Vec<Value> {
         let (objects, _) = self.aws.dump(&serde_json::json!({})).await.unwrap();
