@@ -2,7 +2,7 @@
 
 Mended: network load balancers have their own ARNs and DNS names; listeners may become TLS, UDP or TCP_UDP; a target group is attached to exactly the load balancers whose listeners name it;
 DescribeTargetGroups of a load balancer without any is empty; access_logs.s3.enabled has its default; a classic load balancer has a health check from the start, and its additional attributes do not repeat.
-DescribeInstanceTopology knows no network; a second listener on a port is refused; tags of instances that are gone are refused; rules of a security group change all or none.
+DescribeInstanceTopology knows no network; a second listener on a port is refused; tags of instances that are gone are refused; rules of a security group change all or none; classic listeners keep the protocol to instances.
 With `--control PORT` it also serves JSON: POST /ACCOUNT/METHOD with keyword arguments calls a method of that account (account.py).
 """
 import functools, json, sys, threading, traceback
@@ -83,6 +83,17 @@ def _(old, self, *a, **k):
     lb = old(self, *a, **k)
     if not lb.health_check and lb.listeners: lb.health_check = elb.FakeHealthCheck("5", "10", "2", "30", f"TCP:{lb.listeners[0].instance_port}")
     return lb
+
+
+elb.FakeListener.instance_protocol = property(lambda l: l.__dict__.get("to_instances", l.protocol))
+for name in ("create_load_balancer", "create_load_balancer_listeners"):
+    @patch(C, name)
+    def _(old, self, name, *a, ports, **k):
+        lb = old(self, name, *a, ports=ports, **k)
+        for p in ports:
+            for l in self.load_balancers[name].listeners:
+                if str(l.load_balancer_port) == str(p["LoadBalancerPort"]) and p.get("InstanceProtocol"): l.to_instances = p["InstanceProtocol"].upper()
+        return lb
 
 
 @patch(C, "modify_load_balancer_attributes")
