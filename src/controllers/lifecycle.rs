@@ -126,11 +126,12 @@ enum Written {
 
 impl LifecycleController {
     pub(crate) fn new(context: ControllerContext, framework: &Framework) -> Self {
-        let config = framework.config.lifecycle.clone();
+        let mut config = framework.config.lifecycle.clone();
         let ControllerContext {
             recorder, shutdown, ..
         } = context;
         let cloud = context.setup.cloud;
+        config.deletion_grace = config.deletion_grace.max(cloud.deletion_grace());
         let effects = Effects::new(
             context.client,
             Arc::clone(&cloud),

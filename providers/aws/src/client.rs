@@ -7,6 +7,7 @@
 //! | [`metadata`] | the instance metadata service |
 //! | [`metrics`] | metrics under the names of the Go cloud controller |
 //! | [`ec2`] | instances, subnets, route tables, tags |
+//! | [`dry_run`] | which rights there are |
 //! | [`groups`] | security groups |
 //! | [`elb`] | network load balancers |
 //! | [`classic`] | classic load balancers |
@@ -15,6 +16,7 @@
 
 pub(crate) mod classic;
 mod connect;
+pub(crate) mod dry_run;
 pub(crate) mod ec2;
 pub(crate) mod elb;
 pub(crate) mod groups;

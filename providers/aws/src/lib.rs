@@ -1,18 +1,21 @@
 //! The AWS provider.
 #![doc = include_str!("docs.md")]
 
+mod check;
 mod client;
 mod cluster;
 mod config;
 mod error;
 mod instances;
 mod load_balancer;
+mod routes;
 mod site;
+mod tagging;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, Cloud, FlagDef, FlagKind, Instances, Reload, Result, async_trait,
+    BuildContext, Cloud, FlagDef, FlagKind, Instances, Reload, Result, Routes, async_trait,
     config::{ConfigFiles, Reloader, log_warnings},
     load_balancer::LoadBalancers,
     plan::Engine,
@@ -27,6 +30,7 @@ use crate::{
         provider_id::{self, ProviderId},
     },
     load_balancer::{Calls, Model},
+    routes::TableRoutes,
     site::Site,
 };
 
@@ -47,7 +51,9 @@ register_provider! {
     build: build,
     validate: validate,
     config_reference: config_reference,
-    flags: &[ALLOW_UNTAGGED],
+    checker: Some(check::checker),
+    flags: tagging::FLAGS,
+    controllers: &[tagging::DEF],
 }
 
 /// AWS as far as load balancers see it: its nodes.
@@ -89,6 +95,7 @@ impl Cloud for Nodes {
 pub(crate) struct Aws {
     nodes: Nodes,
     load_balancers: Engine<Model, Calls<Nodes>>,
+    routes: TableRoutes,
     context: BuildContext,
     configs: Reloader<Config>,
 }
@@ -136,8 +143,13 @@ impl Cloud for Aws {
         Some(&self.load_balancers)
     }
 
-    fn event_component(&self) -> &'static str {
-        "service-controller"
+    fn routes(&self) -> Option<&dyn Routes> {
+        Some(&self.routes)
+    }
+
+    /// EC2 is eventually consistent: a new instance may be unknown for minutes.
+    fn deletion_grace(&self) -> Duration {
+        Duration::from_secs(300)
     }
 }
 
@@ -148,7 +160,7 @@ fn validate(context: &BuildContext) -> Result<()> {
         &mut ConfigFiles::default(),
     )?;
     log_warnings(&loaded.warnings, &[]);
-    Ok(())
+    tagging::check(context)
 }
 
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
@@ -166,6 +178,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let untagged = context.flags.boolean(&ALLOW_UNTAGGED);
     let site = Arc::new(Site::find(&api, &metadata, &settings.site, untagged).await?);
     let instances = AwsInstances::new(&api, &site, &settings.instances, &context.metrics);
+    let routes = TableRoutes::new(&api, &site, settings.route_table.clone(), &context.fences.routes);
     let nodes = Nodes {
         instances: Arc::new(instances),
         api,
@@ -180,6 +193,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     Ok(Arc::new(Aws {
         load_balancers: Engine::new(model, Arc::new(calls), context.plan.clone()),
         nodes,
+        routes,
         context,
         configs: Reloader::new(loaded, files),
     }))

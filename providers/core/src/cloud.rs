@@ -36,6 +36,12 @@ pub trait Cloud: Any + Debug + Send + Sync {
         0
     }
 
+    /// How old a node must be at least before it is deleted because its machine does not exist. Raises
+    /// `--node-deletion-grace` where the cloud may take longer to show a new machine to everybody.
+    fn deletion_grace(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// The files that [`reload`](Self::reload) reads: the config file, and whatever it refers to. May change with every
     /// reload.
     fn watched_files(&self) -> Vec<PathBuf> {

@@ -100,11 +100,12 @@ pub(crate) async fn review(
         share: whole.share,
     };
     let confirm = config.deletion_confirm;
+    let grace = config.deletion_grace.max(cloud.deletion_grace());
     for node in decision.delete {
         nodes.retain(|other| other.view.name != node.view.name);
         let mut why = format!("{}; done if that is so {confirm:?} later, too", gone(&node));
-        if let Err(Refusal::Young(_)) = decide::check(&node, &node, Timestamp::now(), config.deletion_grace) {
-            why = format!("{why}, and once it is older than {:?}", config.deletion_grace);
+        if let Err(Refusal::Young(_)) = decide::check(&node, &node, Timestamp::now(), grace) {
+            why = format!("{why}, and once it is older than {grace:?}");
         }
         delete(&node, why, review);
     }

@@ -244,6 +244,8 @@ operations! {
         /// The health check of a classic load balancer.
         ClassicHealthCheck = "elb:ConfigureHealthCheck", "elb:ConfigureHealthCheck", IdempotentWrite;
 
+        /// A write that EC2 is asked not to do, but whether it would be allowed; or the smallest read.
+        DryRun = "ec2:DryRun", "ec2:DryRun", Read;
         /// Who we are: credentials are checked, and nothing needs to be allowed.
         CallerIdentity = "sts:GetCallerIdentity", "sts:GetCallerIdentity", Read;
     }
@@ -263,7 +265,9 @@ mod tests {
                 .split_once(':')
                 .map(|(_, action)| action)
                 .unwrap_or_default();
-            let reads = action.starts_with("Describe") || action.starts_with("Get");
+            let reads = ["Describe", "Get", "DryRun"]
+                .iter()
+                .any(|verb| action.starts_with(verb));
             assert_eq!(reads, op.effect() == Effect::Read, "{}", op.name());
         }
     }
