@@ -512,6 +512,7 @@ impl<C: Cloud> Calls<C> {
             let began = Instant::now();
             let found = self.api.instances(&[("instance-id", ids.to_vec())], priority).await?;
             let mut state = self.state.lock();
+            state.instances.retain(|_, (read, _)| read.elapsed() < 2 * INSTANCE_AGE);
             for instance in found {
                 state.instances.insert(instance.id, (began, instance.security_groups));
             }
@@ -633,7 +634,10 @@ impl<C: Cloud> Calls<C> {
                 }
                 listing.insert(Listed(object));
             }
-            (None, Some(gone)) => listing.remove(&gone.id),
+            (None, Some(gone)) => {
+                state.tags.remove(&gone.id);
+                listing.remove(&gone.id);
+            }
             (None, None) => {}
         }
     }
@@ -674,7 +678,11 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         {
             let mut state = self.state.lock();
             state.cluster = cluster.clone();
-            for PartMember { service, .. } in members {
+            for PartMember { service, membership, .. } in members {
+                if *membership == Membership::Leaving {
+                    state.seen.remove(&service.id);
+                    continue;
+                }
                 let (first, changed) =
                     state.seen.entry(service.id.clone()).or_insert_with(|| (Arc::clone(service), false));
                 *changed |= !first.asks_the_same(service);

@@ -145,14 +145,18 @@ impl Model {
                 (ignored, invalid)
             }
         };
-        let foreign_class = service.class.as_deref();
-        if asks != has || foreign_class.is_some() {
-            let wish = foreign_class.map_or_else(|| asks.title().to_owned(), |class| format!("load balancer of class {class}"));
-            let problem = format!(
-                "the Service has a {}, and a {wish} does not take its place; to move, create a second Service with the \
-                 other type, let clients use its address, and delete this one",
-                has.title()
-            );
+        let class = service.class.as_deref();
+        if asks != has || asks == Flavor::Elsewhere || class.is_some() {
+            let wish = class.map_or_else(|| asks.title().to_owned(), |class| format!("load balancer of class {class}"));
+            let problem = if has == Flavor::Elsewhere {
+                "the load balancer in the Service's status does not exist; delete the Service".to_owned()
+            } else {
+                format!(
+                    "the Service has a {}, and a {wish} does not take its place; to move, create a second Service with \
+                     the other type, let clients use its address, and delete this one",
+                    has.title()
+                )
+            };
             // Nothing else counts until then.
             invalid = vec![InvalidField::annotation(super::annotations::TYPE, problem)];
         }

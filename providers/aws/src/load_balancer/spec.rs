@@ -414,3 +414,167 @@ fn check(service: &ServiceView, settings: &LoadBalancing, reader: &mut Annotatio
         unhealthy: reader.strict_number(CHECK_UNHEALTHY, 2..=10).unwrap_or(threshold),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use ccm_core::load_balancer::{Policy, ServiceId, ServicePort};
+
+    use super::*;
+    use crate::{config::SharedProbe, load_balancer::classic::ClassicSpec};
+
+    const SETTINGS: LoadBalancing = LoadBalancing {
+        disable_security_group_ingress: false,
+        elb_security_group: None,
+        shared_probe: None,
+        managed_security_groups: false,
+        default_type: DefaultType::Classic,
+    };
+
+    fn service(annotations: &[(&str, &str)]) -> ServiceView {
+        ServiceView {
+            id: ServiceId::new("n", "s", "u"),
+            annotations: annotations.iter().copied().collect(),
+            ports: vec![ServicePort {
+                name: "https".into(),
+                port: 443,
+                node_port: 30443,
+                ..ServicePort::default()
+            }],
+            ..ServiceView::default()
+        }
+    }
+
+    /// Protocol, port, path, interval and thresholds, as they are sent.
+    fn checked(service: &ServiceView, settings: &LoadBalancing) -> String {
+        let reading = NetworkSpec::read(service, settings);
+        assert_eq!(reading.invalid, [], "{service:?}");
+        let HealthCheck { protocol, port, path, interval, healthy, unhealthy, .. } = reading.spec.check;
+        format!("{protocol}:{port}{} {interval} {healthy}/{unhealthy}", path.unwrap_or_default())
+    }
+
+    #[test]
+    fn the_health_check_is_that_of_upstream() {
+        let local = |annotations: &[(&str, &str)]| ServiceView {
+            external_policy: Policy::Local,
+            health_check_node_port: 31000,
+            ..service(annotations)
+        };
+        let shared = LoadBalancing {
+            shared_probe: Some(SharedProbe {
+                port: 10256,
+                path: "/healthz".to_owned(),
+            }),
+            ..SETTINGS
+        };
+        let own = [(CHECK_PROTOCOL, "https"), (CHECK_PORT, "81"), (CHECK_PATH, "/x")];
+        for (service, settings, expected) in [
+            (service(&[]), &SETTINGS, "TCP:traffic-port 30 3/3"),
+            (local(&[]), &SETTINGS, "HTTP:31000/healthz 10 2/2"),
+            (local(&[(CHECK_PROTOCOL, "TCP"), (CHECK_PORT, "8001")]), &SETTINGS, "TCP:8001 10 2/2"),
+            (service(&[(CHECK_PROTOCOL, "Http")]), &SETTINGS, "HTTP:traffic-port/ 30 3/3"),
+            (service(&[(CHECK_INTERVAL, "23")]), &SETTINGS, "TCP:traffic-port 23 3/3"),
+            (service(&[(CHECK_HEALTHY, "4"), (CHECK_UNHEALTHY, "5")]), &SETTINGS, "TCP:traffic-port 30 4/5"),
+            (service(&own), &SETTINGS, "HTTPS:81/x 30 3/3"),
+            (service(&own), &shared, "HTTP:10256/healthz 30 3/3"),
+            (local(&[]), &shared, "HTTP:31000/healthz 10 2/2"),
+        ] {
+            assert_eq!(checked(&service, settings), expected);
+        }
+    }
+
+    #[test]
+    fn tls_is_chosen_by_number_or_name() {
+        let protocols = |ports: &str, backend: &str| {
+            let annotations = [(CERTIFICATES, "arn:1,arn:2"), (SSL_PORTS, ports), (BACKEND_PROTOCOL, backend)];
+            let spec = NetworkSpec::read(&service(&annotations), &SETTINGS).spec;
+            (spec.ports[0].protocol, spec.ports[0].target_protocol)
+        };
+        for (ports, backend, expected) in [
+            ("*", "", ("TLS", "TCP")),
+            ("", "ssl", ("TLS", "TLS")),
+            ("80, 443", "https", ("TLS", "TCP")),
+            ("https", "ssl", ("TLS", "TLS")),
+            ("http", "ssl", ("TCP", "TCP")),
+        ] {
+            assert_eq!(protocols(ports, backend), expected, "{ports} {backend}");
+        }
+    }
+
+    #[test]
+    fn every_wrong_value_is_named_and_all_of_them_at_once() {
+        let wrong = [
+            (SCHEME, "public"),
+            (TARGET_TYPE, "ip"),
+            (IP_ADDRESS_TYPE, "ipv6"),
+            (SUBNETS, " ,"),
+            (EXTRA_SECURITY_GROUPS, "sg-1"),
+            (ALPN_POLICY, "h3"),
+            (CROSS_ZONE, "perhaps"),
+            (ACCESS_LOG, "yes"),
+            (ATTRIBUTES, "idle=1"),
+            (TARGET_GROUP_ATTRIBUTES, "stickiness.enabled=true"),
+            (PROXY_PROTOCOL, "v2"),
+            (CHECK_PROTOCOL, "quic"),
+            (CHECK_PORT, "http"),
+            (CHECK_HEALTHY, "11"),
+            (CHECK_UNHEALTHY, "1"),
+            (CHECK_TIMEOUT, "often"),
+            (CHECK_INTERVAL, "1"),
+        ];
+        let named = |invalid: &[InvalidField]| -> BTreeSet<String> {
+            invalid.iter().map(|invalid| invalid.field.to_string()).collect()
+        };
+        let all = named(&NetworkSpec::read(&service(&wrong), &SETTINGS).invalid);
+        for (key, value) in wrong {
+            let one = NetworkSpec::read(&service(&[(key, value)]), &SETTINGS).invalid;
+            assert_eq!(named(&one), [key.to_owned()].into(), "{value}");
+            assert!(all.contains(key), "{key}");
+        }
+        let affinity = ServiceView {
+            session_affinity: SessionAffinity::ClientIp { timeout_seconds: None },
+            load_balancer_ip: "192.0.2.1".into(),
+            source_ranges: Some(vec!["x".into()]),
+            ports: Vec::new(),
+            ..service(&[])
+        };
+        assert_eq!(NetworkSpec::read(&affinity, &SETTINGS).invalid.len(), 4);
+    }
+
+    #[test]
+    fn wrong_values_of_classic_load_balancers_are_named() {
+        let wrong = [
+            (BACKEND_PROTOCOL, "quic"),
+            (CERTIFICATES, "arn:1"),
+            (super::super::annotations::IDLE_TIMEOUT, "0"),
+            (super::super::annotations::DRAINING, "maybe"),
+            (super::super::annotations::DRAINING_TIMEOUT, "1h"),
+            (super::super::annotations::ACCESS_LOG_INTERVAL, "7m"),
+            (TARGET_GROUP_ATTRIBUTES, "preserve_client_ip.enabled=true"),
+            (CHECK_PROTOCOL, "quic"),
+            (CHECK_PORT, "http"),
+            (PROXY_PROTOCOL, "true"),
+        ];
+        let invalid = ClassicSpec::read(&service(&wrong), &SETTINGS).invalid;
+        assert_eq!(invalid.len(), wrong.len() - 1, "{invalid:#?}");
+    }
+
+    #[test]
+    fn the_status_keeps_a_service_that_asks_for_another_controller() {
+        let flavor = |annotations: &[(&str, &str)], default_type| {
+            let settings = LoadBalancing { default_type, ..SETTINGS };
+            Flavor::of(&service(annotations), &settings)
+        };
+        assert_eq!(flavor(&[], DefaultType::Classic), Flavor::Classic);
+        assert_eq!(flavor(&[], DefaultType::Nlb), Flavor::Network);
+        assert_eq!(flavor(&[], DefaultType::None), Flavor::Elsewhere);
+        assert_eq!(flavor(&[(TYPE, "nlb")], DefaultType::None), Flavor::Network);
+        assert_eq!(flavor(&[(TYPE, "external")], DefaultType::Nlb), Flavor::Elsewhere);
+        assert_eq!(flavor(&[(TYPE, "NLB")], DefaultType::Classic), Flavor::Classic);
+        let mut served = service(&[(TYPE, "external")]);
+        assert!(!has_own_hostname(&served));
+        let hostname = Some("au-0123.elb.us-east-1.amazonaws.com".into());
+        served.ingress = vec![ccm_core::load_balancer::Ingress { hostname, ..Default::default() }];
+        assert!(has_own_hostname(&served));
+    }
+}

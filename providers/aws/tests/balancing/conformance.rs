@@ -11,7 +11,7 @@ use ccm_core::{
     },
 };
 use ccm_testbed::{
-    proxy::{Action, Rule, aws_refusal},
+    proxy::{Action, Request, Rule, aws_refusal},
     test_cloud::AwsCloud,
 };
 use parking_lot::Mutex;
@@ -19,10 +19,60 @@ use serde_json::{Value, json};
 
 use crate::stage::{NLB, node, start};
 
+/// The actions for load balancers in the rights that the Go cloud controller documents.
+const UPSTREAM_RIGHTS: [&str; 44] = [
+    "DescribeInstances",
+    "DescribeRouteTables",
+    "DescribeSecurityGroups",
+    "DescribeSubnets",
+    "DescribeAvailabilityZones",
+    "DescribeVpcs",
+    "CreateSecurityGroup",
+    "CreateTags",
+    "AuthorizeSecurityGroupIngress",
+    "RevokeSecurityGroupIngress",
+    "DeleteSecurityGroup",
+    "AddTags",
+    "CreateLoadBalancer",
+    "CreateListener",
+    "CreateTargetGroup",
+    "DeleteLoadBalancer",
+    "DeleteListener",
+    "DeleteTargetGroup",
+    "DescribeLoadBalancers",
+    "DescribeLoadBalancerAttributes",
+    "DescribeListeners",
+    "DescribeTargetGroups",
+    "DescribeTargetHealth",
+    "ModifyLoadBalancerAttributes",
+    "ModifyListener",
+    "ModifyTargetGroup",
+    "RegisterTargets",
+    "DeregisterTargets",
+    "SetSecurityGroups",
+    "CreateLoadBalancerListeners",
+    "DeleteLoadBalancerListeners",
+    "CreateLoadBalancerPolicy",
+    "DescribeLoadBalancerPolicies",
+    "SetLoadBalancerPoliciesForBackendServer",
+    "SetLoadBalancerPoliciesOfListener",
+    "ConfigureHealthCheck",
+    "AttachLoadBalancerToSubnets",
+    "DetachLoadBalancerFromSubnets",
+    "ApplySecurityGroupsToLoadBalancer",
+    "RegisterInstancesWithLoadBalancer",
+    "DeregisterInstancesFromLoadBalancer",
+    "DescribeInstanceTopology",
+    "DescribeRegions",
+    "ModifyInstanceAttribute",
+];
+
 struct Account {
     aws: Mutex<Arc<AwsCloud>>,
     /// Lines of `[Global]`.
     conf: &'static str,
+    /// Whether all other actions are denied.
+    restricted: bool,
 }
 
 impl Account {
@@ -30,6 +80,7 @@ impl Account {
         Self {
             aws: Mutex::new(Arc::new(AwsCloud::start().await.unwrap())),
             conf,
+            restricted: false,
         }
     }
 
@@ -147,6 +198,15 @@ fn sort(value: &mut Value) {
 impl BalancerSubject for Account {
     async fn reset(&self) -> Result<(), BoxError> {
         let aws = Arc::new(AwsCloud::start().await?);
+        if self.restricted {
+            let denied = |request: &Request| !UPSTREAM_RIGHTS.contains(&request.name.as_str());
+            let action = Action::Status {
+                code: 403,
+                retry_after: None,
+                body: None,
+            };
+            aws.proxy.add(Rule::when(denied, action));
+        }
         *self.aws.lock() = aws;
         Ok(())
     }
@@ -242,6 +302,15 @@ impl BalancerSubject for Account {
 #[tokio::test]
 async fn the_provider_keeps_the_contract() {
     conformance::balancer_scenarios(&Account::new(NLB).await).await;
+}
+
+#[tokio::test]
+async fn the_provider_keeps_the_contract_with_the_rights_of_upstream() {
+    let account = Account {
+        restricted: true,
+        ..Account::new(NLB).await
+    };
+    conformance::balancer_scenarios(&account).await;
 }
 
 #[tokio::test]
