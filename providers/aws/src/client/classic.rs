@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use aws_sdk_elasticloadbalancing::types::{
-    AccessLog, ConnectionDraining, ConnectionSettings, CrossZoneLoadBalancing, HealthCheck, Instance, Listener,
-    LoadBalancerAttributes, LoadBalancerDescription, PolicyAttribute, Tag,
+    AccessLog, ConnectionDraining, ConnectionSettings, CrossZoneLoadBalancing, HealthCheck, Instance,
+    Listener, LoadBalancerAttributes, LoadBalancerDescription, PolicyAttribute, Tag,
 };
 use ccm_core::{ErrorKind, Priority, Result, plan::objects::Object};
 use serde_json::{Value, json};
@@ -32,7 +32,12 @@ impl Api {
         let mut marker = None;
         loop {
             let page = self.call(Op::ClassicLoadBalancers, priority, |clients| {
-                clients.elb.describe_load_balancers().page_size(PAGE).set_marker(marker.clone()).send()
+                clients
+                    .elb
+                    .describe_load_balancers()
+                    .page_size(PAGE)
+                    .set_marker(marker.clone())
+                    .send()
             });
             let page = page.await?;
             all.extend(page.load_balancer_descriptions().iter().map(balancer));
@@ -52,34 +57,73 @@ impl Api {
         let mut all = HashMap::new();
         for chunk in names.chunks(TAGGED) {
             let reply = self.call(Op::ClassicTags, priority, |clients| {
-                clients.elb.describe_tags().set_load_balancer_names(Some(chunk.to_vec())).send()
+                clients
+                    .elb
+                    .describe_tags()
+                    .set_load_balancer_names(Some(chunk.to_vec()))
+                    .send()
             });
             for description in reply.await?.tag_descriptions() {
                 let tags = description.tags().iter();
                 let tags = tags.map(|tag| Entry::tag(tag.key(), tag.value().unwrap_or_default()));
-                all.insert(description.load_balancer_name().unwrap_or_default().to_owned(), tags.collect());
+                all.insert(
+                    description.load_balancer_name().unwrap_or_default().to_owned(),
+                    tags.collect(),
+                );
             }
         }
         Ok(all)
     }
 
     /// Completes a listed load balancer with its attributes. Returns its listeners.
-    pub(crate) async fn classic_details(&self, object: &mut Object<Kind>, priority: Priority) -> Result<Vec<Object<Kind>>> {
+    pub(crate) async fn classic_details(
+        &self,
+        object: &mut Object<Kind>,
+        priority: Priority,
+    ) -> Result<Vec<Object<Kind>>> {
         let reply = self.call(Op::ClassicAttributes, priority, |clients| {
-            clients.elb.describe_load_balancer_attributes().load_balancer_name(&object.key).send()
+            clients
+                .elb
+                .describe_load_balancer_attributes()
+                .load_balancer_name(&object.key)
+                .send()
         });
         if let Some(attributes) = reply.await?.load_balancer_attributes() {
             let log = attributes.access_log();
             let draining = attributes.connection_draining();
             let values: [(&'static str, Value); 8] = [
-                ("cross_zone", attributes.cross_zone_load_balancing().map(CrossZoneLoadBalancing::enabled).into()),
+                (
+                    "cross_zone",
+                    attributes
+                        .cross_zone_load_balancing()
+                        .map(CrossZoneLoadBalancing::enabled)
+                        .into(),
+                ),
                 ("access_log", log.map(AccessLog::enabled).into()),
-                ("access_log_bucket", log.and_then(AccessLog::s3_bucket_name).into()),
-                ("access_log_prefix", log.and_then(AccessLog::s3_bucket_prefix).into()),
-                ("access_log_interval", log.and_then(AccessLog::emit_interval).into()),
+                (
+                    "access_log_bucket",
+                    log.and_then(AccessLog::s3_bucket_name).into(),
+                ),
+                (
+                    "access_log_prefix",
+                    log.and_then(AccessLog::s3_bucket_prefix).into(),
+                ),
+                (
+                    "access_log_interval",
+                    log.and_then(AccessLog::emit_interval).into(),
+                ),
                 ("draining", draining.map(ConnectionDraining::enabled).into()),
-                ("draining_timeout", draining.and_then(ConnectionDraining::timeout).into()),
-                ("idle_timeout", attributes.connection_settings().map(ConnectionSettings::idle_timeout).into()),
+                (
+                    "draining_timeout",
+                    draining.and_then(ConnectionDraining::timeout).into(),
+                ),
+                (
+                    "idle_timeout",
+                    attributes
+                        .connection_settings()
+                        .map(ConnectionSettings::idle_timeout)
+                        .into(),
+                ),
             ];
             object.attributes.extend(values);
         }
@@ -130,8 +174,13 @@ impl Api {
         priority: Priority,
     ) -> Result<Object<Kind>> {
         let reply = self.call(Op::ClassicListenersCreate, priority, |clients| {
-            let request = clients.elb.create_load_balancer_listeners().load_balancer_name(balancer);
-            request.set_listeners(listener(object).map(|listener| vec![listener])).send()
+            let request = clients
+                .elb
+                .create_load_balancer_listeners()
+                .load_balancer_name(balancer);
+            request
+                .set_listeners(listener(object).map(|listener| vec![listener]))
+                .send()
         });
         reply.await?;
         Ok(Object {
@@ -141,10 +190,18 @@ impl Api {
     }
 
     /// Deletes a listener.
-    pub(crate) async fn delete_classic_listener(&self, balancer: &str, port: &str, priority: Priority) -> Result<()> {
+    pub(crate) async fn delete_classic_listener(
+        &self,
+        balancer: &str,
+        port: &str,
+        priority: Priority,
+    ) -> Result<()> {
         let port = port.parse().unwrap_or_default();
         let reply = self.call(Op::ClassicListenersDelete, priority, |clients| {
-            let request = clients.elb.delete_load_balancer_listeners().load_balancer_name(balancer);
+            let request = clients
+                .elb
+                .delete_load_balancer_listeners()
+                .load_balancer_name(balancer);
             request.load_balancer_ports(port).send()
         });
         reply.await.map(drop)
@@ -167,7 +224,10 @@ impl Api {
             "AttachLoadBalancerToSubnets" => self.set_classic_subnets(object, &wanted, priority).await,
             "ApplySecurityGroupsToLoadBalancer" => {
                 let reply = self.call(Op::ClassicSecurityGroupsSet, priority, |clients| {
-                    let request = clients.elb.apply_security_groups_to_load_balancer().load_balancer_name(name);
+                    let request = clients
+                        .elb
+                        .apply_security_groups_to_load_balancer()
+                        .load_balancer_name(name);
                     request.set_security_groups(Some(groups.clone())).send()
                 });
                 reply.await.map(drop)
@@ -191,7 +251,10 @@ impl Api {
             _ => {
                 let attributes = attributes(&wanted)?;
                 let reply = self.call(Op::ClassicAttributesModify, priority, |clients| {
-                    let request = clients.elb.modify_load_balancer_attributes().load_balancer_name(name);
+                    let request = clients
+                        .elb
+                        .modify_load_balancer_attributes()
+                        .load_balancer_name(name);
                     request.load_balancer_attributes(attributes.clone()).send()
                 });
                 reply.await.map(drop)
@@ -199,22 +262,37 @@ impl Api {
         }
     }
 
-    async fn set_classic_subnets(&self, have: &Object<Kind>, want: &Object<Kind>, priority: Priority) -> Result<()> {
+    async fn set_classic_subnets(
+        &self,
+        have: &Object<Kind>,
+        want: &Object<Kind>,
+        priority: Priority,
+    ) -> Result<()> {
         let name = have.key.as_str();
-        let (have, want): (BTreeSet<_>, BTreeSet<_>) =
-            (texts(have, "subnets").into_iter().collect(), texts(want, "subnets").into_iter().collect());
-        let (gone, new): (Vec<_>, Vec<_>) =
-            (have.difference(&want).cloned().collect(), want.difference(&have).cloned().collect());
+        let (have, want): (BTreeSet<_>, BTreeSet<_>) = (
+            texts(have, "subnets").into_iter().collect(),
+            texts(want, "subnets").into_iter().collect(),
+        );
+        let (gone, new): (Vec<_>, Vec<_>) = (
+            have.difference(&want).cloned().collect(),
+            want.difference(&have).cloned().collect(),
+        );
         if !gone.is_empty() {
             let reply = self.call(Op::ClassicSubnetsDetach, priority, |clients| {
-                let request = clients.elb.detach_load_balancer_from_subnets().load_balancer_name(name);
+                let request = clients
+                    .elb
+                    .detach_load_balancer_from_subnets()
+                    .load_balancer_name(name);
                 request.set_subnets(Some(gone.clone())).send()
             });
             reply.await?;
         }
         if !new.is_empty() {
             let reply = self.call(Op::ClassicSubnetsAttach, priority, |clients| {
-                let request = clients.elb.attach_load_balancer_to_subnets().load_balancer_name(name);
+                let request = clients
+                    .elb
+                    .attach_load_balancer_to_subnets()
+                    .load_balancer_name(name);
                 request.set_subnets(Some(new.clone())).send()
             });
             reply.await?;
@@ -228,10 +306,14 @@ impl Api {
         let policy = listener.text("policy");
         let reference = policy.strip_prefix(SSL_POLICY_PREFIX).unwrap_or(policy);
         let attribute = ("Reference-Security-Policy", reference);
-        self.create_classic_policy(balancer, policy, "SSLNegotiationPolicyType", attribute, priority).await?;
+        self.create_classic_policy(balancer, policy, "SSLNegotiationPolicyType", attribute, priority)
+            .await?;
         let port: i32 = listener.key.parse().unwrap_or_default();
         let reply = self.call(Op::ClassicListenerPoliciesSet, priority, |clients| {
-            let request = clients.elb.set_load_balancer_policies_of_listener().load_balancer_name(balancer);
+            let request = clients
+                .elb
+                .set_load_balancer_policies_of_listener()
+                .load_balancer_name(balancer);
             request.load_balancer_port(port).policy_names(policy).send()
         });
         reply.await.map(drop)
@@ -245,10 +327,20 @@ impl Api {
         attribute: (&str, &str),
         priority: Priority,
     ) -> Result<()> {
-        let attribute = PolicyAttribute::builder().attribute_name(attribute.0).attribute_value(attribute.1).build();
+        let attribute = PolicyAttribute::builder()
+            .attribute_name(attribute.0)
+            .attribute_value(attribute.1)
+            .build();
         let reply = self.call(Op::ClassicPolicyCreate, priority, |clients| {
-            let request = clients.elb.create_load_balancer_policy().load_balancer_name(balancer).policy_name(name);
-            request.policy_type_name(kind).policy_attributes(attribute.clone()).send()
+            let request = clients
+                .elb
+                .create_load_balancer_policy()
+                .load_balancer_name(balancer)
+                .policy_name(name);
+            request
+                .policy_type_name(kind)
+                .policy_attributes(attribute.clone())
+                .send()
         });
         match reply.await {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
@@ -266,19 +358,27 @@ impl Api {
         priority: Priority,
     ) -> Result<()> {
         let name = object.key.as_str();
-        let instances = entries.iter().map(|entry| Instance::builder().instance_id(entry.to_string()).build());
+        let instances = entries
+            .iter()
+            .map(|entry| Instance::builder().instance_id(entry.to_string()).build());
         let instances: Vec<_> = instances.collect();
         match (set, add) {
             (INSTANCES, true) => {
                 let reply = self.call(Op::ClassicInstancesRegister, priority, |clients| {
-                    let request = clients.elb.register_instances_with_load_balancer().load_balancer_name(name);
+                    let request = clients
+                        .elb
+                        .register_instances_with_load_balancer()
+                        .load_balancer_name(name);
                     request.set_instances(Some(instances.clone())).send()
                 });
                 reply.await.map(drop)
             }
             (INSTANCES, false) => {
                 let reply = self.call(Op::ClassicInstancesDeregister, priority, |clients| {
-                    let request = clients.elb.deregister_instances_from_load_balancer().load_balancer_name(name);
+                    let request = clients
+                        .elb
+                        .deregister_instances_from_load_balancer()
+                        .load_balancer_name(name);
                     request.set_instances(Some(instances.clone())).send()
                 });
                 reply.await.map(drop)
@@ -286,9 +386,20 @@ impl Api {
             (PROXY_PORTS, _) => {
                 if add {
                     let attribute = ("ProxyProtocol", "true");
-                    self.create_classic_policy(name, PROXY_POLICY, "ProxyProtocolPolicyType", attribute, priority).await?;
+                    self.create_classic_policy(
+                        name,
+                        PROXY_POLICY,
+                        "ProxyProtocolPolicyType",
+                        attribute,
+                        priority,
+                    )
+                    .await?;
                 }
-                let policies = if add { vec![PROXY_POLICY.to_owned()] } else { Vec::new() };
+                let policies = if add {
+                    vec![PROXY_POLICY.to_owned()]
+                } else {
+                    Vec::new()
+                };
                 for entry in entries {
                     let port: i32 = entry.to_string().parse().unwrap_or_default();
                     let reply = self.call(Op::ClassicBackendPoliciesSet, priority, |clients| {
@@ -302,7 +413,12 @@ impl Api {
             }
             _ => {
                 let reply = self.call(Op::ClassicTagsAdd, priority, |clients| {
-                    clients.elb.add_tags().load_balancer_names(name).set_tags(Some(tags(entries))).send()
+                    clients
+                        .elb
+                        .add_tags()
+                        .load_balancer_names(name)
+                        .set_tags(Some(tags(entries)))
+                        .send()
                 });
                 reply.await.map(drop)
             }
@@ -311,7 +427,10 @@ impl Api {
 }
 
 fn incomplete(error: impl std::fmt::Display) -> ccm_core::Error {
-    ccm_core::Error::new(ErrorKind::Unexpected, format!("the request is not complete; this is a bug: {error}"))
+    ccm_core::Error::new(
+        ErrorKind::Unexpected,
+        format!("the request is not complete; this is a bug: {error}"),
+    )
 }
 
 fn tags(entries: &[Entry]) -> Vec<Tag> {
@@ -324,13 +443,25 @@ fn tags(entries: &[Entry]) -> Vec<Tag> {
 
 fn listener(object: &Object<Kind>) -> Option<Listener> {
     let certificate = Some(object.text("certificate").to_owned()).filter(|arn| !arn.is_empty());
-    let listener = Listener::builder().protocol(object.text("protocol")).load_balancer_port(object.key.parse().ok()?);
+    let listener = Listener::builder()
+        .protocol(object.text("protocol"))
+        .load_balancer_port(object.key.parse().ok()?);
     let listener = listener.instance_protocol(object.text("instance_protocol"));
-    listener.instance_port(number(object, "instance_port")?).set_ssl_certificate_id(certificate).build().ok()
+    listener
+        .instance_port(number(object, "instance_port")?)
+        .set_ssl_certificate_id(certificate)
+        .build()
+        .ok()
 }
 
 fn attributes(object: &Object<Kind>) -> Result<LoadBalancerAttributes> {
-    let flag = |name: &str| object.attributes.get(name).and_then(Value::as_bool).unwrap_or(false);
+    let flag = |name: &str| {
+        object
+            .attributes
+            .get(name)
+            .and_then(Value::as_bool)
+            .unwrap_or(false)
+    };
     let text = |name: &str| Some(object.text(name).to_owned()).filter(|text| !text.is_empty());
     let logs = flag("access_log");
     let log = AccessLog::builder().enabled(logs);
@@ -343,8 +474,12 @@ fn attributes(object: &Object<Kind>) -> Result<LoadBalancerAttributes> {
     };
     let draining = ConnectionDraining::builder().enabled(flag("draining"));
     let timeout = number(object, "draining_timeout").filter(|_| flag("draining"));
-    let cross_zone = CrossZoneLoadBalancing::builder().enabled(flag("cross_zone")).build();
-    let idle = ConnectionSettings::builder().set_idle_timeout(number(object, "idle_timeout")).build();
+    let cross_zone = CrossZoneLoadBalancing::builder()
+        .enabled(flag("cross_zone"))
+        .build();
+    let idle = ConnectionSettings::builder()
+        .set_idle_timeout(number(object, "idle_timeout"))
+        .build();
     let attributes = LoadBalancerAttributes::builder()
         .access_log(log.build())
         .connection_draining(draining.set_timeout(timeout).build())
@@ -370,10 +505,14 @@ fn balancer(balancer: &LoadBalancerDescription) -> Object<Kind> {
         }))
     });
     let check = balancer.health_check();
-    let instances = balancer.instances().iter().filter_map(|instance| instance.instance_id());
-    let proxied = balancer.backend_server_descriptions().iter().filter(|backend| {
-        backend.policy_names().iter().any(|name| name == PROXY_POLICY)
-    });
+    let instances = balancer
+        .instances()
+        .iter()
+        .filter_map(|instance| instance.instance_id());
+    let proxied = balancer
+        .backend_server_descriptions()
+        .iter()
+        .filter(|backend| backend.policy_names().iter().any(|name| name == PROXY_POLICY));
     let proxied = proxied.filter_map(|backend| backend.instance_port());
     let object = Object::new(Kind::Classic, name)
         .with("listeners", listeners.collect::<Vec<_>>())

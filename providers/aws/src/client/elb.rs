@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use aws_sdk_elasticloadbalancingv2::types::{
-    Action, ActionTypeEnum, Certificate, Listener, LoadBalancer, LoadBalancerAttribute, LoadBalancerSchemeEnum,
-    LoadBalancerTypeEnum, Matcher, ProtocolEnum, SubnetMapping, Tag, TargetDescription, TargetGroup,
-    TargetGroupAttribute, TargetHealthReasonEnum, TargetTypeEnum,
+    Action, ActionTypeEnum, Certificate, Listener, LoadBalancer, LoadBalancerAttribute,
+    LoadBalancerSchemeEnum, LoadBalancerTypeEnum, Matcher, ProtocolEnum, SubnetMapping, Tag,
+    TargetDescription, TargetGroup, TargetGroupAttribute, TargetHealthReasonEnum, TargetTypeEnum,
 };
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
@@ -28,7 +28,12 @@ impl Api {
         let mut marker = None;
         loop {
             let page = self.call(Op::LoadBalancers, priority, |clients| {
-                clients.elbv2.describe_load_balancers().page_size(PAGE).set_marker(marker.clone()).send()
+                clients
+                    .elbv2
+                    .describe_load_balancers()
+                    .page_size(PAGE)
+                    .set_marker(marker.clone())
+                    .send()
             });
             let page = page.await?;
             all.extend(page.load_balancers().iter().map(balancer));
@@ -45,7 +50,12 @@ impl Api {
         let mut marker = None;
         loop {
             let page = self.call(Op::TargetGroups, priority, |clients| {
-                clients.elbv2.describe_target_groups().page_size(PAGE).set_marker(marker.clone()).send()
+                clients
+                    .elbv2
+                    .describe_target_groups()
+                    .page_size(PAGE)
+                    .set_marker(marker.clone())
+                    .send()
             });
             let page = page.await?;
             all.extend(page.target_groups().iter().map(target_group));
@@ -77,33 +87,52 @@ impl Api {
     /// The attributes of a load balancer.
     pub(crate) async fn balancer_attributes(&self, arn: &str, priority: Priority) -> Result<Attributes> {
         let reply = self.call(Op::LoadBalancerAttributes, priority, |clients| {
-            clients.elbv2.describe_load_balancer_attributes().load_balancer_arn(arn).send()
+            clients
+                .elbv2
+                .describe_load_balancer_attributes()
+                .load_balancer_arn(arn)
+                .send()
         });
         let reply = reply.await?;
-        let pairs = reply.attributes().iter().map(|attribute| (attribute.key(), attribute.value()));
+        let pairs = reply
+            .attributes()
+            .iter()
+            .map(|attribute| (attribute.key(), attribute.value()));
         Ok(attributes(Kind::Balancer, pairs))
     }
 
     /// The attributes of a target group.
     pub(crate) async fn target_group_attributes(&self, arn: &str, priority: Priority) -> Result<Attributes> {
         let reply = self.call(Op::TargetGroupAttributes, priority, |clients| {
-            clients.elbv2.describe_target_group_attributes().target_group_arn(arn).send()
+            clients
+                .elbv2
+                .describe_target_group_attributes()
+                .target_group_arn(arn)
+                .send()
         });
         let reply = reply.await?;
-        let pairs = reply.attributes().iter().map(|attribute| (attribute.key(), attribute.value()));
+        let pairs = reply
+            .attributes()
+            .iter()
+            .map(|attribute| (attribute.key(), attribute.value()));
         Ok(attributes(Kind::TargetGroup, pairs))
     }
 
     /// The targets of a target group, without those that are leaving.
     pub(crate) async fn targets(&self, arn: &str, priority: Priority) -> Result<Vec<Entry>> {
         let reply = self.call(Op::TargetHealth, priority, |clients| {
-            clients.elbv2.describe_target_health().target_group_arn(arn).send()
+            clients
+                .elbv2
+                .describe_target_health()
+                .target_group_arn(arn)
+                .send()
         });
         let reply = reply.await?;
         let leaves = Some(&TargetHealthReasonEnum::DeregistrationInProgress);
-        let staying = reply.target_health_descriptions().iter().filter(|description| {
-            description.target_health().and_then(|health| health.reason()) != leaves
-        });
+        let staying = reply
+            .target_health_descriptions()
+            .iter()
+            .filter(|description| description.target_health().and_then(|health| health.reason()) != leaves);
         let targets = staying.filter_map(|description| {
             let target = description.target()?;
             Some(Entry::Target {
@@ -117,11 +146,21 @@ impl Api {
     /// The certificates of a TLS listener beside the default one.
     pub(crate) async fn certificates(&self, listener: &str, priority: Priority) -> Result<Vec<Entry>> {
         let reply = self.call(Op::ListenerCertificates, priority, |clients| {
-            clients.elbv2.describe_listener_certificates().listener_arn(listener).page_size(PAGE).send()
+            clients
+                .elbv2
+                .describe_listener_certificates()
+                .listener_arn(listener)
+                .page_size(PAGE)
+                .send()
         });
         let reply = reply.await?;
-        let further = reply.certificates().iter().filter(|certificate| !certificate.is_default().unwrap_or(false));
-        Ok(further.filter_map(|certificate| Some(Entry::Name(certificate.certificate_arn()?.to_owned()))).collect())
+        let further = reply
+            .certificates()
+            .iter()
+            .filter(|certificate| !certificate.is_default().unwrap_or(false));
+        Ok(further
+            .filter_map(|certificate| Some(Entry::Name(certificate.certificate_arn()?.to_owned())))
+            .collect())
     }
 
     /// The tags of load balancers, listeners and target groups by ARN.
@@ -133,12 +172,20 @@ impl Api {
         let mut all = HashMap::new();
         for chunk in arns.chunks(TAGGED) {
             let reply = self.call(Op::LoadBalancerTags, priority, |clients| {
-                clients.elbv2.describe_tags().set_resource_arns(Some(chunk.to_vec())).send()
+                clients
+                    .elbv2
+                    .describe_tags()
+                    .set_resource_arns(Some(chunk.to_vec()))
+                    .send()
             });
             for description in reply.await?.tag_descriptions() {
                 let tags = description.tags().iter();
-                let tags = tags.map(|tag| Entry::tag(tag.key().unwrap_or_default(), tag.value().unwrap_or_default()));
-                all.insert(description.resource_arn().unwrap_or_default().to_owned(), tags.collect());
+                let tags = tags
+                    .map(|tag| Entry::tag(tag.key().unwrap_or_default(), tag.value().unwrap_or_default()));
+                all.insert(
+                    description.resource_arn().unwrap_or_default().to_owned(),
+                    tags.collect(),
+                );
             }
         }
         Ok(all)
@@ -151,19 +198,29 @@ impl Api {
         groups: Vec<String>,
         priority: Priority,
     ) -> Result<Object<Kind>> {
-        let (allocations, addresses) = (texts(object, "eip_allocations"), texts(object, "private_addresses"));
-        let mappings = texts(object, "subnets").into_iter().enumerate().map(|(at, subnet)| {
-            SubnetMapping::builder()
-                .subnet_id(subnet)
-                .set_allocation_id(allocations.get(at).cloned())
-                .set_private_ipv4_address(addresses.get(at).cloned())
-                .build()
-        });
+        let (allocations, addresses) = (
+            texts(object, "eip_allocations"),
+            texts(object, "private_addresses"),
+        );
+        let mappings = texts(object, "subnets")
+            .into_iter()
+            .enumerate()
+            .map(|(at, subnet)| {
+                SubnetMapping::builder()
+                    .subnet_id(subnet)
+                    .set_allocation_id(allocations.get(at).cloned())
+                    .set_private_ipv4_address(addresses.get(at).cloned())
+                    .build()
+            });
         let mappings: Vec<_> = mappings.collect();
         let internal = object.text("scheme") == "internal";
         let address_type = Some(object.text("ip_address_type")).filter(|text| !text.is_empty());
         let reply = self.call(Op::LoadBalancerCreate, priority, |clients| {
-            let request = clients.elbv2.create_load_balancer().name(&object.key).r#type(LoadBalancerTypeEnum::Network);
+            let request = clients
+                .elbv2
+                .create_load_balancer()
+                .name(&object.key)
+                .r#type(LoadBalancerTypeEnum::Network);
             request
                 .set_scheme(internal.then_some(LoadBalancerSchemeEnum::Internal))
                 .set_ip_address_type(address_type.map(Into::into))
@@ -173,7 +230,11 @@ impl Api {
                 .send()
         });
         let reply = reply.await?;
-        reply.load_balancers().first().map(balancer).ok_or_else(|| no_object("load balancer"))
+        reply
+            .load_balancers()
+            .first()
+            .map(balancer)
+            .ok_or_else(|| no_object("load balancer"))
     }
 
     /// Creates a target group in a VPC.
@@ -201,7 +262,11 @@ impl Api {
                 .send()
         });
         let reply = reply.await?;
-        reply.target_groups().first().map(target_group).ok_or_else(|| no_object("target group"))
+        reply
+            .target_groups()
+            .first()
+            .map(target_group)
+            .ok_or_else(|| no_object("target group"))
     }
 
     /// Creates a listener that forwards to a target group.
@@ -215,7 +280,11 @@ impl Api {
         let port = object.key.parse().ok();
         let alpn = text(object, "alpn_policy").map(|policy| vec![policy]);
         let reply = self.call(Op::ListenerCreate, priority, |clients| {
-            let request = clients.elbv2.create_listener().load_balancer_arn(balancer).set_port(port);
+            let request = clients
+                .elbv2
+                .create_listener()
+                .load_balancer_arn(balancer)
+                .set_port(port);
             request
                 .set_protocol(protocol(object, "protocol"))
                 .set_certificates(certificate(text(object, "certificate")))
@@ -226,7 +295,11 @@ impl Api {
                 .send()
         });
         let reply = reply.await?;
-        reply.listeners().first().map(listener).ok_or_else(|| no_object("listener"))
+        reply
+            .listeners()
+            .first()
+            .map(listener)
+            .ok_or_else(|| no_object("listener"))
     }
 
     /// Changes a listener. `target_group`: an ARN, if that changes.
@@ -254,7 +327,12 @@ impl Api {
     }
 
     /// Changes the health check of a target group.
-    pub(crate) async fn modify_target_group(&self, arn: &str, changes: &Object<Kind>, priority: Priority) -> Result<()> {
+    pub(crate) async fn modify_target_group(
+        &self,
+        arn: &str,
+        changes: &Object<Kind>,
+        priority: Priority,
+    ) -> Result<()> {
         let reply = self.call(Op::TargetGroupModify, priority, |clients| {
             let request = clients.elbv2.modify_target_group().target_group_arn(arn);
             request
@@ -279,10 +357,18 @@ impl Api {
         priority: Priority,
     ) -> Result<()> {
         let pairs = changes.iter();
-        let pairs = pairs.map(|(key, value)| LoadBalancerAttribute::builder().key(*key).value(plain(value)).build());
+        let pairs = pairs.map(|(key, value)| {
+            LoadBalancerAttribute::builder()
+                .key(*key)
+                .value(plain(value))
+                .build()
+        });
         let pairs: Vec<_> = pairs.collect();
         let reply = self.call(Op::LoadBalancerAttributesModify, priority, |clients| {
-            let request = clients.elbv2.modify_load_balancer_attributes().load_balancer_arn(arn);
+            let request = clients
+                .elbv2
+                .modify_load_balancer_attributes()
+                .load_balancer_arn(arn);
             request.set_attributes(Some(pairs.clone())).send()
         });
         reply.await.map(drop)
@@ -296,17 +382,30 @@ impl Api {
         priority: Priority,
     ) -> Result<()> {
         let pairs = changes.iter();
-        let pairs = pairs.map(|(key, value)| TargetGroupAttribute::builder().key(*key).value(plain(value)).build());
+        let pairs = pairs.map(|(key, value)| {
+            TargetGroupAttribute::builder()
+                .key(*key)
+                .value(plain(value))
+                .build()
+        });
         let pairs: Vec<_> = pairs.collect();
         let reply = self.call(Op::TargetGroupAttributesModify, priority, |clients| {
-            let request = clients.elbv2.modify_target_group_attributes().target_group_arn(arn);
+            let request = clients
+                .elbv2
+                .modify_target_group_attributes()
+                .target_group_arn(arn);
             request.set_attributes(Some(pairs.clone())).send()
         });
         reply.await.map(drop)
     }
 
     /// Gives a load balancer these security groups, by ID.
-    pub(crate) async fn set_security_groups(&self, arn: &str, groups: Vec<String>, priority: Priority) -> Result<()> {
+    pub(crate) async fn set_security_groups(
+        &self,
+        arn: &str,
+        groups: Vec<String>,
+        priority: Priority,
+    ) -> Result<()> {
         let reply = self.call(Op::SecurityGroupsSet, priority, |clients| {
             let request = clients.elbv2.set_security_groups().load_balancer_arn(arn);
             request.set_security_groups(Some(groups.clone())).send()
@@ -315,9 +414,19 @@ impl Api {
     }
 
     /// Gives a load balancer these subnets.
-    pub(crate) async fn set_subnets(&self, arn: &str, subnets: Vec<String>, priority: Priority) -> Result<()> {
+    pub(crate) async fn set_subnets(
+        &self,
+        arn: &str,
+        subnets: Vec<String>,
+        priority: Priority,
+    ) -> Result<()> {
         let reply = self.call(Op::SubnetsSet, priority, |clients| {
-            clients.elbv2.set_subnets().load_balancer_arn(arn).set_subnets(Some(subnets.clone())).send()
+            clients
+                .elbv2
+                .set_subnets()
+                .load_balancer_arn(arn)
+                .set_subnets(Some(subnets.clone()))
+                .send()
         });
         reply.await.map(drop)
     }
@@ -355,9 +464,12 @@ impl Api {
         priority: Priority,
     ) -> Result<()> {
         let targets = entries.iter().filter_map(|entry| match entry {
-            Entry::Target { instance, port } => {
-                Some(TargetDescription::builder().id(instance).port(i32::from(*port)).build())
-            }
+            Entry::Target { instance, port } => Some(
+                TargetDescription::builder()
+                    .id(instance)
+                    .port(i32::from(*port))
+                    .build(),
+            ),
             _ => None,
         });
         let targets: Vec<_> = targets.collect();
@@ -383,7 +495,10 @@ impl Api {
         add: bool,
         priority: Priority,
     ) -> Result<()> {
-        let certificates = entries.iter().flat_map(|entry| certificate(Some(entry.to_string()))).flatten();
+        let certificates = entries
+            .iter()
+            .flat_map(|entry| certificate(Some(entry.to_string())))
+            .flatten();
         let certificates: Vec<_> = certificates.collect();
         if add {
             let reply = self.call(Op::ListenerCertificatesAdd, priority, |clients| {
@@ -403,7 +518,12 @@ impl Api {
     pub(crate) async fn tag_balancing(&self, arn: &str, entries: &[Entry], priority: Priority) -> Result<()> {
         let object = Object::new(Kind::Balancer, "").entries(TAGS, entries.iter().cloned());
         let reply = self.call(Op::LoadBalancerTagsAdd, priority, |clients| {
-            clients.elbv2.add_tags().resource_arns(arn).set_tags(tags(&object)).send()
+            clients
+                .elbv2
+                .add_tags()
+                .resource_arns(arn)
+                .set_tags(tags(&object))
+                .send()
         });
         reply.await.map(drop)
     }
@@ -421,7 +541,11 @@ fn text(object: &Object<Kind>, name: &str) -> Option<String> {
 /// The texts in a list.
 pub(super) fn texts(object: &Object<Kind>, name: &str) -> Vec<String> {
     let list = object.attributes.get(name).and_then(Value::as_array);
-    list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    list.into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
 }
 
 pub(super) fn number(object: &Object<Kind>, name: &str) -> Option<i32> {
@@ -446,7 +570,10 @@ fn certificate(arn: Option<String>) -> Option<Vec<Certificate>> {
 }
 
 fn forward(target_group: &str) -> Action {
-    Action::builder().r#type(ActionTypeEnum::Forward).target_group_arn(target_group).build()
+    Action::builder()
+        .r#type(ActionTypeEnum::Forward)
+        .target_group_arn(target_group)
+        .build()
 }
 
 fn tags(object: &Object<Kind>) -> Option<Vec<Tag>> {
@@ -476,8 +603,14 @@ fn balancer(balancer: &LoadBalancer) -> Object<Kind> {
     let state = balancer.state().and_then(|state| state.code());
     let attributes: BTreeMap<&'static str, Value> = [
         ("type", balancer.r#type().map(LoadBalancerTypeEnum::as_str).into()),
-        ("scheme", balancer.scheme().map(LoadBalancerSchemeEnum::as_str).into()),
-        ("ip_address_type", balancer.ip_address_type().map(|kind| kind.as_str()).into()),
+        (
+            "scheme",
+            balancer.scheme().map(LoadBalancerSchemeEnum::as_str).into(),
+        ),
+        (
+            "ip_address_type",
+            balancer.ip_address_type().map(|kind| kind.as_str()).into(),
+        ),
         ("dns_name", balancer.dns_name().into()),
         ("state", state.map(|state| state.as_str()).into()),
         ("vpc", balancer.vpc_id().into()),
@@ -495,8 +628,13 @@ fn balancer(balancer: &LoadBalancer) -> Object<Kind> {
 
 fn target_group(group: &TargetGroup) -> Object<Kind> {
     let protocol = |protocol: Option<&ProtocolEnum>| Value::from(protocol.map(ProtocolEnum::as_str));
-    let is_http = group.health_check_protocol().is_some_and(|protocol| protocol.as_str().starts_with("HTTP"));
-    let codes = group.matcher().and_then(|matcher| matcher.http_code()).filter(|_| is_http);
+    let is_http = group
+        .health_check_protocol()
+        .is_some_and(|protocol| protocol.as_str().starts_with("HTTP"));
+    let codes = group
+        .matcher()
+        .and_then(|matcher| matcher.http_code())
+        .filter(|_| is_http);
     let attributes: BTreeMap<&'static str, Value> = [
         ("port", group.port().into()),
         ("protocol", protocol(group.protocol())),
@@ -505,10 +643,19 @@ fn target_group(group: &TargetGroup) -> Object<Kind> {
         ("balancers", group.load_balancer_arns().to_vec().into()),
         ("health_check_protocol", protocol(group.health_check_protocol())),
         ("health_check_port", group.health_check_port().into()),
-        ("health_check_path", group.health_check_path().filter(|_| is_http).into()),
+        (
+            "health_check_path",
+            group.health_check_path().filter(|_| is_http).into(),
+        ),
         ("health_check_codes", codes.into()),
-        ("health_check_interval", group.health_check_interval_seconds().into()),
-        ("health_check_timeout", group.health_check_timeout_seconds().into()),
+        (
+            "health_check_interval",
+            group.health_check_interval_seconds().into(),
+        ),
+        (
+            "health_check_timeout",
+            group.health_check_timeout_seconds().into(),
+        ),
         ("healthy_threshold", group.healthy_threshold_count().into()),
         ("unhealthy_threshold", group.unhealthy_threshold_count().into()),
     ]
@@ -523,8 +670,14 @@ fn target_group(group: &TargetGroup) -> Object<Kind> {
 fn listener(listener: &Listener) -> Object<Kind> {
     let protocol = listener.protocol().map(ProtocolEnum::as_str).unwrap_or_default();
     let is_tls = protocol == "TLS";
-    let certificate = listener.certificates().first().and_then(|certificate| certificate.certificate_arn());
-    let forwards = listener.default_actions().first().and_then(|action| action.target_group_arn());
+    let certificate = listener
+        .certificates()
+        .first()
+        .and_then(|certificate| certificate.certificate_arn());
+    let forwards = listener
+        .default_actions()
+        .first()
+        .and_then(|action| action.target_group_arn());
     let transport = crate::load_balancer::spec::transports(protocol).join("+");
     let attributes: BTreeMap<&'static str, Value> = [
         ("transport", transport.into()),
@@ -532,7 +685,15 @@ fn listener(listener: &Listener) -> Object<Kind> {
         // Only TLS has them, whatever is reported.
         ("certificate", certificate.filter(|_| is_tls).into()),
         ("ssl_policy", listener.ssl_policy().filter(|_| is_tls).into()),
-        ("alpn_policy", listener.alpn_policy().first().map(String::as_str).filter(|_| is_tls).into()),
+        (
+            "alpn_policy",
+            listener
+                .alpn_policy()
+                .first()
+                .map(String::as_str)
+                .filter(|_| is_tls)
+                .into(),
+        ),
         ("target_group", forwards.into()),
     ]
     .into();

@@ -1,8 +1,8 @@
 //! The calls for security groups.
 
 use aws_sdk_ec2::types::{
-    Filter, IpPermission, IpRange, Ipv6Range, PrefixListId, ResourceType, SecurityGroup, Tag, TagSpecification,
-    UserIdGroupPair,
+    Filter, IpPermission, IpRange, Ipv6Range, PrefixListId, ResourceType, SecurityGroup, Tag,
+    TagSpecification, UserIdGroupPair,
 };
 use ccm_core::{Error, ErrorKind, Priority, Result, plan::objects::Object};
 
@@ -22,17 +22,29 @@ impl Api {
     ) -> Result<Vec<Object<Kind>>> {
         let mut filters = vec![Filter::builder().name("vpc-id").values(vpc).build()];
         if !tag_keys.is_empty() {
-            filters.push(Filter::builder().name("tag-key").set_values(Some(tag_keys)).build());
+            filters.push(
+                Filter::builder()
+                    .name("tag-key")
+                    .set_values(Some(tag_keys))
+                    .build(),
+            );
         }
         self.security_groups_by(&filters, priority).await
     }
 
     /// The security groups with these IDs. One that does not exist is left out.
-    pub(crate) async fn security_groups_by_id(&self, ids: &[String], priority: Priority) -> Result<Vec<Object<Kind>>> {
+    pub(crate) async fn security_groups_by_id(
+        &self,
+        ids: &[String],
+        priority: Priority,
+    ) -> Result<Vec<Object<Kind>>> {
         let mut all = Vec::new();
         // As many values as a filter takes.
         for ids in ids.chunks(200) {
-            let filter = Filter::builder().name("group-id").set_values(Some(ids.to_vec())).build();
+            let filter = Filter::builder()
+                .name("group-id")
+                .set_values(Some(ids.to_vec()))
+                .build();
             all.extend(self.security_groups_by(&[filter], priority).await?);
         }
         Ok(all)
@@ -44,7 +56,10 @@ impl Api {
         loop {
             let page = self.call(Op::SecurityGroups, priority, |clients| {
                 let request = clients.ec2.describe_security_groups().max_results(PAGE);
-                request.set_filters(Some(filters.to_vec())).set_next_token(token.clone()).send()
+                request
+                    .set_filters(Some(filters.to_vec()))
+                    .set_next_token(token.clone())
+                    .send()
             });
             let page = page.await?;
             all.extend(page.security_groups().iter().map(group));
@@ -63,11 +78,20 @@ impl Api {
         priority: Priority,
     ) -> Result<String> {
         let tags = tags(object.set(TAGS));
-        let specification = TagSpecification::builder().resource_type(ResourceType::SecurityGroup).set_tags(Some(tags));
+        let specification = TagSpecification::builder()
+            .resource_type(ResourceType::SecurityGroup)
+            .set_tags(Some(tags));
         let specification = specification.build();
         let reply = self.call(Op::SecurityGroupCreate, priority, |clients| {
-            let request = clients.ec2.create_security_group().group_name(&object.key).vpc_id(vpc);
-            request.description(object.text("description")).tag_specifications(specification.clone()).send()
+            let request = clients
+                .ec2
+                .create_security_group()
+                .group_name(&object.key)
+                .vpc_id(vpc);
+            request
+                .description(object.text("description"))
+                .tag_specifications(specification.clone())
+                .send()
         });
         let none = || Error::new(ErrorKind::Unexpected, "the answer has no security group");
         reply.await?.group_id.ok_or_else(none)
@@ -102,20 +126,38 @@ impl Api {
     }
 
     /// Gives ingress rules other descriptions.
-    pub(crate) async fn describe_rules(&self, group: &str, rules: &[&Rule], priority: Priority) -> Result<()> {
+    pub(crate) async fn describe_rules(
+        &self,
+        group: &str,
+        rules: &[&Rule],
+        priority: Priority,
+    ) -> Result<()> {
         let permissions = permissions(rules);
         let reply = self.call(Op::IngressDescriptions, priority, |clients| {
-            let request = clients.ec2.update_security_group_rule_descriptions_ingress().group_id(group);
+            let request = clients
+                .ec2
+                .update_security_group_rule_descriptions_ingress()
+                .group_id(group);
             request.set_ip_permissions(Some(permissions.clone())).send()
         });
         reply.await.map(drop)
     }
 
     /// Adds tags to a security group.
-    pub(crate) async fn tag_security_group(&self, id: &str, entries: &[Entry], priority: Priority) -> Result<()> {
+    pub(crate) async fn tag_security_group(
+        &self,
+        id: &str,
+        entries: &[Entry],
+        priority: Priority,
+    ) -> Result<()> {
         let tags = tags(entries);
         let reply = self.call(Op::TagsCreate, priority, |clients| {
-            clients.ec2.create_tags().resources(id).set_tags(Some(tags.clone())).send()
+            clients
+                .ec2
+                .create_tags()
+                .resources(id)
+                .set_tags(Some(tags.clone()))
+                .send()
         });
         reply.await.map(drop)
     }
@@ -141,13 +183,19 @@ fn permissions(rules: &[&Rule]) -> Vec<IpPermission> {
             permission.from_port(rule.from).to_port(rule.to)
         };
         let permission = if source.starts_with("sg-") {
-            let pair = UserIdGroupPair::builder().group_id(source).set_description(description);
+            let pair = UserIdGroupPair::builder()
+                .group_id(source)
+                .set_description(description);
             permission.user_id_group_pairs(pair.build())
         } else if source.starts_with("pl-") {
-            let list = PrefixListId::builder().prefix_list_id(source).set_description(description);
+            let list = PrefixListId::builder()
+                .prefix_list_id(source)
+                .set_description(description);
             permission.prefix_list_ids(list.build())
         } else if source.contains(':') {
-            let range = Ipv6Range::builder().cidr_ipv6(source).set_description(description);
+            let range = Ipv6Range::builder()
+                .cidr_ipv6(source)
+                .set_description(description);
             permission.ipv6_ranges(range.build())
         } else {
             let range = IpRange::builder().cidr_ip(source).set_description(description);
@@ -161,20 +209,42 @@ fn permissions(rules: &[&Rule]) -> Vec<IpPermission> {
 fn group(group: &SecurityGroup) -> Object<Kind> {
     let rules = group.ip_permissions().iter().flat_map(|permission| {
         let protocol = permission.ip_protocol().unwrap_or_default();
-        let ports = (permission.from_port().unwrap_or(-1), permission.to_port().unwrap_or(-1));
-        let ranges = permission.ip_ranges().iter().map(|range| (range.cidr_ip(), range.description()));
-        let v6 = permission.ipv6_ranges().iter().map(|range| (range.cidr_ipv6(), range.description()));
-        let lists = permission.prefix_list_ids().iter().map(|list| (list.prefix_list_id(), list.description()));
-        let groups = permission.user_id_group_pairs().iter().map(|pair| (pair.group_id(), pair.description()));
+        let ports = (
+            permission.from_port().unwrap_or(-1),
+            permission.to_port().unwrap_or(-1),
+        );
+        let ranges = permission
+            .ip_ranges()
+            .iter()
+            .map(|range| (range.cidr_ip(), range.description()));
+        let v6 = permission
+            .ipv6_ranges()
+            .iter()
+            .map(|range| (range.cidr_ipv6(), range.description()));
+        let lists = permission
+            .prefix_list_ids()
+            .iter()
+            .map(|list| (list.prefix_list_id(), list.description()));
+        let groups = permission
+            .user_id_group_pairs()
+            .iter()
+            .map(|pair| (pair.group_id(), pair.description()));
         let sources = ranges.chain(v6).chain(lists).chain(groups);
         sources.filter_map(move |(source, description)| {
-            Some(Entry::Rule(Rule::new(protocol, ports, source?, description.unwrap_or_default())))
+            Some(Entry::Rule(Rule::new(
+                protocol,
+                ports,
+                source?,
+                description.unwrap_or_default(),
+            )))
         })
     });
     let tags = group.tags().iter();
     let tags = tags.map(|tag| Entry::tag(tag.key().unwrap_or_default(), tag.value().unwrap_or_default()));
     let object = Object::new(Kind::Group, group.group_name().unwrap_or_default());
-    let object = object.with("description", group.description()).with("vpc", group.vpc_id());
+    let object = object
+        .with("description", group.description())
+        .with("vpc", group.vpc_id());
     Object {
         id: group.group_id().unwrap_or_default().to_owned(),
         ..object.entries(TAGS, tags).entries(RULES, rules)

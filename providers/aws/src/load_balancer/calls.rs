@@ -143,7 +143,11 @@ impl<C> fmt::Debug for Calls<C> {
 /// The texts in a list.
 pub(super) fn texts(object: &Object<Kind>, name: &str) -> Vec<String> {
     let list = object.attributes.get(name).and_then(Value::as_array);
-    list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    list.into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect()
 }
 
 fn tag_map(tags: &[Entry]) -> Tags {
@@ -183,7 +187,13 @@ impl<C: Cloud> Calls<C> {
         let ReadOptions { freshness, priority } = read;
         let list = |objects: Vec<Object<Kind>>| objects.into_iter().map(Listed).collect::<Vec<_>>();
         let (api, vpc) = (&self.api, &self.site.vpc);
-        let keys: Vec<_> = self.site.cluster.key().into_iter().chain([crate::cluster::LEGACY.to_owned()]).collect();
+        let keys: Vec<_> = self
+            .site
+            .cluster
+            .key()
+            .into_iter()
+            .chain([crate::cluster::LEGACY.to_owned()])
+            .collect();
         let balancers = self.balancers.get(None, freshness, || {
             let api = api.clone();
             async move { api.network_balancers(priority).await.map(list) }
@@ -221,9 +231,15 @@ impl<C: Cloud> Calls<C> {
             let (api, vpc) = (self.api.clone(), self.site.vpc.clone());
             async move {
                 let filter = [("vpc-id", vec![vpc])];
-                let (subnets, route_tables) =
-                    try_join(api.subnets(&filter, priority), api.route_tables(&filter, priority)).await?;
-                Ok(Network { subnets, route_tables })
+                let (subnets, route_tables) = try_join(
+                    api.subnets(&filter, priority),
+                    api.route_tables(&filter, priority),
+                )
+                .await?;
+                Ok(Network {
+                    subnets,
+                    route_tables,
+                })
             }
         };
         self.network.get((), Freshness::AtMost(age), load).await
@@ -242,20 +258,28 @@ impl<C: Cloud> Calls<C> {
 
     fn deny(&self, action: &'static str, error: &Error) -> String {
         let text = format!("the credentials may not call elasticloadbalancing:{action}: {error}");
-        self.state.lock().denied.insert(action, (Instant::now(), text.clone()));
+        self.state
+            .lock()
+            .denied
+            .insert(action, (Instant::now(), text.clone()));
         text
     }
 
     fn is_denied(&self, action: &str) -> bool {
         let state = self.state.lock();
-        state.denied.get(action).is_some_and(|(since, _)| since.elapsed() < DENIED_AGE)
+        state
+            .denied
+            .get(action)
+            .is_some_and(|(since, _)| since.elapsed() < DENIED_AGE)
     }
 
     /// Tags by ARN; empty if they may not be read. Those that are known may be old.
     async fn tags(&self, arns: Vec<String>, fresh: bool, priority: Priority) -> Result<()> {
         let unknown: Vec<_> = {
             let state = self.state.lock();
-            arns.into_iter().filter(|arn| fresh || !state.tags.contains_key(arn)).collect()
+            arns.into_iter()
+                .filter(|arn| fresh || !state.tags.contains_key(arn))
+                .collect()
         };
         if unknown.is_empty() || self.is_denied("DescribeTags") {
             return Ok(());
@@ -308,12 +332,23 @@ impl<C: Cloud> Calls<C> {
             let name = object.0.key.as_str();
             name.starts_with('a') && name.bytes().all(|byte| byte.is_ascii_alphanumeric())
         };
-        let balancers: Vec<_> = listings.balancers.all().chain(listings.classic.all()).filter(ours).collect();
-        let loose = listings.target_groups.all().filter(|group| is_loose(&group.0, &listings));
+        let balancers: Vec<_> = listings
+            .balancers
+            .all()
+            .chain(listings.classic.all())
+            .filter(ours)
+            .collect();
+        let loose = listings
+            .target_groups
+            .all()
+            .filter(|group| is_loose(&group.0, &listings));
         let loose: Vec<_> = loose.filter(|group| group.0.key.starts_with("k8s-")).collect();
         let arns = balancers.iter().chain(&loose).map(|object| object.0.id.clone());
         self.tags(arns.collect(), false, read.priority).await?;
-        let balancers: Vec<_> = balancers.into_iter().map(|object| self.tagged(&object.0)).collect();
+        let balancers: Vec<_> = balancers
+            .into_iter()
+            .map(|object| self.tagged(&object.0))
+            .collect();
         let cluster = &self.site.cluster;
         let is_ours = |object: &&Object<Kind>| {
             let tags = tag_map(object.set(TAGS));
@@ -325,18 +360,33 @@ impl<C: Cloud> Calls<C> {
             Some((service.clone(), group.0.key.clone()))
         });
         let groups = listings.groups.all().map(|group| &group.0);
-        let directory = Arc::new(Directory::new(balancers.iter().filter(is_ours), groups, loose.collect()));
+        let directory = Arc::new(Directory::new(
+            balancers.iter().filter(is_ours),
+            groups,
+            loose.collect(),
+        ));
         self.state.lock().directory = Some((listings, Arc::clone(&directory)));
         Ok(directory)
     }
 
     async fn balancer(&self, name: &str, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
         let listings = self.listings(read).await?;
-        let staying = members.iter().find(|member| member.membership != Membership::Leaving);
+        let staying = members
+            .iter()
+            .find(|member| member.membership != Membership::Leaving);
         let fresh = matches!(read.freshness, Freshness::After(_));
         let mut objects = Vec::new();
-        let roots: Vec<_> = listings.balancers.by_key(name).chain(listings.classic.by_key(name)).cloned().collect();
-        let mut attached: Vec<_> = self.target_groups(name, members, &listings).into_iter().cloned().collect();
+        let roots: Vec<_> = listings
+            .balancers
+            .by_key(name)
+            .chain(listings.classic.by_key(name))
+            .cloned()
+            .collect();
+        let mut attached: Vec<_> = self
+            .target_groups(name, members, &listings)
+            .into_iter()
+            .cloned()
+            .collect();
         let mut listeners = Vec::new();
         if staying.is_some() {
             let balancers = roots.iter().filter(|root| root.0.kind == Kind::Balancer);
@@ -344,15 +394,21 @@ impl<C: Cloud> Calls<C> {
             listeners = try_join_all(read).await?.concat();
         }
         let below = attached.iter().map(|group| &group.0).chain(&listeners);
-        let ids = roots.iter().map(|root| &root.0).chain(below).map(|object| object.id.clone());
-        self.tags(ids.collect(), fresh && staying.is_some(), read.priority).await?;
+        let ids = roots
+            .iter()
+            .map(|root| &root.0)
+            .chain(below)
+            .map(|object| object.id.clone());
+        self.tags(ids.collect(), fresh && staying.is_some(), read.priority)
+            .await?;
         for root in &roots {
             let mut root = self.tagged(&root.0);
             root.foreign = self.foreign(&root);
             if staying.is_some() && root.foreign.is_none() {
                 match root.kind {
                     Kind::Balancer => {
-                        root.attributes.extend(self.api.balancer_attributes(&root.id, read.priority).await?);
+                        root.attributes
+                            .extend(self.api.balancer_attributes(&root.id, read.priority).await?);
                     }
                     _ => objects.extend(self.api.classic_details(&mut root, read.priority).await?),
                 }
@@ -361,10 +417,14 @@ impl<C: Cloud> Calls<C> {
         }
         let foreign = objects.iter().find_map(|root| root.foreign.clone());
         attached.retain(|group| foreign.is_none() || is_loose(&group.0, &listings));
-        let groups = attached.iter().map(|group| self.target_group(&group.0, staying.is_some(), read.priority));
+        let groups = attached
+            .iter()
+            .map(|group| self.target_group(&group.0, staying.is_some(), read.priority));
         objects.extend(try_join_all(groups).await?);
         if foreign.is_none() {
-            let listeners = listeners.into_iter().map(|listener| self.below(listener, name, &listings, read.priority));
+            let listeners = listeners
+                .into_iter()
+                .map(|listener| self.below(listener, name, &listings, read.priority));
             objects.extend(try_join_all(listeners).await?);
         }
         self.own_groups(name, members, &listings, &mut objects);
@@ -377,7 +437,11 @@ impl<C: Cloud> Calls<C> {
         state.denied.retain(|_, (since, _)| since.elapsed() < DENIED_AGE);
         Observed {
             objects: objects.into_iter().collect(),
-            denied: state.denied.iter().map(|(action, (_, why))| (*action, why.clone())).collect(),
+            denied: state
+                .denied
+                .iter()
+                .map(|(action, (_, why))| (*action, why.clone()))
+                .collect(),
         }
     }
 
@@ -388,7 +452,11 @@ impl<C: Cloud> Calls<C> {
         members: &[PartMember],
         listings: &'a Snapshot,
     ) -> Vec<&'a Arc<Listed>> {
-        let arns: BTreeSet<_> = listings.balancers.by_key(balancer).map(|root| root.0.id.as_str()).collect();
+        let arns: BTreeSet<_> = listings
+            .balancers
+            .by_key(balancer)
+            .map(|root| root.0.id.as_str())
+            .collect();
         let mut names = BTreeSet::new();
         let mut services = BTreeSet::new();
         let owner = OwnershipTag::Unknown;
@@ -404,20 +472,34 @@ impl<C: Cloud> Calls<C> {
                 places: &[],
                 instances: None,
             };
-            names.extend(spec.ports.iter().map(|port| builder.target_group_name(port, &spec.check)));
+            names.extend(
+                spec.ports
+                    .iter()
+                    .map(|port| builder.target_group_name(port, &spec.check)),
+            );
         }
         let is_of_service = |object: &Object<Kind>| {
             let tags = tag_map(self.tagged(object).set(TAGS));
-            tags.get(SERVICE_NAME).is_some_and(|service| services.contains(service)) && self.site.cluster.owns(&tags)
+            tags.get(SERVICE_NAME)
+                .is_some_and(|service| services.contains(service))
+                && self.site.cluster.owns(&tags)
         };
         let groups = listings.target_groups.all().filter(|group| {
-            let used = texts(&group.0, "balancers").iter().any(|arn| arns.contains(arn.as_str()));
-            used || (is_loose(&group.0, listings) && (names.contains(&group.0.key) || is_of_service(&group.0)))
+            let used = texts(&group.0, "balancers")
+                .iter()
+                .any(|arn| arns.contains(arn.as_str()));
+            used || (is_loose(&group.0, listings)
+                && (names.contains(&group.0.key) || is_of_service(&group.0)))
         });
         groups.collect()
     }
 
-    async fn target_group(&self, group: &Object<Kind>, with_targets: bool, priority: Priority) -> Result<Object<Kind>> {
+    async fn target_group(
+        &self,
+        group: &Object<Kind>,
+        with_targets: bool,
+        priority: Priority,
+    ) -> Result<Object<Kind>> {
         let mut group = self.tagged(group);
         group.foreign = self.foreign(&group);
         if !with_targets || group.foreign.is_some() {
@@ -446,7 +528,9 @@ impl<C: Cloud> Calls<C> {
         let mut listener = self.tagged(&listener);
         listener.parent = Some(balancer.to_owned());
         if let Some(group) = listings.target_groups.by_id(listener.text("target_group")) {
-            listener.attributes.insert("target_group", group.0.key.as_str().into());
+            listener
+                .attributes
+                .insert("target_group", group.0.key.as_str().into());
         }
         if listener.text("protocol") == "TLS" && !self.is_denied("DescribeListenerCertificates") {
             let read = self.api.certificates(&listener.id, priority).await;
@@ -464,14 +548,21 @@ impl<C: Cloud> Calls<C> {
         listings: &Snapshot,
         objects: &mut Vec<Object<Kind>>,
     ) {
-        let names = members.iter().map(|member| names::target_group_prefix(&member.service.id));
+        let names = members
+            .iter()
+            .map(|member| names::target_group_prefix(&member.service.id));
         let prefixes: Vec<_> = names.collect();
         let classic = names::classic_group(balancer);
         let cluster = &self.site.cluster;
-        let used: BTreeSet<_> = objects.iter().flat_map(|object| texts(object, "security_groups")).collect();
+        let used: BTreeSet<_> = objects
+            .iter()
+            .flat_map(|object| texts(object, "security_groups"))
+            .collect();
         let groups = listings.groups.all().map(|group| &group.0).filter(|group| {
             let is_managed = group.text("description") == super::desired::MANAGED
-                && prefixes.iter().any(|prefix| group.key.starts_with(prefix.as_str()))
+                && prefixes
+                    .iter()
+                    .any(|prefix| group.key.starts_with(prefix.as_str()))
                 && (used.contains(&group.id) || self.is_name_of(&group.key, members));
             (is_managed || group.key == classic) && cluster.owns(&tag_map(group.set(TAGS)))
         });
@@ -494,7 +585,9 @@ impl<C: Cloud> Calls<C> {
     /// Whether a security group has the name of a member's.
     fn is_name_of(&self, name: &str, members: &[PartMember]) -> bool {
         let cluster = self.state.lock().cluster.name.clone();
-        members.iter().any(|member| names::group(&cluster, &member.service.id) == name)
+        members
+            .iter()
+            .any(|member| names::group(&cluster, &member.service.id) == name)
     }
 
     /// The security groups of the instances behind a member, in the order of the API. Missing: the instance does not exist.
@@ -505,16 +598,28 @@ impl<C: Cloud> Calls<C> {
     ) -> Result<BTreeMap<String, Vec<String>>> {
         let unknown: Vec<_> = {
             let state = self.state.lock();
-            let is_old = |id: &&String| state.instances.get(*id).is_none_or(|(read, _)| read.elapsed() > INSTANCE_AGE);
+            let is_old = |id: &&String| {
+                state
+                    .instances
+                    .get(*id)
+                    .is_none_or(|(read, _)| read.elapsed() > INSTANCE_AGE)
+            };
             instances.iter().filter(is_old).cloned().collect()
         };
         for ids in unknown.chunks(FILTER_VALUES) {
             let began = Instant::now();
-            let found = self.api.instances(&[("instance-id", ids.to_vec())], priority).await?;
+            let found = self
+                .api
+                .instances(&[("instance-id", ids.to_vec())], priority)
+                .await?;
             let mut state = self.state.lock();
-            state.instances.retain(|_, (read, _)| read.elapsed() < 2 * INSTANCE_AGE);
+            state
+                .instances
+                .retain(|_, (read, _)| read.elapsed() < 2 * INSTANCE_AGE);
             for instance in found {
-                state.instances.insert(instance.id, (began, instance.security_groups));
+                state
+                    .instances
+                    .insert(instance.id, (began, instance.security_groups));
             }
         }
         let state = self.state.lock();
@@ -532,13 +637,17 @@ impl<C: Cloud> Calls<C> {
         cluster: &ClusterView,
         read: ReadOptions,
     ) -> Result<BTreeMap<String, Result<NodeGroup, String>>> {
-        let active = members.iter().filter(|member| member.membership == Membership::Active);
-        let instances = active.flat_map(|member| spec::instances(&member.service, cluster).unwrap_or_default());
+        let active = members
+            .iter()
+            .filter(|member| member.membership == Membership::Active);
+        let instances =
+            active.flat_map(|member| spec::instances(&member.service, cluster).unwrap_or_default());
         let groups = self.groups_of(instances.collect(), read.priority).await?;
         let listings = self.listings(read).await?;
         let chosen = groups.into_iter().map(|(instance, groups)| {
-            let (mut tagged, others): (Vec<_>, Vec<_>) =
-                groups.into_iter().partition(|id| listings.groups.by_id(id).is_some());
+            let (mut tagged, others): (Vec<_>, Vec<_>) = groups
+                .into_iter()
+                .partition(|id| listings.groups.by_id(id).is_some());
             tagged.sort();
             let group = match (tagged.split_first(), others.as_slice()) {
                 (Some((id, others)), _) => Ok(NodeGroup {
@@ -566,17 +675,25 @@ impl<C: Cloud> Calls<C> {
         let cluster = self.state.lock().cluster.clone();
         let needed = self.node_groups(members, &cluster, read).await?;
         let needed: BTreeSet<_> = needed.into_values().flatten().map(|group| group.id).collect();
-        let others: Vec<_> = needed.into_iter().filter(|id| listings.groups.by_id(id).is_none()).collect();
+        let others: Vec<_> = needed
+            .into_iter()
+            .filter(|id| listings.groups.by_id(id).is_none())
+            .collect();
         let others = if others.is_empty() {
             Vec::new()
         } else {
             self.api.security_groups_by_id(&others, read.priority).await?
         };
-        let groups = listings.groups.all().map(|group| group.0.clone()).chain(others).map(|group| Object {
-            id: group.id.clone(),
-            sets: group.sets.into_iter().filter(|(set, _)| *set == RULES).collect(),
-            ..Object::new(Kind::NodeGroup, group.id)
-        });
+        let groups = listings
+            .groups
+            .all()
+            .map(|group| group.0.clone())
+            .chain(others)
+            .map(|group| Object {
+                id: group.id.clone(),
+                sets: group.sets.into_iter().filter(|(set, _)| *set == RULES).collect(),
+                ..Object::new(Kind::NodeGroup, group.id)
+            });
         let mut observed = self.observed(groups.collect());
         let refused = self.state.lock().refused.clone();
         if let Some((_, refused)) = refused.filter(|(since, _)| read.freshness.allows(*since)) {
@@ -608,23 +725,33 @@ impl<C: Cloud> Calls<C> {
                 state.refused = is_full.then(|| (Instant::now(), after.refused.clone()));
                 if let Some(group) = after.get(Kind::NodeGroup, &change.key) {
                     let rules = group.set(RULES).to_vec();
-                    self.groups.update(&group.id, |listed| listed.0 = listed.0.clone().entries(RULES, rules));
+                    self.groups.update(&group.id, |listed| {
+                        listed.0 = listed.0.clone().entries(RULES, rules)
+                    });
                 }
                 return;
             }
             Kind::ClassicListener => {
                 let parent = change.parent.clone().unwrap_or_default();
                 let listeners = super::classic::listeners_in(&after, &parent);
-                self.classic.update(&parent, |listed| drop(listed.0.attributes.insert("listeners", listeners)));
+                self.classic.update(&parent, |listed| {
+                    drop(listed.0.attributes.insert("listeners", listeners))
+                });
                 return;
             }
             Kind::Listener => return,
         };
-        match (after.get(change.kind, &change.key), observed.objects.get(change.kind, &change.key)) {
+        match (
+            after.get(change.kind, &change.key),
+            observed.objects.get(change.kind, &change.key),
+        ) {
             (Some(object), _) => {
                 state.tags.insert(object.id.clone(), object.set(TAGS).to_vec());
                 let mut object = object.clone();
-                let ids: Vec<_> = texts(&object, "security_groups").into_iter().map(|name| group_id(&after, name)).collect();
+                let ids: Vec<_> = texts(&object, "security_groups")
+                    .into_iter()
+                    .map(|name| group_id(&after, name))
+                    .collect();
                 if !ids.is_empty() {
                     object.attributes.insert("security_groups", ids.into());
                 }
@@ -653,7 +780,9 @@ pub(super) fn group_id(objects: &Objects<Kind>, name: String) -> String {
 
 /// Whether no load balancer that exists uses a target group.
 fn is_loose(group: &Object<Kind>, listings: &Snapshot) -> bool {
-    texts(group, "balancers").iter().all(|arn| listings.balancers.by_id(arn).is_none())
+    texts(group, "balancers")
+        .iter()
+        .all(|arn| listings.balancers.by_id(arn).is_none())
 }
 
 #[async_trait]
@@ -678,13 +807,18 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         {
             let mut state = self.state.lock();
             state.cluster = cluster.clone();
-            for PartMember { service, membership, .. } in members {
+            for PartMember {
+                service, membership, ..
+            } in members
+            {
                 if *membership == Membership::Leaving {
                     state.seen.remove(&service.id);
                     continue;
                 }
-                let (first, changed) =
-                    state.seen.entry(service.id.clone()).or_insert_with(|| (Arc::clone(service), false));
+                let (first, changed) = state
+                    .seen
+                    .entry(service.id.clone())
+                    .or_insert_with(|| (Arc::clone(service), false));
                 *changed |= !first.asks_the_same(service);
                 if *changed {
                     inputs.changed.insert(service.id.clone());
@@ -693,7 +827,11 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         }
         for PartMember { service, .. } in members {
             let name = names::balancer(&service.id);
-            let own = listings.groups.by_key(&names::classic_group(&name)).next().map(|group| group.0.id.clone());
+            let own = listings
+                .groups
+                .by_key(&names::classic_group(&name))
+                .next()
+                .map(|group| group.0.id.clone());
             let mut source = own;
             if listings.balancers.by_key(&name).next().is_some() {
                 inputs.flavors.insert(service.id.clone(), Flavor::Network);
@@ -703,7 +841,9 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             }
             inputs.sources.extend(source.map(|group| (name, group)));
         }
-        let active = members.iter().filter(|member| member.membership == Membership::Active);
+        let active = members
+            .iter()
+            .filter(|member| member.membership == Membership::Active);
         if *key == Key::NodeGroups {
             inputs.groups = self.node_groups(members, cluster, read).await?;
             let network = self.network(NETWORK_AGE, read.priority).await?;
@@ -730,7 +870,9 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
     }
 
     async fn observe(&self, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
-        let stays = members.iter().any(|member| member.membership != Membership::Leaving);
+        let stays = members
+            .iter()
+            .any(|member| member.membership != Membership::Leaving);
         let began = Instant::now();
         let writes = {
             let mut state = self.state.lock();
@@ -775,7 +917,10 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             Action::Create(..) | Action::Delete(_) => "",
         };
         let reply = match objects::send(&sender, change, &observed.objects).await {
-            Ok(Some(objects)) => Reply { objects, denied: None },
+            Ok(Some(objects)) => Reply {
+                objects,
+                denied: None,
+            },
             Ok(None) => {
                 self.state.lock().parts.remove(key);
                 let text = "it is not as it was read";

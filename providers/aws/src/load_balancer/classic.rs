@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::{
     annotations::{
-        ACCESS_LOG, ACCESS_LOG_BUCKET, ACCESS_LOG_INTERVAL, ACCESS_LOG_PREFIX, BACKEND_PROTOCOL, CERTIFICATES,
-        CHECK_HEALTHY, CHECK_INTERVAL, CHECK_PATH, CHECK_PORT, CHECK_PROTOCOL, CHECK_TIMEOUT, CHECK_UNHEALTHY,
-        CROSS_ZONE, DRAINING, DRAINING_TIMEOUT, EXTRA_SECURITY_GROUPS, IDLE_TIMEOUT, SSL_POLICY,
-        TARGET_GROUP_ATTRIBUTES,
+        ACCESS_LOG, ACCESS_LOG_BUCKET, ACCESS_LOG_INTERVAL, ACCESS_LOG_PREFIX, BACKEND_PROTOCOL,
+        CERTIFICATES, CHECK_HEALTHY, CHECK_INTERVAL, CHECK_PATH, CHECK_PORT, CHECK_PROTOCOL, CHECK_TIMEOUT,
+        CHECK_UNHEALTHY, CROSS_ZONE, DRAINING, DRAINING_TIMEOUT, EXTRA_SECURITY_GROUPS, IDLE_TIMEOUT,
+        SSL_POLICY, TARGET_GROUP_ATTRIBUTES,
     },
     desired::Builder,
     kinds::{Entry, INSTANCES, Kind, PROXY_PORTS},
@@ -52,9 +52,17 @@ impl ClassicSpec {
         let mut reader = AnnotationReader::new(&service.annotations);
         let common = common(service, &mut reader);
         if reader.get(TARGET_GROUP_ATTRIBUTES).is_some() {
-            reader.refuse(TARGET_GROUP_ATTRIBUTES, "a classic load balancer does not support it");
+            reader.refuse(
+                TARGET_GROUP_ATTRIBUTES,
+                "a classic load balancer does not support it",
+            );
         }
-        let extra_groups = reader.list(EXTRA_SECURITY_GROUPS).into_iter().flatten().map(str::to_owned).collect();
+        let extra_groups = reader
+            .list(EXTRA_SECURITY_GROUPS)
+            .into_iter()
+            .flatten()
+            .map(str::to_owned)
+            .collect();
         let listeners = listeners(service, &mut reader);
         let mut attributes = health_check(service, settings, &listeners, &mut reader);
         attributes.extend(balancer_attributes(&mut reader));
@@ -67,13 +75,22 @@ impl ClassicSpec {
             attributes,
         };
         let (ignored, invalid) = reader.finish();
-        Reading { spec, ignored, invalid }
+        Reading {
+            spec,
+            ignored,
+            invalid,
+        }
     }
 }
 
 fn listeners(service: &ServiceView, reader: &mut AnnotationReader<'_>) -> Vec<ListenerSpec> {
-    let certificate = reader.list(CERTIFICATES).and_then(|all| all.first().map(|arn| (*arn).to_owned()));
-    let backend = reader.get(BACKEND_PROTOCOL).map(str::to_lowercase).unwrap_or_default();
+    let certificate = reader
+        .list(CERTIFICATES)
+        .and_then(|all| all.first().map(|arn| (*arn).to_owned()));
+    let backend = reader
+        .get(BACKEND_PROTOCOL)
+        .map(str::to_lowercase)
+        .unwrap_or_default();
     let secure = match backend.as_str() {
         "" => ("SSL", "TCP"),
         "http" => ("HTTPS", "HTTP"),
@@ -82,22 +99,34 @@ fn listeners(service: &ServiceView, reader: &mut AnnotationReader<'_>) -> Vec<Li
         "tcp" => ("SSL", "TCP"),
         _ => {
             if certificate.is_some() {
-                reader.refuse(BACKEND_PROTOCOL, format!("{backend:?} is none of tcp, ssl, http and https"));
+                reader.refuse(
+                    BACKEND_PROTOCOL,
+                    format!("{backend:?} is none of tcp, ssl, http and https"),
+                );
             }
             ("SSL", "TCP")
         }
     };
-    let plain = if backend == "http" { ("HTTP", "HTTP") } else { ("TCP", "TCP") };
+    let plain = if backend == "http" {
+        ("HTTP", "HTTP")
+    } else {
+        ("TCP", "TCP")
+    };
     let mut listeners = Vec::new();
     for port in &service.ports {
         if port.protocol != Protocol::Tcp {
-            let problem = format!("port {}: a classic load balancer has no {} ports", port.port, port.protocol);
+            let problem = format!(
+                "port {}: a classic load balancer has no {} ports",
+                port.port, port.protocol
+            );
             reader.refuse_field(spec_field("ports", &problem));
         }
         if port.node_port == 0 {
             continue;
         }
-        let certificate = certificate.clone().filter(|_| is_tls_port(reader, port.port, &port.name.to_lowercase()));
+        let certificate = certificate
+            .clone()
+            .filter(|_| is_tls_port(reader, port.port, &port.name.to_lowercase()));
         let (protocol, instance_protocol) = if certificate.is_some() { secure } else { plain };
         listeners.push(ListenerSpec {
             port: port.port,
@@ -122,14 +151,21 @@ fn health_check(
         (None, Some(shared)) if !service.is_local() => ("HTTP".to_owned(), shared.port, shared.path.clone()),
         _ => {
             let backend = reader.get(BACKEND_PROTOCOL).unwrap_or_default();
-            let protocol = if ["https", "ssl"].contains(&backend) { "SSL" } else { "TCP" };
+            let protocol = if ["https", "ssl"].contains(&backend) {
+                "SSL"
+            } else {
+                "TCP"
+            };
             (protocol.to_owned(), node_port, String::new())
         }
     };
     if let Some(text) = given(reader.get(CHECK_PROTOCOL)) {
         protocol = text.to_uppercase();
         if !["TCP", "SSL", "HTTP", "HTTPS"].contains(&protocol.as_str()) {
-            reader.refuse(CHECK_PROTOCOL, format!("{text:?} is none of tcp, ssl, http and https"));
+            reader.refuse(
+                CHECK_PROTOCOL,
+                format!("{text:?} is none of tcp, ssl, http and https"),
+            );
         }
     }
     if reader.get(CHECK_PORT) != Some("traffic-port") {
@@ -143,10 +179,22 @@ fn health_check(
     }
     vec![
         ("health_check", format!("{protocol}:{port}{path}").into()),
-        ("healthy_threshold", reader.strict_number(CHECK_HEALTHY, 2..=10).unwrap_or(2).into()),
-        ("unhealthy_threshold", reader.strict_number(CHECK_UNHEALTHY, 2..=10).unwrap_or(6).into()),
-        ("health_check_timeout", reader.strict_number(CHECK_TIMEOUT, 2..=60).unwrap_or(5).into()),
-        ("health_check_interval", reader.strict_number(CHECK_INTERVAL, 5..=300).unwrap_or(10).into()),
+        (
+            "healthy_threshold",
+            reader.strict_number(CHECK_HEALTHY, 2..=10).unwrap_or(2).into(),
+        ),
+        (
+            "unhealthy_threshold",
+            reader.strict_number(CHECK_UNHEALTHY, 2..=10).unwrap_or(6).into(),
+        ),
+        (
+            "health_check_timeout",
+            reader.strict_number(CHECK_TIMEOUT, 2..=60).unwrap_or(5).into(),
+        ),
+        (
+            "health_check_interval",
+            reader.strict_number(CHECK_INTERVAL, 5..=300).unwrap_or(10).into(),
+        ),
     ]
 }
 
@@ -157,7 +205,10 @@ fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Vec<(&'static str, 
         ("cross_zone", cross_zone.into()),
         ("access_log", logs.into()),
         ("draining", draining.into()),
-        ("idle_timeout", reader.strict_number(IDLE_TIMEOUT, 1..=4000).unwrap_or(60).into()),
+        (
+            "idle_timeout",
+            reader.strict_number(IDLE_TIMEOUT, 1..=4000).unwrap_or(60).into(),
+        ),
     ];
     let interval = reader.strict_number(ACCESS_LOG_INTERVAL, 5..=60);
     if logs {
@@ -166,7 +217,11 @@ fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Vec<(&'static str, 
         attributes.extend(interval.map(|minutes| ("access_log_interval", minutes.into())));
     }
     let timeout = reader.strict_number(DRAINING_TIMEOUT, 1..=3600);
-    attributes.extend(timeout.filter(|_| draining).map(|seconds| ("draining_timeout", seconds.into())));
+    attributes.extend(
+        timeout
+            .filter(|_| draining)
+            .map(|seconds| ("draining_timeout", seconds.into())),
+    );
     attributes
 }
 
@@ -183,15 +238,29 @@ impl Builder<'_> {
         if groups.is_empty() {
             let group = names::classic_group(&name);
             let id = &self.service.id;
-            let about = format!("Security group for Kubernetes ELB {name} ({}/{})", id.namespace, id.name);
-            let ports: Vec<_> = spec.listeners.iter().map(|listener| ("tcp", listener.port)).collect();
+            let about = format!(
+                "Security group for Kubernetes ELB {name} ({}/{})",
+                id.namespace, id.name
+            );
+            let ports: Vec<_> = spec
+                .listeners
+                .iter()
+                .map(|listener| ("tcp", listener.port))
+                .collect();
             objects.push(self.group(&group, &about, common, &ports));
             groups.push(group);
         }
         groups.extend(spec.extra_groups.iter().cloned());
         let mut balancer = self
             .object(Kind::Classic, &name, common)
-            .with("scheme", if common.internal { "internal" } else { "internet-facing" })
+            .with(
+                "scheme",
+                if common.internal {
+                    "internal"
+                } else {
+                    "internet-facing"
+                },
+            )
             .with("security_groups", groups);
         if !self.places.is_empty() {
             balancer = balancer.with("subnets", self.subnets());
@@ -204,10 +273,17 @@ impl Builder<'_> {
         }
         let ports = spec.listeners.iter().filter(|_| spec.proxy_protocol);
         let ports: BTreeSet<_> = ports.map(|listener| listener.instance_port).collect();
-        objects.push(balancer.entries(PROXY_PORTS, ports.iter().map(|port| Entry::Name(port.to_string()))));
+        objects.push(balancer.entries(
+            PROXY_PORTS,
+            ports.iter().map(|port| Entry::Name(port.to_string())),
+        ));
         for listener in &spec.listeners {
             let mut object = listener.object(&name);
-            if let Some(policy) = spec.ssl_policy.as_ref().filter(|_| listener.certificate.is_some()) {
+            if let Some(policy) = spec
+                .ssl_policy
+                .as_ref()
+                .filter(|_| listener.certificate.is_some())
+            {
                 object = object.with("policy", format!("{SSL_POLICY_PREFIX}{policy}"));
             }
             object.service = Some(self.service.id.clone());
@@ -233,8 +309,12 @@ impl ListenerSpec {
 
 /// The listeners of a classic load balancer, as the listing keeps them with it.
 pub(crate) fn listeners_in(objects: &Objects<Kind>, balancer: &str) -> Value {
-    let listeners = objects.of(Kind::ClassicListener).filter(|object| object.parent.as_deref() == Some(balancer));
-    listeners.map(|object| json!({"port": object.key, "attributes": object.attributes})).collect()
+    let listeners = objects
+        .of(Kind::ClassicListener)
+        .filter(|object| object.parent.as_deref() == Some(balancer));
+    listeners
+        .map(|object| json!({"port": object.key, "attributes": object.attributes}))
+        .collect()
 }
 
 /// The same as objects.
@@ -244,7 +324,9 @@ pub(crate) fn listeners_of(balancer: &Object<Kind>) -> Vec<Object<Kind>> {
     let listeners = listeners.into_iter().flatten().filter_map(|listener| {
         let port = listener.get("port")?.as_str()?;
         let values = listener.get("attributes")?;
-        let attributes = known.iter().filter_map(|attribute| Some((attribute.name, values.get(attribute.name)?.clone())));
+        let attributes = known
+            .iter()
+            .filter_map(|attribute| Some((attribute.name, values.get(attribute.name)?.clone())));
         Some(Object {
             id: port.to_owned(),
             parent: Some(balancer.key.clone()),

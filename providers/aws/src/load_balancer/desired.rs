@@ -12,9 +12,7 @@ use ccm_core::{
 use serde_json::Value;
 
 use super::{
-    kinds::{
-        CERTIFICATES, Entry, INSTANCES, Kind, MTU, OWNER_TAG, RULE_PREFIX, RULES, Rule, TAGS, TARGETS,
-    },
+    kinds::{CERTIFICATES, Entry, INSTANCES, Kind, MTU, OWNER_TAG, RULE_PREFIX, RULES, Rule, TAGS, TARGETS},
     names::{self, TargetGroupId},
     spec::{CommonSpec, HealthCheck, NetworkSpec, PortSpec},
     subnets::Place,
@@ -88,8 +86,20 @@ const UPSTREAM: [(Kind, &[&str]); 3] = [
             "access_logs.s3.prefix",
         ],
     ),
-    (Kind::TargetGroup, &["health_check_port", "health_check_path", "healthy_threshold"]),
-    (Kind::Listener, &["transport", "protocol", "certificate", "ssl_policy", "target_group"]),
+    (
+        Kind::TargetGroup,
+        &["health_check_port", "health_check_path", "healthy_threshold"],
+    ),
+    (
+        Kind::Listener,
+        &[
+            "transport",
+            "protocol",
+            "certificate",
+            "ssl_policy",
+            "target_group",
+        ],
+    ),
 ];
 
 impl Builder<'_> {
@@ -111,7 +121,13 @@ impl Builder<'_> {
     }
 
     /// A security group that lets clients reach the load balancer.
-    pub(super) fn group(&self, name: &str, about: &str, common: &CommonSpec, ports: &[(&str, u16)]) -> Object<Kind> {
+    pub(super) fn group(
+        &self,
+        name: &str,
+        about: &str,
+        common: &CommonSpec,
+        ports: &[(&str, u16)],
+    ) -> Object<Kind> {
         let rules = common.ranges.iter().flat_map(|range| {
             let rule = |(protocol, port): &(&str, u16)| {
                 let port = i32::from(*port);
@@ -133,14 +149,24 @@ impl Builder<'_> {
         let name = names::balancer(&self.service.id);
         let common = &spec.common;
         let mut objects = Vec::new();
-        let mut balancer = self.object(Kind::Balancer, &name, common).with("subnets", self.subnets());
-        balancer = balancer.with("scheme", if common.internal { "internal" } else { "internet-facing" });
+        let mut balancer = self
+            .object(Kind::Balancer, &name, common)
+            .with("subnets", self.subnets());
+        balancer = balancer.with(
+            "scheme",
+            if common.internal {
+                "internal"
+            } else {
+                "internet-facing"
+            },
+        );
         if spec.dual_stack {
             balancer = balancer.with("ip_address_type", "dualstack");
         }
-        for (attribute, values) in
-            [("eip_allocations", &spec.eip_allocations), ("private_addresses", &spec.private_addresses)]
-        {
+        for (attribute, values) in [
+            ("eip_allocations", &spec.eip_allocations),
+            ("private_addresses", &spec.private_addresses),
+        ] {
             if !values.is_empty() {
                 balancer = balancer.with(attribute, values.clone());
             }
@@ -149,7 +175,8 @@ impl Builder<'_> {
             let groups = if common.security_groups.is_empty() {
                 let group = names::group(self.cluster_name, &self.service.id);
                 let ports = spec.ports.iter();
-                let ports = ports.flat_map(|port| port.transports().iter().map(|transport| (*transport, port.port)));
+                let ports =
+                    ports.flat_map(|port| port.transports().iter().map(|transport| (*transport, port.port)));
                 let ports: Vec<_> = ports.collect();
                 objects.push(self.group(&group, MANAGED, common, &ports));
                 vec![group]
@@ -169,9 +196,12 @@ impl Builder<'_> {
         }
         let upstream = |kind: Kind, name: &str| {
             let set = UPSTREAM.iter().find(|(of, _)| *of == kind);
-            set.is_some_and(|(_, names)| names.contains(&name)) || spec.target_group_attributes.contains_key(name)
+            set.is_some_and(|(_, names)| names.contains(&name))
+                || spec.target_group_attributes.contains_key(name)
         };
-        let attributes = objects.iter().flat_map(|object| object.attributes.keys().map(|name| (object.kind, *name)));
+        let attributes = objects
+            .iter()
+            .flat_map(|object| object.attributes.keys().map(|name| (object.kind, *name)));
         let fixes = attributes.filter(|(kind, name)| !upstream(*kind, name)).collect();
         (objects, fixes)
     }
@@ -191,7 +221,16 @@ impl Builder<'_> {
     }
 
     fn target_group(&self, name: &str, port: &PortSpec, spec: &NetworkSpec) -> Object<Kind> {
-        let HealthCheck { protocol, port: check_port, path, codes, interval, timeout, healthy, unhealthy } = &spec.check;
+        let HealthCheck {
+            protocol,
+            port: check_port,
+            path,
+            codes,
+            interval,
+            timeout,
+            healthy,
+            unhealthy,
+        } = &spec.check;
         let mut group = self
             .object(Kind::TargetGroup, name, &spec.common)
             .with("port", port.node_port)
@@ -202,7 +241,10 @@ impl Builder<'_> {
             .with("healthy_threshold", *healthy)
             .with("unhealthy_threshold", *unhealthy)
             .with("preserve_client_ip.enabled", Value::Null)
-            .with("proxy_protocol_v2.enabled", if spec.proxy_protocol { "true" } else { "false" });
+            .with(
+                "proxy_protocol_v2.enabled",
+                if spec.proxy_protocol { "true" } else { "false" },
+            );
         if let Some(path) = path {
             group = group.with("health_check_path", path.as_str());
         }
@@ -255,7 +297,9 @@ fn targets(instances: &BTreeSet<String>, port: u16) -> impl Iterator<Item = Entr
 
 /// Whether an object has this cluster's ownership tag.
 pub(crate) fn has_owner_tag(object: &Object<Kind>, tag: &OwnershipTag) -> bool {
-    let Some(ours) = tag.for_create() else { return false };
+    let Some(ours) = tag.for_create() else {
+        return false;
+    };
     let ours = Entry::tag(OWNER_TAG, ours.as_str());
     object.set(TAGS).contains(&ours)
 }
@@ -271,7 +315,10 @@ impl DesiredBalancer {
     pub(crate) fn plan(&self, observed: &Observed) -> BalancerPlan {
         let mut plan = self.changes(observed);
         if self.objects.as_ref().is_some_and(|objects| !objects.is_empty()) {
-            let unread = observed.denied.iter().filter(|(action, _)| action.starts_with("Describe"));
+            let unread = observed
+                .denied
+                .iter()
+                .filter(|(action, _)| action.starts_with("Describe"));
             plan.blocked.extend(unread.map(|(action, why)| Blocked {
                 service: self.service.clone(),
                 field: format!("result of {action}"),
@@ -287,7 +334,10 @@ impl DesiredBalancer {
         let Some(desired) = &self.objects else {
             return diff(self.following(objects), observed, false);
         };
-        let root = objects.all.iter().find(|object| matches!(object.kind, Kind::Balancer | Kind::Classic));
+        let root = objects
+            .all
+            .iter()
+            .find(|object| matches!(object.kind, Kind::Balancer | Kind::Classic));
         let desired = self.adapted(desired, root, observed);
         let full = diff(desired.clone(), observed, true);
         let is_ours = root.is_none_or(|root| root.foreign.is_some() || has_owner_tag(root, &self.tag));
@@ -300,7 +350,10 @@ impl DesiredBalancer {
             return full;
         }
         let mut plan = lean;
-        let waits = full.steps.iter().filter(|step| !is_of_targets(step) && !is_of_tags(step));
+        let waits = full
+            .steps
+            .iter()
+            .filter(|step| !is_of_targets(step) && !is_of_tags(step));
         plan.blocked = full.blocked;
         plan.blocked.extend(waits.map(|step| Blocked {
             service: self.service.clone(),
@@ -317,7 +370,9 @@ impl DesiredBalancer {
             let mut same = Object::new(object.kind, object.key.clone());
             (same.parent, same.if_present) = (object.parent.clone(), true);
             same.service.clone_from(&self.service);
-            let Some(instances) = &self.instances else { return same };
+            let Some(instances) = &self.instances else {
+                return same;
+            };
             let port = object.attributes.get("port").and_then(Value::as_u64);
             match (object.kind, port.and_then(|port| u16::try_from(port).ok())) {
                 (Kind::TargetGroup, Some(port)) => same.entries(TARGETS, targets(instances, port)),
@@ -374,15 +429,22 @@ impl DesiredBalancer {
             }
             // Zones are added and never removed; the subnet of a zone stays.
             let (mut subnets, zones) = (texts(root, "subnets"), texts(root, "zones"));
-            let has_addresses =
-                ["eip_allocations", "private_addresses"].iter().any(|name| object.attributes.contains_key(name));
-            let new = self.places.iter().filter(|place| !has_addresses && !zones.contains(&place.zone));
+            let has_addresses = ["eip_allocations", "private_addresses"]
+                .iter()
+                .any(|name| object.attributes.contains_key(name));
+            let new = self
+                .places
+                .iter()
+                .filter(|place| !has_addresses && !zones.contains(&place.zone));
             subnets.extend(new.map(|place| place.subnet.clone()));
             object.attributes.insert("subnets", subnets.into());
         }
         // A set is compared, but a list is sent in order.
         for object in &mut desired {
-            let have = observed.objects.get(object.kind, &object.key).map(|have| texts(have, "security_groups"));
+            let have = observed
+                .objects
+                .get(object.kind, &object.key)
+                .map(|have| texts(have, "security_groups"));
             let want = texts(object, "security_groups");
             if let Some(have) = have
                 && have.iter().collect::<BTreeSet<_>>() == want.iter().collect()
@@ -400,7 +462,9 @@ impl DesiredBalancer {
             if observed.get(object.kind, &object.key).is_none() {
                 continue;
             }
-            object.attributes.retain(|name, _| !self.fixes.contains(&(object.kind, *name)));
+            object
+                .attributes
+                .retain(|name, _| !self.fixes.contains(&(object.kind, *name)));
             object.sets.remove(TAGS);
             object.sets.remove(CERTIFICATES);
         }
@@ -435,14 +499,22 @@ fn diff(objects: Vec<Object<Kind>>, observed: &Observed, adopt: bool) -> Balance
     } else {
         desired.diff(&observed.objects)
     };
-    let (steps, denied): (Vec<_>, Vec<_>) =
-        plan.steps.into_iter().partition(|step| !observed.denied.contains_key(step.description.label));
+    let (steps, denied): (Vec<_>, Vec<_>) = plan
+        .steps
+        .into_iter()
+        .partition(|step| !observed.denied.contains_key(step.description.label));
     plan.steps = steps;
-    plan.blocked.extend(denied.into_iter().map(|step| Blocked {
-        service: step.description.service.clone(),
-        have: observed.denied.get(step.description.label).cloned().unwrap_or_default(),
-        want: "done".to_owned(),
-        field: format!("step \"{step}\""),
+    plan.blocked.extend(denied.into_iter().map(|step| {
+        Blocked {
+            service: step.description.service.clone(),
+            have: observed
+                .denied
+                .get(step.description.label)
+                .cloned()
+                .unwrap_or_default(),
+            want: "done".to_owned(),
+            field: format!("step \"{step}\""),
+        }
     }));
     plan.blocked = together(plan.blocked);
     plan
@@ -520,7 +592,11 @@ impl DesiredRules {
             }
         }
         let is_client = |rule: &&Rule| rule.balancer().is_some() && rule.description.contains("/client=");
-        let clients: BTreeSet<_> = rules.values().filter(is_client).map(|rule| rule.source.clone()).collect();
+        let clients: BTreeSet<_> = rules
+            .values()
+            .filter(is_client)
+            .map(|rule| rule.source.clone())
+            .collect();
         for source in clients {
             let rule = Rule::mtu(&source, MTU);
             rules.entry(rule.tuple()).or_insert(rule);
@@ -534,7 +610,12 @@ mod tests {
     use super::*;
 
     fn client(port: i32, source: &str, balancer: &str) -> Rule {
-        Rule::new("tcp", (port, port), source, &format!("{RULE_PREFIX}client={balancer}"))
+        Rule::new(
+            "tcp",
+            (port, port),
+            source,
+            &format!("{RULE_PREFIX}client={balancer}"),
+        )
     }
 
     /// The rules after the plan, and how many steps it has.
@@ -555,7 +636,10 @@ mod tests {
         let rules = observed.objects.all.iter().flat_map(|group| group.set(RULES));
         let rules = rules.filter_map(Entry::rule).map(|rule| {
             let end = rule.description.rsplit('/').next().unwrap_or_default();
-            format!("{} {}-{} {} {end}", rule.protocol, rule.from, rule.to, rule.source)
+            format!(
+                "{} {}-{} {} {end}",
+                rule.protocol, rule.from, rule.to, rule.source
+            )
         });
         let mut rules: Vec<_> = rules.collect();
         rules.sort();
@@ -581,10 +665,34 @@ mod tests {
             managed: names(&["a", "b"]),
             ..DesiredRules::default()
         };
-        assert_eq!(apply(&both, &have), (vec![format!("icmp 3-4 {ALL} mtu"), format!("tcp 10256-10256 {ALL} client=a")], 0));
-        let left = DesiredRules { wanted: wanted(&[b]), ..both };
-        assert_eq!(apply(&left, &have), (vec![format!("icmp 3-4 {ALL} mtu"), format!("tcp 10256-10256 {ALL} client=b")], 1));
-        let none = DesiredRules { wanted: BTreeMap::new(), ..left };
+        assert_eq!(
+            apply(&both, &have),
+            (
+                vec![
+                    format!("icmp 3-4 {ALL} mtu"),
+                    format!("tcp 10256-10256 {ALL} client=a")
+                ],
+                0
+            )
+        );
+        let left = DesiredRules {
+            wanted: wanted(&[b]),
+            ..both
+        };
+        assert_eq!(
+            apply(&left, &have),
+            (
+                vec![
+                    format!("icmp 3-4 {ALL} mtu"),
+                    format!("tcp 10256-10256 {ALL} client=b")
+                ],
+                1
+            )
+        );
+        let none = DesiredRules {
+            wanted: BTreeMap::new(),
+            ..left
+        };
         assert_eq!(apply(&none, &have), (vec![], 1));
     }
 
@@ -593,7 +701,13 @@ mod tests {
         let ssh = Rule::new("tcp", (22, 22), ALL, "ssh");
         let http = Rule::new("tcp", (30080, 30080), ALL, "by hand");
         let theirs = client(31000, "10.0.0.0/8", "x");
-        let have = [ssh, http, theirs, Rule::mtu("10.0.0.0/8", MTU), Rule::mtu("192.168.0.0/16", MTU)];
+        let have = [
+            ssh,
+            http,
+            theirs,
+            Rule::mtu("10.0.0.0/8", MTU),
+            Rule::mtu("192.168.0.0/16", MTU),
+        ];
         let desired = DesiredRules {
             wanted: wanted(&[client(30080, ALL, "a")]),
             managed: names(&["a"]),

@@ -115,7 +115,8 @@ impl Rule {
     /// The name of the network load balancer in its description.
     pub(crate) fn balancer(&self) -> Option<&str> {
         let rest = self.description.strip_prefix(RULE_PREFIX)?;
-        rest.strip_prefix("client=").or_else(|| rest.strip_prefix("health="))
+        rest.strip_prefix("client=")
+            .or_else(|| rest.strip_prefix("health="))
     }
 
     /// Whether a classic load balancer with this security group may reach the nodes by it.

@@ -120,7 +120,11 @@ impl Model {
             cluster_name: &cluster.name,
             tag: &cluster.ownership_tag,
             settings: &self.settings,
-            places: inputs.places.get(&service.id).map(Vec::as_slice).unwrap_or_default(),
+            places: inputs
+                .places
+                .get(&service.id)
+                .map(Vec::as_slice)
+                .unwrap_or_default(),
             instances,
         }
     }
@@ -147,7 +151,10 @@ impl Model {
         };
         let class = service.class.as_deref();
         if asks != has || asks == Flavor::Elsewhere || class.is_some() {
-            let wish = class.map_or_else(|| asks.title().to_owned(), |class| format!("load balancer of class {class}"));
+            let wish = class.map_or_else(
+                || asks.title().to_owned(),
+                |class| format!("load balancer of class {class}"),
+            );
             let problem = if has == Flavor::Elsewhere {
                 "the load balancer in the Service's status does not exist; delete the Service".to_owned()
             } else {
@@ -163,7 +170,12 @@ impl Model {
         (ignored, invalid)
     }
 
-    fn desired_balancer(&self, member: &PartMember, cluster: &ClusterView, inputs: &Inputs) -> DesiredBalancer {
+    fn desired_balancer(
+        &self,
+        member: &PartMember,
+        cluster: &ClusterView,
+        inputs: &Inputs,
+    ) -> DesiredBalancer {
         let service = &member.service;
         let instances = spec::instances(service, cluster);
         let builder = self.builder(service, cluster, inputs, instances.as_ref());
@@ -210,55 +222,92 @@ impl Model {
                 Membership::Active => {}
             }
             let rules = self.rules(member, inputs);
-            staying_sources.extend(rules.iter().filter(|rule| rule.is_from_group()).map(|rule| rule.source.clone()));
+            staying_sources.extend(
+                rules
+                    .iter()
+                    .filter(|rule| rule.is_from_group())
+                    .map(|rule| rule.source.clone()),
+            );
             desired.managed.insert(name);
             let instances = spec::instances(service, cluster).unwrap_or_default();
-            let groups = instances.iter().filter_map(|instance| inputs.groups.get(instance)?.as_ref().ok());
+            let groups = instances
+                .iter()
+                .filter_map(|instance| inputs.groups.get(instance)?.as_ref().ok());
             let groups: BTreeSet<_> = groups.map(|group| group.id.as_str()).collect();
             for group in groups {
-                desired.wanted.entry(group.to_owned()).or_default().extend(rules.iter().cloned());
+                desired
+                    .wanted
+                    .entry(group.to_owned())
+                    .or_default()
+                    .extend(rules.iter().cloned());
             }
             if instances.is_empty() {
                 // Its targets stay, and so do its rules.
                 desired.frozen.insert(names::balancer(&service.id));
             }
         }
-        desired.managed_sources.retain(|source| !staying_sources.contains(source));
+        desired
+            .managed_sources
+            .retain(|source| !staying_sources.contains(source));
         desired
     }
 
     /// The rules that let a member's load balancer and its clients reach a node.
     fn rules(&self, member: &PartMember, inputs: &Inputs) -> Vec<Rule> {
         let service = &member.service;
-        let facts = member.facts.iter().find_map(|(key, facts)| matches!(key, Key::Balancer(_)).then_some(facts));
+        let facts = member
+            .facts
+            .iter()
+            .find_map(|(key, facts)| matches!(key, Key::Balancer(_)).then_some(facts));
         let Some(facts) = facts else { return Vec::new() };
         if let Some(source) = &facts.source {
             return vec![Rule::new("-1", (-1, -1), source, "")];
         }
         let spec = NetworkSpec::read(service, &self.settings).spec;
         let name = names::balancer(&service.id);
-        let cidrs = facts.subnets.iter().filter_map(|subnet| inputs.cidrs.get(subnet)).flatten();
-        let cidrs: BTreeSet<_> = cidrs.filter(|cidr| cidr.contains('.')).map(String::as_str).collect();
-        let (mut clients, others): (BTreeSet<_>, BTreeSet<_>) =
-            spec.common.ranges.iter().map(String::as_str).partition(|range| range.contains('.') || !spec.dual_stack);
+        let cidrs = facts
+            .subnets
+            .iter()
+            .filter_map(|subnet| inputs.cidrs.get(subnet))
+            .flatten();
+        let cidrs: BTreeSet<_> = cidrs
+            .filter(|cidr| cidr.contains('.'))
+            .map(String::as_str)
+            .collect();
+        let (mut clients, others): (BTreeSet<_>, BTreeSet<_>) = spec
+            .common
+            .ranges
+            .iter()
+            .map(String::as_str)
+            .partition(|range| range.contains('.') || !spec.dual_stack);
         if !others.is_empty() && !clients.contains("0.0.0.0/0") {
             // Clients with IPv6 reach the nodes from the load balancer's own IPv4 addresses.
             clients.extend(&cidrs);
         }
         let rule = |protocol: &str, port: u16, range: &str, purpose: &str| {
             let port = i32::from(port);
-            Rule::new(protocol, (port, port), range, &format!("{RULE_PREFIX}{purpose}={name}"))
+            Rule::new(
+                protocol,
+                (port, port),
+                range,
+                &format!("{RULE_PREFIX}{purpose}={name}"),
+            )
         };
         let mut rules = Vec::new();
         for port in &spec.ports {
             for transport in port.transports() {
-                rules.extend(clients.iter().map(|range| rule(transport, port.node_port, range, "client")));
+                rules.extend(
+                    clients
+                        .iter()
+                        .map(|range| rule(transport, port.node_port, range, "client")),
+                );
             }
         }
         let is_open_to_all = clients.len() == 1 && clients.contains("0.0.0.0/0");
         for port in &spec.ports {
             let check = spec.check.port.parse().unwrap_or(port.node_port);
-            let serves = |port: &spec::PortSpec| port.node_port == check && port.transports().contains(&"tcp");
+            let serves =
+                |port: &spec::PortSpec| port.node_port == check && port.transports().contains(&"tcp");
             if is_open_to_all && spec.ports.iter().any(serves) {
                 continue;
             }
@@ -302,20 +351,28 @@ impl PartModel for Model {
         let exists = directory.balancers.contains_key(&name)
             || directory.loose.contains_key(&names::service_tag(&service.id))
             || directory.groups.contains(&names::classic_group(&name))
-            || directory.groups.contains(&names::group(&cluster.name, &service.id));
+            || directory
+                .groups
+                .contains(&names::group(&cluster.name, &service.id));
         let is_ruled = directory.ruled.contains_key(&name);
         let rules = (!self.settings.disable_security_group_ingress).then_some(Key::NodeGroups);
         let balancer = Key::Balancer(name);
         Parts {
             named: std::iter::once(balancer.clone()).chain(rules.clone()).collect(),
-            tagged: exists.then_some(balancer).into_iter().chain(rules.filter(|_| is_ruled)).collect(),
+            tagged: exists
+                .then_some(balancer)
+                .into_iter()
+                .chain(rules.filter(|_| is_ruled))
+                .collect(),
         }
     }
 
     fn orphans(&self, world: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
         let ids = || world.services.iter().map(|service| &service.id);
-        let (known, tags): (BTreeSet<_>, BTreeSet<_>) =
-            (ids().map(names::balancer).collect(), ids().map(names::service_tag).collect());
+        let (known, tags): (BTreeSet<_>, BTreeSet<_>) = (
+            ids().map(names::balancer).collect(),
+            ids().map(names::service_tag).collect(),
+        );
         let mut orphans = Vec::new();
         for (name, balancer) in &directory.balancers {
             let Some(service) = balancer.service.as_ref().filter(|_| !known.contains(name)) else {
@@ -327,14 +384,18 @@ impl PartModel for Model {
                 deletable: has_owner_tag(&balancer.object, &world.cluster.ownership_tag),
             });
         }
-        let loose = directory.loose.iter().filter(|(service, _)| !tags.contains(*service));
+        let loose = directory
+            .loose
+            .iter()
+            .filter(|(service, _)| !tags.contains(*service));
         orphans.extend(loose.map(|(service, group)| Orphan {
             key: Key::Balancer(group.clone()),
             what: format!("target group {group} of Service {service}, which no load balancer uses"),
             deletable: false,
         }));
         let ruled = directory.ruled.iter();
-        let ruled = ruled.filter(|(name, _)| !known.contains(*name) && !directory.balancers.contains_key(*name));
+        let ruled =
+            ruled.filter(|(name, _)| !known.contains(*name) && !directory.balancers.contains_key(*name));
         orphans.extend(ruled.map(|(name, group)| Orphan {
             key: Key::Balancer(name.clone()),
             what: format!("rules in security group {group} for load balancer {name}, which does not exist"),
@@ -343,9 +404,18 @@ impl PartModel for Model {
         orphans
     }
 
-    fn check(&self, key: &Key, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> CheckResult {
+    fn check(
+        &self,
+        key: &Key,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        inputs: &Inputs,
+    ) -> CheckResult {
         let mut result = CheckResult::default();
-        for member in members.iter().filter(|member| member.membership == Membership::Active) {
+        for member in members
+            .iter()
+            .filter(|member| member.membership == Membership::Active)
+        {
             let service = &member.service;
             let id = &service.id;
             let (ignored, invalid) = self.review(service, inputs);
@@ -353,7 +423,8 @@ impl PartModel for Model {
                 result.refused.push((id.clone(), InvalidField::error(&invalid)));
                 continue;
             }
-            let mut warn = |reason, message: String| result.events.push(ServiceEvent::warning(id, reason, message));
+            let mut warn =
+                |reason, message: String| result.events.push(ServiceEvent::warning(id, reason, message));
             match key {
                 Key::Balancer(_) => {
                     if !ignored.is_empty() {
@@ -363,7 +434,10 @@ impl PartModel for Model {
                 }
                 Key::NodeGroups => {
                     let instances = spec::instances(service, cluster).unwrap_or_default();
-                    let groups: Vec<_> = instances.iter().filter_map(|id| Some((id, inputs.groups.get(id)?))).collect();
+                    let groups: Vec<_> = instances
+                        .iter()
+                        .filter_map(|id| Some((id, inputs.groups.get(id)?)))
+                        .collect();
                     let several = groups.iter().find_map(|(id, group)| {
                         let group = group.as_ref().ok()?;
                         (!group.others.is_empty()).then_some((id, group))
@@ -375,8 +449,14 @@ impl PartModel for Model {
                         );
                         warn("SeveralNodeSecurityGroups", text);
                     }
-                    if let Some((instance, why)) = groups.iter().find_map(|(id, group)| Some((id, group.as_ref().err()?))) {
-                        warn("NoNodeSecurityGroup", format!("instance {instance} cannot be reached: {why}"));
+                    if let Some((instance, why)) = groups
+                        .iter()
+                        .find_map(|(id, group)| Some((id, group.as_ref().err()?)))
+                    {
+                        warn(
+                            "NoNodeSecurityGroup",
+                            format!("instance {instance} cannot be reached: {why}"),
+                        );
                     }
                 }
             }
@@ -388,8 +468,12 @@ impl PartModel for Model {
         if *key == Key::NodeGroups {
             return Desired::NodeGroups(self.desired_rules(members, cluster, inputs));
         }
-        let mut staying = members.iter().filter(|member| member.membership != Membership::Leaving);
-        let desired = staying.next().map(|member| self.desired_balancer(member, cluster, inputs));
+        let mut staying = members
+            .iter()
+            .filter(|member| member.membership != Membership::Leaving);
+        let desired = staying
+            .next()
+            .map(|member| self.desired_balancer(member, cluster, inputs));
         Desired::Balancer(Box::new(desired.unwrap_or_else(|| DesiredBalancer {
             objects: Some(Vec::new()),
             changed: true,
@@ -399,17 +483,26 @@ impl PartModel for Model {
 
     fn missing(&self, key: &Key, members: &[PartMember], observed: &Observed) -> Option<String> {
         let Key::Balancer(name) = key else { return None };
-        let exists = observed.objects.all.iter().any(|object| matches!(object.kind, Kind::Balancer | Kind::Classic));
+        let exists = observed
+            .objects
+            .all
+            .iter()
+            .any(|object| matches!(object.kind, Kind::Balancer | Kind::Classic));
         let was_there = members.iter().any(|member| has_own_hostname(&member.service));
         (was_there && !exists).then(|| format!("load balancer {name}"))
     }
 
     fn degraded(&self, _: &Key, members: &[PartMember], observed: &Observed) -> Option<Error> {
-        let staying = members.iter().any(|member| member.membership != Membership::Leaving);
+        let staying = members
+            .iter()
+            .any(|member| member.membership != Membership::Leaving);
         let balancer = observed.objects.of(Kind::Balancer).next().filter(|_| staying)?;
         let state = balancer.text("state");
         ["failed", "active_impaired"].contains(&state).then(|| {
-            let text = format!("AWS reports load balancer {} as {state}; it is not deleted, since it may still serve", balancer.key);
+            let text = format!(
+                "AWS reports load balancer {} as {state}; it is not deleted, since it may still serve",
+                balancer.key
+            );
             Error::new(ErrorKind::Unavailable, text)
         })
     }
@@ -434,19 +527,31 @@ impl PartModel for Model {
         if member.membership == Membership::Leaving || *key == Key::NodeGroups {
             return Some(output);
         }
-        let mut roots = observed.objects.all.iter().filter(|object| matches!(object.kind, Kind::Balancer | Kind::Classic));
+        let mut roots = observed
+            .objects
+            .all
+            .iter()
+            .filter(|object| matches!(object.kind, Kind::Balancer | Kind::Classic));
         let root = roots.next().filter(|root| root.foreign.is_none())?;
         let texts = |name| {
             let list = root.attributes.get(name).and_then(Value::as_array);
-            list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
+            list.into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
         };
         output.facts.subnets = texts("subnets");
         if root.kind == Kind::Classic {
             let groups = texts("security_groups");
-            let own = groups.iter().find(|group| observed.objects.get(Kind::Group, group).is_some());
-            output.facts.source = own.or(groups.first()).cloned().map(|group| match observed.objects.get(Kind::Group, &group) {
-                Some(own) if !own.id.is_empty() => own.id.clone(),
-                _ => group,
+            let own = groups
+                .iter()
+                .find(|group| observed.objects.get(Kind::Group, group).is_some());
+            output.facts.source = own.or(groups.first()).cloned().map(|group| {
+                match observed.objects.get(Kind::Group, &group) {
+                    Some(own) if !own.id.is_empty() => own.id.clone(),
+                    _ => group,
+                }
             });
         }
         let hostname = root.text("dns_name");
@@ -482,15 +587,24 @@ impl Directory {
                 _ => None,
             });
             let object = object.clone();
-            let listed = ListedBalancer { flavor, service, object };
+            let listed = ListedBalancer {
+                flavor,
+                service,
+                object,
+            };
             directory.balancers.insert(listed.object.key.clone(), listed);
         }
         let groups: Vec<_> = groups.into_iter().collect();
-        let names: BTreeMap<_, _> = groups.iter().map(|group| (group.id.as_str(), group.key.as_str())).collect();
+        let names: BTreeMap<_, _> = groups
+            .iter()
+            .map(|group| (group.id.as_str(), group.key.as_str()))
+            .collect();
         for group in &groups {
             for rule in group.set(RULES).iter().filter_map(Entry::rule) {
                 let source = || names.get(rule.source.as_str())?.strip_prefix("k8s-elb-");
-                let name = rule.balancer().or_else(|| rule.is_from_group().then(source).flatten());
+                let name = rule
+                    .balancer()
+                    .or_else(|| rule.is_from_group().then(source).flatten());
                 if let Some(name) = name {
                     directory.ruled.insert(name.to_owned(), group.id.clone());
                 }
@@ -500,4 +614,3 @@ impl Directory {
         directory
     }
 }
-

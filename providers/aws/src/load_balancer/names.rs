@@ -99,9 +99,18 @@ mod tests {
     #[test]
     fn load_balancers_and_groups_are_named_as_upstream_names_them() {
         let service = ServiceId::new("default", "my-service", "12345678-1234-1234-1234-123456789abc");
-        assert_eq!(balancer(&service), "a1234567812341234123412345678 9abc".replace(' ', "").get(..32).unwrap_or_default());
+        assert_eq!(
+            balancer(&service),
+            "a1234567812341234123412345678 9abc"
+                .replace(' ', "")
+                .get(..32)
+                .unwrap_or_default()
+        );
         assert_eq!(group("test-cluster", &service), "k8s-default-myservic-b7cb8b02f0");
-        assert_ne!(group("test-cluster", &ServiceId::new("default", "my-service", "1")), group("test-cluster", &service));
+        assert_ne!(
+            group("test-cluster", &ServiceId::new("default", "my-service", "1")),
+            group("test-cluster", &service)
+        );
         assert_eq!(target_group_prefix(&ServiceId::new("a", "b", "")), "k8s-a-b-");
     }
 
@@ -110,11 +119,20 @@ mod tests {
         let service = ServiceId::new("n", "s", "12345678-1234-1234-1234-123456789abc");
         let name = balancer(&service);
         for (hostname, is) in [
-            (format!("{name}-0123456789abcdef.elb.us-east-1.amazonaws.com"), true),
+            (
+                format!("{name}-0123456789abcdef.elb.us-east-1.amazonaws.com"),
+                true,
+            ),
             (format!("{name}-12.us-east-1.elb.amazonaws.com"), true),
-            (format!("internal-{name}-12.cn-north-1.elb.amazonaws.com.cn"), true),
+            (
+                format!("internal-{name}-12.cn-north-1.elb.amazonaws.com.cn"),
+                true,
+            ),
             (format!("{name}.us-east-1.elb.amazonaws.com"), true),
-            ("k8s-n-s-0123456789-0123456789abcdef.elb.us-east-1.amazonaws.com".to_owned(), false),
+            (
+                "k8s-n-s-0123456789-0123456789abcdef.elb.us-east-1.amazonaws.com".to_owned(),
+                false,
+            ),
             ("web.example".to_owned(), false),
         ] {
             assert_eq!(is_hostname_of(&hostname, &service), is, "{hostname}");
@@ -125,7 +143,10 @@ mod tests {
     #[test]
     fn target_groups_are_named_as_upstream_names_them() {
         let a = ServiceId::new("default", "service-a", "");
-        let (b, other) = (ServiceId::new("default", "service-b", ""), ServiceId::new("another", "service-a", ""));
+        let (b, other) = (
+            ServiceId::new("default", "service-b", ""),
+            ServiceId::new("another", "service-a", ""),
+        );
         let id = TargetGroupId {
             cluster: "cluster-a",
             service: &a,
@@ -135,19 +156,76 @@ mod tests {
             check_protocol: "",
             check_interval: 0,
         };
-        let real = TargetGroupId { node_port: 30080, check_protocol: "TCP", check_interval: 30, ..id };
+        let real = TargetGroupId {
+            node_port: 30080,
+            check_protocol: "TCP",
+            check_interval: 30,
+            ..id
+        };
         for (id, target_type, expected) in [
             (id, "instance", "k8s-default-servicea-7fa2e07508"),
-            (TargetGroupId { cluster: "cluster-b", ..id }, "instance", "k8s-default-servicea-719ee635da"),
-            (TargetGroupId { service: &other, ..id }, "instance", "k8s-another-servicea-f66e09847d"),
-            (TargetGroupId { service: &b, ..id }, "instance", "k8s-default-serviceb-196c19c881"),
-            (TargetGroupId { port: 9090, ..id }, "instance", "k8s-default-servicea-06876706cb"),
-            (TargetGroupId { node_port: 9090, ..id }, "instance", "k8s-default-servicea-119f844ec0"),
-            (TargetGroupId { protocol: "UDP", ..id }, "instance", "k8s-default-servicea-3868761686"),
+            (
+                TargetGroupId {
+                    cluster: "cluster-b",
+                    ..id
+                },
+                "instance",
+                "k8s-default-servicea-719ee635da",
+            ),
+            (
+                TargetGroupId {
+                    service: &other,
+                    ..id
+                },
+                "instance",
+                "k8s-another-servicea-f66e09847d",
+            ),
+            (
+                TargetGroupId { service: &b, ..id },
+                "instance",
+                "k8s-default-serviceb-196c19c881",
+            ),
+            (
+                TargetGroupId { port: 9090, ..id },
+                "instance",
+                "k8s-default-servicea-06876706cb",
+            ),
+            (
+                TargetGroupId {
+                    node_port: 9090,
+                    ..id
+                },
+                "instance",
+                "k8s-default-servicea-119f844ec0",
+            ),
+            (
+                TargetGroupId {
+                    protocol: "UDP",
+                    ..id
+                },
+                "instance",
+                "k8s-default-servicea-3868761686",
+            ),
             (id, "ip", "k8s-default-servicea-0fa31f4b0f"),
-            (TargetGroupId { check_protocol: "HTTP", check_interval: 10, ..id }, "ip", "k8s-default-servicea-4028e49618"),
+            (
+                TargetGroupId {
+                    check_protocol: "HTTP",
+                    check_interval: 10,
+                    ..id
+                },
+                "ip",
+                "k8s-default-servicea-4028e49618",
+            ),
             (real, "instance", "k8s-default-servicea-3b765c4ef2"),
-            (TargetGroupId { check_protocol: "HTTP", check_interval: 10, ..real }, "instance", "k8s-default-servicea-be6811f2f5"),
+            (
+                TargetGroupId {
+                    check_protocol: "HTTP",
+                    check_interval: 10,
+                    ..real
+                },
+                "instance",
+                "k8s-default-servicea-be6811f2f5",
+            ),
         ] {
             assert_eq!(id.name_of_type(target_type), expected);
         }

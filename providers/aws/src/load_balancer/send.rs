@@ -19,7 +19,10 @@ pub(super) struct Sender<'a> {
 }
 
 fn bug(object: &Object<Kind>, what: &str) -> Error {
-    let text = format!("{} has no call to change its {what}; this is a bug", object.title());
+    let text = format!(
+        "{} has no call to change its {what}; this is a bug",
+        object.title()
+    );
     Error::new(ErrorKind::Unexpected, text)
 }
 
@@ -50,7 +53,9 @@ impl ObjectCalls<Kind> for Sender<'_> {
             Kind::TargetGroup => api.create_target_group(object, self.vpc, priority).await?,
             Kind::Balancer => {
                 let names = texts(object, "security_groups");
-                let created = api.create_balancer(object, groups(object, observed), priority).await?;
+                let created = api
+                    .create_balancer(object, groups(object, observed), priority)
+                    .await?;
                 if names.is_empty() {
                     created
                 } else {
@@ -65,7 +70,8 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 created.with("target_group", object.text("target_group"))
             }
             Kind::Classic => {
-                api.create_classic(object, children, groups(object, observed), priority).await?
+                api.create_classic(object, children, groups(object, observed), priority)
+                    .await?
             }
             Kind::ClassicListener => {
                 let parent = object.parent.as_deref().unwrap_or_default();
@@ -96,17 +102,25 @@ impl ObjectCalls<Kind> for Sender<'_> {
         };
         match call {
             "ModifyTargetGroup" => api.modify_target_group(id, &wanted, priority).await?,
-            "ModifyTargetGroupAttributes" => api.modify_target_group_attributes(id, changes, priority).await?,
+            "ModifyTargetGroupAttributes" => {
+                api.modify_target_group_attributes(id, changes, priority).await?
+            }
             "ModifyLoadBalancerAttributes" => api.modify_balancer_attributes(id, changes, priority).await?,
-            "SetSecurityGroups" => api.set_security_groups(id, groups(&wanted, observed), priority).await?,
+            "SetSecurityGroups" => {
+                api.set_security_groups(id, groups(&wanted, observed), priority)
+                    .await?
+            }
             "SetSubnets" => api.set_subnets(id, texts(&wanted, "subnets"), priority).await?,
             "ModifyListener" => {
                 let group = Some(wanted.text("target_group")).filter(|name| !name.is_empty());
-                let group = group.map(|name| observed.id(Kind::TargetGroup, name)).transpose()?;
+                let group = group
+                    .map(|name| observed.id(Kind::TargetGroup, name))
+                    .transpose()?;
                 api.modify_listener(id, changes, group, priority).await?;
             }
             _ if matches!(object.kind, Kind::Classic | Kind::ClassicListener) => {
-                api.update_classic(object, call, &wanted, groups(&wanted, observed), priority).await?;
+                api.update_classic(object, call, &wanted, groups(&wanted, observed), priority)
+                    .await?;
             }
             _ => return Err(bug(object, call)),
         }
@@ -144,7 +158,10 @@ impl ObjectCalls<Kind> for Sender<'_> {
             (RULES, _) => self.add_rules(object, &rules(entries)).await?,
             (CERTIFICATES, _) => api.change_certificates(id, entries, true, priority).await?,
             (TAGS, Kind::Group) => api.tag_security_group(id, entries, priority).await?,
-            (_, Kind::Classic) => api.change_classic_set(object, set, entries, true, priority).await?,
+            (_, Kind::Classic) => {
+                api.change_classic_set(object, set, entries, true, priority)
+                    .await?
+            }
             (TAGS, _) => api.tag_balancing(id, entries, priority).await?,
             _ => return Err(bug(object, set)),
         }
@@ -161,7 +178,10 @@ impl ObjectCalls<Kind> for Sender<'_> {
             },
             (RULES, _) => api.revoke(id, &rules(entries), priority).await,
             (CERTIFICATES, _) => api.change_certificates(id, entries, false, priority).await,
-            (_, Kind::Classic) => api.change_classic_set(object, set, entries, false, priority).await,
+            (_, Kind::Classic) => {
+                api.change_classic_set(object, set, entries, false, priority)
+                    .await
+            }
             _ => Err(bug(object, set)),
         }
     }
@@ -170,8 +190,14 @@ impl ObjectCalls<Kind> for Sender<'_> {
 impl Sender<'_> {
     /// Adds rules. Those that are there with another description only get theirs.
     async fn add_rules(&self, group: &Object<Kind>, rules: &[&Rule]) -> Result<()> {
-        let known: Vec<_> = group.set(RULES).iter().filter_map(Entry::rule).map(Rule::tuple).collect();
-        let (described, new): (Vec<&Rule>, Vec<&Rule>) = rules.iter().partition(|rule| known.contains(&rule.tuple()));
+        let known: Vec<_> = group
+            .set(RULES)
+            .iter()
+            .filter_map(Entry::rule)
+            .map(Rule::tuple)
+            .collect();
+        let (described, new): (Vec<&Rule>, Vec<&Rule>) =
+            rules.iter().partition(|rule| known.contains(&rule.tuple()));
         let (api, priority, id) = (self.api, self.priority, group.id.as_str());
         if !described.is_empty() {
             match api.describe_rules(id, &described, priority).await {

@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccm_core::{
     check::Field,
     load_balancer::{
-        AnnotationReader, ClusterView, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol, ServiceView,
-        SessionAffinity, SourceRanges,
+        AnnotationReader, ClusterView, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol,
+        ServiceView, SessionAffinity, SourceRanges,
     },
 };
 
 use super::{
     annotations::{
-        ACCESS_LOG, ACCESS_LOG_BUCKET, ACCESS_LOG_PREFIX, ALPN_POLICY, ATTRIBUTES, BACKEND_PROTOCOL, CERTIFICATES,
-        CHECK_CODES, CHECK_HEALTHY, CHECK_INTERVAL, CHECK_PATH, CHECK_PORT, CHECK_PROTOCOL, CHECK_TIMEOUT,
-        CHECK_UNHEALTHY, CROSS_ZONE, EIP_ALLOCATIONS, EXTRA_SECURITY_GROUPS, INTERNAL, IP_ADDRESS_TYPE, NODE_LABELS,
-        PRIVATE_ADDRESSES, PROXY_PROTOCOL, SCHEME, SECURITY_GROUPS, SSL_POLICY, SSL_PORTS, SUBNETS, TAGS,
-        TARGET_GROUP_ATTRIBUTES, TARGET_TYPE, TYPE,
+        ACCESS_LOG, ACCESS_LOG_BUCKET, ACCESS_LOG_PREFIX, ALPN_POLICY, ATTRIBUTES, BACKEND_PROTOCOL,
+        CERTIFICATES, CHECK_CODES, CHECK_HEALTHY, CHECK_INTERVAL, CHECK_PATH, CHECK_PORT, CHECK_PROTOCOL,
+        CHECK_TIMEOUT, CHECK_UNHEALTHY, CROSS_ZONE, EIP_ALLOCATIONS, EXTRA_SECURITY_GROUPS, INTERNAL,
+        IP_ADDRESS_TYPE, NODE_LABELS, PRIVATE_ADDRESSES, PROXY_PROTOCOL, SCHEME, SECURITY_GROUPS, SSL_POLICY,
+        SSL_PORTS, SUBNETS, TAGS, TARGET_GROUP_ATTRIBUTES, TARGET_TYPE, TYPE,
     },
     kinds::BALANCER_ATTRIBUTES,
     names,
@@ -60,7 +60,10 @@ impl Flavor {
 
 /// Whether the Service's status names the load balancer that has its name: then it stays ours, whatever it asks for.
 pub(crate) fn has_own_hostname(service: &ServiceView) -> bool {
-    let mut hostnames = service.ingress.iter().filter_map(|ingress| ingress.hostname.as_deref());
+    let mut hostnames = service
+        .ingress
+        .iter()
+        .filter_map(|ingress| ingress.hostname.as_deref());
     hostnames.any(|hostname| names::is_hostname_of(hostname, &service.id))
 }
 
@@ -156,12 +159,17 @@ pub(crate) fn selector(service: &ServiceView) -> NodeSelector {
 /// The instances behind the nodes that a Service takes; `None`: no node is eligible, and targets stay as they are.
 pub(crate) fn instances(service: &ServiceView, cluster: &ClusterView) -> Option<BTreeSet<String>> {
     let selector = selector(service);
-    let eligible = cluster.nodes.eligible().filter(|node| selector.matches(&node.view.labels));
-    let ids = eligible.filter_map(|node| match provider_id::parse(node.view.provider_id.as_deref()?) {
-        Ok(ProviderId::Instance(id)) => Some(id),
-        // Fargate has no instances, and what is not ours is no target.
-        _ => None,
-    });
+    let eligible = cluster
+        .nodes
+        .eligible()
+        .filter(|node| selector.matches(&node.view.labels));
+    let ids = eligible.filter_map(
+        |node| match provider_id::parse(node.view.provider_id.as_deref()?) {
+            Ok(ProviderId::Instance(id)) => Some(id),
+            // Fargate has no instances, and what is not ours is no target.
+            _ => None,
+        },
+    );
     (!cluster.nodes.keeps_members()).then(|| ids.collect())
 }
 
@@ -183,9 +191,13 @@ pub(crate) fn common(service: &ServiceView, reader: &mut AnnotationReader<'_>) -
         "internet-facing" => Ok(false),
         _ => Err(format!("{text:?} is neither internal nor internet-facing")),
     });
-    let internal = service.annotation(INTERNAL).is_some_and(|text| !matches!(text, "" | "false"));
+    let internal = service
+        .annotation(INTERNAL)
+        .is_some_and(|text| !matches!(text, "" | "false"));
     let list = |reader: &AnnotationReader<'_>, key| {
-        let items = reader.list(key).map(|items| items.into_iter().map(str::to_owned).collect::<Vec<_>>());
+        let items = reader
+            .list(key)
+            .map(|items| items.into_iter().map(str::to_owned).collect::<Vec<_>>());
         items.filter(|items| !items.is_empty())
     };
     let subnets = list(reader, SUBNETS);
@@ -201,7 +213,9 @@ pub(crate) fn common(service: &ServiceView, reader: &mut AnnotationReader<'_>) -
         internal: scheme.unwrap_or(internal),
         subnets,
         security_groups: list(reader, SECURITY_GROUPS).unwrap_or_default(),
-        tags: tags.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        tags: tags
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
         ranges: ranges.texts(),
     }
 }
@@ -220,7 +234,10 @@ impl NetworkSpec {
         let mut reader = AnnotationReader::new(&service.annotations);
         let mut common = common(service, &mut reader);
         if reader.get(EXTRA_SECURITY_GROUPS).is_some() {
-            reader.refuse(EXTRA_SECURITY_GROUPS, "a network load balancer does not support it");
+            reader.refuse(
+                EXTRA_SECURITY_GROUPS,
+                "a network load balancer does not support it",
+            );
         }
         reader.strict(TARGET_TYPE, |text| match text {
             "instance" => Ok(()),
@@ -240,7 +257,8 @@ impl NetworkSpec {
         if dual_stack && !ranges_given(service) {
             common.ranges = ["0.0.0.0/0", "::/0"].map(str::to_owned).to_vec();
         }
-        let owned = |items: Option<Vec<&str>>| items.into_iter().flatten().map(str::to_owned).collect::<Vec<_>>();
+        let owned =
+            |items: Option<Vec<&str>>| items.into_iter().flatten().map(str::to_owned).collect::<Vec<_>>();
         let certificates = owned(reader.list(CERTIFICATES));
         let ports = ports(service, &certificates, &mut reader);
         if dual_stack && ports.iter().any(|port| port.protocol.contains("UDP")) {
@@ -248,9 +266,17 @@ impl NetworkSpec {
             reader.refuse_field(spec_field("ipFamilies", problem));
         }
         let alpn_policy = reader.strict(ALPN_POLICY, |text| {
-            let known = ["None", "HTTP1Only", "HTTP2Only", "HTTP2Optional", "HTTP2Preferred"];
+            let known = [
+                "None",
+                "HTTP1Only",
+                "HTTP2Only",
+                "HTTP2Optional",
+                "HTTP2Preferred",
+            ];
             let known = known.into_iter().find(|known| *known == text);
-            known.map(str::to_owned).ok_or_else(|| format!("{text:?} is not an ALPN policy"))
+            known
+                .map(str::to_owned)
+                .ok_or_else(|| format!("{text:?} is not an ALPN policy"))
         });
         let is_udp = ports.iter().any(|port| port.protocol.contains("UDP"));
         let target_group_attributes = target_group_attributes(is_udp, &mut reader);
@@ -270,7 +296,11 @@ impl NetworkSpec {
             common,
         };
         let (ignored, invalid) = reader.finish();
-        Reading { spec, ignored, invalid }
+        Reading {
+            spec,
+            ignored,
+            invalid,
+        }
     }
 }
 
@@ -305,7 +335,10 @@ pub(crate) fn is_tls_port(reader: &AnnotationReader<'_>, port: u16, name: &str) 
 fn ports(service: &ServiceView, certificates: &[String], reader: &mut AnnotationReader<'_>) -> Vec<PortSpec> {
     let backend = reader.get(BACKEND_PROTOCOL).unwrap_or_default();
     if !["", "tcp", "ssl", "http", "https"].contains(&backend) {
-        reader.warn(BACKEND_PROTOCOL, format!("{backend:?} has no meaning, tcp is used"));
+        reader.warn(
+            BACKEND_PROTOCOL,
+            format!("{backend:?} has no meaning, tcp is used"),
+        );
     }
     let mut ports: Vec<PortSpec> = Vec::new();
     // A Service without node ports has a load balancer without listeners.
@@ -316,7 +349,10 @@ fn ports(service: &ServiceView, certificates: &[String], reader: &mut Annotation
             Protocol::Tcp if tls => ("TLS", if backend == "ssl" { "TLS" } else { "TCP" }),
             Protocol::Tcp => ("TCP", "TCP"),
             Protocol::Sctp => {
-                reader.refuse_field(spec_field("ports", &format!("port {}: SCTP is not supported", port.port)));
+                reader.refuse_field(spec_field(
+                    "ports",
+                    &format!("port {}: SCTP is not supported", port.port),
+                ));
                 continue;
             }
         };
@@ -338,24 +374,38 @@ fn ports(service: &ServiceView, certificates: &[String], reader: &mut Annotation
             (known.protocol, known.target_protocol) = ("TCP_UDP", "TCP_UDP");
             continue;
         };
-        let problem = format!("port {}: a listener cannot have {problem}; use one node port for both, or two ports", port.port);
+        let problem = format!(
+            "port {}: a listener cannot have {problem}; use one node port for both, or two ports",
+            port.port
+        );
         reader.refuse_field(spec_field("ports", &problem));
     }
     ports
 }
 
-fn target_group_attributes(is_udp: bool, reader: &mut AnnotationReader<'_>) -> BTreeMap<&'static str, String> {
+fn target_group_attributes(
+    is_udp: bool,
+    reader: &mut AnnotationReader<'_>,
+) -> BTreeMap<&'static str, String> {
     let mut attributes = BTreeMap::new();
     for (key, value) in reader.map(TARGET_GROUP_ATTRIBUTES).into_iter().flatten() {
-        let known = ["preserve_client_ip.enabled", "proxy_protocol_v2.enabled"].into_iter().find(|known| *known == key);
+        let known = ["preserve_client_ip.enabled", "proxy_protocol_v2.enabled"]
+            .into_iter()
+            .find(|known| *known == key);
         let Some(known) = known else {
             reader.refuse(TARGET_GROUP_ATTRIBUTES, format!("{key:?} is not supported"));
             continue;
         };
         if !["true", "false"].contains(&value) {
-            reader.refuse(TARGET_GROUP_ATTRIBUTES, format!("{key}: {value:?} is neither true nor false"));
+            reader.refuse(
+                TARGET_GROUP_ATTRIBUTES,
+                format!("{key}: {value:?} is neither true nor false"),
+            );
         } else if is_udp && known == "preserve_client_ip.enabled" && value == "false" {
-            reader.refuse(TARGET_GROUP_ATTRIBUTES, format!("{key} cannot be false with a UDP port"));
+            reader.refuse(
+                TARGET_GROUP_ATTRIBUTES,
+                format!("{key} cannot be false with a UDP port"),
+            );
         }
         attributes.insert(known, value.to_owned());
     }
@@ -376,7 +426,10 @@ fn attributes(reader: &mut AnnotationReader<'_>) -> BTreeMap<&'static str, Strin
         match BALANCER_ATTRIBUTES.iter().find(|known| known.name == key) {
             Some(known) if !value.is_empty() => drop(attributes.insert(known.name, value.to_owned())),
             Some(_) => reader.refuse(ATTRIBUTES, format!("{key} has no value")),
-            None => reader.refuse(ATTRIBUTES, format!("a network load balancer has no attribute {key:?}")),
+            None => reader.refuse(
+                ATTRIBUTES,
+                format!("a network load balancer has no attribute {key:?}"),
+            ),
         }
     }
     attributes
@@ -385,7 +438,9 @@ fn attributes(reader: &mut AnnotationReader<'_>) -> BTreeMap<&'static str, Strin
 fn check(service: &ServiceView, settings: &LoadBalancing, reader: &mut AnnotationReader<'_>) -> HealthCheck {
     let local = service.is_local();
     let protocol = reader.strict(CHECK_PROTOCOL, |text| {
-        let known = ["TCP", "HTTP", "HTTPS"].into_iter().find(|known| known.eq_ignore_ascii_case(text));
+        let known = ["TCP", "HTTP", "HTTPS"]
+            .into_iter()
+            .find(|known| known.eq_ignore_ascii_case(text));
         known.ok_or_else(|| format!("{text:?} is none of tcp, http and https"))
     });
     let mut protocol = protocol.unwrap_or(if local { "HTTP" } else { "TCP" });
@@ -398,7 +453,8 @@ fn check(service: &ServiceView, settings: &LoadBalancing, reader: &mut Annotatio
         number @ 1.. if local => number.to_string(),
         _ => "traffic-port".to_owned(),
     });
-    let mut path = given(reader.get(CHECK_PATH)).unwrap_or_else(|| if local { "/healthz" } else { "/" }.to_owned());
+    let mut path =
+        given(reader.get(CHECK_PATH)).unwrap_or_else(|| if local { "/healthz" } else { "/" }.to_owned());
     if let Some(shared) = settings.shared_probe.as_ref().filter(|_| !local) {
         (protocol, port, path) = ("HTTP", shared.port.to_string(), shared.path.clone());
     }
@@ -408,7 +464,9 @@ fn check(service: &ServiceView, settings: &LoadBalancing, reader: &mut Annotatio
         port,
         path: (protocol != "TCP").then_some(path),
         codes: given(reader.get(CHECK_CODES)).filter(|_| protocol != "TCP"),
-        interval: reader.strict_number(CHECK_INTERVAL, 5..=300).unwrap_or(if local { 10 } else { 30 }),
+        interval: reader
+            .strict_number(CHECK_INTERVAL, 5..=300)
+            .unwrap_or(if local { 10 } else { 30 }),
         timeout: reader.strict_number(CHECK_TIMEOUT, 2..=120),
         healthy: reader.strict_number(CHECK_HEALTHY, 2..=10).unwrap_or(threshold),
         unhealthy: reader.strict_number(CHECK_UNHEALTHY, 2..=10).unwrap_or(threshold),
@@ -449,8 +507,19 @@ mod tests {
     fn checked(service: &ServiceView, settings: &LoadBalancing) -> String {
         let reading = NetworkSpec::read(service, settings);
         assert_eq!(reading.invalid, [], "{service:?}");
-        let HealthCheck { protocol, port, path, interval, healthy, unhealthy, .. } = reading.spec.check;
-        format!("{protocol}:{port}{} {interval} {healthy}/{unhealthy}", path.unwrap_or_default())
+        let HealthCheck {
+            protocol,
+            port,
+            path,
+            interval,
+            healthy,
+            unhealthy,
+            ..
+        } = reading.spec.check;
+        format!(
+            "{protocol}:{port}{} {interval} {healthy}/{unhealthy}",
+            path.unwrap_or_default()
+        )
     }
 
     #[test]
@@ -471,10 +540,26 @@ mod tests {
         for (service, settings, expected) in [
             (service(&[]), &SETTINGS, "TCP:traffic-port 30 3/3"),
             (local(&[]), &SETTINGS, "HTTP:31000/healthz 10 2/2"),
-            (local(&[(CHECK_PROTOCOL, "TCP"), (CHECK_PORT, "8001")]), &SETTINGS, "TCP:8001 10 2/2"),
-            (service(&[(CHECK_PROTOCOL, "Http")]), &SETTINGS, "HTTP:traffic-port/ 30 3/3"),
-            (service(&[(CHECK_INTERVAL, "23")]), &SETTINGS, "TCP:traffic-port 23 3/3"),
-            (service(&[(CHECK_HEALTHY, "4"), (CHECK_UNHEALTHY, "5")]), &SETTINGS, "TCP:traffic-port 30 4/5"),
+            (
+                local(&[(CHECK_PROTOCOL, "TCP"), (CHECK_PORT, "8001")]),
+                &SETTINGS,
+                "TCP:8001 10 2/2",
+            ),
+            (
+                service(&[(CHECK_PROTOCOL, "Http")]),
+                &SETTINGS,
+                "HTTP:traffic-port/ 30 3/3",
+            ),
+            (
+                service(&[(CHECK_INTERVAL, "23")]),
+                &SETTINGS,
+                "TCP:traffic-port 23 3/3",
+            ),
+            (
+                service(&[(CHECK_HEALTHY, "4"), (CHECK_UNHEALTHY, "5")]),
+                &SETTINGS,
+                "TCP:traffic-port 30 4/5",
+            ),
             (service(&own), &SETTINGS, "HTTPS:81/x 30 3/3"),
             (service(&own), &shared, "HTTP:10256/healthz 30 3/3"),
             (local(&[]), &shared, "HTTP:31000/healthz 10 2/2"),
@@ -486,7 +571,11 @@ mod tests {
     #[test]
     fn tls_is_chosen_by_number_or_name() {
         let protocols = |ports: &str, backend: &str| {
-            let annotations = [(CERTIFICATES, "arn:1,arn:2"), (SSL_PORTS, ports), (BACKEND_PROTOCOL, backend)];
+            let annotations = [
+                (CERTIFICATES, "arn:1,arn:2"),
+                (SSL_PORTS, ports),
+                (BACKEND_PROTOCOL, backend),
+            ];
             let spec = NetworkSpec::read(&service(&annotations), &SETTINGS).spec;
             (spec.ports[0].protocol, spec.ports[0].target_protocol)
         };
@@ -532,7 +621,9 @@ mod tests {
             assert!(all.contains(key), "{key}");
         }
         let affinity = ServiceView {
-            session_affinity: SessionAffinity::ClientIp { timeout_seconds: None },
+            session_affinity: SessionAffinity::ClientIp {
+                timeout_seconds: None,
+            },
             load_balancer_ip: "192.0.2.1".into(),
             source_ranges: Some(vec!["x".into()]),
             ports: Vec::new(),
@@ -562,7 +653,10 @@ mod tests {
     #[test]
     fn the_status_keeps_a_service_that_asks_for_another_controller() {
         let flavor = |annotations: &[(&str, &str)], default_type| {
-            let settings = LoadBalancing { default_type, ..SETTINGS };
+            let settings = LoadBalancing {
+                default_type,
+                ..SETTINGS
+            };
             Flavor::of(&service(annotations), &settings)
         };
         assert_eq!(flavor(&[], DefaultType::Classic), Flavor::Classic);
@@ -574,7 +668,10 @@ mod tests {
         let mut served = service(&[(TYPE, "external")]);
         assert!(!has_own_hostname(&served));
         let hostname = Some("au-0123.elb.us-east-1.amazonaws.com".into());
-        served.ingress = vec![ccm_core::load_balancer::Ingress { hostname, ..Default::default() }];
+        served.ingress = vec![ccm_core::load_balancer::Ingress {
+            hostname,
+            ..Default::default()
+        }];
         assert!(has_own_hostname(&served));
     }
 }

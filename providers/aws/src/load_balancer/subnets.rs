@@ -60,7 +60,10 @@ pub(crate) fn discovered(
         .filter(|subnet| cluster.has(&subnet.tags) || !has_any_cluster(&subnet.tags))
         .collect();
     if candidates.is_empty() {
-        candidates = subnets.iter().filter(|subnet| Some(subnet.id.as_str()) == fallback).collect();
+        candidates = subnets
+            .iter()
+            .filter(|subnet| Some(subnet.id.as_str()) == fallback)
+            .collect();
     }
     let role = if internal {
         "kubernetes.io/role/internal-elb"
@@ -82,7 +85,11 @@ pub(crate) fn discovered(
         }
     }
     if zones.is_empty() {
-        let kind = if internal { "" } else { " with a route to an internet gateway" };
+        let kind = if internal {
+            ""
+        } else {
+            " with a route to an internet gateway"
+        };
         return Err(format!(
             "no subnet{kind} is in the VPC; tag one for each zone with {role}, or name subnets in the annotation {}",
             super::annotations::SUBNETS
@@ -99,13 +106,17 @@ fn is_availability_zone(zone: &str, region: &str) -> bool {
 }
 
 fn is_public(subnet: &Subnet, route_tables: &[RouteTable]) -> Result<bool, String> {
-    let own = route_tables.iter().find(|table| table.subnets.contains(&subnet.id));
+    let own = route_tables
+        .iter()
+        .find(|table| table.subnets.contains(&subnet.id));
     let table = own.or_else(|| route_tables.iter().find(|table| table.is_main));
     let leads_out = |table: &RouteTable| {
         let mut gateways = table.routes.iter().filter_map(|route| route.gateway.as_deref());
         gateways.any(|gateway| gateway.starts_with("igw"))
     };
-    table.map(leads_out).ok_or_else(|| format!("subnet {} has no route table", subnet.id))
+    table
+        .map(leads_out)
+        .ok_or_else(|| format!("subnet {} has no route table", subnet.id))
 }
 
 #[cfg(test)]
@@ -121,7 +132,10 @@ mod tests {
         Subnet {
             id: id.to_owned(),
             zone: zone.to_owned(),
-            tags: tags.iter().map(|tag| ((*tag).to_owned(), String::new())).collect(),
+            tags: tags
+                .iter()
+                .map(|tag| ((*tag).to_owned(), String::new()))
+                .collect(),
             vpc: String::new(),
             cidr: String::new(),
             ipv6_cidrs: Vec::new(),
@@ -146,13 +160,27 @@ mod tests {
 
     /// Subnets whose ID begins with `p` have no route to the internet.
     fn choose(subnets: &[Subnet], internal: bool) -> Result<Vec<String>, String> {
-        let private: Vec<_> = subnets.iter().map(|subnet| subnet.id.as_str()).filter(|id| id.starts_with('p')).collect();
+        let private: Vec<_> = subnets
+            .iter()
+            .map(|subnet| subnet.id.as_str())
+            .filter(|id| id.starts_with('p'))
+            .collect();
         let mut tables = vec![table(true, &[])];
         if !private.is_empty() {
             tables.push(table(false, &private));
         }
-        let cluster = Cluster { id: "c".to_owned(), legacy: false };
-        let places = discovered(subnets, &tables, internal, &cluster, "us-west-2", Some("fallback"))?;
+        let cluster = Cluster {
+            id: "c".to_owned(),
+            legacy: false,
+        };
+        let places = discovered(
+            subnets,
+            &tables,
+            internal,
+            &cluster,
+            "us-west-2",
+            Some("fallback"),
+        )?;
         Ok(places.into_iter().map(|place| place.subnet).collect())
     }
 
@@ -161,14 +189,52 @@ mod tests {
         let (a, b, c) = ("us-west-2a", "us-west-2b", "us-west-2c");
         let cases: [(&str, Vec<Subnet>, bool, &[&str]); 9] = [
             ("public", vec![subnet("a1", a, &[ELB])], false, &["a1"]),
-            ("role before cluster", vec![subnet("a3", a, &[OURS, INTERNAL]), subnet("a9", a, &[ELB])], false, &["a9"]),
-            ("cluster before none", vec![subnet("a1", a, &[]), subnet("a2", a, &[OURS])], false, &["a2"]),
+            (
+                "role before cluster",
+                vec![subnet("a3", a, &[OURS, INTERNAL]), subnet("a9", a, &[ELB])],
+                false,
+                &["a9"],
+            ),
+            (
+                "cluster before none",
+                vec![subnet("a1", a, &[]), subnet("a2", a, &[OURS])],
+                false,
+                &["a2"],
+            ),
             ("untagged", vec![subnet("a1", a, &[])], false, &["a1"]),
-            ("another cluster's", vec![subnet("a1", a, &["kubernetes.io/cluster/x"]), subnet("b1", b, &[])], false, &["b1"]),
-            ("internal", vec![subnet("b1", b, &[ELB]), subnet("p2", b, &[INTERNAL])], true, &["p2"]),
-            ("equal", vec![subnet("a2", a, &[]), subnet("a1", a, &[])], false, &["a1"]),
-            ("by zone", vec![subnet("z", a, &[]), subnet("m", b, &[]), subnet("d", c, &[])], false, &["z", "m", "d"]),
-            ("local zones", vec![subnet("l", "us-west-2-lax-1a", &[ELB]), subnet("a1", a, &[])], false, &["a1"]),
+            (
+                "another cluster's",
+                vec![
+                    subnet("a1", a, &["kubernetes.io/cluster/x"]),
+                    subnet("b1", b, &[]),
+                ],
+                false,
+                &["b1"],
+            ),
+            (
+                "internal",
+                vec![subnet("b1", b, &[ELB]), subnet("p2", b, &[INTERNAL])],
+                true,
+                &["p2"],
+            ),
+            (
+                "equal",
+                vec![subnet("a2", a, &[]), subnet("a1", a, &[])],
+                false,
+                &["a1"],
+            ),
+            (
+                "by zone",
+                vec![subnet("z", a, &[]), subnet("m", b, &[]), subnet("d", c, &[])],
+                false,
+                &["z", "m", "d"],
+            ),
+            (
+                "local zones",
+                vec![subnet("l", "us-west-2-lax-1a", &[ELB]), subnet("a1", a, &[])],
+                false,
+                &["a1"],
+            ),
         ];
         for (name, subnets, internal, expected) in cases {
             let chosen = choose(&subnets, internal).unwrap_or_default();
@@ -184,12 +250,22 @@ mod tests {
     fn named_subnets_must_all_exist_and_come_by_id_first() {
         let mut web = subnet("subnet-2", "us-west-2b", &[]);
         web.tags.insert("Name".to_owned(), "web".to_owned());
-        let subnets = [subnet("subnet-1", "us-west-2a", &[]), web.clone(), Subnet { id: "subnet-3".to_owned(), ..web }];
+        let subnets = [
+            subnet("subnet-1", "us-west-2a", &[]),
+            web.clone(),
+            Subnet {
+                id: "subnet-3".to_owned(),
+                ..web
+            },
+        ];
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let ids = named(&names(&["web", "subnet-1"]), subnets.get(..2).unwrap_or_default());
         let ids = ids.map(|places| places.into_iter().map(|place| place.subnet).collect::<Vec<_>>());
         assert_eq!(ids, Ok(names(&["subnet-1", "subnet-2"])));
-        assert_eq!(named(&names(&["web"]), &subnets), Err("2 subnets have the tag Name=web".to_owned()));
+        assert_eq!(
+            named(&names(&["web"]), &subnets),
+            Err("2 subnets have the tag Name=web".to_owned())
+        );
         assert!(named(&names(&["subnet-9"]), &subnets).is_err());
     }
 }

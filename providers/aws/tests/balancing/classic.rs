@@ -72,11 +72,19 @@ async fn listeners_attributes_and_policies_follow_the_annotations() {
     let found = balancer(&stage).await;
     assert_eq!(found["listeners"][0]["name"], "SSL:443", "{found:#?}");
     assert_eq!(found["attributes"]["ConnectionSettings"]["IdleTimeout"], 300);
-    assert_eq!(found["attributes"]["ConnectionDraining"], json!({"Enabled": true, "Timeout": 60}));
+    assert_eq!(
+        found["attributes"]["ConnectionDraining"],
+        json!({"Enabled": true, "Timeout": 60})
+    );
     assert_eq!(found["backends"].as_array().unwrap().len(), 2);
     stage.restart().await;
     assert_eq!(stage.settle_well().await, NOTHING);
-    for key in ["connection-idle-timeout", "connection-draining-enabled", "proxy-protocol", "ssl-cert"] {
+    for key in [
+        "connection-idle-timeout",
+        "connection-draining-enabled",
+        "proxy-protocol",
+        "ssl-cert",
+    ] {
         stage.annotate("web", key, None);
     }
     stage.service("web").ports.pop();
@@ -97,7 +105,10 @@ async fn one_that_exists_stays_classic_whatever_new_ones_are() {
     stage.restart_with(NLB).await;
     assert_eq!(stage.settle().await, NOTHING);
     let complaints = stage.cluster.complaints().join("; ");
-    assert!(complaints.contains("the Service has a classic load balancer"), "{complaints}");
+    assert!(
+        complaints.contains("the Service has a classic load balancer"),
+        "{complaints}"
+    );
     let late = node(&stage.aws, "late").await;
     stage.cluster.nodes.push(late);
     assert_eq!(stage.settle().await, ["RegisterInstancesWithLoadBalancer"]);

@@ -7,7 +7,9 @@ use ccm_core::{
     load_balancer::{ServiceNode, ServiceView},
     testkit::{
         cluster::{WaitUntil, annotate},
-        conformance::{self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure},
+        conformance::{
+            self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
+        },
     },
 };
 use ccm_testbed::{
@@ -108,29 +110,53 @@ const EDITS: [Edit; 11] = [
 ];
 
 async fn edit_account(aws: &AwsCloud, name: &str) -> Result<(), BoxError> {
-    let first = |value: Value, list: &str| value[list].as_array().unwrap().first().cloned().unwrap_or_default();
+    let first = |value: Value, list: &str| {
+        value[list]
+            .as_array()
+            .unwrap()
+            .first()
+            .cloned()
+            .unwrap_or_default()
+    };
     match name {
         "create load balancer" => {
             let body = json!({"Name": "mine", "Type": "network", "Subnets": [aws.id("PUBLIC_A")]});
-            return aws.call("v2", "create_load_balancer", body).await.map(drop).map_err(Into::into);
+            return aws
+                .call("v2", "create_load_balancer", body)
+                .await
+                .map(drop)
+                .map_err(Into::into);
         }
         "allow ssh" => {
             let rule = json!({"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22,
                 "IpRanges": [{"CidrIp": "10.0.0.0/8", "Description": "ssh"}]});
             let body = json!({"GroupId": aws.id("SG_NODES"), "IpPermissions": [rule]});
-            return aws.call("ec2", "authorize_security_group_ingress", body).await.map(drop).map_err(Into::into);
+            return aws
+                .call("ec2", "authorize_security_group_ingress", body)
+                .await
+                .map(drop)
+                .map_err(Into::into);
         }
         "revoke rules" => {
             let ids = json!({"GroupIds": [aws.id("SG_NODES")]});
-            let group = first(aws.call("ec2", "describe_security_groups", ids).await?, "SecurityGroups");
+            let group = first(
+                aws.call("ec2", "describe_security_groups", ids).await?,
+                "SecurityGroups",
+            );
             let body = json!({"GroupId": aws.id("SG_NODES"), "IpPermissions": group["IpPermissions"]});
-            return aws.call("ec2", "revoke_security_group_ingress", body).await.map(drop).map_err(Into::into);
+            return aws
+                .call("ec2", "revoke_security_group_ingress", body)
+                .await
+                .map(drop)
+                .map_err(Into::into);
         }
         _ => {}
     }
     let balancers = aws.call("v2", "describe_load_balancers", json!({})).await?;
     let balancer = first(balancers, "LoadBalancers")["LoadBalancerArn"].clone();
-    let listeners = aws.call("v2", "describe_listeners", json!({"LoadBalancerArn": balancer})).await?;
+    let listeners = aws
+        .call("v2", "describe_listeners", json!({"LoadBalancerArn": balancer}))
+        .await?;
     let listener = first(listeners, "Listeners");
     let group = listener["DefaultActions"][0]["TargetGroupArn"].clone();
     let (operation, body) = match name {
@@ -142,11 +168,19 @@ async fn edit_account(aws: &AwsCloud, name: &str) -> Result<(), BoxError> {
             ("delete_target_group", json!({"TargetGroupArn": group}))
         }
         "deregister target" => {
-            let health = aws.call("v2", "describe_target_health", json!({"TargetGroupArn": group})).await?;
+            let health = aws
+                .call("v2", "describe_target_health", json!({"TargetGroupArn": group}))
+                .await?;
             let target = first(health, "TargetHealthDescriptions")["Target"].clone();
-            ("deregister_targets", json!({"TargetGroupArn": group, "Targets": [target]}))
+            (
+                "deregister_targets",
+                json!({"TargetGroupArn": group, "Targets": [target]}),
+            )
         }
-        "change health check" => ("modify_target_group", json!({"TargetGroupArn": group, "HealthyThresholdCount": 7})),
+        "change health check" => (
+            "modify_target_group",
+            json!({"TargetGroupArn": group, "HealthyThresholdCount": 7}),
+        ),
         "balance over zones" => {
             let attributes = json!([{"Key": "load_balancing.cross_zone.enabled", "Value": "true"}]);
             let body = json!({"LoadBalancerArn": balancer, "Attributes": attributes});
@@ -158,11 +192,17 @@ async fn edit_account(aws: &AwsCloud, name: &str) -> Result<(), BoxError> {
         }
         "delay deregistration" => {
             let attributes = json!([{"Key": "deregistration_delay.timeout_seconds", "Value": "17"}]);
-            ("modify_target_group_attributes", json!({"TargetGroupArn": group, "Attributes": attributes}))
+            (
+                "modify_target_group_attributes",
+                json!({"TargetGroupArn": group, "Attributes": attributes}),
+            )
         }
         other => return Err(format!("there is no edit {other}").into()),
     };
-    aws.call("v2", operation, body).await.map(drop).map_err(Into::into)
+    aws.call("v2", operation, body)
+        .await
+        .map(drop)
+        .map_err(Into::into)
 }
 
 /// A line for each object; the rules of a security group have lines of their own.
@@ -172,10 +212,20 @@ fn lines(mut objects: Value) -> Vec<String> {
     for (kind, objects) in objects.as_object().unwrap() {
         for object in objects.as_array().unwrap() {
             let mut object = object.clone();
-            let rules = object.as_object_mut().unwrap().remove("rules").unwrap_or_default();
+            let rules = object
+                .as_object_mut()
+                .unwrap()
+                .remove("rules")
+                .unwrap_or_default();
             let name = object["name"].as_str().unwrap().to_owned();
             lines.push(format!("{kind} {object}"));
-            lines.extend(rules.as_array().into_iter().flatten().map(|rule| format!("{name}: {rule}")));
+            lines.extend(
+                rules
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|rule| format!("{name}: {rule}")),
+            );
         }
     }
     lines.sort();
@@ -235,7 +285,11 @@ impl BalancerSubject for Account {
         aws.proxy.forget();
         let reads = |name: &str| ["Describe", "Get"].iter().any(|verb| name.starts_with(verb));
         let call = |name: String| CloudCall {
-            kind: if reads(&name) { CallKind::Read } else { CallKind::Write },
+            kind: if reads(&name) {
+                CallKind::Read
+            } else {
+                CallKind::Write
+            },
             operation: name,
         };
         requests.into_iter().map(|request| call(request.name)).collect()
@@ -273,7 +327,9 @@ impl BalancerSubject for Account {
             Failure::Unavailable => status(503, None),
             Failure::LostReply | Failure::NoReply => Action::CommitThenReset,
         };
-        self.aws().proxy.add(Rule::new(action).at(u64::try_from(nth).unwrap()));
+        self.aws()
+            .proxy
+            .add(Rule::new(action).at(u64::try_from(nth).unwrap()));
     }
 
     fn failure_points(&self) -> usize {
@@ -289,8 +345,15 @@ impl BalancerSubject for Account {
     }
 
     fn change(&self, service: &mut ServiceView) {
-        for (key, value) in [("cross-zone-load-balancing-enabled", "true"), ("healthcheck-healthy-threshold", "5")] {
-            annotate(service, &format!("service.beta.kubernetes.io/aws-load-balancer-{key}"), Some(value));
+        for (key, value) in [
+            ("cross-zone-load-balancing-enabled", "true"),
+            ("healthcheck-healthy-threshold", "5"),
+        ] {
+            annotate(
+                service,
+                &format!("service.beta.kubernetes.io/aws-load-balancer-{key}"),
+                Some(value),
+            );
         }
     }
 

@@ -77,10 +77,18 @@ async fn a_listener_becomes_tls_and_plain_again_in_place() {
     stage.annotate("web", "ssl-cert", Some(&certificate));
     assert_eq!(stage.settle_well().await, ["ModifyListener"]);
     let listener = &only(&stage, "v2").await["listeners"][0];
-    assert_eq!((&listener["name"], &listener["certificates"]), (&json!("TLS:443"), &json!([certificate])));
+    assert_eq!(
+        (&listener["name"], &listener["certificates"]),
+        (&json!("TLS:443"), &json!([certificate]))
+    );
     // Targets with TLS are another target group; the old one is not left behind.
     stage.annotate("web", "backend-protocol", Some("ssl"));
-    let writes = ["CreateTargetGroup", "RegisterTargets", "ModifyListener", "DeleteTargetGroup"];
+    let writes = [
+        "CreateTargetGroup",
+        "RegisterTargets",
+        "ModifyListener",
+        "DeleteTargetGroup",
+    ];
     assert_eq!(stage.settle_well().await, writes);
     assert_eq!(only(&stage, "target_groups").await["protocol"], "TLS");
     stage.annotate("web", "backend-protocol", None);
@@ -102,7 +110,12 @@ async fn tcp_and_udp_are_mixed_on_ports_and_on_one_port() {
     stage.service("dns").ports[2].protocol = Protocol::Tcp;
     stage.settle_well().await;
     let listeners = only(&stage, "v2").await["listeners"].clone();
-    let names: Vec<_> = listeners.as_array().unwrap().iter().map(|listener| listener["name"].clone()).collect();
+    let names: Vec<_> = listeners
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|listener| listener["name"].clone())
+        .collect();
     assert_eq!(names, ["TCP:80", "TCP_UDP:53"]);
     let rules = stage.rules("nodes").await;
     for protocol in ["tcp", "udp"] {
@@ -120,24 +133,55 @@ async fn tcp_and_udp_are_mixed_on_ports_and_on_one_port() {
 #[tokio::test]
 async fn attributes_are_set_and_unset_again() {
     let mut stage = Stage::new(NLB, 1).await;
-    stage.add("web", &[80], &[("cross-zone-load-balancing-enabled", "true"), ("proxy-protocol", "*")]);
-    stage.annotate("web", "attributes", Some("dns_record.client_routing_policy=availability_zone_affinity"));
-    stage.annotate("web", "target-group-attributes", Some("preserve_client_ip.enabled=false"));
+    stage.add(
+        "web",
+        &[80],
+        &[
+            ("cross-zone-load-balancing-enabled", "true"),
+            ("proxy-protocol", "*"),
+        ],
+    );
+    stage.annotate(
+        "web",
+        "attributes",
+        Some("dns_record.client_routing_policy=availability_zone_affinity"),
+    );
+    stage.annotate(
+        "web",
+        "target-group-attributes",
+        Some("preserve_client_ip.enabled=false"),
+    );
     let writes = stage.settle_well().await;
-    let modified = writes.iter().filter(|name| name.starts_with("Modify")).collect::<Vec<_>>();
-    assert_eq!(modified, ["ModifyTargetGroupAttributes", "ModifyLoadBalancerAttributes"]);
+    let modified = writes
+        .iter()
+        .filter(|name| name.starts_with("Modify"))
+        .collect::<Vec<_>>();
+    assert_eq!(
+        modified,
+        ["ModifyTargetGroupAttributes", "ModifyLoadBalancerAttributes"]
+    );
     let group = only(&stage, "target_groups").await["attributes"].clone();
     assert_eq!(group["proxy_protocol_v2.enabled"], "true");
     assert_eq!(group["preserve_client_ip.enabled"], "false");
-    for key in ["cross-zone-load-balancing-enabled", "proxy-protocol", "target-group-attributes"] {
+    for key in [
+        "cross-zone-load-balancing-enabled",
+        "proxy-protocol",
+        "target-group-attributes",
+    ] {
         stage.annotate("web", key, None);
     }
     let mut writes = stage.settle_well().await;
     writes.sort();
-    assert_eq!(writes, ["ModifyLoadBalancerAttributes", "ModifyTargetGroupAttributes"]);
+    assert_eq!(
+        writes,
+        ["ModifyLoadBalancerAttributes", "ModifyTargetGroupAttributes"]
+    );
     let group = only(&stage, "target_groups").await["attributes"].clone();
     assert_eq!(group["preserve_client_ip.enabled"], "true");
-    assert_eq!(only(&stage, "v2").await["attributes"]["load_balancing.cross_zone.enabled"], "false");
+    assert_eq!(
+        only(&stage, "v2").await["attributes"]["load_balancing.cross_zone.enabled"],
+        "false"
+    );
 }
 
 #[tokio::test]
@@ -146,13 +190,22 @@ async fn a_managed_security_group_follows_ports_and_ranges() {
     stage.add("web", &[80, 443], &[]);
     stage.settle_well().await;
     let name = stage.objects("security_groups").await.into_iter();
-    let name = name.map(|group| group["name"].as_str().unwrap().to_owned()).find(|name| name.starts_with("k8s-"));
+    let name = name
+        .map(|group| group["name"].as_str().unwrap().to_owned())
+        .find(|name| name.starts_with("k8s-"));
     let name = name.unwrap();
     stage.service("web").source_ranges = Some(vec!["10.1.2.0/24".into()]);
     stage.service("web").ports.pop();
     stage.settle_well().await;
-    assert_eq!(stage.rules(&name).await, ["icmp 3-4 from 10.1.2.0/24 ()", "tcp 80-80 from 10.1.2.0/24 ()"]);
-    assert_eq!(stage.rules("nodes").await.len(), 5, "client, three of the health check, MTU");
+    assert_eq!(
+        stage.rules(&name).await,
+        ["icmp 3-4 from 10.1.2.0/24 ()", "tcp 80-80 from 10.1.2.0/24 ()"]
+    );
+    assert_eq!(
+        stage.rules("nodes").await.len(),
+        5,
+        "client, three of the health check, MTU"
+    );
     stage.restart().await;
     assert_eq!(stage.settle_well().await, NOTHING);
     // Others in its place: it is not left behind.
@@ -173,26 +226,49 @@ async fn rules_beyond_the_quota_are_one_warning_and_the_rest_is_served() {
     stage.service("web").source_ranges = Some(ranges.iter().map(|range| (*range).into()).collect());
     stage.settle().await;
     assert_eq!(stage.rules("nodes").await.len(), 60);
-    let blocked: Vec<_> = stage.cluster.reports.iter().flat_map(|report| &report.blocked).collect();
+    let blocked: Vec<_> = stage
+        .cluster
+        .reports
+        .iter()
+        .flat_map(|report| &report.blocked)
+        .collect();
     assert_eq!(blocked.len(), 1, "{blocked:#?}");
-    assert!(blocked[0].have.contains("RulesPerSecurityGroupLimitExceeded"), "{blocked:?}");
+    assert!(
+        blocked[0].have.contains("RulesPerSecurityGroupLimitExceeded"),
+        "{blocked:?}"
+    );
     assert!(!stage.service("web").ingress.is_empty());
     delete(&mut stage).await;
 }
 
 #[tokio::test]
 async fn a_shared_rule_stays_until_its_last_service_leaves() {
-    let mut stage = Stage::new("DefaultLoadBalancerType=nlb\nClusterServiceLoadBalancerHealthProbeMode=Shared\n", 1).await;
+    let mut stage = Stage::new(
+        "DefaultLoadBalancerType=nlb\nClusterServiceLoadBalancerHealthProbeMode=Shared\n",
+        1,
+    )
+    .await;
     stage.add("a", &[80], &[]);
     stage.add("b", &[81], &[]);
     stage.settle_well().await;
-    let probe = |rules: Vec<String>| rules.into_iter().filter(|rule| rule.contains("10256")).collect::<Vec<_>>();
+    let probe = |rules: Vec<String>| {
+        rules
+            .into_iter()
+            .filter(|rule| rule.contains("10256"))
+            .collect::<Vec<_>>()
+    };
     let rules = probe(stage.rules("nodes").await);
-    assert!(rules.len() == 3 && rules.iter().all(|rule| rule.ends_with("health=auida)")), "{rules:?}");
+    assert!(
+        rules.len() == 3 && rules.iter().all(|rule| rule.ends_with("health=auida)")),
+        "{rules:?}"
+    );
     stage.service("a").deleting = true;
     stage.settle_well().await;
     let rules = probe(stage.rules("nodes").await);
-    assert!(rules.len() == 3 && rules.iter().all(|rule| rule.ends_with("health=auidb)")), "{rules:?}");
+    assert!(
+        rules.len() == 3 && rules.iter().all(|rule| rule.ends_with("health=auidb)")),
+        "{rules:?}"
+    );
     delete(&mut stage).await;
 }
 
@@ -204,11 +280,23 @@ async fn disown(stage: &Stage) {
         ("describe_target_groups", "TargetGroups", "TargetGroupArn"),
     ] {
         let found = stage.aws.call("v2", operation, json!({})).await.unwrap();
-        arns.extend(found[list].as_array().unwrap().iter().map(|object| object[key].clone()));
+        arns.extend(
+            found[list]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|object| object[key].clone()),
+        );
     }
     let body = json!({"LoadBalancerArn": arns[0]});
     let found = stage.aws.call("v2", "describe_listeners", body).await.unwrap();
-    arns.extend(found["Listeners"].as_array().unwrap().iter().map(|object| object["ListenerArn"].clone()));
+    arns.extend(
+        found["Listeners"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|object| object["ListenerArn"].clone()),
+    );
     let body = json!({"ResourceArns": arns, "TagKeys": ["cloud-controller-manager/cluster"]});
     stage.aws.call("v2", "remove_tags", body).await.unwrap();
 }
@@ -224,14 +312,24 @@ async fn what_another_program_built_waits_for_a_change_of_the_service() {
     stage.annotate("web", "proxy-protocol", Some("*"));
     stage.restart().await;
     assert_eq!(stage.settle().await, NOTHING, "a takeover writes nothing");
-    let blocked: Vec<_> = stage.cluster.reports.iter().flat_map(|report| &report.blocked).collect();
+    let blocked: Vec<_> = stage
+        .cluster
+        .reports
+        .iter()
+        .flat_map(|report| &report.blocked)
+        .collect();
     assert_eq!(blocked.len(), 2, "{blocked:#?}");
     // Nodes are no reason to change anything else.
     stage.cluster.nodes.pop();
     assert_eq!(stage.settle().await, ["DeregisterTargets"]);
     stage.annotate("web", "healthcheck-healthy-threshold", Some("5"));
     let writes = stage.settle_well().await;
-    for call in ["SetSubnets", "ModifyTargetGroupAttributes", "ModifyTargetGroup", "AddTags"] {
+    for call in [
+        "SetSubnets",
+        "ModifyTargetGroupAttributes",
+        "ModifyTargetGroup",
+        "AddTags",
+    ] {
         assert!(writes.iter().any(|name| name == call), "{call} in {writes:?}");
     }
     assert_eq!(only(&stage, "v2").await["zones"].as_array().unwrap().len(), 3);
@@ -266,7 +364,15 @@ async fn actions_that_upstream_does_without_may_be_denied() {
     stage.annotate("web", "subnets", None);
     stage.settle().await;
     assert_eq!(only(&stage, "v2").await["zones"].as_array().unwrap().len(), 1);
-    let blocked = format!("{:?}", stage.cluster.reports.iter().flat_map(|report| &report.blocked).collect::<Vec<_>>());
+    let blocked = format!(
+        "{:?}",
+        stage
+            .cluster
+            .reports
+            .iter()
+            .flat_map(|report| &report.blocked)
+            .collect::<Vec<_>>()
+    );
     assert!(blocked.contains("elasticloadbalancing:SetSubnets"), "{blocked}");
     stage.restart().await;
     let writes = stage.settle().await;
@@ -285,12 +391,33 @@ async fn an_instance_that_cannot_be_a_target_holds_up_no_other() {
     let mut stage = Stage::new(NLB, 3).await;
     let id = stage.cluster.nodes[1].view.provider_id.clone().unwrap();
     let id = id.rsplit('/').next().unwrap().to_owned();
-    stage.aws.call("ec2", "stop_instances", json!({"InstanceIds": [id]})).await.unwrap();
+    stage
+        .aws
+        .call("ec2", "stop_instances", json!({"InstanceIds": [id]}))
+        .await
+        .unwrap();
     stage.add("web", &[80], &[]);
     stage.settle().await;
-    assert_eq!(only(&stage, "target_groups").await["targets"].as_array().unwrap().len(), 2);
-    let blocked = format!("{:?}", stage.cluster.reports.iter().flat_map(|report| &report.blocked).collect::<Vec<_>>());
-    assert!(blocked.contains(&id) && blocked.contains("InvalidTarget"), "{blocked}");
+    assert_eq!(
+        only(&stage, "target_groups").await["targets"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    let blocked = format!(
+        "{:?}",
+        stage
+            .cluster
+            .reports
+            .iter()
+            .flat_map(|report| &report.blocked)
+            .collect::<Vec<_>>()
+    );
+    assert!(
+        blocked.contains(&id) && blocked.contains("InvalidTarget"),
+        "{blocked}"
+    );
     assert!(!stage.service("web").ingress.is_empty());
 }
 
@@ -317,7 +444,11 @@ async fn what_a_load_balancer_deleted_by_hand_leaves_is_deleted() {
     let mut stage = Stage::new(NLB, 1).await;
     stage.add("web", &[80, 443], &[]);
     stage.settle_well().await;
-    let found = stage.aws.call("v2", "describe_load_balancers", json!({})).await.unwrap();
+    let found = stage
+        .aws
+        .call("v2", "describe_load_balancers", json!({}))
+        .await
+        .unwrap();
     let body = json!({"LoadBalancerArn": found["LoadBalancers"][0]["LoadBalancerArn"]});
     stage.aws.call("v2", "delete_load_balancer", body).await.unwrap();
     stage.restart().await;
@@ -335,11 +466,17 @@ async fn deletion_protection_is_reported() {
         retry_after: None,
         body: Some(body),
     };
-    let rule = stage.aws.proxy.add(Rule::when(|request| request.name == "DeleteLoadBalancer", refusal));
+    let rule = stage.aws.proxy.add(Rule::when(
+        |request| request.name == "DeleteLoadBalancer",
+        refusal,
+    ));
     stage.service("web").deleting = true;
     stage.settle().await;
     let complaints = stage.cluster.complaints().join("; ");
-    assert!(complaints.contains("turn off its deletion protection"), "{complaints}");
+    assert!(
+        complaints.contains("turn off its deletion protection"),
+        "{complaints}"
+    );
     assert!(!stage.service("web").finalizers.is_empty());
     stage.aws.proxy.remove(rule);
     delete(&mut stage).await;

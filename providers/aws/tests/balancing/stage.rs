@@ -19,19 +19,30 @@ pub(crate) const NLB: &str = "DefaultLoadBalancerType=nlb\n";
 
 fn provider() -> &'static Provider {
     let mut all = registry::all().into_iter();
-    all.find(|provider| provider.name == ccm_provider_aws::NAME).unwrap()
+    all.find(|provider| provider.name == ccm_provider_aws::NAME)
+        .unwrap()
 }
 
 /// A provider that knows nothing, on this account. `more`: lines of `[Global]`.
 pub(crate) async fn start(aws: &AwsCloud, more: &str) -> Result<Arc<dyn Cloud>> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("cloud.conf");
-    let conf = aws.config().replacen("[Global]\n", &format!("[Global]\n{more}"), 1);
+    let conf = aws
+        .config()
+        .replacen("[Global]\n", &format!("[Global]\n{more}"), 1);
     // No test waits for a quota.
-    let quota: String = ["ec2-read", "ec2-unfiltered", "ec2-write", "ec2-tags", "elb-read", "elb-modify", "elb-write"]
-        .iter()
-        .map(|key| format!("{key}-requests-per-second=1000\n{key}-burst=1000\n"))
-        .collect();
+    let quota: String = [
+        "ec2-read",
+        "ec2-unfiltered",
+        "ec2-write",
+        "ec2-tags",
+        "elb-read",
+        "elb-modify",
+        "elb-write",
+    ]
+    .iter()
+    .map(|key| format!("{key}-requests-per-second=1000\n{key}-burst=1000\n"))
+    .collect();
     std::fs::write(&path, format!("{conf}[Quota]\n{quota}")).unwrap();
     let variables = aws.environment().into_iter();
     let environment = variables.fold(Environment::default(), |all, (name, value)| all.with(name, value));
@@ -52,7 +63,11 @@ pub(crate) async fn start(aws: &AwsCloud, more: &str) -> Result<Arc<dyn Cloud>> 
 /// Creates an instance and returns its node.
 pub(crate) async fn node(aws: &AwsCloud, name: &str) -> ServiceNode {
     let machine = aws.create_machine(name).await.unwrap();
-    let address = machine.addresses.iter().find(|(kind, _)| kind == "InternalIP").unwrap();
+    let address = machine
+        .addresses
+        .iter()
+        .find(|(kind, _)| kind == "InternalIP")
+        .unwrap();
     ServiceNode {
         view: Arc::new(NodeView {
             name: name.to_owned(),
@@ -113,7 +128,12 @@ impl Stage {
     pub(crate) async fn settle(&mut self) -> Vec<String> {
         self.aws.proxy.forget();
         self.cluster.settle().await.unwrap();
-        self.aws.proxy.writes().into_iter().map(|request| request.name).collect()
+        self.aws
+            .proxy
+            .writes()
+            .into_iter()
+            .map(|request| request.name)
+            .collect()
     }
 
     /// As [`Self::settle`], after which nobody complains.
@@ -148,4 +168,3 @@ impl Stage {
         rules.map(|rule| rule.as_str().unwrap().to_owned()).collect()
     }
 }
-

@@ -370,7 +370,13 @@ impl<K: Kind> Object<K> {
     fn created(&self) -> Self {
         let mut new = self.clone();
         (new.service, new.if_present) = (None, false);
-        for attribute in self.kind.schema().attributes.iter().filter(|attribute| attribute.after_create) {
+        for attribute in self
+            .kind
+            .schema()
+            .attributes
+            .iter()
+            .filter(|attribute| attribute.after_create)
+        {
             new.attributes.remove(attribute.name);
         }
         for set in self.kind.schema().sets {

@@ -116,7 +116,8 @@ async fn bisect<K: Kind>(
                 all.refused.push((entry.clone(), reason.clone()));
                 if error.kind() == ErrorKind::QuotaExceeded {
                     let unsent = rest.drain(..).flatten();
-                    all.refused.extend(unsent.map(|entry| (entry.clone(), reason.clone())));
+                    all.refused
+                        .extend(unsent.map(|entry| (entry.clone(), reason.clone())));
                 }
             }
             (Err(_), several) => {
