@@ -10,7 +10,7 @@ pub(crate) type Tags = BTreeMap<String, String>;
 /// `kubernetes.io/cluster/<id>` with [`OWNED`] or `shared`.
 const PREFIX: &str = "kubernetes.io/cluster/";
 /// The tag of clusters from before that one.
-const LEGACY: &str = "KubernetesCluster";
+pub(crate) const LEGACY: &str = "KubernetesCluster";
 /// The value on what is deleted with the cluster.
 pub(crate) const OWNED: &str = "owned";
 /// The tag with `<namespace>/<name>` of the Service on load balancers, target groups and listeners.

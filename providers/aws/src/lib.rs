@@ -17,6 +17,8 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use ccm_core::{
     BuildContext, Cloud, FlagDef, FlagKind, Instances, Reload, Result, Routes, async_trait,
     config::{ConfigFiles, Reloader, log_warnings},
+    load_balancer::LoadBalancers,
+    plan::Engine,
     register_provider,
 };
 
@@ -27,6 +29,7 @@ use crate::{
         AwsInstances,
         provider_id::{self, ProviderId},
     },
+    load_balancer::{Calls, Model},
     routes::TableRoutes,
     site::Site,
 };
@@ -53,19 +56,16 @@ register_provider! {
     controllers: &[tagging::DEF],
 }
 
-/// AWS in one region, with one set of credentials.
-#[derive(Debug)]
-pub(crate) struct Aws {
-    pub(crate) api: Api,
-    pub(crate) site: Arc<Site>,
-    instances: AwsInstances,
-    routes: TableRoutes,
-    context: BuildContext,
-    configs: Reloader<Config>,
+/// AWS as far as load balancers see it: its nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct Nodes {
+    api: Api,
+    site: Arc<Site>,
+    instances: Arc<AwsInstances>,
 }
 
 #[async_trait]
-impl Cloud for Aws {
+impl Cloud for Nodes {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -85,6 +85,39 @@ impl Cloud for Aws {
         self.api.generation()
     }
 
+    fn instances(&self) -> Option<&dyn Instances> {
+        Some(&*self.instances)
+    }
+}
+
+/// AWS in one region, with one set of credentials.
+#[derive(Debug)]
+pub(crate) struct Aws {
+    nodes: Nodes,
+    load_balancers: Engine<Model, Calls<Nodes>>,
+    routes: TableRoutes,
+    context: BuildContext,
+    configs: Reloader<Config>,
+}
+
+#[async_trait]
+impl Cloud for Aws {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn owns(&self, provider_id: &str) -> bool {
+        self.nodes.owns(provider_id)
+    }
+
+    fn scope(&self) -> String {
+        self.nodes.scope()
+    }
+
+    fn generation(&self) -> u64 {
+        self.nodes.generation()
+    }
+
     fn watched_files(&self) -> Vec<PathBuf> {
         self.configs.files()
     }
@@ -96,14 +129,18 @@ impl Cloud for Aws {
         let changes = pending.last().changes(&new.value);
         let restart_needed = pending.start().changes(&new.value).restart;
         if changes.reconnect {
-            self.api.reconnect(new.value.settings.connection.clone()).await?;
+            self.nodes.api.reconnect(new.value.settings.connection.clone()).await?;
         }
-        self.api.set_quotas(&new.value.settings.quotas);
+        self.nodes.api.set_quotas(&new.value.settings.quotas);
         Ok(pending.commit(new, changes.live, restart_needed))
     }
 
     fn instances(&self) -> Option<&dyn Instances> {
-        Some(&self.instances)
+        self.nodes.instances()
+    }
+
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
+        Some(&self.load_balancers)
     }
 
     fn routes(&self) -> Option<&dyn Routes> {
@@ -142,11 +179,21 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let site = Arc::new(Site::find(&api, &metadata, &settings.site, untagged).await?);
     let instances = AwsInstances::new(&api, &site, &settings.instances, &context.metrics);
     let routes = TableRoutes::new(&api, &site, settings.route_table.clone(), &context.fences.routes);
-    Ok(Arc::new(Aws {
-        routes,
+    let nodes = Nodes {
+        instances: Arc::new(instances),
         api,
-        instances,
         site,
+    };
+    let balancing = Arc::new(settings.load_balancing.clone());
+    let calls = Calls::new(&nodes.api, &nodes.site, Arc::clone(&balancing), nodes.clone(), &context.metrics);
+    let model = Model {
+        settings: balancing,
+        cluster: nodes.site.cluster.clone(),
+    };
+    Ok(Arc::new(Aws {
+        load_balancers: Engine::new(model, Arc::new(calls), context.plan.clone()),
+        nodes,
+        routes,
         context,
         configs: Reloader::new(loaded, files),
     }))
@@ -154,5 +201,9 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
 
 fn config_reference() -> String {
     let keys = ccm_core::config::docs::markdown::<CloudConf>(2);
-    format!("{}\n# Keys of the config file\n\n{keys}", include_str!("docs.md"))
+    let annotations = load_balancer::annotations::TABLE.markdown();
+    format!(
+        "{}\n# Annotations of Services\n\n{annotations}\n# Keys of the config file\n\n{keys}",
+        include_str!("docs.md")
+    )
 }

@@ -1,1 +1,25 @@
-//! Load balancers of Services.
+//! Load balancers: what they are read with and written with, and the pure rules by which Services become load balancers.
+//!
+//! | Module | Contents |
+//! |---|---|
+//! | [`annotations`] | the annotations of Services |
+//! | [`spec`], [`classic`] | from a Service's fields and annotations to what its load balancer is asked to be |
+//! | [`names`] | names, equal to those of the Go cloud controller |
+//! | [`kinds`] | the kinds of objects and the parts: `lb/<name>`, `node-sg` |
+//! | [`desired`] | the desired state of a part, and the plan from the observed state to it |
+//! | [`model`] | the `PartModel` of all that |
+//! | [`subnets`] | the subnets of a new load balancer |
+//! | [`calls`], [`send`] | the calls |
+
+pub(crate) mod annotations;
+pub(crate) mod calls;
+pub(crate) mod classic;
+pub(crate) mod desired;
+pub(crate) mod kinds;
+pub(crate) mod model;
+pub(crate) mod names;
+mod send;
+pub(crate) mod spec;
+mod subnets;
+
+pub(crate) use self::{calls::Calls, model::Model};

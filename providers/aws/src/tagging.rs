@@ -283,7 +283,7 @@ impl Tagger {
             })
         });
         Self {
-            api: aws.api.fenced_by(&context.fence),
+            api: aws.nodes.api.fenced_by(&context.fence),
             nodes: Arc::clone(&context.nodes),
             client: KubeApi::all(context.client.clone()),
             queue: WorkQueue::new(BACKOFF, "Tags", context.metrics.queues()),

@@ -2,7 +2,7 @@
 
 Mended: network load balancers have their own ARNs and DNS names; listeners may become TLS, UDP or TCP_UDP; a target group is attached to exactly the load balancers whose listeners name it;
 DescribeTargetGroups of a load balancer without any is empty; access_logs.s3.enabled has its default; a classic load balancer has a health check from the start, and its additional attributes do not repeat.
-DescribeInstanceTopology knows no network; a second listener on a port is refused; tags of instances that are gone are refused.
+DescribeInstanceTopology knows no network; a second listener on a port is refused; tags of instances that are gone are refused; rules of a security group change all or none; classic listeners keep the protocol to instances.
 With `--control PORT` it also serves JSON: POST /ACCOUNT/METHOD with keyword arguments calls a method of that account (account.py).
 """
 import functools, json, sys, threading, traceback
@@ -85,10 +85,31 @@ def _(old, self, *a, **k):
     return lb
 
 
+elb.FakeListener.instance_protocol = property(lambda l: l.__dict__.get("to_instances", l.protocol))
+for name in ("create_load_balancer", "create_load_balancer_listeners"):
+    @patch(C, name)
+    def _(old, self, name, *a, ports, **k):
+        lb = old(self, name, *a, ports=ports, **k)
+        for p in ports:
+            for l in self.load_balancers[name].listeners:
+                if str(l.load_balancer_port) == str(p["LoadBalancerPort"]) and p.get("InstanceProtocol"): l.to_instances = p["InstanceProtocol"].upper()
+        return lb
+
+
 @patch(C, "modify_load_balancer_attributes")
 def _(old, self, load_balancer_name, *a, **k):
     old(self, load_balancer_name, *a, **k); x = self.get_load_balancer(load_balancer_name).attributes
     x["additional_attributes"] = list(dict.fromkeys(x["additional_attributes"]))
+
+
+for name in ("authorize_security_group_ingress", "revoke_security_group_ingress"):
+    @patch(EC2Response, name)
+    def _(old, self, *a, **k):
+        group = self.ec2_backend.get_security_group_by_name_or_id(self._get_param("GroupId")); before = list(group.ingress_rules) if group else []
+        try: return old(self, *a, **k)
+        except Exception:
+            if group: group.ingress_rules[:] = before
+            raise
 
 
 EC2Response.describe_instance_topology = lambda self: '<?xml version="1.0" encoding="UTF-8"?><DescribeInstanceTopologyResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>x</requestId><instanceSet/></DescribeInstanceTopologyResponse>'

@@ -464,7 +464,12 @@ mod tests {
 
     #[test]
     fn strict_values_are_refused_if_they_are_of_the_wrong_type() {
-        for (text, flag) in [("True", Some(true)), ("0", Some(false)), ("t", Some(true)), ("yes", None)] {
+        for (text, flag) in [
+            ("True", Some(true)),
+            ("0", Some(false)),
+            ("t", Some(true)),
+            ("yes", None),
+        ] {
             let labels = labels(&[(KEEP, text)]);
             let mut reader = AnnotationReader::new(&labels);
             assert_eq!(reader.strict_flag(KEEP), flag, "{text}");
@@ -491,13 +496,20 @@ mod tests {
 
     #[test]
     fn lists_and_maps_are_trimmed_and_lose_empty_items() {
-        let labels = labels(&[(MODE, " fast ,, slow "), (NETWORK, "a=1, b=,c, =4,a=x=y"), (LIMIT, "1,x,3")]);
+        let labels = labels(&[
+            (MODE, " fast ,, slow "),
+            (NETWORK, "a=1, b=,c, =4,a=x=y"),
+            (LIMIT, "1,x,3"),
+        ]);
         let mut reader = AnnotationReader::new(&labels);
         assert_eq!(reader.list(MODE), Some(vec!["fast", "slow"]));
         assert_eq!(reader.list(KEEP), None);
         let map = reader.map(NETWORK).into_iter().flatten();
         assert_eq!(map.collect::<Vec<_>>(), [("a", "x=y"), ("b", ""), ("c", "")]);
-        let number = |item: &str| item.parse::<u8>().map_err(|_| format!("{item:?} is not a number"));
+        let number = |item: &str| {
+            item.parse::<u8>()
+                .map_err(|_| format!("{item:?} is not a number"))
+        };
         assert_eq!(reader.strict_list(LIMIT, number), Some(vec![1, 3]));
         let invalid = reader.finish().1;
         assert_eq!(

@@ -123,6 +123,8 @@ pub struct Attribute {
     pub policy: Policy,
     /// What it means if the cloud does not report the attribute, or if it is unset again.
     pub default: Scalar,
+    /// Whether the call that creates the object does not take it: a new object has the default, and is updated at once.
+    pub after_create: bool,
 }
 
 impl Attribute {
@@ -133,7 +135,15 @@ impl Attribute {
             name,
             policy,
             default: Scalar::Null,
+            after_create: false,
         }
+    }
+
+    /// The attribute, which the call that creates the object does not take.
+    #[must_use]
+    pub const fn after_create(mut self) -> Self {
+        self.after_create = true;
+        self
     }
 
     /// The attribute with this default.
@@ -368,6 +378,15 @@ impl<K: Kind> Object<K> {
     fn created(&self, with_parent: bool) -> Self {
         let mut new = self.clone();
         (new.service, new.if_present) = (None, false);
+        for attribute in self
+            .kind
+            .schema()
+            .attributes
+            .iter()
+            .filter(|attribute| attribute.after_create)
+        {
+            new.attributes.remove(attribute.name);
+        }
         for set in self.kind.schema().sets {
             if !(set.created_with_object || (with_parent && set.created_with_parent)) {
                 new.sets.insert(set.name, (set.initial)().into());

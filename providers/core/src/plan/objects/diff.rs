@@ -212,7 +212,7 @@ impl<K: Kind> Diff<'_, K> {
                     self.block(desired, desired.title(), owner, "ours");
                 }
             }
-            [observed] => self.update(desired, observed),
+            [observed] => self.update(desired, observed, false),
             several => {
                 let have = format!("there {} times", several.len());
                 self.block(desired, desired.title(), &have, "there once");
@@ -236,7 +236,7 @@ impl<K: Kind> Diff<'_, K> {
         self.push(desired.step(Action::Create(Box::new(desired.clone()), children)));
         for desired in all {
             if let Some(created) = self.now.get(desired.kind, &desired.key).cloned() {
-                self.fill(&desired, &created, true);
+                self.update(&desired, &created, true);
             }
         }
     }
@@ -254,7 +254,7 @@ impl<K: Kind> Diff<'_, K> {
         }
     }
 
-    fn update(&mut self, desired: &Object<K>, observed: &Object<K>) {
+    fn update(&mut self, desired: &Object<K>, observed: &Object<K>, is_new: bool) {
         let mut updates: BTreeMap<&'static str, (Attributes, Vec<String>)> = BTreeMap::new();
         for (attribute, have, want) in desired.differences(observed) {
             let (name, have, shown) = (spaced(attribute.name), text(&have), text(&want));
@@ -274,7 +274,7 @@ impl<K: Kind> Diff<'_, K> {
             let step = desired.step(Action::Update(call, attributes));
             self.push(step.because(reasons.join(", ")));
         }
-        self.fill(desired, observed, false);
+        self.fill(desired, observed, is_new);
     }
 
     /// Adds and removes entries of the object's sets.

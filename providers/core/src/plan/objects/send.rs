@@ -57,7 +57,8 @@ fn unsupported<K: Kind>(object: &Object<K>, what: &str) -> Error {
 /// Sends a change. `None`: the object is not among the observed ones, or its id is not known; the part must be read again.
 ///
 /// A batch that the cloud refuses because of an entry is halved until the entry is alone; it is then in
-/// [`Reply::refused`], and everything else is done.
+/// [`Reply::refused`], and everything else is done. Once an entry is refused because a quota is exhausted, the rest is
+/// refused with it.
 ///
 /// # Errors
 /// As the call fails.
@@ -118,7 +119,15 @@ async fn bisect<K: Kind>(
                 return Err(error);
             }
             (Err(error), [_]) if is_done_already(&error, add) => {}
-            (Err(error), [entry]) => all.refused.push((entry.clone(), error.report())),
+            (Err(error), [entry]) => {
+                let reason = error.report();
+                all.refused.push((entry.clone(), reason.clone()));
+                if error.kind() == ErrorKind::QuotaExceeded {
+                    let unsent = rest.drain(..).flatten();
+                    all.refused
+                        .extend(unsent.map(|entry| (entry.clone(), reason.clone())));
+                }
+            }
             (Err(_), several) => {
                 let (left, right) = several.split_at(several.len() / 2);
                 rest.extend([right, left]);

@@ -1,0 +1,414 @@
+//! The kinds of objects, and the parts that they belong to.
+
+use std::fmt;
+
+use ccm_core::plan::{
+    objects::{self, Attribute, Policy, Scalar, Schema, Set, SetOrder},
+    part_keys,
+};
+
+/// What every description of our rules in the security groups of nodes begins with.
+pub(crate) const RULE_PREFIX: &str = "kubernetes.io/rule/nlb/";
+/// The description of the rules for path MTU discovery, which serve all load balancers.
+pub(crate) const MTU: &str = "kubernetes.io/rule/nlb/mtu";
+/// The tag with this cluster's [`ClusterTag`](ccm_core::load_balancer::ClusterTag).
+pub(crate) const OWNER_TAG: &str = "cloud-controller-manager/cluster";
+
+/// The set of tags.
+pub(crate) const TAGS: &str = "tag";
+/// The set of a target group's targets.
+pub(crate) const TARGETS: &str = "target";
+/// The set of a security group's rules.
+pub(crate) const RULES: &str = "rule";
+/// The set of a TLS listener's certificates beside the default one.
+pub(crate) const CERTIFICATES: &str = "certificate";
+/// The set of a classic load balancer's instances.
+pub(crate) const INSTANCES: &str = "instance";
+/// The set of a classic load balancer's ports whose targets get the PROXY protocol.
+pub(crate) const PROXY_PORTS: &str = "port with the PROXY protocol";
+
+part_keys! {
+    /// The parts.
+    pub(crate) enum Key {
+        /// The load balancer with this name, and everything that only it uses.
+        Balancer(String) = "lb/";
+        /// The rules in the security groups of all nodes.
+        NodeGroups = "node-sg";
+    }
+}
+
+/// A kind needs those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Kind {
+    /// The security group of a load balancer, by name.
+    Group,
+    /// A security group of nodes, by ID. Never created or deleted.
+    NodeGroup,
+    /// By name, which holds a hash of what cannot be changed.
+    TargetGroup,
+    /// A network load balancer, by name.
+    Balancer,
+    /// By port, which is all that distinguishes listeners of a network load balancer.
+    Listener,
+    /// A classic load balancer, by name.
+    Classic,
+    /// A listener of a classic load balancer, by port.
+    ClassicListener,
+}
+
+/// An entry of a set.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Entry {
+    /// A tag.
+    Tag { key: String, value: String },
+    /// An instance at a port.
+    Target { instance: String, port: u16 },
+    /// An ingress rule.
+    Rule(Rule),
+    /// A certificate's ARN, an instance's ID or a port.
+    Name(String),
+}
+
+/// An ingress rule. Its description does not distinguish it: EC2 refuses two that differ in nothing else.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rule {
+    /// `tcp`, `udp`, `icmp`, `icmpv6` or `-1`.
+    pub(crate) protocol: String,
+    /// The first port or the ICMP type; -1 for all.
+    pub(crate) from: i32,
+    /// The last port or the ICMP code; -1 for all.
+    pub(crate) to: i32,
+    /// A CIDR, or the ID of a security group or of a prefix list.
+    pub(crate) source: String,
+    /// Empty if it has none.
+    pub(crate) description: String,
+}
+
+impl Rule {
+    pub(crate) fn new(protocol: &str, ports: (i32, i32), source: &str, description: &str) -> Self {
+        Self {
+            protocol: protocol.to_owned(),
+            from: ports.0,
+            to: ports.1,
+            source: source.to_owned(),
+            description: description.to_owned(),
+        }
+    }
+
+    /// The rule that lets a client learn the path's MTU.
+    pub(crate) fn mtu(source: &str, description: &str) -> Self {
+        if source.contains(':') {
+            Self::new("icmpv6", (2, 0), source, description)
+        } else {
+            Self::new("icmp", (3, 4), source, description)
+        }
+    }
+
+    /// The same rule without its description.
+    pub(crate) fn tuple(&self) -> Self {
+        Self {
+            description: String::new(),
+            ..self.clone()
+        }
+    }
+
+    /// The name of the network load balancer in its description.
+    pub(crate) fn balancer(&self) -> Option<&str> {
+        let rest = self.description.strip_prefix(RULE_PREFIX)?;
+        rest.strip_prefix("client=")
+            .or_else(|| rest.strip_prefix("health="))
+    }
+
+    /// Whether a classic load balancer with this security group may reach the nodes by it.
+    pub(crate) fn is_from_group(&self) -> bool {
+        self.protocol == "-1" && self.source.starts_with("sg-")
+    }
+}
+
+impl Entry {
+    pub(crate) fn tag(key: &str, value: &str) -> Self {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        Self::Tag { key, value }
+    }
+
+    /// The rule.
+    pub(crate) fn rule(&self) -> Option<&Rule> {
+        match self {
+            Self::Rule(rule) => Some(rule),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tag { key, value } => write!(f, "{key}={value}"),
+            Self::Target { instance, port } => write!(f, "{instance}:{port}"),
+            Self::Name(name) => f.write_str(name),
+            Self::Rule(rule) => match (rule.from, rule.to) {
+                (-1, _) => write!(f, "{} from {}", rule.protocol, rule.source),
+                (from, to) => write!(f, "{} {from}-{to} from {}", rule.protocol, rule.source),
+            },
+        }
+    }
+}
+
+impl objects::Entry for Entry {
+    type Key = String;
+
+    fn key(&self) -> String {
+        match self {
+            Self::Tag { key, .. } => key.clone(),
+            entry => entry.to_string(),
+        }
+    }
+
+    fn is_as(&self, desired: &Self) -> bool {
+        match (self, desired) {
+            (Self::Rule(rule), Self::Rule(desired)) => {
+                !rule.description.starts_with(RULE_PREFIX) || rule.description == desired.description
+            }
+            (Self::Tag { .. }, _) => self == desired,
+            _ => true,
+        }
+    }
+}
+
+const fn tags(add: &'static str, remove: &'static str) -> Set<Kind> {
+    Set {
+        batch: 50,
+        created_with_object: true,
+        order: SetOrder::Around,
+        is_removable: |_| false,
+        ..Set::new(TAGS, add, remove)
+    }
+}
+
+const RULE_SET: Set<Kind> = Set {
+    batch: 50,
+    ..Set::new(
+        RULES,
+        "AuthorizeSecurityGroupIngress",
+        "RevokeSecurityGroupIngress",
+    )
+};
+
+static GROUP: Schema<Kind> = Schema {
+    attributes: &[Attribute::new("description", Policy::CreateOnly)],
+    sets: &[tags("CreateTags", "DeleteTags"), RULE_SET],
+    ..Schema::new("security group", "CreateSecurityGroup", "DeleteSecurityGroup")
+};
+
+static NODE_GROUP: Schema<Kind> = Schema {
+    sets: &[Set {
+        is_removable: |entry| {
+            let rule = entry.rule();
+            rule.is_some_and(|rule| rule.description.starts_with(RULE_PREFIX) || rule.is_from_group())
+        },
+        ..RULE_SET
+    }],
+    ..Schema::new("security group", "", "")
+};
+
+const CHECK: Policy = Policy::Update("ModifyTargetGroup");
+const TARGET_GROUP_ATTRIBUTE: Policy = Policy::Update("ModifyTargetGroupAttributes");
+
+static TARGET_GROUP: Schema<Kind> = Schema {
+    attributes: &[
+        Attribute::new("port", Policy::CreateOnly),
+        Attribute::new("protocol", Policy::CreateOnly),
+        Attribute::new("vpc", Policy::CreateOnly),
+        Attribute::new("health_check_protocol", CHECK),
+        Attribute::new("health_check_interval", CHECK),
+        Attribute::new("health_check_timeout", CHECK),
+        Attribute::new("health_check_port", CHECK).or(Scalar::Text("traffic-port")),
+        Attribute::new("health_check_path", CHECK),
+        Attribute::new("health_check_codes", CHECK),
+        Attribute::new("healthy_threshold", CHECK),
+        Attribute::new("unhealthy_threshold", CHECK),
+        Attribute::new("preserve_client_ip.enabled", TARGET_GROUP_ATTRIBUTE)
+            .or(Scalar::Text("true"))
+            .after_create(),
+        Attribute::new("proxy_protocol_v2.enabled", TARGET_GROUP_ATTRIBUTE)
+            .or(Scalar::Text("false"))
+            .after_create(),
+    ],
+    sets: &[
+        tags("AddTags", "RemoveTags"),
+        Set {
+            batch: 200,
+            order: SetOrder::RemoveFirst,
+            ..Set::new(TARGETS, "RegisterTargets", "DeregisterTargets")
+        },
+    ],
+    ..Schema::new("target group", "CreateTargetGroup", "DeleteTargetGroup")
+};
+
+const BALANCER_ATTRIBUTE: Policy = Policy::Update("ModifyLoadBalancerAttributes");
+
+const fn balancer_attribute(name: &'static str, default: &'static str) -> Attribute {
+    let attribute = Attribute::new(name, BALANCER_ATTRIBUTE);
+    attribute.or(Scalar::Text(default)).after_create()
+}
+
+/// The attributes of a network load balancer that the annotation takes.
+pub(crate) static BALANCER_ATTRIBUTES: [Attribute; 9] = [
+    balancer_attribute("load_balancing.cross_zone.enabled", "false"),
+    balancer_attribute("access_logs.s3.enabled", "false"),
+    balancer_attribute("access_logs.s3.bucket", ""),
+    balancer_attribute("access_logs.s3.prefix", ""),
+    balancer_attribute("deletion_protection.enabled", "false"),
+    balancer_attribute("dns_record.client_routing_policy", "any_availability_zone"),
+    balancer_attribute("ipv6.deny_all_igw_traffic", "false"),
+    balancer_attribute("secondary_ips.auto_assigned.per_subnet", "0"),
+    balancer_attribute("zonal_shift.config.enabled", "false"),
+];
+
+static BALANCER: Schema<Kind> = Schema {
+    attributes: &[
+        Attribute::new("scheme", Policy::Blocked).or(Scalar::Text("internet-facing")),
+        Attribute::new("ip_address_type", Policy::Blocked).or(Scalar::Text("ipv4")),
+        Attribute::new("subnets", Policy::Update("SetSubnets")).or(Scalar::List),
+        Attribute::new("eip_allocations", Policy::CreateOnly),
+        Attribute::new("private_addresses", Policy::CreateOnly),
+        Attribute::new("security_groups", Policy::Update("SetSecurityGroups")).or(Scalar::List),
+        balancer_attribute("load_balancing.cross_zone.enabled", "false"),
+        balancer_attribute("access_logs.s3.enabled", "false"),
+        balancer_attribute("access_logs.s3.bucket", ""),
+        balancer_attribute("access_logs.s3.prefix", ""),
+        balancer_attribute("deletion_protection.enabled", "false"),
+        balancer_attribute("dns_record.client_routing_policy", "any_availability_zone"),
+        balancer_attribute("ipv6.deny_all_igw_traffic", "false"),
+        balancer_attribute("secondary_ips.auto_assigned.per_subnet", "0"),
+        balancer_attribute("zonal_shift.config.enabled", "false"),
+    ],
+    sets: &[tags("AddTags", "RemoveTags")],
+    ..Schema::new("load balancer", "CreateLoadBalancer", "DeleteLoadBalancer")
+};
+
+const LISTENER_CHANGE: Policy = Policy::Update("ModifyListener");
+
+static LISTENER: Schema<Kind> = Schema {
+    parent: Some(Kind::Balancer),
+    deleted_with_parent: true,
+    attributes: &[
+        // A listener changes between TCP and TLS in place.
+        Attribute::new("transport", Policy::Replace),
+        Attribute::new("protocol", LISTENER_CHANGE),
+        Attribute::new("certificate", LISTENER_CHANGE),
+        Attribute::new("ssl_policy", LISTENER_CHANGE),
+        Attribute::new("alpn_policy", LISTENER_CHANGE).or(Scalar::Text("None")),
+        Attribute::new("target_group", LISTENER_CHANGE),
+    ],
+    sets: &[
+        tags("AddTags", "RemoveTags"),
+        Set {
+            batch: 20,
+            ..Set::new(
+                CERTIFICATES,
+                "AddListenerCertificates",
+                "RemoveListenerCertificates",
+            )
+        },
+    ],
+    ..Schema::new("listener", "CreateListener", "DeleteListener")
+};
+
+const CLASSIC_ATTRIBUTE: Policy = Policy::Update("ClassicModifyLoadBalancerAttributes");
+const CLASSIC_CHECK: Policy = Policy::Update("ConfigureHealthCheck");
+
+static CLASSIC: Schema<Kind> = Schema {
+    attributes: &[
+        Attribute::new("scheme", Policy::Blocked).or(Scalar::Text("internet-facing")),
+        Attribute::new("subnets", Policy::Update("AttachLoadBalancerToSubnets")).or(Scalar::List),
+        Attribute::new(
+            "security_groups",
+            Policy::Update("ApplySecurityGroupsToLoadBalancer"),
+        )
+        .or(Scalar::List),
+        Attribute::new("health_check", CLASSIC_CHECK).after_create(),
+        Attribute::new("healthy_threshold", CLASSIC_CHECK).after_create(),
+        Attribute::new("unhealthy_threshold", CLASSIC_CHECK).after_create(),
+        Attribute::new("health_check_timeout", CLASSIC_CHECK).after_create(),
+        Attribute::new("health_check_interval", CLASSIC_CHECK).after_create(),
+        Attribute::new("cross_zone", CLASSIC_ATTRIBUTE)
+            .or(Scalar::Bool(false))
+            .after_create(),
+        Attribute::new("access_log", CLASSIC_ATTRIBUTE)
+            .or(Scalar::Bool(false))
+            .after_create(),
+        Attribute::new("access_log_bucket", CLASSIC_ATTRIBUTE)
+            .or(Scalar::Text(""))
+            .after_create(),
+        Attribute::new("access_log_prefix", CLASSIC_ATTRIBUTE)
+            .or(Scalar::Text(""))
+            .after_create(),
+        Attribute::new("access_log_interval", CLASSIC_ATTRIBUTE).after_create(),
+        Attribute::new("draining", CLASSIC_ATTRIBUTE)
+            .or(Scalar::Bool(false))
+            .after_create(),
+        Attribute::new("draining_timeout", CLASSIC_ATTRIBUTE).after_create(),
+        Attribute::new("idle_timeout", CLASSIC_ATTRIBUTE)
+            .or(Scalar::Number(60))
+            .after_create(),
+    ],
+    sets: &[
+        tags("ClassicAddTags", "ClassicRemoveTags"),
+        Set {
+            batch: 100,
+            ..Set::new(
+                INSTANCES,
+                "RegisterInstancesWithLoadBalancer",
+                "DeregisterInstancesFromLoadBalancer",
+            )
+        },
+        Set {
+            batch: 1,
+            ..Set::new(
+                PROXY_PORTS,
+                "SetLoadBalancerPoliciesForBackendServer",
+                "SetLoadBalancerPoliciesForBackendServer",
+            )
+        },
+    ],
+    ..Schema::new(
+        "classic load balancer",
+        "ClassicCreateLoadBalancer",
+        "ClassicDeleteLoadBalancer",
+    )
+};
+
+static CLASSIC_LISTENER: Schema<Kind> = Schema {
+    parent: Some(Kind::Classic),
+    created_with_parent: true,
+    deleted_with_parent: true,
+    attributes: &[
+        Attribute::new("protocol", Policy::Replace),
+        Attribute::new("instance_protocol", Policy::Replace),
+        Attribute::new("instance_port", Policy::Replace),
+        Attribute::new("certificate", Policy::Replace),
+        Attribute::new("policy", Policy::Update("SetLoadBalancerPoliciesOfListener")).after_create(),
+    ],
+    ..Schema::new(
+        "listener",
+        "CreateLoadBalancerListeners",
+        "DeleteLoadBalancerListeners",
+    )
+};
+
+impl objects::Kind for Kind {
+    type Entry = Entry;
+
+    fn schema(self) -> &'static Schema<Self> {
+        match self {
+            Self::Group => &GROUP,
+            Self::NodeGroup => &NODE_GROUP,
+            Self::TargetGroup => &TARGET_GROUP,
+            Self::Balancer => &BALANCER,
+            Self::Listener => &LISTENER,
+            Self::Classic => &CLASSIC,
+            Self::ClassicListener => &CLASSIC_LISTENER,
+        }
+    }
+}

@@ -1,0 +1,616 @@
+//! The [`PartModel`] of AWS: which Service has which parts, and what parts provide.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use ccm_core::{
+    Error, ErrorKind, Result,
+    load_balancer::{
+        Claim, ClusterSnapshot, ClusterView, IgnoredValue, Ingress, InvalidField, ServiceEvent, ServiceId,
+        ServiceView,
+    },
+    plan::{
+        CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan,
+        objects::{self, Object},
+    },
+};
+use serde_json::Value;
+
+use super::{
+    classic::ClassicSpec,
+    desired::{Builder, Desired, DesiredBalancer, DesiredRules, Observed, has_owner_tag},
+    kinds::{Entry, Key, Kind, RULE_PREFIX, RULES, Rule, TAGS},
+    names,
+    spec::{self, Flavor, NetworkSpec, Reading, has_own_hostname},
+    subnets::Place,
+};
+use crate::{
+    cluster::{Cluster, SERVICE_NAME},
+    config::LoadBalancing,
+};
+
+/// The decisions about load balancers.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) settings: Arc<LoadBalancing>,
+    pub(crate) cluster: Cluster,
+}
+
+/// A Service in a part.
+pub(crate) type PartMember = Member<Model>;
+
+/// What the shared listings show.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    /// Load balancers, network and classic, by name.
+    pub(crate) balancers: BTreeMap<String, ListedBalancer>,
+    /// Services in the tags of target groups that no load balancer uses, with the target group.
+    pub(crate) loose: BTreeMap<String, String>,
+    /// Names of the security groups with the cluster's tag.
+    pub(crate) groups: BTreeSet<String>,
+    /// Load balancers that rules in them name, or whose security group is a source, with the ID of a group that has one.
+    pub(crate) ruled: BTreeMap<String, String>,
+}
+
+/// A load balancer in the listings.
+#[derive(Clone, Debug)]
+pub(crate) struct ListedBalancer {
+    pub(crate) flavor: Flavor,
+    /// The Service in its tags, if they were read.
+    pub(crate) service: Option<String>,
+    /// The object, with its tags as far as they were read.
+    pub(crate) object: Object<Kind>,
+}
+
+/// What is needed beside Services and nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Inputs {
+    /// The kind of load balancer that a member has.
+    pub(crate) flavors: BTreeMap<ServiceId, Flavor>,
+    /// The subnets for each member's load balancer.
+    pub(crate) places: BTreeMap<ServiceId, Vec<Place>>,
+    /// Members that changed while this process ran.
+    pub(crate) changed: BTreeSet<ServiceId>,
+    /// CIDRs by subnet.
+    pub(crate) cidrs: BTreeMap<String, Vec<String>>,
+    /// The security group of each instance that is a target, or why it has none.
+    pub(crate) groups: BTreeMap<String, Result<NodeGroup, String>>,
+    /// The first security group of each classic load balancer, by its name.
+    pub(crate) sources: BTreeMap<String, String>,
+}
+
+/// The security group of an instance whose rules let load balancers reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeGroup {
+    pub(crate) id: String,
+    /// Others that it could be as well.
+    pub(crate) others: Vec<String>,
+}
+
+/// What the security groups of nodes need of a load balancer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Facts {
+    /// Its subnets.
+    subnets: Vec<String>,
+    /// The first security group of a classic load balancer.
+    source: Option<String>,
+}
+
+/// The reply to a change.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reply {
+    pub(crate) objects: objects::Reply<Kind>,
+    /// The action that the credentials may not call, with the error. Nothing was done.
+    pub(crate) denied: Option<(&'static str, String)>,
+}
+
+impl Model {
+    fn builder<'a>(
+        &'a self,
+        service: &'a ServiceView,
+        cluster: &'a ClusterView,
+        inputs: &'a Inputs,
+        instances: Option<&'a BTreeSet<String>>,
+    ) -> Builder<'a> {
+        Builder {
+            service,
+            cluster: &self.cluster,
+            cluster_name: &cluster.name,
+            tag: &cluster.ownership_tag,
+            settings: &self.settings,
+            places: inputs
+                .places
+                .get(&service.id)
+                .map(Vec::as_slice)
+                .unwrap_or_default(),
+            instances,
+        }
+    }
+
+    /// The kind of load balancer that a Service has, else the one that it asks for.
+    fn flavor(&self, service: &ServiceView, inputs: &Inputs) -> Flavor {
+        let has = inputs.flavors.get(&service.id).copied();
+        has.unwrap_or_else(|| Flavor::of(service, &self.settings))
+    }
+
+    /// What is wrong with a Service, and what of it is ignored.
+    fn review(&self, service: &ServiceView, inputs: &Inputs) -> (Vec<IgnoredValue>, Vec<InvalidField>) {
+        let asks = Flavor::of(service, &self.settings);
+        let has = inputs.flavors.get(&service.id).copied().unwrap_or(asks);
+        let (ignored, mut invalid) = match has {
+            Flavor::Classic => {
+                let Reading { ignored, invalid, .. } = ClassicSpec::read(service, &self.settings);
+                (ignored, invalid)
+            }
+            Flavor::Network | Flavor::Elsewhere => {
+                let Reading { ignored, invalid, .. } = NetworkSpec::read(service, &self.settings);
+                (ignored, invalid)
+            }
+        };
+        let class = service.class.as_deref();
+        if asks != has || asks == Flavor::Elsewhere || class.is_some() {
+            let wish = class.map_or_else(
+                || asks.title().to_owned(),
+                |class| format!("load balancer of class {class}"),
+            );
+            let problem = if has == Flavor::Elsewhere {
+                "the load balancer in the Service's status does not exist; delete the Service".to_owned()
+            } else {
+                format!(
+                    "the Service has a {}, and a {wish} does not take its place; to move, create a second Service with \
+                     the other type, let clients use its address, and delete this one",
+                    has.title()
+                )
+            };
+            // Nothing else counts until then.
+            invalid = vec![InvalidField::annotation(super::annotations::TYPE, problem)];
+        }
+        (ignored, invalid)
+    }
+
+    fn desired_balancer(
+        &self,
+        member: &PartMember,
+        cluster: &ClusterView,
+        inputs: &Inputs,
+    ) -> DesiredBalancer {
+        let service = &member.service;
+        let instances = spec::instances(service, cluster);
+        let builder = self.builder(service, cluster, inputs, instances.as_ref());
+        let (objects, fixes) = match (&member.membership, self.flavor(service, inputs)) {
+            (Membership::Frozen(_), _) => (None, BTreeSet::new()),
+            (_, Flavor::Classic) => {
+                let (objects, fixes) = builder.classic(&ClassicSpec::read(service, &self.settings).spec);
+                (Some(objects), fixes)
+            }
+            _ => {
+                let (objects, fixes) = builder.network(&NetworkSpec::read(service, &self.settings).spec);
+                (Some(objects), fixes)
+            }
+        };
+        DesiredBalancer {
+            objects,
+            fixes,
+            places: builder.places.to_vec(),
+            changed: inputs.changed.contains(&service.id),
+            tag: cluster.ownership_tag.clone(),
+            service: Some(service.id.clone()),
+            instances: instances.filter(|_| member.follows_nodes()),
+        }
+    }
+
+    fn desired_rules(&self, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> DesiredRules {
+        let mut desired = DesiredRules::default();
+        let mut staying_sources = BTreeSet::new();
+        for member in members {
+            let service = &member.service;
+            let name = names::balancer(&service.id);
+            let source = inputs.sources.get(&name).cloned();
+            match member.membership {
+                Membership::Frozen(_) => {
+                    staying_sources.extend(source);
+                    desired.frozen.insert(name);
+                    continue;
+                }
+                Membership::Leaving => {
+                    desired.managed_sources.extend(source);
+                    desired.managed.insert(name);
+                    continue;
+                }
+                Membership::Active => {}
+            }
+            let rules = self.rules(member, inputs);
+            staying_sources.extend(
+                rules
+                    .iter()
+                    .filter(|rule| rule.is_from_group())
+                    .map(|rule| rule.source.clone()),
+            );
+            desired.managed.insert(name);
+            let instances = spec::instances(service, cluster).unwrap_or_default();
+            let groups = instances
+                .iter()
+                .filter_map(|instance| inputs.groups.get(instance)?.as_ref().ok());
+            let groups: BTreeSet<_> = groups.map(|group| group.id.as_str()).collect();
+            for group in groups {
+                desired
+                    .wanted
+                    .entry(group.to_owned())
+                    .or_default()
+                    .extend(rules.iter().cloned());
+            }
+            if instances.is_empty() {
+                // Its targets stay, and so do its rules.
+                desired.frozen.insert(names::balancer(&service.id));
+            }
+        }
+        desired
+            .managed_sources
+            .retain(|source| !staying_sources.contains(source));
+        desired
+    }
+
+    /// The rules that let a member's load balancer and its clients reach a node.
+    fn rules(&self, member: &PartMember, inputs: &Inputs) -> Vec<Rule> {
+        let service = &member.service;
+        let facts = member
+            .facts
+            .iter()
+            .find_map(|(key, facts)| matches!(key, Key::Balancer(_)).then_some(facts));
+        let Some(facts) = facts else { return Vec::new() };
+        if let Some(source) = &facts.source {
+            return vec![Rule::new("-1", (-1, -1), source, "")];
+        }
+        let spec = NetworkSpec::read(service, &self.settings).spec;
+        let name = names::balancer(&service.id);
+        let cidrs = facts
+            .subnets
+            .iter()
+            .filter_map(|subnet| inputs.cidrs.get(subnet))
+            .flatten();
+        let cidrs: BTreeSet<_> = cidrs
+            .filter(|cidr| cidr.contains('.'))
+            .map(String::as_str)
+            .collect();
+        let (mut clients, others): (BTreeSet<_>, BTreeSet<_>) = spec
+            .common
+            .ranges
+            .iter()
+            .map(String::as_str)
+            .partition(|range| range.contains('.') || !spec.dual_stack);
+        if !others.is_empty() && !clients.contains("0.0.0.0/0") {
+            // Clients with IPv6 reach the nodes from the load balancer's own IPv4 addresses.
+            clients.extend(&cidrs);
+        }
+        let rule = |protocol: &str, port: u16, range: &str, purpose: &str| {
+            let port = i32::from(port);
+            Rule::new(
+                protocol,
+                (port, port),
+                range,
+                &format!("{RULE_PREFIX}{purpose}={name}"),
+            )
+        };
+        let mut rules = Vec::new();
+        for port in &spec.ports {
+            for transport in port.transports() {
+                rules.extend(
+                    clients
+                        .iter()
+                        .map(|range| rule(transport, port.node_port, range, "client")),
+                );
+            }
+        }
+        let is_open_to_all = clients.len() == 1 && clients.contains("0.0.0.0/0");
+        for port in &spec.ports {
+            let check = spec.check.port.parse().unwrap_or(port.node_port);
+            let serves =
+                |port: &spec::PortSpec| port.node_port == check && port.transports().contains(&"tcp");
+            if is_open_to_all && spec.ports.iter().any(serves) {
+                continue;
+            }
+            rules.extend(cidrs.iter().map(|range| rule("tcp", check, range, "health")));
+        }
+        rules
+    }
+}
+
+impl PartModel for Model {
+    type Key = Key;
+    type Directory = Directory;
+    type Inputs = Inputs;
+    type Facts = Facts;
+    type Desired = Desired;
+    type Observed = Observed;
+    type Change = objects::Change<Kind>;
+    type Reply = Reply;
+
+    fn provider(&self) -> &'static str {
+        crate::NAME
+    }
+
+    fn claims(&self, service: &ServiceView) -> Claim {
+        if has_own_hostname(service) {
+            return Claim::Ours;
+        }
+        match (&service.class, Flavor::of(service, &self.settings)) {
+            (Some(_), _) => Claim::NotOurs,
+            (None, Flavor::Elsewhere) => Claim::Elsewhere,
+            (None, _) => Claim::Ours,
+        }
+    }
+
+    fn kind(&self, key: &Key) -> &'static str {
+        key.kind()
+    }
+
+    fn parts(&self, service: &ServiceView, cluster: &ClusterView, directory: &Directory) -> Parts<Key> {
+        let name = names::balancer(&service.id);
+        let exists = directory.balancers.contains_key(&name)
+            || directory.loose.contains_key(&names::service_tag(&service.id))
+            || directory.groups.contains(&names::classic_group(&name))
+            || directory
+                .groups
+                .contains(&names::group(&cluster.name, &service.id));
+        let is_ruled = directory.ruled.contains_key(&name);
+        let rules = (!self.settings.disable_security_group_ingress).then_some(Key::NodeGroups);
+        let balancer = Key::Balancer(name);
+        Parts {
+            named: std::iter::once(balancer.clone()).chain(rules.clone()).collect(),
+            tagged: exists
+                .then_some(balancer)
+                .into_iter()
+                .chain(rules.filter(|_| is_ruled))
+                .collect(),
+        }
+    }
+
+    fn orphans(&self, world: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
+        let ids = || world.services.iter().map(|service| &service.id);
+        let (known, tags): (BTreeSet<_>, BTreeSet<_>) = (
+            ids().map(names::balancer).collect(),
+            ids().map(names::service_tag).collect(),
+        );
+        let mut orphans = Vec::new();
+        for (name, balancer) in &directory.balancers {
+            let Some(service) = balancer.service.as_ref().filter(|_| !known.contains(name)) else {
+                continue;
+            };
+            orphans.push(Orphan {
+                key: Key::Balancer(name.clone()),
+                what: format!("{} {name} of Service {service}", balancer.flavor.title()),
+                deletable: has_owner_tag(&balancer.object, &world.cluster.ownership_tag),
+            });
+        }
+        let loose = directory
+            .loose
+            .iter()
+            .filter(|(service, _)| !tags.contains(*service));
+        orphans.extend(loose.map(|(service, group)| Orphan {
+            key: Key::Balancer(group.clone()),
+            what: format!("target group {group} of Service {service}, which no load balancer uses"),
+            deletable: false,
+        }));
+        let ruled = directory.ruled.iter();
+        let ruled =
+            ruled.filter(|(name, _)| !known.contains(*name) && !directory.balancers.contains_key(*name));
+        orphans.extend(ruled.map(|(name, group)| Orphan {
+            key: Key::Balancer(name.clone()),
+            what: format!("rules in security group {group} for load balancer {name}, which does not exist"),
+            deletable: false,
+        }));
+        orphans
+    }
+
+    fn check(
+        &self,
+        key: &Key,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        inputs: &Inputs,
+    ) -> CheckResult {
+        let mut result = CheckResult::default();
+        for member in members
+            .iter()
+            .filter(|member| member.membership == Membership::Active)
+        {
+            let service = &member.service;
+            let id = &service.id;
+            let (ignored, invalid) = self.review(service, inputs);
+            if !invalid.is_empty() {
+                result.refused.push((id.clone(), InvalidField::error(&invalid)));
+                continue;
+            }
+            let mut warn =
+                |reason, message: String| result.events.push(ServiceEvent::warning(id, reason, message));
+            match key {
+                Key::Balancer(_) => {
+                    if !ignored.is_empty() {
+                        let all: Vec<_> = ignored.iter().map(ToString::to_string).collect();
+                        warn("LoadBalancerAnnotationIgnored", all.join("; "));
+                    }
+                }
+                Key::NodeGroups => {
+                    let instances = spec::instances(service, cluster).unwrap_or_default();
+                    let groups: Vec<_> = instances
+                        .iter()
+                        .filter_map(|id| Some((id, inputs.groups.get(id)?)))
+                        .collect();
+                    let several = groups.iter().find_map(|(id, group)| {
+                        let group = group.as_ref().ok()?;
+                        (!group.others.is_empty()).then_some((id, group))
+                    });
+                    if let Some((instance, NodeGroup { id, others })) = several {
+                        let text = format!(
+                            "instance {instance} has several security groups with the cluster's tag; {id} gets the rules, not {}",
+                            others.join(", ")
+                        );
+                        warn("SeveralNodeSecurityGroups", text);
+                    }
+                    if let Some((instance, why)) = groups
+                        .iter()
+                        .find_map(|(id, group)| Some((id, group.as_ref().err()?)))
+                    {
+                        warn(
+                            "NoNodeSecurityGroup",
+                            format!("instance {instance} cannot be reached: {why}"),
+                        );
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    fn desired(&self, key: &Key, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> Desired {
+        if *key == Key::NodeGroups {
+            return Desired::NodeGroups(self.desired_rules(members, cluster, inputs));
+        }
+        let mut staying = members
+            .iter()
+            .filter(|member| member.membership != Membership::Leaving);
+        let desired = staying
+            .next()
+            .map(|member| self.desired_balancer(member, cluster, inputs));
+        Desired::Balancer(Box::new(desired.unwrap_or_else(|| DesiredBalancer {
+            objects: Some(Vec::new()),
+            changed: true,
+            ..DesiredBalancer::default()
+        })))
+    }
+
+    fn missing(&self, key: &Key, members: &[PartMember], observed: &Observed) -> Option<String> {
+        let Key::Balancer(name) = key else { return None };
+        let exists = observed
+            .objects
+            .all
+            .iter()
+            .any(|object| matches!(object.kind, Kind::Balancer | Kind::Classic));
+        let was_there = members.iter().any(|member| has_own_hostname(&member.service));
+        (was_there && !exists).then(|| format!("load balancer {name}"))
+    }
+
+    fn degraded(&self, _: &Key, members: &[PartMember], observed: &Observed) -> Option<Error> {
+        let staying = members
+            .iter()
+            .any(|member| member.membership != Membership::Leaving);
+        let balancer = observed.objects.of(Kind::Balancer).next().filter(|_| staying)?;
+        let state = balancer.text("state");
+        ["failed", "active_impaired"].contains(&state).then(|| {
+            let text = format!(
+                "AWS reports load balancer {} as {state}; it is not deleted, since it may still serve",
+                balancer.key
+            );
+            Error::new(ErrorKind::Unavailable, text)
+        })
+    }
+
+    fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<Self::Change> {
+        match desired {
+            Desired::Balancer(desired) => desired.plan(observed),
+            Desired::NodeGroups(desired) => desired.plan(observed),
+        }
+    }
+
+    fn fold(&self, _: &Key, change: &Self::Change, reply: Option<&Reply>, observed: &mut Observed) {
+        if let Some((action, why)) = reply.and_then(|reply| reply.denied.clone()) {
+            observed.denied.insert(action, why);
+        } else {
+            observed.objects.fold(change, reply.map(|reply| &reply.objects));
+        }
+    }
+
+    fn facts(&self, key: &Key, member: &PartMember, observed: &Observed) -> Option<PartOutput<Facts>> {
+        let mut output = PartOutput::default();
+        if member.membership == Membership::Leaving || *key == Key::NodeGroups {
+            return Some(output);
+        }
+        let mut roots = observed
+            .objects
+            .all
+            .iter()
+            .filter(|object| matches!(object.kind, Kind::Balancer | Kind::Classic));
+        let root = roots.next().filter(|root| root.foreign.is_none())?;
+        let texts = |name| {
+            let list = root.attributes.get(name).and_then(Value::as_array);
+            list.into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        output.facts.subnets = texts("subnets");
+        if root.kind == Kind::Classic {
+            let groups = texts("security_groups");
+            let own = groups
+                .iter()
+                .find(|group| observed.objects.get(Kind::Group, group).is_some());
+            output.facts.source = own.or(groups.first()).cloned().map(|group| {
+                match observed.objects.get(Kind::Group, &group) {
+                    Some(own) if !own.id.is_empty() => own.id.clone(),
+                    _ => group,
+                }
+            });
+        }
+        let hostname = root.text("dns_name");
+        if !hostname.is_empty() {
+            output.effects.ingress = Some(vec![Ingress {
+                hostname: Some(hostname.into()),
+                ..Ingress::default()
+            }]);
+        }
+        Some(output)
+    }
+}
+
+impl Directory {
+    /// Collects what the listings show. `tags` has the Services of the target groups that no load balancer uses.
+    pub(crate) fn new<'a>(
+        balancers: impl IntoIterator<Item = &'a Object<Kind>>,
+        groups: impl IntoIterator<Item = &'a Object<Kind>>,
+        loose: BTreeMap<String, String>,
+    ) -> Self {
+        let mut directory = Self {
+            loose,
+            ..Self::default()
+        };
+        for object in balancers {
+            let flavor = if object.kind == Kind::Classic {
+                Flavor::Classic
+            } else {
+                Flavor::Network
+            };
+            let service = object.set(TAGS).iter().find_map(|entry| match entry {
+                Entry::Tag { key, value } if key == SERVICE_NAME => Some(value.clone()),
+                _ => None,
+            });
+            let object = object.clone();
+            let listed = ListedBalancer {
+                flavor,
+                service,
+                object,
+            };
+            directory.balancers.insert(listed.object.key.clone(), listed);
+        }
+        let groups: Vec<_> = groups.into_iter().collect();
+        let names: BTreeMap<_, _> = groups
+            .iter()
+            .map(|group| (group.id.as_str(), group.key.as_str()))
+            .collect();
+        for group in &groups {
+            for rule in group.set(RULES).iter().filter_map(Entry::rule) {
+                let source = || names.get(rule.source.as_str())?.strip_prefix("k8s-elb-");
+                let name = rule
+                    .balancer()
+                    .or_else(|| rule.is_from_group().then(source).flatten());
+                if let Some(name) = name {
+                    directory.ruled.insert(name.to_owned(), group.id.clone());
+                }
+            }
+        }
+        directory.groups = names.values().map(|name| (*name).to_owned()).collect();
+        directory
+    }
+}

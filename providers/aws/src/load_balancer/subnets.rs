@@ -1,0 +1,271 @@
+//! The subnets of a new load balancer.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    client::ec2::{RouteTable, Subnet},
+    cluster::{Cluster, has_any_cluster},
+};
+
+/// A subnet in its zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) zone: String,
+    pub(crate) subnet: String,
+}
+
+impl From<&Subnet> for Place {
+    fn from(subnet: &Subnet) -> Self {
+        Self {
+            zone: subnet.zone.clone(),
+            subnet: subnet.id.clone(),
+        }
+    }
+}
+
+/// The subnets that an annotation names: first those by ID, then those by the tag `Name`.
+///
+/// # Errors
+/// A name without a subnet, or with several.
+pub(crate) fn named(names: &[String], subnets: &[Subnet]) -> Result<Vec<Place>, String> {
+    let is_id = |name: &&String| name.starts_with("subnet-");
+    let (ids, others): (Vec<_>, Vec<_>) = names.iter().partition(is_id);
+    let mut places = Vec::new();
+    for name in ids.into_iter().chain(others) {
+        let is = |subnet: &&Subnet| subnet.id == *name || subnet.tags.get("Name") == Some(name);
+        let found: Vec<_> = subnets.iter().filter(is).collect();
+        match found.as_slice() {
+            [subnet] => places.push(Place::from(*subnet)),
+            [] => return Err(format!("subnet {name:?} is not in the VPC")),
+            _ => return Err(format!("{} subnets have the tag Name={name}", found.len())),
+        }
+    }
+    Ok(places)
+}
+
+/// One subnet in each zone, by tags and routes. `fallback`: the subnet to use if the VPC has none for this cluster.
+///
+/// # Errors
+/// There is none, or a subnet has no route table.
+pub(crate) fn discovered(
+    subnets: &[Subnet],
+    route_tables: &[RouteTable],
+    internal: bool,
+    cluster: &Cluster,
+    region: &str,
+    fallback: Option<&str>,
+) -> Result<Vec<Place>, String> {
+    let mut candidates: Vec<_> = subnets
+        .iter()
+        .filter(|subnet| cluster.has(&subnet.tags) || !has_any_cluster(&subnet.tags))
+        .collect();
+    if candidates.is_empty() {
+        candidates = subnets
+            .iter()
+            .filter(|subnet| Some(subnet.id.as_str()) == fallback)
+            .collect();
+    }
+    let role = if internal {
+        "kubernetes.io/role/internal-elb"
+    } else {
+        "kubernetes.io/role/elb"
+    };
+    let mut zones: BTreeMap<&str, &Subnet> = BTreeMap::new();
+    for subnet in candidates {
+        if !is_availability_zone(&subnet.zone, region) || !(internal || is_public(subnet, route_tables)?) {
+            continue;
+        }
+        let rank = |subnet: &Subnet| {
+            let is_ours = cluster.has(&subnet.tags) && has_any_cluster(&subnet.tags);
+            (!subnet.tags.contains_key(role), !is_ours, subnet.id.clone())
+        };
+        let best = zones.entry(&subnet.zone).or_insert(subnet);
+        if rank(subnet) < rank(best) {
+            *best = subnet;
+        }
+    }
+    if zones.is_empty() {
+        let kind = if internal {
+            ""
+        } else {
+            " with a route to an internet gateway"
+        };
+        return Err(format!(
+            "no subnet{kind} is in the VPC; tag one for each zone with {role}, or name subnets in the annotation {}",
+            super::annotations::SUBNETS
+        ));
+    }
+    Ok(zones.into_values().map(Place::from).collect())
+}
+
+/// Whether a zone is one of the region itself: `us-west-2a`, unlike `us-west-2-lax-1a` and `us-east-1-wl1-bos-wlz-1`.
+fn is_availability_zone(zone: &str, region: &str) -> bool {
+    let end = zone.strip_prefix(region);
+    // A region that is not known says nothing.
+    end.is_none_or(|end| end.len() == 1)
+}
+
+fn is_public(subnet: &Subnet, route_tables: &[RouteTable]) -> Result<bool, String> {
+    let own = route_tables
+        .iter()
+        .find(|table| table.subnets.contains(&subnet.id));
+    let table = own.or_else(|| route_tables.iter().find(|table| table.is_main));
+    let leads_out = |table: &RouteTable| {
+        let mut gateways = table.routes.iter().filter_map(|route| route.gateway.as_deref());
+        gateways.any(|gateway| gateway.starts_with("igw"))
+    };
+    table
+        .map(leads_out)
+        .ok_or_else(|| format!("subnet {} has no route table", subnet.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::ec2::Route;
+
+    const ELB: &str = "kubernetes.io/role/elb";
+    const INTERNAL: &str = "kubernetes.io/role/internal-elb";
+    const OURS: &str = "kubernetes.io/cluster/c";
+
+    fn subnet(id: &str, zone: &str, tags: &[&str]) -> Subnet {
+        Subnet {
+            id: id.to_owned(),
+            zone: zone.to_owned(),
+            tags: tags
+                .iter()
+                .map(|tag| ((*tag).to_owned(), String::new()))
+                .collect(),
+            vpc: String::new(),
+            cidr: String::new(),
+            ipv6_cidrs: Vec::new(),
+        }
+    }
+
+    fn table(public: bool, subnets: &[&str]) -> RouteTable {
+        let route = |gateway: &str| Route {
+            destination: ipnet::Ipv4Net::default().into(),
+            instance: None,
+            interface: None,
+            gateway: Some(gateway.to_owned()),
+            blackhole: false,
+        };
+        RouteTable {
+            is_main: subnets.is_empty(),
+            subnets: subnets.iter().map(|id| (*id).to_owned()).collect(),
+            routes: vec![route("local"), route(if public { "igw-1" } else { "nat-1" })],
+            ..RouteTable::default()
+        }
+    }
+
+    /// Subnets whose ID begins with `p` have no route to the internet.
+    fn choose(subnets: &[Subnet], internal: bool) -> Result<Vec<String>, String> {
+        let private: Vec<_> = subnets
+            .iter()
+            .map(|subnet| subnet.id.as_str())
+            .filter(|id| id.starts_with('p'))
+            .collect();
+        let mut tables = vec![table(true, &[])];
+        if !private.is_empty() {
+            tables.push(table(false, &private));
+        }
+        let cluster = Cluster {
+            id: "c".to_owned(),
+            legacy: false,
+        };
+        let places = discovered(
+            subnets,
+            &tables,
+            internal,
+            &cluster,
+            "us-west-2",
+            Some("fallback"),
+        )?;
+        Ok(places.into_iter().map(|place| place.subnet).collect())
+    }
+
+    #[test]
+    fn one_subnet_in_each_zone_is_chosen_as_upstream_chooses_it() {
+        let (a, b, c) = ("us-west-2a", "us-west-2b", "us-west-2c");
+        let cases: [(&str, Vec<Subnet>, bool, &[&str]); 9] = [
+            ("public", vec![subnet("a1", a, &[ELB])], false, &["a1"]),
+            (
+                "role before cluster",
+                vec![subnet("a3", a, &[OURS, INTERNAL]), subnet("a9", a, &[ELB])],
+                false,
+                &["a9"],
+            ),
+            (
+                "cluster before none",
+                vec![subnet("a1", a, &[]), subnet("a2", a, &[OURS])],
+                false,
+                &["a2"],
+            ),
+            ("untagged", vec![subnet("a1", a, &[])], false, &["a1"]),
+            (
+                "another cluster's",
+                vec![
+                    subnet("a1", a, &["kubernetes.io/cluster/x"]),
+                    subnet("b1", b, &[]),
+                ],
+                false,
+                &["b1"],
+            ),
+            (
+                "internal",
+                vec![subnet("b1", b, &[ELB]), subnet("p2", b, &[INTERNAL])],
+                true,
+                &["p2"],
+            ),
+            (
+                "equal",
+                vec![subnet("a2", a, &[]), subnet("a1", a, &[])],
+                false,
+                &["a1"],
+            ),
+            (
+                "by zone",
+                vec![subnet("z", a, &[]), subnet("m", b, &[]), subnet("d", c, &[])],
+                false,
+                &["z", "m", "d"],
+            ),
+            (
+                "local zones",
+                vec![subnet("l", "us-west-2-lax-1a", &[ELB]), subnet("a1", a, &[])],
+                false,
+                &["a1"],
+            ),
+        ];
+        for (name, subnets, internal, expected) in cases {
+            let chosen = choose(&subnets, internal).unwrap_or_default();
+            assert_eq!(chosen, expected, "{name}");
+        }
+        let none = choose(&[subnet("p1", a, &[ELB])], false);
+        assert!(none.is_err_and(|text| text.contains("route to an internet gateway")));
+        let foreign = [subnet("fallback", a, &["kubernetes.io/cluster/x"])];
+        assert_eq!(choose(&foreign, false), Ok(vec!["fallback".to_owned()]));
+    }
+
+    #[test]
+    fn named_subnets_must_all_exist_and_come_by_id_first() {
+        let mut web = subnet("subnet-2", "us-west-2b", &[]);
+        web.tags.insert("Name".to_owned(), "web".to_owned());
+        let subnets = [
+            subnet("subnet-1", "us-west-2a", &[]),
+            web.clone(),
+            Subnet {
+                id: "subnet-3".to_owned(),
+                ..web
+            },
+        ];
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let ids = named(&names(&["web", "subnet-1"]), subnets.get(..2).unwrap_or_default());
+        let ids = ids.map(|places| places.into_iter().map(|place| place.subnet).collect::<Vec<_>>());
+        assert_eq!(ids, Ok(names(&["subnet-1", "subnet-2"])));
+        assert_eq!(
+            named(&names(&["web"]), &subnets),
+            Err("2 subnets have the tag Name=web".to_owned())
+        );
+        assert!(named(&names(&["subnet-9"]), &subnets).is_err());
+    }
+}

@@ -1,0 +1,133 @@
+//! Classic load balancers from beginning to end.
+
+use serde_json::{Value, json};
+
+use crate::stage::{NLB, Stage, node};
+
+const NOTHING: Vec<String> = Vec::new();
+
+async fn balancer(stage: &Stage) -> Value {
+    let mut all = stage.objects("classic").await;
+    assert_eq!(all.len(), 1, "{all:#?}");
+    all.remove(0)
+}
+
+async fn delete(stage: &mut Stage) {
+    for service in &mut stage.cluster.services {
+        service.deleting = true;
+    }
+    stage.settle_well().await;
+    assert!(stage.cluster.services.is_empty());
+    assert_eq!(stage.objects("classic").await, Vec::<Value>::new());
+    assert_eq!(stage.rules("nodes").await, NOTHING);
+    assert_eq!(stage.objects("security_groups").await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_service_without_a_type_gets_a_classic_load_balancer() {
+    let mut stage = Stage::new("", 3).await;
+    stage.add("web", &[80, 443], &[]);
+    let writes = stage.settle_well().await;
+    let expected = [
+        "CreateSecurityGroup",
+        "AuthorizeSecurityGroupIngress",
+        "CreateLoadBalancer",
+        "ConfigureHealthCheck",
+        "RegisterInstancesWithLoadBalancer",
+        "AuthorizeSecurityGroupIngress",
+    ];
+    assert_eq!(writes, expected);
+    let found = balancer(&stage).await;
+    assert_eq!(found["health"]["Target"], "TCP:30080");
+    assert_eq!(found["instances"].as_array().unwrap().len(), 3);
+    assert_eq!(stage.rules("nodes").await.len(), 1);
+    assert_eq!(stage.rules("k8s-elb-auidweb").await.len(), 3);
+    stage.restart().await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    stage.cluster.nodes.pop();
+    assert_eq!(stage.settle_well().await, ["DeregisterInstancesFromLoadBalancer"]);
+    let late = node(&stage.aws, "late").await;
+    stage.cluster.nodes.push(late);
+    assert_eq!(stage.settle_well().await, ["RegisterInstancesWithLoadBalancer"]);
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn listeners_attributes_and_policies_follow_the_annotations() {
+    let mut stage = Stage::new("", 2).await;
+    let certificate = stage.aws.id("CERT1").to_owned();
+    let annotations = [
+        ("ssl-cert", certificate.as_str()),
+        ("ssl-ports", "443"),
+        ("ssl-negotiation-policy", "ELBSecurityPolicy-TLS-1-2-2017-01"),
+        ("connection-idle-timeout", "300"),
+        ("connection-draining-enabled", "true"),
+        ("connection-draining-timeout", "60"),
+        ("cross-zone-load-balancing-enabled", "true"),
+        ("proxy-protocol", "*"),
+        ("additional-resource-tags", "team=web"),
+    ];
+    stage.add("web", &[80, 443], &annotations);
+    stage.settle_well().await;
+    let found = balancer(&stage).await;
+    assert_eq!(found["listeners"][0]["name"], "SSL:443", "{found:#?}");
+    assert_eq!(found["attributes"]["ConnectionSettings"]["IdleTimeout"], 300);
+    assert_eq!(
+        found["attributes"]["ConnectionDraining"],
+        json!({"Enabled": true, "Timeout": 60})
+    );
+    assert_eq!(found["backends"].as_array().unwrap().len(), 2);
+    stage.restart().await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    for key in [
+        "connection-idle-timeout",
+        "connection-draining-enabled",
+        "proxy-protocol",
+        "ssl-cert",
+    ] {
+        stage.annotate("web", key, None);
+    }
+    stage.service("web").ports.pop();
+    stage.settle_well().await;
+    let found = balancer(&stage).await;
+    assert_eq!(found["attributes"]["ConnectionSettings"]["IdleTimeout"], 60);
+    assert_eq!(found["listeners"].as_array().unwrap().len(), 1);
+    stage.restart().await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn one_that_exists_stays_classic_whatever_new_ones_are() {
+    let mut stage = Stage::new("", 1).await;
+    stage.add("web", &[80], &[]);
+    stage.settle_well().await;
+    stage.restart_with(NLB).await;
+    assert_eq!(stage.settle().await, NOTHING);
+    let complaints = stage.cluster.complaints().join("; ");
+    assert!(
+        complaints.contains("the Service has a classic load balancer"),
+        "{complaints}"
+    );
+    let late = node(&stage.aws, "late").await;
+    stage.cluster.nodes.push(late);
+    assert_eq!(stage.settle().await, ["RegisterInstancesWithLoadBalancer"]);
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn a_shared_security_group_is_not_changed() {
+    let mut stage = Stage::new("", 1).await;
+    let extra = stage.aws.id("SG_EXTRA").to_owned();
+    stage.restart_with(&format!("ElbSecurityGroup={extra}\n")).await;
+    stage.add("a", &[80], &[]);
+    stage.add("b", &[81], &[]);
+    stage.settle_well().await;
+    let rule = stage.rules("nodes").await;
+    assert_eq!(rule.len(), 1, "{rule:?}");
+    stage.service("a").deleting = true;
+    stage.settle_well().await;
+    assert_eq!(stage.rules("nodes").await, rule);
+    assert_eq!(stage.rules("extra").await, NOTHING);
+    delete(&mut stage).await;
+}

@@ -1,0 +1,397 @@
+//! The suite for all providers.
+
+use std::{sync::Arc, time::Duration};
+
+use ccm_core::{
+    Cloud, async_trait,
+    load_balancer::{ServiceNode, ServiceView},
+    testkit::{
+        cluster::{WaitUntil, annotate},
+        conformance::{
+            self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
+        },
+    },
+};
+use ccm_testbed::{
+    proxy::{Action, Request, Rule, aws_refusal},
+    test_cloud::AwsCloud,
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::stage::{NLB, node, start};
+
+/// The actions for load balancers in the rights that the Go cloud controller documents.
+const UPSTREAM_RIGHTS: [&str; 44] = [
+    "DescribeInstances",
+    "DescribeRouteTables",
+    "DescribeSecurityGroups",
+    "DescribeSubnets",
+    "DescribeAvailabilityZones",
+    "DescribeVpcs",
+    "CreateSecurityGroup",
+    "CreateTags",
+    "AuthorizeSecurityGroupIngress",
+    "RevokeSecurityGroupIngress",
+    "DeleteSecurityGroup",
+    "AddTags",
+    "CreateLoadBalancer",
+    "CreateListener",
+    "CreateTargetGroup",
+    "DeleteLoadBalancer",
+    "DeleteListener",
+    "DeleteTargetGroup",
+    "DescribeLoadBalancers",
+    "DescribeLoadBalancerAttributes",
+    "DescribeListeners",
+    "DescribeTargetGroups",
+    "DescribeTargetHealth",
+    "ModifyLoadBalancerAttributes",
+    "ModifyListener",
+    "ModifyTargetGroup",
+    "RegisterTargets",
+    "DeregisterTargets",
+    "SetSecurityGroups",
+    "CreateLoadBalancerListeners",
+    "DeleteLoadBalancerListeners",
+    "CreateLoadBalancerPolicy",
+    "DescribeLoadBalancerPolicies",
+    "SetLoadBalancerPoliciesForBackendServer",
+    "SetLoadBalancerPoliciesOfListener",
+    "ConfigureHealthCheck",
+    "AttachLoadBalancerToSubnets",
+    "DetachLoadBalancerFromSubnets",
+    "ApplySecurityGroupsToLoadBalancer",
+    "RegisterInstancesWithLoadBalancer",
+    "DeregisterInstancesFromLoadBalancer",
+    "DescribeInstanceTopology",
+    "DescribeRegions",
+    "ModifyInstanceAttribute",
+];
+
+struct Account {
+    aws: Mutex<Arc<AwsCloud>>,
+    /// Lines of `[Global]`.
+    conf: &'static str,
+    /// Whether all other actions are denied.
+    restricted: bool,
+}
+
+impl Account {
+    async fn new(conf: &'static str) -> Self {
+        Self {
+            aws: Mutex::new(Arc::new(AwsCloud::start().await.unwrap())),
+            conf,
+            restricted: false,
+        }
+    }
+
+    fn aws(&self) -> Arc<AwsCloud> {
+        Arc::clone(&self.aws.lock())
+    }
+}
+
+const fn edit(name: &'static str, expected: EditResult) -> Edit {
+    Edit { name, expected }
+}
+
+const EDITS: [Edit; 11] = [
+    edit("delete load balancer", EditResult::Reverted),
+    edit("delete listener", EditResult::Reverted),
+    edit("delete listener and target group", EditResult::Reverted),
+    edit("deregister target", EditResult::Reverted),
+    edit("change health check", EditResult::Reverted),
+    edit("balance over zones", EditResult::Reverted),
+    edit("revoke rules", EditResult::Reverted),
+    edit("tag load balancer", EditResult::Kept),
+    edit("delay deregistration", EditResult::Kept),
+    edit("create load balancer", EditResult::Foreign),
+    edit("allow ssh", EditResult::Foreign),
+];
+
+async fn edit_account(aws: &AwsCloud, name: &str) -> Result<(), BoxError> {
+    let first = |value: Value, list: &str| {
+        value[list]
+            .as_array()
+            .unwrap()
+            .first()
+            .cloned()
+            .unwrap_or_default()
+    };
+    match name {
+        "create load balancer" => {
+            let body = json!({"Name": "mine", "Type": "network", "Subnets": [aws.id("PUBLIC_A")]});
+            return aws
+                .call("v2", "create_load_balancer", body)
+                .await
+                .map(drop)
+                .map_err(Into::into);
+        }
+        "allow ssh" => {
+            let rule = json!({"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22,
+                "IpRanges": [{"CidrIp": "10.0.0.0/8", "Description": "ssh"}]});
+            let body = json!({"GroupId": aws.id("SG_NODES"), "IpPermissions": [rule]});
+            return aws
+                .call("ec2", "authorize_security_group_ingress", body)
+                .await
+                .map(drop)
+                .map_err(Into::into);
+        }
+        "revoke rules" => {
+            let ids = json!({"GroupIds": [aws.id("SG_NODES")]});
+            let group = first(
+                aws.call("ec2", "describe_security_groups", ids).await?,
+                "SecurityGroups",
+            );
+            let body = json!({"GroupId": aws.id("SG_NODES"), "IpPermissions": group["IpPermissions"]});
+            return aws
+                .call("ec2", "revoke_security_group_ingress", body)
+                .await
+                .map(drop)
+                .map_err(Into::into);
+        }
+        _ => {}
+    }
+    let balancers = aws.call("v2", "describe_load_balancers", json!({})).await?;
+    let balancer = first(balancers, "LoadBalancers")["LoadBalancerArn"].clone();
+    let listeners = aws
+        .call("v2", "describe_listeners", json!({"LoadBalancerArn": balancer}))
+        .await?;
+    let listener = first(listeners, "Listeners");
+    let group = listener["DefaultActions"][0]["TargetGroupArn"].clone();
+    let (operation, body) = match name {
+        "delete load balancer" => ("delete_load_balancer", json!({"LoadBalancerArn": balancer})),
+        "delete listener" => ("delete_listener", json!({"ListenerArn": listener["ListenerArn"]})),
+        "delete listener and target group" => {
+            let body = json!({"ListenerArn": listener["ListenerArn"]});
+            aws.call("v2", "delete_listener", body).await?;
+            ("delete_target_group", json!({"TargetGroupArn": group}))
+        }
+        "deregister target" => {
+            let health = aws
+                .call("v2", "describe_target_health", json!({"TargetGroupArn": group}))
+                .await?;
+            let target = first(health, "TargetHealthDescriptions")["Target"].clone();
+            (
+                "deregister_targets",
+                json!({"TargetGroupArn": group, "Targets": [target]}),
+            )
+        }
+        "change health check" => (
+            "modify_target_group",
+            json!({"TargetGroupArn": group, "HealthyThresholdCount": 7}),
+        ),
+        "balance over zones" => {
+            let attributes = json!([{"Key": "load_balancing.cross_zone.enabled", "Value": "true"}]);
+            let body = json!({"LoadBalancerArn": balancer, "Attributes": attributes});
+            ("modify_load_balancer_attributes", body)
+        }
+        "tag load balancer" => {
+            let tags = json!([{"Key": "team", "Value": "web"}]);
+            ("add_tags", json!({"ResourceArns": [balancer], "Tags": tags}))
+        }
+        "delay deregistration" => {
+            let attributes = json!([{"Key": "deregistration_delay.timeout_seconds", "Value": "17"}]);
+            (
+                "modify_target_group_attributes",
+                json!({"TargetGroupArn": group, "Attributes": attributes}),
+            )
+        }
+        other => return Err(format!("there is no edit {other}").into()),
+    };
+    aws.call("v2", operation, body)
+        .await
+        .map(drop)
+        .map_err(Into::into)
+}
+
+/// A line for each object; the rules of a security group have lines of their own.
+fn lines(mut objects: Value) -> Vec<String> {
+    sort(&mut objects);
+    let mut lines = Vec::new();
+    for (kind, objects) in objects.as_object().unwrap() {
+        for object in objects.as_array().unwrap() {
+            let mut object = object.clone();
+            let rules = object
+                .as_object_mut()
+                .unwrap()
+                .remove("rules")
+                .unwrap_or_default();
+            let name = object["name"].as_str().unwrap().to_owned();
+            lines.push(format!("{kind} {object}"));
+            lines.extend(
+                rules
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|rule| format!("{name}: {rule}")),
+            );
+        }
+    }
+    lines.sort();
+    lines
+}
+
+/// The order of ids, which differs from run to run, is no difference.
+fn sort(value: &mut Value) {
+    match value {
+        Value::Array(items) => {
+            items.iter_mut().for_each(sort);
+            items.sort_by_key(ToString::to_string);
+        }
+        Value::Object(fields) => fields.values_mut().for_each(sort),
+        _ => {}
+    }
+}
+
+#[async_trait]
+impl BalancerSubject for Account {
+    async fn reset(&self) -> Result<(), BoxError> {
+        let aws = Arc::new(AwsCloud::start().await?);
+        if self.restricted {
+            let denied = |request: &Request| !UPSTREAM_RIGHTS.contains(&request.name.as_str());
+            let action = Action::Status {
+                code: 403,
+                retry_after: None,
+                body: None,
+            };
+            aws.proxy.add(Rule::when(denied, action));
+        }
+        *self.aws.lock() = aws;
+        Ok(())
+    }
+
+    async fn start(&self, _: Option<Duration>) -> Result<Arc<dyn Cloud>, BoxError> {
+        Ok(start(&self.aws(), self.conf).await?)
+    }
+
+    async fn create_node(&self, name: &str) -> Result<ServiceNode, BoxError> {
+        Ok(node(&self.aws(), name).await)
+    }
+
+    async fn picture(&self) -> Result<Vec<String>, BoxError> {
+        let (objects, names) = self.aws().dump(&json!({})).await?;
+        let mut names: Vec<_> = names.as_object().into_iter().flatten().collect();
+        names.sort_by_key(|(id, _)| std::cmp::Reverse(id.len()));
+        let text = names.into_iter().fold(objects.to_string(), |text, (id, name)| {
+            text.replace(id.as_str(), name.as_str().unwrap_or_default())
+        });
+        Ok(lines(serde_json::from_str(&text)?))
+    }
+
+    fn take_calls(&self) -> Vec<CloudCall> {
+        let aws = self.aws();
+        let requests = aws.proxy.requests();
+        aws.proxy.forget();
+        let reads = |name: &str| ["Describe", "Get"].iter().any(|verb| name.starts_with(verb));
+        let call = |name: String| CloudCall {
+            kind: if reads(&name) {
+                CallKind::Read
+            } else {
+                CallKind::Write
+            },
+            operation: name,
+        };
+        requests.into_iter().map(|request| call(request.name)).collect()
+    }
+
+    fn budgets(&self) -> Budgets {
+        let cost = |writes, reads| Cost { writes, reads };
+        Budgets {
+            create: cost(11, 7),
+            // 11, and 2 for each target group.
+            restart_reads: 17,
+            join: cost(3, 1),
+            delete: cost(5, 5),
+        }
+    }
+
+    fn can_fail(&self, call: &CloudCall, failure: Failure) -> bool {
+        match failure {
+            Failure::Busy => call.operation == "DeleteTargetGroup",
+            // The proxy cannot stop an answer; a lost one is the same to the caller, half a minute sooner.
+            Failure::NoReply => false,
+            _ => true,
+        }
+    }
+
+    fn fail(&self, nth: usize, failure: Failure) {
+        let status = |code, body| Action::Status {
+            code,
+            retry_after: None,
+            body,
+        };
+        let action = match failure {
+            Failure::Busy => status(400, Some(aws_refusal(false, "ResourceInUse", "in use"))),
+            Failure::Throttled => status(400, None),
+            Failure::Unavailable => status(503, None),
+            Failure::LostReply | Failure::NoReply => Action::CommitThenReset,
+        };
+        self.aws()
+            .proxy
+            .add(Rule::new(action).at(u64::try_from(nth).unwrap()));
+    }
+
+    fn failure_points(&self) -> usize {
+        8
+    }
+
+    fn edits(&self) -> &[Edit] {
+        &EDITS
+    }
+
+    async fn edit(&self, name: &str) -> Result<(), BoxError> {
+        edit_account(&self.aws(), name).await
+    }
+
+    fn change(&self, service: &mut ServiceView) {
+        for (key, value) in [
+            ("cross-zone-load-balancing-enabled", "true"),
+            ("healthcheck-healthy-threshold", "5"),
+        ] {
+            annotate(
+                service,
+                &format!("service.beta.kubernetes.io/aws-load-balancer-{key}"),
+                Some(value),
+            );
+        }
+    }
+
+    fn wait_until(&self) -> WaitUntil {
+        |until| Box::pin(tokio::time::sleep_until(until))
+    }
+}
+
+#[tokio::test]
+async fn the_provider_keeps_the_contract() {
+    conformance::balancer_scenarios(&Account::new(NLB).await).await;
+}
+
+#[tokio::test]
+async fn the_provider_keeps_the_contract_with_the_rights_of_upstream() {
+    let account = Account {
+        restricted: true,
+        ..Account::new(NLB).await
+    };
+    conformance::balancer_scenarios(&account).await;
+}
+
+#[tokio::test]
+async fn the_provider_waits_for_a_target_group_in_use() {
+    conformance::balancer_failures(&Account::new(NLB).await, Failure::Busy).await;
+}
+
+#[tokio::test]
+async fn the_provider_repeats_a_throttled_call() {
+    conformance::balancer_failures(&Account::new(NLB).await, Failure::Throttled).await;
+}
+
+#[tokio::test]
+async fn the_provider_repeats_a_call_that_failed() {
+    conformance::balancer_failures(&Account::new(NLB).await, Failure::Unavailable).await;
+}
+
+#[tokio::test]
+async fn the_provider_does_not_repeat_a_change_whose_reply_was_lost() {
+    conformance::balancer_failures(&Account::new(NLB).await, Failure::LostReply).await;
+}

@@ -1,0 +1,483 @@
+//! Network load balancers from beginning to end.
+
+use ccm_core::load_balancer::Protocol;
+use ccm_testbed::proxy::{Action, Rule, aws_refusal};
+use serde_json::{Value, json};
+
+use crate::stage::{NLB, Stage};
+
+const NOTHING: Vec<String> = Vec::new();
+
+/// The only object of a kind.
+async fn only(stage: &Stage, kind: &str) -> Value {
+    let mut objects = stage.objects(kind).await;
+    assert_eq!(objects.len(), 1, "{objects:#?}");
+    objects.remove(0)
+}
+
+async fn assert_empty(stage: &Stage) {
+    for kind in ["v2", "target_groups", "orphan_target_groups", "classic"] {
+        assert_eq!(stage.objects(kind).await, Vec::<Value>::new());
+    }
+    assert_eq!(stage.rules("nodes").await, NOTHING);
+    assert_eq!(stage.objects("security_groups").await.len(), 2);
+}
+
+async fn delete(stage: &mut Stage) -> Vec<String> {
+    for service in &mut stage.cluster.services {
+        service.deleting = true;
+    }
+    let writes = stage.settle_well().await;
+    assert!(stage.cluster.services.is_empty());
+    assert_empty(stage).await;
+    writes
+}
+
+#[tokio::test]
+async fn a_service_gets_a_load_balancer_and_loses_it() {
+    let mut stage = Stage::new("", 3).await;
+    stage.add("web", &[80, 443], &[("type", "nlb")]);
+    let writes = stage.settle_well().await;
+    assert_eq!(writes.len(), 8, "{writes:?}");
+    let hostname = stage.service("web").ingress[0].hostname.clone().unwrap();
+    assert!(hostname.starts_with("auidweb-"), "{hostname}");
+    assert_eq!(stage.objects("target_groups").await.len(), 2);
+    assert_eq!(
+        stage.rules("nodes").await,
+        [
+            "icmp 3-4 from 0.0.0.0/0 (kubernetes.io/rule/nlb/mtu)",
+            "tcp 30080-30080 from 0.0.0.0/0 (kubernetes.io/rule/nlb/client=auidweb)",
+            "tcp 30443-30443 from 0.0.0.0/0 (kubernetes.io/rule/nlb/client=auidweb)",
+        ]
+    );
+    stage.restart().await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    assert_eq!(delete(&mut stage).await.len(), 4);
+}
+
+#[tokio::test]
+async fn a_node_that_leaves_costs_one_call_for_each_port() {
+    let mut stage = Stage::new(NLB, 3).await;
+    stage.add("web", &[80, 443, 8080], &[]);
+    stage.settle_well().await;
+    stage.cluster.nodes.pop();
+    assert_eq!(stage.settle_well().await, ["DeregisterTargets"; 3]);
+    assert_eq!(stage.aws.proxy.requests().len(), 3, "no reads");
+    for group in stage.objects("target_groups").await {
+        assert_eq!(group["targets"].as_array().unwrap().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_listener_becomes_tls_and_plain_again_in_place() {
+    let mut stage = Stage::new(NLB, 1).await;
+    stage.add("web", &[443], &[]);
+    stage.settle_well().await;
+    let certificate = stage.aws.id("CERT1").to_owned();
+    stage.annotate("web", "ssl-cert", Some(&certificate));
+    assert_eq!(stage.settle_well().await, ["ModifyListener"]);
+    let listener = &only(&stage, "v2").await["listeners"][0];
+    assert_eq!(
+        (&listener["name"], &listener["certificates"]),
+        (&json!("TLS:443"), &json!([certificate]))
+    );
+    // Targets with TLS are another target group; the old one is not left behind.
+    stage.annotate("web", "backend-protocol", Some("ssl"));
+    let writes = [
+        "CreateTargetGroup",
+        "RegisterTargets",
+        "ModifyListener",
+        "DeleteTargetGroup",
+    ];
+    assert_eq!(stage.settle_well().await, writes);
+    assert_eq!(only(&stage, "target_groups").await["protocol"], "TLS");
+    stage.annotate("web", "backend-protocol", None);
+    stage.annotate("web", "ssl-cert", None);
+    stage.settle_well().await;
+    stage.restart().await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn tcp_and_udp_are_mixed_on_ports_and_on_one_port() {
+    let mut stage = Stage::new(NLB, 1).await;
+    stage.add("dns", &[53, 80], &[]);
+    stage.service("dns").ports[0].protocol = Protocol::Udp;
+    stage.settle_well().await;
+    let both = stage.service("dns").ports[0].clone();
+    stage.service("dns").ports.push(both);
+    stage.service("dns").ports[2].protocol = Protocol::Tcp;
+    stage.settle_well().await;
+    let listeners = only(&stage, "v2").await["listeners"].clone();
+    let names: Vec<_> = listeners
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|listener| listener["name"].clone())
+        .collect();
+    assert_eq!(names, ["TCP:80", "TCP_UDP:53"]);
+    let rules = stage.rules("nodes").await;
+    for protocol in ["tcp", "udp"] {
+        let rule = format!("{protocol} 30053-30053 from 0.0.0.0/0 (kubernetes.io/rule/nlb/client=auiddns)");
+        assert!(rules.contains(&rule), "{rules:#?}");
+    }
+    // The health check of a UDP port is TCP.
+    stage.service("dns").ports[2].node_port = 30999;
+    assert_eq!(stage.settle().await, NOTHING);
+    let complaints = stage.cluster.complaints().join("; ");
+    assert!(complaints.contains("different node ports"), "{complaints}");
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn attributes_are_set_and_unset_again() {
+    let mut stage = Stage::new(NLB, 1).await;
+    stage.add(
+        "web",
+        &[80],
+        &[
+            ("cross-zone-load-balancing-enabled", "true"),
+            ("proxy-protocol", "*"),
+        ],
+    );
+    stage.annotate(
+        "web",
+        "attributes",
+        Some("dns_record.client_routing_policy=availability_zone_affinity"),
+    );
+    stage.annotate(
+        "web",
+        "target-group-attributes",
+        Some("preserve_client_ip.enabled=false"),
+    );
+    let writes = stage.settle_well().await;
+    let modified = writes
+        .iter()
+        .filter(|name| name.starts_with("Modify"))
+        .collect::<Vec<_>>();
+    assert_eq!(
+        modified,
+        ["ModifyTargetGroupAttributes", "ModifyLoadBalancerAttributes"]
+    );
+    let group = only(&stage, "target_groups").await["attributes"].clone();
+    assert_eq!(group["proxy_protocol_v2.enabled"], "true");
+    assert_eq!(group["preserve_client_ip.enabled"], "false");
+    for key in [
+        "cross-zone-load-balancing-enabled",
+        "proxy-protocol",
+        "target-group-attributes",
+    ] {
+        stage.annotate("web", key, None);
+    }
+    let mut writes = stage.settle_well().await;
+    writes.sort();
+    assert_eq!(
+        writes,
+        ["ModifyLoadBalancerAttributes", "ModifyTargetGroupAttributes"]
+    );
+    let group = only(&stage, "target_groups").await["attributes"].clone();
+    assert_eq!(group["preserve_client_ip.enabled"], "true");
+    assert_eq!(
+        only(&stage, "v2").await["attributes"]["load_balancing.cross_zone.enabled"],
+        "false"
+    );
+}
+
+#[tokio::test]
+async fn a_managed_security_group_follows_ports_and_ranges() {
+    let mut stage = Stage::new("DefaultLoadBalancerType=nlb\nNLBSecurityGroupMode=Managed\n", 1).await;
+    stage.add("web", &[80, 443], &[]);
+    stage.settle_well().await;
+    let name = stage.objects("security_groups").await.into_iter();
+    let name = name
+        .map(|group| group["name"].as_str().unwrap().to_owned())
+        .find(|name| name.starts_with("k8s-"));
+    let name = name.unwrap();
+    stage.service("web").source_ranges = Some(vec!["10.1.2.0/24".into()]);
+    stage.service("web").ports.pop();
+    stage.settle_well().await;
+    assert_eq!(
+        stage.rules(&name).await,
+        ["icmp 3-4 from 10.1.2.0/24 ()", "tcp 80-80 from 10.1.2.0/24 ()"]
+    );
+    assert_eq!(
+        stage.rules("nodes").await.len(),
+        5,
+        "client, three of the health check, MTU"
+    );
+    stage.restart().await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    // Others in its place: it is not left behind.
+    let extra = stage.aws.id("SG_EXTRA").to_owned();
+    stage.annotate("web", "security-groups", Some(&extra));
+    stage.settle_well().await;
+    assert_eq!(only(&stage, "v2").await["groups"], json!([extra]));
+    assert_eq!(stage.objects("security_groups").await.len(), 2);
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn rules_beyond_the_quota_are_one_warning_and_the_rest_is_served() {
+    let mut stage = Stage::new(NLB, 1).await;
+    let ports: Vec<u16> = (1..=20).collect();
+    stage.add("web", &ports, &[]);
+    let ranges = ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16", "10.4.0.0/16"];
+    stage.service("web").source_ranges = Some(ranges.iter().map(|range| (*range).into()).collect());
+    stage.settle().await;
+    assert_eq!(stage.rules("nodes").await.len(), 60);
+    let blocked: Vec<_> = stage
+        .cluster
+        .reports
+        .iter()
+        .flat_map(|report| &report.blocked)
+        .collect();
+    assert_eq!(blocked.len(), 1, "{blocked:#?}");
+    assert!(
+        blocked[0].have.contains("RulesPerSecurityGroupLimitExceeded"),
+        "{blocked:?}"
+    );
+    assert!(!stage.service("web").ingress.is_empty());
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn a_shared_rule_stays_until_its_last_service_leaves() {
+    let mut stage = Stage::new(
+        "DefaultLoadBalancerType=nlb\nClusterServiceLoadBalancerHealthProbeMode=Shared\n",
+        1,
+    )
+    .await;
+    stage.add("a", &[80], &[]);
+    stage.add("b", &[81], &[]);
+    stage.settle_well().await;
+    let probe = |rules: Vec<String>| {
+        rules
+            .into_iter()
+            .filter(|rule| rule.contains("10256"))
+            .collect::<Vec<_>>()
+    };
+    let rules = probe(stage.rules("nodes").await);
+    assert!(
+        rules.len() == 3 && rules.iter().all(|rule| rule.ends_with("health=auida)")),
+        "{rules:?}"
+    );
+    stage.service("a").deleting = true;
+    stage.settle_well().await;
+    let rules = probe(stage.rules("nodes").await);
+    assert!(
+        rules.len() == 3 && rules.iter().all(|rule| rule.ends_with("health=auidb)")),
+        "{rules:?}"
+    );
+    delete(&mut stage).await;
+}
+
+/// Removes our ownership tag from everything, as if the Go program had built it.
+async fn disown(stage: &Stage) {
+    let mut arns = Vec::new();
+    for (operation, list, key) in [
+        ("describe_load_balancers", "LoadBalancers", "LoadBalancerArn"),
+        ("describe_target_groups", "TargetGroups", "TargetGroupArn"),
+    ] {
+        let found = stage.aws.call("v2", operation, json!({})).await.unwrap();
+        arns.extend(
+            found[list]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|object| object[key].clone()),
+        );
+    }
+    let body = json!({"LoadBalancerArn": arns[0]});
+    let found = stage.aws.call("v2", "describe_listeners", body).await.unwrap();
+    arns.extend(
+        found["Listeners"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|object| object["ListenerArn"].clone()),
+    );
+    let body = json!({"ResourceArns": arns, "TagKeys": ["cloud-controller-manager/cluster"]});
+    stage.aws.call("v2", "remove_tags", body).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_another_program_built_waits_for_a_change_of_the_service() {
+    let mut stage = Stage::new(NLB, 2).await;
+    let subnets = format!("{},{}", stage.aws.id("PUBLIC_A"), stage.aws.id("PUBLIC_B"));
+    stage.add("web", &[80], &[("subnets", &subnets)]);
+    stage.settle_well().await;
+    disown(&stage).await;
+    stage.annotate("web", "subnets", None);
+    stage.annotate("web", "proxy-protocol", Some("*"));
+    stage.restart().await;
+    assert_eq!(stage.settle().await, NOTHING, "a takeover writes nothing");
+    let blocked: Vec<_> = stage
+        .cluster
+        .reports
+        .iter()
+        .flat_map(|report| &report.blocked)
+        .collect();
+    assert_eq!(blocked.len(), 2, "{blocked:#?}");
+    // Nodes are no reason to change anything else.
+    stage.cluster.nodes.pop();
+    assert_eq!(stage.settle().await, ["DeregisterTargets"]);
+    stage.annotate("web", "healthcheck-healthy-threshold", Some("5"));
+    let writes = stage.settle_well().await;
+    for call in [
+        "SetSubnets",
+        "ModifyTargetGroupAttributes",
+        "ModifyTargetGroup",
+        "AddTags",
+    ] {
+        assert!(writes.iter().any(|name| name == call), "{call} in {writes:?}");
+    }
+    assert_eq!(only(&stage, "v2").await["zones"].as_array().unwrap().len(), 3);
+    stage.restart().await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn actions_that_upstream_does_without_may_be_denied() {
+    const ADDITIONAL: [&str; 7] = [
+        "DescribeTags",
+        "SetSubnets",
+        "DescribeTargetGroupAttributes",
+        "ModifyTargetGroupAttributes",
+        "DescribeListenerCertificates",
+        "UpdateSecurityGroupRuleDescriptionsIngress",
+        "RemoveTags",
+    ];
+    let mut stage = Stage::new(NLB, 2).await;
+    let denied = |request: &ccm_testbed::proxy::Request| ADDITIONAL.contains(&request.name.as_str());
+    let refusal = Action::Status {
+        code: 403,
+        retry_after: None,
+        body: None,
+    };
+    stage.aws.proxy.add(Rule::when(denied, refusal));
+    stage.restart().await;
+    let subnets = stage.aws.id("PUBLIC_A").to_owned();
+    stage.add("web", &[80], &[("subnets", &subnets)]);
+    stage.settle().await;
+    stage.annotate("web", "subnets", None);
+    stage.settle().await;
+    assert_eq!(only(&stage, "v2").await["zones"].as_array().unwrap().len(), 1);
+    let blocked = format!(
+        "{:?}",
+        stage
+            .cluster
+            .reports
+            .iter()
+            .flat_map(|report| &report.blocked)
+            .collect::<Vec<_>>()
+    );
+    assert!(blocked.contains("elasticloadbalancing:SetSubnets"), "{blocked}");
+    stage.restart().await;
+    let writes = stage.settle().await;
+    assert!(writes.iter().all(|name| name == "SetSubnets"), "{writes:?}");
+    stage.cluster.nodes.pop();
+    let writes = stage.settle().await;
+    assert!(writes.contains(&"DeregisterTargets".to_owned()), "{writes:?}");
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert!(stage.cluster.services.is_empty());
+    assert_empty(&stage).await;
+}
+
+#[tokio::test]
+async fn an_instance_that_cannot_be_a_target_holds_up_no_other() {
+    let mut stage = Stage::new(NLB, 3).await;
+    let id = stage.cluster.nodes[1].view.provider_id.clone().unwrap();
+    let id = id.rsplit('/').next().unwrap().to_owned();
+    stage
+        .aws
+        .call("ec2", "stop_instances", json!({"InstanceIds": [id]}))
+        .await
+        .unwrap();
+    stage.add("web", &[80], &[]);
+    stage.settle().await;
+    assert_eq!(
+        only(&stage, "target_groups").await["targets"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    let blocked = format!(
+        "{:?}",
+        stage
+            .cluster
+            .reports
+            .iter()
+            .flat_map(|report| &report.blocked)
+            .collect::<Vec<_>>()
+    );
+    assert!(
+        blocked.contains(&id) && blocked.contains("InvalidTarget"),
+        "{blocked}"
+    );
+    assert!(!stage.service("web").ingress.is_empty());
+}
+
+#[tokio::test]
+async fn a_service_never_gets_a_second_load_balancer() {
+    let mut stage = Stage::new("", 1).await;
+    stage.add("web", &[80], &[("type", "nlb")]);
+    stage.settle_well().await;
+    for wish in [None, Some("external")] {
+        stage.annotate("web", "type", wish);
+        assert_eq!(stage.settle().await, NOTHING);
+        let complaints = stage.cluster.complaints().join("; ");
+        assert!(complaints.contains("create a second Service"), "{complaints}");
+    }
+    // It follows the nodes.
+    let node = crate::stage::node(&stage.aws, "late").await;
+    stage.cluster.nodes.push(node);
+    assert_eq!(stage.settle().await, ["RegisterTargets"]);
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn what_a_load_balancer_deleted_by_hand_leaves_is_deleted() {
+    let mut stage = Stage::new(NLB, 1).await;
+    stage.add("web", &[80, 443], &[]);
+    stage.settle_well().await;
+    let found = stage
+        .aws
+        .call("v2", "describe_load_balancers", json!({}))
+        .await
+        .unwrap();
+    let body = json!({"LoadBalancerArn": found["LoadBalancers"][0]["LoadBalancerArn"]});
+    stage.aws.call("v2", "delete_load_balancer", body).await.unwrap();
+    stage.restart().await;
+    delete(&mut stage).await;
+}
+
+#[tokio::test]
+async fn deletion_protection_is_reported() {
+    let mut stage = Stage::new(NLB, 1).await;
+    stage.add("web", &[80], &[]);
+    stage.settle_well().await;
+    let body = aws_refusal(false, "OperationNotPermitted", "deletion protection is enabled");
+    let refusal = Action::Status {
+        code: 400,
+        retry_after: None,
+        body: Some(body),
+    };
+    let rule = stage.aws.proxy.add(Rule::when(
+        |request| request.name == "DeleteLoadBalancer",
+        refusal,
+    ));
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    let complaints = stage.cluster.complaints().join("; ");
+    assert!(
+        complaints.contains("turn off its deletion protection"),
+        "{complaints}"
+    );
+    assert!(!stage.service("web").finalizers.is_empty());
+    stage.aws.proxy.remove(rule);
+    delete(&mut stage).await;
+}
