@@ -131,7 +131,7 @@ impl LifecycleController {
             recorder, shutdown, ..
         } = context;
         let cloud = context.setup.cloud;
-        config.deletion_grace = config.deletion_grace.max(cloud.deletion_grace());
+        config.deletion_grace = config.grace(&*cloud);
         let effects = Effects::new(
             context.client,
             Arc::clone(&cloud),

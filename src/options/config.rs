@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use ccm_core::{FlagValues, Provider};
+use ccm_core::{Cloud, FlagValues, Provider};
 use rustls::{CipherSuite, NamedGroup};
 
 /// Everything that the program was told on its command line, checked.
@@ -119,6 +119,21 @@ pub struct LifecycleConfig {
     pub deletion_confirm: Duration,
     /// If more than this share of the nodes (0 to 1), and more than three, seem gone, they are deleted slowly.
     pub deletion_share: f64,
+}
+
+impl LifecycleConfig {
+    /// The default of [`Self::deletion_grace`].
+    pub const DELETION_GRACE: Duration = Duration::from_secs(120);
+
+    /// [`Self::deletion_grace`], raised to what this cloud needs if it has its default.
+    #[must_use]
+    pub fn grace(&self, cloud: &dyn Cloud) -> Duration {
+        if self.deletion_grace == Self::DELETION_GRACE {
+            self.deletion_grace.max(cloud.deletion_grace())
+        } else {
+            self.deletion_grace
+        }
+    }
 }
 
 /// The service controller.

@@ -65,7 +65,7 @@ fn defaults_are_those_of_the_help() {
     assert!(!config.node.refresh_topology_labels);
     assert_eq!(config.shutdown_drain, Duration::from_secs(20));
     assert_eq!(config.lifecycle.monitor_period, Duration::from_secs(5));
-    assert_eq!(config.lifecycle.deletion_grace, Duration::from_secs(120));
+    assert_eq!(config.lifecycle.deletion_grace, LifecycleConfig::DELETION_GRACE);
     assert_eq!(config.lifecycle.deletion_confirm, Duration::from_secs(10));
     assert!((config.lifecycle.deletion_share - 0.25).abs() < 1e-9);
     assert!(config.controllers.disabled.is_empty());
@@ -457,5 +457,26 @@ fn credentials_in_a_url_are_not_shown() {
         ("a@b", "a@b"),
     ] {
         assert_eq!(super::without_credentials(value), shown);
+    }
+}
+
+/// A cloud that shows new machines late.
+#[derive(Debug)]
+struct Slow;
+
+impl ccm_core::Cloud for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn deletion_grace(&self) -> Duration {
+        Duration::from_secs(300)
+    }
+}
+
+#[test]
+fn a_cloud_raises_the_deletion_grace_unless_the_flag_is_set() {
+    for (flags, grace) in [(&[][..], 300), (&["--node-deletion-grace=10s"], 10), (&["--node-deletion-grace=1h"], 3600)] {
+        assert_eq!(config(flags).lifecycle.grace(&Slow), Duration::from_secs(grace));
     }
 }

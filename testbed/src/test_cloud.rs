@@ -1,6 +1,7 @@
 //! The clouds that whole-program tests run on, seen alike: what a scenario needs to know of a cloud, and nothing else.
 
 mod aws;
+mod digitalocean;
 mod openstack;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
 
 pub use aws::AwsCloud;
+pub use digitalocean::DigitalOceanCloud;
 pub use openstack::{OpenStackCloud, service as openstack_service};
 
 use crate::picture::Picture;
@@ -119,6 +121,7 @@ pub struct Machine {
 pub async fn start(provider: &str) -> Result<Option<Box<dyn TestCloud>>> {
     Ok(match provider {
         "aws" => Some(Box::new(AwsCloud::start().await?)),
+        "digitalocean" => Some(Box::new(DigitalOceanCloud::start().await?)),
         "openstack" => Some(Box::new(OpenStackCloud::start().await?)),
         _ => None,
     })

@@ -64,6 +64,7 @@ pub(crate) enum DemoCloud {
     #[default]
     Openstack,
     Aws,
+    Digitalocean,
 }
 
 impl DemoCloud {
@@ -72,6 +73,7 @@ impl DemoCloud {
         match self {
             Self::Openstack => "openstack",
             Self::Aws => "aws",
+            Self::Digitalocean => "digitalocean",
         }
     }
 }

@@ -121,22 +121,15 @@ impl Inspector {
             Err(error) => report.findings.push(self.missing("VPC", &site.vpc, &error)),
         }
         if let Some(id) = &settings.site.subnet {
-            let filter = [("subnet-id", vec![id.clone()])];
-            match in_time(api.subnets(&filter, Priority::User))
-                .await
-                .map(|found| found.into_iter().next())
-            {
-                Ok(Some(subnet)) if subnet.vpc == site.vpc => {
-                    report.pass("subnet", format!("{id} is in {}", site.vpc))
+            let filter = [
+                ("subnet-id", vec![id.clone()]),
+                ("vpc-id", vec![site.vpc.clone()]),
+            ];
+            match in_time(api.subnets(&filter, Priority::User)).await {
+                Ok(found) if found.is_empty() => {
+                    report.findings.push(self.missing("SubnetID", id, &not_found()))
                 }
-                Ok(Some(subnet)) => {
-                    let what = format!("{id} is in VPC {}, not in {}", subnet.vpc, site.vpc);
-                    let finding = self.keys().finding(Severity::Error, ("Global", "SubnetID"), what);
-                    report
-                        .findings
-                        .push(finding.fix("name a subnet of the cluster's VPC"));
-                }
-                Ok(None) => report.findings.push(self.missing("SubnetID", id, &not_found())),
+                Ok(_) => report.pass("subnet", format!("{id} is in {}", site.vpc)),
                 Err(error) => report.findings.push(self.missing("SubnetID", id, &error)),
             }
         }
@@ -175,7 +168,7 @@ impl Inspector {
     /// Something that a key names does not exist, or could not be read.
     fn missing(&self, key: &str, id: &str, error: &Error) -> Finding {
         let what = if error.kind() == ErrorKind::NotFound {
-            format!("{id} does not exist in this account and region")
+            format!("{id} does not exist in this account, region and VPC")
         } else {
             format!("{id} could not be read: {}", error.report())
         };
@@ -183,7 +176,7 @@ impl Inspector {
             .keys()
             .finding(Severity::of(error.kind()), ("Global", key), what);
         finding.fix(match error.kind() {
-            ErrorKind::NotFound => "correct the id, or the region",
+            ErrorKind::NotFound => "correct the id, or region and VPC",
             ErrorKind::PermissionDenied => "allow the action in the IAM policy",
             _ => "",
         })

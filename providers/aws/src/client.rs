@@ -92,8 +92,8 @@ struct Inner {
 struct State {
     connection: Connection,
     clients: Arc<Clients>,
-    /// When the clients were made.
-    since: Instant,
+    /// When credentials that AWS refused were last read again.
+    renewed: Option<Instant>,
 }
 
 impl fmt::Debug for Api {
@@ -130,7 +130,7 @@ impl Api {
                 state: RwLock::new(State {
                     connection,
                     clients,
-                    since: Instant::now(),
+                    renewed: None,
                 }),
                 generation: AtomicU64::new(1),
                 metrics,
@@ -188,7 +188,7 @@ impl Api {
         *state = State {
             connection,
             clients,
-            since: Instant::now(),
+            renewed: None,
         };
         Ok(())
     }
@@ -205,10 +205,7 @@ impl Api {
         E: ProvideErrorMetadata + std::error::Error + 'static,
     {
         let attempt = || async {
-            let (clients, since) = {
-                let state = self.inner.state.read();
-                (Arc::clone(&state.clients), state.since)
-            };
+            let clients = Arc::clone(&self.inner.state.read().clients);
             let began = Instant::now();
             // The SDK's futures are large.
             let error = match Box::pin(request(&clients)).await {
@@ -223,7 +220,7 @@ impl Api {
             self.inner
                 .metrics
                 .failed(op, status, error.kind() == ErrorKind::RateLimited);
-            if error.kind() == ErrorKind::Unauthenticated && self.renew(since).await {
+            if error.kind() == ErrorKind::Unauthenticated && self.renew(&clients).await {
                 return Err(error.with_retry(Retry::Backoff));
             }
             Err(error)
@@ -231,15 +228,16 @@ impl Api {
         self.gate.call(op, options, attempt).await
     }
 
-    /// Reads the credentials again, unless they were read after `since`, or a moment ago. Whether there are others now.
-    async fn renew(&self, since: Instant) -> bool {
+    /// Reads the credentials again, unless that was done since these clients were made, or a moment ago. Whether there may be
+    /// others now.
+    async fn renew(&self, refused: &Arc<Clients>) -> bool {
         let inner = &self.inner;
         let connection = {
             let state = inner.state.read();
-            if state.since > since {
+            if !Arc::ptr_eq(&state.clients, refused) {
                 return true;
             }
-            if state.since.elapsed() < RENEW_AFTER {
+            if state.renewed.is_some_and(|last| last.elapsed() < RENEW_AFTER) {
                 return false;
             }
             state.connection.clone()
@@ -248,9 +246,9 @@ impl Api {
             return false;
         };
         let mut state = inner.state.write();
-        if state.since == since {
+        if Arc::ptr_eq(&state.clients, refused) {
             state.clients = Arc::new(clients);
-            state.since = Instant::now();
+            state.renewed = Some(Instant::now());
         }
         true
     }

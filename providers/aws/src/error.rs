@@ -154,3 +154,120 @@ fn kind(code: &str, status: Option<u16>) -> ErrorKind {
         _ => ErrorKind::Unexpected,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ccm_core::Retry;
+
+    use super::*;
+
+    #[test]
+    fn every_code_that_is_handled_has_its_kind() {
+        use ErrorKind::{
+            AlreadyExists, Conflict, InvalidSpec, NotFound, PermissionDenied, QuotaExceeded, RateLimited,
+            Unauthenticated, Unavailable, Unexpected, Unsupported,
+        };
+        for (codes, kind) in [
+            (
+                "RequestLimitExceeded Throttling ThrottlingException EC2ThrottledException TooManyRequestsException",
+                RateLimited,
+            ),
+            (
+                "AuthFailure ExpiredToken RequestExpired InvalidClientTokenId",
+                Unauthenticated,
+            ),
+            (
+                "UnauthorizedOperation AccessDenied AccessDeniedException",
+                PermissionDenied,
+            ),
+            (
+                "InvalidInstanceID.NotFound InvalidGroup.NotFound InvalidRoute.NotFound InvalidPermission.NotFound \
+                 LoadBalancerNotFound TargetGroupNotFound ListenerNotFound PolicyNotFound",
+                NotFound,
+            ),
+            (
+                "InvalidGroup.Duplicate InvalidPermission.Duplicate RouteAlreadyExists DuplicateLoadBalancerName \
+                 DuplicateTargetGroupName DuplicateListener",
+                AlreadyExists,
+            ),
+            (
+                "RulesPerSecurityGroupLimitExceeded RouteLimitExceeded TooManyLoadBalancers TooManyTargetGroups \
+                 TooManyListeners TooManyTargets TooManyRegistrationsForTargetId",
+                QuotaExceeded,
+            ),
+            ("DependencyViolation ResourceInUse", Conflict),
+            (
+                "InvalidInstanceID.Malformed InvalidID InvalidInstanceID InvalidTarget CertificateNotFound SSLPolicyNotFound \
+                 UnsupportedProtocol InvalidSubnet SubnetNotFound AvailabilityZoneNotSupported AllocationIdNotFound \
+                 InvalidScheme InvalidConfigurationRequest OperationNotPermitted ValidationError MissingParameter",
+                InvalidSpec,
+            ),
+            ("UnsupportedOperation InvalidAction", Unsupported),
+            ("InternalError ServiceUnavailable", Unavailable),
+            ("SomethingNew", Unexpected),
+        ] {
+            for code in codes.split_whitespace() {
+                let failure = Failure {
+                    status: Some(400),
+                    code: Some(code),
+                    message: "no",
+                    request_id: Some("r1"),
+                };
+                let error = failure.error();
+                assert_eq!(error.kind(), kind, "{code}");
+                assert_eq!(super::code(&error), Some(code));
+                assert!(error.to_string().contains("request_id=r1"), "{error}");
+            }
+        }
+        // EC2 throttles with status 503, and nothing was done.
+        let throttled = Failure {
+            status: Some(503),
+            code: Some("RequestLimitExceeded"),
+            ..Failure::default()
+        }
+        .error();
+        assert_eq!(
+            (throttled.retry(), throttled.outcome()),
+            (Retry::Backoff, Outcome::NotDone)
+        );
+        let unknown = Failure {
+            status: Some(500),
+            code: Some("SomethingNew"),
+            ..Failure::default()
+        }
+        .error();
+        assert_eq!(
+            (unknown.kind(), unknown.outcome()),
+            (Unavailable, Outcome::Unknown)
+        );
+    }
+
+    #[test]
+    fn an_answer_of_something_else_is_no_verdict() {
+        for (status, message, kind, text) in [
+            (
+                Some(502),
+                "<html>\n<body>Bad Gateway</body>",
+                ErrorKind::Unavailable,
+                "the answer is an HTML page",
+            ),
+            (
+                Some(500),
+                "",
+                ErrorKind::Unavailable,
+                "AWS answered with HTTP status 500",
+            ),
+            (Some(404), "no such path", ErrorKind::Unexpected, "no such path"),
+            (None, "", ErrorKind::Unavailable, "AWS did not answer"),
+        ] {
+            let error = Failure {
+                status,
+                message,
+                ..Failure::default()
+            }
+            .error();
+            assert_eq!((error.kind(), error.message()), (kind, text));
+            assert_eq!(error.outcome(), Outcome::Unknown);
+        }
+    }
+}

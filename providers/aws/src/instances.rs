@@ -17,6 +17,7 @@ mod topology;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -249,6 +250,13 @@ impl InstanceSource for Source {
         match provider_id::parse(text) {
             Err(error) => Lookup::Known(Err(error)),
             Ok(ProviderId::Foreign) => Lookup::Known(Ok(InstanceState::Unmanaged)),
+            // Nothing has such an address, and nothing that is not there was asked for.
+            Ok(ProviderId::Fargate(id))
+                if fargate_address(&id).is_none_or(|ip| ip.parse::<IpAddr>().is_err()) =>
+            {
+                let text = format!("provider ID {text:?} does not hold the address of a Fargate node");
+                Lookup::Known(Err(Error::new(ErrorKind::InvalidSpec, text)))
+            }
             Ok(ProviderId::Instance(id) | ProviderId::Fargate(id)) => Lookup::Id(id),
         }
     }

@@ -366,6 +366,9 @@ impl Routes for TableRoutes {
     }
 
     async fn apply(&self, changes: &Changes, priority: Priority) -> Applied {
+        if changes.is_empty() {
+            return Applied::default();
+        }
         let state = match self.state(changes, priority).await {
             Ok(state) => state,
             Err(error) => {

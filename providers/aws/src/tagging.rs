@@ -393,11 +393,15 @@ impl Tagger {
             node.is_some_and(|node| node.view.labels.get(LABEL) != Some(self.checksum.as_str()))
         });
         done.iter().for_each(|item| self.queue.done(item));
+        // An instance that is a node again keeps its tags.
+        let alive: HashSet<&String> = self.instances.values().collect();
+        let (kept, deletes): (Vec<Item>, Vec<Item>) = deletes
+            .into_iter()
+            .partition(|item| alive.contains(&item.instance));
+        kept.iter().for_each(|item| self.queue.done(item));
         let ids = |items: &[Item]| items.iter().map(|item| item.instance.clone()).collect();
-        let (added, deleted) = tokio::join!(
-            self.write(Action::Add, ids(&adds)),
-            self.write(Action::Delete, ids(&deletes))
-        );
+        let deleted = self.write(Action::Delete, ids(&deletes)).await;
+        let added = self.write(Action::Add, ids(&adds)).await;
         for item in deletes {
             let result = deleted.get(&item.instance).cloned().unwrap_or(Ok(()));
             self.finish(&item, ignore_gone(result));

@@ -36,7 +36,7 @@ pub trait Cloud: Any + Debug + Send + Sync {
         0
     }
 
-    /// How old a node must be at least before it is deleted because its machine does not exist. Raises
+    /// How old a node must be at least before it is deleted because its machine does not exist. Raises the default of
     /// `--node-deletion-grace` where the cloud may take longer to show a new machine to everybody.
     fn deletion_grace(&self) -> Duration {
         Duration::ZERO

@@ -100,7 +100,7 @@ pub(crate) async fn review(
         share: whole.share,
     };
     let confirm = config.deletion_confirm;
-    let grace = config.deletion_grace.max(cloud.deletion_grace());
+    let grace = config.grace(cloud);
     for node in decision.delete {
         nodes.retain(|other| other.view.name != node.view.name);
         let mut why = format!("{}; done if that is so {confirm:?} later, too", gone(&node));

@@ -109,7 +109,7 @@ impl TestCloud for OpenStackCloud {
     }
 
     fn party(&self) -> &dyn Party {
-        &*self.cloud
+        &**self.cloud
     }
 
     async fn create_machine(&self, name: &str) -> Result<Machine> {

@@ -29,31 +29,12 @@ use rustls::{
 };
 
 /// Variables that the SDK reads. All are of the process that the config came from.
-const VARIABLES: &[&str] = &[
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AWS_PROFILE",
-    "AWS_CONFIG_FILE",
-    "AWS_SHARED_CREDENTIALS_FILE",
-    "HOME",
-    "PATH",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_ROLE_ARN",
-    "AWS_ROLE_SESSION_NAME",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
-    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-    "AWS_EC2_METADATA_DISABLED",
-    "AWS_EC2_METADATA_V1_DISABLED",
-    "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE",
-    "AWS_USE_FIPS_ENDPOINT",
-    "AWS_USE_DUALSTACK_ENDPOINT",
-    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
-    "AWS_ENDPOINT_URL",
-    "AWS_ENDPOINT_URL_STS",
-];
+const VARIABLES: &str = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_PROFILE AWS_CONFIG_FILE \
+    AWS_SHARED_CREDENTIALS_FILE HOME PATH AWS_WEB_IDENTITY_TOKEN_FILE AWS_ROLE_ARN AWS_ROLE_SESSION_NAME \
+    AWS_CONTAINER_CREDENTIALS_RELATIVE_URI AWS_CONTAINER_CREDENTIALS_FULL_URI AWS_CONTAINER_AUTHORIZATION_TOKEN \
+    AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE AWS_EC2_METADATA_DISABLED AWS_EC2_METADATA_V1_DISABLED \
+    AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE AWS_USE_FIPS_ENDPOINT AWS_USE_DUALSTACK_ENDPOINT \
+    AWS_IGNORE_CONFIGURED_ENDPOINT_URLS AWS_ENDPOINT_URL AWS_ENDPOINT_URL_STS";
 /// The variable with the endpoint of the instance metadata service.
 const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
 /// The longest wait for a connection.
@@ -184,7 +165,7 @@ pub(crate) fn is_certificates(pem: &[u8]) -> bool {
 
 impl Connection {
     /// The endpoint of an API in this region, if it is not that of AWS.
-    pub(super) fn endpoint(&self, service: Service, region: &str) -> Option<&Endpoint> {
+    pub(crate) fn endpoint(&self, service: Service, region: &str) -> Option<&Endpoint> {
         let fits = |wanted: Service, endpoint: &&Endpoint| {
             endpoint.service == wanted && endpoint.region.as_deref().is_none_or(|own| own == region)
         };
@@ -238,9 +219,9 @@ impl Connection {
 
     /// The variables that the SDK may read.
     fn variables(&self, region: &str) -> Env {
-        let mut variables: Vec<(&str, &str)> = VARIABLES
-            .iter()
-            .filter_map(|name| Some((*name, self.environment.var(name)?)))
+        let names = VARIABLES.split_whitespace();
+        let mut variables: Vec<(&str, &str)> = names
+            .filter_map(|name| Some((name, self.environment.var(name)?)))
             .collect();
         let metadata = self.endpoint(Service::Metadata, region);
         variables.extend(metadata.map(|endpoint| (METADATA_ENDPOINT, endpoint.url.as_str())));
@@ -386,10 +367,15 @@ impl AssumedRole {
             .role_arn(&self.role.arn)
             .role_session_name(SESSION);
         let reply = Box::pin(request.send()).await.map_err(|error| {
-            let error = super::failure(&error)
-                .with_operation("sts:AssumeRole")
-                .with_context("role", &self.role.arn);
-            CredentialsError::provider_error(error)
+            let error = super::failure(&error).with_operation("sts:AssumeRole");
+            let error = error.with_context("role", &self.role.arn);
+            CredentialsError::provider_error(match error.kind() {
+                // For whoever needs the role: there are no credentials.
+                ErrorKind::PermissionDenied => {
+                    Error::new(ErrorKind::Unauthenticated, "the role may not be assumed").with_source(error)
+                }
+                _ => error,
+            })
         })?;
         let Some(given) = reply.credentials else {
             return Err(CredentialsError::provider_error(

@@ -11,6 +11,8 @@ use crate::cluster::Tags;
 
 /// The most results on a page.
 const PAGE: i32 = 1000;
+/// The most route tables on a page.
+const TABLES_PAGE: i32 = 100;
 /// The most values of one filter. More are refused with FilterLimitExceeded.
 pub(crate) const FILTER_VALUES: usize = 200;
 /// The most resources of one CreateTags or DeleteTags.
@@ -165,6 +167,46 @@ fn unreadable(what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("AWS answered with {what}"))
 }
 
+/// All pages of a Describe action: request, filters, the most results on a page, the field with the items.
+macro_rules! pages {
+    ($api:expr, $op:ident, $action:ident($filter:expr, $page:expr), $field:ident, $priority:expr) => {
+        ccm_core::client::collect(None, |token: Option<String>| async move {
+            let request = |clients: &super::Clients| {
+                let request = clients
+                    .ec2
+                    .$action()
+                    .max_results($page)
+                    .set_filters(filters($filter));
+                request.set_next_token(token.clone()).send()
+            };
+            let reply = $api.call(Op::$op, $priority, request).await?;
+            Ok(Page {
+                items: reply.$field.unwrap_or_default(),
+                next: reply.next_token,
+            })
+        })
+        .await
+    };
+}
+
+/// A call about the route of a table with a destination.
+macro_rules! route_call {
+    ($api:expr, $op:ident, $action:ident, $table:expr, $destination:expr, $priority:expr $(, $target:expr)?) => {{
+        let (v4, v6) = destinations($destination);
+        let request = |clients: &super::Clients| {
+            let request = clients.ec2.$action().route_table_id($table);
+            let request = request.set_destination_cidr_block(v4.clone());
+            let request = request.set_destination_ipv6_cidr_block(v6.clone());
+            $(
+                let (instance, interface) = $target.ids();
+                let request = request.set_instance_id(instance).set_network_interface_id(interface);
+            )?
+            request.send()
+        };
+        $api.call(Op::$op, $priority, request).await.map(drop)
+    }};
+}
+
 impl Api {
     /// A page of the instances that fit the filters.
     ///
@@ -186,10 +228,8 @@ impl Api {
                     .send()
             })
             .await?;
-        let reservations = reply.reservations.unwrap_or_default().into_iter();
-        let instances = reservations.flat_map(|reservation| reservation.instances.unwrap_or_default());
         Ok(Page {
-            items: instances.map(instance).collect::<Result<_>>()?,
+            items: instances(reply.reservations)?,
             next: reply.next_token,
         })
     }
@@ -222,9 +262,7 @@ impl Api {
         if reply.next_token.is_some_and(|token| !token.is_empty()) {
             return Err(unreadable("a page where all instances were requested"));
         }
-        let reservations = reply.reservations.unwrap_or_default().into_iter();
-        let instances = reservations.flat_map(|reservation| reservation.instances.unwrap_or_default());
-        instances.map(instance).collect()
+        instances(reply.reservations)
     }
 
     /// The network interfaces with these private addresses in a VPC, as Fargate nodes.
@@ -242,25 +280,15 @@ impl Api {
             ("vpc-id", vec![vpc.to_owned()]),
             ("private-ip-address", addresses),
         ];
-        let found = ccm_core::client::collect(None, |token: Option<String>| {
-            let filter = &filter;
-            async move {
-                let reply = self
-                    .call(Op::NetworkInterfaces, priority, |clients| {
-                        let request = clients.ec2.describe_network_interfaces().max_results(PAGE);
-                        request
-                            .set_filters(filters(filter))
-                            .set_next_token(token.clone())
-                            .send()
-                    })
-                    .await?;
-                Ok(Page {
-                    items: reply.network_interfaces.unwrap_or_default(),
-                    next: reply.next_token,
-                })
-            }
-        });
-        let found = found.await?.into_iter();
+        let filter = &filter;
+        let found = pages!(
+            self,
+            NetworkInterfaces,
+            describe_network_interfaces(filter, PAGE),
+            network_interfaces,
+            priority
+        );
+        let found = found?.into_iter();
         let attached = found.filter(|interface| {
             let attachment = interface.attachment.as_ref();
             attachment.is_some_and(|attachment| attachment.status == Some(sdk::AttachmentStatus::Attached))
@@ -328,27 +356,9 @@ impl Api {
     ///
     /// They cannot be read.
     pub(crate) async fn subnets(&self, filter: &[Filter<'_>], priority: Priority) -> Result<Vec<Subnet>> {
-        ccm_core::client::collect(None, |token: Option<String>| async move {
-            let reply = self
-                .call(Op::Subnets, priority, |clients| {
-                    let request = clients.ec2.describe_subnets().max_results(PAGE);
-                    request
-                        .set_filters(filters(filter))
-                        .set_next_token(token.clone())
-                        .send()
-                })
-                .await?;
-            Ok(Page {
-                items: reply
-                    .subnets
-                    .unwrap_or_default()
-                    .into_iter()
-                    .filter_map(subnet)
-                    .collect(),
-                next: reply.next_token,
-            })
-        })
-        .await
+        let found: Result<Vec<sdk::Subnet>> =
+            pages!(self, Subnets, describe_subnets(filter, PAGE), subnets, priority);
+        Ok(found?.into_iter().filter_map(subnet).collect())
     }
 
     /// The route tables that fit the filters, with all of their routes.
@@ -361,27 +371,14 @@ impl Api {
         filter: &[Filter<'_>],
         priority: Priority,
     ) -> Result<Vec<RouteTable>> {
-        ccm_core::client::collect(None, |token: Option<String>| async move {
-            let reply = self
-                .call(Op::RouteTables, priority, |clients| {
-                    let request = clients.ec2.describe_route_tables().max_results(100);
-                    request
-                        .set_filters(filters(filter))
-                        .set_next_token(token.clone())
-                        .send()
-                })
-                .await?;
-            Ok(Page {
-                items: reply
-                    .route_tables
-                    .unwrap_or_default()
-                    .into_iter()
-                    .filter_map(route_table)
-                    .collect(),
-                next: reply.next_token,
-            })
-        })
-        .await
+        let found: Result<Vec<sdk::RouteTable>> = pages!(
+            self,
+            RouteTables,
+            describe_route_tables(filter, TABLES_PAGE),
+            route_tables,
+            priority
+        );
+        Ok(found?.into_iter().filter_map(route_table).collect())
     }
 
     /// Creates a route in a table.
@@ -397,19 +394,15 @@ impl Api {
         target: &RouteTarget,
         priority: Priority,
     ) -> Result<()> {
-        let (v4, v6) = destinations(destination);
-        let (instance, interface) = target.ids();
-        let request = |clients: &super::Clients| {
-            let request = clients.ec2.create_route().route_table_id(table);
-            let request = request
-                .set_destination_cidr_block(v4.clone())
-                .set_destination_ipv6_cidr_block(v6.clone());
-            request
-                .set_instance_id(instance.clone())
-                .set_network_interface_id(interface.clone())
-                .send()
-        };
-        self.call(Op::RouteCreate, priority, request).await.map(drop)
+        route_call!(
+            self,
+            RouteCreate,
+            create_route,
+            table,
+            destination,
+            priority,
+            target
+        )
     }
 
     /// Gives the route with this destination another target.
@@ -424,19 +417,15 @@ impl Api {
         target: &RouteTarget,
         priority: Priority,
     ) -> Result<()> {
-        let (v4, v6) = destinations(destination);
-        let (instance, interface) = target.ids();
-        let request = |clients: &super::Clients| {
-            let request = clients.ec2.replace_route().route_table_id(table);
-            let request = request
-                .set_destination_cidr_block(v4.clone())
-                .set_destination_ipv6_cidr_block(v6.clone());
-            request
-                .set_instance_id(instance.clone())
-                .set_network_interface_id(interface.clone())
-                .send()
-        };
-        self.call(Op::RouteReplace, priority, request).await.map(drop)
+        route_call!(
+            self,
+            RouteReplace,
+            replace_route,
+            table,
+            destination,
+            priority,
+            target
+        )
     }
 
     /// Deletes the route with this destination.
@@ -450,15 +439,7 @@ impl Api {
         destination: IpNet,
         priority: Priority,
     ) -> Result<()> {
-        let (v4, v6) = destinations(destination);
-        let request = |clients: &super::Clients| {
-            let request = clients.ec2.delete_route().route_table_id(table);
-            request
-                .set_destination_cidr_block(v4.clone())
-                .set_destination_ipv6_cidr_block(v6.clone())
-                .send()
-        };
-        self.call(Op::RouteDelete, priority, request).await.map(drop)
+        route_call!(self, RouteDelete, delete_route, table, destination, priority)
     }
 
     /// Lets packets for Pods pass: switches the source/destination check off.
@@ -546,6 +527,12 @@ fn destinations(destination: IpNet) -> (Option<String>, Option<String>) {
         IpNet::V4(net) => (Some(net.to_string()), None),
         IpNet::V6(net) => (None, Some(net.to_string())),
     }
+}
+
+fn instances(reservations: Option<Vec<sdk::Reservation>>) -> Result<Vec<Instance>> {
+    let reservations = reservations.unwrap_or_default().into_iter();
+    let instances = reservations.flat_map(|reservation| reservation.instances.unwrap_or_default());
+    instances.map(instance).collect()
 }
 
 fn instance(given: sdk::Instance) -> Result<Instance> {

@@ -1,1 +1,311 @@
+//! Files as users have them, good and bad.
+#![allow(clippy::unwrap_used)]
 
+use ccm_core::{ErrorKind, Result, config::Problem};
+use tempfile::TempDir;
+
+use super::*;
+
+/// A config file with this text. The directory has to be kept.
+fn file(text: &str) -> (TempDir, PathBuf) {
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("cloud.conf");
+    std::fs::write(&path, text).unwrap();
+    (directory, path)
+}
+
+fn loaded(text: &str, env: &Environment) -> Result<(Config, Vec<Problem>)> {
+    let (_directory, path) = file(text);
+    let parsed = load(Some(&path), env, &mut ConfigFiles::default())?;
+    Ok((parsed.value, parsed.warnings))
+}
+
+fn good(text: &str) -> Settings {
+    let (config, warnings) = loaded(text, &Environment::default()).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    config.settings
+}
+
+/// The error lines, each without the file's name.
+fn errors(text: &str) -> Vec<String> {
+    let error = loaded(text, &Environment::default()).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    let lines = error.message().lines();
+    lines
+        .map(|line| {
+            line.split_once("cloud.conf:")
+                .map_or(line, |(_, rest)| rest)
+                .to_owned()
+        })
+        .collect()
+}
+
+#[test]
+fn every_key_of_the_go_cloud_controller_is_read() {
+    let settings = good(
+        r#"
+[global]
+zone = us-west-2-lax-1a
+Region = ignored
+VPC = vpc-1
+SubnetID = subnet-1
+RouteTableID = rtb-1
+RoleARN = arn:aws-cn:iam::123456789012:role/path/ccm
+SourceARN = arn:aws-cn:eks:cn-north-1:123456789012:cluster/a
+KubernetesClusterTag = a
+KubernetesClusterID = a
+DisableSecurityGroupIngress
+ElbSecurityGroup = sg-1
+NodeIPFamilies = ipv6
+NodeIPFamilies = ipv4
+ClusterServiceLoadBalancerHealthProbeMode = Shared
+ClusterServiceSharedLoadBalancerHealthProbePort = 0x1000
+ClusterServiceSharedLoadBalancerHealthProbePath = /ready
+SupportedTopologyInstanceTypePattern = ^m5
+NLBSecurityGroupMode = Managed
+DefaultLoadBalancerType = nlb
+[ServiceOverride "1"]
+Service = "ec2      "
+Region = us-west-2
+URL = https://ec2.example
+SigningRegion = us-east-1
+SigningMethod = v4
+SigningName = other
+[Quota]
+ec2-read-burst = 7
+"#,
+    );
+    let connection = &settings.connection;
+    assert_eq!(connection.region.as_deref(), Some("us-west-2"));
+    let role = connection.role.as_ref().unwrap();
+    assert_eq!(
+        (role.account.as_str(), role.source_arn.is_some()),
+        ("123456789012", true)
+    );
+    let endpoint = Endpoint {
+        service: Service::Ec2,
+        region: Some("us-west-2".into()),
+        url: "https://ec2.example".into(),
+        signing: Some(("us-east-1".into(), Some("other".into()))),
+    };
+    assert_eq!(connection.endpoints, [endpoint]);
+    let site = &settings.site;
+    assert_eq!(
+        (site.vpc.as_deref(), site.subnet.as_deref()),
+        (Some("vpc-1"), Some("subnet-1"))
+    );
+    assert_eq!((site.cluster_id.as_deref(), site.legacy_tag), (Some("a"), true));
+    assert_eq!(settings.instances.families, [IpFamily::V6, IpFamily::V4]);
+    assert!(settings.instances.topology_types.unwrap().is_match("m5.large"));
+    assert_eq!(settings.route_table.as_deref(), Some("rtb-1"));
+    let balancing = &settings.load_balancing;
+    let probe = SharedProbe {
+        port: 4096,
+        path: "/ready".into(),
+    };
+    assert_eq!(balancing.shared_probe, Some(probe));
+    assert_eq!(balancing.elb_security_group.as_deref(), Some("sg-1"));
+    assert!(balancing.disable_security_group_ingress && balancing.managed_security_groups);
+    assert_eq!(balancing.default_type, DefaultType::Nlb);
+    assert_eq!(settings.quotas.ec2_read.burst, 7);
+}
+
+#[test]
+fn without_a_file_everything_has_its_default() {
+    let env = Environment::default().with("AWS_DEFAULT_REGION", "eu-west-1");
+    let parsed = load(None, &env, &mut ConfigFiles::default()).unwrap();
+    let settings = parsed.value.settings;
+    assert_eq!(settings.connection.region.as_deref(), Some("eu-west-1"));
+    assert_eq!(settings.instances.families, [IpFamily::V4]);
+    assert_eq!(settings.load_balancing.shared_probe, None);
+    assert_eq!(settings.load_balancing.default_type, DefaultType::Classic);
+    let types = settings.instances.topology_types.unwrap();
+    for kind in [
+        "p4d.24xlarge",
+        "p6e-gb200.36xlarge",
+        "hpc7a.96xlarge",
+        "trn2u.48xlarge",
+    ] {
+        assert!(types.is_match(kind), "{kind}");
+    }
+    for kind in ["inf2.xlarge", "m5.large", "t3.small", "c3.large"] {
+        assert!(!types.is_match(kind), "{kind}");
+    }
+}
+
+#[test]
+fn the_region_of_a_zone_is_letters_and_the_first_digits() {
+    for (zone, region) in [
+        ("us-west-2a", Some("us-west-2")),
+        ("us-west-2-lax-1a", Some("us-west-2")),
+        ("ap-northeast-2a", Some("ap-northeast-2")),
+        ("us-gov-east-1a", Some("us-gov-east-1")),
+        ("us-iso-east-1a", Some("us-iso-east-1")),
+        ("us-isob-east-1a", Some("us-isob-east-1")),
+        ("useast", None),
+        ("us-", None),
+        ("2a", None),
+        ("", None),
+    ] {
+        assert_eq!(region_of_zone(zone).as_deref(), region, "{zone}");
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_said_at_once() {
+    let errors = errors(
+        "[Global]\nZone = nowhere\nVPC = 1\nRouteTableID = r\nRoleARN = ccm\nKubernetesClusterTag = a\n\
+         KubernetesClusterID = b\nClusterServiceLoadBalancerHealthProbeMode = shared\n\
+         ClusterServiceSharedLoadBalancerHealthProbePort = 70000\nNLBSecurityGroupMode = managed\n\
+         SupportedTopologyInstanceTypePattern = (\nDefaultLoadBalancerType = alb\n[Quota]\nelb-read-burst = 0\n\
+         [ServiceOverride \"1\"]\nService = EC2\n",
+    );
+    let expected = [
+        "2:8: [Global] Zone: \"nowhere\" is not an availability zone; write one such as us-west-2a",
+        "3:7: [Global] VPC: \"1\" is not an id; write one that begins with vpc-",
+        "4:16: [Global] RouteTableID: \"r\" is not an id",
+        "5:11: [Global] RoleARN: \"ccm\" is not the ARN of a role",
+        "7:23: [Global] KubernetesClusterID: \"b\" differs from KubernetesClusterTag \"a\"",
+        "8:45: [Global] ClusterServiceLoadBalancerHealthProbeMode: \"shared\" is not supported; write ServiceNodePort or Shared",
+        "9:51: [Global] ClusterServiceSharedLoadBalancerHealthProbePort: 70000 is not a port",
+        "10:24: [Global] NLBSecurityGroupMode: \"managed\" is not supported; write Managed",
+        "11:40: [Global] SupportedTopologyInstanceTypePattern: \"(\" is not a regular expression",
+        "12:27: [Global] DefaultLoadBalancerType: \"alb\" is not supported; write classic or nlb or none",
+        "14:18: [Quota] elb-read-burst: must be between 1 and 100000; without it 40",
+        "15:18: [ServiceOverride \"1\"] Region: is required",
+        "15:18: [ServiceOverride \"1\"] URL: is required",
+        "15:18: [ServiceOverride \"1\"] SigningRegion: is required",
+    ];
+    for part in expected {
+        let found = errors.iter().any(|error| {
+            let (place, text) = part.split_once(": ").unwrap();
+            error.contains(text) && error.starts_with(place.split(':').next().unwrap())
+        });
+        assert!(found, "{part} is not in {errors:#?}");
+    }
+    assert_eq!(errors.len(), expected.len(), "{errors:#?}");
+}
+
+#[test]
+fn what_is_suspicious_is_a_warning() {
+    let text = "[Global]\nNodeIPFamilies = ipv5\nSourceARN = arn:x\nVpcId = vpc-1\n[ServiceOverride \"1\"]\n\
+                Service = s3\nRegion = r\nURL = http://x\nSigningRegion = r\n";
+    let (config, warnings) = loaded(text, &Environment::default()).unwrap();
+    assert_eq!(config.settings.instances.families, [IpFamily::V4]);
+    let warnings: Vec<String> = warnings
+        .iter()
+        .map(|warning| warning.message().to_owned())
+        .collect();
+    for part in [
+        "\"ipv5\" is neither",
+        "no effect without RoleARN",
+        "unknown key",
+        "\"s3\" is not an API",
+    ] {
+        assert!(
+            warnings.iter().any(|warning| warning.contains(part)),
+            "{part} is not in {warnings:#?}"
+        );
+    }
+}
+
+fn overrides(entries: &[(&str, &str)]) -> String {
+    let entry = |(at, (service, region)): (usize, &(&str, &str))| {
+        format!(
+            "[ServiceOverride \"{at}\"]\nService={service}\nRegion={region}\nURL=http://{at}\nSigningRegion=r\n"
+        )
+    };
+    entries.iter().enumerate().map(entry).collect()
+}
+
+#[test]
+fn endpoints_are_chosen_by_api_and_region() {
+    let text = overrides(&[
+        ("Elastic Load Balancing", "one"),
+        ("ec2", "one"),
+        ("EC2", "two"),
+        ("ec2imds", "anywhere"),
+    ]);
+    let env = Environment::default()
+        .with("AWS_ENDPOINT_URL", "http://common")
+        .with("AWS_ENDPOINT_URL_EC2", "http://ec2");
+    let (config, _) = loaded(&text, &env).unwrap();
+    let connection = config.settings.connection;
+    let url = |service, region| {
+        connection
+            .endpoint(service, region)
+            .map(|found| found.url.as_str())
+    };
+    assert_eq!(url(Service::Ec2, "one"), Some("http://1"));
+    assert_eq!(url(Service::Ec2, "two"), Some("http://2"));
+    assert_eq!(url(Service::Ec2, "three"), Some("http://ec2"));
+    // Both generations have one endpoint.
+    assert_eq!(url(Service::ElbV2, "one"), Some("http://0"));
+    assert_eq!(url(Service::ElbV2, "two"), Some("http://common"));
+    assert_eq!(url(Service::Metadata, "one"), Some("http://3"));
+    let twice = errors(&overrides(&[("ec2", "one"), ("EC2", "one")]));
+    assert!(
+        twice[0].contains("a second entry for EC2 in this region"),
+        "{twice:?}"
+    );
+}
+
+#[test]
+fn proxies_are_read_and_never_shown() {
+    let env = |url: &str| {
+        Environment::default()
+            .with("https_proxy", url)
+            .with("NO_PROXY", "10.0.0.0/8")
+    };
+    let (config, _) = loaded("", &env("user:secret@proxy:3128")).unwrap();
+    let proxy = config.settings.connection.proxy.clone();
+    assert_eq!(
+        proxy,
+        Some(("http://user:secret@proxy:3128".into(), "10.0.0.0/8".into()))
+    );
+    assert!(!format!("{config:?}").contains("secret"));
+    let error = loaded("", &env("http://user:secret@ x")).map(drop).unwrap_err();
+    assert!(
+        error.message().contains("https_proxy") && !error.message().contains("secret"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_bundle_of_authorities_must_be_one() {
+    let (_directory, path) = file("no certificates");
+    for (path, text) in [
+        (path.to_str().unwrap(), "is not a PEM bundle"),
+        ("/no/such/file", "could not read"),
+    ] {
+        let error = loaded("", &Environment::default().with("AWS_CA_BUNDLE", path))
+            .map(drop)
+            .unwrap_err();
+        assert!(error.message().contains(text), "{error}");
+    }
+}
+
+#[test]
+fn credentials_endpoints_and_quotas_change_live_and_all_else_with_a_restart() {
+    let (_directory, credentials) = file("[default]");
+    let env = Environment::default().with("AWS_SHARED_CREDENTIALS_FILE", credentials.to_str().unwrap());
+    let read = |text: &str| loaded(text, &env).unwrap().0;
+    let old = read("[Global]\nVPC = vpc-1");
+    let role = "RoleARN = arn:aws:iam::1:role/a";
+    let changes = old.changes(&read(&format!(
+        "[Global]\nvpc=vpc-1\n{role}\n{}",
+        overrides(&[("ec2", "one")])
+    )));
+    assert!(changes.reconnect && changes.restart.is_empty());
+    assert_eq!(changes.live[0], "[Global] RoleARN");
+    let changes = old.changes(&read("[Global]\nVPC=vpc-2\n[Quota]\nec2-write-burst=1"));
+    assert_eq!(
+        (changes.live, changes.reconnect),
+        (vec!["[Quota] ec2-write-burst".into()], false)
+    );
+    assert_eq!(changes.restart, ["[Global] VPC"]);
+    std::fs::write(&credentials, "[default]\naws_access_key_id = other").unwrap();
+    let changes = old.changes(&read("[Global]\nVPC=vpc-1"));
+    assert_eq!(changes.live, ["file of AWS_SHARED_CREDENTIALS_FILE"]);
+    assert!(changes.reconnect);
+}

@@ -1,0 +1,196 @@
+//! The suite for all providers.
+
+use std::{collections::HashMap, sync::Arc};
+
+use ccm_core::{
+    Cloud, Freshness, InstanceQuery, InstanceState, Instances, NodeView, Priority, Result, Routes,
+    async_trait,
+    routes::RouteNode,
+    testkit::conformance::{self, BoxError, RouteSubject, Subject},
+};
+use ipnet::IpNet;
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::stage::Stage;
+
+/// Private DNS names and ids of instances by the names that the suite uses.
+type Names = Arc<Mutex<HashMap<String, (String, String)>>>;
+
+/// The provider, asked by the names of the suite: EC2 chooses the private DNS names of instances itself.
+#[derive(Debug)]
+struct Renamed {
+    cloud: Arc<dyn Cloud>,
+    names: Names,
+}
+
+impl Cloud for Renamed {
+    fn name(&self) -> &'static str {
+        self.cloud.name()
+    }
+
+    fn owns(&self, provider_id: &str) -> bool {
+        self.cloud.owns(provider_id)
+    }
+
+    fn instances(&self) -> Option<&dyn Instances> {
+        Some(self)
+    }
+
+    fn routes(&self) -> Option<&dyn Routes> {
+        self.cloud.routes()
+    }
+}
+
+#[async_trait]
+impl Instances for Renamed {
+    async fn describe(
+        &self,
+        queries: &[InstanceQuery],
+        freshness: Freshness,
+        priority: Priority,
+    ) -> Vec<Result<InstanceState>> {
+        let renamed = |query: &InstanceQuery| {
+            let names = self.names.lock();
+            let name = names
+                .get(&query.node.name)
+                .map_or(&query.node.name, |(dns, _)| dns)
+                .clone();
+            let node = NodeView {
+                name,
+                ..NodeView::clone(&query.node)
+            };
+            InstanceQuery {
+                node: Arc::new(node),
+                need: query.need,
+            }
+        };
+        let queries: Vec<_> = queries.iter().map(renamed).collect();
+        self.cloud
+            .instances()
+            .unwrap()
+            .describe(&queries, freshness, priority)
+            .await
+    }
+}
+
+struct OnMoto {
+    stage: Stage,
+    names: Names,
+}
+
+impl OnMoto {
+    async fn new() -> Self {
+        Self {
+            stage: Stage::new(0, "").await,
+            names: Names::default(),
+        }
+    }
+
+    async fn change(&self, operation: &str, name: &str) -> Result<(), BoxError> {
+        let id = self
+            .names
+            .lock()
+            .get(name)
+            .map(|(_, id)| id.clone())
+            .ok_or("never made")?;
+        self.stage
+            .account
+            .call("ec2", operation, json!({"InstanceIds": [id]}))
+            .await?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Subject for OnMoto {
+    fn cloud(&self) -> Arc<dyn Cloud> {
+        Arc::new(Renamed {
+            cloud: Arc::clone(&self.stage.cloud),
+            names: Arc::clone(&self.names),
+        })
+    }
+
+    async fn create(&self, name: &str) -> Result<(), BoxError> {
+        for (name, dns, id, _) in self.stage.account.launch(&[name.to_owned()]).await? {
+            self.names.lock().insert(name, (dns, id));
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), BoxError> {
+        self.change("terminate_instances", name).await
+    }
+
+    async fn shut_down(&self, name: &str) -> Result<(), BoxError> {
+        self.change("stop_instances", name).await
+    }
+
+    fn absent_provider_id(&self) -> String {
+        "aws:///us-east-1a/i-0123456789abcdef0".to_owned()
+    }
+
+    fn malformed_provider_id(&self) -> String {
+        "aws:///us-east-1a/vol-0123456789abcdef0".to_owned()
+    }
+
+    fn requests(&self) -> Option<usize> {
+        Some(self.stage.account.proxy.requests().len())
+    }
+}
+
+/// The routes of the cluster's table through instances.
+pub(crate) async fn table(stage: &Stage) -> Result<Vec<(IpNet, String)>, BoxError> {
+    let filter = json!({"Filters": [{"Name": "tag-key", "Values": [format!("kubernetes.io/cluster/{}", crate::stage::CLUSTER)]}]});
+    let tables = stage.account.call("ec2", "describe_route_tables", filter).await?;
+    let mut found = Vec::new();
+    for route in tables["RouteTables"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|table| table["Routes"].as_array().unwrap())
+    {
+        let destination = route["DestinationCidrBlock"]
+            .as_str()
+            .or(route["DestinationIpv6CidrBlock"].as_str());
+        let target = route["InstanceId"]
+            .as_str()
+            .or(route["NetworkInterfaceId"].as_str());
+        if let (Some(destination), Some(target)) = (destination, target) {
+            found.push((destination.parse()?, target.to_owned()));
+        }
+    }
+    Ok(found)
+}
+
+#[async_trait]
+impl RouteSubject for OnMoto {
+    async fn restarted(&self) -> Result<Arc<dyn Cloud>, BoxError> {
+        Ok(self.stage.restarted().await?)
+    }
+
+    async fn table(&self) -> Result<Option<Vec<(IpNet, String)>>, BoxError> {
+        Ok(Some(table(&self.stage).await?))
+    }
+
+    fn unroutable(&self) -> Option<RouteNode> {
+        let view = NodeView {
+            provider_id: Some(self.absent_provider_id()),
+            ..NodeView::default()
+        };
+        Some(RouteNode {
+            view: Arc::new(view),
+            ..RouteNode::default()
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_provider_keeps_the_contract_of_instances() {
+    conformance::instances(&OnMoto::new().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_provider_keeps_the_contract_of_routes() {
+    conformance::routes(&OnMoto::new().await).await;
+}

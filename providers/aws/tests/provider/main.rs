@@ -1,0 +1,10 @@
+//! The provider on moto, an emulator of AWS that other people wrote. One server for all tests; each test has an account.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod conformance;
+mod instances;
+mod routes;
+mod server;
+mod stage;
+mod start;
+mod tagging;

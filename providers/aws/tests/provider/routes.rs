@@ -1,0 +1,319 @@
+//! Route tables as they are in practice.
+
+use std::sync::Arc;
+
+use ccm_core::{
+    Cloud, ErrorKind, NodeView, Priority,
+    routes::{Applied, ClusterCidrs, Desired, RouteNode, RoutePlan, plan},
+};
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+use crate::{
+    conformance::table,
+    stage::{CLUSTER, Stage, refusal},
+};
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+/// A pass of the route controller.
+async fn pass(cloud: &dyn Cloud, nodes: &[Arc<RouteNode>]) -> ccm_core::Result<(RoutePlan, Applied)> {
+    let routes = cloud.routes().unwrap();
+    let cidrs = ClusterCidrs::parse("10.244.0.0/16,fd44::/48").unwrap();
+    let next_hop = |node: &RouteNode, destination| routes.next_hop(node, destination);
+    let desired = Desired::of(nodes.iter().cloned(), &cidrs, |id| cloud.owns(id), next_hop);
+    let observed = routes.observe(&desired.wanted, Priority::User).await?;
+    let plan = plan(&desired, &observed, &cidrs);
+    let applied = routes.apply(&plan.changes, Priority::User).await;
+    Ok((plan, applied))
+}
+
+/// All results of a pass, which must be good.
+fn all_good((plan, applied): &(RoutePlan, Applied)) -> usize {
+    let results = applied
+        .deleted
+        .iter()
+        .chain(&applied.created)
+        .chain(&applied.finished);
+    for result in results {
+        assert!(result.is_ok(), "{result:?}");
+    }
+    plan.changes.len()
+}
+
+async fn nodes(stage: &Stage, count: usize) -> Vec<Arc<RouteNode>> {
+    let names: Vec<String> = (1..=count).map(|i| format!("r-{i}")).collect();
+    let machines = stage.account.launch(&names).await.unwrap();
+    stage.account.proxy.forget();
+    let node = |(i, (name, _, id, zone)): (usize, (String, String, String, String))| {
+        Arc::new(RouteNode {
+            view: Arc::new(NodeView {
+                uid: format!("uid-of-{name}"),
+                name,
+                provider_id: Some(format!("aws:///{zone}/{id}")),
+                ..NodeView::default()
+            }),
+            pod_cidrs: vec![
+                net(&format!("10.244.{i}.0/24")),
+                net(&format!("fd44:0:0:{i:x}::/64")),
+            ],
+            created: i64::try_from(i).unwrap(),
+            ..RouteNode::default()
+        })
+    };
+    (1..).zip(machines).map(node).collect()
+}
+
+fn instance(node: &RouteNode) -> String {
+    node.view
+        .provider_id
+        .as_deref()
+        .unwrap()
+        .rsplit('/')
+        .next()
+        .unwrap()
+        .to_owned()
+}
+
+/// One more table with the cluster's tag.
+async fn second_table(stage: &Stage) {
+    let tag = json!([{"Key": format!("kubernetes.io/cluster/{CLUSTER}"), "Value": "shared"}]);
+    let arguments = json!({"VpcId": stage.account.id("VPC"), "TagSpecifications": [{"ResourceType": "route-table", "Tags": tag}]});
+    stage
+        .account
+        .call("ec2", "create_route_table", arguments)
+        .await
+        .unwrap();
+}
+
+async fn checks(stage: &Stage, id: &str) -> Value {
+    let arguments = json!({"InstanceId": id, "Attribute": "sourceDestCheck"});
+    let found = stage
+        .account
+        .call("ec2", "describe_instance_attribute", arguments)
+        .await
+        .unwrap();
+    found["SourceDestCheck"]["Value"].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_of_both_families_are_kept_in_all_tables() {
+    let stage = Stage::new(0, "").await;
+    second_table(&stage).await;
+    let nodes = nodes(&stage, 2).await;
+    assert_eq!(all_good(&pass(&*stage.cloud, &nodes).await.unwrap()), 4);
+    assert_eq!(table(&stage).await.unwrap().len(), 8);
+    assert_eq!(checks(&stage, &instance(&nodes[0])).await, json!(false));
+    stage.account.proxy.forget();
+    // Nothing is to be done now, and one request says so; a process that knows nothing needs one more.
+    assert_eq!(all_good(&pass(&*stage.cloud, &nodes).await.unwrap()), 0);
+    let restarted = stage.restarted().await.unwrap();
+    assert_eq!(all_good(&pass(&*restarted, &nodes).await.unwrap()), 0);
+    let mut actions = stage.actions();
+    actions.retain(|action| action != "DescribeAvailabilityZones");
+    // A pass without changes applies nothing, but reads what it would begin with.
+    let reads = actions
+        .iter()
+        .filter(|action| action.starts_with("Describe"))
+        .count();
+    assert_eq!(reads, actions.len(), "{actions:?}");
+    // A table that lacks a route gets it.
+    let (destination, _) = table(&stage).await.unwrap().remove(0);
+    let filter = json!({"Filters": [{"Name": "tag-value", "Values": ["shared"]}]});
+    let found = stage
+        .account
+        .call("ec2", "describe_route_tables", filter)
+        .await
+        .unwrap();
+    let id = found["RouteTables"][0]["RouteTableId"].clone();
+    let key = if destination.addr().is_ipv4() {
+        "DestinationCidrBlock"
+    } else {
+        "DestinationIpv6CidrBlock"
+    };
+    let arguments = json!({"RouteTableId": id, key: destination.to_string()});
+    stage
+        .account
+        .call("ec2", "delete_route", arguments)
+        .await
+        .unwrap();
+    let done = pass(&*stage.cloud, &nodes).await.unwrap();
+    assert_eq!((all_good(&done), done.0.changes.finish.len()), (1, 1));
+    assert_eq!(table(&stage).await.unwrap().len(), 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_route_that_moves_is_replaced() {
+    let stage = Stage::new(0, "").await;
+    let mut nodes = nodes(&stage, 2).await;
+    all_good(&pass(&*stage.cloud, &nodes[..1]).await.unwrap());
+    let moved = RouteNode {
+        pod_cidrs: nodes[0].pod_cidrs.clone(),
+        ..RouteNode::clone(&nodes[1])
+    };
+    nodes = vec![Arc::new(moved)];
+    stage.account.proxy.forget();
+    all_good(&pass(&*stage.cloud, &nodes).await.unwrap());
+    let writes: Vec<String> = stage
+        .account
+        .proxy
+        .writes()
+        .into_iter()
+        .map(|one| one.name)
+        .collect();
+    assert_eq!(
+        writes.iter().filter(|name| *name == "ReplaceRoute").count(),
+        2,
+        "{writes:?}"
+    );
+    assert!(!writes.contains(&"DeleteRoute".to_owned()), "{writes:?}");
+    let to: Vec<String> = table(&stage)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|(_, to)| to)
+        .collect();
+    assert_eq!(to, [instance(&nodes[0]), instance(&nodes[0])]);
+    // With upstream's policy it is deleted and created again.
+    stage.answer(
+        "ReplaceRoute",
+        "",
+        403,
+        &refusal("UnauthorizedOperation", "You are not authorized"),
+    );
+    let nodes = self::nodes(&stage, 1).await;
+    all_good(&pass(&*stage.cloud, &nodes).await.unwrap());
+    let to: Vec<String> = table(&stage)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|(_, to)| to)
+        .collect();
+    assert_eq!(to, [instance(&nodes[0]), instance(&nodes[0])]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_with_several_interfaces_is_reached_by_its_first() {
+    let stage = Stage::new(0, "").await;
+    let nodes = nodes(&stage, 1).await;
+    let id = instance(&nodes[0]);
+    let interface = json!({"SubnetId": stage.account.id("PRIVATE_A")});
+    let made = stage
+        .account
+        .call("ec2", "create_network_interface", interface)
+        .await
+        .unwrap();
+    let attach = json!({"InstanceId": id, "DeviceIndex": 1, "NetworkInterfaceId": made["NetworkInterface"]["NetworkInterfaceId"]});
+    stage
+        .account
+        .call("ec2", "attach_network_interface", attach)
+        .await
+        .unwrap();
+    // EC2 refuses the forms for an instance with one interface.
+    let refused = refusal(
+        "InvalidInstanceID",
+        "There are multiple interfaces attached to instance",
+    );
+    stage.answer("CreateRoute", "InstanceId=", 400, &refused);
+    stage.answer("ModifyInstanceAttribute", "", 400, &refused);
+    all_good(&pass(&*stage.cloud, &nodes).await.unwrap());
+    let found = table(&stage).await.unwrap();
+    assert_eq!(found.len(), 2);
+    let of = stage
+        .account
+        .call(
+            "ec2",
+            "describe_network_interfaces",
+            json!({"NetworkInterfaceIds": [found[0].1]}),
+        )
+        .await;
+    if let Ok(of) = of {
+        assert_eq!(of["NetworkInterfaces"][0]["SourceDestCheck"], json!(false));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_table_is_filled_and_the_rest_is_said_once() {
+    let stage = Stage::new(0, "").await;
+    let nodes = nodes(&stage, 30).await;
+    let full = refusal(
+        "RouteLimitExceeded",
+        "The maximum number of routes has been reached.",
+    );
+    let answer = ccm_testbed::proxy::Action::Status {
+        code: 400,
+        retry_after: None,
+        body: Some(full),
+    };
+    let mut rule = ccm_testbed::proxy::Rule::when(|request| request.name == "CreateRoute", answer);
+    rule.nth = 13;
+    stage.account.proxy.add(rule);
+    let (plan, applied) = pass(&*stage.cloud, &nodes).await.unwrap();
+    assert_eq!(plan.changes.create.len(), 60);
+    assert_eq!(applied.created.iter().filter(|result| result.is_ok()).count(), 12);
+    let refused = applied.created.iter().filter_map(|result| result.as_ref().err());
+    assert!(
+        refused
+            .clone()
+            .all(|error| error.kind() == ErrorKind::QuotaExceeded)
+    );
+    let asked = stage
+        .actions()
+        .into_iter()
+        .filter(|action| action == "CreateRoute")
+        .count();
+    assert_eq!(asked, 20, "no further batch is tried");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_without_a_table_says_what_to_do() {
+    let stage = Stage::new(0, "[Global]\nRouteTableID=rtb-0123456789abcdef0\n").await;
+    let error = pass(&*stage.cloud, &[]).await.unwrap_err();
+    assert!(
+        error
+            .message()
+            .contains("there is no route table rtb-0123456789abcdef0"),
+        "{error}"
+    );
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_route_of_somebody_else_is_left_alone() {
+    let stage = Stage::new(0, "").await;
+    let nodes = nodes(&stage, 1).await;
+    let filter =
+        json!({"Filters": [{"Name": "tag-key", "Values": [format!("kubernetes.io/cluster/{CLUSTER}")]}]});
+    let found = stage
+        .account
+        .call("ec2", "describe_route_tables", filter)
+        .await
+        .unwrap();
+    let (id, gateway) = (
+        &found["RouteTables"][0]["RouteTableId"],
+        &found["RouteTables"][0]["Routes"],
+    );
+    let gateway = gateway
+        .as_array()
+        .unwrap()
+        .iter()
+        .find_map(|route| route["GatewayId"].as_str().filter(|id| id.starts_with("igw")));
+    let arguments =
+        json!({"RouteTableId": id, "DestinationCidrBlock": "10.244.1.0/24", "GatewayId": gateway});
+    stage
+        .account
+        .call("ec2", "create_route", arguments)
+        .await
+        .unwrap();
+    let (_, applied) = pass(&*stage.cloud, &nodes).await.unwrap();
+    let [Err(error), Ok(())] = applied.created.as_slice() else {
+        panic!("{applied:?}")
+    };
+    assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+    assert!(
+        error.message().contains("has a route for 10.244.1.0/24 to igw-"),
+        "{error}"
+    );
+}

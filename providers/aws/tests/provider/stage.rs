@@ -1,0 +1,149 @@
+//! An account on moto and the provider on it.
+
+use std::sync::Arc;
+
+use ccm_core::{
+    BuildContext, Cloud, Environment, Freshness, Instance, InstanceQuery, InstanceState, Need, NodeView,
+    Priority, Provider, Result, client::ClientMetrics, registry,
+};
+use ccm_provider_aws::NAME;
+use ccm_testbed::{
+    moto::{Account, Moto},
+    proxy::{Action, Rule},
+};
+
+/// The cluster's id.
+pub(crate) const CLUSTER: &str = "kubernetes";
+
+/// The registered provider.
+pub(crate) fn provider() -> &'static Provider {
+    let found = registry::all().into_iter().find(|provider| provider.name == NAME);
+    found.unwrap()
+}
+
+/// A context whose config file has this text. The directory has to be kept.
+pub(crate) fn context(conf: &str, variables: &[(String, String)]) -> (tempfile::TempDir, BuildContext) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cloud.conf");
+    std::fs::write(&path, conf).unwrap();
+    let environment = variables
+        .iter()
+        .fold(Environment::default(), |environment, (name, value)| {
+            environment.with(name, value)
+        });
+    let context = BuildContext {
+        cloud_config: Some(path),
+        flags: Default::default(),
+        environment,
+        cluster_name: CLUSTER.into(),
+        user_agent: "aws-cloud-controller-manager/test".into(),
+        metrics: ClientMetrics::default(),
+        plan: Default::default(),
+        fences: Default::default(),
+    };
+    (directory, context)
+}
+
+/// Builds the provider from this config file.
+pub(crate) async fn build(conf: &str, variables: &[(String, String)]) -> Result<Arc<dyn Cloud>> {
+    let (_directory, context) = context(conf, variables);
+    (provider().validate)(&context)?;
+    (provider().build)(context).await
+}
+
+/// An account and the provider on it.
+pub(crate) struct Stage {
+    pub(crate) account: Account<'static>,
+    pub(crate) cloud: Arc<dyn Cloud>,
+    /// What the config file has beyond the account's.
+    more: String,
+}
+
+impl Stage {
+    /// With so many instances, and further lines at the end of the config file.
+    pub(crate) async fn new(instances: usize, more: &str) -> Self {
+        let moto = Moto::shared().await.unwrap();
+        let account = moto.account(CLUSTER, instances).await.unwrap();
+        let conf = format!("{}{more}", account.cloud_conf());
+        let cloud = build(&conf, &account.environment()).await.unwrap();
+        account.proxy.forget();
+        Self {
+            account,
+            cloud,
+            more: more.to_owned(),
+        }
+    }
+
+    /// A process that knows nothing yet.
+    pub(crate) async fn restarted(&self) -> Result<Arc<dyn Cloud>> {
+        let conf = format!("{}{}", self.account.cloud_conf(), self.more);
+        build(&conf, &self.account.environment()).await
+    }
+
+    /// The actions that were requested.
+    pub(crate) fn actions(&self) -> Vec<String> {
+        let requests = self.account.proxy.requests();
+        requests.into_iter().map(|request| request.name).collect()
+    }
+
+    /// Answers requests for this action, whose body contains a text, in place of moto.
+    pub(crate) fn answer(
+        &self,
+        action: &'static str,
+        containing: &'static str,
+        code: u16,
+        body: &str,
+    ) -> u64 {
+        let answer = Action::Status {
+            code,
+            retry_after: None,
+            body: Some(body.to_owned()),
+        };
+        let rule = Rule::when(
+            move |request| request.name == action && request.body.contains(containing),
+            answer,
+        );
+        self.account.proxy.add(rule)
+    }
+
+    pub(crate) async fn describe(
+        &self,
+        queries: &[InstanceQuery],
+        freshness: Freshness,
+    ) -> Vec<Result<InstanceState>> {
+        self.cloud
+            .instances()
+            .unwrap()
+            .describe(queries, freshness, Priority::User)
+            .await
+    }
+
+    pub(crate) async fn ask(&self, query: InstanceQuery) -> Result<InstanceState> {
+        self.describe(&[query], Freshness::now()).await.pop().unwrap()
+    }
+}
+
+pub(crate) fn query(name: &str, provider_id: Option<&str>) -> InstanceQuery {
+    let node = NodeView {
+        name: name.into(),
+        uid: format!("uid-of-{name}"),
+        provider_id: provider_id.map(Into::into),
+        ..NodeView::default()
+    };
+    InstanceQuery {
+        node: Arc::new(node),
+        need: Need::Metadata,
+    }
+}
+
+pub(crate) fn present(answer: Result<InstanceState>) -> Instance {
+    match answer {
+        Ok(InstanceState::Present(instance)) => instance,
+        other => panic!("expected Present, got {other:?}"),
+    }
+}
+
+/// A failure as EC2 writes it.
+pub(crate) fn refusal(code: &str, message: &str) -> String {
+    ccm_testbed::proxy::aws_refusal(true, code, message)
+}

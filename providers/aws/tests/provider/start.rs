@@ -1,0 +1,363 @@
+//! Region, credentials, endpoints and the place of the cluster; and what is said when they are wrong.
+
+use ccm_core::{BuildContext, ErrorKind, check::Severity};
+use ccm_testbed::proxy::{Action, Rule};
+use serde_json::json;
+
+use crate::{
+    server::{Server, tls},
+    stage::{Stage, build, context, present, provider, query, refusal},
+};
+
+const CLUSTER: &str = "[Global]\nRegion=us-east-1\nVPC=vpc-1\nKubernetesClusterID=a\n";
+const ZONES: &str = "<DescribeAvailabilityZonesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><availabilityZoneInfo/></DescribeAvailabilityZonesResponse>";
+
+fn variables(given: &[(&str, &str)]) -> Vec<(String, String)> {
+    let keys = [
+        ("AWS_ACCESS_KEY_ID", "AKID"),
+        ("AWS_SECRET_ACCESS_KEY", "s3cret"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+    ];
+    keys.iter()
+        .chain(given)
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+/// Answers of STS and EC2.
+fn sts(request: &str) -> (u16, String) {
+    if request.contains("Action=AssumeRole") {
+        let body = "<AssumeRoleResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleResult><Credentials>\
+                    <AccessKeyId>ASSUMED</AccessKeyId><SecretAccessKey>x</SecretAccessKey><SessionToken>t0ken</SessionToken>\
+                    <Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>";
+        return (200, body.to_owned());
+    }
+    (200, ZONES.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_is_assumed_and_says_for_whom() {
+    let server = Server::start(None, sts).await;
+    let conf = format!(
+        "{CLUSTER}RoleARN=arn:aws:iam::111122223333:role/ccm\nSourceARN=arn:aws:eks:us-east-1:444455556666:cluster/a\n\
+         [ServiceOverride \"1\"]\nService=ec2\nRegion=us-east-1\nURL={}\nSigningRegion=eu-west-1\nSigningName=other\n",
+        server.url()
+    );
+    build(&conf, &variables(&[("AWS_ENDPOINT_URL_STS", &server.url())]))
+        .await
+        .unwrap();
+    let requests = server.requests();
+    let [assume, zones] = requests.as_slice() else {
+        panic!("{requests:#?}")
+    };
+    let assume_headers = assume.to_lowercase();
+    assert!(
+        assume_headers.contains("x-amz-source-account: 111122223333"),
+        "{assume}"
+    );
+    assert!(
+        assume_headers.contains("x-amz-source-arn: arn:aws:eks:us-east-1:444455556666:cluster/a"),
+        "{assume}"
+    );
+    assert!(
+        assume_headers.contains("signedheaders=")
+            && assume_headers.contains(";x-amz-source-account;x-amz-source-arn"),
+        "{assume}"
+    );
+    assert!(
+        assume.contains("Credential=AKID/") && assume.contains("/us-east-1/sts/"),
+        "{assume}"
+    );
+    assert!(
+        zones.contains("Credential=ASSUMED/") && zones.contains("/eu-west-1/other/aws4_request"),
+        "{zones}"
+    );
+    assert!(
+        zones.to_lowercase().contains("x-amz-security-token: t0ken"),
+        "{zones}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_may_not_be_assumed_is_named() {
+    let denied =
+        ccm_testbed::proxy::aws_refusal(false, "AccessDenied", "not authorized to perform: sts:AssumeRole");
+    let server = Server::start(None, move |_| (403, denied.clone())).await;
+    let conf = format!("{CLUSTER}RoleARN=arn:aws:iam::1:role/ccm\n");
+    let error = build(&conf, &variables(&[("AWS_ENDPOINT_URL", &server.url())]))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error:?}");
+    for part in [
+        "the role may not be assumed",
+        "sts:AssumeRole",
+        "role=arn:aws:iam::1:role/ccm",
+    ] {
+        assert!(error.report().contains(part), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_credentials_the_places_are_named() {
+    let server = Server::start(None, sts).await;
+    let variables = [
+        ("AWS_ENDPOINT_URL".to_owned(), server.url()),
+        ("AWS_EC2_METADATA_DISABLED".to_owned(), "true".to_owned()),
+    ];
+    let error = build(CLUSTER, &variables).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{error:?}");
+    assert!(
+        error.report().contains("no credentials found in environment"),
+        "{error:?}"
+    );
+    // Nor a place of the cluster.
+    let error = build("[Global]\nRegion=us-east-1", &variables).await.unwrap_err();
+    assert!(
+        error
+            .report()
+            .contains("set [Global] VPC and KubernetesClusterID"),
+        "{error:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn https_goes_through_the_proxy_and_trusts_the_bundle() {
+    let (acceptor, pem) = tls("ec2.us-east-1.amazonaws.com");
+    let server = Server::start(Some(acceptor), sts).await;
+    let directory = tempfile::tempdir().unwrap();
+    let bundle = directory.path().join("ca.pem");
+    std::fs::write(&bundle, &pem).unwrap();
+    let bundle = bundle.to_str().unwrap();
+    build(
+        CLUSTER,
+        &variables(&[("HTTPS_PROXY", &server.url()), ("AWS_CA_BUNDLE", bundle)]),
+    )
+    .await
+    .unwrap();
+    let requests = server.requests();
+    assert!(
+        requests[0].starts_with("CONNECT ec2.us-east-1.amazonaws.com:443 "),
+        "{requests:?}"
+    );
+    assert!(
+        requests[1].contains("Action=DescribeAvailabilityZones"),
+        "{requests:?}"
+    );
+    // Somebody else's authority.
+    let (_, other) = tls("x");
+    std::fs::write(bundle, other).unwrap();
+    let one_try = "[Quota]\nec2-read-requests-per-second=1000\n";
+    let proxied = variables(&[("HTTPS_PROXY", &server.url()), ("AWS_CA_BUNDLE", bundle)]);
+    let error = build(&format!("{CLUSTER}{one_try}"), &proxied).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_of_no_proxy_are_reached_without_it() {
+    let (acceptor, pem) = tls("localhost");
+    let server = Server::start(Some(acceptor), sts).await;
+    let nobody = Server::start(None, |_| (502, String::new())).await;
+    let directory = tempfile::tempdir().unwrap();
+    let bundle = directory.path().join("ca.pem");
+    std::fs::write(&bundle, pem).unwrap();
+    let endpoint = format!("https://localhost:{}", server.port);
+    let given = [
+        ("HTTPS_PROXY", nobody.url()),
+        ("NO_PROXY", "10.0.0.0/8,localhost".to_owned()),
+        ("AWS_CA_BUNDLE", bundle.to_str().unwrap().to_owned()),
+        ("AWS_ENDPOINT_URL", endpoint),
+    ];
+    let given: Vec<(&str, &str)> = given
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    build(CLUSTER, &variables(&given)).await.unwrap();
+    assert!(nobody.requests().is_empty());
+    assert!(!server.requests()[0].starts_with("CONNECT"));
+}
+
+/// The metadata service of an instance.
+async fn metadata(id: String) -> Server {
+    Server::start(None, move |request| {
+        let path = request.split_whitespace().nth(1).unwrap_or_default();
+        match path {
+            "/latest/api/token" => (200, "token".to_owned()),
+            "/latest/meta-data/instance-id" => (200, id.clone()),
+            "/latest/meta-data/placement/region" => (200, "us-east-1".to_owned()),
+            _ => (404, String::new()),
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_an_instance_everything_is_found() {
+    let stage = Stage::new(0, "").await;
+    let (_, _, id, _) = stage.account.launch(&["cp".to_owned()]).await.unwrap().remove(0);
+    let metadata = metadata(id.clone()).await;
+    let given = [
+        ("AWS_ACCESS_KEY_ID", "x"),
+        ("AWS_SECRET_ACCESS_KEY", "x"),
+        ("AWS_ENDPOINT_URL", &stage.account.proxy.url()),
+        ("AWS_EC2_METADATA_SERVICE_ENDPOINT", &metadata.url()),
+    ];
+    let given: Vec<(String, String)> = given
+        .iter()
+        .map(|(name, value)| ((*name).into(), (*value).into()))
+        .collect();
+    let cloud = build("", &given).await.unwrap();
+    let expected = format!(
+        "region us-east-1, VPC {}, cluster \"kubernetes\"",
+        stage.account.id("VPC")
+    );
+    assert_eq!(cloud.scope(), expected);
+    // Without the tag there is no cluster, unless that is allowed.
+    let tags = json!({"Resources": [id], "Tags": [{"Key": "kubernetes.io/cluster/kubernetes"}]});
+    stage.account.call("ec2", "delete_tags", tags).await.unwrap();
+    let error = build("", &given).await.unwrap_err();
+    assert!(error.message().contains("--allow-untagged-cloud"), "{error}");
+    let (_directory, context) = context("", &given);
+    let flag = ("allow-untagged-cloud".to_owned(), vec!["true".to_owned()]);
+    let context = BuildContext {
+        flags: [flag].into_iter().collect(),
+        ..context
+    };
+    let cloud = (provider().build)(context).await.unwrap();
+    assert!(cloud.scope().ends_with("no cluster id"), "{}", cloud.scope());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_expires_is_renewed_and_throttling_is_obeyed() {
+    let stage = Stage::new(0, "").await;
+    let (_, _, id, zone) = stage.account.launch(&["a".to_owned()]).await.unwrap().remove(0);
+    let question = || query("a", Some(&format!("aws:///{zone}/{id}")));
+    for (code, refused) in [
+        (400, "ExpiredToken"),
+        (503, "RequestLimitExceeded"),
+        (400, "Throttling"),
+    ] {
+        let body = Some(refusal(refused, "no"));
+        let answer = Action::Status {
+            code,
+            retry_after: None,
+            body,
+        };
+        stage
+            .account
+            .proxy
+            .add(Rule::when(|request| request.name == "DescribeInstances", answer).at(1));
+        present(stage.ask(question()).await);
+    }
+    // For good: nobody is gone.
+    stage.answer(
+        "DescribeInstances",
+        "",
+        403,
+        &refusal(
+            "AuthFailure",
+            "AWS was not able to validate the provided access credentials",
+        ),
+    );
+    let error = stage.ask(question()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unauthenticated);
+    assert!(
+        error
+            .to_string()
+            .starts_with("ec2:DescribeInstances: AWS was not able"),
+        "{error}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_credentials_are_taken_over_all_or_nothing() {
+    let stage = Stage::new(0, "").await;
+    let mut given = stage.account.environment();
+    given.retain(|(name, _)| !name.starts_with("AWS_ACCESS") && !name.starts_with("AWS_SECRET"));
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("credentials");
+    let write = |key: &str| {
+        std::fs::write(
+            &file,
+            format!("[default]\naws_access_key_id={key}\naws_secret_access_key=x\n"),
+        )
+        .unwrap()
+    };
+    write("first");
+    given.push((
+        "AWS_SHARED_CREDENTIALS_FILE".to_owned(),
+        file.to_str().unwrap().to_owned(),
+    ));
+    let (_directory, context) = context(&stage.account.cloud_conf(), &given);
+    let cloud = (provider().build)(context).await.unwrap();
+    assert!(cloud.watched_files().contains(&file));
+    assert_eq!(cloud.reload().await.unwrap().applied, Vec::<String>::new());
+    let generation = cloud.generation();
+    write("second");
+    let refused = stage.answer(
+        "DescribeAvailabilityZones",
+        "",
+        401,
+        &refusal("AuthFailure", "no"),
+    );
+    assert_eq!(
+        cloud.reload().await.unwrap_err().kind(),
+        ErrorKind::Unauthenticated
+    );
+    assert_eq!(cloud.generation(), generation);
+    stage.account.proxy.remove(refused);
+    assert_eq!(
+        cloud.reload().await.unwrap().applied,
+        ["file of AWS_SHARED_CREDENTIALS_FILE"]
+    );
+    assert_ne!(cloud.generation(), generation);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn validate_names_missing_rights_and_wrong_ids() {
+    let stage = Stage::new(0, "").await;
+    let more = "[Global]\nSubnetID=subnet-0123456789abcdef0\nRouteTableID=rtb-0123456789abcdef0\n";
+    let (_directory, context) = context(
+        &format!("{}{more}", stage.account.cloud_conf()),
+        &stage.account.environment(),
+    );
+    let checker = (provider().checker.unwrap())(&context)
+        .map_err(|findings| format!("{findings:?}"))
+        .unwrap();
+    stage.answer(
+        "CreateTags",
+        "DryRun=true",
+        403,
+        &refusal("UnauthorizedOperation", "no"),
+    );
+    let report = checker.cloud().await;
+    let found: Vec<(Severity, String)> = report
+        .findings
+        .iter()
+        .map(|finding| {
+            (
+                finding.severity,
+                format!("{}: {}", finding.about, finding.message),
+            )
+        })
+        .collect();
+    let has = |text: &str| {
+        found
+            .iter()
+            .any(|(severity, line)| *severity == Severity::Error && line.contains(text))
+    };
+    assert!(has("[Global] SubnetID: subnet-0123456789abcdef0"), "{found:#?}");
+    assert!(
+        has("[Global] RouteTableID: rtb-0123456789abcdef0 does not exist"),
+        "{found:#?}"
+    );
+    assert!(has("IAM action ec2:CreateTags: is not allowed"), "{found:#?}");
+    assert_eq!(found.len(), 3, "{found:#?}");
+    assert!(stage.account.proxy.writes().is_empty());
+    assert!(
+        report
+            .passed
+            .iter()
+            .any(|passed| passed.what.contains("ec2:CreateSecurityGroup")),
+        "{report:#?}"
+    );
+}

@@ -1,0 +1,165 @@
+//! The tagging controller on a real API server.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use ccm_core::{
+    Cloud,
+    client::{ClientMetrics, Fence},
+    controllers::{
+        ControllerContext, ControllerDef, ControllerMetrics, ControllerSetup, Informer, Needs,
+        events::{EventMetrics, Writer},
+    },
+};
+use ccm_testbed::controlplane::{ControlPlane, Options};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, DeleteParams, PostParams};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::stage::{Stage, provider};
+
+const LABEL: &str = "k8s.io/cloud-provider-aws";
+/// The checksum of `key1=value1`.
+const CHECKSUM: &str = "9767c4972ba72e87ab553bad2afde741";
+
+fn definition() -> &'static ControllerDef {
+    provider()
+        .controllers
+        .iter()
+        .find(|def| def.is_called("tagging"))
+        .unwrap()
+}
+
+/// Runs the controller until the token is cancelled.
+fn run(client: &kube::Client, cloud: &Arc<dyn Cloud>) -> (tokio::task::JoinHandle<()>, CancellationToken) {
+    let flags = [("tags", "key1=value1"), ("resources", "instance")];
+    let flags = flags.map(|(name, value)| (name.to_owned(), vec![value.to_owned()]));
+    let shutdown = CancellationToken::new();
+    let nodes = Informer::new(Api::all(client.clone()), Needs::default());
+    let watch = Arc::clone(&nodes);
+    let until = shutdown.clone();
+    tokio::spawn(async move { watch.run(until).await });
+    let writer = Writer::new(client.clone(), &EventMetrics::default());
+    let context = ControllerContext {
+        setup: ControllerSetup {
+            cloud: Arc::clone(cloud),
+            cluster_name: "kubernetes".into(),
+            flags: flags.into_iter().collect(),
+            framework: Arc::new(()),
+        },
+        client: client.clone(),
+        nodes,
+        services: Informer::new(Api::all(client.clone()), Needs::default()),
+        recorder: writer.recorder("tagging-controller"),
+        fence: Fence::default(),
+        metrics: ControllerMetrics::default(),
+        cloud_metrics: ClientMetrics::default(),
+        shutdown: shutdown.clone(),
+    };
+    let running = (definition().start)(context).unwrap();
+    (tokio::spawn(running), shutdown)
+}
+
+/// Asks until the answer is the one that is waited for.
+async fn wait_for<F: Future<Output = bool>>(what: &str, mut ask: impl FnMut() -> F) {
+    let asked = async {
+        while !ask().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), asked)
+        .await
+        .expect(what);
+}
+
+async fn tag(stage: &Stage, id: &str) -> Option<String> {
+    let filter =
+        json!({"Filters": [{"Name": "resource-id", "Values": [id]}, {"Name": "key", "Values": ["key1"]}]});
+    let found = stage.account.call("ec2", "describe_tags", filter).await.unwrap();
+    found["Tags"][0]["Value"].as_str().map(str::to_owned)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
+    let stage = Stage::new(0, "").await;
+    let control_plane = ControlPlane::start(Options::default()).await.unwrap();
+    let client = control_plane.client().await.unwrap();
+    let nodes: Api<Node> = Api::all(client.clone());
+    let machines = stage
+        .account
+        .launch(&["a".to_owned(), "b".to_owned()])
+        .await
+        .unwrap();
+    let mut ids: BTreeMap<String, String> = machines
+        .iter()
+        .map(|(name, _, id, zone)| (name.clone(), format!("aws:///{zone}/{id}")))
+        .collect();
+    // One whose instance EC2 does not know (yet), and one of another cloud: neither holds up the others.
+    ids.insert("c".into(), "aws:///us-east-1a/i-0123456789abcdef0".into());
+    ids.insert(
+        "d".into(),
+        "aws:///us-east-1a/1abc/fargate-ip-10-0-0-9.internal".into(),
+    );
+    for (name, id) in &ids {
+        let node = json!({"metadata": {"name": name}, "spec": {"providerID": id}});
+        nodes
+            .create(&PostParams::default(), &serde_json::from_value(node).unwrap())
+            .await
+            .unwrap();
+    }
+    stage.account.proxy.forget();
+    let label = |name: &'static str| {
+        let nodes = nodes.clone();
+        async move {
+            nodes
+                .get(name)
+                .await
+                .unwrap()
+                .metadata
+                .labels
+                .unwrap_or_default()
+                .remove(LABEL)
+        }
+    };
+    let (running, shutdown) = run(&client, &stage.cloud);
+    for name in ["a", "b"] {
+        wait_for("label", || async {
+            label(name).await.as_deref() == Some(CHECKSUM)
+        })
+        .await;
+    }
+    for (_, _, id, _) in &machines {
+        assert_eq!(tag(&stage, id).await.as_deref(), Some("value1"));
+    }
+    assert_eq!((label("c").await, label("d").await), (None, None));
+    // Both were tagged together, with the one that does not exist and then without it.
+    let both = |request: &ccm_testbed::proxy::Request| {
+        machines
+            .iter()
+            .all(|(_, _, id, _)| request.body.contains(id.as_str()))
+    };
+    assert!(stage.account.proxy.writes().iter().any(both));
+
+    nodes.delete("a", &DeleteParams::default()).await.unwrap();
+    let id = &machines[0].2;
+    wait_for("tags are removed", || async { tag(&stage, id).await.is_none() }).await;
+    shutdown.cancel();
+    running.await.unwrap();
+    // A process that begins writes nothing for what is done.
+    nodes.delete("c", &DeleteParams::default()).await.unwrap();
+    stage.account.proxy.forget();
+    let (running, shutdown) = run(&client, &stage.cloud);
+    let node = json!({"metadata": {"name": "e"}, "spec": {"providerID": format!("aws:///us-east-1a/{id}")}});
+    nodes
+        .create(&PostParams::default(), &serde_json::from_value(node).unwrap())
+        .await
+        .unwrap();
+    wait_for("the next node", || async { label("e").await.is_some() }).await;
+    let writes = stage.account.proxy.writes();
+    assert!(
+        writes.len() == 1 && writes[0].body.contains(id.as_str()),
+        "{writes:?}"
+    );
+    shutdown.cancel();
+    running.await.unwrap();
+}
