@@ -1,6 +1,6 @@
 //! The calls for classic load balancers.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use aws_sdk_elasticloadbalancing::types::{
     AccessLog, ConnectionDraining, ConnectionSettings, CrossZoneLoadBalancing, HealthCheck, Instance,
@@ -9,10 +9,7 @@ use aws_sdk_elasticloadbalancing::types::{
 use ccm_core::{ErrorKind, Priority, Result, plan::objects::Object};
 use serde_json::{Value, json};
 
-use super::{
-    Api, Op,
-    elb::{number, texts},
-};
+use super::{Api, Op, elb::number};
 use crate::load_balancer::{
     classic::{SSL_POLICY_PREFIX, listeners_of},
     kinds::{Entry, INSTANCES, Kind, PROXY_PORTS, TAGS},
@@ -28,24 +25,15 @@ const PROXY_POLICY: &str = "k8s-proxyprotocol-enabled";
 impl Api {
     /// All classic load balancers, without tags and attributes.
     pub(crate) async fn classic_balancers(&self, priority: Priority) -> Result<Vec<Object<Kind>>> {
-        let mut all = Vec::new();
-        let mut marker = None;
-        loop {
-            let page = self.call(Op::ClassicLoadBalancers, priority, |clients| {
-                clients
-                    .elb
-                    .describe_load_balancers()
-                    .page_size(PAGE)
-                    .set_marker(marker.clone())
-                    .send()
-            });
-            let page = page.await?;
-            all.extend(page.load_balancer_descriptions().iter().map(balancer));
-            marker = page.next_marker;
-            if marker.as_deref().unwrap_or_default().is_empty() {
-                return Ok(all);
-            }
-        }
+        list!(
+            load_balancer_descriptions.map(balancer),
+            set_marker,
+            next_marker,
+            self,
+            ClassicLoadBalancers,
+            priority,
+            elb.describe_load_balancers.page_size(PAGE)
+        )
     }
 
     /// The tags of classic load balancers by name.
@@ -56,19 +44,18 @@ impl Api {
     ) -> Result<HashMap<String, Vec<Entry>>> {
         let mut all = HashMap::new();
         for chunk in names.chunks(TAGGED) {
-            let reply = self.call(Op::ClassicTags, priority, |clients| {
-                clients
-                    .elb
-                    .describe_tags()
-                    .set_load_balancer_names(Some(chunk.to_vec()))
-                    .send()
-            });
-            for description in reply.await?.tag_descriptions() {
-                let tags = description.tags().iter();
-                let tags = tags.map(|tag| Entry::tag(tag.key(), tag.value().unwrap_or_default()));
+            let reply = send!(
+                self,
+                ClassicTags,
+                priority,
+                elb.describe_tags.set_load_balancer_names(Some(chunk.to_vec()))
+            )?;
+            for description in reply.tag_descriptions() {
+                let tag = |tag: &Tag| Entry::tag(tag.key(), tag.value().unwrap_or_default());
+                let tags = description.tags().iter().map(tag).collect();
                 all.insert(
                     description.load_balancer_name().unwrap_or_default().to_owned(),
-                    tags.collect(),
+                    tags,
                 );
             }
         }
@@ -81,16 +68,15 @@ impl Api {
         object: &mut Object<Kind>,
         priority: Priority,
     ) -> Result<Vec<Object<Kind>>> {
-        let reply = self.call(Op::ClassicAttributes, priority, |clients| {
-            clients
-                .elb
-                .describe_load_balancer_attributes()
+        let reply = send!(
+            self,
+            ClassicAttributes,
+            priority,
+            elb.describe_load_balancer_attributes
                 .load_balancer_name(&object.key)
-                .send()
-        });
-        if let Some(attributes) = reply.await?.load_balancer_attributes() {
-            let log = attributes.access_log();
-            let draining = attributes.connection_draining();
+        )?;
+        if let Some(attributes) = reply.load_balancer_attributes() {
+            let (log, draining) = (attributes.access_log(), attributes.connection_draining());
             let values: [(&'static str, Value); 8] = [
                 (
                     "cross_zone",
@@ -135,35 +121,39 @@ impl Api {
         &self,
         object: &Object<Kind>,
         listeners: &[Object<Kind>],
-        groups: Vec<String>,
+        groups: &[String],
         priority: Priority,
     ) -> Result<Object<Kind>> {
-        let listeners: Vec<_> = listeners.iter().filter_map(listener).collect();
-        let internal = object.text("scheme") == "internal";
-        let subnets = texts(object, "subnets");
-        let reply = self.call(Op::ClassicCreate, priority, |clients| {
-            let request = clients.elb.create_load_balancer().load_balancer_name(&object.key);
-            request
-                .set_listeners(Some(listeners.clone()))
-                .set_subnets(Some(subnets.clone()))
-                .set_security_groups(Some(groups.clone()))
-                .set_scheme(internal.then(|| "internal".to_owned()))
-                .set_tags(Some(tags(object.set(TAGS))))
-                .send()
-        });
-        let created = Object::new(Kind::Classic, object.key.clone()).with("dns_name", reply.await?.dns_name);
-        Ok(Object {
-            id: object.key.clone(),
-            ..created
-        })
+        let internal = (object.text("scheme") == "internal").then(|| "internal".to_owned());
+        let reply = send!(
+            self,
+            ClassicCreate,
+            priority,
+            elb.create_load_balancer
+                .load_balancer_name(&object.key)
+                .set_listeners(Some(listeners.iter().filter_map(listener).collect()))
+                .set_subnets(Some(owned(object.texts("subnets"))))
+                .set_security_groups(Some(groups.to_vec()))
+                .set_scheme(internal.clone())
+                .set_tags(tags(object.set(TAGS)))
+        )?;
+        Ok(super::elb::object(
+            Kind::Classic,
+            Some(&object.key),
+            Some(&object.key),
+            [("dns_name", reply.dns_name.into())],
+        ))
     }
 
     /// Deletes a load balancer with its listeners.
     pub(crate) async fn delete_classic(&self, name: &str, priority: Priority) -> Result<()> {
-        let reply = self.call(Op::ClassicDelete, priority, |clients| {
-            clients.elb.delete_load_balancer().load_balancer_name(name).send()
-        });
-        reply.await.map(drop)
+        send!(
+            self,
+            ClassicDelete,
+            priority,
+            elb.delete_load_balancer.load_balancer_name(name)
+        )
+        .map(drop)
     }
 
     /// Creates a listener.
@@ -173,20 +163,20 @@ impl Api {
         object: &Object<Kind>,
         priority: Priority,
     ) -> Result<Object<Kind>> {
-        let reply = self.call(Op::ClassicListenersCreate, priority, |clients| {
-            let request = clients
-                .elb
-                .create_load_balancer_listeners()
-                .load_balancer_name(balancer);
-            request
+        send!(
+            self,
+            ClassicListenersCreate,
+            priority,
+            elb.create_load_balancer_listeners
+                .load_balancer_name(balancer)
                 .set_listeners(listener(object).map(|listener| vec![listener]))
-                .send()
-        });
-        reply.await?;
-        Ok(Object {
-            id: object.key.clone(),
-            ..Object::new(Kind::ClassicListener, object.key.clone())
-        })
+        )?;
+        Ok(super::elb::object(
+            Kind::ClassicListener,
+            Some(&object.key),
+            Some(&object.key),
+            [],
+        ))
     }
 
     /// Deletes a listener.
@@ -196,15 +186,15 @@ impl Api {
         port: &str,
         priority: Priority,
     ) -> Result<()> {
-        let port = port.parse().unwrap_or_default();
-        let reply = self.call(Op::ClassicListenersDelete, priority, |clients| {
-            let request = clients
-                .elb
-                .delete_load_balancer_listeners()
-                .load_balancer_name(balancer);
-            request.load_balancer_ports(port).send()
-        });
-        reply.await.map(drop)
+        send!(
+            self,
+            ClassicListenersDelete,
+            priority,
+            elb.delete_load_balancer_listeners
+                .load_balancer_name(balancer)
+                .load_balancer_ports(port.parse().unwrap_or_default())
+        )
+        .map(drop)
     }
 
     /// Changes a load balancer or a listener by the call with this label. `groups`: the IDs of its security groups.
@@ -213,7 +203,7 @@ impl Api {
         object: &Object<Kind>,
         call: &'static str,
         changes: &Object<Kind>,
-        groups: Vec<String>,
+        groups: &[String],
         priority: Priority,
     ) -> Result<()> {
         // Unchanged values are sent, too.
@@ -222,16 +212,15 @@ impl Api {
         let name = object.key.as_str();
         match call {
             "AttachLoadBalancerToSubnets" => self.set_classic_subnets(object, &wanted, priority).await,
-            "ApplySecurityGroupsToLoadBalancer" => {
-                let reply = self.call(Op::ClassicSecurityGroupsSet, priority, |clients| {
-                    let request = clients
-                        .elb
-                        .apply_security_groups_to_load_balancer()
-                        .load_balancer_name(name);
-                    request.set_security_groups(Some(groups.clone())).send()
-                });
-                reply.await.map(drop)
-            }
+            "ApplySecurityGroupsToLoadBalancer" => send!(
+                self,
+                ClassicSecurityGroupsSet,
+                priority,
+                elb.apply_security_groups_to_load_balancer
+                    .load_balancer_name(name)
+                    .set_security_groups(Some(groups.to_vec()))
+            )
+            .map(drop),
             "ConfigureHealthCheck" => {
                 let check = HealthCheck::builder()
                     .target(wanted.text("health_check"))
@@ -241,61 +230,63 @@ impl Api {
                     .set_unhealthy_threshold(number(&wanted, "unhealthy_threshold"))
                     .build()
                     .map_err(incomplete)?;
-                let reply = self.call(Op::ClassicHealthCheck, priority, |clients| {
-                    let request = clients.elb.configure_health_check().load_balancer_name(name);
-                    request.health_check(check.clone()).send()
-                });
-                reply.await.map(drop)
+                send!(
+                    self,
+                    ClassicHealthCheck,
+                    priority,
+                    elb.configure_health_check
+                        .load_balancer_name(name)
+                        .health_check(check.clone())
+                )
+                .map(drop)
             }
             "SetLoadBalancerPoliciesOfListener" => self.set_ssl_policy(&wanted, priority).await,
             _ => {
                 let attributes = attributes(&wanted)?;
-                let reply = self.call(Op::ClassicAttributesModify, priority, |clients| {
-                    let request = clients
-                        .elb
-                        .modify_load_balancer_attributes()
-                        .load_balancer_name(name);
-                    request.load_balancer_attributes(attributes.clone()).send()
-                });
-                reply.await.map(drop)
+                send!(
+                    self,
+                    ClassicAttributesModify,
+                    priority,
+                    elb.modify_load_balancer_attributes
+                        .load_balancer_name(name)
+                        .load_balancer_attributes(attributes.clone())
+                )
+                .map(drop)
             }
         }
     }
 
     async fn set_classic_subnets(
         &self,
-        have: &Object<Kind>,
-        want: &Object<Kind>,
+        object: &Object<Kind>,
+        wanted: &Object<Kind>,
         priority: Priority,
     ) -> Result<()> {
-        let name = have.key.as_str();
-        let (have, want): (BTreeSet<_>, BTreeSet<_>) = (
-            texts(have, "subnets").into_iter().collect(),
-            texts(want, "subnets").into_iter().collect(),
-        );
-        let (gone, new): (Vec<_>, Vec<_>) = (
-            have.difference(&want).cloned().collect(),
-            want.difference(&have).cloned().collect(),
-        );
+        let (have, want) = (owned(object.texts("subnets")), owned(wanted.texts("subnets")));
+        let without = |all: &[String], others: &[String]| -> Vec<String> {
+            all.iter().filter(|id| !others.contains(id)).cloned().collect()
+        };
+        let (gone, new) = (without(&have, &want), without(&want, &have));
+        let name = object.key.as_str();
         if !gone.is_empty() {
-            let reply = self.call(Op::ClassicSubnetsDetach, priority, |clients| {
-                let request = clients
-                    .elb
-                    .detach_load_balancer_from_subnets()
-                    .load_balancer_name(name);
-                request.set_subnets(Some(gone.clone())).send()
-            });
-            reply.await?;
+            send!(
+                self,
+                ClassicSubnetsDetach,
+                priority,
+                elb.detach_load_balancer_from_subnets
+                    .load_balancer_name(name)
+                    .set_subnets(Some(gone.clone()))
+            )?;
         }
         if !new.is_empty() {
-            let reply = self.call(Op::ClassicSubnetsAttach, priority, |clients| {
-                let request = clients
-                    .elb
-                    .attach_load_balancer_to_subnets()
-                    .load_balancer_name(name);
-                request.set_subnets(Some(new.clone())).send()
-            });
-            reply.await?;
+            send!(
+                self,
+                ClassicSubnetsAttach,
+                priority,
+                elb.attach_load_balancer_to_subnets
+                    .load_balancer_name(name)
+                    .set_subnets(Some(new.clone()))
+            )?;
         }
         Ok(())
     }
@@ -308,15 +299,16 @@ impl Api {
         let attribute = ("Reference-Security-Policy", reference);
         self.create_classic_policy(balancer, policy, "SSLNegotiationPolicyType", attribute, priority)
             .await?;
-        let port: i32 = listener.key.parse().unwrap_or_default();
-        let reply = self.call(Op::ClassicListenerPoliciesSet, priority, |clients| {
-            let request = clients
-                .elb
-                .set_load_balancer_policies_of_listener()
-                .load_balancer_name(balancer);
-            request.load_balancer_port(port).policy_names(policy).send()
-        });
-        reply.await.map(drop)
+        send!(
+            self,
+            ClassicListenerPoliciesSet,
+            priority,
+            elb.set_load_balancer_policies_of_listener
+                .load_balancer_name(balancer)
+                .load_balancer_port(listener.key.parse().unwrap_or_default())
+                .policy_names(policy)
+        )
+        .map(drop)
     }
 
     async fn create_classic_policy(
@@ -324,25 +316,26 @@ impl Api {
         balancer: &str,
         name: &str,
         kind: &str,
-        attribute: (&str, &str),
+        (key, value): (&str, &str),
         priority: Priority,
     ) -> Result<()> {
-        let attribute = PolicyAttribute::builder()
-            .attribute_name(attribute.0)
-            .attribute_value(attribute.1)
-            .build();
-        let reply = self.call(Op::ClassicPolicyCreate, priority, |clients| {
-            let request = clients
-                .elb
-                .create_load_balancer_policy()
+        let attribute = || {
+            PolicyAttribute::builder()
+                .attribute_name(key)
+                .attribute_value(value)
+                .build()
+        };
+        let created = send!(
+            self,
+            ClassicPolicyCreate,
+            priority,
+            elb.create_load_balancer_policy
                 .load_balancer_name(balancer)
-                .policy_name(name);
-            request
+                .policy_name(name)
                 .policy_type_name(kind)
-                .policy_attributes(attribute.clone())
-                .send()
-        });
-        match reply.await {
+                .policy_attributes(attribute())
+        );
+        match created {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             result => result.map(drop),
         }
@@ -358,31 +351,27 @@ impl Api {
         priority: Priority,
     ) -> Result<()> {
         let name = object.key.as_str();
-        let instances = entries
-            .iter()
-            .map(|entry| Instance::builder().instance_id(entry.to_string()).build());
-        let instances: Vec<_> = instances.collect();
+        let instance = |entry: &Entry| Instance::builder().instance_id(entry.to_string()).build();
+        let instances = || Some(entries.iter().map(instance).collect());
         match (set, add) {
-            (INSTANCES, true) => {
-                let reply = self.call(Op::ClassicInstancesRegister, priority, |clients| {
-                    let request = clients
-                        .elb
-                        .register_instances_with_load_balancer()
-                        .load_balancer_name(name);
-                    request.set_instances(Some(instances.clone())).send()
-                });
-                reply.await.map(drop)
-            }
-            (INSTANCES, false) => {
-                let reply = self.call(Op::ClassicInstancesDeregister, priority, |clients| {
-                    let request = clients
-                        .elb
-                        .deregister_instances_from_load_balancer()
-                        .load_balancer_name(name);
-                    request.set_instances(Some(instances.clone())).send()
-                });
-                reply.await.map(drop)
-            }
+            (INSTANCES, true) => send!(
+                self,
+                ClassicInstancesRegister,
+                priority,
+                elb.register_instances_with_load_balancer
+                    .load_balancer_name(name)
+                    .set_instances(instances())
+            )
+            .map(drop),
+            (INSTANCES, false) => send!(
+                self,
+                ClassicInstancesDeregister,
+                priority,
+                elb.deregister_instances_from_load_balancer
+                    .load_balancer_name(name)
+                    .set_instances(instances())
+            )
+            .map(drop),
             (PROXY_PORTS, _) => {
                 if add {
                     let attribute = ("ProxyProtocol", "true");
@@ -395,35 +384,34 @@ impl Api {
                     )
                     .await?;
                 }
-                let policies = if add {
-                    vec![PROXY_POLICY.to_owned()]
-                } else {
-                    Vec::new()
-                };
                 for entry in entries {
-                    let port: i32 = entry.to_string().parse().unwrap_or_default();
-                    let reply = self.call(Op::ClassicBackendPoliciesSet, priority, |clients| {
-                        let request = clients.elb.set_load_balancer_policies_for_backend_server();
-                        let request = request.load_balancer_name(name).instance_port(port);
-                        request.set_policy_names(Some(policies.clone())).send()
-                    });
-                    reply.await?;
+                    send!(
+                        self,
+                        ClassicBackendPoliciesSet,
+                        priority,
+                        elb.set_load_balancer_policies_for_backend_server
+                            .load_balancer_name(name)
+                            .instance_port(entry.to_string().parse().unwrap_or_default())
+                            .set_policy_names(Some(
+                                add.then(|| PROXY_POLICY.to_owned()).into_iter().collect()
+                            ))
+                    )?;
                 }
                 Ok(())
             }
-            _ => {
-                let reply = self.call(Op::ClassicTagsAdd, priority, |clients| {
-                    clients
-                        .elb
-                        .add_tags()
-                        .load_balancer_names(name)
-                        .set_tags(Some(tags(entries)))
-                        .send()
-                });
-                reply.await.map(drop)
-            }
+            _ => send!(
+                self,
+                ClassicTagsAdd,
+                priority,
+                elb.add_tags.load_balancer_names(name).set_tags(tags(entries))
+            )
+            .map(drop),
         }
     }
+}
+
+fn owned(texts: Vec<&str>) -> Vec<String> {
+    texts.into_iter().map(str::to_owned).collect()
 }
 
 fn incomplete(error: impl std::fmt::Display) -> ccm_core::Error {
@@ -433,12 +421,12 @@ fn incomplete(error: impl std::fmt::Display) -> ccm_core::Error {
     )
 }
 
-fn tags(entries: &[Entry]) -> Vec<Tag> {
-    let tags = entries.iter().filter_map(|entry| match entry {
-        Entry::Tag { key, value } => Tag::builder().key(key).value(value).build().ok(),
-        _ => None,
-    });
-    tags.collect()
+fn tags(entries: &[Entry]) -> Option<Vec<Tag>> {
+    let tags = entries.iter().filter_map(Entry::as_tag);
+    Some(
+        tags.filter_map(|(key, value)| Tag::builder().key(key).value(value).build().ok())
+            .collect(),
+    )
 }
 
 fn listener(object: &Object<Kind>) -> Option<Listener> {
@@ -509,27 +497,33 @@ fn balancer(balancer: &LoadBalancerDescription) -> Object<Kind> {
         .instances()
         .iter()
         .filter_map(|instance| instance.instance_id());
-    let proxied = balancer
-        .backend_server_descriptions()
-        .iter()
-        .filter(|backend| backend.policy_names().iter().any(|name| name == PROXY_POLICY));
+    let backends = balancer.backend_server_descriptions().iter();
+    let proxied = backends.filter(|backend| backend.policy_names().iter().any(|name| name == PROXY_POLICY));
     let proxied = proxied.filter_map(|backend| backend.instance_port());
-    let object = Object::new(Kind::Classic, name)
-        .with("listeners", listeners.collect::<Vec<_>>())
-        .with("scheme", balancer.scheme())
-        .with("dns_name", balancer.dns_name())
-        .with("vpc", balancer.vpc_id())
-        .with("subnets", balancer.subnets().to_vec())
-        .with("security_groups", balancer.security_groups().to_vec())
-        .with("health_check", check.map(HealthCheck::target))
-        .with("health_check_interval", check.map(HealthCheck::interval))
-        .with("health_check_timeout", check.map(HealthCheck::timeout))
-        .with("healthy_threshold", check.map(HealthCheck::healthy_threshold))
-        .with("unhealthy_threshold", check.map(HealthCheck::unhealthy_threshold))
+    let object = super::elb::object(
+        Kind::Classic,
+        Some(name),
+        Some(name),
+        [
+            ("listeners", listeners.collect()),
+            ("scheme", balancer.scheme().into()),
+            ("dns_name", balancer.dns_name().into()),
+            ("subnets", balancer.subnets().into()),
+            ("security_groups", balancer.security_groups().into()),
+            ("health_check", check.map(HealthCheck::target).into()),
+            ("health_check_interval", check.map(HealthCheck::interval).into()),
+            ("health_check_timeout", check.map(HealthCheck::timeout).into()),
+            (
+                "healthy_threshold",
+                check.map(HealthCheck::healthy_threshold).into(),
+            ),
+            (
+                "unhealthy_threshold",
+                check.map(HealthCheck::unhealthy_threshold).into(),
+            ),
+        ],
+    );
+    object
         .entries(INSTANCES, instances.map(|id| Entry::Name(id.to_owned())))
-        .entries(PROXY_PORTS, proxied.map(|port| Entry::Name(port.to_string())));
-    Object {
-        id: name.to_owned(),
-        ..object
-    }
+        .entries(PROXY_PORTS, proxied.map(|port| Entry::Name(port.to_string())))
 }

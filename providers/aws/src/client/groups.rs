@@ -6,7 +6,7 @@ use aws_sdk_ec2::types::{
 };
 use ccm_core::{Error, ErrorKind, Priority, Result, plan::objects::Object};
 
-use super::{Api, Op};
+use super::{Api, Op, ec2::FILTER_VALUES};
 use crate::load_balancer::kinds::{Entry, Kind, RULES, Rule, TAGS};
 
 /// Security groups in one page.
@@ -39,8 +39,7 @@ impl Api {
         priority: Priority,
     ) -> Result<Vec<Object<Kind>>> {
         let mut all = Vec::new();
-        // As many values as a filter takes.
-        for ids in ids.chunks(200) {
+        for ids in ids.chunks(FILTER_VALUES) {
             let filter = Filter::builder()
                 .name("group-id")
                 .set_values(Some(ids.to_vec()))
@@ -51,23 +50,17 @@ impl Api {
     }
 
     async fn security_groups_by(&self, filters: &[Filter], priority: Priority) -> Result<Vec<Object<Kind>>> {
-        let mut all = Vec::new();
-        let mut token = None;
-        loop {
-            let page = self.call(Op::SecurityGroups, priority, |clients| {
-                let request = clients.ec2.describe_security_groups().max_results(PAGE);
-                request
-                    .set_filters(Some(filters.to_vec()))
-                    .set_next_token(token.clone())
-                    .send()
-            });
-            let page = page.await?;
-            all.extend(page.security_groups().iter().map(group));
-            token = page.next_token;
-            if token.as_deref().unwrap_or_default().is_empty() {
-                return Ok(all);
-            }
-        }
+        list!(
+            security_groups.map(group),
+            set_next_token,
+            next_token,
+            self,
+            SecurityGroups,
+            priority,
+            ec2.describe_security_groups
+                .max_results(PAGE)
+                .set_filters(Some(filters.to_vec()))
+        )
     }
 
     /// Creates a security group without rules and returns its ID.
@@ -77,52 +70,57 @@ impl Api {
         vpc: &str,
         priority: Priority,
     ) -> Result<String> {
-        let tags = tags(object.set(TAGS));
-        let specification = TagSpecification::builder()
-            .resource_type(ResourceType::SecurityGroup)
-            .set_tags(Some(tags));
-        let specification = specification.build();
-        let reply = self.call(Op::SecurityGroupCreate, priority, |clients| {
-            let request = clients
-                .ec2
-                .create_security_group()
+        let tags = TagSpecification::builder().resource_type(ResourceType::SecurityGroup);
+        let tags = tags.set_tags(tags_of(object.set(TAGS))).build();
+        let reply = send!(
+            self,
+            SecurityGroupCreate,
+            priority,
+            ec2.create_security_group
                 .group_name(&object.key)
-                .vpc_id(vpc);
-            request
+                .vpc_id(vpc)
                 .description(object.text("description"))
-                .tag_specifications(specification.clone())
-                .send()
-        });
+                .tag_specifications(tags.clone())
+        )?;
         let none = || Error::new(ErrorKind::Unexpected, "the answer has no security group");
-        reply.await?.group_id.ok_or_else(none)
+        reply.group_id.ok_or_else(none)
     }
 
     /// Deletes a security group.
     pub(crate) async fn delete_security_group(&self, id: &str, priority: Priority) -> Result<()> {
-        let reply = self.call(Op::SecurityGroupDelete, priority, |clients| {
-            clients.ec2.delete_security_group().group_id(id).send()
-        });
-        reply.await.map(drop)
+        send!(
+            self,
+            SecurityGroupDelete,
+            priority,
+            ec2.delete_security_group.group_id(id)
+        )
+        .map(drop)
     }
 
     /// Adds ingress rules.
     pub(crate) async fn authorize(&self, group: &str, rules: &[&Rule], priority: Priority) -> Result<()> {
-        let permissions = permissions(rules);
-        let reply = self.call(Op::IngressAuthorize, priority, |clients| {
-            let request = clients.ec2.authorize_security_group_ingress().group_id(group);
-            request.set_ip_permissions(Some(permissions.clone())).send()
-        });
-        reply.await.map(drop)
+        send!(
+            self,
+            IngressAuthorize,
+            priority,
+            ec2.authorize_security_group_ingress
+                .group_id(group)
+                .set_ip_permissions(permissions(rules))
+        )
+        .map(drop)
     }
 
     /// Removes ingress rules.
     pub(crate) async fn revoke(&self, group: &str, rules: &[&Rule], priority: Priority) -> Result<()> {
-        let permissions = permissions(rules);
-        let reply = self.call(Op::IngressRevoke, priority, |clients| {
-            let request = clients.ec2.revoke_security_group_ingress().group_id(group);
-            request.set_ip_permissions(Some(permissions.clone())).send()
-        });
-        reply.await.map(drop)
+        send!(
+            self,
+            IngressRevoke,
+            priority,
+            ec2.revoke_security_group_ingress
+                .group_id(group)
+                .set_ip_permissions(permissions(rules))
+        )
+        .map(drop)
     }
 
     /// Gives ingress rules other descriptions.
@@ -132,15 +130,15 @@ impl Api {
         rules: &[&Rule],
         priority: Priority,
     ) -> Result<()> {
-        let permissions = permissions(rules);
-        let reply = self.call(Op::IngressDescriptions, priority, |clients| {
-            let request = clients
-                .ec2
-                .update_security_group_rule_descriptions_ingress()
-                .group_id(group);
-            request.set_ip_permissions(Some(permissions.clone())).send()
-        });
-        reply.await.map(drop)
+        send!(
+            self,
+            IngressDescriptions,
+            priority,
+            ec2.update_security_group_rule_descriptions_ingress
+                .group_id(group)
+                .set_ip_permissions(permissions(rules))
+        )
+        .map(drop)
     }
 
     /// Adds tags to a security group.
@@ -150,29 +148,26 @@ impl Api {
         entries: &[Entry],
         priority: Priority,
     ) -> Result<()> {
-        let tags = tags(entries);
-        let reply = self.call(Op::TagsCreate, priority, |clients| {
-            clients
-                .ec2
-                .create_tags()
-                .resources(id)
-                .set_tags(Some(tags.clone()))
-                .send()
-        });
-        reply.await.map(drop)
+        send!(
+            self,
+            TagsCreate,
+            priority,
+            ec2.create_tags.resources(id).set_tags(tags_of(entries))
+        )
+        .map(drop)
     }
 }
 
-fn tags(entries: &[Entry]) -> Vec<Tag> {
-    let tags = entries.iter().filter_map(|entry| match entry {
-        Entry::Tag { key, value } => Some(Tag::builder().key(key).value(value).build()),
-        _ => None,
-    });
-    tags.collect()
+fn tags_of(entries: &[Entry]) -> Option<Vec<Tag>> {
+    let tags = entries.iter().filter_map(Entry::as_tag);
+    Some(
+        tags.map(|(key, value)| Tag::builder().key(key).value(value).build())
+            .collect(),
+    )
 }
 
 /// One permission for each rule.
-fn permissions(rules: &[&Rule]) -> Vec<IpPermission> {
+fn permissions(rules: &[&Rule]) -> Option<Vec<IpPermission>> {
     let permissions = rules.iter().map(|rule| {
         let description = Some(rule.description.clone()).filter(|text| !text.is_empty());
         let source = rule.source.as_str();
@@ -203,7 +198,7 @@ fn permissions(rules: &[&Rule]) -> Vec<IpPermission> {
         };
         permission.build()
     });
-    permissions.collect()
+    Some(permissions.collect())
 }
 
 fn group(group: &SecurityGroup) -> Object<Kind> {

@@ -10,19 +10,19 @@ use std::{
 use ccm_core::{
     Cloud, Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
     client::{Cache, CacheConfig, ClientMetrics, Indexed, IndexedCache, Listing},
-    load_balancer::{ClusterView, Ownership, OwnershipTag, ReadOptions, ServiceId, ServiceView},
+    load_balancer::{ClusterView, Ownership, ReadOptions, ServiceId, ServiceView},
     plan::{
         CredentialsCheck, GatheredInputs, Membership, Outcome, PartCloud, ScopeCheck, Wait,
-        objects::{self, Action, Attributes, Change, Object, Objects, Refused},
+        objects::{self, Action, Change, Object, Objects, Refused},
     },
 };
 use futures_util::future::{try_join, try_join_all};
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    desired::{Builder, Observed},
+    classic::listeners_in,
+    desired::Observed,
     kinds::{CERTIFICATES, Entry, Key, Kind, OWNER_TAG, RULES, TAGS, TARGETS},
     model::{Directory, Inputs, Model, NodeGroup, PartMember, Reply},
     names,
@@ -35,7 +35,7 @@ use crate::{
         Api,
         ec2::{FILTER_VALUES, RouteTable, Subnet},
     },
-    cluster::{SERVICE_NAME, Tags, has_any_cluster},
+    cluster::{LEGACY, SERVICE_NAME, Tags, has_any_cluster},
     config::LoadBalancing,
     site::Site,
 };
@@ -110,13 +110,53 @@ struct State {
     refused: Option<(Instant, Vec<Refused<Kind>>)>,
 }
 
-/// The listings at one moment.
+/// The kinds of objects that are listed. The security groups are those with the cluster's tag.
+const LISTED: [Kind; 4] = [Kind::Group, Kind::TargetGroup, Kind::Balancer, Kind::Classic];
+
+/// The listings at one moment, in the order of [`LISTED`].
 #[derive(Clone)]
-struct Snapshot {
-    balancers: Arc<Listing<Listed>>,
-    target_groups: Arc<Listing<Listed>>,
-    classic: Arc<Listing<Listed>>,
-    groups: Arc<Listing<Listed>>,
+struct Snapshot(Vec<Arc<Listing<Listed>>>);
+
+impl Snapshot {
+    fn of(&self, kind: Kind) -> impl Iterator<Item = &Listing<Listed>> {
+        let listings = LISTED
+            .iter()
+            .zip(&self.0)
+            .filter(move |(listed, _)| **listed == kind);
+        listings.map(|(_, listing)| &**listing)
+    }
+
+    fn all(&self, kind: Kind) -> impl Iterator<Item = &Object<Kind>> {
+        self.of(kind).flat_map(Listing::all).map(|listed| &listed.0)
+    }
+
+    /// The objects of a kind with this name.
+    fn named<'a>(&'a self, kind: Kind, name: &'a str) -> impl Iterator<Item = &'a Object<Kind>> {
+        self.of(kind)
+            .flat_map(|listing| listing.by_key(name))
+            .map(|listed| &listed.0)
+    }
+
+    fn by_id(&self, kind: Kind, id: &str) -> Option<&Object<Kind>> {
+        self.of(kind)
+            .find_map(|listing| listing.by_id(id))
+            .map(|listed| &listed.0)
+    }
+
+    /// Whether no load balancer that exists uses a target group.
+    fn is_loose(&self, group: &Object<Kind>) -> bool {
+        group
+            .texts("balancers")
+            .into_iter()
+            .all(|arn| self.by_id(Kind::Balancer, arn).is_none())
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        self.0
+            .iter()
+            .zip(&other.0)
+            .all(|(one, other)| Arc::ptr_eq(one, other))
+    }
 }
 
 /// The calls.
@@ -126,10 +166,8 @@ pub(crate) struct Calls<C> {
     settings: Arc<LoadBalancing>,
     cloud: C,
     credentials: CredentialsCheck,
-    balancers: IndexedCache<Listed>,
-    target_groups: IndexedCache<Listed>,
-    classic: IndexedCache<Listed>,
-    groups: IndexedCache<Listed>,
+    /// In the order of [`LISTED`].
+    listings: [IndexedCache<Listed>; 4],
     network: Cache<(), Network>,
     state: Mutex<State>,
 }
@@ -140,22 +178,30 @@ impl<C> fmt::Debug for Calls<C> {
     }
 }
 
-/// The texts in a list.
-pub(super) fn texts(object: &Object<Kind>, name: &str) -> Vec<String> {
-    let list = object.attributes.get(name).and_then(Value::as_array);
-    list.into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(str::to_owned)
+fn tag_map(object: &Object<Kind>) -> Tags {
+    let tags = object.set(TAGS).iter().filter_map(Entry::as_tag);
+    tags.map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect()
 }
 
-fn tag_map(tags: &[Entry]) -> Tags {
-    let tags = tags.iter().filter_map(|entry| match entry {
-        Entry::Tag { key, value } => Some((key.clone(), value.clone())),
-        _ => None,
-    });
-    tags.collect()
+/// Lists the objects of a kind.
+async fn list(api: Api, site: Arc<Site>, kind: Kind, priority: Priority) -> Result<Vec<Listed>> {
+    let objects = match kind {
+        Kind::Balancer => api.network_balancers(priority).await?,
+        Kind::TargetGroup => api.target_groups(priority).await?,
+        Kind::Classic => api.classic_balancers(priority).await?,
+        _ => {
+            let keys = site
+                .cluster
+                .key()
+                .into_iter()
+                .flat_map(|key| [key, LEGACY.to_owned()]);
+            let mut groups = api.security_groups(&site.vpc, keys.collect(), priority).await?;
+            groups.retain(|group| site.cluster.has(&tag_map(group)));
+            groups
+        }
+    };
+    Ok(objects.into_iter().map(Listed).collect())
 }
 
 impl<C: Cloud> Calls<C> {
@@ -173,10 +219,12 @@ impl<C: Cloud> Calls<C> {
             settings,
             cloud,
             credentials: CredentialsCheck::default(),
-            balancers: IndexedCache::new("aws_load_balancers", metrics),
-            target_groups: IndexedCache::new("aws_target_groups", metrics),
-            classic: IndexedCache::new("aws_classic_load_balancers", metrics),
-            groups: IndexedCache::new("aws_security_groups", metrics),
+            listings: [
+                IndexedCache::new("aws_security_groups", metrics),
+                IndexedCache::new("aws_target_groups", metrics),
+                IndexedCache::new("aws_load_balancers", metrics),
+                IndexedCache::new("aws_classic_load_balancers", metrics),
+            ],
             network: Cache::new(CacheConfig::new("aws_subnets"), metrics),
             state: Mutex::default(),
         }
@@ -184,46 +232,12 @@ impl<C: Cloud> Calls<C> {
 
     /// The shared listings.
     async fn listings(&self, read: ReadOptions) -> Result<Snapshot> {
-        let ReadOptions { freshness, priority } = read;
-        let list = |objects: Vec<Object<Kind>>| objects.into_iter().map(Listed).collect::<Vec<_>>();
-        let (api, vpc) = (&self.api, &self.site.vpc);
-        let keys: Vec<_> = self
-            .site
-            .cluster
-            .key()
-            .into_iter()
-            .chain([crate::cluster::LEGACY.to_owned()])
-            .collect();
-        let balancers = self.balancers.get(None, freshness, || {
-            let api = api.clone();
-            async move { api.network_balancers(priority).await.map(list) }
+        let listings = self.listings.iter().zip(LISTED).map(|(listing, kind)| {
+            listing.get(None, read.freshness, move || {
+                list(self.api.clone(), Arc::clone(&self.site), kind, read.priority)
+            })
         });
-        let target_groups = self.target_groups.get(None, freshness, || {
-            let api = api.clone();
-            async move { api.target_groups(priority).await.map(list) }
-        });
-        let classic = self.classic.get(None, freshness, || {
-            let api = api.clone();
-            async move { api.classic_balancers(priority).await.map(list) }
-        });
-        let cluster = self.site.cluster.clone();
-        let groups = self.groups.get(None, freshness, || {
-            let (api, vpc) = (api.clone(), vpc.clone());
-            async move {
-                let keys = cluster.key().map(|_| keys).unwrap_or_default();
-                let mut groups = api.security_groups(&vpc, keys, priority).await?;
-                groups.retain(|group| cluster.has(&tag_map(group.set(TAGS))));
-                Ok(list(groups))
-            }
-        });
-        let ((balancers, target_groups), (classic, groups)) =
-            try_join(try_join(balancers, target_groups), try_join(classic, groups)).await?;
-        Ok(Snapshot {
-            balancers,
-            target_groups,
-            classic,
-            groups,
-        })
+        try_join_all(listings).await.map(Snapshot)
     }
 
     async fn network(&self, age: Duration, priority: Priority) -> Result<Arc<Network>> {
@@ -274,13 +288,8 @@ impl<C: Cloud> Calls<C> {
     }
 
     /// Tags by ARN; empty if they may not be read. Those that are known may be old.
-    async fn tags(&self, arns: Vec<String>, fresh: bool, priority: Priority) -> Result<()> {
-        let unknown: Vec<_> = {
-            let state = self.state.lock();
-            arns.into_iter()
-                .filter(|arn| fresh || !state.tags.contains_key(arn))
-                .collect()
-        };
+    async fn read_tags(&self, mut unknown: Vec<String>, fresh: bool, priority: Priority) -> Result<()> {
+        unknown.retain(|id| fresh || !self.state.lock().tags.contains_key(id));
         if unknown.is_empty() || self.is_denied("DescribeTags") {
             return Ok(());
         }
@@ -295,19 +304,21 @@ impl<C: Cloud> Calls<C> {
     }
 
     fn tagged(&self, object: &Object<Kind>) -> Object<Kind> {
-        match self.state.lock().tags.get(&object.id) {
-            Some(tags) => object.clone().entries(TAGS, tags.iter().cloned()),
-            None => object.clone(),
+        let mut object = object.clone();
+        if let Some(tags) = self.state.lock().tags.get(&object.id) {
+            object.sets.insert(TAGS, tags.as_slice().into());
         }
+        object.foreign = self.foreign(&object);
+        object
     }
 
-    /// Who else a load balancer belongs to.
+    /// Who else an object belongs to.
     fn foreign(&self, object: &Object<Kind>) -> Option<String> {
         let kind = object.text("type");
         if object.kind == Kind::Balancer && kind != "network" {
             return Some(format!("a load balancer of type {kind}"));
         }
-        let tags = tag_map(object.set(TAGS));
+        let tags = tag_map(object);
         if has_any_cluster(&tags) && !self.site.cluster.has(&tags) {
             return Some("another cluster's".to_owned());
         }
@@ -321,113 +332,86 @@ impl<C: Cloud> Calls<C> {
     async fn read_directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
         let listings = self.listings(read).await?;
         if let Some((of, directory)) = &self.state.lock().directory
-            && Arc::ptr_eq(&of.balancers, &listings.balancers)
-            && Arc::ptr_eq(&of.target_groups, &listings.target_groups)
-            && Arc::ptr_eq(&of.classic, &listings.classic)
-            && Arc::ptr_eq(&of.groups, &listings.groups)
+            && of.is(&listings)
         {
             return Ok(Arc::clone(directory));
         }
-        let ours = |object: &&Arc<Listed>| {
-            let name = object.0.key.as_str();
-            name.starts_with('a') && name.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        let is_named_by_us = |object: &&Object<Kind>| {
+            object.key.starts_with('a') && object.key.bytes().all(|byte| byte.is_ascii_alphanumeric())
         };
-        let balancers: Vec<_> = listings
-            .balancers
-            .all()
-            .chain(listings.classic.all())
-            .filter(ours)
-            .collect();
+        let balancers = listings.all(Kind::Balancer).chain(listings.all(Kind::Classic));
+        let balancers: Vec<_> = balancers.filter(is_named_by_us).collect();
         let loose = listings
-            .target_groups
-            .all()
-            .filter(|group| is_loose(&group.0, &listings));
-        let loose: Vec<_> = loose.filter(|group| group.0.key.starts_with("k8s-")).collect();
-        let arns = balancers.iter().chain(&loose).map(|object| object.0.id.clone());
-        self.tags(arns.collect(), false, read.priority).await?;
-        let balancers: Vec<_> = balancers
-            .into_iter()
-            .map(|object| self.tagged(&object.0))
-            .collect();
+            .all(Kind::TargetGroup)
+            .filter(|group| listings.is_loose(group));
+        let loose: Vec<_> = loose.filter(|group| group.key.starts_with("k8s-")).collect();
+        let ids = balancers.iter().chain(&loose).map(|object| object.id.clone());
+        self.read_tags(ids.collect(), false, read.priority).await?;
         let cluster = &self.site.cluster;
-        let is_ours = |object: &&Object<Kind>| {
-            let tags = tag_map(object.set(TAGS));
+        let balancers = balancers.into_iter().map(|object| self.tagged(object));
+        let balancers = balancers.filter(|object| {
+            let tags = tag_map(object);
             cluster.has(&tags) || !has_any_cluster(&tags)
-        };
-        let loose = loose.into_iter().filter_map(|group| {
-            let tags = tag_map(self.tagged(&group.0).set(TAGS));
-            let service = tags.get(SERVICE_NAME).filter(|_| cluster.owns(&tags))?;
-            Some((service.clone(), group.0.key.clone()))
         });
-        let groups = listings.groups.all().map(|group| &group.0);
-        let directory = Arc::new(Directory::new(
-            balancers.iter().filter(is_ours),
-            groups,
-            loose.collect(),
-        ));
+        let loose = loose.into_iter().filter_map(|group| {
+            let tags = tag_map(&self.tagged(group));
+            let service = tags.get(SERVICE_NAME).filter(|_| cluster.owns(&tags))?;
+            Some((service.clone(), group.key.clone()))
+        });
+        let directory = Directory::new(balancers, listings.all(Kind::Group), loose.collect());
+        let directory = Arc::new(directory);
         self.state.lock().directory = Some((listings, Arc::clone(&directory)));
         Ok(directory)
     }
 
+    /// Reads a load balancer with everything that only it uses. Of one that is deleted, only what there is.
     async fn balancer(&self, name: &str, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
+        let priority = read.priority;
         let listings = self.listings(read).await?;
-        let staying = members
+        let stays = members
             .iter()
-            .find(|member| member.membership != Membership::Leaving);
-        let fresh = matches!(read.freshness, Freshness::After(_));
-        let mut objects = Vec::new();
-        let roots: Vec<_> = listings
-            .balancers
-            .by_key(name)
-            .chain(listings.classic.by_key(name))
-            .cloned()
-            .collect();
-        let mut attached: Vec<_> = self
-            .target_groups(name, members, &listings)
-            .into_iter()
-            .cloned()
-            .collect();
+            .any(|member| member.membership != Membership::Leaving);
+        let roots = listings
+            .named(Kind::Balancer, name)
+            .chain(listings.named(Kind::Classic, name));
+        let roots: Vec<_> = roots.collect();
+        let groups: Vec<_> = self.target_groups(&roots, members, &listings).collect();
         let mut listeners = Vec::new();
-        if staying.is_some() {
-            let balancers = roots.iter().filter(|root| root.0.kind == Kind::Balancer);
-            let read = balancers.map(|root| self.api.listeners(&root.0.id, read.priority));
-            listeners = try_join_all(read).await?.concat();
+        for root in roots.iter().filter(|root| stays && root.kind == Kind::Balancer) {
+            listeners.extend(self.api.listeners(&root.id, priority).await?);
         }
-        let below = attached.iter().map(|group| &group.0).chain(&listeners);
-        let ids = roots
+        let all = roots
             .iter()
-            .map(|root| &root.0)
-            .chain(below)
-            .map(|object| object.id.clone());
-        self.tags(ids.collect(), fresh && staying.is_some(), read.priority)
+            .copied()
+            .chain(groups.iter().copied())
+            .chain(&listeners);
+        let fresh = stays && matches!(read.freshness, Freshness::After(_));
+        self.read_tags(all.map(|object| object.id.clone()).collect(), fresh, priority)
             .await?;
-        for root in &roots {
-            let mut root = self.tagged(&root.0);
-            root.foreign = self.foreign(&root);
-            if staying.is_some() && root.foreign.is_none() {
+        let mut objects = Vec::new();
+        for root in roots {
+            let mut root = self.tagged(root);
+            if stays && root.foreign.is_none() {
                 match root.kind {
                     Kind::Balancer => {
-                        root.attributes
-                            .extend(self.api.balancer_attributes(&root.id, read.priority).await?);
+                        let attributes = self.api.attributes(root.kind, &root.id, priority).await?;
+                        root.attributes.extend(attributes);
                     }
-                    _ => objects.extend(self.api.classic_details(&mut root, read.priority).await?),
+                    _ => objects.extend(self.api.classic_details(&mut root, priority).await?),
                 }
             }
             objects.push(root);
         }
-        let foreign = objects.iter().find_map(|root| root.foreign.clone());
-        attached.retain(|group| foreign.is_none() || is_loose(&group.0, &listings));
-        let groups = attached
-            .iter()
-            .map(|group| self.target_group(&group.0, staying.is_some(), read.priority));
+        let is_foreign = objects.iter().any(|root| root.foreign.is_some());
+        let groups = groups
+            .into_iter()
+            .filter(|group| !is_foreign || listings.is_loose(group));
+        let groups = groups.map(|group| self.target_group(group, stays, priority));
         objects.extend(try_join_all(groups).await?);
-        if foreign.is_none() {
-            let listeners = listeners
-                .into_iter()
-                .map(|listener| self.below(listener, name, &listings, read.priority));
-            objects.extend(try_join_all(listeners).await?);
-        }
-        self.own_groups(name, members, &listings, &mut objects);
+        let listeners = listeners.iter().filter(|_| !is_foreign);
+        let listeners = listeners.map(|listener| self.listener(listener, name, &listings, priority));
+        objects.extend(try_join_all(listeners).await?);
+        self.add_own_groups(name, members, &listings, &mut objects);
         Ok(self.observed(objects))
     }
 
@@ -435,159 +419,125 @@ impl<C: Cloud> Calls<C> {
     fn observed(&self, objects: Vec<Object<Kind>>) -> Observed {
         let mut state = self.state.lock();
         state.denied.retain(|_, (since, _)| since.elapsed() < DENIED_AGE);
+        let denied = state
+            .denied
+            .iter()
+            .map(|(action, (_, why))| (*action, why.clone()));
         Observed {
             objects: objects.into_iter().collect(),
-            denied: state
-                .denied
-                .iter()
-                .map(|(action, (_, why))| (*action, why.clone()))
-                .collect(),
+            denied: denied.collect(),
         }
     }
 
-    /// The target groups that the load balancer uses, and those of its Service that none uses.
+    /// The target groups that the load balancers use, and those of their Service that none uses.
     fn target_groups<'a>(
-        &self,
-        balancer: &str,
+        &'a self,
+        balancers: &[&Object<Kind>],
         members: &[PartMember],
         listings: &'a Snapshot,
-    ) -> Vec<&'a Arc<Listed>> {
-        let arns: BTreeSet<_> = listings
-            .balancers
-            .by_key(balancer)
-            .map(|root| root.0.id.as_str())
-            .collect();
-        let mut names = BTreeSet::new();
-        let mut services = BTreeSet::new();
-        let owner = OwnershipTag::Unknown;
-        for PartMember { service, .. } in members {
-            services.insert(names::service_tag(&service.id));
+    ) -> impl Iterator<Item = &'a Object<Kind>> {
+        let arns: BTreeSet<_> = balancers.iter().map(|balancer| balancer.id.clone()).collect();
+        let services = members
+            .iter()
+            .map(|member| names::service_tag(&member.service.id));
+        let services: BTreeSet<_> = services.collect();
+        let names = members.iter().flat_map(|PartMember { service, .. }| {
             let spec = NetworkSpec::read(service, &self.settings).spec;
-            let builder = Builder {
-                service,
-                cluster: &self.site.cluster,
-                cluster_name: "",
-                tag: &owner,
-                settings: &self.settings,
-                places: &[],
-                instances: None,
-            };
-            names.extend(
-                spec.ports
-                    .iter()
-                    .map(|port| builder.target_group_name(port, &spec.check)),
-            );
-        }
-        let is_of_service = |object: &Object<Kind>| {
-            let tags = tag_map(self.tagged(object).set(TAGS));
-            tags.get(SERVICE_NAME)
-                .is_some_and(|service| services.contains(service))
-                && self.site.cluster.owns(&tags)
-        };
-        let groups = listings.target_groups.all().filter(|group| {
-            let used = texts(&group.0, "balancers")
-                .iter()
-                .any(|arn| arns.contains(arn.as_str()));
-            used || (is_loose(&group.0, listings)
-                && (names.contains(&group.0.key) || is_of_service(&group.0)))
+            spec.target_group_names(&self.site.cluster.id, &service.id)
         });
-        groups.collect()
+        let names: BTreeSet<_> = names.collect();
+        listings.all(Kind::TargetGroup).filter(move |group| {
+            let is_used = group.texts("balancers").into_iter().any(|arn| arns.contains(arn));
+            let is_ours = || {
+                let tags = tag_map(&self.tagged(group));
+                let service = tags.get(SERVICE_NAME);
+                service.is_some_and(|service| services.contains(service)) && self.site.cluster.owns(&tags)
+            };
+            is_used || (listings.is_loose(group) && (names.contains(&group.key) || is_ours()))
+        })
     }
 
     async fn target_group(
         &self,
         group: &Object<Kind>,
-        with_targets: bool,
+        stays: bool,
         priority: Priority,
     ) -> Result<Object<Kind>> {
+        const ACTION: &str = "DescribeTargetGroupAttributes";
         let mut group = self.tagged(group);
-        group.foreign = self.foreign(&group);
-        if !with_targets || group.foreign.is_some() {
+        if !stays || group.foreign.is_some() {
             return Ok(group);
         }
+        let targets = self.api.targets(&group.id, priority);
+        if self.is_denied(ACTION) {
+            return Ok(group.clone().entries(TARGETS, targets.await?));
+        }
         let attributes = async {
-            if self.is_denied("DescribeTargetGroupAttributes") {
-                return Ok(Attributes::new());
-            }
-            let read = self.api.target_group_attributes(&group.id, priority).await;
-            self.allowed("DescribeTargetGroupAttributes", read)
+            let read = self.api.attributes(Kind::TargetGroup, &group.id, priority).await;
+            self.allowed(ACTION, read)
         };
-        let (targets, attributes) = try_join(self.api.targets(&group.id, priority), attributes).await?;
+        let (targets, attributes) = try_join(targets, attributes).await?;
         group.attributes.extend(attributes);
         Ok(group.entries(TARGETS, targets))
     }
 
     /// A listener with the name of its target group, and with all certificates.
-    async fn below(
+    async fn listener(
         &self,
-        listener: Object<Kind>,
+        listener: &Object<Kind>,
         balancer: &str,
         listings: &Snapshot,
         priority: Priority,
     ) -> Result<Object<Kind>> {
-        let mut listener = self.tagged(&listener);
+        const ACTION: &str = "DescribeListenerCertificates";
+        let mut listener = self.tagged(listener);
         listener.parent = Some(balancer.to_owned());
-        if let Some(group) = listings.target_groups.by_id(listener.text("target_group")) {
+        if let Some(group) = listings.by_id(Kind::TargetGroup, listener.text("target_group")) {
             listener
                 .attributes
-                .insert("target_group", group.0.key.as_str().into());
+                .insert("target_group", group.key.as_str().into());
         }
-        if listener.text("protocol") == "TLS" && !self.is_denied("DescribeListenerCertificates") {
-            let read = self.api.certificates(&listener.id, priority).await;
-            let certificates = self.allowed("DescribeListenerCertificates", read)?;
+        if listener.text("protocol") == "TLS" && !self.is_denied(ACTION) {
+            let certificates = self.allowed(ACTION, self.api.certificates(&listener.id, priority).await)?;
             listener = listener.entries(CERTIFICATES, certificates);
         }
         Ok(listener)
     }
 
     /// Adds the security groups that only this load balancer uses, and puts their names in the place of their IDs.
-    fn own_groups(
+    fn add_own_groups(
         &self,
         balancer: &str,
         members: &[PartMember],
         listings: &Snapshot,
         objects: &mut Vec<Object<Kind>>,
     ) {
+        let cluster = self.state.lock().cluster.name.clone();
         let names = members
             .iter()
-            .map(|member| names::target_group_prefix(&member.service.id));
-        let prefixes: Vec<_> = names.collect();
-        let classic = names::classic_group(balancer);
-        let cluster = &self.site.cluster;
-        let used: BTreeSet<_> = objects
-            .iter()
-            .flat_map(|object| texts(object, "security_groups"))
+            .map(|member| names::group(&cluster, &member.service.id));
+        let names: Vec<_> = names.chain([names::classic_group(balancer)]).collect();
+        let groups = listings
+            .all(Kind::Group)
+            .filter(|group| names.contains(&group.key));
+        let groups: Vec<_> = groups
+            .filter(|group| self.site.cluster.owns(&tag_map(group)))
+            .cloned()
             .collect();
-        let groups = listings.groups.all().map(|group| &group.0).filter(|group| {
-            let is_managed = group.text("description") == super::desired::MANAGED
-                && prefixes
+        for object in &mut *objects {
+            let name = |id| {
+                groups
                     .iter()
-                    .any(|prefix| group.key.starts_with(prefix.as_str()))
-                && (used.contains(&group.id) || self.is_name_of(&group.key, members));
-            (is_managed || group.key == classic) && cluster.owns(&tag_map(group.set(TAGS)))
-        });
-        let groups: Vec<_> = groups.cloned().collect();
-        for object in objects.iter_mut() {
-            let ids = texts(object, "security_groups");
-            if ids.is_empty() {
-                continue;
-            }
-            let name = |id: String| {
-                let own = groups.iter().find(|group| group.id == id);
-                own.map_or(id, |group| group.key.clone())
+                    .find(|group| group.id == id)
+                    .map_or(id, |group| group.key.as_str())
             };
-            let named: Vec<_> = ids.into_iter().map(name).collect();
-            object.attributes.insert("security_groups", named.into());
+            let named: Vec<_> = object.texts("security_groups").into_iter().map(name).collect();
+            if !named.is_empty() {
+                let named = named.into();
+                object.attributes.insert("security_groups", named);
+            }
         }
         objects.extend(groups);
-    }
-
-    /// Whether a security group has the name of a member's.
-    fn is_name_of(&self, name: &str, members: &[PartMember]) -> bool {
-        let cluster = self.state.lock().cluster.name.clone();
-        members
-            .iter()
-            .any(|member| names::group(&cluster, &member.service.id) == name)
     }
 
     /// The security groups of the instances behind a member, in the order of the API. Missing: the instance does not exist.
@@ -647,7 +597,7 @@ impl<C: Cloud> Calls<C> {
         let chosen = groups.into_iter().map(|(instance, groups)| {
             let (mut tagged, others): (Vec<_>, Vec<_>) = groups
                 .into_iter()
-                .partition(|id| listings.groups.by_id(id).is_some());
+                .partition(|id| listings.by_id(Kind::Group, id).is_some());
             tagged.sort();
             let group = match (tagged.split_first(), others.as_slice()) {
                 (Some((id, others)), _) => Ok(NodeGroup {
@@ -673,27 +623,21 @@ impl<C: Cloud> Calls<C> {
     async fn node_rules(&self, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
         let listings = self.listings(read).await?;
         let cluster = self.state.lock().cluster.clone();
-        let needed = self.node_groups(members, &cluster, read).await?;
-        let needed: BTreeSet<_> = needed.into_values().flatten().map(|group| group.id).collect();
-        let others: Vec<_> = needed
-            .into_iter()
-            .filter(|id| listings.groups.by_id(id).is_none())
-            .collect();
-        let others = if others.is_empty() {
-            Vec::new()
-        } else {
-            self.api.security_groups_by_id(&others, read.priority).await?
-        };
-        let groups = listings
-            .groups
-            .all()
-            .map(|group| group.0.clone())
-            .chain(others)
-            .map(|group| Object {
-                id: group.id.clone(),
-                sets: group.sets.into_iter().filter(|(set, _)| *set == RULES).collect(),
-                ..Object::new(Kind::NodeGroup, group.id)
-            });
+        let needed = self
+            .node_groups(members, &cluster, read)
+            .await?
+            .into_values()
+            .flatten();
+        let others = needed
+            .map(|group| group.id)
+            .filter(|id| listings.by_id(Kind::Group, id).is_none());
+        let others: BTreeSet<_> = others.collect();
+        let others: Vec<_> = others.into_iter().collect();
+        let others = self.api.security_groups_by_id(&others, read.priority).await?;
+        let groups = listings.all(Kind::Group).chain(&others).map(|group| Object {
+            id: group.id.clone(),
+            ..Object::new(Kind::NodeGroup, &group.id).entries(RULES, group.set(RULES).iter().cloned())
+        });
         let mut observed = self.observed(groups.collect());
         let refused = self.state.lock().refused.clone();
         if let Some((_, refused)) = refused.filter(|(since, _)| read.freshness.allows(*since)) {
@@ -714,75 +658,69 @@ impl<C: Cloud> Calls<C> {
             known.observed.objects = after.clone();
             known.observed.denied.extend(reply.denied.clone());
         }
-        let listing = match change.kind {
-            Kind::Balancer => &self.balancers,
-            Kind::TargetGroup => &self.target_groups,
-            Kind::Classic => &self.classic,
-            Kind::Group => &self.groups,
-            Kind::NodeGroup => {
+        let listing = |kind| {
+            self.listings
+                .iter()
+                .zip(LISTED)
+                .find(|(_, listed)| *listed == kind)
+        };
+        let changed = after.get(change.kind, &change.key);
+        match (
+            change.kind,
+            changed,
+            observed.objects.get(change.kind, &change.key),
+        ) {
+            (Kind::NodeGroup, Some(group), _) => {
                 // What leaves makes room.
                 let is_full = !after.refused.is_empty() && matches!(change.action, Action::Add(..));
                 state.refused = is_full.then(|| (Instant::now(), after.refused.clone()));
-                if let Some(group) = after.get(Kind::NodeGroup, &change.key) {
-                    let rules = group.set(RULES).to_vec();
-                    self.groups.update(&group.id, |listed| {
-                        listed.0 = listed.0.clone().entries(RULES, rules)
+                let rules = group.set(RULES).into();
+                if let Some((groups, _)) = listing(Kind::Group) {
+                    groups.update(&group.id, |listed| drop(listed.0.sets.insert(RULES, rules)));
+                }
+            }
+            (Kind::ClassicListener, ..) => {
+                let parent = change.parent.clone().unwrap_or_default();
+                let listeners = listeners_in(&after, &parent);
+                if let Some((classic, _)) = listing(Kind::Classic) {
+                    classic.update(&parent, |listed| {
+                        drop(listed.0.attributes.insert("listeners", listeners))
                     });
                 }
-                return;
             }
-            Kind::ClassicListener => {
-                let parent = change.parent.clone().unwrap_or_default();
-                let listeners = super::classic::listeners_in(&after, &parent);
-                self.classic.update(&parent, |listed| {
-                    drop(listed.0.attributes.insert("listeners", listeners))
-                });
-                return;
-            }
-            Kind::Listener => return,
-        };
-        match (
-            after.get(change.kind, &change.key),
-            observed.objects.get(change.kind, &change.key),
-        ) {
-            (Some(object), _) => {
+            (kind, Some(object), _) => {
                 state.tags.insert(object.id.clone(), object.set(TAGS).to_vec());
                 let mut object = object.clone();
-                let ids: Vec<_> = texts(&object, "security_groups")
-                    .into_iter()
-                    .map(|name| group_id(&after, name))
-                    .collect();
-                if !ids.is_empty() {
+                if object.attributes.contains_key("security_groups") {
+                    let ids = object
+                        .texts("security_groups")
+                        .into_iter()
+                        .map(|name| group_id(&after, name));
+                    let ids: Vec<_> = ids.collect();
                     object.attributes.insert("security_groups", ids.into());
                 }
-                if object.kind == Kind::Classic {
-                    let listeners = super::classic::listeners_in(&after, &object.key);
+                if kind == Kind::Classic {
+                    let listeners = listeners_in(&after, &object.key);
                     object.attributes.insert("listeners", listeners);
                 }
-                listing.insert(Listed(object));
+                if let Some((listing, _)) = listing(kind) {
+                    listing.insert(Listed(object));
+                }
             }
-            (None, Some(gone)) => {
+            (kind, None, Some(gone)) => {
                 state.tags.remove(&gone.id);
-                listing.remove(&gone.id);
+                if let Some((listing, _)) = listing(kind) {
+                    listing.remove(&gone.id);
+                }
             }
-            (None, None) => {}
+            (_, None, None) => {}
         }
     }
 }
 
 /// The ID of a security group that is known by its name.
-pub(super) fn group_id(objects: &Objects<Kind>, name: String) -> String {
-    match objects.get(Kind::Group, &name) {
-        Some(group) if !group.id.is_empty() => group.id.clone(),
-        _ => name,
-    }
-}
-
-/// Whether no load balancer that exists uses a target group.
-fn is_loose(group: &Object<Kind>, listings: &Snapshot) -> bool {
-    texts(group, "balancers")
-        .iter()
-        .all(|arn| listings.balancers.by_id(arn).is_none())
+pub(super) fn group_id(objects: &Objects<Kind>, name: &str) -> String {
+    objects.id(Kind::Group, name).unwrap_or(name).to_owned()
 }
 
 #[async_trait]
@@ -804,40 +742,22 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         let listings = self.listings(read).await?;
         let mut gathered = GatheredInputs::from(Inputs::default());
         let inputs = &mut gathered.inputs;
-        {
-            let mut state = self.state.lock();
-            state.cluster = cluster.clone();
-            for PartMember {
-                service, membership, ..
-            } in members
-            {
-                if *membership == Membership::Leaving {
-                    state.seen.remove(&service.id);
-                    continue;
-                }
-                let (first, changed) = state
-                    .seen
-                    .entry(service.id.clone())
-                    .or_insert_with(|| (Arc::clone(service), false));
-                *changed |= !first.asks_the_same(service);
-                if *changed {
-                    inputs.changed.insert(service.id.clone());
-                }
+        self.state.lock().cluster = cluster.clone();
+        for member in members {
+            let service = &member.service;
+            if self.has_changed(member) {
+                inputs.changed.insert(service.id.clone());
             }
-        }
-        for PartMember { service, .. } in members {
             let name = names::balancer(&service.id);
-            let own = listings
-                .groups
-                .by_key(&names::classic_group(&name))
+            let mut source = listings
+                .named(Kind::Group, &names::classic_group(&name))
                 .next()
-                .map(|group| group.0.id.clone());
-            let mut source = own;
-            if listings.balancers.by_key(&name).next().is_some() {
+                .map(|group| group.id.clone());
+            if listings.named(Kind::Balancer, &name).next().is_some() {
                 inputs.flavors.insert(service.id.clone(), Flavor::Network);
-            } else if let Some(classic) = listings.classic.by_key(&name).next() {
+            } else if let Some(classic) = listings.named(Kind::Classic, &name).next() {
                 inputs.flavors.insert(service.id.clone(), Flavor::Classic);
-                source = source.or_else(|| texts(&classic.0, "security_groups").into_iter().next());
+                source = source.or_else(|| classic.texts("security_groups").first().map(ToString::to_string));
             }
             inputs.sources.extend(source.map(|group| (name, group)));
         }
@@ -956,6 +876,24 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
 }
 
 impl<C: Cloud> Calls<C> {
+    /// Whether a Service changed while this process ran.
+    fn has_changed(
+        &self,
+        PartMember {
+            service, membership, ..
+        }: &PartMember,
+    ) -> bool {
+        let seen = &mut self.state.lock().seen;
+        if *membership == Membership::Leaving {
+            seen.remove(&service.id);
+            return false;
+        }
+        let first = || (Arc::clone(service), false);
+        let (first, changed) = seen.entry(service.id.clone()).or_insert_with(first);
+        *changed |= !first.asks_the_same(service);
+        *changed
+    }
+
     /// The subnets of a Service's load balancer, or why there is none.
     async fn places(
         &self,

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     kinds::{CERTIFICATES, Entry, INSTANCES, Kind, MTU, OWNER_TAG, RULE_PREFIX, RULES, Rule, TAGS, TARGETS},
-    names::{self, TargetGroupId},
+    names,
     spec::{CommonSpec, HealthCheck, NetworkSpec, PortSpec},
     subnets::Place,
 };
@@ -189,8 +189,8 @@ impl Builder<'_> {
             balancer = balancer.with(attribute, value.as_str());
         }
         objects.push(balancer);
-        for port in &spec.ports {
-            let group = self.target_group_name(port, &spec.check);
+        let groups = spec.target_group_names(&self.cluster.id, &self.service.id);
+        for (port, group) in spec.ports.iter().zip(groups) {
             objects.push(self.target_group(&group, port, spec));
             objects.push(self.listener(&name, &group, port, spec));
         }
@@ -204,20 +204,6 @@ impl Builder<'_> {
             .flat_map(|object| object.attributes.keys().map(|name| (object.kind, *name)));
         let fixes = attributes.filter(|(kind, name)| !upstream(*kind, name)).collect();
         (objects, fixes)
-    }
-
-    /// The name of a port's target group.
-    pub(crate) fn target_group_name(&self, port: &PortSpec, check: &HealthCheck) -> String {
-        let id = TargetGroupId {
-            cluster: &self.cluster.id,
-            service: &self.service.id,
-            port: port.port,
-            node_port: port.node_port,
-            protocol: port.target_protocol,
-            check_protocol: check.protocol,
-            check_interval: check.interval,
-        };
-        id.name()
     }
 
     fn target_group(&self, name: &str, port: &PortSpec, spec: &NetworkSpec) -> Object<Kind> {
@@ -397,21 +383,16 @@ impl DesiredBalancer {
             desired.retain(|object| object.kind == root.kind);
             return desired;
         }
-        let texts = |object: &Object<Kind>, name: &str| -> Vec<String> {
-            let list = object.attributes.get(name).and_then(Value::as_array);
-            let texts = list.into_iter().flatten().filter_map(Value::as_str);
-            texts.map(str::to_owned).collect()
-        };
-        let denied = |action: &str| observed.denied.contains_key(action);
-        let is_without_groups = root.kind == Kind::Balancer && texts(root, "security_groups").is_empty();
+        let is_without_groups = root.kind == Kind::Balancer && root.texts("security_groups").is_empty();
         if is_without_groups {
             // AWS adds no security group to a network load balancer that was created without one.
             desired.retain(|object| object.kind != Kind::Group);
         }
         for object in &mut desired {
-            if observed.objects.get(object.kind, &object.key).is_none() {
+            let Some(have) = observed.objects.get(object.kind, &object.key) else {
                 continue;
-            }
+            };
+            let denied = |action: &str| observed.denied.contains_key(action);
             if denied("DescribeTags") && object.kind != Kind::Group {
                 object.sets.remove(TAGS);
             }
@@ -421,36 +402,35 @@ impl DesiredBalancer {
             if denied("DescribeListenerCertificates") {
                 object.sets.remove(CERTIFICATES);
             }
-            if object.kind != Kind::Balancer {
-                continue;
+            if object.kind == Kind::Balancer {
+                if is_without_groups {
+                    object.attributes.remove("security_groups");
+                }
+                // Zones are added and never removed; the subnet of a zone stays.
+                let addresses = ["eip_allocations", "private_addresses"];
+                let has_addresses = addresses.iter().any(|name| object.attributes.contains_key(name));
+                let zones = have.texts("zones");
+                let is_new = |place: &&Place| !has_addresses && !zones.contains(&place.zone.as_str());
+                let new = self
+                    .places
+                    .iter()
+                    .filter(is_new)
+                    .map(|place| place.subnet.as_str());
+                let subnets: Vec<_> = have.texts("subnets").into_iter().chain(new).collect();
+                object.attributes.insert("subnets", subnets.into());
             }
-            if is_without_groups {
-                object.attributes.remove("security_groups");
-            }
-            // Zones are added and never removed; the subnet of a zone stays.
-            let (mut subnets, zones) = (texts(root, "subnets"), texts(root, "zones"));
-            let has_addresses = ["eip_allocations", "private_addresses"]
-                .iter()
-                .any(|name| object.attributes.contains_key(name));
-            let new = self
-                .places
-                .iter()
-                .filter(|place| !has_addresses && !zones.contains(&place.zone));
-            subnets.extend(new.map(|place| place.subnet.clone()));
-            object.attributes.insert("subnets", subnets.into());
-        }
-        // A set is compared, but a list is sent in order.
-        for object in &mut desired {
-            let have = observed
-                .objects
-                .get(object.kind, &object.key)
-                .map(|have| texts(have, "security_groups"));
-            let want = texts(object, "security_groups");
-            if let Some(have) = have
-                && have.iter().collect::<BTreeSet<_>>() == want.iter().collect()
-                && object.attributes.contains_key("security_groups")
-            {
-                object.attributes.insert("security_groups", have.into());
+            // Sets are compared, although lists are sent.
+            for name in ["security_groups", "subnets"] {
+                let set = |object: &Object<Kind>| {
+                    object
+                        .texts(name)
+                        .into_iter()
+                        .map(str::to_owned)
+                        .collect::<BTreeSet<_>>()
+                };
+                if object.attributes.contains_key(name) && set(object) == set(have) {
+                    object.attributes.insert(name, have.texts(name).into());
+                }
             }
         }
         desired

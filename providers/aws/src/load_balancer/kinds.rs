@@ -131,6 +131,14 @@ impl Entry {
         Self::Tag { key, value }
     }
 
+    /// Key and value of a tag.
+    pub(crate) fn as_tag(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::Tag { key, value } => Some((key, value)),
+            _ => None,
+        }
+    }
+
     /// The rule.
     pub(crate) fn rule(&self) -> Option<&Rule> {
         match self {
@@ -245,25 +253,13 @@ static TARGET_GROUP: Schema<Kind> = Schema {
     ..Schema::new("target group", "CreateTargetGroup", "DeleteTargetGroup")
 };
 
-const BALANCER_ATTRIBUTE: Policy = Policy::Update("ModifyLoadBalancerAttributes");
+/// How the attributes of a network load balancer are changed that the annotation takes.
+pub(crate) const BALANCER_ATTRIBUTE: Policy = Policy::Update("ModifyLoadBalancerAttributes");
 
 const fn balancer_attribute(name: &'static str, default: &'static str) -> Attribute {
     let attribute = Attribute::new(name, BALANCER_ATTRIBUTE);
     attribute.or(Scalar::Text(default)).after_create()
 }
-
-/// The attributes of a network load balancer that the annotation takes.
-pub(crate) static BALANCER_ATTRIBUTES: [Attribute; 9] = [
-    balancer_attribute("load_balancing.cross_zone.enabled", "false"),
-    balancer_attribute("access_logs.s3.enabled", "false"),
-    balancer_attribute("access_logs.s3.bucket", ""),
-    balancer_attribute("access_logs.s3.prefix", ""),
-    balancer_attribute("deletion_protection.enabled", "false"),
-    balancer_attribute("dns_record.client_routing_policy", "any_availability_zone"),
-    balancer_attribute("ipv6.deny_all_igw_traffic", "false"),
-    balancer_attribute("secondary_ips.auto_assigned.per_subnet", "0"),
-    balancer_attribute("zonal_shift.config.enabled", "false"),
-];
 
 static BALANCER: Schema<Kind> = Schema {
     attributes: &[

@@ -13,12 +13,12 @@ use ccm_core::{
     },
     plan::{
         CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan,
-        objects::{self, Object},
+        objects::{self, Kind as _, Object},
     },
 };
-use serde_json::Value;
 
 use super::{
+    calls::group_id,
     classic::ClassicSpec,
     desired::{Builder, Desired, DesiredBalancer, DesiredRules, Observed, has_owner_tag},
     kinds::{Entry, Key, Kind, RULE_PREFIX, RULES, Rule, TAGS},
@@ -45,23 +45,13 @@ pub(crate) type PartMember = Member<Model>;
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     /// Load balancers, network and classic, by name.
-    pub(crate) balancers: BTreeMap<String, ListedBalancer>,
+    pub(crate) balancers: BTreeMap<String, Object<Kind>>,
     /// Services in the tags of target groups that no load balancer uses, with the target group.
     pub(crate) loose: BTreeMap<String, String>,
     /// Names of the security groups with the cluster's tag.
     pub(crate) groups: BTreeSet<String>,
     /// Load balancers that rules in them name, or whose security group is a source, with the ID of a group that has one.
     pub(crate) ruled: BTreeMap<String, String>,
-}
-
-/// A load balancer in the listings.
-#[derive(Clone, Debug)]
-pub(crate) struct ListedBalancer {
-    pub(crate) flavor: Flavor,
-    /// The Service in its tags, if they were read.
-    pub(crate) service: Option<String>,
-    /// The object, with its tags as far as they were read.
-    pub(crate) object: Object<Kind>,
 }
 
 /// What is needed beside Services and nodes.
@@ -375,13 +365,18 @@ impl PartModel for Model {
         );
         let mut orphans = Vec::new();
         for (name, balancer) in &directory.balancers {
-            let Some(service) = balancer.service.as_ref().filter(|_| !known.contains(name)) else {
+            let tags = balancer.set(TAGS).iter().filter_map(Entry::as_tag);
+            let service = tags
+                .filter(|(key, _)| *key == SERVICE_NAME)
+                .map(|(_, service)| service)
+                .next();
+            let Some(service) = service.filter(|_| !known.contains(name)) else {
                 continue;
             };
             orphans.push(Orphan {
                 key: Key::Balancer(name.clone()),
-                what: format!("{} {name} of Service {service}", balancer.flavor.title()),
-                deletable: has_owner_tag(&balancer.object, &world.cluster.ownership_tag),
+                what: format!("{} {name} of Service {service}", balancer.kind.schema().name),
+                deletable: has_owner_tag(balancer, &world.cluster.ownership_tag),
             });
         }
         let loose = directory
@@ -533,26 +528,12 @@ impl PartModel for Model {
             .iter()
             .filter(|object| matches!(object.kind, Kind::Balancer | Kind::Classic));
         let root = roots.next().filter(|root| root.foreign.is_none())?;
-        let texts = |name| {
-            let list = root.attributes.get(name).and_then(Value::as_array);
-            list.into_iter()
-                .flatten()
-                .filter_map(Value::as_str)
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
-        output.facts.subnets = texts("subnets");
+        output.facts.subnets = root.texts("subnets").into_iter().map(str::to_owned).collect();
         if root.kind == Kind::Classic {
-            let groups = texts("security_groups");
-            let own = groups
-                .iter()
-                .find(|group| observed.objects.get(Kind::Group, group).is_some());
-            output.facts.source = own.or(groups.first()).cloned().map(|group| {
-                match observed.objects.get(Kind::Group, &group) {
-                    Some(own) if !own.id.is_empty() => own.id.clone(),
-                    _ => group,
-                }
-            });
+            let groups = root.texts("security_groups");
+            let is_own = |group: &&&str| observed.objects.get(Kind::Group, group).is_some();
+            let source = groups.iter().find(is_own).or(groups.first());
+            output.facts.source = source.map(|name| group_id(&observed.objects, name));
         }
         let hostname = root.text("dns_name");
         if !hostname.is_empty() {
@@ -568,33 +549,16 @@ impl PartModel for Model {
 impl Directory {
     /// Collects what the listings show. `tags` has the Services of the target groups that no load balancer uses.
     pub(crate) fn new<'a>(
-        balancers: impl IntoIterator<Item = &'a Object<Kind>>,
-        groups: impl IntoIterator<Item = &'a Object<Kind>>,
+        balancers: impl Iterator<Item = Object<Kind>>,
+        groups: impl Iterator<Item = &'a Object<Kind>>,
         loose: BTreeMap<String, String>,
     ) -> Self {
         let mut directory = Self {
             loose,
+            balancers: balancers.map(|object| (object.key.clone(), object)).collect(),
             ..Self::default()
         };
-        for object in balancers {
-            let flavor = if object.kind == Kind::Classic {
-                Flavor::Classic
-            } else {
-                Flavor::Network
-            };
-            let service = object.set(TAGS).iter().find_map(|entry| match entry {
-                Entry::Tag { key, value } if key == SERVICE_NAME => Some(value.clone()),
-                _ => None,
-            });
-            let object = object.clone();
-            let listed = ListedBalancer {
-                flavor,
-                service,
-                object,
-            };
-            directory.balancers.insert(listed.object.key.clone(), listed);
-        }
-        let groups: Vec<_> = groups.into_iter().collect();
+        let groups: Vec<_> = groups.collect();
         let names: BTreeMap<_, _> = groups
             .iter()
             .map(|group| (group.id.as_str(), group.key.as_str()))

@@ -6,7 +6,7 @@ use ccm_core::{
 };
 
 use super::{
-    calls::{group_id, texts},
+    calls::group_id,
     kinds::{CERTIFICATES, Entry, Kind, RULES, Rule, TAGS, TARGETS},
 };
 use crate::client::Api;
@@ -32,8 +32,11 @@ fn rules(entries: &[Entry]) -> Vec<&Rule> {
 
 /// The IDs of the security groups in an attribute, which knows our own by name.
 fn groups(object: &Object<Kind>, observed: &Objects<Kind>) -> Vec<String> {
-    let names = texts(object, "security_groups").into_iter();
-    names.map(|name| group_id(observed, name)).collect()
+    object
+        .texts("security_groups")
+        .into_iter()
+        .map(|name| group_id(observed, name))
+        .collect()
 }
 
 #[async_trait]
@@ -52,15 +55,14 @@ impl ObjectCalls<Kind> for Sender<'_> {
             },
             Kind::TargetGroup => api.create_target_group(object, self.vpc, priority).await?,
             Kind::Balancer => {
-                let names = texts(object, "security_groups");
-                let created = api
-                    .create_balancer(object, groups(object, observed), priority)
+                let mut created = api
+                    .create_balancer(object, &groups(object, observed), priority)
                     .await?;
-                if names.is_empty() {
-                    created
-                } else {
-                    created.with("security_groups", names)
-                }
+                let names = object.attributes.get_key_value("security_groups");
+                created
+                    .attributes
+                    .extend(names.map(|(name, value)| (*name, value.clone())));
+                created
             }
             Kind::Listener => {
                 let parent = object.parent.as_deref().unwrap_or_default();
@@ -70,8 +72,8 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 created.with("target_group", object.text("target_group"))
             }
             Kind::Classic => {
-                api.create_classic(object, children, groups(object, observed), priority)
-                    .await?
+                let groups = groups(object, observed);
+                api.create_classic(object, children, &groups, priority).await?
             }
             Kind::ClassicListener => {
                 let parent = object.parent.as_deref().unwrap_or_default();
@@ -102,24 +104,24 @@ impl ObjectCalls<Kind> for Sender<'_> {
         };
         match call {
             "ModifyTargetGroup" => api.modify_target_group(id, &wanted, priority).await?,
-            "ModifyTargetGroupAttributes" => {
-                api.modify_target_group_attributes(id, changes, priority).await?
+            "ModifyTargetGroupAttributes" | "ModifyLoadBalancerAttributes" => {
+                api.modify_attributes(object.kind, id, changes, priority).await?;
             }
-            "ModifyLoadBalancerAttributes" => api.modify_balancer_attributes(id, changes, priority).await?,
             "SetSecurityGroups" => {
-                api.set_security_groups(id, groups(&wanted, observed), priority)
+                api.set_security_groups(id, &groups(&wanted, observed), priority)
                     .await?
             }
-            "SetSubnets" => api.set_subnets(id, texts(&wanted, "subnets"), priority).await?,
+            "SetSubnets" => api.set_subnets(id, &wanted.texts("subnets"), priority).await?,
             "ModifyListener" => {
-                let group = Some(wanted.text("target_group")).filter(|name| !name.is_empty());
-                let group = group
-                    .map(|name| observed.id(Kind::TargetGroup, name))
-                    .transpose()?;
-                api.modify_listener(id, changes, group, priority).await?;
+                let group = match wanted.text("target_group") {
+                    "" => None,
+                    name => Some(observed.id(Kind::TargetGroup, name)?),
+                };
+                api.modify_listener(id, &wanted, group, priority).await?;
             }
             _ if matches!(object.kind, Kind::Classic | Kind::ClassicListener) => {
-                api.update_classic(object, call, &wanted, groups(&wanted, observed), priority)
+                let groups = groups(&wanted, observed);
+                api.update_classic(object, call, &wanted, &groups, priority)
                     .await?;
             }
             _ => return Err(bug(object, call)),

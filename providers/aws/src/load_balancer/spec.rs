@@ -6,8 +6,9 @@ use ccm_core::{
     check::Field,
     load_balancer::{
         AnnotationReader, ClusterView, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol,
-        ServiceView, SessionAffinity, SourceRanges,
+        ServiceId, ServiceView, SessionAffinity, SourceRanges,
     },
+    plan::objects::Kind as _,
 };
 
 use super::{
@@ -18,8 +19,8 @@ use super::{
         IP_ADDRESS_TYPE, NODE_LABELS, PRIVATE_ADDRESSES, PROXY_PROTOCOL, SCHEME, SECURITY_GROUPS, SSL_POLICY,
         SSL_PORTS, SUBNETS, TAGS, TARGET_GROUP_ATTRIBUTES, TARGET_TYPE, TYPE,
     },
-    kinds::BALANCER_ATTRIBUTES,
-    names,
+    kinds::{BALANCER_ATTRIBUTE, Kind},
+    names::{self, TargetGroupId},
 };
 use crate::{
     config::{DefaultType, LoadBalancing},
@@ -229,6 +230,23 @@ pub(crate) fn spec_field(name: &'static str, problem: &str) -> InvalidField {
 }
 
 impl NetworkSpec {
+    /// The names of the ports' target groups.
+    pub(crate) fn target_group_names(&self, cluster: &str, service: &ServiceId) -> Vec<String> {
+        let name = |port: &PortSpec| {
+            let id = TargetGroupId {
+                cluster,
+                service,
+                port: port.port,
+                node_port: port.node_port,
+                protocol: port.target_protocol,
+                check_protocol: self.check.protocol,
+                check_interval: self.check.interval,
+            };
+            id.name()
+        };
+        self.ports.iter().map(name).collect()
+    }
+
     /// Reads a Service. Everything that is wrong is found at once.
     pub(crate) fn read(service: &ServiceView, settings: &LoadBalancing) -> Reading<Self> {
         let mut reader = AnnotationReader::new(&service.annotations);
@@ -423,7 +441,8 @@ fn attributes(reader: &mut AnnotationReader<'_>) -> BTreeMap<&'static str, Strin
         attributes.insert("access_logs.s3.prefix", reader.text(ACCESS_LOG_PREFIX, ""));
     }
     for (key, value) in reader.map(ATTRIBUTES).into_iter().flatten() {
-        match BALANCER_ATTRIBUTES.iter().find(|known| known.name == key) {
+        let mut known = Kind::Balancer.schema().attributes.iter();
+        match known.find(|known| known.policy == BALANCER_ATTRIBUTE && known.name == key) {
             Some(known) if !value.is_empty() => drop(attributes.insert(known.name, value.to_owned())),
             Some(_) => reader.refuse(ATTRIBUTES, format!("{key} has no value")),
             None => reader.refuse(

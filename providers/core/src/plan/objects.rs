@@ -326,6 +326,13 @@ impl<K: Kind> Object<K> {
             .unwrap_or_default()
     }
 
+    /// The texts in an attribute that is a list.
+    #[must_use]
+    pub fn texts(&self, name: &str) -> Vec<&str> {
+        let list = self.attributes.get(name).and_then(Value::as_array);
+        list.into_iter().flatten().filter_map(Value::as_str).collect()
+    }
+
     /// The object in sentences.
     #[must_use]
     pub fn title(&self) -> String {
