@@ -34,6 +34,8 @@ impl<V: Clone + Send + Sync + 'static> Cache<V> {
     ) -> Result<V, E> {
         let mut key = [0; 32];
         key.copy_from_slice(digest(&SHA256, question).as_ref());
+        // Boxed, since the cache's own future holds it several times.
+        let ask = Box::pin(ask);
         let answer = self.0.entry(key).and_try_compute_with(|known| async move {
             match known {
                 Some(known) if Instant::now() < known.value().1 => Ok(Op::Nop),
