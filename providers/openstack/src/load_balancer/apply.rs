@@ -473,6 +473,7 @@ fn poll_timing(kind: Effect) -> PollTiming {
         Effect::Change => PollTiming {
             first: Duration::from_millis(1100),
             interval: Duration::from_millis(750),
+            ..PollTiming::default()
         },
         Effect::Create | Effect::Delete => PollTiming::default(),
     }
