@@ -1,22 +1,24 @@
 //! The simulated DigitalOcean.
 
-use std::ops::Deref;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
-use ccm_sim::Behavior;
 use ccm_sim::digitalocean::{Config, DigitalOcean};
+use ccm_sim::{Behavior, Latency, Scope};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
-use super::{Machine, ServiceShape, TestCloud, pairs};
+use super::{LoadBalancers, Machine, ServiceShape, TestCloud, pairs};
 use crate::picture::Picture;
 use crate::sweep::Party;
 
-const PREFIX: &str = "service.beta.kubernetes.io/do-loadbalancer-";
+const ANNOTATIONS: &str = "service.beta.kubernetes.io/do-loadbalancer-";
 const ID: &str = "kubernetes.digitalocean.com/load-balancer-id";
+const BALANCERS: &str = "load_balancers";
 
-/// A simulated account without droplets.
+/// A simulated DigitalOcean without droplets.
 #[derive(Debug)]
 pub struct DigitalOceanCloud {
     cloud: DigitalOcean,
@@ -35,9 +37,13 @@ impl DigitalOceanCloud {
             config,
         })
     }
+
+    fn balancers(&self) -> Vec<Value> {
+        self.cloud.documents(BALANCERS)
+    }
 }
 
-impl Deref for DigitalOceanCloud {
+impl std::ops::Deref for DigitalOceanCloud {
     type Target = DigitalOcean;
 
     fn deref(&self) -> &DigitalOcean {
@@ -45,9 +51,9 @@ impl Deref for DigitalOceanCloud {
     }
 }
 
-fn text(document: &Value, field: &str) -> String {
-    document
-        .get(field)
+fn text(object: &Value, key: &str) -> String {
+    object
+        .get(key)
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned()
@@ -59,7 +65,6 @@ impl TestCloud for DigitalOceanCloud {
         "digitalocean"
     }
 
-    /// Everything is in the environment, as in the former cloud controller's manifest.
     fn config(&self) -> String {
         String::new()
     }
@@ -67,7 +72,7 @@ impl TestCloud for DigitalOceanCloud {
     fn environment(&self) -> Vec<(String, String)> {
         pairs(&[
             ("DO_ACCESS_TOKEN", &self.config.token),
-            ("DO_OVERRIDE_URL", self.cloud.url()),
+            ("DO_OVERRIDE_URL", &self.cloud.url()),
             ("REGION", &self.config.region),
         ])
     }
@@ -77,28 +82,28 @@ impl TestCloud for DigitalOceanCloud {
     }
 
     fn party(&self) -> &dyn Party {
-        let behavior: &Behavior = &self.cloud;
-        behavior
+        &**self.cloud
     }
 
     async fn create_machine(&self, name: &str) -> Result<Machine> {
         let id = self.cloud.create_droplet(name);
-        let all = self.cloud.documents("droplets");
-        let droplet = all
-            .iter()
-            .find(|droplet| droplet["id"].to_string() == id)
-            .context("no droplet")?;
-        let address = |index: usize| text(&droplet["networks"]["v4"][index], "ip_address");
+        let droplets = self.cloud.documents("droplets");
+        let droplet = droplets.iter().find(|droplet| droplet["id"].to_string() == id);
+        let droplet = droplet.context("no droplet")?;
+        let address = |index: usize| {
+            let address = droplet.pointer(&format!("/networks/v4/{index}/ip_address"));
+            address.and_then(Value::as_str).unwrap_or_default()
+        };
         Ok(Machine {
             node: name.to_owned(),
             provider_id: format!("digitalocean://{id}"),
             addresses: pairs(&[
                 ("Hostname", name),
-                ("InternalIP", &address(0)),
-                ("ExternalIP", &address(1)),
+                ("InternalIP", address(0)),
+                ("ExternalIP", address(1)),
             ]),
             labels: pairs(&[
-                ("node.kubernetes.io/instance-type", "s-2vcpu-4gb"),
+                ("node.kubernetes.io/instance-type", &text(droplet, "size_slug")),
                 ("topology.kubernetes.io/region", &self.config.region),
             ]),
             id,
@@ -112,26 +117,21 @@ impl TestCloud for DigitalOceanCloud {
     async fn picture(&self, words: &[(String, String)]) -> Result<Picture> {
         let mut words = words.to_vec();
         let mut lines = Vec::new();
-        for mut balancer in self.cloud.documents("load_balancers") {
-            words.push((text(&balancer, "id"), "(id)".to_owned()));
-            words.push((text(&balancer, "ip"), "(ip)".to_owned()));
-            for list in ["droplet_ids", "forwarding_rules"] {
-                if let Some(list) = balancer.get_mut(list).and_then(Value::as_array_mut) {
-                    list.sort_by_key(Value::to_string);
-                }
-            }
+        for mut balancer in self.balancers() {
+            words.push((text(&balancer, "id"), "id".to_owned()));
+            words.push((text(&balancer, "ip"), "address".to_owned()));
             if let Some(fields) = balancer.as_object_mut() {
                 fields.remove("created_at");
             }
             lines.push(format!("load balancer {balancer}"));
         }
-        words.retain(|(word, _)| !word.is_empty());
         Ok(Picture::of_lines(lines, &words))
     }
 
     async fn clear(&self) -> Result<()> {
-        for balancer in self.cloud.documents("load_balancers") {
-            self.cloud.remove("load_balancers", &text(&balancer, "id"))?;
+        for balancer in self.balancers() {
+            let id = text(&balancer, "id");
+            self.cloud.remove(BALANCERS, &id)?;
         }
         Ok(())
     }
@@ -141,35 +141,74 @@ impl TestCloud for DigitalOceanCloud {
         let made = calls.iter().filter(|call| {
             call.op == "loadBalancers_create" && call.status.is_some_and(|status| status < 300)
         });
-        vec![("load_balancer_create", made.count())]
+        vec![("loadBalancers_create", made.count())]
     }
 
     async fn unserved(&self, service: &Service) -> Result<Option<String>> {
-        let balancers = self.cloud.documents("load_balancers");
+        let balancers = self.balancers();
         let [balancer] = balancers.as_slice() else {
             return Ok(Some(format!("{} load balancers", balancers.len())));
         };
-        let (id, address) = (text(balancer, "id"), text(balancer, "ip"));
         let annotations = &service.metadata.annotations;
-        if annotations.as_ref().and_then(|all| all.get(ID)) != Some(&id) {
+        let id = annotations.as_ref().and_then(|all| all.get(ID));
+        if id != Some(&text(balancer, "id")) {
             return Ok(Some(format!("annotations {annotations:?}")));
         }
+        let wanted = text(balancer, "ip");
         let status = service.status.as_ref();
         let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
         Ok(match ingress {
-            Some([only]) if only.ip.as_ref() == Some(&address) => None,
-            other => Some(format!("status {other:?} instead of {address}")),
+            Some([only]) if only.ip.as_ref() == Some(&wanted) => None,
+            other => Some(format!("status {other:?} instead of {wanted}")),
         })
     }
 
     fn service(&self) -> ServiceShape {
         ServiceShape {
-            annotations: json!({ format!("{PREFIX}type"): "REGIONAL" }),
+            annotations: json!({}),
             changed: json!({
-                format!("{PREFIX}size-unit"): "3",
-                format!("{PREFIX}enable-backend-keepalive"): "true",
-                format!("{PREFIX}healthcheck-healthy-threshold"): "4",
+                format!("{ANNOTATIONS}healthcheck-check-interval-seconds"): "7",
+                format!("{ANNOTATIONS}http-idle-timeout-seconds"): "77",
+            }),
+            internal: json!({
+                format!("{ANNOTATIONS}network"): "INTERNAL",
+                format!("{ANNOTATIONS}type"): "REGIONAL_NETWORK",
             }),
         }
+    }
+
+    fn calls(&self) -> BTreeMap<String, u64> {
+        self.cloud.call_counts()
+    }
+
+    fn is_write(&self, operation: &str) -> bool {
+        !operation.ends_with("_list") && !operation.ends_with("_get")
+    }
+
+    fn set_latency(&self, time: Duration) {
+        self.cloud
+            .set_latency(Scope::all(), Some(Latency::Fixed { time }));
+    }
+
+    async fn load_balancers(&self) -> Result<LoadBalancers> {
+        let droplets = self.cloud.documents("droplets");
+        let name = |id: &Value| {
+            let droplet = droplets.iter().find(|droplet| droplet.get("id") == Some(id))?;
+            Some(text(droplet, "name"))
+        };
+        let mut found = LoadBalancers::default();
+        for balancer in self.balancers() {
+            let ids = balancer.get("droplet_ids").and_then(Value::as_array);
+            let nodes: BTreeSet<_> = ids.into_iter().flatten().filter_map(name).collect();
+            // Each forwarding rule leads to all droplets.
+            let rules = balancer.get("forwarding_rules").and_then(Value::as_array);
+            for rule in rules.into_iter().flatten() {
+                let pool = format!("{} {}", text(&balancer, "name"), rule["entry_port"]);
+                found.pools.insert(pool, nodes.clone());
+            }
+            found.unfinished |= text(&balancer, "status") != "active";
+            found.names.insert(text(&balancer, "name"));
+        }
+        Ok(found)
     }
 }
