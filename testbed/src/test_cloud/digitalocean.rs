@@ -120,11 +120,6 @@ impl TestCloud for DigitalOceanCloud {
         for mut balancer in self.balancers() {
             words.push((text(&balancer, "id"), "id".to_owned()));
             words.push((text(&balancer, "ip"), "address".to_owned()));
-            for list in ["droplet_ids", "forwarding_rules"] {
-                if let Some(list) = balancer.get_mut(list).and_then(Value::as_array_mut) {
-                    list.sort_by_key(Value::to_string);
-                }
-            }
             if let Some(fields) = balancer.as_object_mut() {
                 fields.remove("created_at");
             }
@@ -170,11 +165,10 @@ impl TestCloud for DigitalOceanCloud {
 
     fn service(&self) -> ServiceShape {
         ServiceShape {
-            annotations: json!({ format!("{ANNOTATIONS}type"): "REGIONAL" }),
+            annotations: json!({}),
             changed: json!({
-                format!("{ANNOTATIONS}size-unit"): "3",
-                format!("{ANNOTATIONS}enable-backend-keepalive"): "true",
-                format!("{ANNOTATIONS}healthcheck-healthy-threshold"): "4",
+                format!("{ANNOTATIONS}healthcheck-check-interval-seconds"): "7",
+                format!("{ANNOTATIONS}http-idle-timeout-seconds"): "77",
             }),
             internal: json!({
                 format!("{ANNOTATIONS}network"): "INTERNAL",

@@ -187,6 +187,7 @@ mod tests {
             Effect::Change => PollTiming {
                 first: Duration::from_millis(1100),
                 interval: Duration::from_millis(750),
+                ..PollTiming::default()
             },
             Effect::Create | Effect::Delete => PollTiming::default(),
         })

@@ -460,8 +460,14 @@ fn poll_timing(kind: Effect) -> PollTiming {
         Effect::Change => PollTiming {
             first: Duration::from_millis(1100),
             interval: Duration::from_millis(750),
+            ..PollTiming::default()
         },
-        Effect::Create | Effect::Delete => PollTiming::default(),
+        // A Service waits for it.
+        Effect::Create => PollTiming {
+            interval: Duration::from_secs(1),
+            ..PollTiming::default()
+        },
+        Effect::Delete => PollTiming::default(),
     }
 }
 
