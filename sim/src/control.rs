@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::calls::Call;
 use crate::clock::millis;
 use crate::error::{Error, Result};
-use crate::faults::{Fault, FaultState};
+use crate::faults::{Action, ArmedFault, Fault, FaultState};
 use crate::http::{Reply, Request};
 use crate::latency::{Latency, Scope};
 use crate::quota::Quota;
@@ -56,22 +56,23 @@ impl Behavior {
 
     /// Adds a fault and returns its number. A stale read answers from the state of this moment.
     pub fn add_fault(&self, fault: Fault) -> u64 {
-        self.traffic.faults.add(fault, || self.cloud.snapshot())
+        let snapshot = (fault.action == Action::StaleRead).then(|| self.cloud.snapshot());
+        self.traffic.faults.add(ArmedFault { fault, snapshot })
     }
 
     /// Removes a fault; `false` if there was none with this number.
     pub fn remove_fault(&self, id: u64) -> bool {
-        self.traffic.faults.remove(id)
+        self.traffic.faults.retain(|fault| fault != id)
     }
 
     /// Removes all faults.
     pub fn clear_faults(&self) {
-        self.traffic.faults.clear();
+        self.traffic.faults.retain(|_| false);
     }
 
-    /// Waits until a request has come to where a fault of this number holds it ([`crate::Action::Hold`]); `false` if
-    /// the fault is removed before.
-    pub async fn wait_for_fault(&self, id: u64) -> bool {
+    /// Waits until a request has come to where a fault of this number holds it ([`crate::Action::Hold`]), and returns its
+    /// operation; none if the fault is removed before.
+    pub async fn wait_for_fault(&self, id: u64) -> Option<String> {
         self.traffic.faults.reached(id).await
     }
 
@@ -82,7 +83,7 @@ impl Behavior {
 
     /// Faults in force with how often they matched and fired.
     pub fn faults(&self) -> Vec<FaultState> {
-        self.traffic.faults.list()
+        self.traffic.faults.list().into_iter().map(Into::into).collect()
     }
 
     /// All calls since the start or the last [`Behavior::clear_calls`], the newest 100,000 of them.

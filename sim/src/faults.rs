@@ -1,22 +1,14 @@
 //! Faults: rules that make the simulated cloud misbehave in the ways real ones do.
-//!
-//! Each arriving request is offered to the rules in the order in which they were added. Delays add up; the first
-//! other action that fires is carried out. A rule counts the requests that it matched, so "the third listing" or
-//! "two of them" is said exactly, and a probability is drawn from the rule's own seed, so that a run can be repeated.
 
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
 use crate::clock::millis;
-use crate::wire::Held;
+use crate::rules::{Rule, RuleState, Rules, When};
 
 /// A frozen state of the cloud, as a stale read answers from it.
 pub(crate) type Snapshot = Arc<dyn Any + Send + Sync>;
@@ -87,7 +79,7 @@ impl Fault {
         self
     }
 
-    fn matches(&self, service: &str, method: &str, target: &str, op: &str) -> bool {
+    pub(crate) fn matches(&self, service: &str, method: &str, target: &str, op: &str) -> bool {
         let is = |want: &Option<String>, have: &str| want.as_deref().is_none_or(|want| want == have);
         is(&self.service, service)
             && self
@@ -224,146 +216,50 @@ pub struct FaultState {
     pub reached: u64,
 }
 
-struct Rule {
-    state: FaultState,
-    rng: StdRng,
-    snapshot: Option<Snapshot>,
-}
-
-/// What is to be done with one request.
-#[derive(Default)]
-pub(crate) struct Verdict {
-    pub(crate) delay: Duration,
-    pub(crate) action: Option<Action>,
+/// A fault with what it answers from.
+#[derive(Clone)]
+pub(crate) struct ArmedFault {
+    pub(crate) fault: Fault,
     pub(crate) snapshot: Option<Snapshot>,
-    /// The rule that the action is of.
-    pub(crate) rule: u64,
 }
 
-/// All rules in force.
-#[derive(Default)]
-pub(crate) struct Faults {
-    rules: Mutex<(u64, Vec<Rule>)>,
-    /// Changes when a rule goes, and when a request comes to where it is held.
-    changes: watch::Sender<()>,
-    held: Held,
+impl Rule for ArmedFault {
+    fn when(&self) -> When {
+        let Fault {
+            nth,
+            count,
+            probability,
+            seed,
+            ..
+        } = self.fault;
+        When {
+            nth,
+            count,
+            probability,
+            seed,
+        }
+    }
+
+    fn delay(&self) -> Option<Duration> {
+        match self.fault.action {
+            Action::Delay { time } => Some(time),
+            _ => None,
+        }
+    }
 }
 
-impl Faults {
-    /// Adds a rule. `snapshot` freezes the cloud for a stale read and is only called for one.
-    pub(crate) fn add(&self, fault: Fault, snapshot: impl FnOnce() -> Snapshot) -> u64 {
-        let snapshot = (fault.action == Action::StaleRead).then(snapshot);
-        let rng = StdRng::seed_from_u64(fault.seed);
-        let mut rules = self.rules.lock();
-        rules.0 += 1;
-        let id = rules.0;
-        rules.1.push(Rule {
-            state: FaultState {
-                id,
-                fault,
-                matched: 0,
-                fired: 0,
-                reached: 0,
-            },
-            rng,
-            snapshot,
-        });
-        id
-    }
+/// All faults in force.
+pub(crate) type Faults = Rules<ArmedFault>;
 
-    pub(crate) fn remove(&self, id: u64) -> bool {
-        let mut rules = self.rules.lock();
-        let before = rules.1.len();
-        rules.1.retain(|rule| rule.state.id != id);
-        let removed = rules.1.len() < before;
-        drop(rules);
-        self.changes.send_replace(());
-        removed
-    }
-
-    pub(crate) fn clear(&self) {
-        self.rules.lock().1.clear();
-        self.changes.send_replace(());
-    }
-
-    /// Enters that a request has come to where it is held.
-    pub(crate) fn reach(&self, id: u64) {
-        if let Some(rule) = self.rules.lock().1.iter_mut().find(|rule| rule.state.id == id) {
-            rule.state.reached += 1;
+impl From<RuleState<ArmedFault>> for FaultState {
+    fn from(state: RuleState<ArmedFault>) -> Self {
+        Self {
+            id: state.id,
+            fault: state.rule.fault,
+            matched: state.matched,
+            fired: state.fired,
+            reached: state.reached.len() as u64,
         }
-        self.changes.send_replace(());
-    }
-
-    /// Holds a request until the rule is gone.
-    pub(crate) async fn hold(&self, id: u64) {
-        self.reach(id);
-        let gone = self.until(|rules| rules.iter().all(|rule| rule.state.id != id));
-        self.held.during(gone).await;
-    }
-
-    /// Waits until no request is held.
-    pub(crate) async fn none_held(&self) {
-        self.held.none().await;
-    }
-
-    /// Waits until a request was held by the rule; `false` if the rule goes before.
-    pub(crate) async fn reached(&self, id: u64) -> bool {
-        let find = |rules: &[Rule]| {
-            let rule = rules.iter().find(|rule| rule.state.id == id);
-            rule.map(|rule| rule.state.reached > 0)
-        };
-        self.until(|rules| find(rules).unwrap_or(true)).await;
-        find(&self.rules.lock().1).is_some()
-    }
-
-    async fn until(&self, condition: impl Fn(&[Rule]) -> bool) {
-        let mut changes = self.changes.subscribe();
-        loop {
-            changes.borrow_and_update();
-            // The sender is in `self`, so that waiting can not fail.
-            if condition(&self.rules.lock().1) || changes.changed().await.is_err() {
-                return;
-            }
-        }
-    }
-
-    pub(crate) fn list(&self) -> Vec<FaultState> {
-        self.rules
-            .lock()
-            .1
-            .iter()
-            .map(|rule| rule.state.clone())
-            .collect()
-    }
-
-    pub(crate) fn judge(&self, service: &str, method: &str, target: &str, op: &str) -> Verdict {
-        let mut verdict = Verdict::default();
-        for Rule { state, rng, snapshot } in &mut self.rules.lock().1 {
-            let fault = &state.fault;
-            let is_delay = matches!(fault.action, Action::Delay { .. });
-            if (verdict.action.is_some() && !is_delay) || !fault.matches(service, method, target, op) {
-                continue;
-            }
-            state.matched += 1;
-            if state.matched < fault.nth || fault.count.is_some_and(|count| state.fired >= count) {
-                continue;
-            }
-            if fault
-                .probability
-                .is_some_and(|probability| rng.random::<f64>() >= probability)
-            {
-                continue;
-            }
-            state.fired += 1;
-            if let Action::Delay { time } = fault.action {
-                verdict.delay += time;
-            } else {
-                verdict.action = Some(fault.action.clone());
-                verdict.rule = state.id;
-                verdict.snapshot.clone_from(snapshot);
-            }
-        }
-        verdict
     }
 }
 
@@ -408,15 +304,19 @@ mod tests {
         }
     }
 
+    fn add(faults: &Faults, fault: Fault) {
+        faults.add(ArmedFault {
+            fault,
+            snapshot: None,
+        });
+    }
+
+    fn judge(faults: &Faults) -> crate::rules::Verdict<ArmedFault> {
+        faults.judge(|armed| armed.fault.matches("compute", "GET", "/servers", "server_list"))
+    }
+
     fn fired(faults: &Faults, requests: usize) -> Vec<bool> {
-        (0..requests)
-            .map(|_| {
-                faults
-                    .judge("compute", "GET", "/servers", "server_list")
-                    .action
-                    .is_some()
-            })
-            .collect()
+        (0..requests).map(|_| judge(faults).rule.is_some()).collect()
     }
 
     #[test]
@@ -427,7 +327,7 @@ mod tests {
             count: Some(2),
             ..Fault::on("server_list", Action::EmptyJson)
         };
-        faults.add(fault, || Arc::new(()));
+        add(&faults, fault);
         assert_eq!(fired(&faults, 5), [false, true, true, false, false]);
         let state = &faults.list()[0];
         assert_eq!((state.matched, state.fired), (5, 2));
@@ -442,7 +342,7 @@ mod tests {
                 seed: 3,
                 ..Fault::new(Action::Timeout)
             };
-            faults.add(fault, || Arc::new(()));
+            add(&faults, fault);
             fired(&faults, 64)
         };
         let first = run();
@@ -458,13 +358,13 @@ mod tests {
                 time: Duration::from_millis(ms),
             })
         };
-        faults.add(delay(10), || Arc::new(()));
-        faults.add(Fault::new(Action::Drop), || Arc::new(()));
-        faults.add(Fault::new(Action::Timeout), || Arc::new(()));
-        faults.add(delay(5), || Arc::new(()));
-        let verdict = faults.judge("compute", "GET", "/", "server_get");
+        add(&faults, delay(10));
+        add(&faults, Fault::new(Action::Drop));
+        add(&faults, Fault::new(Action::Timeout));
+        add(&faults, delay(5));
+        let verdict = judge(&faults);
         assert_eq!(
-            (verdict.delay, verdict.action),
+            (verdict.delay, verdict.rule.map(|(_, armed)| armed.fault.action)),
             (Duration::from_millis(15), Some(Action::Drop))
         );
     }

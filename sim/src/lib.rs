@@ -102,6 +102,7 @@ mod http;
 mod latency;
 pub mod openstack;
 mod quota;
+pub mod rules;
 mod server;
 pub mod wire;
 

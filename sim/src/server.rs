@@ -170,17 +170,20 @@ async fn serve(
     }
     let target = cloud.target(&request);
     let mut entry = Entry::open(&request, &target, traffic, line);
-    let verdict = traffic.faults.judge(
-        target.service,
-        request.method.as_str(),
-        &request.target(),
-        target.op,
-    );
-    if let Some(action) = &verdict.action {
+    let verdict = traffic.faults.judge(|armed| {
+        let method = request.method.as_str();
+        armed
+            .fault
+            .matches(target.service, method, &request.target(), target.op)
+    });
+    let (rule, armed) = verdict.rule.unzip();
+    let (action, snapshot) = armed.map(|armed| (armed.fault.action, armed.snapshot)).unzip();
+    if let Some(action) = &action {
         traffic
             .calls
             .update(entry.seq, |call| call.fault = Some(action.name()));
     }
+    let rule = rule.unwrap_or_default();
     let answer_time = traffic.latencies.sample(target.service, target.op, &traffic.rng) + verdict.delay;
     if request.line_length() > traffic.max_request_line {
         return Ok(entry.close(too_long(), None));
@@ -191,8 +194,8 @@ async fn serve(
     if !answer_time.is_zero() {
         tokio::time::sleep(answer_time).await;
     }
-    let handle = || cloud.handle(&request, &target, verdict.snapshot.as_ref());
-    match verdict.action {
+    let handle = || cloud.handle(&request, &target, snapshot.flatten().as_ref());
+    match action {
         None | Some(Action::Delay { .. } | Action::StaleRead) => Ok(entry.close(handle(), None)),
         Some(Action::Status { code, body, headers }) => {
             let status = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -221,14 +224,14 @@ async fn serve(
             std::future::pending().await
         }
         Some(Action::Hold { at: Moment::Before }) => {
-            traffic.faults.hold(verdict.rule).await;
+            traffic.faults.hold(rule, target.op).await;
             Ok(entry.close(handle(), None))
         }
         Some(Action::Hold {
             at: Moment::AfterCommit,
         }) => {
             let reply = handle();
-            traffic.faults.hold(verdict.rule).await;
+            traffic.faults.hold(rule, target.op).await;
             Ok(entry.close(reply, None))
         }
         Some(Action::Hold {
@@ -236,10 +239,10 @@ async fn serve(
         }) => {
             let (head, body) = entry.close(handle(), None).into_parts();
             let (body, sent) = body.told(line);
-            let traffic = Arc::clone(traffic);
+            let (traffic, op) = (Arc::clone(traffic), target.op);
             tokio::spawn(async move {
                 if sent.await {
-                    traffic.faults.reach(verdict.rule);
+                    traffic.faults.reach(rule, op);
                 }
             });
             Ok(Response::from_parts(head, body))

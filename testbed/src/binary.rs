@@ -68,12 +68,9 @@ impl Ccm {
         let mut command = Command::new(&launch.program);
         command.args(&args).envs(launch.envs.iter().cloned());
         let child = process::spawn_tied(&command, process::open_log(&launch.log)?)?;
-        // A default is needed when more than one cryptography library is compiled in; a second call changes nothing.
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         // The certificate is made by the program for itself: there is nothing to check it against.
-        let http = reqwest::Client::builder()
+        let http = crate::http::client()
             .danger_accept_invalid_certs(true)
-            .no_proxy()
             .timeout(Duration::from_secs(10))
             .build()?;
         Ok(Self {

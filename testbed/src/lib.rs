@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`controlplane`] | etcd and kube-apiserver, built from `tests/controlplane` |
 //! | [`openstack_real`] | Keystone, Nova, Neutron, Octavia, Glance, Placement, from `tests/openstack-real` |
+//! | [`moto`] | moto, an emulator of AWS, from `tests/parity/aws` |
 //! | [`contender`] | programs with client-go's leader election, from `tests/leaderelection` and `tests/leadermigration` |
 //! | [`cargo`] | nothing; builds the program |
 //! | [`cloud`] | the cloud of demo and benchmarks: simulated or real |
@@ -17,12 +18,13 @@
 //! | [`manifests`] | nothing; applies the files of `deploy/` and knows which rights they give |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
-//! | [`proxy`] | a proxy before the API server, or before a real OpenStack, with faults and a log |
+//! | [`proxy`] | a proxy before the API server or a cloud, with faults and a log |
 //! | [`relay`] | a TCP relay that can swallow packets |
 //! | [`observe`] | nothing; looks at Nodes, and waits |
 //! | [`progress`] | nothing; follows Nodes and Services live |
 //! | [`picture`] | nothing; the load balancers of a simulated cloud as lines to compare |
 //! | [`stage`] | control plane and program together |
+//! | [`test_cloud`] | the clouds of whole-program tests, seen alike |
 //! | [`sweep`] | the program, again and again: crash sweeps and fault storms |
 //! | [`scenarios`] | what the sweeps play: nodes join, leave, change addresses; a Service comes, changes, goes |
 
@@ -35,7 +37,9 @@ pub mod controlplane;
 pub mod document;
 pub mod forward;
 mod golang;
+mod http;
 pub mod manifests;
+pub mod moto;
 pub mod nodes;
 pub mod observe;
 pub mod openstack_real;
@@ -43,7 +47,9 @@ pub mod picture;
 mod process;
 pub mod progress;
 pub mod proxy;
+mod python;
 pub mod relay;
 pub mod scenarios;
 pub mod stage;
 pub mod sweep;
+pub mod test_cloud;

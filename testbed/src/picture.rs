@@ -1,4 +1,4 @@
-//! The load balancers of a simulated cloud, with all that belongs to them, as lines that two runs can be compared by.
+//! The load balancers of a cloud, with all that belongs to them, as lines that two runs can be compared by.
 
 use std::collections::BTreeMap;
 
@@ -51,8 +51,15 @@ impl Picture {
                 group.name, group.description, group.tags, group.rules
             )
         }));
+        Self::of_lines(lines, &roles.into_iter().collect::<Vec<_>>())
+    }
+
+    /// These lines, with words in place of texts that differ between runs.
+    #[must_use]
+    pub fn of_lines(mut lines: Vec<String>, words: &[(String, String)]) -> Self {
+        let words = words.iter().cloned().collect();
         for line in &mut lines {
-            *line = spoken(line, &roles);
+            *line = spoken(line, &words);
         }
         lines.sort();
         Self(lines)

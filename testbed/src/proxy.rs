@@ -5,9 +5,11 @@
 //! passed on as they come.
 
 mod answer;
+mod aws;
 mod cloud;
 mod controls;
 mod front;
+mod openstack;
 mod request;
 mod rules;
 
@@ -30,9 +32,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use answer::{ProxyBody, collect, next, refusal};
-pub use cloud::CloudProxy;
+pub use aws::{AwsDialect, READS as AWS_READS, refusal as aws_refusal};
+pub use cloud::{CloudProxy, Dialect};
 pub use controls::Controls;
 use front::{Front, accept, passed_on};
+pub use openstack::OpenStackDialect;
 pub use request::Request;
 pub use rules::{Action, Rule};
 
@@ -156,7 +160,7 @@ impl Front for Shared {
         &self.controls
     }
 
-    fn read(&self, head: &Parts) -> Request {
+    fn read(&self, head: &Parts, _: &[u8]) -> Request {
         let agent = head.headers.get(header::USER_AGENT);
         Request::new(
             head.method.as_str(),
@@ -244,7 +248,7 @@ fn stream(
                     let _gone = sender.send(Err(CutOff)).await;
                     break;
                 }
-                () = shared.controls.rules.silence(&request) => {}
+                () = shared.controls.rules.while_any(|rule| rule.action == Action::Silence && rule.matches(&request)) => {}
             }
             if sender.send(part).await.is_err() {
                 break;

@@ -1,4 +1,4 @@
-//! Scenarios of nodes and Services on a simulated OpenStack, for crash sweeps and storms.
+//! Scenarios of nodes and Services, for crash sweeps and storms.
 
 mod join;
 mod leave;
@@ -21,6 +21,7 @@ pub use services::{Services, Turn};
 pub use site::Site;
 
 use crate::sweep::Scenario;
+use crate::test_cloud::{OpenStackCloud, TestCloud};
 
 /// The scenarios by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -53,22 +54,49 @@ impl Kind {
         Self::Release,
     ];
 
-    /// The scenario with this many nodes, on a site of its own. None if the program cannot do it.
+    /// Those that every cloud can play.
+    pub const ON_EVERY_CLOUD: [Self; 5] =
+        [Self::Join, Self::Leave, Self::Serve, Self::Reshape, Self::Release];
+
+    /// The scenario with this many nodes on a simulated OpenStack. None if the program cannot do it.
     ///
     /// # Errors
     /// When the site cannot be set up.
     pub async fn set(self, program: &Path, nodes: usize) -> Result<Option<Box<dyn Scenario>>> {
-        let site = Arc::new(Site::set(program).await?);
+        let cloud = Arc::new(OpenStackCloud::start().await?);
+        match self {
+            Self::Readdress => {
+                let site = Arc::new(Site::set(program, Arc::clone(&cloud) as _).await?);
+                Ok(Some(Box::new(Readdress::new(site, cloud, nodes))))
+            }
+            Self::Routes => {
+                let site = Arc::new(Site::set(program, Arc::clone(&cloud) as _).await?);
+                Ok(Some(Box::new(Routes::new(site, cloud, nodes).await?)))
+            }
+            _ => self.set_on(program, cloud, nodes).await,
+        }
+    }
+
+    /// The scenario with this many nodes on this cloud. None if the program or the cloud cannot do it.
+    ///
+    /// # Errors
+    /// When the site cannot be set up.
+    pub async fn set_on(
+        self,
+        program: &Path,
+        cloud: Arc<dyn TestCloud>,
+        nodes: usize,
+    ) -> Result<Option<Box<dyn Scenario>>> {
+        let site = Arc::new(Site::set(program, cloud).await?);
+        // One node more than those that are served at a time.
+        let services = |turn| Box::new(Services::new(Arc::clone(&site), nodes + 1, turn)) as _;
         Ok(match self {
             Self::Join => Some(Box::new(Join::new(site, nodes))),
-            Self::Readdress => Some(Box::new(Readdress::new(site, nodes))),
-            Self::Routes => Some(Box::new(Routes::new(site, nodes).await?)),
             Self::Leave if Leave::is_possible(&site) => Some(Box::new(Leave::new(site, nodes * 10, nodes))),
-            Self::Leave => None,
-            // One more than those that are served at a time.
-            Self::Serve => Some(Box::new(Services::new(site, nodes + 1, Turn::Serve))),
-            Self::Reshape => Some(Box::new(Services::new(site, nodes + 1, Turn::Reshape))),
-            Self::Release => Some(Box::new(Services::new(site, nodes + 1, Turn::Release))),
+            Self::Serve => Some(services(Turn::Serve)),
+            Self::Reshape => Some(services(Turn::Reshape)),
+            Self::Release => Some(services(Turn::Release)),
+            Self::Leave | Self::Readdress | Self::Routes => None,
         })
     }
 }

@@ -9,7 +9,7 @@ use ccm_testbed::{
     nodes::NodeSpec,
     observe::{eventually, is_initialized},
     openstack_real::OpenStack,
-    proxy::CloudProxy,
+    proxy::{CloudProxy, OpenStackDialect},
     stage::Stage,
     sweep::Party,
 };
@@ -172,7 +172,7 @@ fn plain(value: &mut Value) {
 
 struct Act {
     eyes: Eyes,
-    proxy: CloudProxy,
+    proxy: CloudProxy<OpenStackDialect>,
     stage: Stage,
     services: Api<Service>,
     /// The cloud when the Service is served.
@@ -277,7 +277,9 @@ async fn killed_after_a_change_and_before_its_answer_it_finishes_on_a_real_cloud
     let servers = [1, 2].map(|number| format!("{}-{number}", name()));
     let servers = servers.each_ref().map(String::as_str);
     cloud.create_servers(&servers).await.unwrap();
-    let proxy = CloudProxy::start(cloud.auth_url()).await.unwrap();
+    let proxy = CloudProxy::<OpenStackDialect>::start(cloud.auth_url())
+        .await
+        .unwrap();
     let stage = Stage::set(program(), false).await.unwrap();
     let conf = format!("{}{CONFIG}", proxy.cloud_conf(&read(&cloud.cloud_conf())));
     stage.write_cloud_config(&conf).unwrap();

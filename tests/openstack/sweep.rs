@@ -1,4 +1,5 @@
-//! The program is killed at every call that it makes of the cloud, and at every write to the API server.
+//! The program is killed at every call that it makes of the cloud, and at every write to the API server: scenarios that
+//! only OpenStack has, and one with many nodes. Those of every cloud are in `tests/every_cloud`.
 
 use ccm_testbed::scenarios::Kind;
 use ccm_testbed::sweep::{Selection, Sweep};
@@ -21,11 +22,6 @@ async fn sweep(kind: Kind, nodes: usize, selection: Selection) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_at_any_call_while_nodes_join_it_finishes_after_its_restart() {
-    sweep(Kind::Join, 6, Selection::All).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn killed_somewhere_while_many_nodes_join_it_finishes_after_its_restart() {
     // All of its points: `cargo xtask sweep --full`.
     sweep(Kind::Join, 100, Selection::Every(200)).await;
@@ -34,25 +30,4 @@ async fn killed_somewhere_while_many_nodes_join_it_finishes_after_its_restart() 
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_any_call_while_addresses_change_it_finishes_after_its_restart() {
     sweep(Kind::Readdress, 3, Selection::All).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_at_any_call_while_nodes_leave_it_finishes_after_its_restart() {
-    sweep(Kind::Leave, 3, Selection::All).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_somewhere_while_a_service_comes_it_finishes_after_its_restart() {
-    // All of its points, as of those below: `cargo xtask sweep`.
-    sweep(Kind::Serve, 2, Selection::Every(8)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_somewhere_while_a_service_changes_it_finishes_after_its_restart() {
-    sweep(Kind::Reshape, 2, Selection::Every(30)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_somewhere_while_a_service_goes_it_finishes_after_its_restart() {
-    sweep(Kind::Release, 2, Selection::Every(10)).await;
 }

@@ -1,23 +1,19 @@
-//! A proxy between the program and a real OpenStack, with the same rules as the one before the API server.
+//! A proxy between the program and a cloud, with the same rules as the one before the API server.
 //!
-//! It stands for all services at once: whatever URL of a service an answer shows, Keystone's catalogue first of all,
-//! is replaced by one of the proxy's, so that a client that begins with the proxy's Keystone never leaves it.
+//! What differs between clouds is a [`Dialect`]: how a request is read, where it goes, and what a failure looks like.
 
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use ccm_sim::Moment;
 use ccm_sim::wire::WireBody;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::request::Parts;
-use http::{Response, header};
+use http::{HeaderMap, Response, header};
 use hyper::body::Bytes;
-use parking_lot::Mutex;
-use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -26,79 +22,75 @@ use super::front::{Front, accept, passed_on};
 use super::{Action, Controls, Request, Rule};
 use crate::sweep::Party;
 
-/// The service of which nothing is known yet but its URL.
-const IDENTITY: &str = "identity";
+/// How clients talk to one kind of cloud.
+pub trait Dialect: Send + Sync + 'static {
+    /// What is asked.
+    fn read(&self, head: &Parts, body: &[u8]) -> Request;
+
+    /// Whether the request may change something. Getting a token is no change.
+    fn is_change(&self, request: &Request) -> bool;
+
+    /// The URL that the request goes to, and headers to add. None if it cannot be known: the connection is reset.
+    fn target(&self, request: &Request, headers: &mut HeaderMap) -> Option<String>;
+
+    /// What the client gets in place of the answer's body.
+    fn rewrite(&self, _request: &Request, body: Bytes) -> Bytes {
+        body
+    }
+
+    /// The body of a failure as the cloud writes it.
+    fn refusal(&self, request: &Request, code: u16) -> String;
+}
 
 /// A running proxy. Dropping it closes it and all its connections.
-#[derive(Debug)]
-pub struct CloudProxy {
-    shared: Arc<Shared>,
-    auth_url: String,
+pub struct CloudProxy<D: Dialect> {
+    shared: Arc<Shared<D>>,
     address: SocketAddr,
     task: JoinHandle<()>,
 }
 
-#[derive(Debug)]
-struct Shared {
-    address: SocketAddr,
+struct Shared<D> {
     client: reqwest::Client,
-    /// Where the services really are by their types: scheme and authority, and the path.
-    services: Mutex<BTreeMap<String, (String, String)>>,
+    dialect: D,
     controls: Controls,
 }
 
-impl Drop for CloudProxy {
+impl<D: Dialect> std::fmt::Debug for CloudProxy<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CloudProxy")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Dialect> Drop for CloudProxy<D> {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl CloudProxy {
-    /// Starts a proxy before the cloud with this Keystone.
+impl<D: Dialect> CloudProxy<D> {
+    /// Starts a proxy; the dialect may need to know its address.
     ///
     /// # Errors
-    /// When the URL is none, or it cannot listen.
-    pub async fn start(auth_url: &str) -> Result<Self> {
-        // A default is needed when more than one cryptography library is compiled in; a second call changes nothing.
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    /// When it cannot listen.
+    pub async fn start_with(dialect: impl FnOnce(SocketAddr) -> D) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let (base, path) = split(auth_url).with_context(|| format!("{auth_url:?} is no URL"))?;
         let shared = Arc::new(Shared {
-            address,
             // The client decides how long it waits, and whether it asks again.
-            client: reqwest::Client::builder()
+            client: crate::http::client()
                 .redirect(reqwest::redirect::Policy::none())
                 .build()?,
-            services: Mutex::new(BTreeMap::from([(
-                IDENTITY.to_owned(),
-                (base.to_owned(), path.to_owned()),
-            )])),
+            dialect: dialect(address),
             controls: Controls::default(),
         });
         let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Self {
-            auth_url: format!("http://{address}/{IDENTITY}{path}"),
             shared,
             address,
             task,
         })
-    }
-
-    /// Keystone's URL at the proxy.
-    #[must_use]
-    pub fn auth_url(&self) -> &str {
-        &self.auth_url
-    }
-
-    /// A cloud.conf with the proxy in place of Keystone.
-    #[must_use]
-    pub fn cloud_conf(&self, direct: &str) -> String {
-        let lines = direct.lines().map(|line| match line.split_once('=') {
-            Some((key, _)) if key.trim() == "auth-url" => format!("auth-url={}", self.auth_url),
-            _ => line.to_owned(),
-        });
-        lines.collect::<Vec<_>>().join("\n") + "\n"
     }
 
     /// Where it listens.
@@ -107,16 +99,33 @@ impl CloudProxy {
         self.address
     }
 
-    /// Those of them that may change something; getting a token is no such thing.
+    /// How clients talk to the cloud behind it.
+    #[must_use]
+    pub fn dialect(&self) -> &D {
+        &self.shared.dialect
+    }
+
+    /// The requests that may change something.
     #[must_use]
     pub fn writes(&self) -> Vec<Request> {
         let mut requests = self.requests();
-        requests.retain(changes);
+        requests.retain(|request| self.dialect().is_change(request));
         requests
+    }
+
+    /// A rule about requests that may change something.
+    #[must_use]
+    pub fn rule_for_changes(&self, action: Action) -> Rule {
+        let shared = Arc::downgrade(&self.shared);
+        let is_change = move |request: &Request| {
+            let shared = shared.upgrade();
+            shared.is_some_and(|shared| shared.dialect.is_change(request))
+        };
+        Rule::when(is_change, action)
     }
 }
 
-impl Deref for CloudProxy {
+impl<D: Dialect> Deref for CloudProxy<D> {
     type Target = Controls;
 
     fn deref(&self) -> &Controls {
@@ -124,12 +133,7 @@ impl Deref for CloudProxy {
     }
 }
 
-/// Whether it may change something.
-fn changes(request: &Request) -> bool {
-    request.is_write() && request.resource != IDENTITY
-}
-
-impl Party for CloudProxy {
+impl<D: Dialect> Party for CloudProxy<D> {
     fn name(&self) -> &'static str {
         "cloud"
     }
@@ -143,7 +147,7 @@ impl Party for CloudProxy {
     }
 
     fn stop_at(&self, nth: u64, moment: Moment) -> BoxFuture<'static, Option<String>> {
-        let rule = self.add(Rule::when(changes, Action::Hold(moment)).at(nth));
+        let rule = self.add(self.rule_for_changes(Action::Hold(moment)).at(nth));
         self.reached(rule).boxed()
     }
 
@@ -166,242 +170,37 @@ impl Party for CloudProxy {
     }
 }
 
-/// Scheme and authority, and the path.
-fn split(url: &str) -> Option<(&str, &str)> {
-    let start = url.find("://")? + 3;
-    let end = url.get(start..)?.find('/').map_or(url.len(), |at| start + at);
-    Some(url.split_at(end))
-}
-
-/// The text with one URL in place of another, unless that is only the beginning of a longer port or name.
-fn replaced(text: &str, url: &str, by: &str) -> String {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once(url) {
-        out.push_str(before);
-        let ends = !after.starts_with(|next: char| next.is_ascii_alphanumeric() || matches!(next, '-' | '.'));
-        out.push_str(if ends { by } else { url });
-        rest = after;
-    }
-    out + rest
-}
-
-impl Shared {
-    fn url(&self, service: &str) -> String {
-        format!("http://{}/{service}", self.address)
-    }
-
-    /// Notes where the services of a catalogue are.
-    fn learn(&self, answer: &Value) {
-        let token = answer.get("token").unwrap_or(answer);
-        let entries = token.get("catalog").and_then(Value::as_array);
-        for entry in entries.into_iter().flatten() {
-            let kind = entry.get("type").and_then(Value::as_str);
-            let endpoints = entry.get("endpoints").and_then(Value::as_array);
-            let urls = endpoints.into_iter().flatten();
-            let mut urls = urls.filter_map(|endpoint| endpoint.get("url")?.as_str());
-            if let (Some(kind), Some((base, path))) = (kind, urls.find_map(split)) {
-                let place = (base.to_owned(), path.trim_end_matches('/').to_owned());
-                self.services.lock().insert(kind.to_owned(), place);
-            }
-        }
-    }
-
-    /// The text with the proxy's URLs in place of the services'.
-    fn rewritten(&self, text: &str) -> String {
-        let services = self.services.lock().clone();
-        let mut all: Vec<_> = services
-            .iter()
-            .flat_map(|(service, (base, path))| {
-                let url = self.url(service);
-                [
-                    (format!("{base}{path}"), format!("{url}{path}")),
-                    (base.clone(), url),
-                ]
-            })
-            .collect();
-        // One that begins another comes after it: services may share a host.
-        all.sort_by_key(|(url, _)| std::cmp::Reverse(url.len()));
-        all.iter()
-            .fold(text.to_owned(), |text, (url, ours)| replaced(&text, url, ours))
-    }
-}
-
-impl Front for Shared {
+impl<D: Dialect> Front for Shared<D> {
     fn controls(&self) -> &Controls {
         &self.controls
     }
 
-    fn read(&self, head: &Parts) -> Request {
-        let path = head.uri.path();
-        let (service, rest) = path.trim_start_matches('/').split_once('/').unwrap_or_default();
-        Request {
-            method: head.method.to_string(),
-            path: path.to_owned(),
-            query: head.uri.query().unwrap_or_default().to_owned(),
-            resource: service.to_owned(),
-            name: format!("/{rest}"),
-            ..Request::default()
-        }
+    fn read(&self, head: &Parts, body: &[u8]) -> Request {
+        self.dialect.read(head, body)
     }
 
     fn refusal(&self, request: &Request, code: u16) -> String {
-        refusal(&request.resource, code)
+        self.dialect.refusal(request, code)
     }
 
+    /// Asks the cloud, and reads its answer whole, so that whoever gets it knows that all was done.
     async fn forward(
         shared: &Arc<Self>,
         head: &Parts,
         body: Bytes,
         request: &Request,
     ) -> Result<Response<ProxyBody>, ()> {
-        forward(head, body, request, shared).await
-    }
-}
-
-/// Asks the service, and reads its answer whole, so that whoever gets it knows that all was done.
-async fn forward(
-    head: &http::request::Parts,
-    body: Bytes,
-    request: &Request,
-    shared: &Shared,
-) -> Result<Response<ProxyBody>, ()> {
-    let place = shared.services.lock().get(&request.resource).cloned();
-    let (base, _) = place.ok_or(())?;
-    let query = head.uri.query().map(|query| format!("?{query}"));
-    let url = format!("{base}{}{}", request.name, query.unwrap_or_default());
-    let asked = shared
-        .client
-        .request(head.method.clone(), url)
         // What is compressed could not be rewritten.
-        .headers(passed_on(&head.headers, header::ACCEPT_ENCODING))
-        .body(body);
-    let answer = asked.send().await.map_err(drop)?;
-    let (status, headers) = (answer.status(), answer.headers().clone());
-    let bytes = answer.bytes().await.map_err(drop)?;
-    if request.resource == IDENTITY
-        && let Ok(known) = serde_json::from_slice(&bytes)
-    {
-        shared.learn(&known);
-    }
-    let body = match std::str::from_utf8(&bytes) {
-        Ok(text) => Bytes::from(shared.rewritten(text)),
-        Err(_) => bytes,
-    };
-    let mut response = Response::new(ProxyBody::Whole(WireBody::whole(body)));
-    *response.status_mut() = status;
-    *response.headers_mut() = passed_on(&headers, header::ACCEPT_ENCODING);
-    Ok(response)
-}
-
-/// The body of a failure as the service of this type writes it.
-fn refusal(service: &str, code: u16) -> String {
-    let text = "refused on purpose";
-    let body = match (service, code) {
-        ("load-balancer", 409) => json!({
-            "faultcode": "Client", "debuginfo": null,
-            "faultstring": "Load Balancer x is immutable and cannot be updated.",
-        }),
-        ("load-balancer", _) => json!({"faultcode": "Server", "faultstring": text, "debuginfo": null}),
-        ("network", _) => json!({"NeutronError": {"type": "Refused", "message": text, "detail": ""}}),
-        _ => json!({"error": {"code": code, "message": text, "title": "Refused"}}),
-    };
-    body.to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used)]
-
-    use ccm_sim::openstack::{Config, OpenStack};
-
-    use super::*;
-
-    async fn login(cloud: &OpenStack, proxy: &CloudProxy) -> Value {
-        let config = Config::default();
-        let password = json!({"user": {
-            "name": config.user, "domain": {"name": "Default"}, "password": config.password,
-        }});
-        let body = json!({"auth": {
-            "identity": {"methods": ["password"], "password": password},
-            "scope": {"project": {"id": cloud.project_id()}},
-        }});
-        let url = format!("{}/auth/tokens", proxy.auth_url());
-        let answer = proxy.shared.client.post(url).json(&body).send().await.unwrap();
-        assert_eq!(answer.status(), 201);
-        let token = answer
-            .headers()
-            .get("X-Subject-Token")
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .to_owned();
-        let mut answer: Value = answer.json().await.unwrap();
-        answer["id"] = token.into();
-        answer
-    }
-
-    fn endpoint(token: &Value, service: &str) -> String {
-        let all = token["token"]["catalog"].as_array().unwrap();
-        let entry = all.iter().find(|entry| entry["type"] == service).unwrap();
-        entry["endpoints"][0]["url"].as_str().unwrap().to_owned()
-    }
-
-    #[test]
-    fn only_whole_urls_are_replaced() {
-        let text = r#"{"a": "http://h:50/v3", "b": "http://h:501/x", "c": "http://h:50"}"#;
-        let want = r#"{"a": "P/v3", "b": "http://h:501/x", "c": "P"}"#;
-        assert_eq!(replaced(text, "http://h:50", "P"), want);
-    }
-
-    #[tokio::test]
-    async fn a_client_that_begins_here_stays_here() {
-        let cloud = OpenStack::start(Config::default()).await.unwrap();
-        let proxy = CloudProxy::start(&cloud.auth_url()).await.unwrap();
-        let token = login(&cloud, &proxy).await;
-        for service in ["network", "load-balancer", "compute"] {
-            let url = endpoint(&token, service);
-            assert!(url.starts_with(&format!("http://{}/", proxy.address())), "{url}");
-        }
-        assert!(proxy.writes().is_empty(), "a token is no change");
-        assert!(
-            proxy
-                .cloud_conf(&cloud.cloud_conf())
-                .contains(&format!("auth-url={}\n", proxy.auth_url()))
-        );
-    }
-
-    #[tokio::test]
-    async fn an_answer_is_lost_after_the_change_was_made() {
-        let cloud = OpenStack::start(Config::default()).await.unwrap();
-        let proxy = CloudProxy::start(&cloud.auth_url()).await.unwrap();
-        let token = login(&cloud, &proxy).await;
-        let url = endpoint(&token, "network");
-        let make = async |name: &str| {
-            let asked = proxy.shared.client.post(format!("{url}/v2.0/security-groups"));
-            let asked = asked.header("X-Auth-Token", token["id"].as_str().unwrap());
-            let body = json!({"security_group": {"name": name}});
-            asked
-                .json(&body)
-                .send()
-                .await
-                .map(|answer| answer.status().as_u16())
-        };
-        let there = |name: &str| cloud.security_groups().iter().any(|group| group.name == name);
-        proxy.add(Rule::when(changes, Action::CommitThenReset).at(1));
-        assert!(make("cut").await.is_err() && there("cut"));
-        let status = Action::Status {
-            code: 429,
-            retry_after: Some(1),
-            body: None,
-        };
-        proxy.add(Rule::when(changes, status).at(1));
-        assert_eq!(make("refused").await.unwrap(), 429);
-        assert!(!there("refused"));
-        assert_eq!(make("made").await.unwrap(), 201);
-        let calls = proxy.calls();
-        let same =
-            |call: &String| call.starts_with("POST network ") && call.ends_with("/v2.0/security-groups");
-        assert!(calls.len() == 3 && calls.iter().all(same), "{calls:?}");
+        let mut headers = passed_on(&head.headers, header::ACCEPT_ENCODING);
+        let url = shared.dialect.target(request, &mut headers).ok_or(())?;
+        let asked = shared.client.request(head.method.clone(), url);
+        let answer = asked.headers(headers).body(body).send().await.map_err(drop)?;
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let bytes = answer.bytes().await.map_err(drop)?;
+        let body = shared.dialect.rewrite(request, bytes);
+        let mut response = Response::new(ProxyBody::Whole(WireBody::whole(body)));
+        *response.status_mut() = status;
+        *response.headers_mut() = passed_on(&headers, header::ACCEPT_ENCODING);
+        Ok(response)
     }
 }

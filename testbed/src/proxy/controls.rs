@@ -42,7 +42,7 @@ impl Controls {
     /// How often the rules in force have fired.
     #[must_use]
     pub fn fired(&self) -> u64 {
-        self.rules.fired()
+        self.rules.list().iter().map(|state| state.fired).sum()
     }
 
     /// Waits until no request is held any more: those of a client that is gone are forgotten, not carried out.

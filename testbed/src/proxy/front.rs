@@ -21,7 +21,7 @@ pub(super) trait Front: Send + Sync + 'static {
     fn controls(&self) -> &Controls;
 
     /// What is asked.
-    fn read(&self, head: &Parts) -> Request;
+    fn read(&self, head: &Parts, body: &[u8]) -> Request;
 
     /// The body of a failure as the server writes it.
     fn refusal(&self, request: &Request, code: u16) -> String;
@@ -82,9 +82,10 @@ async fn serve<F: Front>(
 ) -> Result<Response<ProxyBody>, Closed> {
     let (head, body) = request.into_parts();
     let body = collect(body).await.map_err(|_| Closed)?;
-    let request = shared.controls().enter(shared.read(&head));
-    let verdict = shared.controls().rules.judge(&request);
-    if let Some((_, action)) = &verdict.action {
+    let request = shared.controls().enter(shared.read(&head, &body));
+    let verdict = shared.controls().rules.judge(|rule| rule.matches(&request));
+    let action = verdict.rule.map(|(id, rule)| (id, rule.action));
+    if let Some((_, action)) = &action {
         shared
             .controls()
             .update(request.seq, |request| request.fault = Some(action.name()));
@@ -100,15 +101,15 @@ async fn serve<F: Front>(
         let answer = F::forward(shared, &head, body.clone(), &request).await;
         answer.map_err(|()| reset())
     };
-    let response = match verdict.action {
+    let response = match action {
         None | Some((_, Action::Delay(_))) => forward().await?,
         Some((id, Action::Hold(Moment::Before) | Action::Silence)) => {
-            shared.controls().rules.hold(id, &request).await;
+            shared.controls().rules.hold(id, request.to_string()).await;
             forward().await?
         }
         Some((id, Action::Hold(Moment::AfterCommit))) => {
             let response = forward().await?;
-            shared.controls().rules.hold(id, &request).await;
+            shared.controls().rules.hold(id, request.to_string()).await;
             response
         }
         Some((id, Action::Hold(Moment::AfterReply))) => {
@@ -119,7 +120,7 @@ async fn serve<F: Front>(
                     let (shared, request) = (Arc::clone(shared), request.clone());
                     tokio::spawn(async move {
                         if sent.await {
-                            shared.controls().rules.reach(id, &request);
+                            shared.controls().rules.reach(id, request.to_string());
                         }
                     });
                     ProxyBody::Whole(body)

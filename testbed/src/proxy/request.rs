@@ -1,4 +1,4 @@
-//! A request to the API server, as a proxy sees it.
+//! A request to the API server or to a cloud, as a proxy sees it.
 
 use std::fmt;
 
@@ -22,6 +22,8 @@ pub struct Request {
     pub namespace: String,
     /// The object's name; empty for lists and creations.
     pub name: String,
+    /// The body, where the cloud's protocol names the action in it (AWS); else empty.
+    pub body: String,
     /// What the client calls itself.
     pub user_agent: String,
     /// Status of the answer; none while there is none, and if the client never got one.

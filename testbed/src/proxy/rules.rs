@@ -4,11 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccm_sim::{Moment, wire::Held};
-use parking_lot::Mutex;
-use rand::rngs::StdRng;
-use rand::{Rng as _, SeedableRng as _};
-use tokio::sync::watch;
+use ccm_sim::Moment;
+use ccm_sim::rules::{self, When};
 
 use super::Request;
 
@@ -119,132 +116,30 @@ impl Rule {
     }
 }
 
-#[derive(Debug)]
-struct State {
-    id: u64,
-    rule: Rule,
-    rng: StdRng,
-    matched: u64,
-    fired: u64,
-    /// The request that came first to where the rule holds it.
-    reached: Option<String>,
+impl rules::Rule for Rule {
+    fn when(&self) -> When {
+        When {
+            nth: self.nth,
+            count: self.count,
+            probability: self.probability,
+            seed: self.seed,
+        }
+    }
+
+    fn delay(&self) -> Option<Duration> {
+        match self.action {
+            Action::Delay(time) => Some(time),
+            _ => None,
+        }
+    }
 }
 
-/// What is to be done with one request.
-#[derive(Debug, Default)]
-pub(super) struct Verdict {
-    pub(super) delay: Duration,
-    /// With the number of the rule that it is of.
-    pub(super) action: Option<(u64, Action)>,
+impl Rule {
+    /// Whether it is about this request.
+    pub(super) fn matches(&self, request: &Request) -> bool {
+        (self.condition)(request)
+    }
 }
 
 /// All rules in force.
-#[derive(Debug, Default)]
-pub(super) struct Rules {
-    rules: Mutex<(u64, Vec<State>)>,
-    /// Changes when a rule goes, and when a request comes to where it is held.
-    changes: watch::Sender<()>,
-    held: Held,
-}
-
-impl Rules {
-    pub(super) fn add(&self, rule: Rule) -> u64 {
-        let mut rules = self.rules.lock();
-        rules.0 += 1;
-        let id = rules.0;
-        rules.1.push(State {
-            id,
-            rng: StdRng::seed_from_u64(rule.seed),
-            rule,
-            matched: 0,
-            fired: 0,
-            reached: None,
-        });
-        id
-    }
-
-    pub(super) fn retain(&self, keep: impl Fn(u64) -> bool) {
-        self.rules.lock().1.retain(|state| keep(state.id));
-        self.changes.send_replace(());
-    }
-
-    pub(super) fn fired(&self) -> u64 {
-        self.rules.lock().1.iter().map(|state| state.fired).sum()
-    }
-
-    /// Delays add up; the first other action that fires is carried out.
-    pub(super) fn judge(&self, request: &Request) -> Verdict {
-        let mut verdict = Verdict::default();
-        for state in &mut self.rules.lock().1 {
-            let rule = &state.rule;
-            let is_delay = matches!(rule.action, Action::Delay(_));
-            if (verdict.action.is_some() && !is_delay) || !(rule.condition)(request) {
-                continue;
-            }
-            state.matched += 1;
-            if state.matched < rule.nth || rule.count.is_some_and(|count| state.fired >= count) {
-                continue;
-            }
-            if rule
-                .probability
-                .is_some_and(|probability| state.rng.random::<f64>() >= probability)
-            {
-                continue;
-            }
-            state.fired += 1;
-            match &rule.action {
-                Action::Delay(time) => verdict.delay += *time,
-                action => verdict.action = Some((state.id, action.clone())),
-            }
-        }
-        verdict
-    }
-
-    /// Enters that a request has come to where it is held.
-    pub(super) fn reach(&self, id: u64, request: &Request) {
-        if let Some(state) = self.rules.lock().1.iter_mut().find(|state| state.id == id) {
-            state.reached.get_or_insert_with(|| request.to_string());
-        }
-        self.changes.send_replace(());
-    }
-
-    /// Holds a request until the rule is gone.
-    pub(super) async fn hold(&self, id: u64, request: &Request) {
-        self.reach(id, request);
-        let gone = |rules: &[State]| rules.iter().all(|state| state.id != id).then_some(());
-        self.held.during(self.until(gone)).await;
-    }
-
-    /// Waits until no request is held.
-    pub(super) async fn none_held(&self) {
-        self.held.none().await;
-    }
-
-    /// Waits while nothing may come on a stream.
-    pub(super) async fn silence(&self, request: &Request) {
-        let silent = |state: &State| state.rule.action == Action::Silence && (state.rule.condition)(request);
-        self.until(|rules| (!rules.iter().any(silent)).then_some(()))
-            .await;
-    }
-
-    /// The request that was held by the rule, as soon as there is one; none if the rule goes before.
-    pub(super) async fn reached(&self, id: u64) -> Option<String> {
-        let find = |rules: &[State]| match rules.iter().find(|state| state.id == id) {
-            None => Some(None),
-            Some(state) => state.reached.clone().map(Some),
-        };
-        self.until(find).await.flatten()
-    }
-
-    async fn until<T>(&self, condition: impl Fn(&[State]) -> Option<T>) -> Option<T> {
-        let mut changes = self.changes.subscribe();
-        loop {
-            changes.borrow_and_update();
-            let found = condition(&self.rules.lock().1);
-            // The sender is in `self`, so that waiting can not fail.
-            if found.is_some() || changes.changed().await.is_err() {
-                return found;
-            }
-        }
-    }
-}
+pub(super) type Rules = rules::Rules<Rule>;

@@ -28,10 +28,13 @@ impl Join {
     }
 
     /// The Nodes of the first or the second half.
-    fn half(&self, first: bool) -> Vec<NodeSpec> {
+    async fn half(&self, first: bool) -> Result<Vec<NodeSpec>> {
         let (one, two) = self.names.split_at(self.names.len() / 2);
-        let half = if first { one } else { two };
-        half.iter().map(NodeSpec::new).collect()
+        let machines = self.site.machines(if first { one } else { two }).await?;
+        Ok(machines
+            .iter()
+            .map(|machine| NodeSpec::new(&machine.node))
+            .collect())
     }
 }
 
@@ -51,14 +54,12 @@ impl Scenario for Join {
 
     async fn prepare(&self) -> Result<()> {
         self.site.wipe().await?;
-        for name in &self.names {
-            self.site.machine(name)?;
-        }
-        self.site.register(&self.half(true)).await
+        self.site.machines(&self.names).await?;
+        self.site.register(&self.half(true).await?).await
     }
 
     async fn act(&self) -> Result<()> {
-        self.site.register(&self.half(false)).await
+        self.site.register(&self.half(false).await?).await
     }
 
     async fn missing(&self) -> Result<Option<String>> {

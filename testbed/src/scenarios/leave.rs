@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use async_trait::async_trait;
+use parking_lot::Mutex;
 
 use super::site::{Site, names};
 use crate::binary::Launch;
@@ -25,6 +26,8 @@ pub struct Leave {
     site: Arc<Site>,
     staying: Vec<String>,
     leaving: Vec<String>,
+    /// Their Nodes.
+    left: Mutex<Vec<String>>,
 }
 
 impl Leave {
@@ -35,6 +38,7 @@ impl Leave {
             site,
             staying: names("stay", nodes.saturating_sub(leaving)),
             leaving: names("leave", leaving),
+            left: Mutex::default(),
         }
     }
 
@@ -62,23 +66,23 @@ impl Scenario for Leave {
 
     async fn prepare(&self) -> Result<()> {
         self.site.settle(&self.staying, &self.launch()).await?;
+        // Those that an earlier run left behind go with it.
+        for node in std::mem::take(&mut *self.left.lock()) {
+            let gone = kube::api::DeleteParams::default();
+            let _gone = self.site.nodes.delete(&node, &gone).await;
+        }
         let mut specs = Vec::new();
         for name in &self.leaving {
-            // Those that an earlier run left behind go with it.
-            let _gone = self
-                .site
-                .nodes
-                .delete(name, &kube::api::DeleteParams::default())
-                .await;
-            let machine = self.site.machine(name)?;
-            self.site.delete_machine(name)?;
+            let machine = self.site.machine(name).await?;
+            self.site.delete_machine(name).await?;
             specs.push(NodeSpec {
                 ready: false,
                 uninitialized: false,
-                provider_id: Some(format!("openstack:///{}", machine.id)),
-                ..NodeSpec::new(name)
+                provider_id: Some(machine.provider_id),
+                ..NodeSpec::new(machine.node)
             });
         }
+        *self.left.lock() = specs.iter().map(|spec| spec.name.clone()).collect();
         self.site.register(&specs).await?;
         self.site.wipe_events().await
     }
@@ -88,12 +92,14 @@ impl Scenario for Leave {
             return Ok(Some(problem));
         }
         let found = self.site.list().await?;
-        let left = self.leaving.iter().find(|name| found.contains_key(*name));
+        let left = self.left.lock();
+        let left = left.iter().find(|name| found.contains_key(*name));
         Ok(left.map(|name| format!("{name} is still there")))
     }
 
     async fn check(&self) -> Result<()> {
-        self.site.check(&self.staying, &self.leaving).await
+        let left = self.left.lock().clone();
+        self.site.check(&self.staying, &left).await
     }
 
     async fn disturb(&self) -> Result<()> {

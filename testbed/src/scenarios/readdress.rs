@@ -8,14 +8,16 @@ use anyhow::Result;
 use async_trait::async_trait;
 use ccm_sim::openstack::PortPatch;
 
-use super::site::{Site, names};
+use super::site::{Site, names, port_of};
 use crate::binary::Launch;
 use crate::sweep::{Party, Scenario};
+use crate::test_cloud::OpenStackCloud;
 
 /// All servers get other addresses while the program does not run; its first refresh finds it.
 #[derive(Debug)]
 pub struct Readdress {
     site: Arc<Site>,
+    cloud: Arc<OpenStackCloud>,
     names: Vec<String>,
     odd: AtomicBool,
 }
@@ -23,9 +25,10 @@ pub struct Readdress {
 impl Readdress {
     /// The scenario with this many nodes.
     #[must_use]
-    pub fn new(site: Arc<Site>, nodes: usize) -> Self {
+    pub fn new(site: Arc<Site>, cloud: Arc<OpenStackCloud>, nodes: usize) -> Self {
         Self {
             site,
+            cloud,
             names: names("move", nodes),
             odd: AtomicBool::new(false),
         }
@@ -64,10 +67,12 @@ impl Scenario for Readdress {
                 addresses: Some(vec![address]),
                 ..PortPatch::default()
             };
-            self.site
-                .cloud
-                .update_port(&self.site.machine(name)?.port, &patch)?;
-            self.site.readdressed(name, address);
+            let mut machine = self.site.machine(name).await?;
+            self.cloud.update_port(&port_of(&self.cloud, &machine)?, &patch)?;
+            if let Some((_, known)) = machine.addresses.first_mut() {
+                *known = address.to_string();
+            }
+            self.site.note(name, machine);
         }
         Ok(())
     }

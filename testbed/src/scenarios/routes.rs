@@ -9,10 +9,11 @@ use async_trait::async_trait;
 use ccm_sim::openstack::RouterSpec;
 use k8s_openapi::api::core::v1::Node;
 
-use super::site::{Site, names};
+use super::site::{Site, names, port_of};
 use crate::binary::Launch;
 use crate::nodes::NodeSpec;
 use crate::sweep::{Party, Scenario};
+use crate::test_cloud::{Machine, OpenStackCloud};
 
 /// Whose name nobody has any more.
 const LEAVER: &str = "routed-leaver";
@@ -24,6 +25,7 @@ const FOREIGN: &str = "172.16.0.0/12";
 #[derive(Debug)]
 pub struct Routes {
     site: Arc<Site>,
+    cloud: Arc<OpenStackCloud>,
     names: Vec<String>,
     router: String,
 }
@@ -33,8 +35,8 @@ impl Routes {
     ///
     /// # Errors
     /// If the cloud does not give a router.
-    pub async fn new(site: Arc<Site>, nodes: usize) -> Result<Self> {
-        let router = site.cloud.create_router(&RouterSpec {
+    pub async fn new(site: Arc<Site>, cloud: Arc<OpenStackCloud>, nodes: usize) -> Result<Self> {
+        let router = cloud.create_router(&RouterSpec {
             name: "pods".to_owned(),
             networks: vec!["private".to_owned()],
             ..RouterSpec::default()
@@ -42,6 +44,7 @@ impl Routes {
         site.configure(&format!("[Route]\nrouter-id={router}\n")).await?;
         Ok(Self {
             site,
+            cloud,
             names: names("routed", nodes.max(3)),
             router,
         })
@@ -51,43 +54,49 @@ impl Routes {
         format!("10.244.{i}.0/24")
     }
 
-    fn specs(&self) -> Result<Vec<NodeSpec>> {
-        let spec = |(i, name): (usize, &String)| {
-            let machine = self.site.machine(name)?;
+    async fn specs(&self) -> Result<Vec<NodeSpec>> {
+        let machines = self.site.machines(&self.names).await?;
+        let spec = |(i, machine): (usize, Machine)| {
             Ok(NodeSpec {
                 uninitialized: false,
-                provider_id: Some(format!("openstack:///{}", machine.id)),
-                node_ip: Some(machine.address),
+                node_ip: Some(address(&machine)?),
+                provider_id: Some(machine.provider_id),
                 pod_cidrs: vec![Self::network(i)],
-                ..NodeSpec::new(name)
+                ..NodeSpec::new(machine.node)
             })
         };
-        self.names.iter().enumerate().map(spec).collect()
+        machines.into_iter().enumerate().map(spec).collect()
     }
 
     /// The half that is there when the program starts, and the other one.
-    fn halves(&self) -> Result<(Vec<NodeSpec>, Vec<NodeSpec>)> {
-        let mut specs = self.specs()?;
+    async fn halves(&self) -> Result<(Vec<NodeSpec>, Vec<NodeSpec>)> {
+        let mut specs = self.specs().await?;
         let others = specs.split_off(specs.len().div_ceil(2));
         Ok((specs, others))
     }
 
     fn table(&self) -> BTreeSet<String> {
-        let routes = self.site.cloud.router_routes(&self.router);
+        let routes = self.cloud.router_routes(&self.router);
         routes.iter().map(|(to, hop)| format!("{to} {hop}")).collect()
     }
 
-    fn wanted(&self) -> Result<BTreeSet<String>> {
-        let mut wanted = BTreeSet::from([format!("{FOREIGN} {}", self.site.machine(LEAVER)?.address)]);
-        for (i, name) in self.names.iter().enumerate() {
-            wanted.insert(format!(
-                "{} {}",
-                Self::network(i),
-                self.site.machine(name)?.address
-            ));
+    async fn wanted(&self) -> Result<BTreeSet<String>> {
+        let leaver = address(&self.site.machine(LEAVER).await?)?;
+        let mut wanted = BTreeSet::from([format!("{FOREIGN} {leaver}")]);
+        for (i, machine) in self.site.machines(&self.names).await?.iter().enumerate() {
+            wanted.insert(format!("{} {}", Self::network(i), address(machine)?));
         }
         Ok(wanted)
     }
+}
+
+/// Where routes to the machine's Pods lead.
+fn address(machine: &Machine) -> Result<IpAddr> {
+    let (_, address) = machine
+        .addresses
+        .first()
+        .context("a machine without an address")?;
+    Ok(address.parse()?)
 }
 
 fn is_available(node: &Node) -> bool {
@@ -116,36 +125,38 @@ impl Scenario for Routes {
 
     async fn prepare(&self) -> Result<()> {
         self.site.wipe().await?;
-        let cloud = &self.site.cloud;
-        for name in &self.names {
-            cloud.set_address_pairs(&self.site.machine(name)?.port, &[])?;
+        let cloud = &self.cloud;
+        for machine in self.site.machines(&self.names).await? {
+            cloud.set_address_pairs(&port_of(cloud, &machine)?, &[])?;
         }
-        let leaver = self.site.machine(LEAVER)?;
-        cloud.set_address_pairs(&leaver.port, &["10.244.200.0/24", "192.168.7.7"])?;
+        let leaver = self.site.machine(LEAVER).await?;
+        cloud.set_address_pairs(&port_of(cloud, &leaver)?, &["10.244.200.0/24", "192.168.7.7"])?;
         let stale: IpAddr = "10.15.255.254".parse()?;
         let routes = [
-            (FOREIGN, leaver.address),
-            ("10.244.200.0/24", leaver.address),
+            (FOREIGN, address(&leaver)?),
+            ("10.244.200.0/24", address(&leaver)?),
             ("10.244.1.0/24", stale),
         ];
         let routes = routes.map(|(to, hop)| Ok((to.parse()?, hop)));
         let routes: Vec<_> = routes.into_iter().collect::<Result<_>>()?;
         cloud.set_router_routes(&self.router, &routes)?;
-        self.site.register(&self.halves()?.0).await
+        self.site.register(&self.halves().await?.0).await
     }
 
     async fn act(&self) -> Result<()> {
-        self.site.register(&self.halves()?.1).await
+        self.site.register(&self.halves().await?.1).await
     }
 
     async fn missing(&self) -> Result<Option<String>> {
-        let (table, wanted) = (self.table(), self.wanted()?);
+        let (table, wanted) = (self.table(), self.wanted().await?);
         if table != wanted {
             return Ok(Some(format!("the routes are {table:?} and not {wanted:?}")));
         }
         let found = self.site.list().await?;
         for (i, name) in self.names.iter().enumerate() {
-            let pairs = self.site.cloud.address_pairs(&self.site.machine(name)?.port);
+            let pairs = self
+                .cloud
+                .address_pairs(&port_of(&self.cloud, &self.site.machine(name).await?)?);
             if pairs != [Self::network(i)] {
                 return Ok(Some(format!("{name}: address pairs {pairs:?}")));
             }
@@ -159,8 +170,8 @@ impl Scenario for Routes {
     async fn check(&self) -> Result<()> {
         let wanted = self.missing().await?;
         ensure!(wanted.is_none(), "{}", wanted.unwrap_or_default());
-        let leaver = self.site.machine(LEAVER).context("the machine that is left")?;
-        let pairs = self.site.cloud.address_pairs(&leaver.port);
+        let leaver = self.site.machine(LEAVER).await?;
+        let pairs = self.cloud.address_pairs(&port_of(&self.cloud, &leaver)?);
         ensure!(pairs == ["192.168.7.7"], "{LEAVER}: address pairs {pairs:?}");
         for write in self.site.proxy.writes() {
             ensure!(

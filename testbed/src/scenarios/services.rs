@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use async_trait::async_trait;
-use ccm_sim::Behavior;
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -20,20 +19,9 @@ use crate::sweep::{Party, Scenario};
 
 /// Nothing that prepares a scenario takes this long unless it is broken.
 const LIMIT: Duration = Duration::from_secs(120);
-/// What makes the program manage everything that it can.
-const CONFIG: &str = "[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
 const NAME: &str = "web";
-const ID: &str = "loadbalancer.openstack.org/load-balancer-id";
-const ADDRESS: &str = "loadbalancer.openstack.org/load-balancer-address";
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-/// Creates that must never be committed more often than in a run that nothing disturbs: what comes twice would be
-/// found in the cloud only until it is swept.
-const CREATES: [&str; 3] = [
-    "loadbalancer_create",
-    "floating_ip_create",
-    "security_group_create",
-];
 /// Patches of the Service that a life of the program may need: its finalizer, and everything else at once.
 const MOST_PATCHES: usize = 2;
 
@@ -59,7 +47,8 @@ pub struct Services {
     /// How the cloud is before, and after a run that nothing disturbed.
     before: Mutex<Option<Picture>>,
     after: Mutex<Option<Picture>>,
-    creates: Mutex<Option<Vec<usize>>>,
+    /// Objects that a run which nothing disturbed creates: what comes twice would be found only by a sweep.
+    creates: Mutex<Option<Vec<(&'static str, usize)>>>,
 }
 
 impl Services {
@@ -86,10 +75,14 @@ impl Services {
     }
 
     /// The cloud now; names bear the Service's uid.
-    fn picture(&self, service: Option<&Service>) -> Picture {
-        let uid = service.and_then(|service| service.metadata.uid.clone());
-        let words: Vec<_> = uid.map(|uid| (uid, "uid".to_owned())).into_iter().collect();
-        Picture::of(&self.site.cloud, &words)
+    async fn picture(&self, service: Option<&Service>) -> Result<Picture> {
+        let uid = service
+            .and_then(|service| service.metadata.uid.clone())
+            .unwrap_or_default();
+        let short = uid.replace('-', "");
+        let short = short.get(..31).unwrap_or_default().to_owned();
+        let words = [(uid, "uid".to_owned()), (short, "short uid".to_owned())];
+        self.site.cloud.picture(&words).await
     }
 
     /// Nothing is left of the Service, here and in the cloud.
@@ -101,18 +94,7 @@ impl Services {
         let gone = async || matches!(self.service().await, Ok(None)).then_some(());
         let gone = eventually(LIMIT, gone).await;
         gone.context("the Service does not go")?;
-        let cloud = &self.site.cloud;
-        for balancer in cloud.load_balancers() {
-            cloud.delete_object(&balancer.loadbalancer.id)?;
-        }
-        for floating in cloud.floating_ips() {
-            cloud.remove_floating(floating.address)?;
-        }
-        for group in cloud.security_groups() {
-            if group.name != "default" {
-                cloud.delete_group(&group.id)?;
-            }
-        }
+        self.site.cloud.clear().await?;
         self.exclude(self.nodes.last(), &self.nodes).await?;
         self.site.wipe_events().await
     }
@@ -121,6 +103,7 @@ impl Services {
     async fn exclude(&self, excluded: Option<&String>, nodes: &[String]) -> Result<()> {
         for name in nodes {
             let value = (Some(name) == excluded).then_some("true");
+            let name = &self.site.machine(name).await?.node;
             let patch = Patch::Merge(json!({"metadata": {"labels": {EXCLUDED: value}}}));
             let api: &Api<Node> = &self.site.nodes;
             api.patch(name, &PatchParams::default(), &patch).await?;
@@ -137,7 +120,7 @@ impl Services {
     async fn create(&self) -> Result<()> {
         let service = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Service",
-            "metadata": {"name": NAME},
+            "metadata": {"name": NAME, "annotations": self.site.cloud.service().annotations},
             "spec": {"type": "LoadBalancer", "selector": {"app": NAME}, "ports": ports([80, 443, 8080])},
         }))?;
         self.services.create(&PostParams::default(), &service).await?;
@@ -150,8 +133,8 @@ impl Services {
         let mut ccm = Ccm::start(&self.quiet())?;
         let ready = async || {
             let service = self.service().await.ok()??;
-            (self.told("EnsuredLoadBalancer").await.ok()? && unserved(&service, &self.site.cloud).is_none())
-                .then_some(())
+            let is_served = self.unserved(&service).await.ok()?.is_none();
+            (is_served && self.told("EnsuredLoadBalancer").await.ok()?).then_some(())
         };
         let done = eventually(LIMIT, ready).await;
         ccm.kill()?;
@@ -172,16 +155,17 @@ impl Services {
         Ok(!found.items.is_empty())
     }
 
-    /// How often each kind of thing was made.
-    fn created(&self) -> Vec<usize> {
-        let calls = Behavior::calls(&self.site.cloud);
-        let count = |op: &str| {
-            let made = calls
-                .iter()
-                .filter(|call| call.op == op && call.status.is_some_and(|status| status < 300));
-            made.count()
-        };
-        CREATES.iter().map(|op| count(op)).collect()
+    /// Why the Service does not name its load balancer, if it does not.
+    async fn unserved(&self, service: &Service) -> Result<Option<String>> {
+        let finalizers = &service.metadata.finalizers;
+        if !finalizers
+            .iter()
+            .flatten()
+            .any(|finalizer| finalizer == FINALIZER)
+        {
+            return Ok(Some("no finalizer".to_owned()));
+        }
+        self.site.cloud.unserved(service).await
     }
 }
 
@@ -191,46 +175,6 @@ fn ports(ports: [u16; 3]) -> Value {
         json!({"name": format!("p{port}"), "port": port, "targetPort": port, "nodePort": 30000 + port % 2700})
     });
     each.collect()
-}
-
-/// Why the Service's status and annotations do not speak of the only load balancer, if they do not.
-fn unserved(service: &Service, cloud: &ccm_sim::openstack::Control) -> Option<String> {
-    let (balancers, floating) = (cloud.load_balancers(), cloud.floating_ips());
-    let ([balancer], [floating]) = (balancers.as_slice(), floating.as_slice()) else {
-        return Some(format!(
-            "{} load balancers with {} floating addresses",
-            balancers.len(),
-            floating.len()
-        ));
-    };
-    let balancer = &balancer.loadbalancer;
-    let vip = balancer.attributes.get("vip_port_id").and_then(Value::as_str);
-    if floating.port_id.as_deref() != vip {
-        return Some("the floating address leads elsewhere".to_owned());
-    }
-    let metadata = &service.metadata;
-    if !metadata
-        .finalizers
-        .iter()
-        .flatten()
-        .any(|finalizer| finalizer == FINALIZER)
-    {
-        return Some("no finalizer".to_owned());
-    }
-    let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key));
-    let address = floating.address.to_string();
-    if annotation(ID) != Some(&balancer.id) || annotation(ADDRESS) != Some(&address) {
-        return Some(format!("annotations {:?}", metadata.annotations));
-    }
-    let status = service
-        .status
-        .as_ref()
-        .and_then(|status| status.load_balancer.as_ref());
-    let ingress = status.and_then(|status| status.ingress.as_deref());
-    match ingress {
-        Some([only]) if only.ip.as_ref() == Some(&address) => None,
-        other => Some(format!("status {other:?} instead of {address}")),
-    }
 }
 
 #[async_trait(?Send)]
@@ -253,15 +197,17 @@ impl Scenario for Services {
     }
 
     async fn prepare(&self) -> Result<()> {
-        self.site.configure(CONFIG).await?;
         self.site.settle(&self.nodes, &self.site.launch(&[])).await?;
         self.wipe().await?;
         if self.turn == Turn::Serve {
-            ensure!(self.picture(None).is_empty(), "the cloud cannot be emptied");
+            ensure!(
+                self.picture(None).await?.is_empty(),
+                "the cloud cannot be emptied"
+            );
             return self.create().await;
         }
         self.serve().await?;
-        let before = self.picture(self.service().await?.as_ref());
+        let before = self.picture(self.service().await?.as_ref()).await?;
         let problem = before.differs(self.before.lock().get_or_insert_with(|| before.clone()));
         if let Some(problem) = problem {
             bail!("it does not begin as the first run did: {problem}");
@@ -270,13 +216,8 @@ impl Scenario for Services {
             self.services.delete(NAME, &DeleteParams::default()).await?;
             return Ok(());
         }
-        let annotations = json!({
-            "loadbalancer.openstack.org/connection-limit": "1000",
-            "loadbalancer.openstack.org/timeout-client-data": "70000",
-            "loadbalancer.openstack.org/health-monitor-delay": "11",
-        });
         let changed = json!({
-            "metadata": {"annotations": annotations},
+            "metadata": {"annotations": self.site.cloud.service().changed},
             "spec": {
                 "ports": ports([80, 8443, 8080]), "sessionAffinity": "ClientIP",
                 "loadBalancerSourceRanges": ["10.0.0.0/8", "192.0.2.0/24"],
@@ -289,7 +230,7 @@ impl Scenario for Services {
 
     async fn missing(&self) -> Result<Option<String>> {
         let service = self.service().await?;
-        let picture = self.picture(service.as_ref());
+        let picture = self.picture(service.as_ref()).await?;
         if self.turn == Turn::Release {
             return Ok(match service {
                 Some(_) => Some("the Service is still there".to_owned()),
@@ -299,7 +240,7 @@ impl Scenario for Services {
         let Some(service) = service else {
             bail!("the Service is gone")
         };
-        if let Some(problem) = unserved(&service, &self.site.cloud) {
+        if let Some(problem) = self.unserved(&service).await? {
             return Ok(Some(problem));
         }
         let known = self.after.lock().clone();
@@ -311,14 +252,17 @@ impl Scenario for Services {
 
     async fn check(&self) -> Result<()> {
         let service = self.service().await?;
-        let picture = self.picture(service.as_ref());
-        let created = self.created();
+        let picture = self.picture(service.as_ref()).await?;
+        let created = self.site.cloud.created();
         {
             let mut creates = self.creates.lock();
             let most = creates.get_or_insert_with(|| created.clone());
             ensure!(
-                created.iter().zip(&*most).all(|(count, most)| count <= most),
-                "made {created:?} of {CREATES:?} instead of {most:?}"
+                created
+                    .iter()
+                    .zip(&*most)
+                    .all(|((_, count), (_, most))| count <= most),
+                "created {created:?} instead of {most:?}"
             );
         }
         if self.turn != Turn::Release {

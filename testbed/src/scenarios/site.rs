@@ -1,13 +1,12 @@
-//! Where the scenarios play: control plane, proxy, simulated cloud, and machines for the nodes.
+//! Where the scenarios play: control plane, proxy, cloud, and machines for the nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
@@ -20,29 +19,20 @@ use crate::observe::{addresses, eventually, is_initialized, label, provider_id, 
 use crate::proxy::Proxy;
 use crate::stage::Stage;
 use crate::sweep::Party;
+use crate::test_cloud::{Machine, OpenStackCloud, TestCloud};
 
 /// Nothing that prepares a scenario takes this long unless it is broken.
 const LIMIT: Duration = Duration::from_secs(120);
 /// The taint that the API server gives to every new Node.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// What the simulated cloud's tokens begin with.
-const TOKEN: &str = "gAAAAA";
 /// Patches that one Node may cost, however often the program dies once in between: two, and both again.
 const MOST_PATCHES: usize = 4;
-
-/// A machine and the Node on it.
-#[derive(Clone, Debug)]
-pub(super) struct Machine {
-    pub(super) id: String,
-    pub(super) port: String,
-    pub(super) address: IpAddr,
-}
 
 /// Control plane, proxy, cloud and machines.
 #[derive(Debug)]
 pub struct Site {
     /// The cloud.
-    pub cloud: OpenStack,
+    pub cloud: Arc<dyn TestCloud>,
     /// What the program takes for the API server.
     pub proxy: Proxy,
     pub(super) nodes: Api<Node>,
@@ -50,8 +40,8 @@ pub struct Site {
     stage: tokio::sync::Mutex<Stage>,
     launch: Launch,
     help: String,
+    /// By what a person calls them.
     machines: Mutex<BTreeMap<String, Machine>>,
-    secret: String,
 }
 
 impl Site {
@@ -59,15 +49,13 @@ impl Site {
     ///
     /// # Errors
     /// When something does not start.
-    pub async fn set(program: &Path) -> Result<Self> {
+    pub async fn set(program: &Path, cloud: Arc<dyn TestCloud>) -> Result<Self> {
         let stage = Stage::set(program, false).await?;
-        let config = Config::default();
-        let secret = config.password.clone();
-        let cloud = OpenStack::start(config).await?;
-        stage.write_cloud_config(&cloud.cloud_conf())?;
+        stage.write_cloud_config(&cloud.config())?;
         let client = stage.control_plane.client().await?;
         let proxy = Proxy::start(client.clone(), stage.folder()).await?;
-        let mut launch = stage.command("openstack", proxy.kubeconfig(), &["--secure-port=0"]);
+        let mut launch = stage.command(cloud.provider(), proxy.kubeconfig(), &["--secure-port=0"]);
+        launch.envs = cloud.environment();
         let program = program.to_owned();
         let help = blocking(move || Ok(Command::new(program).arg("--help").output()?)).await?;
         let help = String::from_utf8_lossy(&help.stdout).into_owned();
@@ -84,13 +72,12 @@ impl Site {
             launch,
             help,
             machines: Mutex::default(),
-            secret,
         })
     }
 
     /// Writes the program's config anew, with more in it.
     pub(super) async fn configure(&self, more: &str) -> Result<()> {
-        let text = format!("{}\n{more}", self.cloud.cloud_conf());
+        let text = format!("{}\n{more}", self.cloud.config());
         self.stage.lock().await.write_cloud_config(&text)
     }
 
@@ -111,13 +98,13 @@ impl Site {
     /// Everybody the program talks to.
     #[must_use]
     pub fn parties(&self) -> Vec<&dyn Party> {
-        vec![&*self.cloud, &self.proxy]
+        vec![self.cloud.party(), &self.proxy]
     }
 
     /// What must not stand in a log.
     #[must_use]
     pub fn secrets(&self) -> Vec<String> {
-        vec![self.secret.clone(), TOKEN.to_owned()]
+        self.cloud.secrets()
     }
 
     /// Kills the API server and starts it again.
@@ -128,39 +115,37 @@ impl Site {
         self.stage.lock().await.control_plane.restart().await
     }
 
-    /// The machine of this name, made if there is none.
-    pub(super) fn machine(&self, name: &str) -> Result<Machine> {
-        let mut machines = self.machines.lock();
-        if let Some(machine) = machines.get(name) {
+    /// The machine of this name, created if there is none.
+    pub(super) async fn machine(&self, name: &str) -> Result<Machine> {
+        if let Some(machine) = self.machines.lock().get(name) {
             return Ok(machine.clone());
         }
-        let id = self.cloud.create_server(&ServerSpec::named(name))?;
-        let port = self.cloud.server_ports(&id).into_iter().next();
-        let port = port.context("a server without a port")?;
-        let address = self.cloud.port_addresses(&port).into_iter().next();
-        let machine = Machine {
-            id,
-            address: address.context("a port without an address")?,
-            port,
-        };
-        machines.insert(name.to_owned(), machine.clone());
+        let machine = self.cloud.create_machine(name).await?;
+        self.machines.lock().insert(name.to_owned(), machine.clone());
         Ok(machine)
     }
 
-    /// Deletes the machine of this name, if there is one, and says which it was.
-    pub(super) fn delete_machine(&self, name: &str) -> Result<Option<Machine>> {
+    /// Machines of these names.
+    pub(super) async fn machines(&self, names: &[String]) -> Result<Vec<Machine>> {
+        let mut machines = Vec::with_capacity(names.len());
+        for name in names {
+            machines.push(self.machine(name).await?);
+        }
+        Ok(machines)
+    }
+
+    /// Deletes the machine of this name.
+    pub(super) async fn delete_machine(&self, name: &str) -> Result<()> {
         let machine = self.machines.lock().remove(name);
-        if let Some(machine) = &machine {
-            self.cloud.delete_server(&machine.id)?;
+        match machine {
+            Some(machine) => self.cloud.delete_machine(&machine).await,
+            None => Ok(()),
         }
-        Ok(machine)
     }
 
-    /// Notes that the machine has another address.
-    pub(super) fn readdressed(&self, name: &str, address: IpAddr) {
-        if let Some(machine) = self.machines.lock().get_mut(name) {
-            machine.address = address;
-        }
+    /// Notes how a machine is now.
+    pub(super) fn note(&self, name: &str, machine: Machine) {
+        self.machines.lock().insert(name.to_owned(), machine);
     }
 
     /// Deletes all Nodes and Events.
@@ -202,10 +187,11 @@ impl Site {
             return Ok(());
         }
         self.wipe().await?;
-        let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
-        for name in names {
-            self.machine(name)?;
-        }
+        let machines = self.machines(names).await?;
+        let specs: Vec<_> = machines
+            .iter()
+            .map(|machine| NodeSpec::new(&machine.node))
+            .collect();
         self.register(&specs).await?;
         let mut ccm = Ccm::start(launch)?;
         let done = eventually(LIMIT, async || {
@@ -221,11 +207,12 @@ impl Site {
 
     /// What keeps these Nodes from being as their machines are, if anything does.
     pub(super) async fn settled(&self, names: &[String]) -> Result<Option<String>> {
+        let machines = self.machines(names).await?;
         let found = self.list().await?;
-        for name in names {
-            let problem = match found.get(name) {
+        for (name, machine) in names.iter().zip(&machines) {
+            let problem = match found.get(&machine.node) {
                 None => Some("there is no node".to_owned()),
-                Some(node) => self.differs(name, node)?,
+                Some(node) => differs(machine, node),
             };
             if let Some(problem) = problem {
                 return Ok(Some(format!("{name}: {problem}")));
@@ -243,56 +230,12 @@ impl Site {
             .collect())
     }
 
-    /// How a Node is not as its machine is.
-    fn differs(&self, name: &str, node: &Node) -> Result<Option<String>> {
-        if !is_initialized(node) {
-            return Ok(Some("not initialized".to_owned()));
-        }
-        let machine = self.machine(name)?;
-        let wanted = format!("openstack:///{}", machine.id);
-        if provider_id(node) != wanted {
-            return Ok(Some(format!(
-                "provider ID {} instead of {wanted}",
-                provider_id(node)
-            )));
-        }
-        let address = machine.address.to_string();
-        if addresses(node) != [("InternalIP", address.as_str()), ("Hostname", name)] {
-            return Ok(Some(format!(
-                "addresses {:?} instead of {address}",
-                addresses(node)
-            )));
-        }
-        for (key, wanted) in [
-            ("node.kubernetes.io/instance-type", "m1.small"),
-            ("topology.kubernetes.io/zone", "nova"),
-            ("topology.kubernetes.io/region", "RegionOne"),
-        ] {
-            if label(node, key) != Some(wanted) {
-                return Ok(Some(format!(
-                    "label {key} is {:?} instead of {wanted}",
-                    label(node, key)
-                )));
-            }
-        }
-        // Labels of the kubelet and taints of others were not lost.
-        if label(node, "kubernetes.io/hostname") != Some(name) {
-            return Ok(Some("the kubelet's labels are lost".to_owned()));
-        }
-        if taints(node) != [NOT_READY] {
-            return Ok(Some(format!("taints {:?}", taints(node))));
-        }
-        Ok(None)
-    }
-
     /// Nothing is there beyond these Nodes, nothing was deleted but `leaving`, and nothing was done or said too often.
     pub(super) async fn check(&self, names: &[String], leaving: &[String]) -> Result<()> {
+        let machines = self.machines(names).await?;
         let found = self.list().await?;
-        ensure!(
-            found.keys().eq(names.iter().collect::<BTreeSet<_>>()),
-            "the nodes are {:?}",
-            found.keys()
-        );
+        let wanted: BTreeSet<_> = machines.iter().map(|machine| &machine.node).collect();
+        ensure!(found.keys().eq(wanted), "the nodes are {:?}", found.keys());
         let mut patches = BTreeMap::<_, usize>::new();
         for write in self.proxy.writes() {
             let ours = write.resource == "nodes" && write.status.is_some_and(|status| status < 300);
@@ -325,7 +268,41 @@ impl Site {
     }
 }
 
-/// Names of Nodes.
+/// How a Node is not as its machine is.
+fn differs(machine: &Machine, node: &Node) -> Option<String> {
+    if !is_initialized(node) {
+        return Some("not initialized".to_owned());
+    }
+    if provider_id(node) != machine.provider_id {
+        let (have, wanted) = (provider_id(node), &machine.provider_id);
+        return Some(format!("provider ID {have} instead of {wanted}"));
+    }
+    let wanted: Vec<_> = machine
+        .addresses
+        .iter()
+        .map(|(kind, address)| (kind.as_str(), address.as_str()))
+        .collect();
+    if addresses(node) != wanted {
+        return Some(format!("addresses {:?} instead of {wanted:?}", addresses(node)));
+    }
+    // Labels of the kubelet and taints of others were not lost.
+    let hostname = ("kubernetes.io/hostname".to_owned(), machine.node.clone());
+    for (key, wanted) in machine.labels.iter().chain([&hostname]) {
+        let have = label(node, key);
+        if have != Some(wanted) {
+            return Some(format!("label {key} is {have:?} instead of {wanted}"));
+        }
+    }
+    (taints(node) != [NOT_READY]).then(|| format!("taints {:?}", taints(node)))
+}
+
+/// The only port of a machine.
+pub(super) fn port_of(cloud: &OpenStackCloud, machine: &Machine) -> Result<String> {
+    let port = cloud.server_ports(&machine.id).into_iter().next();
+    port.context("a server without a port")
+}
+
+/// Names of machines.
 pub(super) fn names(prefix: &str, count: usize) -> Vec<String> {
     (1..=count).map(|i| format!("{prefix}-{i}")).collect()
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ccm_sim::openstack::Control;
 use ccm_sim::{Action as CloudAction, Behavior, Fault, Moment, Quota, RetryAfter};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -92,7 +91,7 @@ impl Party for Proxy {
     }
 }
 
-impl Party for Control {
+impl Party for Behavior {
     fn name(&self) -> &'static str {
         "cloud"
     }
@@ -109,21 +108,12 @@ impl Party for Control {
     }
 
     fn stop_at(&self, nth: u64, moment: Moment) -> BoxFuture<'static, Option<String>> {
-        let action = CloudAction::Hold { at: moment };
-        let kind = action.name();
         let fault = self.add_fault(Fault {
             nth,
-            ..Fault::new(action).once()
+            ..Fault::new(CloudAction::Hold { at: moment }).once()
         });
         let cloud = self.clone();
-        async move {
-            let reached = cloud.wait_for_fault(fault).await;
-            let held = Behavior::calls(&cloud)
-                .into_iter()
-                .find(|call| call.fault == Some(kind));
-            reached.then(|| held.map_or_else(String::new, |call| call.op.to_owned()))
-        }
-        .boxed()
+        async move { cloud.wait_for_fault(fault).await }.boxed()
     }
 
     fn none_held(&self) -> BoxFuture<'static, ()> {

@@ -1,0 +1,279 @@
+//! moto: an emulator of AWS, and accounts on it.
+//!
+//! One server serves all tests of a process; each test has an [`Account`] of its own behind a [`CloudProxy`]. The sources
+//! are `tests/parity/aws`: what moto lacks is mended in `moto_server.py`, and `account.py` makes and reads the objects of an
+//! account with boto3.
+
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use crate::binary::free_port;
+use crate::cache;
+use crate::controlplane::blocking;
+use crate::process;
+use crate::proxy::{AwsDialect, CloudProxy};
+use crate::python;
+
+/// The secret access key of all accounts.
+pub const SECRET: &str = "emulated-secret-access-key";
+/// The region of all accounts.
+pub const REGION: &str = "us-east-1";
+/// Until it answers.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The interpreter with moto, and the folder of the programs.
+async fn installed() -> Result<(PathBuf, PathBuf)> {
+    let sources = cache::sources("parity/aws")?;
+    let requirements = sources.join("requirements.txt");
+    let install = move || python::environment("moto", &requirements, "moto, an emulator of AWS,");
+    Ok((blocking(install).await?, sources))
+}
+
+/// Runs a program of `tests/parity/aws` to its end and returns what it prints.
+///
+/// # Errors
+/// When it fails; with the end of its output.
+pub async fn python(program: &str, arguments: &[(&str, PathBuf)]) -> Result<String> {
+    let (python, sources) = installed().await?;
+    let mut command = Command::new(python);
+    command
+        .arg(sources.join(program))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    for (flag, value) in arguments {
+        command.arg(flag).arg(value);
+    }
+    blocking(move || process::run_captured(&mut command)).await
+}
+
+/// A running moto server. Dropping it stops it; so does the end of this process.
+#[derive(Debug)]
+pub struct Moto {
+    child: Mutex<Child>,
+    port: u16,
+    control: u16,
+    client: reqwest::Client,
+    accounts: AtomicU64,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Moto {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ended = process::kill(&mut self.child.lock());
+    }
+}
+
+impl Moto {
+    /// The server of this process, started on first use.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn shared() -> Result<&'static Self> {
+        static SHARED: OnceCell<Moto> = OnceCell::const_new();
+        SHARED.get_or_try_init(Self::start).await
+    }
+
+    /// Starts a server; installs it first if that was not done before.
+    ///
+    /// # Errors
+    /// When it cannot be installed or started.
+    pub async fn start() -> Result<Self> {
+        let (python, sources) = installed().await?;
+        let folder = tempfile::tempdir()?;
+        let (port, control) = (free_port()?, free_port()?);
+        let mut command = Command::new(python);
+        command
+            .arg(sources.join("moto_server.py"))
+            .args([
+                "-H",
+                "127.0.0.1",
+                "-p",
+                &port.to_string(),
+                "--control",
+                &control.to_string(),
+            ])
+            // Nothing is written into the checkout.
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        let log = folder.path().join("moto.log");
+        let child = process::spawn_tied(&command, process::open_log(&log)?)?;
+        let moto = Self {
+            child: Mutex::new(child),
+            port,
+            control,
+            // Tests of one process have a runtime each, and a connection ends with its own.
+            client: crate::http::client().pool_max_idle_per_host(0).build()?,
+            accounts: AtomicU64::new(123_456_789_012),
+            folder,
+        };
+        let started = Instant::now();
+        while moto
+            .client
+            .get(format!("{}/moto-api/", moto.url()))
+            .send()
+            .await
+            .is_err()
+        {
+            if moto.child.lock().try_wait()?.is_some() || started.elapsed() > LIMIT {
+                bail!("moto does not answer; {}", process::log_tail(&log));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(moto)
+    }
+
+    /// Its URL.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// A new account with the network and instances `node-1` to `node-N` of a cluster of this name, and a proxy before it.
+    ///
+    /// # Errors
+    /// When the objects cannot be made.
+    pub async fn account(&self, cluster: &str, instances: usize) -> Result<Account<'_>> {
+        let id = self.accounts.fetch_add(1, Ordering::Relaxed).to_string();
+        let proxy = CloudProxy::<AwsDialect>::start(&self.url(), &id).await?;
+        let mut account = Account {
+            moto: self,
+            id,
+            cluster: cluster.to_owned(),
+            ids: Value::Null,
+            proxy,
+        };
+        account.ids = account
+            .run("seed", json!({"cluster": cluster, "instances": instances}))
+            .await?;
+        Ok(account)
+    }
+
+    /// The log of the server.
+    #[must_use]
+    pub fn log(&self) -> String {
+        process::log_tail(&self.folder.path().join("moto.log"))
+    }
+}
+
+/// An account with a VPC of three public and three private subnets in three zones, security groups `nodes` (tagged) and
+/// `extra`, two certificates, three elastic addresses and instances.
+#[derive(Debug)]
+pub struct Account<'a> {
+    moto: &'a Moto,
+    id: String,
+    cluster: String,
+    ids: Value,
+    /// What the program talks to.
+    pub proxy: CloudProxy<AwsDialect>,
+}
+
+/// A machine of an account: name, private DNS name, instance id, zone.
+pub type Machine = (String, String, String, String);
+
+impl Account<'_> {
+    /// An id by its name in the cases: `VPC`, `SG_NODES`, `SG_EXTRA`, `CERT1`, `EIP1`, `PUBLIC_A`, `PRIVATE_A` and so on.
+    #[must_use]
+    pub fn id(&self, name: &str) -> &str {
+        self.ids.get(name).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn ids(&self) -> &Value {
+        &self.ids
+    }
+
+    /// A cloud.conf for this account: off-instance mode, all services at the proxy.
+    #[must_use]
+    pub fn cloud_conf(&self) -> String {
+        let mut text = format!(
+            "[Global]\nZone={REGION}a\nVPC={}\nSubnetID={}\nKubernetesClusterID={}\n",
+            self.id("VPC"),
+            self.id("PUBLIC_A"),
+            self.cluster,
+        );
+        for (at, service) in [
+            "EC2",
+            "Elastic Load Balancing",
+            "Elastic Load Balancing v2",
+            "STS",
+        ]
+        .iter()
+        .enumerate()
+        {
+            text += &format!(
+                "[ServiceOverride \"{at}\"]\nService={service}\nRegion={REGION}\nURL={}\nSigningRegion={REGION}\n",
+                self.proxy.url(),
+            );
+        }
+        text
+    }
+
+    /// Credentials and region for the program's environment. Nothing answers as metadata service.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(String, String)> {
+        [
+            ("AWS_ACCESS_KEY_ID", "x"),
+            ("AWS_SECRET_ACCESS_KEY", SECRET),
+            ("AWS_REGION", REGION),
+            ("AWS_EC2_METADATA_DISABLED", "true"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .to_vec()
+    }
+
+    /// Runs instances with these names.
+    ///
+    /// # Errors
+    /// When moto refuses them.
+    pub async fn launch(&self, names: &[String]) -> Result<Vec<Machine>> {
+        self.run("launch", json!({"names": names})).await
+    }
+
+    /// Any operation of `ec2`, `v2` (ELBv2), `elb` (classic) or `acm` by boto3's names; it does not pass the proxy.
+    ///
+    /// # Errors
+    /// When it is refused; with AWS's code.
+    pub async fn call(&self, service: &str, operation: &str, arguments: Value) -> Result<Value> {
+        let mut body = json!({"service": service, "operation": operation});
+        if let (Some(body), Value::Object(arguments)) = (body.as_object_mut(), arguments) {
+            body.extend(arguments);
+        }
+        self.run("call", body).await
+    }
+
+    /// Load balancers, target groups and security groups with their rules, and the names of their ids. Ids are replaced by
+    /// the names of the load balancers in `names`.
+    ///
+    /// # Errors
+    /// When moto cannot be read.
+    pub async fn dump(&self, names: &Value) -> Result<(Value, Value)> {
+        self.run("dump", json!({"lbs_of": names})).await
+    }
+
+    /// Deletes load balancers, target groups and the rules and groups that were added.
+    ///
+    /// # Errors
+    /// When moto refuses it.
+    pub async fn clean(&self) -> Result<()> {
+        self.run("clean", json!({})).await
+    }
+
+    /// A method of `account.py`.
+    async fn run<T: DeserializeOwned>(&self, method: &str, arguments: Value) -> Result<T> {
+        let url = format!("http://127.0.0.1:{}/{}/{method}", self.moto.control, self.id);
+        let answer = self.moto.client.post(url).json(&arguments).send().await?;
+        let (status, text) = (answer.status(), answer.text().await?);
+        if !status.is_success() {
+            bail!("{method} of account {}: {text}", self.id);
+        }
+        serde_json::from_str(&text).with_context(|| format!("{method}: {text}"))
+    }
+}

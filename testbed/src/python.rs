@@ -1,0 +1,64 @@
+//! Python programs with packages from the package index, kept in the cache between runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+
+use crate::cache::{self, say};
+use crate::process::run_logged;
+
+/// The interpreter of a virtual environment with the packages of this `requirements.txt`.
+///
+/// # Errors
+/// When there is no Python 3, or the packages cannot be installed; with the end of pip's output.
+pub(crate) fn environment(name: &str, requirements: &Path, why: &str) -> Result<PathBuf> {
+    let folder = requirements.parent().context("no folder")?;
+    let hash = cache::hash_sources(folder, &["txt"], name)?;
+    let base = cache::dir()?.join(name);
+    let ready = base.join(&hash);
+    let python = ready.join("bin/python");
+    if python.is_file() {
+        return Ok(python);
+    }
+    let _lock = cache::lock(name)?;
+    if python.is_file() {
+        return Ok(python);
+    }
+    say(format!(
+        "installing {why} (Python packages from the package index) into {}",
+        ready.display()
+    ));
+    let started = Instant::now();
+    // Other versions are of no use any more.
+    if base.exists() {
+        fs::remove_dir_all(&base).with_context(|| format!("cannot remove {}", base.display()))?;
+    }
+    let unfinished = base.join("unfinished");
+    cache::make_dir(&base)?;
+    let log = base.join("install.log");
+    // Scripts of the environment would name the unfinished folder: only the interpreter is used.
+    run_logged(
+        Command::new("python3").args(["-m", "venv"]).arg(&unfinished),
+        &log,
+    )?;
+    let pip = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "-r",
+    ];
+    run_logged(
+        Command::new(unfinished.join("bin/python"))
+            .args(pip)
+            .arg(requirements),
+        &log,
+    )?;
+    fs::rename(&unfinished, &ready)?;
+    say(format!("installed in {} s", started.elapsed().as_secs()));
+    Ok(python)
+}

@@ -1,0 +1,241 @@
+//! An account of AWS, on moto.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Service;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::{LoadBalancers, Machine, ServiceShape, TestCloud, pairs};
+use crate::moto::{Account, Moto, REGION};
+use crate::picture::Picture;
+use crate::proxy::{AWS_READS as READS, Action, Rule};
+use crate::sweep::Party;
+
+const ANNOTATIONS: &str = "service.beta.kubernetes.io/aws-load-balancer-";
+const CREATES: [&str; 3] = ["CreateLoadBalancer", "CreateTargetGroup", "CreateSecurityGroup"];
+/// The name of the cluster, in tags and in `--cluster-name`.
+const CLUSTER: &str = "test";
+
+/// An account with a network of three zones and no machines.
+#[derive(Debug)]
+pub struct AwsCloud {
+    account: Account<'static>,
+    /// The nodes on the instances.
+    machines: Mutex<BTreeMap<String, String>>,
+}
+
+fn objects<'a>(answer: &'a Value, list: &str) -> &'a [Value] {
+    answer
+        .get(list)
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+}
+
+fn text(object: &Value, key: &str) -> String {
+    object
+        .get(key)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
+}
+
+impl AwsCloud {
+    /// Makes the account on the moto server of this process.
+    ///
+    /// # Errors
+    /// When moto cannot be installed or started.
+    pub async fn start() -> Result<Self> {
+        Ok(Self {
+            account: Moto::shared().await?.account(CLUSTER, 0).await?,
+            machines: Mutex::default(),
+        })
+    }
+}
+
+impl std::ops::Deref for AwsCloud {
+    type Target = Account<'static>;
+
+    fn deref(&self) -> &Account<'static> {
+        &self.account
+    }
+}
+
+#[async_trait]
+impl TestCloud for AwsCloud {
+    fn provider(&self) -> &'static str {
+        "aws"
+    }
+
+    fn config(&self) -> String {
+        self.account.cloud_conf()
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        self.account.environment()
+    }
+
+    fn secrets(&self) -> Vec<String> {
+        vec![crate::moto::SECRET.to_owned()]
+    }
+
+    fn party(&self) -> &dyn Party {
+        &self.account.proxy
+    }
+
+    async fn create_machine(&self, name: &str) -> Result<Machine> {
+        let mut made = self.account.launch(&[name.to_owned()]).await?;
+        let (_, node, id, zone) = made.pop().context("no instance")?;
+        self.machines.lock().insert(id.clone(), node.clone());
+        let asked = json!({"InstanceIds": [id]});
+        let seen = self.account.call("ec2", "describe_instances", asked).await?;
+        let text = |key: &str| {
+            let value = seen.pointer(&format!("/Reservations/0/Instances/0/{key}"));
+            value.and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let mut addresses = pairs(&[("InternalIP", &text("PrivateIpAddress"))]);
+        for (kind, key) in [
+            ("ExternalIP", "PublicIpAddress"),
+            ("InternalDNS", "PrivateDnsName"),
+            ("Hostname", "PrivateDnsName"),
+            ("ExternalDNS", "PublicDnsName"),
+        ] {
+            if !text(key).is_empty() {
+                addresses.push((kind.to_owned(), text(key)));
+            }
+        }
+        Ok(Machine {
+            provider_id: format!("aws:///{zone}/{id}"),
+            labels: pairs(&[
+                ("node.kubernetes.io/instance-type", "m5.large"),
+                ("topology.kubernetes.io/zone", &zone),
+                ("topology.kubernetes.io/region", REGION),
+            ]),
+            addresses,
+            node,
+            id,
+        })
+    }
+
+    async fn delete_machine(&self, machine: &Machine) -> Result<()> {
+        let ids = json!({"InstanceIds": [machine.id]});
+        self.account.call("ec2", "terminate_instances", ids).await?;
+        Ok(())
+    }
+
+    async fn picture(&self, words: &[(String, String)]) -> Result<Picture> {
+        let (objects, names) = self.account.dump(&json!({})).await?;
+        let mut words = words.to_vec();
+        for (id, name) in names.as_object().into_iter().flatten() {
+            words.push((id.clone(), name.as_str().unwrap_or_default().to_owned()));
+        }
+        let mut lines = Vec::new();
+        for (kind, objects) in objects.as_object().into_iter().flatten() {
+            for object in objects.as_array().into_iter().flatten() {
+                // A group of the nodes without rules is how the account begins.
+                let is_base = kind == "security_groups"
+                    && object["rules"] == json!([])
+                    && ["nodes", "extra"].contains(&object["name"].as_str().unwrap_or_default());
+                if !is_base {
+                    lines.push(format!("{kind} {object}"));
+                }
+            }
+        }
+        Ok(Picture::of_lines(lines, &words))
+    }
+
+    async fn clear(&self) -> Result<()> {
+        self.account.clean().await
+    }
+
+    fn created(&self) -> Vec<(&'static str, usize)> {
+        let requests = self.account.proxy.requests();
+        let count = |action: &str| {
+            let made = requests.iter().filter(|request| {
+                request.name == action && request.status.is_some_and(|status| status < 300)
+            });
+            made.count()
+        };
+        CREATES.iter().map(|action| (*action, count(action))).collect()
+    }
+
+    async fn unserved(&self, service: &Service) -> Result<Option<String>> {
+        let seen = self
+            .account
+            .call("v2", "describe_load_balancers", json!({}))
+            .await?;
+        let balancers = seen["LoadBalancers"].as_array().cloned().unwrap_or_default();
+        let [balancer] = balancers.as_slice() else {
+            return Ok(Some(format!("{} load balancers", balancers.len())));
+        };
+        let wanted = balancer["DNSName"].as_str();
+        let status = service.status.as_ref();
+        let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
+        Ok(match ingress {
+            Some([only]) if only.hostname.as_deref() == wanted => None,
+            other => Some(format!("status {other:?} instead of {wanted:?}")),
+        })
+    }
+
+    fn service(&self) -> ServiceShape {
+        ServiceShape {
+            annotations: json!({format!("{ANNOTATIONS}type"): "nlb"}),
+            internal: json!({format!("{ANNOTATIONS}type"): "nlb", format!("{ANNOTATIONS}internal"): "true"}),
+            changed: json!({
+                format!("{ANNOTATIONS}cross-zone-load-balancing-enabled"): "true",
+                format!("{ANNOTATIONS}healthcheck-interval"): "30",
+            }),
+        }
+    }
+
+    fn calls(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for request in self.account.proxy.requests() {
+            *counts
+                .entry(format!("{} {}", request.resource, request.name))
+                .or_default() += 1;
+        }
+        counts
+    }
+
+    fn is_write(&self, operation: &str) -> bool {
+        let action = operation.split(' ').next_back().unwrap_or_default();
+        !action.starts_with('/') && !READS.iter().any(|verb| action.starts_with(verb))
+    }
+
+    fn set_latency(&self, latency: Duration) {
+        self.account.proxy.add(Rule::new(Action::Delay(latency)));
+    }
+
+    async fn load_balancers(&self) -> Result<LoadBalancers> {
+        let machines = self.machines.lock().clone();
+        let mut found = LoadBalancers::default();
+        let balancers = self
+            .account
+            .call("v2", "describe_load_balancers", json!({}))
+            .await?;
+        for balancer in objects(&balancers, "LoadBalancers") {
+            found.names.insert(text(balancer, "LoadBalancerName"));
+            found.unfinished |= balancer.pointer("/State/Code") != Some(&json!("active"));
+        }
+        let groups = self
+            .account
+            .call("v2", "describe_target_groups", json!({}))
+            .await?;
+        for group in objects(&groups, "TargetGroups") {
+            let health = json!({"TargetGroupArn": group["TargetGroupArn"]});
+            let health = self.account.call("v2", "describe_target_health", health).await?;
+            let targets = objects(&health, "TargetHealthDescriptions").iter();
+            let nodes =
+                targets.filter_map(|target| machines.get(target.pointer("/Target/Id")?.as_str()?).cloned());
+            found
+                .pools
+                .insert(text(group, "TargetGroupName"), nodes.collect());
+        }
+        Ok(found)
+    }
+}

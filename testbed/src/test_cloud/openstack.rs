@@ -1,0 +1,217 @@
+//! The simulated OpenStack.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use async_trait::async_trait;
+use ccm_sim::openstack::{Config, Control, OpenStack, ServerSpec};
+use ccm_sim::{Behavior, Latency, Scope};
+use k8s_openapi::api::core::v1::Service;
+use serde_json::{Value, json};
+
+use super::{LoadBalancers, Machine, ServiceShape, TestCloud, pairs};
+use crate::picture::Picture;
+use crate::sweep::Party;
+
+/// What makes the program manage everything that it can.
+const CONFIG: &str = "[LoadBalancer]\nmanage-security-groups = true\ncreate-monitor = true\n";
+const ID: &str = "loadbalancer.openstack.org/load-balancer-id";
+const ADDRESS: &str = "loadbalancer.openstack.org/load-balancer-address";
+/// What the simulated cloud's tokens begin with.
+const TOKEN: &str = "gAAAAA";
+const CREATES: [&str; 3] = [
+    "loadbalancer_create",
+    "floating_ip_create",
+    "security_group_create",
+];
+
+/// A simulated OpenStack with a network, a router and no machines.
+#[derive(Debug)]
+pub struct OpenStackCloud {
+    cloud: OpenStack,
+    secret: String,
+}
+
+impl OpenStackCloud {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When it cannot listen.
+    pub async fn start() -> Result<Self> {
+        let config = Config::default();
+        Ok(Self {
+            secret: config.password.clone(),
+            cloud: OpenStack::start(config).await?,
+        })
+    }
+}
+
+impl Deref for OpenStackCloud {
+    type Target = OpenStack;
+
+    fn deref(&self) -> &OpenStack {
+        &self.cloud
+    }
+}
+
+/// What a Service says to OpenStack.
+#[must_use]
+pub fn service() -> ServiceShape {
+    ServiceShape {
+        annotations: json!({}),
+        changed: json!({
+            "loadbalancer.openstack.org/connection-limit": "1000",
+            "loadbalancer.openstack.org/timeout-client-data": "70000",
+            "loadbalancer.openstack.org/health-monitor-delay": "11",
+        }),
+        internal: json!({"service.beta.kubernetes.io/openstack-internal-load-balancer": "true"}),
+    }
+}
+
+impl LoadBalancers {
+    /// Those of a simulated OpenStack whose names begin with this.
+    #[must_use]
+    pub fn of_openstack(cloud: &Control, prefix: &str) -> Self {
+        let mut found = Self::default();
+        for balancer in cloud.load_balancers() {
+            if !balancer.loadbalancer.name.starts_with(prefix) {
+                continue;
+            }
+            found.unfinished |= balancer.loadbalancer.provisioning_status != "ACTIVE";
+            found.names.insert(balancer.loadbalancer.name);
+            for pool in balancer.pools {
+                let members = balancer
+                    .members
+                    .iter()
+                    .filter(|member| member.parent_id == pool.id);
+                let members = members.map(|member| member.name.clone()).collect();
+                found.pools.insert(pool.name, members);
+            }
+        }
+        found
+    }
+}
+
+#[async_trait]
+impl TestCloud for OpenStackCloud {
+    fn provider(&self) -> &'static str {
+        "openstack"
+    }
+
+    fn config(&self) -> String {
+        format!("{}\n{CONFIG}", self.cloud.cloud_conf())
+    }
+
+    fn secrets(&self) -> Vec<String> {
+        vec![self.secret.clone(), TOKEN.to_owned()]
+    }
+
+    fn party(&self) -> &dyn Party {
+        &**self.cloud
+    }
+
+    async fn create_machine(&self, name: &str) -> Result<Machine> {
+        let id = self.cloud.create_server(&ServerSpec::named(name))?;
+        let port = self.cloud.server_ports(&id).into_iter().next();
+        let port = port.context("a server without a port")?;
+        let address = self.cloud.port_addresses(&port).into_iter().next();
+        let address = address.context("a port without an address")?.to_string();
+        Ok(Machine {
+            node: name.to_owned(),
+            provider_id: format!("openstack:///{id}"),
+            addresses: pairs(&[("InternalIP", &address), ("Hostname", name)]),
+            labels: pairs(&[
+                ("node.kubernetes.io/instance-type", "m1.small"),
+                ("topology.kubernetes.io/zone", "nova"),
+                ("topology.kubernetes.io/region", "RegionOne"),
+            ]),
+            id,
+        })
+    }
+
+    async fn delete_machine(&self, machine: &Machine) -> Result<()> {
+        Ok(self.cloud.delete_server(&machine.id)?)
+    }
+
+    async fn picture(&self, words: &[(String, String)]) -> Result<Picture> {
+        Ok(Picture::of(&self.cloud, words))
+    }
+
+    async fn clear(&self) -> Result<()> {
+        for balancer in self.cloud.load_balancers() {
+            self.cloud.delete_object(&balancer.loadbalancer.id)?;
+        }
+        for floating in self.cloud.floating_ips() {
+            self.cloud.remove_floating(floating.address)?;
+        }
+        for group in self.cloud.security_groups() {
+            if group.name != "default" {
+                self.cloud.delete_group(&group.id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn created(&self) -> Vec<(&'static str, usize)> {
+        let calls = Behavior::calls(&*self.cloud);
+        let count = |op: &str| {
+            let made = calls
+                .iter()
+                .filter(|call| call.op == op && call.status.is_some_and(|status| status < 300));
+            made.count()
+        };
+        CREATES.iter().map(|op| (*op, count(op))).collect()
+    }
+
+    async fn unserved(&self, service: &Service) -> Result<Option<String>> {
+        let (balancers, floating) = (self.cloud.load_balancers(), self.cloud.floating_ips());
+        let ([balancer], [floating]) = (balancers.as_slice(), floating.as_slice()) else {
+            return Ok(Some(format!(
+                "{} load balancers with {} floating addresses",
+                balancers.len(),
+                floating.len()
+            )));
+        };
+        let balancer = &balancer.loadbalancer;
+        let vip = balancer.attributes.get("vip_port_id").and_then(Value::as_str);
+        if floating.port_id.as_deref() != vip {
+            return Ok(Some("the floating address leads elsewhere".to_owned()));
+        }
+        let annotations = &service.metadata.annotations;
+        let annotation = |key: &str| annotations.as_ref().and_then(|all| all.get(key));
+        let address = floating.address.to_string();
+        if annotation(ID) != Some(&balancer.id) || annotation(ADDRESS) != Some(&address) {
+            return Ok(Some(format!("annotations {annotations:?}")));
+        }
+        let status = service.status.as_ref();
+        let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
+        Ok(match ingress {
+            Some([only]) if only.ip.as_ref() == Some(&address) => None,
+            other => Some(format!("status {other:?} instead of {address}")),
+        })
+    }
+
+    fn service(&self) -> ServiceShape {
+        service()
+    }
+
+    fn calls(&self) -> BTreeMap<String, u64> {
+        self.cloud.call_counts()
+    }
+
+    fn is_write(&self, operation: &str) -> bool {
+        let verbs = ["_create", "_update", "_delete", "_add", "_remove", "_replace"];
+        !operation.starts_with("token_") && verbs.iter().any(|verb| operation.ends_with(verb))
+    }
+
+    fn set_latency(&self, time: Duration) {
+        self.cloud
+            .set_latency(Scope::all(), Some(Latency::Fixed { time }));
+    }
+
+    async fn load_balancers(&self) -> Result<LoadBalancers> {
+        Ok(LoadBalancers::of_openstack(&self.cloud, ""))
+    }
+}

@@ -1,0 +1,169 @@
+//! A cluster from its first node to its last Service: what comes, what `plan` says, and that a restart writes nothing.
+
+use std::{process::Command, sync::Arc, time::Duration};
+
+use ccm_testbed::{
+    binary::Ccm,
+    nodes::{self, NodeSpec},
+    observe::{eventually, is_initialized},
+    stage::Stage,
+    test_cloud::TestCloud,
+};
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+
+use crate::{on_each, program};
+
+/// Nothing here takes this long unless it is broken.
+const LIMIT: Duration = Duration::from_secs(120);
+const FLAGS: [&str; 2] = ["--leader-elect=false", "--cluster-name=test"];
+const NODES: usize = 3;
+
+struct Life {
+    cloud: Arc<dyn TestCloud>,
+    stage: Stage,
+    nodes: Api<Node>,
+    services: Api<Service>,
+}
+
+impl Life {
+    /// A cluster with machines and uninitialised nodes.
+    async fn begin(cloud: Arc<dyn TestCloud>) -> Self {
+        let stage = Stage::set(program(), true).await.unwrap();
+        stage.write_cloud_config(&cloud.config()).unwrap();
+        let client = stage.control_plane.client().await.unwrap();
+        let mut specs = Vec::new();
+        for at in 1..=NODES {
+            let machine = cloud.create_machine(&format!("life-{at}")).await.unwrap();
+            specs.push(NodeSpec::new(machine.node));
+        }
+        nodes::register(&client, &specs).await.unwrap();
+        Self {
+            cloud,
+            nodes: Api::all(client.clone()),
+            services: Api::default_namespaced(client),
+            stage,
+        }
+    }
+
+    async fn start(&self) -> Ccm {
+        let kubeconfig = self.stage.control_plane.kubeconfig();
+        let mut launch = self.stage.command(self.cloud.provider(), &kubeconfig, &FLAGS);
+        launch.envs = self.cloud.environment();
+        let mut ccm = Ccm::start(&launch).unwrap();
+        ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+        ccm
+    }
+
+    /// What `plan` prints and its exit code.
+    fn plan(&self) -> (i32, String) {
+        let output = Command::new(program())
+            .arg("plan")
+            .arg(format!("--cloud-provider={}", self.cloud.provider()))
+            .arg(format!("--cloud-config={}", self.stage.cloud_config().display()))
+            .arg(format!(
+                "--kubeconfig={}",
+                self.stage.control_plane.kubeconfig().display()
+            ))
+            .arg("--cluster-name=test")
+            .envs(self.cloud.environment())
+            .output()
+            .unwrap();
+        let text =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        (output.status.code().unwrap_or(-1), text)
+    }
+
+    async fn eventually<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+        let found = eventually(LIMIT, check).await;
+        let provider = self.cloud.provider();
+        let log = || std::fs::read_to_string(self.stage.log()).unwrap_or_default();
+        found.unwrap_or_else(|| panic!("{provider}: not within {LIMIT:?}: {what}; the log:\n{}", log()))
+    }
+
+    async fn initialized(&self) {
+        let check = async || {
+            let nodes = self.nodes.list(&ListParams::default()).await.ok()?.items;
+            (nodes.iter().filter(|node| is_initialized(node)).count() == NODES).then_some(())
+        };
+        self.eventually("all nodes are initialized", check).await;
+    }
+
+    async fn served(&self) {
+        let check = async || {
+            let service = self.services.get("web").await.ok()?;
+            self.cloud.unserved(&service).await.ok()?.is_none().then_some(())
+        };
+        self.eventually("the Service is served", check).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_the_first_node_to_the_last_service() {
+    on_each(async |cloud| {
+        let life = Life::begin(cloud).await;
+        let provider = life.cloud.provider();
+        let ccm = life.start().await;
+        life.initialized().await;
+        drop(ccm);
+
+        let shape = life.cloud.service();
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "web", "annotations": shape.annotations},
+            "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]},
+        });
+        let service = serde_json::from_value(service).unwrap();
+        life.services.create(&PostParams::default(), &service).await.unwrap();
+        let (code, text) = life.plan();
+        assert_eq!(code, 2, "{provider}: a load balancer is to be created: {text}");
+
+        let ccm = life.start().await;
+        life.served().await;
+        let before = life.cloud.picture(&[]).await.unwrap();
+        // Everything that belongs to it is there when the program has reported success.
+        let settled = async || {
+            let (code, _) = life.plan();
+            (code == 0).then_some(())
+        };
+        life.eventually("plan finds nothing to do", settled).await;
+        drop(ccm);
+
+        let (picture, writes) = (life.cloud.picture(&[]).await.unwrap(), life.stage.control_plane.audit_log().unwrap().len());
+        assert!(!before.is_empty() && writes > 0);
+        life.cloud.party().forget();
+        let ccm = life.start().await;
+        // A node that comes now is initialised after everything that was there before has been compared.
+        let machine = life.cloud.create_machine("life-late").await.unwrap();
+        let spec = NodeSpec {
+            labels: [("node.kubernetes.io/exclude-from-external-load-balancers".to_owned(), "true".to_owned())].into(),
+            ..NodeSpec::new(&machine.node)
+        };
+        nodes::register(&life.nodes.clone().into_client(), [&spec]).await.unwrap();
+        let late = async || is_initialized(&life.nodes.get(&machine.node).await.ok()?).then_some(());
+        life.eventually("the late node is initialized", late).await;
+        let after = life.cloud.picture(&[]).await.unwrap();
+        assert_eq!(after.differs(&picture), None, "{provider}: a restart changes nothing");
+
+        let patch = Patch::Merge(json!({"metadata": {"annotations": shape.changed}}));
+        life.services.patch("web", &PatchParams::default(), &patch).await.unwrap();
+        let changed = async || {
+            let now = life.cloud.picture(&[]).await.ok()?;
+            now.differs(&picture).map(drop)
+        };
+        life.eventually("the load balancer changes", changed).await;
+
+        life.services.delete("web", &DeleteParams::default()).await.unwrap();
+        let gone = async || {
+            let gone = life.services.get_opt("web").await.ok()?.is_none();
+            (gone && life.cloud.picture(&[]).await.ok()?.is_empty()).then_some(())
+        };
+        life.eventually("nothing is left", gone).await;
+        drop(ccm);
+    })
+    .await;
+}

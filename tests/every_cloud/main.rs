@@ -1,0 +1,29 @@
+//! The whole program against a real kube-apiserver, on every cloud that is compiled in and has a test cloud.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod life;
+mod sweep;
+
+use std::{path::PathBuf, sync::Arc};
+
+use ccm_testbed::test_cloud::{self, TestCloud};
+use futures_util::future::join_all;
+
+/// The program under test.
+fn program() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_cloud-controller-manager"))
+}
+
+/// Runs a test on each cloud, all at the same time.
+async fn on_each(test: impl AsyncFn(Arc<dyn TestCloud>)) {
+    let providers = cloud_controller_manager::providers::registered().unwrap();
+    let mut clouds = Vec::new();
+    for provider in providers {
+        match test_cloud::start(provider.name).await.unwrap() {
+            Some(cloud) => clouds.push(Arc::from(cloud)),
+            None => ccm_testbed::cache::say(format!("{} has no test cloud", provider.name)),
+        }
+    }
+    assert!(!clouds.is_empty(), "no cloud is compiled in");
+    join_all(clouds.into_iter().map(|cloud| test(cloud))).await;
+}

@@ -1,0 +1,110 @@
+"""An account on moto that holds a cluster, made and read with boto3, so that the program under test is compared with somebody else's client."""
+import json
+import boto3
+
+REGION = "us-east-1"
+
+
+class Account:
+    """A VPC of three public and three private subnets, a tagged group of the nodes, and instances."""
+    def __init__(s, url, cluster, account="123456789012"):
+        def client(name):
+            c = boto3.client(name, endpoint_url=url, region_name=REGION, aws_access_key_id="x", aws_secret_access_key="x")
+            c.meta.events.register("before-sign.*", lambda request, **_: request.headers.__setitem__("x-moto-account-id", account)); return c
+        s.ec2, s.v2, s.elb, s.acm = (client(n) for n in ("ec2", "elbv2", "elb", "acm")); s.cluster, s.names, s.nodes = cluster, {}, []
+
+    def tag(s, kind, **more):
+        return [{"ResourceType": kind, "Tags": [{"Key": f"kubernetes.io/cluster/{s.cluster}", "Value": "owned"}] + [{"Key": k, "Value": v} for k, v in more.items()]}]
+
+    def seed(s, instances):
+        """Makes everything, and returns the ids by the names that the cases use."""
+        s.vpc = s.ec2.create_vpc(CidrBlock="10.0.0.0/16", TagSpecifications=s.tag("vpc"))["Vpc"]["VpcId"]; s.names[s.vpc] = "<vpc>"
+        igw = s.ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]; s.ec2.attach_internet_gateway(InternetGatewayId=igw, VpcId=s.vpc)
+        pub = s.ec2.create_route_table(VpcId=s.vpc, TagSpecifications=s.tag("route-table"))["RouteTable"]["RouteTableId"]; s.ec2.create_route(RouteTableId=pub, DestinationCidrBlock="0.0.0.0/0", GatewayId=igw)
+        pri = s.ec2.create_route_table(VpcId=s.vpc)["RouteTable"]["RouteTableId"]; s.subnets = {}
+        for i, z in enumerate("abc"):
+            for j, (kind, table, role) in enumerate((("public", pub, "elb"), ("private", pri, "internal-elb"))):
+                n = s.ec2.create_subnet(VpcId=s.vpc, CidrBlock=f"10.0.{i*32+j*16}.0/20", AvailabilityZone=f"us-east-1{z}", TagSpecifications=s.tag("subnet", **{f"kubernetes.io/role/{role}": "1", "Name": f"{kind}-{z}"}))["Subnet"]["SubnetId"]
+                s.ec2.associate_route_table(RouteTableId=table, SubnetId=n); s.subnets[f"{kind}-{z}"] = n; s.names[n] = f"<subnet:{kind}-{z}>"
+        s.group = s.ec2.create_security_group(GroupName="nodes", Description="n", VpcId=s.vpc, TagSpecifications=s.tag("security-group"))["GroupId"]; s.names[s.group] = "<sg:nodes>"
+        s.extra = s.ec2.create_security_group(GroupName="extra", Description="e", VpcId=s.vpc)["GroupId"]; s.names[s.extra] = "<sg:extra>"
+        for g in s.ec2.describe_security_groups()["SecurityGroups"]: s.names.setdefault(g["GroupId"], f"<sg:{g['GroupName']}>")
+        s.ami = s.ec2.describe_images()["Images"][0]["ImageId"]
+        s.cert = [s.acm.request_certificate(DomainName=f"{n}.example.com")["CertificateArn"] for n in ("one", "two")]
+        for i, c in enumerate(s.cert): s.names[c] = f"<cert-{i+1}>"
+        s.eip = [s.ec2.allocate_address(Domain="vpc")["AllocationId"] for _ in range(3)]
+        for i, e in enumerate(s.eip): s.names[e] = f"<eip-{i+1}>"
+        s.base = {g["GroupId"] for g in s.ec2.describe_security_groups()["SecurityGroups"]}
+        s.launch([f"node-{i + 1}" for i in range(instances)]); return s.env()
+
+    def launch(s, names):
+        """Runs an instance for each name, spread over the zones: name, private DNS name, instance id and zone of each."""
+        new = []
+        for name in names:
+            subnet = s.subnets[f"private-{'abc'[(len(s.nodes) + len(new)) % 3]}"]
+            x = s.ec2.run_instances(ImageId=s.ami, MinCount=1, MaxCount=1, InstanceType="m5.large", SubnetId=subnet, SecurityGroupIds=[s.group], TagSpecifications=s.tag("instance", Name=name))["Instances"][0]
+            new.append((name, x["PrivateDnsName"], x["InstanceId"], x["Placement"]["AvailabilityZone"])); s.names[x["InstanceId"]] = f"<{name}>"
+        s.nodes += new; return new
+
+    def call(s, service, operation, **arguments):
+        """Any operation of EC2 (`ec2`), ELBv2 (`v2`), classic ELB (`elb`) and ACM (`acm`), by boto3's names."""
+        answer = getattr(getattr(s, service), operation)(**arguments); answer.pop("ResponseMetadata", None); return answer
+
+    def env(s): return {"VPC": s.vpc, "SG_NODES": s.group, "SG_EXTRA": s.extra, "CERT1": s.cert[0], "CERT2": s.cert[1], **{f"EIP{i+1}": e for i, e in enumerate(s.eip)}, **{n.upper().replace("-", "_"): i for n, i in s.subnets.items()}}
+
+    def dump(s, lbs_of):
+        names, out = dict(s.names), {"v2": [], "target_groups": [], "classic": [], "security_groups": [], "orphan_target_groups": []}
+        tags = lambda l: sorted(f"{t['Key']}={t['Value']}" for t in l)
+        v2 = s.v2.describe_load_balancers()["LoadBalancers"]; tgs = s.v2.describe_target_groups()["TargetGroups"]
+        classic = s.elb.describe_load_balancers()["LoadBalancerDescriptions"]
+        for l in v2: names[l["LoadBalancerArn"]] = f"<lb:{lbs_of.get(l['LoadBalancerName'], l['LoadBalancerName'])}>"; names[l["LoadBalancerName"]] = f"<lbname:{lbs_of.get(l['LoadBalancerName'], '?')}>"
+        for l in classic: names[l["LoadBalancerName"]] = f"<lbname:{lbs_of.get(l['LoadBalancerName'], '?')}>"
+        groups = s.ec2.describe_security_groups()["SecurityGroups"]
+        for g in groups:
+            if g["GroupId"] not in s.base:
+                n = g["GroupName"]
+                for k in sorted(lbs_of, key=len, reverse=True): n = n.replace(k, f"<lbname:{lbs_of[k]}>")
+                names[g["GroupId"]] = f"<sg:{n}>"
+        listeners = {l["LoadBalancerArn"]: s.v2.describe_listeners(LoadBalancerArn=l["LoadBalancerArn"])["Listeners"] for l in v2}
+        for l in v2:
+            for x in listeners[l["LoadBalancerArn"]]:
+                for a in x["DefaultActions"]: names.setdefault(a.get("TargetGroupArn", ""), f"<tg:{lbs_of.get(l['LoadBalancerName'], '?')}:{x['Protocol']}:{x['Port']}>")
+        names.pop("", None)
+        for t in tgs: names.setdefault(t["TargetGroupArn"], "<tg:loose>"); names[t["TargetGroupName"]] = names[t["TargetGroupArn"]].replace("<tg", "<tgname")
+        for l in v2:
+            a = l["LoadBalancerArn"]
+            d = {"name": l["LoadBalancerName"], "scheme": l.get("Scheme"), "type": l["Type"], "ip": l.get("IpAddressType"), "zones": sorted((z["SubnetId"], json.dumps(z.get("LoadBalancerAddresses", []), sort_keys=True)) for z in l["AvailabilityZones"]), "groups": sorted(l.get("SecurityGroups", [])),
+                 "tags": tags(s.v2.describe_tags(ResourceArns=[a])["TagDescriptions"][0]["Tags"]), "attributes": {x["Key"]: x["Value"] for x in s.v2.describe_load_balancer_attributes(LoadBalancerArn=a)["Attributes"]}, "listeners": []}
+            for x in listeners[a]:
+                d["listeners"].append({"name": f"{x['Protocol']}:{x['Port']}", "certificates": [c["CertificateArn"] for c in x.get("Certificates", [])], "policy": x.get("SslPolicy") if x["Protocol"] == "TLS" else None, "alpn": x.get("AlpnPolicy", []), "target": [y.get("TargetGroupArn") for y in x["DefaultActions"]],
+                     "tags": tags(s.v2.describe_tags(ResourceArns=[x["ListenerArn"]])["TagDescriptions"][0]["Tags"])})
+            d["listeners"].sort(key=lambda x: x["name"]); out["v2"].append(d)
+        for t in tgs:
+            a = t["TargetGroupArn"]
+            d = {"name": t["TargetGroupName"], "protocol": t["Protocol"], "port": t["Port"], "type": t.get("TargetType"), "health": {k: v for k, v in t.items() if k.startswith(("HealthCheck", "HealthyThr", "UnhealthyThr", "Matcher"))},
+                 "attributes": {x["Key"]: x["Value"] for x in s.v2.describe_target_group_attributes(TargetGroupArn=a)["Attributes"]}, "tags": tags(s.v2.describe_tags(ResourceArns=[a])["TagDescriptions"][0]["Tags"]),
+                 "targets": sorted(f"{h['Target']['Id']}:{h['Target'].get('Port')}" for h in s.v2.describe_target_health(TargetGroupArn=a)["TargetHealthDescriptions"])}
+            out["target_groups" if t.get("LoadBalancerArns") else "orphan_target_groups"].append(d)
+        for l in classic:
+            n = l["LoadBalancerName"]
+            out["classic"].append({"name": n, "scheme": l.get("Scheme"), "subnets": sorted(l["Subnets"]), "groups": sorted(l["SecurityGroups"]), "instances": sorted(i["InstanceId"] for i in l["Instances"]), "health": l.get("HealthCheck"),
+                "listeners": sorted(({"name": f"{x['Listener']['Protocol']}:{x['Listener']['LoadBalancerPort']}", **x["Listener"], "policies": x["PolicyNames"]} for x in l["ListenerDescriptions"]), key=lambda x: x["name"]), "backends": sorted(json.dumps(b, sort_keys=True) for b in l["BackendServerDescriptions"]),
+                "attributes": s.elb.describe_load_balancer_attributes(LoadBalancerName=n)["LoadBalancerAttributes"], "tags": tags(s.elb.describe_tags(LoadBalancerNames=[n])["TagDescriptions"][0]["Tags"])})
+        for g in groups:
+            if g["GroupId"] in s.base and g["GroupName"] not in ("nodes", "extra"): continue
+            rules = []
+            for r in g["IpPermissions"]:
+                base = f"{r['IpProtocol']} {r.get('FromPort')}-{r.get('ToPort')}"
+                rules += [f"{base} from {x['CidrIp']} ({x.get('Description', '')})" for x in r["IpRanges"]] + [f"{base} from {x['CidrIpv6']} ({x.get('Description', '')})" for x in r.get("Ipv6Ranges", [])] + [f"{base} from {x['GroupId']} ({x.get('Description', '')})" for x in r["UserIdGroupPairs"]]
+            out["security_groups"].append({"name": g["GroupName"], "description": g["Description"], "rules": sorted(rules), "tags": tags(g.get("Tags", []))})
+        for k in out: out[k].sort(key=lambda x: json.dumps(x, sort_keys=True))
+        return out, names
+
+    def clean(s):
+        for l in s.v2.describe_load_balancers()["LoadBalancers"]: s.v2.delete_load_balancer(LoadBalancerArn=l["LoadBalancerArn"])
+        for t in s.v2.describe_target_groups()["TargetGroups"]: s.v2.delete_target_group(TargetGroupArn=t["TargetGroupArn"])
+        for l in s.elb.describe_load_balancers()["LoadBalancerDescriptions"]: s.elb.delete_load_balancer(LoadBalancerName=l["LoadBalancerName"])
+        for g in s.ec2.describe_security_groups()["SecurityGroups"]:
+            if g["GroupId"] in (s.group, s.extra) and g["IpPermissions"]: s.ec2.revoke_security_group_ingress(GroupId=g["GroupId"], IpPermissions=g["IpPermissions"])
+        for g in s.ec2.describe_security_groups()["SecurityGroups"]:
+            if g["GroupId"] not in s.base: s.ec2.delete_security_group(GroupId=g["GroupId"])

@@ -1,0 +1,135 @@
+"""moto's server, behaving as AWS where moto 5.2.5 differs in ways that change what a cloud controller does. Arguments are those of moto_server.
+
+Mended: network load balancers have their own ARNs and DNS names; listeners may become TLS, UDP or TCP_UDP; a target group is attached to exactly the load balancers whose listeners name it;
+DescribeTargetGroups of a load balancer without any is empty; access_logs.s3.enabled has its default; a classic load balancer has a health check from the start, and its additional attributes do not repeat.
+DescribeInstanceTopology knows no network; a second listener on a port is refused; tags of instances that are gone are refused.
+With `--control PORT` it also serves JSON: POST /ACCOUNT/METHOD with keyword arguments calls a method of that account (account.py).
+"""
+import functools, json, sys, threading, traceback
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import moto.elb.models as elb
+import moto.elbv2.models as v2
+from moto.ec2.exceptions import InvalidInstanceIdError
+from moto.ec2.responses import EC2Response
+from moto.server import main
+
+B = v2.ELBv2Backend
+
+
+def patch(cls, name):
+    """Decorator: `f(old, self, ..)` takes the place of the method."""
+    def to(f):
+        old = getattr(cls, name)
+        setattr(cls, name, functools.wraps(old)(lambda self, *a, **k: f(old, self, *a, **k)))
+    return to
+
+
+def attach(backend):
+    for t in backend.target_groups.values(): t.load_balancer_arns = []
+    for arn, lb in backend.load_balancers.items():
+        for l in lb.listeners.values():
+            actions = list(l.default_actions) + [a for r in l.rules.values() for a in r.actions]
+            for a in actions:
+                if getattr(a, "type", None) != "forward": continue
+                for t in backend._get_target_group_arns_from(action_data=a.data):
+                    if t in backend.target_groups and arn not in backend.target_groups[t].load_balancer_arns: backend.target_groups[t].load_balancer_arns.append(arn)
+
+
+@patch(B, "create_load_balancer")
+def _(old, self, *a, **k):
+    lb = old(self, *a, **k)
+    lb.attrs.setdefault("access_logs.s3.enabled", "false")
+    if lb.type == "network":
+        tags = self.tagging_service.list_tags_for_resource(lb.arn)["Tags"]; del self.load_balancers[lb.arn]
+        key = lb.arn.rsplit("/", 1)[1]; lb.arn = lb.arn.replace(":loadbalancer/app/", ":loadbalancer/net/"); lb.dns_name = f"{lb.name}-{key}.elb.{self.region_name}.amazonaws.com"
+        self.load_balancers[lb.arn] = lb; self.tagging_service.tag_resource(lb.arn, tags)
+    return lb
+
+
+@patch(B, "modify_listener")
+def _(old, self, arn, port=None, protocol=None, ssl_policy=None, certificates=None, actions=None):
+    other = protocol in ("TLS", "UDP", "TCP_UDP")
+    l = old(self, arn, port, None if other else protocol, ssl_policy, certificates, actions)
+    if other: l.protocol = protocol
+    if certificates and l.protocol == "TLS":
+        l.certificate = certificates[0]["CertificateArn"]; l.certificates = [c["CertificateArn"] for c in certificates]
+    attach(self); return l
+
+
+for name in ("create_listener", "delete_listener", "create_rule", "modify_rule", "delete_rule"):
+    @patch(B, name)
+    def _(old, self, *a, **k):
+        out = old(self, *a, **k); attach(self); return out
+
+
+@patch(B, "delete_load_balancer")
+def _(old, self, arn):
+    old(self, arn); attach(self)
+
+
+@patch(B, "describe_target_groups")
+def _(old, self, load_balancer_arn, target_group_arns, names):
+    try: return old(self, load_balancer_arn, target_group_arns, names)
+    except v2.TargetGroupNotFoundError:
+        if load_balancer_arn and load_balancer_arn in self.load_balancers: return []
+        raise
+
+
+C = elb.ELBBackend
+
+
+@patch(C, "create_load_balancer")
+def _(old, self, *a, **k):
+    lb = old(self, *a, **k)
+    if not lb.health_check and lb.listeners: lb.health_check = elb.FakeHealthCheck("5", "10", "2", "30", f"TCP:{lb.listeners[0].instance_port}")
+    return lb
+
+
+@patch(C, "modify_load_balancer_attributes")
+def _(old, self, load_balancer_name, *a, **k):
+    old(self, load_balancer_name, *a, **k); x = self.get_load_balancer(load_balancer_name).attributes
+    x["additional_attributes"] = list(dict.fromkeys(x["additional_attributes"]))
+
+
+EC2Response.describe_instance_topology = lambda self: '<?xml version="1.0" encoding="UTF-8"?><DescribeInstanceTopologyResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>x</requestId><instanceSet/></DescribeInstanceTopologyResponse>'
+
+
+@patch(B, "create_listener")
+def _(old, self, load_balancer_arn, protocol, port, *a, **k):
+    lb = self.load_balancers.get(load_balancer_arn)
+    if lb and any(str(l.port) == str(port) for l in lb.listeners.values()): raise v2.DuplicateListenerError()
+    return old(self, load_balancer_arn, protocol, port, *a, **k)
+
+
+for name in ("create_tags", "delete_tags"):
+    @patch(EC2Response, name)
+    def _(old, self):
+        ids = self._get_param("Resources", []); there = {i.id for i in self.ec2_backend.all_instances()}
+        missing = [i for i in ids if i.startswith("i-") and i not in there]
+        if missing: raise InvalidInstanceIdError(missing)
+        return old(self)
+
+
+def control(moto, port):
+    from account import Account
+    accounts, lock = {}, threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        def log_message(self, *a): pass
+        def do_POST(self):
+            number, method = self.path.strip("/").split("/"); arguments = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            try:
+                with lock:
+                    if method == "seed": accounts[number] = Account(f"http://127.0.0.1:{moto}", arguments.pop("cluster"), number)
+                status, answer = 200, json.dumps(getattr(accounts[number], method)(**arguments), default=str)
+            except Exception: status, answer = 400, traceback.format_exc(limit=-2)
+            answer = answer.encode(); self.send_response(status); self.send_header("Content-Length", str(len(answer))); self.end_headers(); self.wfile.write(answer)
+
+    threading.Thread(target=ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever, daemon=True).start()
+
+
+if "--control" in sys.argv:
+    at = sys.argv.index("--control"); _, port = sys.argv[at:at + 2]; del sys.argv[at:at + 2]
+    control(int(sys.argv[sys.argv.index("-p") + 1]), int(port))
+sys.exit(main())
