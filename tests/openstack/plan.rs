@@ -19,7 +19,7 @@ fn operation(step: &Value) -> Option<&'static str> {
     let what = step["what"].as_str().unwrap();
     let table = [
         ("create load balancer", "loadbalancer_create"),
-        ("change tags of load balancer", "loadbalancer_update"),
+        ("change load balancer", "loadbalancer_update"),
         ("create listener", "loadbalancer_listener_create"),
         ("create pool", "loadbalancer_pool_create"),
         ("add members", "loadbalancer_members_update"),
