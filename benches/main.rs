@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask bench services` runs one; so does `cargo bench --features openstack --bench clouds -- services`.
 
+mod life;
 mod lifecycle;
 mod measure;
 mod nodes;
@@ -38,6 +39,8 @@ enum Benchmark {
     Nodes(nodes::NodesOptions),
     /// Nodes that are not ready, nodes whose server is gone, a leader that ends.
     Lifecycle(lifecycle::LifecycleOptions),
+    /// A small cluster on any cloud, from its first node to its last Service.
+    Life(life::LifeOptions),
     /// Services that come, stay and go, and nodes that their load balancers follow.
     Services(services::ServicesOptions),
     /// Routes to the nodes' Pods: all made, one node replaced, nothing to do, a restart.
@@ -48,11 +51,16 @@ enum Benchmark {
 
 fn main() -> Result<()> {
     let options = BenchOptions::parse();
-    let program = program(options.program.as_ref(), Build::Release)?;
+    let cloud = match &options.benchmark {
+        Benchmark::Life(options) => &options.cloud,
+        _ => "openstack",
+    };
+    let program = program(options.program.as_ref(), cloud, Build::Release)?;
     let runtime = tokio::runtime::Runtime::new()?;
     match &options.benchmark {
         Benchmark::Nodes(options) => runtime.block_on(nodes::run(options, &program)),
         Benchmark::Lifecycle(options) => runtime.block_on(lifecycle::run(options, &program)),
+        Benchmark::Life(options) => runtime.block_on(life::run(options, &program)),
         Benchmark::Services(options) => runtime.block_on(services::run(options, &program)),
         Benchmark::Routes(options) => runtime.block_on(routes::run(options, &program)),
         Benchmark::Process(options) => runtime.block_on(process::run(options, &program)),

@@ -105,7 +105,7 @@ impl Cluster {
     async fn start(program: &Path, count: usize, pairs: bool) -> Result<Self> {
         let cloud = match Cloud::simulated(LATENCY).await? {
             Cloud::Simulated(cloud) => cloud,
-            Cloud::Real(..) => bail!("only for the simulated cloud"),
+            _ => bail!("only for the simulated cloud"),
         };
         cloud.configure(|settings| settings.resource_quotas.clear());
         let router = cloud.create_router(&RouterSpec {

@@ -67,18 +67,17 @@ pub enum Build {
     Release,
 }
 
-/// The given binary, else a build with OpenStack.
-pub fn program(given: Option<&PathBuf>, build: Build) -> Result<PathBuf> {
+/// The given binary, else a build with this cloud.
+pub fn program(given: Option<&PathBuf>, cloud: &str, build: Build) -> Result<PathBuf> {
     if let Some(program) = given {
         return Ok(program.clone());
     }
-    say(match build {
-        Build::Dev => "building the program with --features openstack (minutes the first time)",
-        Build::Release => {
-            "building the program with --features openstack, as a release (ten minutes the first time)"
-        }
-    });
-    build_binary("openstack", build)
+    let time = match build {
+        Build::Dev => "(minutes the first time)",
+        Build::Release => "as a release (ten minutes the first time)",
+    };
+    say(format!("building the program with --features {cloud} {time}"));
+    build_binary(cloud, build)
 }
 
 /// Builds the binary with these features and returns its path.

@@ -1,14 +1,16 @@
-//! The cloud of demo and benchmarks: simulated or real.
+//! The cloud of demo and benchmarks: simulated, emulated or real.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::openstack_real::{Mark, OpenStack as Real};
+use crate::test_cloud::{self, Machine, ServiceShape, TestCloud};
 use anyhow::{Context, Result};
 use ccm_sim::{
     Latency, Scope,
     openstack::{Config, OpenStack as Simulated, ServerSpec},
 };
 use ipnet::IpNet;
+use parking_lot::Mutex;
 
 /// The cloud behind the cluster.
 pub enum Cloud {
@@ -16,6 +18,8 @@ pub enum Cloud {
     Simulated(Simulated),
     /// OpenStack itself; its log counts from the mark.
     Real(Real, Mark),
+    /// Another cloud, with its machines by the names of their nodes.
+    Test(Box<dyn TestCloud>, Mutex<BTreeMap<String, Machine>>),
 }
 
 impl Cloud {
@@ -50,12 +54,58 @@ impl Cloud {
         Ok(Self::Real(cloud, mark))
     }
 
+    /// The test cloud of this provider, with this latency for every call.
+    pub async fn test(provider: &str, latency: Duration) -> Result<Self> {
+        let cloud = test_cloud::start(provider).await?;
+        let cloud = cloud.with_context(|| format!("there is no test cloud for {provider}"))?;
+        cloud.set_latency(latency);
+        Ok(Self::Test(cloud, Mutex::default()))
+    }
+
+    /// The value of `--cloud-provider`.
+    #[must_use]
+    pub fn provider(&self) -> &'static str {
+        match self {
+            Self::Simulated(_) | Self::Real(..) => "openstack",
+            Self::Test(cloud, _) => cloud.provider(),
+        }
+    }
+
+    /// Variables for the program's environment.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(String, String)> {
+        match self {
+            Self::Simulated(_) | Self::Real(..) => Vec::new(),
+            Self::Test(cloud, _) => cloud.environment(),
+        }
+    }
+
+    /// Calls that a program needs for a node if it asks about one at a time.
+    #[must_use]
+    pub fn calls_one_by_one(&self) -> usize {
+        match self {
+            // Server, flavor, ports, version document.
+            Self::Simulated(_) | Self::Real(..) => 4,
+            Self::Test(..) => 1,
+        }
+    }
+
+    /// What a Service says to this cloud.
+    #[must_use]
+    pub fn service(&self) -> ServiceShape {
+        match self {
+            Self::Simulated(_) | Self::Real(..) => test_cloud::openstack_service(),
+            Self::Test(cloud, _) => cloud.service(),
+        }
+    }
+
     /// Which kind of cloud, and its URL.
     #[must_use]
     pub fn describe(&self) -> String {
         match self {
             Self::Simulated(cloud) => format!("simulated OpenStack at {}", cloud.auth_url()),
             Self::Real(cloud, _) => format!("real OpenStack at {}", cloud.auth_url()),
+            Self::Test(cloud, _) => format!("{} for tests", cloud.provider()),
         }
     }
 
@@ -86,14 +136,29 @@ impl Cloud {
                 names.truncate(count);
                 Ok(names)
             }
+            Self::Test(cloud, machines) => {
+                let mut names = Vec::with_capacity(count);
+                for at in 1..=count {
+                    let machine = cloud.create_machine(&format!("node-{at:04}")).await?;
+                    names.push(machine.node.clone());
+                    machines.lock().insert(machine.node.clone(), machine);
+                }
+                Ok(names)
+            }
         }
     }
 
-    /// Deletes the server of a node that left. Those of a real cloud stay, for whoever uses it next.
-    pub fn delete_server(&self, id: &str) -> Result<()> {
+    /// Deletes the server of a node that left, which had this id. Those of a real cloud stay, for whoever uses it next.
+    pub async fn delete_server(&self, node: &str, id: &str) -> Result<()> {
         match self {
             Self::Simulated(cloud) => Ok(cloud.delete_server(id)?),
             Self::Real(..) => Ok(()),
+            Self::Test(cloud, machines) => {
+                let machine = machines.lock().remove(node);
+                cloud
+                    .delete_machine(&machine.with_context(|| format!("no machine of {node}"))?)
+                    .await
+            }
         }
     }
 
@@ -101,6 +166,7 @@ impl Cloud {
     pub fn config(&self) -> Result<String> {
         match self {
             Self::Simulated(cloud) => Ok(cloud.cloud_conf()),
+            Self::Test(cloud, _) => Ok(cloud.config()),
             Self::Real(cloud, _) => {
                 let path = cloud.cloud_conf();
                 std::fs::read_to_string(&path).with_context(|| format!("could not read {}", path.display()))
@@ -112,6 +178,7 @@ impl Cloud {
     pub fn calls(&self) -> Result<BTreeMap<String, u64>> {
         match self {
             Self::Simulated(cloud) => Ok(cloud.call_counts()),
+            Self::Test(cloud, _) => Ok(cloud.calls()),
             Self::Real(cloud, mark) => {
                 let mut counts = BTreeMap::new();
                 for call in cloud.calls_since(mark)? {

@@ -44,7 +44,9 @@ async fn installed() -> Result<(PathBuf, PathBuf)> {
 pub async fn python(program: &str, arguments: &[(&str, PathBuf)]) -> Result<String> {
     let (python, sources) = installed().await?;
     let mut command = Command::new(python);
-    command.arg(sources.join(program)).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+        .arg(sources.join(program))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
     for (flag, value) in arguments {
         command.arg(flag).arg(value);
     }

@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use answer::{ProxyBody, collect, next, refusal};
-pub use aws::{AwsDialect, refusal as aws_refusal};
+pub use aws::{AwsDialect, READS as AWS_READS, refusal as aws_refusal};
 pub use cloud::{CloudProxy, Dialect};
 pub use controls::Controls;
 use front::{Front, accept, passed_on};

@@ -1,9 +1,12 @@
 //! The clouds that whole-program tests run on, seen alike: what a scenario needs to know of a cloud, and nothing else.
 
 mod aws;
+mod digitalocean;
 mod openstack;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
+use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
@@ -11,7 +14,8 @@ use k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
 
 pub use aws::AwsCloud;
-pub use openstack::OpenStackCloud;
+pub use digitalocean::DigitalOceanCloud;
+pub use openstack::{OpenStackCloud, service as openstack_service};
 
 use crate::picture::Picture;
 use crate::sweep::Party;
@@ -55,10 +59,22 @@ pub trait TestCloud: Debug + Send + Sync {
     /// Why the Service's status and annotations do not name the only load balancer, if they do not.
     async fn unserved(&self, service: &Service) -> Result<Option<String>>;
 
-    /// Annotations of a Service that uses much of the cloud, and a merge patch that changes much of it in place.
+    /// What a Service says to this cloud.
     fn service(&self) -> ServiceShape {
         ServiceShape::default()
     }
+
+    /// The program's calls since the start or since the party forgot its calls, by operation.
+    fn calls(&self) -> BTreeMap<String, u64>;
+
+    /// Whether calls of this operation change something.
+    fn is_write(&self, operation: &str) -> bool;
+
+    /// Every call takes this much longer from now on.
+    fn set_latency(&self, latency: Duration);
+
+    /// The load balancers and whom they lead to.
+    async fn load_balancers(&self) -> Result<LoadBalancers>;
 }
 
 /// What a Service says to one cloud.
@@ -66,8 +82,21 @@ pub trait TestCloud: Debug + Send + Sync {
 pub struct ServiceShape {
     /// Annotations from the beginning.
     pub annotations: Value,
-    /// Annotations that change later.
+    /// Annotations that change much of the load balancer in place.
     pub changed: Value,
+    /// Annotations of a Service that only the cloud's own network reaches.
+    pub internal: Value,
+}
+
+/// The load balancers of a cloud.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadBalancers {
+    /// Their names.
+    pub names: BTreeSet<String>,
+    /// Pools, or what the cloud has in their place, with the names of the nodes behind them.
+    pub pools: BTreeMap<String, BTreeSet<String>>,
+    /// Whether a change of any of them is still under way, or has failed.
+    pub unfinished: bool,
 }
 
 /// A machine and what the Node on it must become.
@@ -92,6 +121,7 @@ pub struct Machine {
 pub async fn start(provider: &str) -> Result<Option<Box<dyn TestCloud>>> {
     Ok(match provider {
         "aws" => Some(Box::new(AwsCloud::start().await?)),
+        "digitalocean" => Some(Box::new(DigitalOceanCloud::start().await?)),
         "openstack" => Some(Box::new(OpenStackCloud::start().await?)),
         _ => None,
     })

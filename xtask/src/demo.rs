@@ -28,7 +28,7 @@ use ccm_testbed::{
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
-use self::services::Act;
+use self::{services::Act, tables::row};
 use crate::{print, say};
 
 /// Rows of the table that is drawn again and again.
@@ -39,8 +39,6 @@ const FINAL_ROWS: usize = 20;
 const LIMIT: Duration = Duration::from_secs(600);
 /// How many nodes join when the Services are there.
 const JOINING: usize = 2;
-/// A CCM that asks about one node at a time needs this many calls for each: server, flavor, ports, version document.
-const CALLS_ONE_BY_ONE: usize = 4;
 
 #[derive(Args, Debug, Default)]
 pub(crate) struct DemoOptions {
@@ -61,15 +59,30 @@ pub(crate) struct DemoOptions {
     pub(crate) program: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DemoCloud {
     #[default]
     Openstack,
+    Aws,
+    Digitalocean,
+}
+
+impl DemoCloud {
+    /// The provider, which is also the feature.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Openstack => "openstack",
+            Self::Aws => "aws",
+            Self::Digitalocean => "digitalocean",
+        }
+    }
 }
 
 pub(crate) fn run(options: &DemoOptions) -> Result<()> {
-    let DemoCloud::Openstack = options.cloud;
-    let program = program(options.program.as_ref(), Build::Dev)?;
+    if options.real && options.cloud != DemoCloud::Openstack {
+        bail!("--real is for OpenStack only");
+    }
+    let program = program(options.program.as_ref(), options.cloud.name(), Build::Dev)?;
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
         tokio::select! {
@@ -97,7 +110,11 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
         ));
         Cloud::real(u32::try_from(count + JOINING).context("too many servers")?).await?
     } else {
-        Cloud::on_loopback(Duration::from_millis(50), place.private()?, place.public()?).await?
+        let latency = Duration::from_millis(50);
+        match options.cloud {
+            DemoCloud::Openstack => Cloud::on_loopback(latency, place.private()?, place.public()?).await?,
+            other => Cloud::test(other.name(), latency).await?,
+        }
     };
     let mut names = cloud.servers(count + JOINING).await?;
     let joining = names.split_off(count.min(names.len()));
@@ -109,7 +126,11 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     stage.write_cloud_config(&cloud.config()?)?;
     let client = stage.control_plane.client().await?;
     let mut watch = Watch::start(client.clone());
-    let mut ccm = stage.launch("openstack", &[&format!("--cluster-name={}", services::CLUSTER)])?;
+    let cluster = format!("--cluster-name={}", services::CLUSTER);
+    let kubeconfig = stage.control_plane.kubeconfig();
+    let mut launch = stage.command(cloud.provider(), &kubeconfig, &[&cluster]);
+    launch.envs = cloud.environment();
+    let mut ccm = Ccm::start(&launch)?;
     ccm.wait_healthy("/readyz", Duration::from_secs(60)).await?;
     let baseline: u64 = cloud.calls()?.values().sum();
     say(&format!(
@@ -138,13 +159,19 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     let elapsed = finished
         .finished
         .map_or_else(|| began.elapsed(), |at| at.duration_since(began));
-    let calls = cloud.calls()?;
+    let at_end = State {
+        count: names.len(),
+        calls: cloud.calls()?,
+        baseline,
+        elapsed,
+        one_by_one: cloud.calls_one_by_one(),
+    };
     screen.clear();
-    print(render(&finished, names.len(), &calls, baseline, elapsed, FINAL_ROWS).trim_end());
+    print(at_end.render(&finished, FINAL_ROWS).trim_end());
 
     let forwarder = match &cloud {
         Cloud::Simulated(cloud) => Some(Forwarder::start(cloud.control())),
-        Cloud::Real(..) => None,
+        Cloud::Real(..) | Cloud::Test(..) => None,
     };
     let mut act = Act::new(&cloud, forwarder, &mut ccm, client, place.port, &names);
     let played = act.play(&joining).await;
@@ -234,12 +261,18 @@ async fn watch_nodes(
         if let Some(status) = ccm.exit_status()? {
             bail!("the program ended ({status}); its log:\n{}", ccm.log()?);
         }
-        let calls = cloud.calls()?;
         let elapsed = began.elapsed();
+        let state = State {
+            count,
+            calls: cloud.calls()?,
+            baseline,
+            elapsed,
+            one_by_one: cloud.calls_one_by_one(),
+        };
         if live {
-            screen.draw(&render(&watch.now(), count, &calls, baseline, elapsed, LIVE_ROWS));
+            screen.draw(&state.render(&watch.now(), LIVE_ROWS));
         } else {
-            screen.line(&summary(&watch.now(), count, &calls, baseline, elapsed));
+            screen.line(&state.summary(&watch.now()));
         }
         let pause = Duration::from_millis(if live { 200 } else { 1000 });
         if let Ok(nodes) = watch.initialized(count, pause).await {
@@ -254,61 +287,65 @@ async fn watch_nodes(
     }
 }
 
-fn summary(
-    nodes: &Nodes,
+/// How far the nodes are.
+struct State {
     count: usize,
-    calls: &BTreeMap<String, u64>,
+    calls: BTreeMap<String, u64>,
+    /// Calls of the start.
     baseline: u64,
     elapsed: Duration,
-) -> String {
-    let total: u64 = calls.values().sum();
-    format!(
-        "{} of {count} nodes initialized after {:.1} s; cloud calls: {} ({} at start); one node at a time: {}",
-        nodes.initialized(),
-        elapsed.as_secs_f64(),
-        total - baseline,
-        baseline,
-        count * CALLS_ONE_BY_ONE,
-    )
+    /// Calls for a node if each is asked about alone.
+    one_by_one: usize,
 }
 
-fn render(
-    nodes: &Nodes,
-    count: usize,
-    calls: &BTreeMap<String, u64>,
-    baseline: u64,
-    elapsed: Duration,
-    rows: usize,
-) -> String {
-    let mut text = format!(
-        "{:<12} {:<13} {:<51} {:<8} {:<12} {}\n",
-        "NODE", "STATE", "PROVIDER ID", "ZONE", "TYPE", "ADDRESSES"
-    );
-    for (name, row) in nodes.rows.iter().take(rows) {
-        let Row {
-            provider_id,
-            zone,
-            instance_type,
-            addresses,
-            ..
-        } = row;
-        let state = if row.initialized {
-            "initialized"
-        } else {
-            "uninitialized"
-        };
-        let _ = writeln!(
-            text,
-            "{name:<12} {state:<13} {provider_id:<51} {zone:<8} {instance_type:<12} {addresses}"
-        );
+impl State {
+    fn summary(&self, nodes: &Nodes) -> String {
+        let total: u64 = self.calls.values().sum();
+        format!(
+            "{} of {} nodes initialized after {:.1} s; cloud calls: {} ({} at start); one node at a time: {}",
+            nodes.initialized(),
+            self.count,
+            self.elapsed.as_secs_f64(),
+            total - self.baseline,
+            self.baseline,
+            self.count * self.one_by_one,
+        )
     }
-    if nodes.rows.len() > rows {
-        let _ = writeln!(text, "... and {} more", nodes.rows.len() - rows);
+
+    fn render(&self, nodes: &Nodes, rows: usize) -> String {
+        let mut table = vec![row(&[
+            "NODE",
+            "STATE",
+            "PROVIDER ID",
+            "ZONE",
+            "TYPE",
+            "ADDRESSES",
+        ])];
+        for (name, node) in nodes.rows.iter().take(rows) {
+            let Row {
+                provider_id,
+                zone,
+                instance_type,
+                addresses,
+                ..
+            } = node;
+            let state = if node.initialized {
+                "initialized"
+            } else {
+                "uninitialized"
+            };
+            table.push(row(&[name, state, provider_id, zone, instance_type, addresses]));
+        }
+        let mut text = tables::table(&table);
+        if nodes.rows.len() > rows {
+            let _ = writeln!(text, "... and {} more", nodes.rows.len() - rows);
+        }
+        let kinds = self.calls.iter().map(|(op, count)| format!("{op} {count}"));
+        let kinds: Vec<_> = kinds.collect();
+        let _ = writeln!(text, "\n{}", self.summary(nodes));
+        let _ = writeln!(text, "all cloud calls by kind: {}", kinds.join(", "));
+        text
     }
-    let kinds: Vec<_> = calls.iter().map(|(op, count)| format!("{op} {count}")).collect();
-    let _ = writeln!(text, "\n{}", summary(nodes, count, calls, baseline, elapsed));
-    let _ = writeln!(text, "all cloud calls by kind: {}", kinds.join(", "));
-    text
 }
 
 /// Draws over what was drawn before.

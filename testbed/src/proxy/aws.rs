@@ -9,6 +9,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::Request;
 use super::cloud::{CloudProxy, Dialect};
 
+/// What the names of actions begin with that change nothing.
+pub const READS: [&str; 4] = ["Describe", "Get", "List", "Assume"];
+
 /// moto's header for the account whose objects a request is about.
 const ACCOUNT: HeaderName = HeaderName::from_static("x-moto-account-id");
 
@@ -71,9 +74,8 @@ impl Dialect for AwsDialect {
     }
 
     fn is_change(&self, request: &Request) -> bool {
-        let reads = ["Describe", "Get", "List", "Assume"];
         let asks_only = field(&request.body, "DryRun") == Some("true");
-        !request.resource.is_empty() && !asks_only && !reads.iter().any(|verb| request.name.starts_with(verb))
+        !request.resource.is_empty() && !asks_only && !READS.iter().any(|verb| request.name.starts_with(verb))
     }
 
     fn target(&self, request: &Request, headers: &mut HeaderMap) -> Option<String> {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use ccm_sim::openstack::Control;
 use ccm_sim::{Action as CloudAction, Behavior, Fault, Moment, Quota, RetryAfter};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -92,7 +91,7 @@ impl Party for Proxy {
     }
 }
 
-impl Party for Control {
+impl Party for Behavior {
     fn name(&self) -> &'static str {
         "cloud"
     }

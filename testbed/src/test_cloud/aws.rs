@@ -1,13 +1,18 @@
 //! An account of AWS, on moto.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Service;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Machine, ServiceShape, TestCloud, pairs};
+use super::{LoadBalancers, Machine, ServiceShape, TestCloud, pairs};
 use crate::moto::{Account, Moto, REGION};
 use crate::picture::Picture;
+use crate::proxy::{AWS_READS as READS, Action, Rule};
 use crate::sweep::Party;
 
 const ANNOTATIONS: &str = "service.beta.kubernetes.io/aws-load-balancer-";
@@ -19,6 +24,24 @@ const CLUSTER: &str = "test";
 #[derive(Debug)]
 pub struct AwsCloud {
     account: Account<'static>,
+    /// The nodes on the instances.
+    machines: Mutex<BTreeMap<String, String>>,
+}
+
+fn objects<'a>(answer: &'a Value, list: &str) -> &'a [Value] {
+    answer
+        .get(list)
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+}
+
+fn text(object: &Value, key: &str) -> String {
+    object
+        .get(key)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
 }
 
 impl AwsCloud {
@@ -29,6 +52,7 @@ impl AwsCloud {
     pub async fn start() -> Result<Self> {
         Ok(Self {
             account: Moto::shared().await?.account(CLUSTER, 0).await?,
+            machines: Mutex::default(),
         })
     }
 }
@@ -66,6 +90,7 @@ impl TestCloud for AwsCloud {
     async fn create_machine(&self, name: &str) -> Result<Machine> {
         let mut made = self.account.launch(&[name.to_owned()]).await?;
         let (_, node, id, zone) = made.pop().context("no instance")?;
+        self.machines.lock().insert(id.clone(), node.clone());
         let asked = json!({"InstanceIds": [id]});
         let seen = self.account.call("ec2", "describe_instances", asked).await?;
         let text = |key: &str| {
@@ -159,10 +184,58 @@ impl TestCloud for AwsCloud {
     fn service(&self) -> ServiceShape {
         ServiceShape {
             annotations: json!({format!("{ANNOTATIONS}type"): "nlb"}),
+            internal: json!({format!("{ANNOTATIONS}type"): "nlb", format!("{ANNOTATIONS}internal"): "true"}),
             changed: json!({
                 format!("{ANNOTATIONS}cross-zone-load-balancing-enabled"): "true",
                 format!("{ANNOTATIONS}healthcheck-interval"): "30",
             }),
         }
+    }
+
+    fn calls(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for request in self.account.proxy.requests() {
+            *counts
+                .entry(format!("{} {}", request.resource, request.name))
+                .or_default() += 1;
+        }
+        counts
+    }
+
+    fn is_write(&self, operation: &str) -> bool {
+        let action = operation.split(' ').next_back().unwrap_or_default();
+        !action.starts_with('/') && !READS.iter().any(|verb| action.starts_with(verb))
+    }
+
+    fn set_latency(&self, latency: Duration) {
+        self.account.proxy.add(Rule::new(Action::Delay(latency)));
+    }
+
+    async fn load_balancers(&self) -> Result<LoadBalancers> {
+        let machines = self.machines.lock().clone();
+        let mut found = LoadBalancers::default();
+        let balancers = self
+            .account
+            .call("v2", "describe_load_balancers", json!({}))
+            .await?;
+        for balancer in objects(&balancers, "LoadBalancers") {
+            found.names.insert(text(balancer, "LoadBalancerName"));
+            found.unfinished |= balancer.pointer("/State/Code") != Some(&json!("active"));
+        }
+        let groups = self
+            .account
+            .call("v2", "describe_target_groups", json!({}))
+            .await?;
+        for group in objects(&groups, "TargetGroups") {
+            let health = json!({"TargetGroupArn": group["TargetGroupArn"]});
+            let health = self.account.call("v2", "describe_target_health", health).await?;
+            let targets = objects(&health, "TargetHealthDescriptions").iter();
+            let nodes =
+                targets.filter_map(|target| machines.get(target.pointer("/Target/Id")?.as_str()?).cloned());
+            found
+                .pools
+                .insert(text(group, "TargetGroupName"), nodes.collect());
+        }
+        Ok(found)
     }
 }

@@ -1,15 +1,17 @@
 //! The simulated OpenStack.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
-use ccm_sim::Behavior;
-use ccm_sim::openstack::{Config, OpenStack, ServerSpec};
+use ccm_sim::openstack::{Config, Control, OpenStack, ServerSpec};
+use ccm_sim::{Behavior, Latency, Scope};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
-use super::{Machine, ServiceShape, TestCloud, pairs};
+use super::{LoadBalancers, Machine, ServiceShape, TestCloud, pairs};
 use crate::picture::Picture;
 use crate::sweep::Party;
 
@@ -54,6 +56,44 @@ impl Deref for OpenStackCloud {
     }
 }
 
+/// What a Service says to OpenStack.
+#[must_use]
+pub fn service() -> ServiceShape {
+    ServiceShape {
+        annotations: json!({}),
+        changed: json!({
+            "loadbalancer.openstack.org/connection-limit": "1000",
+            "loadbalancer.openstack.org/timeout-client-data": "70000",
+            "loadbalancer.openstack.org/health-monitor-delay": "11",
+        }),
+        internal: json!({"service.beta.kubernetes.io/openstack-internal-load-balancer": "true"}),
+    }
+}
+
+impl LoadBalancers {
+    /// Those of a simulated OpenStack whose names begin with this.
+    #[must_use]
+    pub fn of_openstack(cloud: &Control, prefix: &str) -> Self {
+        let mut found = Self::default();
+        for balancer in cloud.load_balancers() {
+            if !balancer.loadbalancer.name.starts_with(prefix) {
+                continue;
+            }
+            found.unfinished |= balancer.loadbalancer.provisioning_status != "ACTIVE";
+            found.names.insert(balancer.loadbalancer.name);
+            for pool in balancer.pools {
+                let members = balancer
+                    .members
+                    .iter()
+                    .filter(|member| member.parent_id == pool.id);
+                let members = members.map(|member| member.name.clone()).collect();
+                found.pools.insert(pool.name, members);
+            }
+        }
+        found
+    }
+}
+
 #[async_trait]
 impl TestCloud for OpenStackCloud {
     fn provider(&self) -> &'static str {
@@ -69,7 +109,7 @@ impl TestCloud for OpenStackCloud {
     }
 
     fn party(&self) -> &dyn Party {
-        &*self.cloud
+        &**self.cloud
     }
 
     async fn create_machine(&self, name: &str) -> Result<Machine> {
@@ -154,13 +194,24 @@ impl TestCloud for OpenStackCloud {
     }
 
     fn service(&self) -> ServiceShape {
-        ServiceShape {
-            annotations: json!({}),
-            changed: json!({
-                "loadbalancer.openstack.org/connection-limit": "1000",
-                "loadbalancer.openstack.org/timeout-client-data": "70000",
-                "loadbalancer.openstack.org/health-monitor-delay": "11",
-            }),
-        }
+        service()
+    }
+
+    fn calls(&self) -> BTreeMap<String, u64> {
+        self.cloud.call_counts()
+    }
+
+    fn is_write(&self, operation: &str) -> bool {
+        let verbs = ["_create", "_update", "_delete", "_add", "_remove", "_replace"];
+        !operation.starts_with("token_") && verbs.iter().any(|verb| operation.ends_with(verb))
+    }
+
+    fn set_latency(&self, time: Duration) {
+        self.cloud
+            .set_latency(Scope::all(), Some(Latency::Fixed { time }));
+    }
+
+    async fn load_balancers(&self) -> Result<LoadBalancers> {
+        Ok(LoadBalancers::of_openstack(&self.cloud, ""))
     }
 }

@@ -1,49 +1,18 @@
 //! What the cloud has made of the Services, seen in the cloud itself.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use anyhow::{Context, Result, bail};
 use ccm_testbed::openstack_real::OpenStack as Real;
 use serde_json::{Value, json};
 
 use super::http;
-use ccm_testbed::cloud::Cloud;
+use ccm_testbed::{cloud::Cloud, test_cloud::LoadBalancers};
 
-/// The pools of load balancers with the names of their members.
-pub(super) type Pools = BTreeMap<String, BTreeSet<String>>;
-
-/// Load balancers whose names begin with a prefix, and their pools.
-#[derive(Debug, Default)]
-pub(super) struct Balancers {
-    pub(super) names: BTreeSet<String>,
-    pub(super) pools: Pools,
-    /// Whether a change of any of them is still under way, or has failed.
-    pub(super) unfinished: bool,
-}
-
-/// Reads them.
-pub(super) async fn read(cloud: &Cloud, prefix: &str) -> Result<Balancers> {
+/// Reads the load balancers whose names begin with the prefix where the cloud lets names be chosen.
+pub(super) async fn read(cloud: &Cloud, prefix: &str) -> Result<LoadBalancers> {
     match cloud {
-        Cloud::Simulated(cloud) => {
-            let mut found = Balancers::default();
-            for balancer in cloud.load_balancers() {
-                if !balancer.loadbalancer.name.starts_with(prefix) {
-                    continue;
-                }
-                found.unfinished |= balancer.loadbalancer.provisioning_status != "ACTIVE";
-                found.names.insert(balancer.loadbalancer.name);
-                for pool in balancer.pools {
-                    let members = balancer
-                        .members
-                        .iter()
-                        .filter(|member| member.parent_id == pool.id);
-                    let members = members.map(|member| member.name.clone()).collect();
-                    found.pools.insert(pool.name, members);
-                }
-            }
-            Ok(found)
-        }
+        Cloud::Simulated(cloud) => Ok(LoadBalancers::of_openstack(cloud, prefix)),
         Cloud::Real(cloud, _) => Octavia::log_in(cloud).await?.balancers(prefix).await,
+        Cloud::Test(cloud, _) => cloud.load_balancers().await,
     }
 }
 
@@ -123,8 +92,8 @@ impl Octavia {
         Ok(objects.collect())
     }
 
-    async fn balancers(&self, prefix: &str) -> Result<Balancers> {
-        let mut found = Balancers::default();
+    async fn balancers(&self, prefix: &str) -> Result<LoadBalancers> {
+        let mut found = LoadBalancers::default();
         for balancer in self.list("loadbalancers", "loadbalancers").await? {
             if !balancer.name.starts_with(prefix) {
                 continue;

@@ -21,18 +21,17 @@ use kube::{
 use serde_json::json;
 
 use super::{
-    balancers::{self, Balancers, Pools},
+    balancers,
     http::{self, Pods},
-    tables::{self, Deed, row},
+    tables::{self, Deed, Pools, row},
 };
-use ccm_testbed::cloud::Cloud;
+use ccm_testbed::{cloud::Cloud, test_cloud::LoadBalancers};
 
 use crate::{print, say};
 
 /// Under this name the program makes what it makes, so that nothing else in a cloud is taken for it.
 pub(super) const CLUSTER: &str = "demo";
 const PREFIX: &str = "kube_service_demo_default_";
-const INTERNAL: &str = "service.beta.kubernetes.io/openstack-internal-load-balancer";
 /// The public Service and the internal one.
 const SERVICES: [(&str, bool); 2] = [("web", false), ("intranet", true)];
 /// A real load balancer on two busy cores takes its time.
@@ -61,7 +60,8 @@ pub(super) struct Act<'a> {
 /// A Service as it is seen.
 struct Seen {
     name: &'static str,
-    address: Option<IpAddr>,
+    /// The address or the name.
+    address: Option<String>,
     cluster_ip: String,
     node_port: u16,
 }
@@ -98,7 +98,8 @@ impl<'a> Act<'a> {
         let began = self.begin()?;
         say("");
         say(&format!(
-            "creating two Services of type LoadBalancer: web, and intranet, which the annotation {INTERNAL} keeps inside"
+            "creating two Services of type LoadBalancer: web, and intranet, which annotations keep inside: {}",
+            self.cloud.service().internal
         ));
         self.create().await?;
         let seen = self.addressed(began.at).await?;
@@ -190,7 +191,7 @@ impl<'a> Act<'a> {
         Api::namespaced(self.client.clone(), "default")
     }
 
-    async fn balancers(&self) -> Result<Balancers> {
+    async fn balancers(&self) -> Result<LoadBalancers> {
         balancers::read(self.cloud, PREFIX).await
     }
 
@@ -255,18 +256,21 @@ impl<'a> Act<'a> {
     }
 
     async fn create(&self) -> Result<()> {
+        let shape = self.cloud.service();
         for (name, internal) in SERVICES {
-            let mut service = json!({
-                "metadata": {"name": name},
+            let annotations = if internal {
+                &shape.internal
+            } else {
+                &shape.annotations
+            };
+            let service = json!({
+                "metadata": {"name": name, "annotations": annotations},
                 "spec": {
                     "type": "LoadBalancer",
                     "selector": {"app": name},
                     "ports": [{"name": "http", "port": self.port, "protocol": "TCP"}],
                 },
             });
-            if internal && let Some(metadata) = service.get_mut("metadata") {
-                metadata["annotations"] = json!({ INTERNAL: "true" });
-            }
             let service = serde_json::from_value(service)?;
             let made = self.services().create(&PostParams::default(), &service).await;
             made.with_context(|| format!("cannot create Service {name}"))?;
@@ -285,11 +289,11 @@ impl<'a> Act<'a> {
                     Ok(Some(Seen::of(name, &service)).filter(|seen| seen.address.is_some()))
                 })
                 .await?;
-            let address = seen.address.context("it has one")?;
-            let kind = if internal {
-                "the load balancer's own address, in the network of the nodes"
-            } else {
-                "a floating address"
+            let address = seen.address.as_deref().context("it has one")?;
+            let kind = match (internal, self.cloud) {
+                (_, Cloud::Test(..)) => "of its load balancer",
+                (true, _) => "the load balancer's own address, in the network of the nodes",
+                (false, _) => "a floating address",
             };
             say(&format!(
                 "{name}: EXTERNAL-IP {address} after {:.1} s, {kind}",
@@ -310,7 +314,7 @@ impl<'a> Act<'a> {
         let wanted = self.nodes.clone();
         let what = format!("both pools have the {} nodes as their members", wanted.len());
         self.until(&what, async |act| {
-            let Balancers {
+            let LoadBalancers {
                 pools, unfinished, ..
             } = act.balancers().await?;
             let complete = pools.len() == SERVICES.len() && pools.values().all(|members| *members == wanted);
@@ -344,7 +348,7 @@ impl<'a> Act<'a> {
         let (_, id) = observe::provider_id(&node)
             .rsplit_once('/')
             .with_context(|| format!("node {name} has no provider ID"))?;
-        self.cloud.delete_server(id)?;
+        self.cloud.delete_server(name, id).await?;
         self.pods.stop(name);
         self.nodes.remove(name);
         Ok(())
@@ -378,13 +382,17 @@ impl<'a> Act<'a> {
     async fn ask(&mut self, seen: &[Seen], shown: usize) -> Result<()> {
         print("");
         if !self.flows() {
-            say(
-                "not asked: the hypervisor behind a real OpenStack here is Nova's fake one, no packet reaches these addresses",
-            );
+            say(match self.cloud {
+                Cloud::Test(..) => "not asked: the cloud is emulated, no packet reaches these addresses",
+                _ => {
+                    "not asked: the hypervisor behind a real OpenStack here is Nova's fake one, no packet reaches these addresses"
+                }
+            });
             return Ok(());
         }
         for service in seen {
-            let address = service.address.context("it has an address")?;
+            let address = service.address.as_deref().context("it has an address")?;
+            let address: IpAddr = address.parse()?;
             let url = format!("http://{address}:{}/", self.port);
             self.listening(address).await?;
             let mut nodes = BTreeSet::new();
@@ -462,7 +470,7 @@ impl Seen {
         let node_port = ports.first().and_then(|port| port.node_port).unwrap_or_default();
         Self {
             name,
-            address: ingress.and_then(|ingress| ingress.ip.as_deref()?.parse().ok()),
+            address: ingress.and_then(|ingress| ingress.ip.clone().or_else(|| ingress.hostname.clone())),
             cluster_ip: spec.and_then(|spec| spec.cluster_ip.clone()).unwrap_or_default(),
             node_port: u16::try_from(node_port).unwrap_or_default(),
         }
@@ -471,25 +479,14 @@ impl Seen {
 
 /// As `kubectl get services` would.
 fn show(seen: &[Seen], port: u16) -> String {
-    let mut rows = vec![row(&[
-        "SERVICE",
-        "TYPE",
-        "CLUSTER-IP",
-        "EXTERNAL-IP",
-        "PORT(S)",
-        "LOAD BALANCER",
-    ])];
+    let mut rows = vec![row(&["SERVICE", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORT(S)"])];
     for service in seen {
         rows.push(row(&[
             service.name,
             "LoadBalancer",
             &service.cluster_ip,
-            &service
-                .address
-                .map(|address| address.to_string())
-                .unwrap_or_default(),
+            service.address.as_deref().unwrap_or_default(),
             &format!("{port}:{}/TCP", service.node_port),
-            &format!("{PREFIX}{}", service.name),
         ]));
     }
     tables::table(&rows)

@@ -1,8 +1,13 @@
 //! What the demo shows of Services.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use ccm_testbed::proxy::AWS_READS;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
-use super::balancers::Pools;
+/// The pools of load balancers with the names of their members.
+pub(super) type Pools = BTreeMap<String, BTreeSet<String>>;
 
 /// A table with a heading, its columns as wide as need be.
 pub(super) fn table(rows: &[Vec<String>]) -> String {
@@ -69,8 +74,14 @@ impl Deed {
     }
 }
 
-/// Whether calls of a kind change something: `floating_ip_create` of the simulator, `POST neutron` of a real cloud.
+/// Whether calls of a kind change something: `floating_ip_create` of the simulator, `POST neutron` of a real cloud,
+/// `elbv2 CreateListener` of AWS.
 fn writes(kind: &str) -> bool {
+    if let Some((_, action)) = kind.split_once(' ')
+        && action.starts_with(char::is_uppercase)
+    {
+        return !AWS_READS.iter().any(|verb| action.starts_with(verb));
+    }
     if kind.ends_with(" keystone") || kind.starts_with("token_") {
         return false;
     }
