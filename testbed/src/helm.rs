@@ -105,7 +105,10 @@ impl UpstreamCharts {
     /// When there is none.
     pub fn chart(&self, cloud: &str) -> Result<PathBuf> {
         let module = format!("k8s.io/cloud-provider-{cloud}");
-        let module = self.modules.get(&module).with_context(|| format!("{module} is not in go.mod"))?;
+        let module = self
+            .modules
+            .get(&module)
+            .with_context(|| format!("{module} is not in go.mod"))?;
         let name = format!("{cloud}-cloud-controller-manager");
         let chart = self.folder.path().join(&name);
         copy_folder(&module.join("charts").join(&name), &chart)?;

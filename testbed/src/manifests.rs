@@ -60,15 +60,26 @@ pub fn build(resources: &[&str], components: &[&str]) -> Result<Vec<Value>> {
     let folder = tempfile::tempdir()?;
     let deploy = folder.path().join("deploy");
     copy_folder(&shipped(""), &deploy)?;
-    fs::copy(shipped("openstack/cloud.conf.example"), deploy.join("secret/cloud.conf"))?;
+    fs::copy(
+        shipped("openstack/cloud.conf.example"),
+        deploy.join("secret/cloud.conf"),
+    )?;
     fs::write(deploy.join("ca-bundle/ca.crt"), "a certificate\n")?;
     let list = |paths: &[&str]| -> Vec<_> { paths.iter().map(|path| format!("../{path}")).collect() };
-    let kustomization = json!({
+    let mut kustomization = json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": list(resources),
         "components": list(components),
     });
+    // As if the components stood in the folder's own kustomization.
+    for resource in resources {
+        let own = read(&deploy.join(resource).join("kustomization.yaml"))?;
+        let namespace = own.first().and_then(|own| own["namespace"].as_str());
+        if let Some(namespace) = namespace {
+            kustomization["namespace"] = json!(namespace);
+        }
+    }
     fs::create_dir(deploy.join("built"))?;
     fs::write(deploy.join("built/kustomization.yaml"), kustomization.to_string())?;
     parse(&helm::kustomize(&deploy.join("built"))?)
@@ -87,7 +98,8 @@ pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
             copy_folder(&path, &target)?;
         } else {
             // Not `fs::copy`, which takes over that a file is read-only.
-            fs::write(&target, fs::read(&path)?).with_context(|| format!("cannot write {}", target.display()))?;
+            fs::write(&target, fs::read(&path)?)
+                .with_context(|| format!("cannot write {}", target.display()))?;
         }
     }
     Ok(())

@@ -16,7 +16,9 @@ use kube::{
 use serde_json::{Value, json};
 
 fn here(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/chart").join(path)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/chart")
+        .join(path)
 }
 
 fn text(path: &std::path::Path) -> &str {
@@ -71,8 +73,12 @@ fn alerts_and_dashboard_are_those_of_the_monitoring_folder() {
     let only = |kind: &str| objects.iter().find(|object| object["kind"] == kind).unwrap();
     let alerts = &read(&shipped("monitoring/alerts.yaml")).unwrap()[0];
     assert_eq!(only("PrometheusRule")["spec"], *alerts);
-    let dashboard: Value =
-        serde_json::from_str(only("ConfigMap")["data"]["cloud-controller-manager.json"].as_str().unwrap()).unwrap();
+    let dashboard: Value = serde_json::from_str(
+        only("ConfigMap")["data"]["cloud-controller-manager.json"]
+            .as_str()
+            .unwrap(),
+    )
+    .unwrap();
     let file = fs::read_to_string(shipped("monitoring/dashboard.json")).unwrap();
     assert_eq!(dashboard, serde_json::from_str::<Value>(&file).unwrap());
 }
@@ -84,8 +90,16 @@ fn the_arguments_are_taken_without_a_warning() {
     for (name, path) in value_files() {
         let objects = parse(&template(&helm, &["--values", text(&path)]).unwrap()).unwrap();
         let container = workload(&objects)["spec"]["template"]["spec"]["containers"][0].clone();
-        let words: Vec<_> = container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
-        let cloud = words.iter().find_map(|word| word.strip_prefix("--cloud-provider=")).unwrap();
+        let words: Vec<_> = container["args"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|word| word.as_str().unwrap())
+            .collect();
+        let cloud = words
+            .iter()
+            .find_map(|word| word.strip_prefix("--cloud-provider="))
+            .unwrap();
         if !providers.iter().any(|provider| provider.name == cloud) {
             continue;
         }
@@ -100,11 +114,23 @@ fn the_arguments_are_taken_without_a_warning() {
         assert_eq!(config.dry_run, name.ends_with("dry-run"), "{name}");
         // What the arguments ask for, the roles allow.
         let rendered = json!(objects).to_string();
-        assert_eq!(config.service_accounts, rendered.contains("serviceaccounts/token"), "{name}");
+        assert_eq!(
+            config.service_accounts,
+            rendered.contains("serviceaccounts/token"),
+            "{name}"
+        );
         if let Some(election) = config.election {
             let lease = json!(election.name);
-            let allows = |rule: &Value| rule["resourceNames"].as_array().is_some_and(|names| names.contains(&lease));
-            let allowed = objects.iter().any(|object| object["rules"].as_array().is_some_and(|rules| rules.iter().any(allows)));
+            let allows = |rule: &Value| {
+                rule["resourceNames"]
+                    .as_array()
+                    .is_some_and(|names| names.contains(&lease))
+            };
+            let allowed = objects.iter().any(|object| {
+                object["rules"]
+                    .as_array()
+                    .is_some_and(|rules| rules.iter().any(allows))
+            });
             assert!(allowed || config.dry_run, "{name}: no right for {lease}");
         }
     }
@@ -118,19 +144,39 @@ fn values_that_are_wrong_are_refused_by_name() {
         ("cloud=gce", &["'/cloud'", "'aws', 'digitalocean', 'openstack'"]),
         (
             "cloud=aws,replicas=two,secret.create=perhaps,env.name=x",
-            &["'/replicas'", "want integer", "'/secret/create'", "want boolean", "'/env'", "array"],
+            &[
+                "'/replicas'",
+                "want integer",
+                "'/secret/create'",
+                "want boolean",
+                "'/env'",
+                "array",
+            ],
         ),
-        ("cloud=aws,kind=StatefulSet", &["'/kind'", "'DaemonSet', 'Deployment'"]),
+        (
+            "cloud=aws,kind=StatefulSet",
+            &["'/kind'", "'DaemonSet', 'Deployment'"],
+        ),
         ("cloud=aws,nodeselector.a=b", &["'nodeselector' not allowed"]),
-        ("cloud=openstack,cloudConfig.loadbalancer.a=b", &["'/cloudConfig'", "'loadbalancer' not allowed"]),
+        (
+            "cloud=openstack,cloudConfig.loadbalancer.a=b",
+            &["'/cloudConfig'", "'loadbalancer' not allowed"],
+        ),
         (
             "cloud=openstack,cloudConfig.global.region=R,cloudConfigContents=x",
             &["'/cloudConfigContents'", "must be ''"],
         ),
-        ("cloud=openstack,image.digest=latest", &["'/image/digest'", "sha256"]),
+        (
+            "cloud=openstack,image.digest=latest",
+            &["'/image/digest'", "sha256"],
+        ),
         (
             "cloud=openstack,image.repository=registry.k8s.io/provider-os/openstack-cloud-controller-manager",
-            &["image.repository", "remove image.repository", "--reset-then-reuse-values"],
+            &[
+                "image.repository",
+                "remove image.repository",
+                "--reset-then-reuse-values",
+            ],
         ),
         (
             "cloud=aws,image.repository=registry.k8s.io/provider-aws/cloud-controller-manager",
@@ -140,8 +186,14 @@ fn values_that_are_wrong_are_refused_by_name() {
             "cloud=digitalocean,image.repository=digitalocean/digitalocean-cloud-controller-manager",
             &["image.repository", "remove image.repository"],
         ),
-        ("cloud=openstack,controllerExtraArgs=a: b", &["controllerExtraArgs", "- --flag=value"]),
-        ("cloud=aws,bindAddress=127.0.0.1", &["bindAddress: 0.0.0.0", "hostNetworking: true"]),
+        (
+            "cloud=openstack,controllerExtraArgs=a: b",
+            &["controllerExtraArgs", "- --flag=value"],
+        ),
+        (
+            "cloud=aws,bindAddress=127.0.0.1",
+            &["bindAddress: 0.0.0.0", "hostNetworking: true"],
+        ),
     ] {
         let refused = template(&helm, &["--set", values]).expect_err(values).to_string();
         for part in expected {
@@ -149,7 +201,14 @@ fn values_that_are_wrong_are_refused_by_name() {
         }
     }
     // An empty section is none.
-    template(&helm, &["--set", "cloud=openstack,cloudConfig.global=null,cloudConfigContents=x"]).unwrap();
+    template(
+        &helm,
+        &[
+            "--set",
+            "cloud=openstack,cloudConfig.global=null,cloudConfigContents=x",
+        ],
+    )
+    .unwrap();
 }
 
 /// Control plane with Helm.
@@ -173,22 +232,31 @@ impl Cluster {
 
     /// The objects of the release `ccm` as Helm has them.
     fn manifest(&self) -> Vec<Value> {
-        parse(&self.helm.run(&["get", "manifest", "ccm", "--namespace=kube-system"]).unwrap()).unwrap()
+        parse(
+            &self
+                .helm
+                .run(&["get", "manifest", "ccm", "--namespace=kube-system"])
+                .unwrap(),
+        )
+        .unwrap()
     }
 
     /// An object as it is in the cluster.
     async fn live(&self, object: &Value) -> Option<DynamicObject> {
-        let (group, version) = object["apiVersion"].as_str().unwrap().rsplit_once('/').unwrap_or((
-            "",
-            object["apiVersion"].as_str().unwrap(),
-        ));
+        let (group, version) = object["apiVersion"]
+            .as_str()
+            .unwrap()
+            .rsplit_once('/')
+            .unwrap_or(("", object["apiVersion"].as_str().unwrap()));
         let kind = GroupVersionKind::gvk(group, version, object["kind"].as_str().unwrap());
         let resource = ApiResource::from_gvk(&kind);
         let api: Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
             None => Api::all_with(self.client.clone(), &resource),
         };
-        api.get_opt(object["metadata"]["name"].as_str().unwrap()).await.unwrap()
+        api.get_opt(object["metadata"]["name"].as_str().unwrap())
+            .await
+            .unwrap()
     }
 }
 
@@ -214,7 +282,10 @@ async fn there_and_back(cloud: &str, values: Option<&str>) {
     let helm = |args: &[&str]| {
         let mut words = args.to_vec();
         words.push("--namespace=kube-system");
-        cluster.helm.run(&words).unwrap_or_else(|error| panic!("{cloud} {values:?}: {error:#}"))
+        cluster
+            .helm
+            .run(&words)
+            .unwrap_or_else(|error| panic!("{cloud} {values:?}: {error:#}"))
     };
     let values = values.map(here);
     let mut install = vec!["install", "ccm", text(&upstream)];
@@ -227,13 +298,33 @@ async fn there_and_back(cloud: &str, values: Option<&str>) {
 
     // With the values of the release, as people do.
     let cloud_is = format!("cloud={cloud}");
-    helm(&["upgrade", "ccm", text(&ours), "--reset-then-reuse-values", "--set", &cloud_is]);
+    helm(&[
+        "upgrade",
+        "ccm",
+        text(&ours),
+        "--reset-then-reuse-values",
+        "--set",
+        &cloud_is,
+    ]);
     let between = cluster.manifest();
     let changed = cluster.live(workload(&between)).await.unwrap();
-    assert_eq!(changed.metadata.uid, theirs.metadata.uid, "{cloud}: replaced, not changed in place");
-    let image = |object: &DynamicObject| object.data["spec"]["template"]["spec"]["containers"][0]["image"].clone();
-    assert_eq!(changed.data["spec"]["template"]["spec"]["containers"].as_array().unwrap().len(), 1);
-    assert_eq!(image(&changed), json!(format!("cloud-controller-manager:v0.1.0-{cloud}")));
+    assert_eq!(
+        changed.metadata.uid, theirs.metadata.uid,
+        "{cloud}: replaced, not changed in place"
+    );
+    let image =
+        |object: &DynamicObject| object.data["spec"]["template"]["spec"]["containers"][0]["image"].clone();
+    assert_eq!(
+        changed.data["spec"]["template"]["spec"]["containers"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(
+        image(&changed),
+        json!(format!("cloud-controller-manager:v0.1.0-{cloud}"))
+    );
     for object in &between {
         assert!(cluster.live(object).await.is_some(), "{object}");
     }
@@ -242,10 +333,19 @@ async fn there_and_back(cloud: &str, values: Option<&str>) {
     assert_eq!(cluster.manifest(), before);
     let back = cluster.live(workload(&before)).await.unwrap();
     assert_eq!(back.metadata.uid, theirs.metadata.uid);
-    assert_eq!(back.data["spec"], theirs.data["spec"], "{cloud}: something of ours stayed");
+    assert_eq!(
+        back.data["spec"], theirs.data["spec"],
+        "{cloud}: something of ours stayed"
+    );
     let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
-    for object in between.iter().filter(|object| !before.iter().any(|other| name(other) == name(object))) {
-        assert!(cluster.live(object).await.is_none(), "{cloud}: ours, and still there: {object}");
+    for object in between
+        .iter()
+        .filter(|object| !before.iter().any(|other| name(other) == name(object)))
+    {
+        assert!(
+            cluster.live(object).await.is_none(),
+            "{cloud}: ours, and still there: {object}"
+        );
     }
     drop(cluster.control_plane);
 }
