@@ -1,40 +1,47 @@
-//! `deploy/` can be applied as it is.
+//! The folders of `deploy/` can be applied as they are, alone and with every component.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::{collections::BTreeMap, path::Path};
 
 use ccm_testbed::{
     controlplane::{ControlPlane, Options},
-    manifests::{ACCOUNT, account, add_component, apply, read, shipped},
+    manifests::{ACCOUNT, accept_monitoring, account, apply, build, shipped},
 };
 use cloud_controller_manager::options::{self, Request};
 use serde_json::{Value, json};
 
-/// The objects of a folder's kustomization, without those that are made of files.
-fn objects(folder: &str) -> Vec<Value> {
-    let kustomization = read(&shipped(&format!("{folder}/kustomization.yaml"))).unwrap();
-    let resources = kustomization[0]["resources"].as_array().unwrap().clone();
-    let mut found = Vec::new();
-    for resource in resources {
-        let path = format!("{folder}/{}", resource.as_str().unwrap());
-        found.extend(if Path::new(&path).extension().is_some() {
-            read(&shipped(&path)).unwrap()
-        } else {
-            objects(&path)
-        });
-    }
-    found
-}
+/// Components of `deploy/` that fit every cloud and each other.
+const COMPONENTS: [&str; 5] = [
+    "service-accounts",
+    "leader-migration",
+    "ca-bundle",
+    "pod-monitor",
+    "network-policy",
+];
 
-/// Folders of `deploy/` that are added to a cloud's.
-const COMPONENTS: [&str; 2] = ["service-accounts", "leader-migration"];
+/// Kustomizations for users to begin with.
+const OVERLAYS: [&str; 3] = ["overlays/hosted", "overlays/dry-run", "overlays/plan"];
 
 /// The only object of this kind.
 fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     let mut found = objects.iter().filter(|object| object["kind"] == kind);
-    let only = found.next().unwrap();
+    let only = found.next().unwrap_or_else(|| panic!("no {kind}"));
     assert!(found.next().is_none(), "two of kind {kind}");
     only
+}
+
+fn count(objects: &[Value], kind: &str) -> usize {
+    objects.iter().filter(|object| object["kind"] == kind).count()
+}
+
+/// The only object with Pods.
+fn workload(objects: &[Value]) -> &Value {
+    let mut found = objects
+        .iter()
+        .filter(|object| object["spec"]["template"].is_object());
+    let workload = found.next().expect("an object with Pods");
+    assert!(found.next().is_none(), "two objects with Pods");
+    workload
 }
 
 /// Folders of `deploy/` with a DaemonSet: one for each cloud.
@@ -46,36 +53,72 @@ fn clouds() -> Vec<String> {
         .map(|folder| folder.file_name().into_string().unwrap())
         .collect();
     clouds.sort();
+    assert!(!clouds.is_empty());
     clouds
+}
+
+/// Arguments of the program, with the variables of its environment.
+fn arguments(workload: &Value) -> Vec<String> {
+    let container = &workload["spec"]["template"]["spec"]["containers"][0];
+    let environment: BTreeMap<_, _> = container["env"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|variable| Some((variable["name"].as_str()?, variable["value"].as_str()?)))
+        .collect();
+    let words = container["args"].as_array().unwrap().iter().map(|word| {
+        let word = word.as_str().unwrap().to_owned();
+        environment.iter().fold(word, |word, (name, value)| {
+            word.replace(&format!("$({name})"), value)
+        })
+    });
+    let words: Vec<_> = words.collect();
+    assert!(words.iter().all(|word| !word.contains("$(")), "{words:?}");
+    // Where the Secret is mounted, there the program looks.
+    let folder = container["volumeMounts"][0]["mountPath"].as_str().unwrap();
+    let mut parents = environment.values().map(|value| Path::new(*value).parent());
+    assert!(
+        parents.any(|parent| parent == Some(Path::new(folder))),
+        "{environment:?}"
+    );
+    words
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_api_server_takes_every_object_and_the_pod() {
     let control_plane = ControlPlane::start(Options { audit: false }).await.unwrap();
     let client = control_plane.client().await.unwrap();
-    assert!(!clouds().is_empty());
+    accept_monitoring(&client).await.unwrap();
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hosted-control-plane"}});
+    apply(&client, &namespace, false).await.unwrap();
     for cloud in clouds() {
-        let objects = objects(&cloud);
-        let mut with_components = objects.clone();
         for component in COMPONENTS {
-            let before = with_components.len();
-            add_component(&mut with_components, component).unwrap();
-            assert!(with_components.len() > before, "{component}");
+            let alone = build(&[&cloud], &[]).unwrap();
+            assert_ne!(build(&[&cloud], &[component]).unwrap(), alone, "{component}");
         }
-        for object in objects.iter().chain(&with_components) {
-            apply(&client, object, true).await.unwrap();
+        for object in build(&[&cloud], &COMPONENTS).unwrap() {
+            apply(&client, &object, true).await.unwrap();
+        }
+    }
+    for overlay in OVERLAYS {
+        let more: &[&str] = match overlay {
+            "overlays/hosted" => &["ca-bundle", "network-policy"],
+            _ => &["ca-bundle"],
+        };
+        for object in build(&[overlay], more).unwrap() {
+            apply(&client, &object, true).await.unwrap();
         }
     }
     // A Pod is looked at closer than the template that it is made of: its account and its priority must be there.
     account(&control_plane, &shipped("base/rbac.yaml")).await.unwrap();
     for cloud in clouds() {
-        let objects = objects(&cloud);
+        let objects = build(&[&cloud], &[]).unwrap();
         let daemon_set = only(&objects, "DaemonSet");
         let mut pod = daemon_set["spec"]["template"].clone();
-        assert_eq!(
-            daemon_set["spec"]["selector"]["matchLabels"],
-            pod["metadata"]["labels"]
-        );
+        for (key, value) in daemon_set["spec"]["selector"]["matchLabels"].as_object().unwrap() {
+            assert_eq!(pod["metadata"]["labels"][key], *value);
+        }
         assert_eq!(pod["spec"]["serviceAccountName"], ACCOUNT);
         // Installers give the label of control plane nodes different values.
         assert_eq!(pod["spec"]["nodeSelector"], Value::Null);
@@ -96,7 +139,7 @@ async fn the_api_server_takes_every_object_and_the_pod() {
 async fn a_misspelt_field_is_not_taken() {
     let control_plane = ControlPlane::start(Options { audit: false }).await.unwrap();
     let client = control_plane.client().await.unwrap();
-    let objects = objects(&clouds()[0]);
+    let objects = build(&[&clouds()[0]], &[]).unwrap();
     let mut daemon_set = only(&objects, "DaemonSet").clone();
     daemon_set["spec"]["template"]["spec"]["hostnetwork"] = json!(true);
     let refused = apply(&client, &daemon_set, true).await.unwrap_err();
@@ -107,25 +150,8 @@ async fn a_misspelt_field_is_not_taken() {
 fn the_flags_of_each_daemon_set_are_taken_without_a_warning() {
     let providers = cloud_controller_manager::providers::registered().unwrap();
     for cloud in clouds() {
-        let mut objects = objects(&cloud);
-        for component in COMPONENTS {
-            add_component(&mut objects, component).unwrap();
-        }
-        let container = only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0].clone();
-        let environment: BTreeMap<_, _> = container["env"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter_map(|variable| Some((variable["name"].as_str()?, variable["value"].as_str()?)))
-            .collect();
-        let words = container["args"].as_array().unwrap().iter().map(|word| {
-            let word = word.as_str().unwrap().to_owned();
-            environment.iter().fold(word, |word, (name, value)| {
-                word.replace(&format!("$({name})"), value)
-            })
-        });
-        let words: Vec<_> = words.collect();
-        assert!(words.iter().all(|word| !word.contains("$(")), "{words:?}");
+        let objects = build(&[&cloud], &COMPONENTS).unwrap();
+        let words = arguments(only(&objects, "DaemonSet"));
         // A build without this cloud knows its flags, too, but not its name.
         if !providers.iter().any(|provider| provider.name == cloud) {
             continue;
@@ -142,16 +168,78 @@ fn the_flags_of_each_daemon_set_are_taken_without_a_warning() {
             .iter()
             .any(|object| object["rules"][0]["resourceNames"] == json!([lease]));
         assert!(may, "no role for the Lease {lease}");
+        let container = &only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0];
         for probe in ["livenessProbe", "readinessProbe"] {
             assert_eq!(container[probe]["httpGet"]["port"], 10258);
             assert_eq!(container[probe]["httpGet"]["scheme"], "HTTPS");
         }
-        // Where the Secret is mounted, there the program looks.
-        let folder = container["volumeMounts"][0]["mountPath"].as_str().unwrap();
-        let mut paths = environment.values().map(|value| Path::new(*value).parent());
+    }
+}
+
+#[test]
+fn each_overlay_is_what_its_name_says() {
+    let providers = cloud_controller_manager::providers::registered().unwrap();
+    let known = providers.iter().any(|provider| provider.name == "openstack");
+    let request = |objects: &[Value]| {
+        let words = arguments(workload(objects)).into_iter().map(Into::into);
+        known.then(|| options::parse(words, &providers).unwrap())
+    };
+
+    let hosted = build(&["overlays/hosted"], &[]).unwrap();
+    // What belongs in the hosted cluster is not applied in the cluster that hosts it.
+    assert_eq!(
+        count(&hosted, "ServiceAccount") + count(&hosted, "ClusterRoleBinding"),
+        0
+    );
+    assert_eq!(count(&hosted, "Role") + count(&hosted, "ClusterRole"), 0);
+    let pods = &only(&hosted, "Deployment")["spec"]["template"]["spec"];
+    assert_eq!(pods["automountServiceAccountToken"], false);
+    assert_eq!(pods["hostNetwork"], Value::Null);
+    let kubeconfig = format!(
+        "{}/value",
+        pods["containers"][0]["volumeMounts"][1]["mountPath"]
+            .as_str()
+            .unwrap()
+    );
+    let words = arguments(workload(&hosted));
+    for flag in [
+        "kubeconfig",
+        "authentication-kubeconfig",
+        "authorization-kubeconfig",
+    ] {
         assert!(
-            paths.any(|parent| parent == Some(Path::new(folder))),
-            "{environment:?}"
+            words.contains(&format!("--{flag}={kubeconfig}")),
+            "{flag}: {words:?}"
         );
+    }
+    assert!(matches!(request(&hosted), None | Some(Request::Run(_))));
+
+    for (overlay, kind) in [("overlays/dry-run", "Deployment"), ("overlays/plan", "Job")] {
+        let objects = build(&[overlay], &[]).unwrap();
+        let ours = only(&objects, kind);
+        match request(&objects) {
+            Some(Request::Run(config)) => assert!(config.dry_run && kind == "Deployment"),
+            Some(Request::Plan(_)) => assert_eq!(kind, "Job"),
+            Some(other) => panic!("{overlay}: {other:?}"),
+            None => {}
+        }
+        // Beside the program in charge: no name in common, no Pod that its selector matches, and no right to write.
+        let live = build(&["openstack"], &[]).unwrap();
+        let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
+        for object in &objects {
+            assert!(
+                !live.iter().any(|other| name(other) == name(object)),
+                "{:?}",
+                name(object)
+            );
+        }
+        let selector = &only(&live, "DaemonSet")["spec"]["selector"]["matchLabels"]["k8s-app"];
+        assert_ne!(
+            ours["spec"]["template"]["metadata"]["labels"]["k8s-app"],
+            *selector
+        );
+        for right in ccm_testbed::manifests::rights(&objects) {
+            assert!(["get", "list", "watch"].contains(&right.verb.as_str()), "{right}");
+        }
     }
 }

@@ -50,6 +50,7 @@ impl Contender {
         let program = blocking(|| {
             golang::build(&GoProgram {
                 sources: "leaderelection",
+                package: ".",
                 kind: "client",
                 name: "ccm-leaderelection",
                 link_flags: "-s -w".to_owned(),
@@ -93,6 +94,7 @@ impl Contender {
         let program = blocking(|| {
             golang::build(&GoProgram {
                 sources: "leadermigration",
+                package: ".",
                 kind: "manager",
                 name: "ccm-leadermigration",
                 link_flags: "-s -w".to_owned(),

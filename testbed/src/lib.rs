@@ -15,6 +15,7 @@
 //! | [`cloud`] | the cloud of demo and benchmarks: simulated or real |
 //! | [`document`] | nothing; writes the sections of docs/benchmarks.md |
 //! | [`forward`] | sockets on loopback for the load balancers of a simulated cloud |
+//! | [`helm`] | nothing; runs Helm and kustomize, built from `tests/helm` |
 //! | [`manifests`] | nothing; applies the files of `deploy/` and knows which rights they give |
 //! | [`nodes`] | nothing; registers Nodes |
 //! | [`binary`] | the program under test |
@@ -37,6 +38,7 @@ pub mod controlplane;
 pub mod document;
 pub mod forward;
 mod golang;
+pub mod helm;
 mod http;
 pub mod manifests;
 pub mod moto;

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::cache;
 use crate::controlplane::{AuditEntry, ControlPlane};
+use crate::helm;
 use crate::observe::eventually;
 
 /// The account of the program in every manifest, in `kube-system`.
@@ -39,35 +41,67 @@ pub fn read(path: &Path) -> Result<Vec<Value>> {
     parse(&text).with_context(|| format!("{} is no YAML", path.display()))
 }
 
-fn parse(text: &str) -> Result<Vec<Value>> {
+/// The objects of a YAML text, in their order.
+///
+/// # Errors
+/// When it is no YAML.
+pub fn parse(text: &str) -> Result<Vec<Value>> {
     let mut objects: Vec<Value> = serde_saphyr::from_multiple(text)?;
     objects.retain(|object| !object.is_null());
     Ok(objects)
 }
 
-/// Adds a component of `deploy/` to objects, as kustomize would: its own objects, and its patches to the others.
+/// The objects of folders below `deploy/`, with components added, as kustomize builds them: each path is relative to `deploy/`.
+/// The files that users have to add are there.
 ///
 /// # Errors
-/// When it can not be read, or a patch does not fit.
-pub fn add_component(objects: &mut Vec<Value>, component: &str) -> Result<()> {
-    let kustomization = read(&shipped(&format!("{component}/kustomization.yaml")))?;
-    let kustomization = kustomization.first().context("an empty kustomization")?;
-    let list = |key: &str| kustomization[key].as_array().cloned().unwrap_or_default();
-    for patch in list("patches") {
-        let target = &patch["target"];
-        let steps = parse(patch["patch"].as_str().unwrap_or_default())?;
-        let steps: json_patch::Patch = serde_json::from_value(steps.into_iter().next().unwrap_or_default())?;
-        let fits = |wanted: &Value, found: &Value| wanted.is_null() || wanted == found;
-        for object in objects.iter_mut() {
-            if fits(&target["kind"], &object["kind"]) && fits(&target["name"], &object["metadata"]["name"]) {
-                json_patch::patch(object, &steps)
-                    .with_context(|| format!("a patch of {component} does not fit {target}"))?;
-            }
+/// When kustomize refuses it.
+pub fn build(resources: &[&str], components: &[&str]) -> Result<Vec<Value>> {
+    let folder = tempfile::tempdir()?;
+    let deploy = folder.path().join("deploy");
+    copy_folder(&shipped(""), &deploy)?;
+    fs::copy(
+        shipped("openstack/cloud.conf.example"),
+        deploy.join("secret/cloud.conf"),
+    )?;
+    fs::write(deploy.join("ca-bundle/ca.crt"), "a certificate\n")?;
+    fs::write(deploy.join("digitalocean/access-token"), "a token\n")?;
+    let list = |paths: &[&str]| -> Vec<_> { paths.iter().map(|path| format!("../{path}")).collect() };
+    let mut kustomization = json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": list(resources),
+        "components": list(components),
+    });
+    // As if the components stood in the folder's own kustomization.
+    for resource in resources {
+        let own = read(&deploy.join(resource).join("kustomization.yaml"))?;
+        let namespace = own.first().and_then(|own| own["namespace"].as_str());
+        if let Some(namespace) = namespace {
+            kustomization["namespace"] = json!(namespace);
         }
     }
-    for resource in list("resources") {
-        let file = resource.as_str().unwrap_or_default();
-        objects.extend(read(&shipped(&format!("{component}/{file}")))?);
+    fs::create_dir(deploy.join("built"))?;
+    fs::write(deploy.join("built/kustomization.yaml"), kustomization.to_string())?;
+    parse(&helm::kustomize(&deploy.join("built"))?)
+}
+
+/// Copies a folder with all that is in it.
+///
+/// # Errors
+/// When that fails.
+pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    cache::make_dir(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let path = entry?.path();
+        let target = to.join(path.file_name().unwrap_or_default());
+        if path.is_dir() {
+            copy_folder(&path, &target)?;
+        } else {
+            // Not `fs::copy`, which takes over that a file is read-only.
+            fs::write(&target, fs::read(&path)?)
+                .with_context(|| format!("cannot write {}", target.display()))?;
+        }
     }
     Ok(())
 }
@@ -108,13 +142,64 @@ pub async fn account(control_plane: &ControlPlane, file: &Path) -> Result<PathBu
     for object in &objects {
         apply(&client, object, false).await?;
     }
-    for right in rights(&objects).into_iter().chain(borrowed(&objects)) {
-        let granted = eventually(LIMIT, async || is_granted(&client, &right).await.then_some(())).await;
-        granted.with_context(|| format!("{USER} still may not {right}"))?;
+    granted(control_plane, &objects, "kube-system", ACCOUNT).await
+}
+
+/// Waits until the roles among these objects, which were applied for one account, are in force, and returns a kubeconfig of
+/// the account.
+///
+/// # Errors
+/// When the API server does not grant the rights in time.
+pub async fn granted(
+    control_plane: &ControlPlane,
+    objects: &[Value],
+    namespace: &str,
+    name: &str,
+) -> Result<PathBuf> {
+    let client = control_plane.client().await?;
+    let user = format!("system:serviceaccount:{namespace}:{name}");
+    for right in rights(objects).into_iter().chain(borrowed(objects)) {
+        let granted = eventually(LIMIT, async || {
+            is_granted(&client, &user, &right).await.then_some(())
+        })
+        .await;
+        granted.with_context(|| format!("{user} still may not {right}"))?;
     }
-    control_plane
-        .service_account_kubeconfig("kube-system", ACCOUNT)
-        .await
+    control_plane.service_account_kubeconfig(namespace, name).await
+}
+
+/// Makes the API server take the objects of the Prometheus Operator, with any content.
+///
+/// # Errors
+/// When it does not take them in time.
+pub async fn accept_monitoring(client: &Client) -> Result<()> {
+    const GROUP: &str = "monitoring.coreos.com";
+    for kind in ["PodMonitor", "PrometheusRule", "ServiceMonitor"] {
+        let singular = kind.to_lowercase();
+        let plural = format!("{singular}s");
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.{GROUP}")},
+            "spec": {
+                "group": GROUP,
+                "scope": "Namespaced",
+                "names": {"kind": kind, "plural": plural, "singular": singular},
+                "versions": [{
+                    "name": "v1",
+                    "served": true,
+                    "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+                }],
+            },
+        });
+        apply(client, &definition, false).await?;
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, "v1", kind));
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &resource);
+        let served = eventually(LIMIT, async || api.list(&ListParams::default()).await.ok()).await;
+        served.with_context(|| format!("{kind} is not served"))?;
+    }
+    Ok(())
 }
 
 /// One thing that somebody may do.
@@ -229,7 +314,7 @@ pub fn borrowed(objects: &[Value]) -> Vec<Right> {
         .collect()
 }
 
-async fn is_granted(client: &Client, right: &Right) -> bool {
+async fn is_granted(client: &Client, user: &str, right: &Right) -> bool {
     let (resource, subresource) = match right.resource.split_once('/') {
         Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
         None => (right.resource.as_str(), None),
@@ -237,7 +322,7 @@ async fn is_granted(client: &Client, right: &Right) -> bool {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
-            user: Some(USER.to_owned()),
+            user: Some(user.to_owned()),
             resource_attributes: Some(ResourceAttributes {
                 verb: some(&right.verb),
                 group: some(&right.group),

@@ -1,6 +1,7 @@
 //! The whole program against a real kube-apiserver, on every cloud that is compiled in and has a test cloud.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod installed;
 mod life;
 mod sweep;
 

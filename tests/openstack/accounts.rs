@@ -28,8 +28,7 @@ const FLAGS: [&str; 5] = [
 async fn set() -> Scene {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rbac.yaml");
-    let mut objects = manifests::read(&manifests::shipped("base/rbac.yaml")).unwrap();
-    manifests::add_component(&mut objects, "service-accounts").unwrap();
+    let objects = manifests::build(&["base"], &["service-accounts"]).unwrap();
     let text: Vec<_> = objects.iter().map(ToString::to_string).collect();
     std::fs::write(&file, text.join("\n---\n")).unwrap();
     let scene = Scene::set_for(&file).await;

@@ -52,6 +52,7 @@ fn build(light: bool) -> Result<PathBuf> {
     };
     golang::build(&GoProgram {
         sources: "controlplane",
+        package: ".",
         kind,
         name: PROGRAM,
         link_flags: link_flags(&version),

@@ -1,0 +1,182 @@
+{{/* Adds to a map what it lacks: (list map defaults). */}}
+{{- define "ccm.merge" -}}
+{{- $values := index . 0 -}}
+{{- range $key, $default := index . 1 -}}
+  {{- if not (hasKey $values $key) -}}
+    {{- $_ := set $values $key $default -}}
+  {{- else if and (kindIs "map" $default) (kindIs "map" (get $values $key)) -}}
+    {{- include "ccm.merge" (list (get $values $key) $default) -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Completes .Values for the cloud, once, and refuses what the schema cannot explain. Every template begins with it. */}}
+{{- define "ccm.prepare" -}}
+{{- if not (hasKey .Values "prepared") -}}
+  {{- $_ := set .Values "prepared" true -}}
+  {{- if .Values.dryRun -}}
+    {{- include "ccm.merge" (list .Values (dict "kind" "Deployment" "hostNetworking" false)) -}}
+  {{- end -}}
+  {{- include "ccm.merge" (list .Values (.Files.Get (printf "clouds/%s.yaml" .Values.cloud) | fromYaml)) -}}
+  {{- if not (hasKey .Values.secret "enabled") -}}
+    {{- $_ := set .Values.secret "enabled" (or (not (empty .Values.cloudConfig)) (not (empty .Values.cloudConfigContents))) -}}
+  {{- end -}}
+  {{- if .Values.dryRun -}}
+    {{- range list "nameOverride" "clusterRoleName" "serviceAccountName" "roleBindingName" -}}
+      {{- $_ := set $.Values . (printf "%s-dry-run" (get $.Values .)) -}}
+    {{- end -}}
+    {{- if .Values.secret.create -}}
+      {{- $_ := set .Values.secret "name" (printf "%s-dry-run" .Values.secret.name) -}}
+    {{- end -}}
+  {{- end -}}
+  {{- $args := include "ccm.args" . | fromYamlArray -}}
+  {{- $_ := set .Values "args" $args -}}
+  {{- $_ := set .Values "securePort" (include "ccm.flag" (list $args "secure-port") | default "10258" | int) -}}
+  {{- $bind := include "ccm.flag" (list $args "bind-address") | trimAll "[]" -}}
+  {{- $_ := set .Values "bindAddress" (has $bind (list "" "0.0.0.0" "::") | ternary "" $bind) -}}
+  {{- if and (has $bind (list "127.0.0.1" "::1" "localhost")) (not .Values.hostNetworking) .Values.securePort -}}
+    {{- fail (printf "bindAddress: the kubelet cannot reach the probes on %s without the host network; write bindAddress: 0.0.0.0, or hostNetworking: true" $bind) -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The value of a flag, "true" if it has none: (list args name). */}}
+{{- define "ccm.flag" -}}
+{{- $flag := printf "--%s" (index . 1) -}}
+{{- $value := "" -}}
+{{- range index . 0 -}}
+  {{- if eq . $flag -}}
+    {{- $value = "true" -}}
+  {{- else if hasPrefix (printf "%s=" $flag) . -}}
+    {{- $value = trimPrefix (printf "%s=" $flag) . -}}
+  {{- end -}}
+{{- end -}}
+{{- $value -}}
+{{- end -}}
+
+{{/* All arguments, as a YAML list. What `args` and `controllerExtraArgs` set is not set again. */}}
+{{- define "ccm.args" -}}
+{{- $args := list -}}
+{{- range .Values.args -}}
+  {{- $args = append $args (toString .) -}}
+{{- end -}}
+{{- $extra := list -}}
+{{- $more := .Values.controllerExtraArgs -}}
+{{- if kindIs "string" $more -}}
+  {{- $text := tpl $more . -}}
+  {{- $more = fromYamlArray $text -}}
+  {{- if and $more (hasPrefix "error " (first $more | toString)) -}}
+    {{- fail (printf "controllerExtraArgs: not a YAML list (%s); write one line \"- --flag=value\" for each argument" (first $more)) -}}
+  {{- end -}}
+{{- end -}}
+{{- range $more -}}
+  {{- $extra = append $extra (toString .) -}}
+{{- end -}}
+{{- $bind := .Values.bindAddress -}}
+{{- if and (not $bind) (eq .Values.cloud "openstack") .Values.hostNetworking -}}
+  {{- $bind = or (.Values.serviceMonitor).enabled (.Values.podMonitor).enabled | empty | ternary "127.0.0.1" "0.0.0.0" -}}
+{{- end -}}
+{{- $ours := list
+  (list "cloud-provider" .Values.cloud)
+  (list "cloud-config" (or .Values.secret.enabled (eq .Values.cloud "openstack") | ternary "$(CLOUD_CONFIG)" ""))
+  (list "cluster-name" (empty (.Values.cluster).name | ternary "" "$(CLUSTER_NAME)"))
+  (list "controllers" (join "," .Values.enabledControllers))
+  (list "v" .Values.logVerbosityLevel)
+  (list "secure-port" .Values.securePort)
+  (list "bind-address" $bind)
+  (list "dry-run" (.Values.dryRun | ternary "true" "")) -}}
+{{- $given := concat $args $extra -}}
+{{- range $ours -}}
+  {{- $value := index . 1 -}}
+  {{- if kindIs "float64" $value -}}{{- $value = int64 $value -}}{{- end -}}
+  {{- if and (ne (toString $value) "") (not (kindIs "invalid" $value)) (not (include "ccm.flag" (list $given (first .)))) -}}
+    {{- $args = append $args (printf "--%s=%v" (first .) $value) -}}
+  {{- end -}}
+{{- end -}}
+{{- concat $args $extra | toYaml -}}
+{{- end -}}
+
+{{- define "ccm.name" -}}
+{{- .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "ccm.namespace" -}}
+{{- .Values.namespace | default .Release.Namespace -}}
+{{- end -}}
+
+{{/* The selector of each cloud's own chart or manifest. It is immutable. */}}
+{{- define "ccm.selector" -}}
+{{- if eq .Values.cloud "openstack" -}}
+app: {{ include "ccm.name" . }}
+component: controllermanager
+release: {{ .Release.Name }}
+{{- else if eq .Values.cloud "aws" -}}
+k8s-app: {{ include "ccm.name" . }}
+{{- else -}}
+app: {{ include "ccm.name" . }}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels and annotations of every object. */}}
+{{- define "ccm.labels" -}}
+labels:
+  app.kubernetes.io/name: {{ .Chart.Name }}
+  app.kubernetes.io/instance: {{ .Release.Name }}
+  app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+  app.kubernetes.io/managed-by: {{ .Release.Service }}
+  helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "ccm.metadata" -}}
+{{ include "ccm.labels" . }}
+{{- with .Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "ccm.image" -}}
+{{- $repository := .Values.image.repository -}}
+{{- range list "provider-os/openstack-cloud-controller-manager" "k8scloudprovider/openstack-cloud-controller-manager" "provider-aws/cloud-controller-manager" "digitalocean/digitalocean-cloud-controller-manager" -}}
+  {{- if hasSuffix . $repository -}}
+    {{- fail (printf "image.repository: %s is the image of the Go program, which this chart does not start; remove image.repository and image.tag from your values, or write the repository that has the image of this program. With --reuse-values, helm takes over the values of the other chart: use --reset-then-reuse-values" $repository) -}}
+  {{- end -}}
+{{- end -}}
+{{- if .Values.image.digest -}}
+{{ $repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ $repository }}:{{ .Values.image.tag | default (printf "v%s-%s" .Chart.AppVersion .Values.cloud) }}
+{{- end -}}
+{{- end -}}
+
+{{/* cloud.conf. Numbers of YAML are floats: large ones must not get an exponent. */}}
+{{- define "ccm.cloudConfig" -}}
+{{- if .Values.cloudConfigContents -}}
+{{ .Values.cloudConfigContents }}
+{{- else -}}
+{{- range $section := list "global" "networking" "loadBalancer" "blockStorage" "metadata" "route" }}
+{{- with get $.Values.cloudConfig $section }}
+[{{ title $section }}]
+{{- range $key, $values := . }}
+{{- range (kindIs "slice" $values | ternary $values (list $values)) }}
+{{- $value := . -}}
+{{- if kindIs "float64" . -}}{{- if eq (float64 (int64 .)) . -}}{{- $value = int64 . -}}{{- end -}}{{- end }}
+{{ $key }} = {{ $value | quote }}
+{{- end }}
+{{- end }}
+{{ end }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The rules of deploy/ for one kind: (list context file kind). */}}
+{{- define "ccm.rules" -}}
+{{- $context := index . 0 -}}
+{{- $kind := index . 2 -}}
+{{- range splitList "\n---\n" ($context.Files.Get (printf "files/%s" (index . 1))) -}}
+  {{- $object := fromYaml . -}}
+  {{- if eq $object.kind $kind -}}
+    {{- toYaml $object.rules -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}

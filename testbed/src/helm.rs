@@ -1,0 +1,124 @@
+//! Helm and kustomize, built from `tests/helm`, and the charts of the Go programs that the project follows.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+
+use crate::golang::{self, GoProgram};
+use crate::manifests::copy_folder;
+use crate::process::run_captured;
+
+/// Stands for Bitnami's library chart, of which the chart for OpenStack uses one template: labels of metadata, never of a selector.
+const COMMON_LABELS: &str = r#"{{- define "common.labels.standard" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+"#;
+
+fn tool(name: &str, package: &str, minutes: &str) -> Result<PathBuf> {
+    golang::build(&GoProgram {
+        sources: "helm",
+        package,
+        kind: name,
+        name,
+        link_flags: "-s -w".to_owned(),
+        tags: None,
+        what: format!("{name} ({minutes}, once)"),
+    })
+}
+
+/// What `kustomize build` prints for this folder.
+///
+/// # Errors
+/// When kustomize cannot be built, or refuses the folder.
+pub fn kustomize(folder: &Path) -> Result<String> {
+    let program = tool("kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "2 minutes")?;
+    run_captured(Command::new(program).arg("build").arg(folder))
+}
+
+/// Helm for one cluster, with a home folder of its own.
+#[derive(Debug)]
+pub struct Helm {
+    program: PathBuf,
+    home: TempDir,
+    kubeconfig: PathBuf,
+}
+
+impl Helm {
+    /// Builds Helm if this was not done before. Without a cluster, for `helm template`, any path will do.
+    ///
+    /// # Errors
+    /// When it cannot be built.
+    pub fn new(kubeconfig: impl Into<PathBuf>) -> Result<Self> {
+        Ok(Self {
+            program: tool("helm", "helm.sh/helm/v3/cmd/helm", "3 to 5 minutes")?,
+            home: tempfile::tempdir()?,
+            kubeconfig: kubeconfig.into(),
+        })
+    }
+
+    /// Runs it and returns its standard output.
+    ///
+    /// # Errors
+    /// With its standard error, when it fails.
+    pub fn run(&self, args: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(args)
+            .env("HOME", self.home.path())
+            .env("KUBECONFIG", &self.kubeconfig);
+        for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+            command.env(variable, self.home.path());
+        }
+        run_captured(&mut command)
+    }
+}
+
+/// Copies of the charts of the Go programs, in the versions that `tests/helm/upstream/go.mod` pins, by cloud.
+#[derive(Debug)]
+pub struct UpstreamCharts {
+    folder: TempDir,
+    modules: BTreeMap<String, PathBuf>,
+}
+
+impl UpstreamCharts {
+    /// Downloads the modules if this was not done before.
+    ///
+    /// # Errors
+    /// When they cannot be downloaded.
+    pub fn new() -> Result<Self> {
+        Ok(Self {
+            folder: tempfile::tempdir()?,
+            modules: golang::modules("helm/upstream")?,
+        })
+    }
+
+    /// The chart of a cloud.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn chart(&self, cloud: &str) -> Result<PathBuf> {
+        let module = format!("k8s.io/cloud-provider-{cloud}");
+        let module = self
+            .modules
+            .get(&module)
+            .with_context(|| format!("{module} is not in go.mod"))?;
+        let name = format!("{cloud}-cloud-controller-manager");
+        let chart = self.folder.path().join(&name);
+        copy_folder(&module.join("charts").join(&name), &chart)?;
+        if cloud == "openstack" {
+            let common = chart.join("charts/common");
+            fs::create_dir_all(common.join("templates"))?;
+            let about = "apiVersion: v2\nname: common\ntype: library\nversion: 2.14.1\n";
+            fs::write(common.join("Chart.yaml"), about)?;
+            fs::write(common.join("templates/_labels.tpl"), COMMON_LABELS)?;
+        }
+        Ok(chart)
+    }
+}

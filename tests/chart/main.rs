@@ -1,0 +1,398 @@
+//! The Helm chart: what it renders, what it refuses, and that a release of a Go program's chart becomes ours and goes back.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+use std::{fs, path::PathBuf};
+
+use ccm_testbed::{
+    controlplane::{ControlPlane, Options},
+    helm::{Helm, UpstreamCharts},
+    manifests::{accept_monitoring, apply, parse, read, shipped},
+};
+use cloud_controller_manager::options::{self, Request};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, GroupVersionKind},
+};
+use serde_json::{Value, json};
+
+fn here(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/chart")
+        .join(path)
+}
+
+fn text(path: &std::path::Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// The value files by name.
+fn value_files() -> Vec<(String, PathBuf)> {
+    let mut files: Vec<_> = fs::read_dir(here("values"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), path))
+        .collect();
+    files.sort();
+    assert_eq!(files.len(), 10);
+    files
+}
+
+/// `helm template` of our chart in kube-system.
+fn template(helm: &Helm, args: &[&str]) -> anyhow::Result<String> {
+    let chart = shipped("chart");
+    let mut words = vec!["template", "ccm", text(&chart), "--namespace=kube-system"];
+    words.extend(args);
+    helm.run(&words)
+}
+
+fn offline() -> Helm {
+    Helm::new("/nonexistent").unwrap()
+}
+
+/// The object with Pods.
+fn workload(objects: &[Value]) -> &Value {
+    let mut found = objects
+        .iter()
+        .filter(|object| object["spec"]["template"].is_object());
+    found.next().expect("an object with Pods")
+}
+
+#[test]
+fn each_value_file_renders_as_before() {
+    let helm = offline();
+    for (name, path) in value_files() {
+        let rendered = template(&helm, &["--values", text(&path)]).unwrap();
+        insta::assert_snapshot!(name, rendered);
+    }
+}
+
+#[test]
+fn alerts_and_dashboard_are_those_of_the_monitoring_folder() {
+    let set = "--set=cloud=aws,prometheusRule.enabled=true,dashboard.enabled=true";
+    let objects = parse(&template(&offline(), &[set]).unwrap()).unwrap();
+    let only = |kind: &str| objects.iter().find(|object| object["kind"] == kind).unwrap();
+    let alerts = &read(&shipped("monitoring/alerts.yaml")).unwrap()[0];
+    assert_eq!(only("PrometheusRule")["spec"], *alerts);
+    let dashboard: Value = serde_json::from_str(
+        only("ConfigMap")["data"]["cloud-controller-manager.json"]
+            .as_str()
+            .unwrap(),
+    )
+    .unwrap();
+    let file = fs::read_to_string(shipped("monitoring/dashboard.json")).unwrap();
+    assert_eq!(dashboard, serde_json::from_str::<Value>(&file).unwrap());
+}
+
+#[test]
+fn the_arguments_are_taken_without_a_warning() {
+    let providers = cloud_controller_manager::providers::registered().unwrap();
+    let helm = offline();
+    for (name, path) in value_files() {
+        let objects = parse(&template(&helm, &["--values", text(&path)]).unwrap()).unwrap();
+        let container = workload(&objects)["spec"]["template"]["spec"]["containers"][0].clone();
+        let words: Vec<_> = container["args"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|word| word.as_str().unwrap())
+            .collect();
+        let cloud = words
+            .iter()
+            .find_map(|word| word.strip_prefix("--cloud-provider="))
+            .unwrap();
+        if !providers.iter().any(|provider| provider.name == cloud) {
+            continue;
+        }
+        let words = words.iter().map(|word| {
+            let words = word.replace("$(CLOUD_CONFIG)", "/etc/config/cloud.conf");
+            words.replace("$(CLUSTER_NAME)", "kubernetes").into()
+        });
+        let Request::Run(config) = options::parse(words, &providers).unwrap() else {
+            panic!("{name}: not a request to run")
+        };
+        assert_eq!(config.warnings, [""; 0], "{name}");
+        assert_eq!(config.dry_run, name.ends_with("dry-run"), "{name}");
+        // What the arguments ask for, the roles allow.
+        let rendered = json!(objects).to_string();
+        assert_eq!(
+            config.service_accounts,
+            rendered.contains("serviceaccounts/token"),
+            "{name}"
+        );
+        if let Some(election) = config.election {
+            let lease = json!(election.name);
+            let allows = |rule: &Value| {
+                rule["resourceNames"]
+                    .as_array()
+                    .is_some_and(|names| names.contains(&lease))
+            };
+            let allowed = objects.iter().any(|object| {
+                object["rules"]
+                    .as_array()
+                    .is_some_and(|rules| rules.iter().any(allows))
+            });
+            assert!(allowed || config.dry_run, "{name}: no right for {lease}");
+        }
+    }
+}
+
+#[test]
+fn values_that_are_wrong_are_refused_by_name() {
+    let helm = offline();
+    for (values, expected) in [
+        ("replicas=1", &["missing property 'cloud'"][..]),
+        ("cloud=gce", &["'/cloud'", "'aws', 'digitalocean', 'openstack'"]),
+        (
+            "cloud=aws,replicas=two,secret.create=perhaps,env.name=x",
+            &[
+                "'/replicas'",
+                "want integer",
+                "'/secret/create'",
+                "want boolean",
+                "'/env'",
+                "array",
+            ],
+        ),
+        (
+            "cloud=aws,kind=StatefulSet",
+            &["'/kind'", "'DaemonSet', 'Deployment'"],
+        ),
+        ("cloud=aws,nodeselector.a=b", &["'nodeselector' not allowed"]),
+        (
+            "cloud=openstack,cloudConfig.loadbalancer.a=b",
+            &["'/cloudConfig'", "'loadbalancer' not allowed"],
+        ),
+        (
+            "cloud=openstack,cloudConfig.global.region=R,cloudConfigContents=x",
+            &["'/cloudConfigContents'", "must be ''"],
+        ),
+        (
+            "cloud=openstack,image.digest=latest",
+            &["'/image/digest'", "sha256"],
+        ),
+        (
+            "cloud=openstack,image.repository=registry.k8s.io/provider-os/openstack-cloud-controller-manager",
+            &[
+                "image.repository",
+                "remove image.repository",
+                "--reset-then-reuse-values",
+            ],
+        ),
+        (
+            "cloud=aws,image.repository=registry.k8s.io/provider-aws/cloud-controller-manager",
+            &["image.repository", "remove image.repository"],
+        ),
+        (
+            "cloud=digitalocean,image.repository=digitalocean/digitalocean-cloud-controller-manager",
+            &["image.repository", "remove image.repository"],
+        ),
+        (
+            "cloud=openstack,controllerExtraArgs=a: b",
+            &["controllerExtraArgs", "- --flag=value"],
+        ),
+        (
+            "cloud=aws,bindAddress=127.0.0.1",
+            &["bindAddress: 0.0.0.0", "hostNetworking: true"],
+        ),
+    ] {
+        let refused = template(&helm, &["--set", values]).expect_err(values).to_string();
+        for part in expected {
+            assert!(refused.contains(part), "{values}: no {part:?} in {refused}");
+        }
+    }
+    // An empty section is none.
+    template(
+        &helm,
+        &[
+            "--set",
+            "cloud=openstack,cloudConfig.global=null,cloudConfigContents=x",
+        ],
+    )
+    .unwrap();
+}
+
+/// Control plane with Helm.
+struct Cluster {
+    control_plane: ControlPlane,
+    client: Client,
+    helm: Helm,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let control_plane = ControlPlane::start(Options { audit: false }).await.unwrap();
+        let client = control_plane.client().await.unwrap();
+        accept_monitoring(&client).await.unwrap();
+        Self {
+            helm: Helm::new(control_plane.kubeconfig()).unwrap(),
+            client,
+            control_plane,
+        }
+    }
+
+    /// The objects of the release `ccm` as Helm has them.
+    fn manifest(&self) -> Vec<Value> {
+        parse(
+            &self
+                .helm
+                .run(&["get", "manifest", "ccm", "--namespace=kube-system"])
+                .unwrap(),
+        )
+        .unwrap()
+    }
+
+    /// An object as it is in the cluster.
+    async fn live(&self, object: &Value) -> Option<DynamicObject> {
+        let (group, version) = object["apiVersion"]
+            .as_str()
+            .unwrap()
+            .rsplit_once('/')
+            .unwrap_or(("", object["apiVersion"].as_str().unwrap()));
+        let kind = GroupVersionKind::gvk(group, version, object["kind"].as_str().unwrap());
+        let resource = ApiResource::from_gvk(&kind);
+        let api: Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        };
+        api.get_opt(object["metadata"]["name"].as_str().unwrap())
+            .await
+            .unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_api_server_takes_every_object() {
+    let cluster = Cluster::start().await;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "aws-ccm"}});
+    apply(&cluster.client, &namespace, false).await.unwrap();
+    for (name, path) in value_files() {
+        let rendered = template(&cluster.helm, &["--values", text(&path)]).unwrap();
+        for object in parse(&rendered).unwrap() {
+            let applied = apply(&cluster.client, &object, true).await;
+            applied.unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        }
+    }
+}
+
+/// A release of a Go program's chart becomes ours in place, and goes back.
+async fn there_and_back(cloud: &str, values: Option<&str>) {
+    let cluster = Cluster::start().await;
+    let charts = UpstreamCharts::new().unwrap();
+    let (upstream, ours) = (charts.chart(cloud).unwrap(), shipped("chart"));
+    let helm = |args: &[&str]| {
+        let mut words = args.to_vec();
+        words.push("--namespace=kube-system");
+        cluster
+            .helm
+            .run(&words)
+            .unwrap_or_else(|error| panic!("{cloud} {values:?}: {error:#}"))
+    };
+    let values = values.map(here);
+    let mut install = vec!["install", "ccm", text(&upstream)];
+    if let Some(values) = &values {
+        install.extend(["--values", text(values)]);
+    }
+    helm(&install);
+    let before = cluster.manifest();
+    let theirs = cluster.live(workload(&before)).await.unwrap();
+
+    // With the values of the release, as people do.
+    let cloud_is = format!("cloud={cloud}");
+    helm(&[
+        "upgrade",
+        "ccm",
+        text(&ours),
+        "--reset-then-reuse-values",
+        "--set",
+        &cloud_is,
+    ]);
+    let between = cluster.manifest();
+    let changed = cluster.live(workload(&between)).await.unwrap();
+    assert_eq!(
+        changed.metadata.uid, theirs.metadata.uid,
+        "{cloud}: replaced, not changed in place"
+    );
+    let image =
+        |object: &DynamicObject| object.data["spec"]["template"]["spec"]["containers"][0]["image"].clone();
+    assert_eq!(
+        changed.data["spec"]["template"]["spec"]["containers"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(
+        image(&changed),
+        json!(format!("cloud-controller-manager:v0.1.0-{cloud}"))
+    );
+    for object in &between {
+        assert!(cluster.live(object).await.is_some(), "{object}");
+    }
+
+    helm(&["rollback", "ccm", "1"]);
+    assert_eq!(cluster.manifest(), before);
+    let back = cluster.live(workload(&before)).await.unwrap();
+    assert_eq!(back.metadata.uid, theirs.metadata.uid);
+    assert_eq!(
+        back.data["spec"], theirs.data["spec"],
+        "{cloud}: something of ours stayed"
+    );
+    let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
+    for object in between
+        .iter()
+        .filter(|object| !before.iter().any(|other| name(other) == name(object)))
+    {
+        assert!(
+            cluster.live(object).await.is_none(),
+            "{cloud}: ours, and still there: {object}"
+        );
+    }
+    drop(cluster.control_plane);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_of_the_openstack_chart_becomes_ours_and_goes_back() {
+    there_and_back("openstack", None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_of_the_openstack_chart_with_many_values_becomes_ours_and_goes_back() {
+    there_and_back("openstack", Some("values/openstack-upstream.yaml")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_of_the_aws_chart_becomes_ours_and_goes_back() {
+    there_and_back("aws", None).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_digitalocean_manifest_becomes_a_release_of_ours() {
+    let cluster = Cluster::start().await;
+    let manifest = read(&here("upstream/digitalocean.yaml")).unwrap();
+    for object in &manifest {
+        apply(&cluster.client, object, false).await.unwrap();
+    }
+    let theirs = cluster.live(workload(&manifest)).await.unwrap();
+    let ours = shipped("chart");
+    let helm = |args: &[&str]| {
+        let mut words = args.to_vec();
+        words.push("--namespace=kube-system");
+        cluster.helm.run(&words).unwrap()
+    };
+    let set = "--set=cloud=digitalocean";
+    helm(&["install", "ccm", text(&ours), "--take-ownership", set]);
+    let first = cluster.live(workload(&cluster.manifest())).await.unwrap();
+    assert_eq!(first.metadata.uid, theirs.metadata.uid);
+    let container = &first.data["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["image"], "cloud-controller-manager:v0.1.0-digitalocean");
+    // Nothing is left of the command, which turned leader election off.
+    assert_eq!(container["command"], json!(["/bin/cloud-controller-manager"]));
+    assert_eq!(first.data["spec"]["strategy"], json!({"type": "Recreate"}));
+
+    helm(&["upgrade", "ccm", text(&ours), set, "--set=replicas=3"]);
+    let second = cluster.live(workload(&cluster.manifest())).await.unwrap();
+    assert_eq!(second.data["spec"]["strategy"]["type"], "RollingUpdate");
+    helm(&["rollback", "ccm", "1"]);
+    let back = cluster.live(workload(&cluster.manifest())).await.unwrap();
+    assert_eq!(back.data["spec"], first.data["spec"]);
+}
