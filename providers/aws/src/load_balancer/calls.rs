@@ -832,7 +832,7 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         };
         let label = match &change.action {
             Action::Update(label, _) => label,
-            Action::Add(set, _) => set.add,
+            Action::Add(set, _) | Action::Set(set, _) => set.add,
             Action::Remove(set, _) => set.remove,
             Action::Create(..) | Action::Delete(_) => "",
         };
