@@ -14,20 +14,21 @@
 //!
 //! The SDK does not retry: the gate does.
 
-/// Sends a request through the gate: `send!(api, Op, priority, client.method.field(value)..)`, without the parentheses after
-/// the method.
+/// Sends a request through the gate: `send!(api, Op, priority, client.method => .field(value)..)`. The arrow keeps requests with
+/// many fields compact.
 macro_rules! send {
-    ($api:expr, $op:ident, $priority:expr, $client:ident.$method:ident $($fields:tt)*) => {
+    ($api:expr, $op:ident, $priority:expr, $client:ident.$method:ident => $($fields:tt)*) => {
         $api.call(Op::$op, $priority, |clients| clients.$client.$method() $($fields)*.send()).await
     };
 }
 
-/// The same for all pages of a listing: the items of each reply, converted. `set` and `next` are the names of the token.
+/// The same for all pages of a listing: the items of each reply, converted. `$set` and `$next` are the names of the token.
 macro_rules! list {
     ($items:ident.map($convert:expr), $set:ident, $next:ident, $api:expr, $op:ident, $priority:expr, $($request:tt)*) => {
         ccm_core::client::collect(None, |token: Option<String>| async move {
             let reply = send!($api, $op, $priority, $($request)*.$set(token.clone()))?;
-            Ok(ccm_core::client::Page { items: reply.$items().iter().map($convert).collect(), next: reply.$next })
+            let items = reply.$items().iter().map($convert).collect();
+            Ok(ccm_core::client::Page { items, next: reply.$next })
         })
         .await
     };

@@ -25,15 +25,8 @@ const PROXY_POLICY: &str = "k8s-proxyprotocol-enabled";
 impl Api {
     /// All classic load balancers, without tags and attributes.
     pub(crate) async fn classic_balancers(&self, priority: Priority) -> Result<Vec<Object<Kind>>> {
-        list!(
-            load_balancer_descriptions.map(balancer),
-            set_marker,
-            next_marker,
-            self,
-            ClassicLoadBalancers,
-            priority,
-            elb.describe_load_balancers.page_size(PAGE)
-        )
+        list!(load_balancer_descriptions.map(balancer), set_marker, next_marker, self, ClassicLoadBalancers, priority, elb.describe_load_balancers =>
+            .page_size(PAGE))
     }
 
     /// The tags of classic load balancers by name.
@@ -44,12 +37,8 @@ impl Api {
     ) -> Result<HashMap<String, Vec<Entry>>> {
         let mut all = HashMap::new();
         for chunk in names.chunks(TAGGED) {
-            let reply = send!(
-                self,
-                ClassicTags,
-                priority,
-                elb.describe_tags.set_load_balancer_names(Some(chunk.to_vec()))
-            )?;
+            let reply = send!(self, ClassicTags, priority, elb.describe_tags =>
+                .set_load_balancer_names(Some(chunk.to_vec())))?;
             for description in reply.tag_descriptions() {
                 let tag = |tag: &Tag| Entry::tag(tag.key(), tag.value().unwrap_or_default());
                 let tags = description.tags().iter().map(tag).collect();
@@ -68,13 +57,8 @@ impl Api {
         object: &mut Object<Kind>,
         priority: Priority,
     ) -> Result<Vec<Object<Kind>>> {
-        let reply = send!(
-            self,
-            ClassicAttributes,
-            priority,
-            elb.describe_load_balancer_attributes
-                .load_balancer_name(&object.key)
-        )?;
+        let reply = send!(self, ClassicAttributes, priority, elb.describe_load_balancer_attributes =>
+            .load_balancer_name(&object.key))?;
         if let Some(attributes) = reply.load_balancer_attributes() {
             let (log, draining) = (attributes.access_log(), attributes.connection_draining());
             let values: [(&'static str, Value); 8] = [
@@ -125,18 +109,11 @@ impl Api {
         priority: Priority,
     ) -> Result<Object<Kind>> {
         let internal = (object.text("scheme") == "internal").then(|| "internal".to_owned());
-        let reply = send!(
-            self,
-            ClassicCreate,
-            priority,
-            elb.create_load_balancer
-                .load_balancer_name(&object.key)
-                .set_listeners(Some(listeners.iter().filter_map(listener).collect()))
-                .set_subnets(Some(owned(object.texts("subnets"))))
-                .set_security_groups(Some(groups.to_vec()))
-                .set_scheme(internal.clone())
-                .set_tags(tags(object.set(TAGS)))
-        )?;
+        let reply = send!(self, ClassicCreate, priority, elb.create_load_balancer =>
+            .load_balancer_name(&object.key)
+            .set_listeners(Some(listeners.iter().filter_map(listener).collect()))
+            .set_subnets(Some(owned(object.texts("subnets")))).set_security_groups(Some(groups.to_vec()))
+            .set_scheme(internal.clone()).set_tags(tags(object.set(TAGS))))?;
         Ok(super::elb::object(
             Kind::Classic,
             Some(&object.key),
@@ -147,13 +124,7 @@ impl Api {
 
     /// Deletes a load balancer with its listeners.
     pub(crate) async fn delete_classic(&self, name: &str, priority: Priority) -> Result<()> {
-        send!(
-            self,
-            ClassicDelete,
-            priority,
-            elb.delete_load_balancer.load_balancer_name(name)
-        )
-        .map(drop)
+        send!(self, ClassicDelete, priority, elb.delete_load_balancer => .load_balancer_name(name)).map(drop)
     }
 
     /// Creates a listener.
@@ -163,14 +134,8 @@ impl Api {
         object: &Object<Kind>,
         priority: Priority,
     ) -> Result<Object<Kind>> {
-        send!(
-            self,
-            ClassicListenersCreate,
-            priority,
-            elb.create_load_balancer_listeners
-                .load_balancer_name(balancer)
-                .set_listeners(listener(object).map(|listener| vec![listener]))
-        )?;
+        send!(self, ClassicListenersCreate, priority, elb.create_load_balancer_listeners =>
+            .load_balancer_name(balancer).set_listeners(listener(object).map(|listener| vec![listener])))?;
         Ok(super::elb::object(
             Kind::ClassicListener,
             Some(&object.key),
@@ -186,14 +151,8 @@ impl Api {
         port: &str,
         priority: Priority,
     ) -> Result<()> {
-        send!(
-            self,
-            ClassicListenersDelete,
-            priority,
-            elb.delete_load_balancer_listeners
-                .load_balancer_name(balancer)
-                .load_balancer_ports(port.parse().unwrap_or_default())
-        )
+        send!(self, ClassicListenersDelete, priority, elb.delete_load_balancer_listeners =>
+            .load_balancer_name(balancer).load_balancer_ports(port.parse().unwrap_or_default()))
         .map(drop)
     }
 
@@ -212,15 +171,11 @@ impl Api {
         let name = object.key.as_str();
         match call {
             "AttachLoadBalancerToSubnets" => self.set_classic_subnets(object, &wanted, priority).await,
-            "ApplySecurityGroupsToLoadBalancer" => send!(
-                self,
-                ClassicSecurityGroupsSet,
-                priority,
-                elb.apply_security_groups_to_load_balancer
-                    .load_balancer_name(name)
-                    .set_security_groups(Some(groups.to_vec()))
-            )
-            .map(drop),
+            "ApplySecurityGroupsToLoadBalancer" => {
+                send!(self, ClassicSecurityGroupsSet, priority, elb.apply_security_groups_to_load_balancer =>
+                .load_balancer_name(name).set_security_groups(Some(groups.to_vec())))
+                .map(drop)
+            }
             "ConfigureHealthCheck" => {
                 let check = HealthCheck::builder()
                     .target(wanted.text("health_check"))
@@ -230,27 +185,15 @@ impl Api {
                     .set_unhealthy_threshold(number(&wanted, "unhealthy_threshold"))
                     .build()
                     .map_err(incomplete)?;
-                send!(
-                    self,
-                    ClassicHealthCheck,
-                    priority,
-                    elb.configure_health_check
-                        .load_balancer_name(name)
-                        .health_check(check.clone())
-                )
+                send!(self, ClassicHealthCheck, priority, elb.configure_health_check =>
+                    .load_balancer_name(name).health_check(check.clone()))
                 .map(drop)
             }
             "SetLoadBalancerPoliciesOfListener" => self.set_ssl_policy(&wanted, priority).await,
             _ => {
                 let attributes = attributes(&wanted)?;
-                send!(
-                    self,
-                    ClassicAttributesModify,
-                    priority,
-                    elb.modify_load_balancer_attributes
-                        .load_balancer_name(name)
-                        .load_balancer_attributes(attributes.clone())
-                )
+                send!(self, ClassicAttributesModify, priority, elb.modify_load_balancer_attributes =>
+                    .load_balancer_name(name).load_balancer_attributes(attributes.clone()))
                 .map(drop)
             }
         }
@@ -269,24 +212,12 @@ impl Api {
         let (gone, new) = (without(&have, &want), without(&want, &have));
         let name = object.key.as_str();
         if !gone.is_empty() {
-            send!(
-                self,
-                ClassicSubnetsDetach,
-                priority,
-                elb.detach_load_balancer_from_subnets
-                    .load_balancer_name(name)
-                    .set_subnets(Some(gone.clone()))
-            )?;
+            send!(self, ClassicSubnetsDetach, priority, elb.detach_load_balancer_from_subnets =>
+                .load_balancer_name(name).set_subnets(Some(gone.clone())))?;
         }
         if !new.is_empty() {
-            send!(
-                self,
-                ClassicSubnetsAttach,
-                priority,
-                elb.attach_load_balancer_to_subnets
-                    .load_balancer_name(name)
-                    .set_subnets(Some(new.clone()))
-            )?;
+            send!(self, ClassicSubnetsAttach, priority, elb.attach_load_balancer_to_subnets =>
+                .load_balancer_name(name).set_subnets(Some(new.clone())))?;
         }
         Ok(())
     }
@@ -299,15 +230,9 @@ impl Api {
         let attribute = ("Reference-Security-Policy", reference);
         self.create_classic_policy(balancer, policy, "SSLNegotiationPolicyType", attribute, priority)
             .await?;
-        send!(
-            self,
-            ClassicListenerPoliciesSet,
-            priority,
-            elb.set_load_balancer_policies_of_listener
-                .load_balancer_name(balancer)
-                .load_balancer_port(listener.key.parse().unwrap_or_default())
-                .policy_names(policy)
-        )
+        send!(self, ClassicListenerPoliciesSet, priority, elb.set_load_balancer_policies_of_listener =>
+            .load_balancer_name(balancer).load_balancer_port(listener.key.parse().unwrap_or_default())
+            .policy_names(policy))
         .map(drop)
     }
 
@@ -325,16 +250,9 @@ impl Api {
                 .attribute_value(value)
                 .build()
         };
-        let created = send!(
-            self,
-            ClassicPolicyCreate,
-            priority,
-            elb.create_load_balancer_policy
-                .load_balancer_name(balancer)
-                .policy_name(name)
-                .policy_type_name(kind)
-                .policy_attributes(attribute())
-        );
+        let created = send!(self, ClassicPolicyCreate, priority, elb.create_load_balancer_policy =>
+            .load_balancer_name(balancer).policy_name(name).policy_type_name(kind)
+            .policy_attributes(attribute()));
         match created {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             result => result.map(drop),
@@ -354,24 +272,10 @@ impl Api {
         let instance = |entry: &Entry| Instance::builder().instance_id(entry.to_string()).build();
         let instances = || Some(entries.iter().map(instance).collect());
         match (set, add) {
-            (INSTANCES, true) => send!(
-                self,
-                ClassicInstancesRegister,
-                priority,
-                elb.register_instances_with_load_balancer
-                    .load_balancer_name(name)
-                    .set_instances(instances())
-            )
-            .map(drop),
-            (INSTANCES, false) => send!(
-                self,
-                ClassicInstancesDeregister,
-                priority,
-                elb.deregister_instances_from_load_balancer
-                    .load_balancer_name(name)
-                    .set_instances(instances())
-            )
-            .map(drop),
+            (INSTANCES, true) => send!(self, ClassicInstancesRegister, priority, elb.register_instances_with_load_balancer =>
+                .load_balancer_name(name).set_instances(instances())).map(drop),
+            (INSTANCES, false) => send!(self, ClassicInstancesDeregister, priority, elb.deregister_instances_from_load_balancer =>
+                .load_balancer_name(name).set_instances(instances())).map(drop),
             (PROXY_PORTS, _) => {
                 if add {
                     let attribute = ("ProxyProtocol", "true");
@@ -385,27 +289,15 @@ impl Api {
                     .await?;
                 }
                 for entry in entries {
-                    send!(
-                        self,
-                        ClassicBackendPoliciesSet,
-                        priority,
-                        elb.set_load_balancer_policies_for_backend_server
-                            .load_balancer_name(name)
-                            .instance_port(entry.to_string().parse().unwrap_or_default())
-                            .set_policy_names(Some(
-                                add.then(|| PROXY_POLICY.to_owned()).into_iter().collect()
-                            ))
-                    )?;
+                    send!(self, ClassicBackendPoliciesSet, priority, elb.set_load_balancer_policies_for_backend_server =>
+                        .load_balancer_name(name)
+                        .instance_port(entry.to_string().parse().unwrap_or_default())
+                        .set_policy_names(Some(add.then(|| PROXY_POLICY.to_owned()).into_iter().collect())))?;
                 }
                 Ok(())
             }
-            _ => send!(
-                self,
-                ClassicTagsAdd,
-                priority,
-                elb.add_tags.load_balancer_names(name).set_tags(tags(entries))
-            )
-            .map(drop),
+            _ => send!(self, ClassicTagsAdd, priority, elb.add_tags => .load_balancer_names(name)
+                .set_tags(tags(entries))).map(drop),
         }
     }
 }

@@ -27,66 +27,34 @@ const TAGGED: usize = 20;
 impl Api {
     /// All load balancers of the v2 API, without tags and attributes.
     pub(crate) async fn network_balancers(&self, priority: Priority) -> Result<Vec<Object<Kind>>> {
-        list!(
-            load_balancers.map(balancer),
-            set_marker,
-            next_marker,
-            self,
-            LoadBalancers,
-            priority,
-            elbv2.describe_load_balancers.page_size(PAGE)
-        )
+        list!(load_balancers.map(balancer), set_marker, next_marker, self, LoadBalancers, priority, elbv2.describe_load_balancers =>
+            .page_size(PAGE))
     }
 
     /// All target groups, without tags, attributes and targets.
     pub(crate) async fn target_groups(&self, priority: Priority) -> Result<Vec<Object<Kind>>> {
-        list!(
-            target_groups.map(target_group),
-            set_marker,
-            next_marker,
-            self,
-            TargetGroups,
-            priority,
-            elbv2.describe_target_groups.page_size(PAGE)
-        )
+        list!(target_groups.map(target_group), set_marker, next_marker, self, TargetGroups, priority, elbv2.describe_target_groups =>
+            .page_size(PAGE))
     }
 
     /// The listeners of a load balancer. `target_group` is an ARN.
     pub(crate) async fn listeners(&self, balancer: &str, priority: Priority) -> Result<Vec<Object<Kind>>> {
-        list!(
-            listeners.map(listener),
-            set_marker,
-            next_marker,
-            self,
-            Listeners,
-            priority,
-            elbv2
-                .describe_listeners
-                .load_balancer_arn(balancer)
-                .page_size(PAGE)
-        )
+        list!(listeners.map(listener), set_marker, next_marker, self, Listeners, priority, elbv2.describe_listeners =>
+            .load_balancer_arn(balancer).page_size(PAGE))
     }
 
     /// The attributes of a load balancer or of a target group.
     pub(crate) async fn attributes(&self, kind: Kind, arn: &str, priority: Priority) -> Result<Attributes> {
         if kind == Kind::TargetGroup {
-            let request = send!(
-                self,
-                TargetGroupAttributes,
-                priority,
-                elbv2.describe_target_group_attributes.target_group_arn(arn)
-            );
+            let request = send!(self, TargetGroupAttributes, priority, elbv2.describe_target_group_attributes =>
+                .target_group_arn(arn));
             return Ok(known(
                 kind,
                 request?.attributes().iter().map(|one| (one.key(), one.value())),
             ));
         }
-        let request = send!(
-            self,
-            LoadBalancerAttributes,
-            priority,
-            elbv2.describe_load_balancer_attributes.load_balancer_arn(arn)
-        );
+        let request = send!(self, LoadBalancerAttributes, priority, elbv2.describe_load_balancer_attributes =>
+            .load_balancer_arn(arn));
         Ok(known(
             kind,
             request?.attributes().iter().map(|one| (one.key(), one.value())),
@@ -95,12 +63,8 @@ impl Api {
 
     /// The targets of a target group, without those that are leaving.
     pub(crate) async fn targets(&self, arn: &str, priority: Priority) -> Result<Vec<Entry>> {
-        let reply = send!(
-            self,
-            TargetHealth,
-            priority,
-            elbv2.describe_target_health.target_group_arn(arn)
-        )?;
+        let reply = send!(self, TargetHealth, priority, elbv2.describe_target_health =>
+            .target_group_arn(arn))?;
         let targets = reply
             .target_health_descriptions()
             .iter()
@@ -116,12 +80,8 @@ impl Api {
 
     /// The certificates of a TLS listener beside the default one.
     pub(crate) async fn certificates(&self, arn: &str, priority: Priority) -> Result<Vec<Entry>> {
-        let reply = send!(
-            self,
-            ListenerCertificates,
-            priority,
-            elbv2.describe_listener_certificates.listener_arn(arn)
-        )?;
+        let reply = send!(self, ListenerCertificates, priority, elbv2.describe_listener_certificates =>
+            .listener_arn(arn))?;
         let further = reply
             .certificates()
             .iter()
@@ -139,12 +99,8 @@ impl Api {
     ) -> Result<HashMap<String, Vec<Entry>>> {
         let mut all = HashMap::new();
         for chunk in arns.chunks(TAGGED) {
-            let reply = send!(
-                self,
-                LoadBalancerTags,
-                priority,
-                elbv2.describe_tags.set_resource_arns(Some(chunk.to_vec()))
-            )?;
+            let reply = send!(self, LoadBalancerTags, priority, elbv2.describe_tags =>
+                .set_resource_arns(Some(chunk.to_vec())))?;
             for description in reply.tag_descriptions() {
                 let tag =
                     |tag: &Tag| Entry::tag(tag.key().unwrap_or_default(), tag.value().unwrap_or_default());
@@ -177,20 +133,12 @@ impl Api {
             .map(mapping)
             .collect();
         let scheme = (object.text("scheme") == "internal").then_some(LoadBalancerSchemeEnum::Internal);
-        let reply = send!(
-            self,
-            LoadBalancerCreate,
-            priority,
-            elbv2
-                .create_load_balancer
-                .name(&object.key)
-                .r#type(LoadBalancerTypeEnum::Network)
-                .set_scheme(scheme.clone())
-                .set_ip_address_type(text(object, "ip_address_type").map(|text| text.as_str().into()))
-                .set_subnet_mappings(Some(mappings.clone()))
-                .set_security_groups((!groups.is_empty()).then(|| groups.to_vec()))
-                .set_tags(tags(object.set(TAGS)))
-        )?;
+        let reply = send!(self, LoadBalancerCreate, priority, elbv2.create_load_balancer =>
+            .name(&object.key).r#type(LoadBalancerTypeEnum::Network).set_scheme(scheme.clone())
+            .set_ip_address_type(text(object, "ip_address_type").map(|text| text.as_str().into()))
+            .set_subnet_mappings(Some(mappings.clone()))
+            .set_security_groups((!groups.is_empty()).then(|| groups.to_vec()))
+            .set_tags(tags(object.set(TAGS))))?;
         reply
             .load_balancers()
             .first()
@@ -205,27 +153,17 @@ impl Api {
         vpc: &str,
         priority: Priority,
     ) -> Result<Object<Kind>> {
-        let reply = send!(
-            self,
-            TargetGroupCreate,
-            priority,
-            elbv2
-                .create_target_group
-                .name(&object.key)
-                .vpc_id(vpc)
-                .target_type(TargetTypeEnum::Instance)
-                .set_protocol(protocol(object, "protocol"))
-                .set_port(number(object, "port"))
-                .set_health_check_protocol(protocol(object, "health_check_protocol"))
-                .set_health_check_port(text(object, "health_check_port"))
-                .set_health_check_path(text(object, "health_check_path"))
-                .set_health_check_interval_seconds(number(object, "health_check_interval"))
-                .set_health_check_timeout_seconds(number(object, "health_check_timeout"))
-                .set_healthy_threshold_count(number(object, "healthy_threshold"))
-                .set_unhealthy_threshold_count(number(object, "unhealthy_threshold"))
-                .set_matcher(matcher(object))
-                .set_tags(tags(object.set(TAGS)))
-        )?;
+        let reply = send!(self, TargetGroupCreate, priority, elbv2.create_target_group => .name(&object.key)
+            .vpc_id(vpc).target_type(TargetTypeEnum::Instance).set_protocol(protocol(object, "protocol"))
+            .set_port(number(object, "port"))
+            .set_health_check_protocol(protocol(object, "health_check_protocol"))
+            .set_health_check_port(text(object, "health_check_port"))
+            .set_health_check_path(text(object, "health_check_path"))
+            .set_health_check_interval_seconds(number(object, "health_check_interval"))
+            .set_health_check_timeout_seconds(number(object, "health_check_timeout"))
+            .set_healthy_threshold_count(number(object, "healthy_threshold"))
+            .set_unhealthy_threshold_count(number(object, "unhealthy_threshold"))
+            .set_matcher(matcher(object)).set_tags(tags(object.set(TAGS))))?;
         reply
             .target_groups()
             .first()
@@ -241,21 +179,13 @@ impl Api {
         target_group: &str,
         priority: Priority,
     ) -> Result<Object<Kind>> {
-        let reply = send!(
-            self,
-            ListenerCreate,
-            priority,
-            elbv2
-                .create_listener
-                .load_balancer_arn(balancer)
-                .set_port(object.key.parse().ok())
-                .set_protocol(protocol(object, "protocol"))
-                .set_certificates(certificate(text(object, "certificate")))
-                .set_ssl_policy(text(object, "ssl_policy"))
-                .set_alpn_policy(text(object, "alpn_policy").map(|policy| vec![policy]))
-                .default_actions(forward(target_group))
-                .set_tags(tags(object.set(TAGS)))
-        )?;
+        let reply = send!(self, ListenerCreate, priority, elbv2.create_listener =>
+            .load_balancer_arn(balancer).set_port(object.key.parse().ok())
+            .set_protocol(protocol(object, "protocol"))
+            .set_certificates(certificate(text(object, "certificate")))
+            .set_ssl_policy(text(object, "ssl_policy"))
+            .set_alpn_policy(text(object, "alpn_policy").map(|policy| vec![policy]))
+            .default_actions(forward(target_group)).set_tags(tags(object.set(TAGS))))?;
         reply
             .listeners()
             .first()
@@ -271,19 +201,12 @@ impl Api {
         target_group: Option<&str>,
         priority: Priority,
     ) -> Result<()> {
-        send!(
-            self,
-            ListenerModify,
-            priority,
-            elbv2
-                .modify_listener
-                .listener_arn(arn)
-                .set_protocol(protocol(changes, "protocol"))
-                .set_certificates(certificate(text(changes, "certificate")))
-                .set_ssl_policy(text(changes, "ssl_policy"))
-                .set_alpn_policy(text(changes, "alpn_policy").map(|policy| vec![policy]))
-                .set_default_actions(target_group.map(|arn| vec![forward(arn)]))
-        )
+        send!(self, ListenerModify, priority, elbv2.modify_listener => .listener_arn(arn)
+            .set_protocol(protocol(changes, "protocol"))
+            .set_certificates(certificate(text(changes, "certificate")))
+            .set_ssl_policy(text(changes, "ssl_policy"))
+            .set_alpn_policy(text(changes, "alpn_policy").map(|policy| vec![policy]))
+            .set_default_actions(target_group.map(|arn| vec![forward(arn)])))
         .map(drop)
     }
 
@@ -294,22 +217,15 @@ impl Api {
         changes: &Object<Kind>,
         priority: Priority,
     ) -> Result<()> {
-        send!(
-            self,
-            TargetGroupModify,
-            priority,
-            elbv2
-                .modify_target_group
-                .target_group_arn(arn)
-                .set_health_check_protocol(protocol(changes, "health_check_protocol"))
-                .set_health_check_port(text(changes, "health_check_port"))
-                .set_health_check_path(text(changes, "health_check_path"))
-                .set_health_check_interval_seconds(number(changes, "health_check_interval"))
-                .set_health_check_timeout_seconds(number(changes, "health_check_timeout"))
-                .set_healthy_threshold_count(number(changes, "healthy_threshold"))
-                .set_unhealthy_threshold_count(number(changes, "unhealthy_threshold"))
-                .set_matcher(matcher(changes))
-        )
+        send!(self, TargetGroupModify, priority, elbv2.modify_target_group => .target_group_arn(arn)
+            .set_health_check_protocol(protocol(changes, "health_check_protocol"))
+            .set_health_check_port(text(changes, "health_check_port"))
+            .set_health_check_path(text(changes, "health_check_path"))
+            .set_health_check_interval_seconds(number(changes, "health_check_interval"))
+            .set_health_check_timeout_seconds(number(changes, "health_check_timeout"))
+            .set_healthy_threshold_count(number(changes, "healthy_threshold"))
+            .set_unhealthy_threshold_count(number(changes, "unhealthy_threshold"))
+            .set_matcher(matcher(changes)))
         .map(drop)
     }
 
@@ -328,27 +244,12 @@ impl Api {
         };
         if kind == Kind::TargetGroup {
             let attribute = |(key, value)| TargetGroupAttribute::builder().key(key).value(value).build();
-            return send!(
-                self,
-                TargetGroupAttributesModify,
-                priority,
-                elbv2
-                    .modify_target_group_attributes
-                    .target_group_arn(arn)
-                    .set_attributes(Some(pairs().map(attribute).collect()))
-            )
-            .map(drop);
+            return send!(self, TargetGroupAttributesModify, priority, elbv2.modify_target_group_attributes =>
+                .target_group_arn(arn).set_attributes(Some(pairs().map(attribute).collect()))).map(drop);
         }
         let attribute = |(key, value)| LoadBalancerAttribute::builder().key(key).value(value).build();
-        send!(
-            self,
-            LoadBalancerAttributesModify,
-            priority,
-            elbv2
-                .modify_load_balancer_attributes
-                .load_balancer_arn(arn)
-                .set_attributes(Some(pairs().map(attribute).collect()))
-        )
+        send!(self, LoadBalancerAttributesModify, priority, elbv2.modify_load_balancer_attributes =>
+            .load_balancer_arn(arn).set_attributes(Some(pairs().map(attribute).collect())))
         .map(drop)
     }
 
@@ -359,56 +260,30 @@ impl Api {
         groups: &[String],
         priority: Priority,
     ) -> Result<()> {
-        send!(
-            self,
-            SecurityGroupsSet,
-            priority,
-            elbv2
-                .set_security_groups
-                .load_balancer_arn(arn)
-                .set_security_groups(Some(groups.to_vec()))
-        )
+        send!(self, SecurityGroupsSet, priority, elbv2.set_security_groups => .load_balancer_arn(arn)
+            .set_security_groups(Some(groups.to_vec())))
         .map(drop)
     }
 
     /// Gives a load balancer these subnets.
     pub(crate) async fn set_subnets(&self, arn: &str, subnets: &[&str], priority: Priority) -> Result<()> {
         let subnets = || subnets.iter().map(ToString::to_string).collect();
-        send!(
-            self,
-            SubnetsSet,
-            priority,
-            elbv2
-                .set_subnets
-                .load_balancer_arn(arn)
-                .set_subnets(Some(subnets()))
-        )
+        send!(self, SubnetsSet, priority, elbv2.set_subnets => .load_balancer_arn(arn)
+            .set_subnets(Some(subnets())))
         .map(drop)
     }
 
     /// Deletes a load balancer with its listeners, a listener or a target group.
     pub(crate) async fn delete_balancing(&self, kind: Kind, arn: &str, priority: Priority) -> Result<()> {
         match kind {
-            Kind::Listener => send!(
-                self,
-                ListenerDelete,
-                priority,
-                elbv2.delete_listener.listener_arn(arn)
-            )
+            Kind::Listener => send!(self, ListenerDelete, priority, elbv2.delete_listener =>
+                .listener_arn(arn))
             .map(drop),
-            Kind::TargetGroup => send!(
-                self,
-                TargetGroupDelete,
-                priority,
-                elbv2.delete_target_group.target_group_arn(arn)
-            )
+            Kind::TargetGroup => send!(self, TargetGroupDelete, priority, elbv2.delete_target_group =>
+                .target_group_arn(arn))
             .map(drop),
-            _ => send!(
-                self,
-                LoadBalancerDelete,
-                priority,
-                elbv2.delete_load_balancer.load_balancer_arn(arn)
-            )
+            _ => send!(self, LoadBalancerDelete, priority, elbv2.delete_load_balancer =>
+                .load_balancer_arn(arn))
             .map(drop),
         }
     }
@@ -432,26 +307,12 @@ impl Api {
         };
         let targets = || Some(entries.iter().filter_map(target).collect());
         if add {
-            return send!(
-                self,
-                TargetsRegister,
-                priority,
-                elbv2
-                    .register_targets
-                    .target_group_arn(arn)
-                    .set_targets(targets())
-            )
+            return send!(self, TargetsRegister, priority, elbv2.register_targets => .target_group_arn(arn)
+                .set_targets(targets()))
             .map(drop);
         }
-        send!(
-            self,
-            TargetsDeregister,
-            priority,
-            elbv2
-                .deregister_targets
-                .target_group_arn(arn)
-                .set_targets(targets())
-        )
+        send!(self, TargetsDeregister, priority, elbv2.deregister_targets => .target_group_arn(arn)
+            .set_targets(targets()))
         .map(drop)
     }
 
@@ -473,37 +334,19 @@ impl Api {
             )
         };
         if add {
-            return send!(
-                self,
-                ListenerCertificatesAdd,
-                priority,
-                elbv2
-                    .add_listener_certificates
-                    .listener_arn(arn)
-                    .set_certificates(all())
-            )
+            return send!(self, ListenerCertificatesAdd, priority, elbv2.add_listener_certificates =>
+                .listener_arn(arn).set_certificates(all()))
             .map(drop);
         }
-        send!(
-            self,
-            ListenerCertificatesRemove,
-            priority,
-            elbv2
-                .remove_listener_certificates
-                .listener_arn(arn)
-                .set_certificates(all())
-        )
+        send!(self, ListenerCertificatesRemove, priority, elbv2.remove_listener_certificates =>
+            .listener_arn(arn).set_certificates(all()))
         .map(drop)
     }
 
     /// Adds tags to a load balancer, listener or target group.
     pub(crate) async fn tag_balancing(&self, arn: &str, entries: &[Entry], priority: Priority) -> Result<()> {
-        send!(
-            self,
-            LoadBalancerTagsAdd,
-            priority,
-            elbv2.add_tags.resource_arns(arn).set_tags(tags(entries))
-        )
+        send!(self, LoadBalancerTagsAdd, priority, elbv2.add_tags => .resource_arns(arn)
+            .set_tags(tags(entries)))
         .map(drop)
     }
 }

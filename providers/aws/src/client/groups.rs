@@ -50,17 +50,8 @@ impl Api {
     }
 
     async fn security_groups_by(&self, filters: &[Filter], priority: Priority) -> Result<Vec<Object<Kind>>> {
-        list!(
-            security_groups.map(group),
-            set_next_token,
-            next_token,
-            self,
-            SecurityGroups,
-            priority,
-            ec2.describe_security_groups
-                .max_results(PAGE)
-                .set_filters(Some(filters.to_vec()))
-        )
+        list!(security_groups.map(group), set_next_token, next_token, self, SecurityGroups, priority, ec2.describe_security_groups =>
+            .max_results(PAGE).set_filters(Some(filters.to_vec())))
     }
 
     /// Creates a security group without rules and returns its ID.
@@ -72,54 +63,29 @@ impl Api {
     ) -> Result<String> {
         let tags = TagSpecification::builder().resource_type(ResourceType::SecurityGroup);
         let tags = tags.set_tags(tags_of(object.set(TAGS))).build();
-        let reply = send!(
-            self,
-            SecurityGroupCreate,
-            priority,
-            ec2.create_security_group
-                .group_name(&object.key)
-                .vpc_id(vpc)
-                .description(object.text("description"))
-                .tag_specifications(tags.clone())
-        )?;
+        let reply = send!(self, SecurityGroupCreate, priority, ec2.create_security_group =>
+            .group_name(&object.key).vpc_id(vpc).description(object.text("description"))
+            .tag_specifications(tags.clone()))?;
         let none = || Error::new(ErrorKind::Unexpected, "the answer has no security group");
         reply.group_id.ok_or_else(none)
     }
 
     /// Deletes a security group.
     pub(crate) async fn delete_security_group(&self, id: &str, priority: Priority) -> Result<()> {
-        send!(
-            self,
-            SecurityGroupDelete,
-            priority,
-            ec2.delete_security_group.group_id(id)
-        )
-        .map(drop)
+        send!(self, SecurityGroupDelete, priority, ec2.delete_security_group => .group_id(id)).map(drop)
     }
 
     /// Adds ingress rules.
     pub(crate) async fn authorize(&self, group: &str, rules: &[&Rule], priority: Priority) -> Result<()> {
-        send!(
-            self,
-            IngressAuthorize,
-            priority,
-            ec2.authorize_security_group_ingress
-                .group_id(group)
-                .set_ip_permissions(permissions(rules))
-        )
+        send!(self, IngressAuthorize, priority, ec2.authorize_security_group_ingress => .group_id(group)
+            .set_ip_permissions(permissions(rules)))
         .map(drop)
     }
 
     /// Removes ingress rules.
     pub(crate) async fn revoke(&self, group: &str, rules: &[&Rule], priority: Priority) -> Result<()> {
-        send!(
-            self,
-            IngressRevoke,
-            priority,
-            ec2.revoke_security_group_ingress
-                .group_id(group)
-                .set_ip_permissions(permissions(rules))
-        )
+        send!(self, IngressRevoke, priority, ec2.revoke_security_group_ingress => .group_id(group)
+            .set_ip_permissions(permissions(rules)))
         .map(drop)
     }
 
@@ -130,14 +96,8 @@ impl Api {
         rules: &[&Rule],
         priority: Priority,
     ) -> Result<()> {
-        send!(
-            self,
-            IngressDescriptions,
-            priority,
-            ec2.update_security_group_rule_descriptions_ingress
-                .group_id(group)
-                .set_ip_permissions(permissions(rules))
-        )
+        send!(self, IngressDescriptions, priority, ec2.update_security_group_rule_descriptions_ingress =>
+            .group_id(group).set_ip_permissions(permissions(rules)))
         .map(drop)
     }
 
@@ -148,13 +108,8 @@ impl Api {
         entries: &[Entry],
         priority: Priority,
     ) -> Result<()> {
-        send!(
-            self,
-            TagsCreate,
-            priority,
-            ec2.create_tags.resources(id).set_tags(tags_of(entries))
-        )
-        .map(drop)
+        send!(self, TagsCreate, priority, ec2.create_tags => .resources(id).set_tags(tags_of(entries)))
+            .map(drop)
     }
 }
 
