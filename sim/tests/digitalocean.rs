@@ -236,11 +236,11 @@ async fn requests_that_the_description_or_the_service_refuses() {
     }
     let anonymous = session.http.get(format!("{}/v2/droplets", session.cloud.url()));
     assert_eq!(anonymous.send().await.unwrap().status().as_u16(), 401);
-    let absent = session.get("/v2/regions").await;
+    let absent = session.get("/v2/vpcs").await;
     assert_eq!(absent.status, 501);
     assert_eq!(
         absent.json["message"],
-        "The simulator does not have GET /v2/regions."
+        "The simulator does not have GET /v2/vpcs."
     );
     assert_eq!(session.get("/v2/nothing").await.status, 404);
 }

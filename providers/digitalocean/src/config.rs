@@ -20,7 +20,7 @@ const METADATA: &str = "http://169.254.169.254/";
 const TAG_MAX: usize = 255;
 
 config_section! {
-    /// Every key has an environment variable, which wins over the file. The file is optional.
+    /// Most keys have an environment variable, which wins over the file. The file is optional.
     pub(crate) struct CloudConf {
         /// The API token. Variable `DO_ACCESS_TOKEN`. Required, unless `accessTokenFile` is given.
         "accessToken" => pub(crate) access_token: Option<SecretString>,

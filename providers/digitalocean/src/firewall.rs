@@ -551,11 +551,11 @@ mod tests {
         assert!(inbound(&[sctp]).is_empty());
         let web = service("web", &[80]);
         assert_eq!(
-            inbound(&[web.clone()]),
+            inbound(std::slice::from_ref(&web)),
             ["tcp 10256 0.0.0.0/0 ::/0", "tcp 80 0.0.0.0/0 ::/0"]
         );
         let known = annotated(web.clone(), ID, "lb-1");
-        assert_eq!(inbound(&[known.clone()])[0], "tcp 10256 lb-1");
+        assert_eq!(inbound(std::slice::from_ref(&known))[0], "tcp 10256 lb-1");
         let limited = ServiceView {
             source_ranges: Some(vec!["10.0.0.0/8".into()]),
             ..known.clone()

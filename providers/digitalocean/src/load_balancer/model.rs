@@ -11,7 +11,7 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind,
-    client::{Indexed as _, Listing},
+    client::{Indexed, Listing},
     load_balancer::{
         Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, InvalidField, IpMode,
         ServiceEvent, ServiceId, ServiceView, StepDescription,
@@ -475,7 +475,7 @@ impl PartModel for Model {
     }
 
     fn rekey(&self, key: &Key, observed: &Observed) -> Option<Key> {
-        let id = observed.balancer.as_ref().map(|balancer| balancer.id())?;
+        let id = observed.balancer.as_ref().map(Indexed::id)?;
         let now = Key::Balancer(id.to_owned());
         (!id.is_empty() && now != *key).then_some(now)
     }

@@ -87,7 +87,7 @@ pub(crate) fn node(sim: &DigitalOcean, name: &str) -> ServiceNode {
     let droplet = sim
         .documents("droplets")
         .into_iter()
-        .find(|droplet| droplet["id"].to_string() == id);
+        .find(|droplet| droplet["id"] == json!(id.parse::<u64>().unwrap()));
     let networks = droplet.unwrap()["networks"]["v4"].clone();
     let address = |index: usize| networks[index]["ip_address"].as_str().unwrap().to_owned();
     ServiceNode {
@@ -108,6 +108,7 @@ pub(crate) fn node(sim: &DigitalOcean, name: &str) -> ServiceNode {
 }
 
 /// The fields of an object.
+#[expect(clippy::needless_pass_by_value, reason = "the callers make it on the spot")]
 pub(crate) fn fields(value: Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap()
 }

@@ -75,7 +75,8 @@ fn rules(reading: &Reading) -> Result<Vec<String>, String> {
 fn forwarding_rules_follow_ports_and_annotations() {
     const CERT: (&str, &str) = ("certificate-id", "c");
     const PASS: (&str, &str) = ("tls-passthrough", "true");
-    let cases: [(&[(&str, &str)], &[&str]); 11] = [
+    type Annotations = &'static [(&'static str, &'static str)];
+    let cases: [(Annotations, &[&str]); 11] = [
         (&[], &["tcp 80 -> tcp 30080", "tcp 443 -> tcp 30443"]),
         (
             &[("protocol", "http")],
