@@ -4,22 +4,20 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
-    AddressType, NodeAddress, NodeView,
     client::{Indexed as _, Listing},
-    load_balancer::{ClusterSnapshot, ClusterTag, ClusterView, OwnershipTag, ServiceNode, ServiceView},
+    load_balancer::{ClusterView, Protocol, ServiceId},
     plan::{GatheredInputs, Member},
-    testkit::{
-        cluster::{annotate, service},
-        laws::{Case, Lawful, laws, weather},
+    testkit::laws::{
+        Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws, other_cluster_tag, ownership_tag,
+        service_id,
     },
 };
-use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
     annotations,
     document::{Balancer, ClusterTags},
-    model::{Change, Desired, Inputs, Key, Model, Observed, Reply},
+    model::{Change, Inputs, Key, Model, Observed, Reply},
 };
 
 fn model() -> Model {
@@ -36,20 +34,104 @@ fn model() -> Model {
 /// All load balancers of the account, by id.
 type Truth = BTreeMap<String, Balancer>;
 
-fn ours() -> OwnershipTag {
-    OwnershipTag::Known(ClusterTag::of("kube-system-uid"))
-}
-
 fn of(value: Value) -> Balancer {
     serde_json::from_value(value).unwrap()
 }
 
+/// The name of the load balancer of a Service.
+fn name_of(service: &ServiceId) -> String {
+    format!("a{}", service.uid.replace('-', ""))
+}
+
 fn is_foreign(balancer: &Balancer) -> bool {
-    ClusterTags::new(&ours(), None).foreign(balancer).is_some() || balancer.name() == "mine"
+    let tags = ClusterTags::new(&ownership_tag(), None);
+    let mut names = (0..SERVICES).map(|index| name_of(&service_id(index)));
+    tags.foreign(balancer).is_some() || names.all(|name| name != balancer.name())
+}
+
+/// Changes a load balancer of a Service as somebody else would.
+fn edit(name: &str, change: fn(&mut Value)) -> Edit<Truth> {
+    Edit::new(name, move |truth: &mut Truth, number| {
+        let name = name_of(&service_id(number % SERVICES));
+        if let Some((id, balancer)) = truth.iter_mut().find(|(_, balancer)| balancer.name() == name) {
+            let mut document = whole(id, balancer);
+            change(&mut document);
+            *balancer = of(document);
+        }
+    })
+}
+
+/// The document with what the API reports and does not take.
+fn whole(id: &str, balancer: &Balancer) -> Value {
+    let mut document = balancer.copy();
+    document["id"] = json!(id);
+    for field in ["status", "ip"] {
+        document[field] = json!(balancer.text(field));
+    }
+    document
+}
+
+/// The items of a list in one order.
+fn sorted(list: &Value) -> Vec<String> {
+    let mut list: Vec<_> = list
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(Value::to_string)
+        .collect();
+    list.sort();
+    list
 }
 
 impl Lawful for Model {
     type Truth = Truth;
+
+    fn ground(&self) -> Truth {
+        let id = "11111111-0000-4000-8000-000000000000";
+        let document = json!({
+            "id": id, "name": "mine", "status": "active", "ip": "203.0.113.250", "droplet_ids": [9], "forwarding_rules": [],
+        });
+        Truth::from([(id.to_owned(), of(document))])
+    }
+
+    fn clusters(&self) -> Clusters {
+        let health = |value: &str| {
+            Setting::annotation(annotations::OVERRIDE_HEALTH_CHECK, "true")
+                .and(annotations::HEALTH_PATH, value)
+        };
+        Clusters {
+            names: vec!["kubernetes"],
+            ports: vec![(Protocol::Tcp, 80), (Protocol::Tcp, 443), (Protocol::Tcp, 8080)],
+            settings: vec![
+                vec![
+                    Setting::annotation(annotations::SIZE_UNIT, "2"),
+                    Setting::annotation(annotations::SIZE_UNIT, "many").invisible(),
+                ],
+                vec![Setting::annotation(annotations::NETWORK, "INTERNAL")],
+                vec![health("/up").invisible()],
+                vec![Setting::annotation(annotations::DISOWN, "true")],
+            ],
+            provider_id: |index| format!("digitalocean://{}", index + 1),
+        }
+    }
+
+    fn edits(&self) -> Vec<Edit<Truth>> {
+        vec![
+            Edit::new("delete a load balancer", |truth: &mut Truth, number| {
+                let name = name_of(&service_id(number % SERVICES));
+                truth.retain(|_, balancer| balancer.name() != name);
+            }),
+            edit("resize", |document| document["size_unit"] = json!(3)),
+            edit("other droplets", |document| {
+                document["droplet_ids"] = json!([1, 9])
+            }),
+            edit("no rules", |document| document["forwarding_rules"] = json!([])),
+            edit("remove tags", |document| document["tags"] = json!([])),
+            edit("give to another cluster", |document| {
+                document["tags"] = json!([format!("kube_cluster_id_{}", other_cluster_tag())]);
+            }),
+        ]
+    }
 
     fn view(&self, truth: &Truth, key: &Key, members: &[Member<Self>], _: &ClusterView) -> Observed {
         let annotated = members
@@ -82,7 +164,8 @@ impl Lawful for Model {
         Inputs::default().into()
     }
 
-    fn reply(&self, _: &Key, change: &Change, observed: &Observed, serial: u64) -> Reply {
+    fn reply(&self, _: &Key, change: &Change, observed: &Observed, ids: &Ids) -> Reply {
+        let serial = ids.number();
         Reply(match change {
             Change::Create { body, .. } => {
                 let mut document = body.clone();
@@ -103,8 +186,7 @@ impl Lawful for Model {
         if let Key::Balancer(id) = key
             && let Some(balancer) = truth.get_mut(id)
         {
-            let mut document = balancer.copy();
-            document["id"] = json!(id);
+            let mut document = whole(id, balancer);
             document["status"] = json!("errored");
             *balancer = of(document);
         }
@@ -112,59 +194,42 @@ impl Lawful for Model {
 
     fn repair(&self, truth: &mut Truth) {
         for (id, balancer) in truth {
-            let mut document = balancer.copy();
-            document["id"] = json!(id);
+            let mut document = whole(id, balancer);
             document["status"] = json!("active");
             document["ip"] = json!("203.0.113.251");
             *balancer = of(document);
         }
     }
 
-    fn shape(&self, truth: &Truth) -> Vec<String> {
-        let ours = truth.values().filter(|balancer| !is_foreign(balancer));
-        ours.map(|balancer| balancer.copy().to_string()).collect()
+    fn picture(&self, truth: &Truth) -> Vec<Line> {
+        let mut picture = Vec::new();
+        for balancer in truth.values() {
+            let owner = match is_foreign(balancer) {
+                true => Owner::Foreign,
+                false => Owner::service(balancer.name()),
+            };
+            let name = balancer.name();
+            let mut document = balancer.copy();
+            let tags = std::mem::take(&mut document["tags"]);
+            if owner == Owner::Foreign {
+                picture.push(Line::exact(format!("{name}: {document} {tags}"), &owner));
+                continue;
+            }
+            for field in ["droplet_ids", "forwarding_rules"] {
+                picture.push(Line::exact(
+                    format!("{name} {field} {:?}", sorted(&document[field])),
+                    &owner,
+                ));
+            }
+            for field in ["size_unit", "network", "type", "health_check"] {
+                picture.push(Line::exact(format!("{name} {field} {}", document[field]), &owner));
+            }
+        }
+        picture
     }
 
-    fn foreign(&self, truth: &Truth) -> Vec<String> {
-        let theirs = truth.values().filter(|balancer| is_foreign(balancer));
-        theirs.map(|balancer| format!("{balancer:?}")).collect()
-    }
-
-    fn differences(&self, desired: &Desired, observed: &Observed) -> Vec<String> {
-        let (Desired::Wanted(wanted), Some(balancer)) = (desired, &observed.balancer) else {
-            return match desired {
-                Desired::Wanted(_) => vec!["load balancer".to_owned()],
-                _ => Vec::new(),
-            };
-        };
-        if wanted.tags.foreign(balancer).is_some() && wanted.named.as_deref() != Some(balancer.id()) {
-            return Vec::new();
-        }
-        let document = balancer.copy();
-        let sorted = |list: &Value| {
-            let mut list = list.as_array().cloned().unwrap_or_default();
-            list.sort_by_key(Value::to_string);
-            list
-        };
-        let mut found = Vec::new();
-        for (field, want) in &wanted.fields {
-            let same = match field.as_str() {
-                "name" | "size_unit" => document[field] == *want,
-                "droplet_ids" => sorted(&document[field]) == sorted(want),
-                "forwarding_rules" => {
-                    document[field].as_array().map(Vec::len) == want.as_array().map(Vec::len)
-                }
-                "health_check" => document[field]["port"] == want["port"],
-                _ => true,
-            };
-            found.extend((!same).then(|| field.clone()));
-        }
-        let blocked = wanted
-            .requested
-            .iter()
-            .filter(|(field, want)| document[field] != json!(want));
-        found.extend(blocked.map(|(field, _)| format!("{field} of load balancer {}", balancer.name())));
-        found
+    fn owner(&self, service: &ServiceId, _: &str) -> String {
+        name_of(service)
     }
 
     fn destroys(&self, change: &Change) -> bool {
@@ -172,124 +237,7 @@ impl Lawful for Model {
     }
 }
 
-fn node(number: u64, address: &str) -> ServiceNode {
-    ServiceNode {
-        view: Arc::new(NodeView {
-            name: format!("node-{number}"),
-            provider_id: Some(format!("digitalocean://{number}")),
-            ..NodeView::default()
-        }),
-        addresses: [NodeAddress::new(AddressType::ExternalIP, address)].into(),
-        eligible: true,
-        ready: true,
-    }
-}
-
-const NAMES: [&str; 3] = ["web", "api", "shop"];
-const SIZES: [&str; 4] = ["1", "2", "3", "many"];
-
-prop_compose! {
-    /// A Service; some ask for something invalid.
-    fn a_service(which: usize)(
-        ports in prop::sample::subsequence(vec![80, 443, 8080], 1..=3),
-        size in 0..SIZES.len(), sized in any::<bool>(), internal in any::<bool>(), path in any::<bool>(),
-        deleting in prop::bool::weighted(0.2), disowned in prop::bool::weighted(0.1), renamed in prop::bool::weighted(0.2),
-        named in prop::option::weighted(0.2, 0..4_u64),
-    ) -> ServiceView {
-        let mut service = service(NAMES[which], &ports);
-        let mut set = |key: &str, value: &str| annotate(&mut service, key, Some(value));
-        if sized {
-            set(annotations::SIZE_UNIT, SIZES[size]);
-        }
-        if internal {
-            set(annotations::NETWORK, "INTERNAL");
-        }
-        if path {
-            set(annotations::OVERRIDE_HEALTH_CHECK, "true");
-            set(annotations::HEALTH_PATH, "/up");
-        }
-        if disowned {
-            set(annotations::DISOWN, "true");
-        }
-        if renamed {
-            set(annotations::NAME, "custom");
-        }
-        if let Some(number) = named {
-            set(annotations::ID, &id(number));
-        }
-        service.deleting = deleting;
-        service
-    }
-}
-
-fn id(number: u64) -> String {
-    format!("11111111-0000-4000-8000-{number:012}")
-}
-
-prop_compose! {
-    /// A cluster.
-    fn a_world()(
-        services in (0..3_usize).prop_flat_map(|count| (0..count).map(a_service).collect::<Vec<_>>()),
-        nodes in prop::sample::subsequence(vec![1_u64, 2, 3], 0..=3), v4 in any::<bool>(),
-    ) -> ClusterSnapshot {
-        let address = if v4 { "203.0.113.9" } else { "10.0.0.9" };
-        ClusterSnapshot {
-            services: services.into_iter().map(Arc::new).collect(),
-            cluster: ClusterView {
-                name: "kubernetes".into(),
-                ownership_tag: ours(),
-                nodes: nodes.into_iter().map(|number| node(number, address)).collect(),
-            },
-        }
-    }
-}
-
-prop_compose! {
-    /// A load balancer as anybody may have left it.
-    fn a_balancer()(
-        name in prop::sample::select(vec!["auidweb", "auidapi", "auidshop", "custom"]),
-        tag in prop::sample::select(vec!["", "kube_cluster_id_kube-system-uid", "kube_cluster_id_other", "web"]),
-        shown in any::<bool>(), network in prop::sample::select(vec!["INTERNAL", "EXTERNAL"]),
-        kind in prop::sample::select(vec!["REGIONAL", "REGIONAL_NETWORK"]),
-        size in 1..4, droplets in prop::sample::subsequence(vec![1, 2, 9], 0..=3),
-        status in prop::sample::select(vec!["active", "active", "errored"]),
-    ) -> Value {
-        let mut balancer = json!({
-            "name": name, "status": status, "network": network, "type": kind, "size_unit": size, "ip": "203.0.113.250",
-            "droplet_ids": droplets, "project_id": "kept", "forwarding_rules": [],
-        });
-        if shown {
-            let tags: Vec<_> = Some(tag).filter(|tag| !tag.is_empty()).into_iter().collect();
-            balancer["tags"] = json!(tags);
-        }
-        balancer
-    }
-}
-
-/// Clusters and accounts; names are unique in an account.
-fn a_case() -> impl Strategy<Value = Case<Truth>> {
-    let balancers = prop::collection::vec(a_balancer(), 0..3);
-    let worlds = prop::collection::vec(a_world(), 1..3);
-    (balancers, worlds, weather()).prop_map(|(balancers, worlds, weather)| {
-        let mut truth = Truth::new();
-        for (number, mut balancer) in (0_u64..).zip(balancers) {
-            let is_taken = truth
-                .values()
-                .any(|known: &Balancer| Some(known.name()) == balancer["name"].as_str());
-            if !is_taken {
-                balancer["id"] = json!(id(number));
-                truth.insert(id(number), of(balancer));
-            }
-        }
-        Case {
-            truth,
-            worlds,
-            weather,
-        }
-    })
-}
-
 #[test]
 fn the_model_keeps_the_laws() {
-    laws(&model(), &a_case(), 96);
+    laws(&model(), 96);
 }
