@@ -1,7 +1,6 @@
 //! A review for programs to read. The form is written down in `docs/reference/plan.md`; fields may join, none changes its
 //! meaning without another `version`.
 
-use ipnet::IpNet;
 use serde::Serialize;
 
 use super::{Problem, Review, Subject, Summary};
@@ -45,7 +44,7 @@ struct Node<'a> {
 
 #[derive(Serialize)]
 struct Route<'a> {
-    destination: IpNet,
+    destination: String,
     node: Option<&'a str>,
     #[serde(flatten)]
     subject: &'a Subject,
@@ -89,7 +88,7 @@ pub(crate) fn render(review: &Review, provider: &str) -> serde_json::Result<Stri
             .iter()
             .filter(|(_, subject)| !subject.is_empty())
             .map(|(id, subject)| Route {
-                destination: id.destination,
+                destination: id.destination.to_string(),
                 node: id.node.as_deref(),
                 subject,
             })

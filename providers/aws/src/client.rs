@@ -287,12 +287,6 @@ where
     match error {
         SdkError::TimeoutError(_) => Error::new(ErrorKind::Timeout, text).with_outcome(Outcome::Unknown),
         SdkError::ConstructionFailure(_) => Error::new(ErrorKind::Unexpected, text),
-        // The answer is half an answer.
-        SdkError::ResponseError(_) if status.is_some_and(|status| status < 300) => Error::new(
-            ErrorKind::Unavailable,
-            format!("the answer cannot be read: {text}"),
-        )
-        .with_outcome(Outcome::Unknown),
         _ => failure.error(),
     }
 }

@@ -23,8 +23,8 @@ impl Failure<'_> {
     pub(crate) fn error(&self) -> Error {
         let kind = match (self.code, self.status) {
             (Some(code), status) => kind(code, status),
-            // Something in front of the service.
-            (None, Some(500..)) => ErrorKind::Unavailable,
+            // Something in front of the service, or half an answer.
+            (None, Some(..=299 | 500..)) => ErrorKind::Unavailable,
             (None, Some(429)) => ErrorKind::RateLimited,
             (None, Some(_)) => ErrorKind::Unexpected,
             (None, None) => ErrorKind::Unavailable,
@@ -33,7 +33,8 @@ impl Failure<'_> {
         let message = match (text.as_str(), self.status) {
             ("", Some(status)) => format!("AWS answered with HTTP status {status}"),
             ("", None) => "AWS did not answer".to_owned(),
-            (text, _) if text.starts_with('<') => "the answer is an HTML page".to_owned(),
+            (text, _) if is_html(text) => "the answer is an HTML page".to_owned(),
+            (text, _) if text.starts_with('<') => "the answer cannot be read".to_owned(),
             (text, _) => text.to_owned(),
         };
         let mut error = Error::new(kind, message);
@@ -49,6 +50,11 @@ impl Failure<'_> {
         }
         error
     }
+}
+
+fn is_html(text: &str) -> bool {
+    let start = text.get(..14).unwrap_or(text).to_ascii_lowercase();
+    start.starts_with("<html") || start.starts_with("<!doctype html")
 }
 
 /// The code of AWS in an error.
