@@ -226,7 +226,8 @@ impl Api {
             }
             Err(error)
         };
-        self.gate.call(op, options, attempt).await
+        // Its callers would be as large.
+        Box::pin(self.gate.call(op, options, attempt)).await
     }
 
     /// Reads the credentials again, unless that was done since these clients were made, or a moment ago. Whether there may be

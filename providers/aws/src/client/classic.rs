@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use aws_sdk_elasticloadbalancing::types::{
-    AccessLog, ConnectionDraining, ConnectionSettings, CrossZoneLoadBalancing, HealthCheck, Instance,
-    Listener, LoadBalancerAttributes, LoadBalancerDescription, PolicyAttribute, Tag,
+    AccessLog, BackendServerDescription, ConnectionDraining, ConnectionSettings, CrossZoneLoadBalancing,
+    HealthCheck, Instance, Listener, LoadBalancerAttributes, LoadBalancerDescription, PolicyAttribute, Tag,
 };
 use ccm_core::{ErrorKind, Priority, Result, plan::objects::Object};
 use serde_json::{Value, json};
@@ -391,7 +391,7 @@ fn balancer(balancer: &LoadBalancerDescription) -> Object<Kind> {
         .filter_map(|instance| instance.instance_id());
     let backends = balancer.backend_server_descriptions().iter();
     let proxied = backends.filter(|backend| backend.policy_names().iter().any(|name| name == PROXY_POLICY));
-    let proxied = proxied.filter_map(|backend| backend.instance_port());
+    let proxied = proxied.filter_map(BackendServerDescription::instance_port);
     let object = super::elb::object(
         Kind::Classic,
         Some(name),

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use aws_sdk_elasticloadbalancingv2::types::{
-    Action, ActionTypeEnum, Certificate, Listener, LoadBalancer, LoadBalancerAttribute,
-    LoadBalancerSchemeEnum, LoadBalancerTypeEnum, Matcher, ProtocolEnum, SubnetMapping, Tag,
-    TargetDescription, TargetGroup, TargetGroupAttribute, TargetHealthReasonEnum, TargetTypeEnum,
+    Action, ActionTypeEnum, Certificate, IpAddressType, Listener, LoadBalancer, LoadBalancerAttribute,
+    LoadBalancerSchemeEnum, LoadBalancerStateEnum, LoadBalancerTypeEnum, Matcher, ProtocolEnum,
+    SubnetMapping, Tag, TargetDescription, TargetGroup, TargetGroupAttribute, TargetHealthReasonEnum,
+    TargetTypeEnum,
 };
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
@@ -430,10 +431,10 @@ fn balancer(balancer: &LoadBalancer) -> Object<Kind> {
             ),
             (
                 "ip_address_type",
-                balancer.ip_address_type().map(|kind| kind.as_str()).into(),
+                balancer.ip_address_type().map(IpAddressType::as_str).into(),
             ),
             ("dns_name", balancer.dns_name().into()),
-            ("state", state.map(|state| state.as_str()).into()),
+            ("state", state.map(LoadBalancerStateEnum::as_str).into()),
             (
                 "subnets",
                 zones.clone().filter_map(|zone| zone.subnet_id()).collect(),

@@ -684,7 +684,7 @@ impl<C: Cloud> Calls<C> {
                 let listeners = listeners_in(&after, &parent);
                 if let Some((classic, _)) = listing(Kind::Classic) {
                     classic.update(&parent, |listed| {
-                        drop(listed.0.attributes.insert("listeners", listeners))
+                        listed.0.attributes.insert("listeners", listeners);
                     });
                 }
             }
@@ -742,7 +742,15 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         let listings = self.listings(read).await?;
         let mut gathered = GatheredInputs::from(Inputs::default());
         let inputs = &mut gathered.inputs;
-        self.state.lock().cluster = cluster.clone();
+        {
+            let mut state = self.state.lock();
+            state.cluster = cluster.clone();
+            let unread = state
+                .denied
+                .iter()
+                .filter(|(action, _)| action.starts_with("Describe"));
+            inputs.unread = unread.map(|(_, (_, why))| why.clone()).collect();
+        }
         for member in members {
             let service = &member.service;
             if self.has_changed(member) {

@@ -299,23 +299,6 @@ type BalancerPlan = Plan<Change<Kind>>;
 impl DesiredBalancer {
     /// The changes that are due.
     pub(crate) fn plan(&self, observed: &Observed) -> BalancerPlan {
-        let mut plan = self.changes(observed);
-        if self.objects.as_ref().is_some_and(|objects| !objects.is_empty()) {
-            let unread = observed
-                .denied
-                .iter()
-                .filter(|(action, _)| action.starts_with("Describe"));
-            plan.blocked.extend(unread.map(|(action, why)| Blocked {
-                service: self.service.clone(),
-                field: format!("result of {action}"),
-                have: why.clone(),
-                want: "read".to_owned(),
-            }));
-        }
-        plan
-    }
-
-    fn changes(&self, observed: &Observed) -> BalancerPlan {
         let objects = &observed.objects;
         let Some(desired) = &self.objects else {
             return diff(self.following(objects), observed, false);
@@ -555,7 +538,7 @@ impl DesiredRules {
         let mut rules: BTreeMap<Rule, Rule> = BTreeMap::new();
         for rule in wanted {
             // Of several load balancers that want a rule, the one keeps it that has it.
-            let keeps = have.iter().any(|have| *have == rule);
+            let keeps = have.contains(&rule);
             let entry = rules.entry(rule.tuple()).or_insert_with(|| rule.clone());
             if keeps {
                 entry.clone_from(rule);

@@ -67,6 +67,8 @@ pub(crate) struct Inputs {
     pub(crate) cidrs: BTreeMap<String, Vec<String>>,
     /// The security group of each instance that is a target, or why it has none.
     pub(crate) groups: BTreeMap<String, Result<NodeGroup, String>>,
+    /// What the credentials may not read, with the error.
+    pub(crate) unread: Vec<String>,
     /// The first security group of each classic load balancer, by its name.
     pub(crate) sources: BTreeMap<String, String>,
 }
@@ -422,6 +424,9 @@ impl PartModel for Model {
                 |reason, message: String| result.events.push(ServiceEvent::warning(id, reason, message));
             match key {
                 Key::Balancer(_) => {
+                    if !inputs.unread.is_empty() {
+                        warn("MissingPermissions", inputs.unread.join("; "));
+                    }
                     if !ignored.is_empty() {
                         let all: Vec<_> = ignored.iter().map(ToString::to_string).collect();
                         warn("LoadBalancerAnnotationIgnored", all.join("; "));

@@ -109,7 +109,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
             }
             "SetSecurityGroups" => {
                 api.set_security_groups(id, &groups(&wanted, observed), priority)
-                    .await?
+                    .await?;
             }
             "SetSubnets" => api.set_subnets(id, &wanted.texts("subnets"), priority).await?,
             "ModifyListener" => {
@@ -162,7 +162,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
             (TAGS, Kind::Group) => api.tag_security_group(id, entries, priority).await?,
             (_, Kind::Classic) => {
                 api.change_classic_set(object, set, entries, true, priority)
-                    .await?
+                    .await?;
             }
             (TAGS, _) => api.tag_balancing(id, entries, priority).await?,
             _ => return Err(bug(object, set)),
