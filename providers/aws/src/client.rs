@@ -158,7 +158,7 @@ impl Api {
             let request = clients.ec2.describe_availability_zones();
             Box::pin(request.send()).await.map_err(|error| failure(&error))
         };
-        match self.gate.call(op, ccm_core::Priority::User, attempt).await {
+        match Box::pin(self.gate.call(op, ccm_core::Priority::User, attempt)).await {
             Ok(_) => {}
             // The credentials are good.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
@@ -206,7 +206,7 @@ impl Api {
             }
             Err(error)
         };
-        self.gate.call(op, options, attempt).await
+        Box::pin(self.gate.call(op, options, attempt)).await
     }
 
     /// Reads the credentials again, unless that was done since these clients were made, or a moment ago. Whether there may be
