@@ -127,7 +127,7 @@ impl Inspector {
             ];
             match in_time(api.subnets(&filter, Priority::User)).await {
                 Ok(found) if found.is_empty() => {
-                    report.findings.push(self.missing("SubnetID", id, &not_found()))
+                    report.findings.push(self.missing("SubnetID", id, &not_found()));
                 }
                 Ok(_) => report.pass("subnet", format!("{id} is in {}", site.vpc)),
                 Err(error) => report.findings.push(self.missing("SubnetID", id, &error)),
@@ -231,7 +231,7 @@ async fn rights(api: &Api, site: &Site, table: Option<&str>, report: &mut CloudR
             Ok(false) => {}
             // Upstream's policy has no such action, and DeleteRoute with CreateRoute does instead.
             Err(error) if op == Op::RouteReplace => {
-                report.findings.push(not_allowed(op, &error, Severity::Warning))
+                report.findings.push(not_allowed(op, &error, Severity::Warning));
             }
             Err(error) => report.findings.push(not_allowed(op, &error, Severity::Error)),
         }

@@ -251,7 +251,7 @@ fn settle(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problems
             problems.error(
                 "Global",
                 format!("AWS_CA_BUNDLE: could not read {path:?}: {error}"),
-            )
+            );
         });
         pem.ok().inspect(|pem| {
             material.insert("AWS_CA_BUNDLE", hash(pem));

@@ -403,7 +403,7 @@ impl Routes for TableRoutes {
                     continue;
                 }
                 let written = join_all(batch.iter().map(|route| self.write(route, &state, priority))).await;
-                let refused = written.iter().filter_map(|result| result.as_ref().err());
+                let mut refused = written.iter().filter_map(|result| result.as_ref().err());
                 full = refused
                     .cloned()
                     .find(|error| error.kind() == ErrorKind::QuotaExceeded);
