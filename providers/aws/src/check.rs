@@ -57,7 +57,7 @@ impl Checker for Inspector {
 
     async fn cloud(&self) -> CloudReport {
         let mut report = CloudReport::default();
-        let Connected { api, site } = match in_time(self.connect(&mut report)).await {
+        let Connected { api, site } = match Box::pin(in_time(self.connect(&mut report))).await {
             Ok(connected) => connected,
             Err(error) => {
                 report.findings.push(no_entry(&error));

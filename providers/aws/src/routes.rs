@@ -405,8 +405,8 @@ impl Routes for TableRoutes {
                 let written = join_all(batch.iter().map(|route| self.write(route, &state, priority))).await;
                 let mut refused = written.iter().filter_map(|result| result.as_ref().err());
                 full = refused
-                    .cloned()
-                    .find(|error| error.kind() == ErrorKind::QuotaExceeded);
+                    .find(|error| error.kind() == ErrorKind::QuotaExceeded)
+                    .cloned();
                 results.extend(written);
             }
         }

@@ -280,7 +280,7 @@ async fn other_credentials_are_taken_over_all_or_nothing() {
             &file,
             format!("[default]\naws_access_key_id={key}\naws_secret_access_key=x\n"),
         )
-        .unwrap()
+        .unwrap();
     };
     write("first");
     given.push((
