@@ -476,7 +476,11 @@ impl ccm_core::Cloud for Slow {
 
 #[test]
 fn a_cloud_raises_the_deletion_grace_unless_the_flag_is_set() {
-    for (flags, grace) in [(&[][..], 300), (&["--node-deletion-grace=10s"], 10), (&["--node-deletion-grace=1h"], 3600)] {
+    for (flags, grace) in [
+        (&[][..], 300),
+        (&["--node-deletion-grace=10s"], 10),
+        (&["--node-deletion-grace=1h"], 3600),
+    ] {
         assert_eq!(config(flags).lifecycle.grace(&Slow), Duration::from_secs(grace));
     }
 }

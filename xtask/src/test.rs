@@ -4,11 +4,11 @@
 
 mod programs;
 
-use std::{collections::BTreeSet, fs, thread, time::Instant};
+use std::{collections::BTreeSet, fs, path::PathBuf, thread, time::Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use ccm_testbed::{
-    cargo::{Build, build_binary, cargo, root, run as execute},
+    cargo::{cargo, root, run as execute},
     openstack_real::OpenStack,
 };
 use clap::Args;
@@ -116,9 +116,9 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     let began = Instant::now();
     let clouds = Clouds::find(options.cloud.as_deref())?;
     step("format", || execute(&mut cargo(&["fmt", "--all", "--check"])))?;
-    thread::scope(|scope| {
+    let program = thread::scope(|scope| {
         let real = scope.spawn(|| real_openstack(options, &clouds));
-        let programs = compile(&clouds)?;
+        let (programs, program) = compile(&clouds)?;
         let real = joined(real.join())?;
         let beside = scope.spawn(|| checks(&clouds));
         let switches = [(FULL, options.full), (REAL_OPENSTACK, real.is_some())];
@@ -133,10 +133,9 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
         if !errors.is_empty() {
             bail!("{}", errors.join("; "));
         }
-        Ok(())
+        Ok(program)
     })?;
     step("demo", || {
-        let program = build_binary(clouds.features(), Build::Dev)?;
         demo::run(&DemoOptions {
             nodes: Some(50),
             once: true,
@@ -156,15 +155,22 @@ fn joined<T>(result: thread::Result<Result<T>>) -> Result<T> {
 }
 
 /// Everything that compiles, with all warnings: the code is checked before its tests run.
-fn compile(clouds: &Clouds) -> Result<Vec<programs::Program>> {
+fn compile(clouds: &Clouds) -> Result<(Vec<programs::Program>, PathBuf)> {
+    let selection = clouds.selection();
+    // The features of what the program is built on are those of the whole workspace, or SDKs would be compiled for each set.
     for features in clouds.feature_sets() {
         let name = format!("clippy with features {features:?}");
         step(&name, || {
-            let mut command = cargo(&["clippy", "--locked", "--all-targets"]);
-            execute(command.args(["--features", features, "--", "-D", "warnings"]))
+            let mut command = cargo(&["clippy", "--locked", "--workspace", "--lib", "--bins", "--tests"]);
+            for other in &clouds.others {
+                command.args(["--exclude", &format!("ccm-provider-{other}")]);
+            }
+            if !features.is_empty() {
+                command.args(["--features", &format!("cloud-controller-manager/{features}")]);
+            }
+            execute(command.args(["--", "-D", "warnings"]))
         })?;
     }
-    let selection = clouds.selection();
     step("clippy of the workspace", || {
         let mut command = cargo(&["clippy", "--locked", "--all-targets"]);
         execute(command.args(&selection).args(["--", "-D", "warnings"]))

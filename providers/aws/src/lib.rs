@@ -129,7 +129,10 @@ impl Cloud for Aws {
         let changes = pending.last().changes(&new.value);
         let restart_needed = pending.start().changes(&new.value).restart;
         if changes.reconnect {
-            self.nodes.api.reconnect(new.value.settings.connection.clone()).await?;
+            self.nodes
+                .api
+                .reconnect(new.value.settings.connection.clone())
+                .await?;
         }
         self.nodes.api.set_quotas(&new.value.settings.quotas);
         Ok(pending.commit(new, changes.live, restart_needed))
@@ -185,7 +188,13 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
         site,
     };
     let balancing = Arc::new(settings.load_balancing.clone());
-    let calls = Calls::new(&nodes.api, &nodes.site, Arc::clone(&balancing), nodes.clone(), &context.metrics);
+    let calls = Calls::new(
+        &nodes.api,
+        &nodes.site,
+        Arc::clone(&balancing),
+        nodes.clone(),
+        &context.metrics,
+    );
     let model = Model {
         settings: balancing,
         cluster: nodes.site.cluster.clone(),

@@ -202,10 +202,10 @@ fn node(index: usize, address: usize, eligible: bool, provider_id: fn(usize) -> 
             provider_id: Some(provider_id(index)),
             ..NodeView::default()
         }),
-        addresses: [NodeAddress::new(
-            AddressType::InternalIP,
-            format!("10.0.0.{}", 10 + address),
-        )]
+        addresses: [
+            NodeAddress::new(AddressType::InternalIP, format!("10.0.0.{}", 10 + address)),
+            NodeAddress::new(AddressType::ExternalIP, format!("203.0.113.{}", 10 + address)),
+        ]
         .into(),
         eligible,
         ready: true,
