@@ -59,10 +59,13 @@ pub struct Verdict<R> {
     pub rule: Option<(u64, R)>,
 }
 
+/// A rule with what its probability is drawn from.
+type Entry<R> = (RuleState<R>, StdRng);
+
 /// All rules in force.
 #[derive(Debug)]
 pub struct Rules<R> {
-    rules: Mutex<(u64, Vec<(RuleState<R>, StdRng)>)>,
+    rules: Mutex<(u64, Vec<Entry<R>>)>,
     /// Changes when a rule is removed, and when a request comes to where it is held.
     changes: watch::Sender<()>,
     held: Held,
@@ -167,21 +170,20 @@ impl<R: Rule> Rules<R> {
 
     /// Waits while one of the rules is like this.
     pub async fn while_any(&self, holds: impl Fn(&R) -> bool) {
-        let over =
-            |rules: &[(RuleState<R>, _)]| (!rules.iter().any(|(state, _)| holds(&state.rule))).then_some(());
+        let over = |rules: &[Entry<R>]| (!rules.iter().any(|(state, _)| holds(&state.rule))).then_some(());
         self.until(over).await;
     }
 
     /// The first request that the rule held, as soon as there is one; none if the rule is removed before.
     pub async fn reached(&self, id: u64) -> Option<String> {
-        let find = |rules: &[(RuleState<R>, _)]| match rules.iter().find(|(state, _)| state.id == id) {
+        let find = |rules: &[Entry<R>]| match rules.iter().find(|(state, _)| state.id == id) {
             None => Some(None),
             Some((state, _)) => state.reached.first().cloned().map(Some),
         };
         self.until(find).await.flatten()
     }
 
-    async fn until<T>(&self, condition: impl Fn(&[(RuleState<R>, StdRng)]) -> Option<T>) -> Option<T> {
+    async fn until<T>(&self, condition: impl Fn(&[Entry<R>]) -> Option<T>) -> Option<T> {
         let mut changes = self.changes.subscribe();
         loop {
             changes.borrow_and_update();

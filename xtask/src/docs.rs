@@ -11,18 +11,21 @@ use std::{fs, path::PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use ccm_testbed::cargo::{Build, build_binary, output, root};
+use ccm_testbed::cargo::{Build, output, program, root};
 
 #[derive(Args, Debug)]
 pub(crate) struct DocsOptions {
     /// Only check that the documents are up to date; fail if not.
     #[arg(long)]
     pub(crate) check: bool,
+    /// Ask this binary, which has all providers, instead of building one.
+    #[arg(long)]
+    pub(crate) program: Option<PathBuf>,
 }
 
 pub(crate) fn run(options: &DocsOptions) -> Result<()> {
     let mut stale = Vec::new();
-    for (path, text) in documents()? {
+    for (path, text) in documents(options)? {
         let shown = path.strip_prefix(root()).unwrap_or(&path).display().to_string();
         if fs::read_to_string(&path).is_ok_and(|old| old == text) {
             continue;
@@ -47,8 +50,8 @@ pub(crate) fn run(options: &DocsOptions) -> Result<()> {
 }
 
 /// Path and text of every generated document.
-fn documents() -> Result<Vec<(PathBuf, String)>> {
-    let binary = build_binary("all-providers", Build::Dev)?;
+fn documents(options: &DocsOptions) -> Result<Vec<(PathBuf, String)>> {
+    let binary = program(options.program.as_ref(), "all-providers", Build::Dev)?;
     let ask = |args: &[&str]| output(std::process::Command::new(&binary).args(args));
     let folder = root().join("docs/reference");
     let help = ask(&["--help"])?;

@@ -4,7 +4,13 @@
 
 mod programs;
 
-use std::{collections::BTreeSet, fs, path::PathBuf, thread, time::Instant};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::Instant,
+};
 
 use anyhow::{Context, Result, anyhow, bail};
 use ccm_testbed::{
@@ -120,7 +126,8 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
         let real = scope.spawn(|| real_openstack(options, &clouds));
         let (programs, program) = compile(&clouds)?;
         let real = joined(real.join())?;
-        let beside = scope.spawn(|| checks(&clouds));
+        let (clouds, built) = (&clouds, program.clone());
+        let beside = scope.spawn(move || checks(clouds, &built));
         let switches = [(FULL, options.full), (REAL_OPENSTACK, real.is_some())];
         let tests = step("tests", || programs::run(programs, &switches));
         let beside = joined(beside.join());
@@ -185,7 +192,7 @@ fn compile(clouds: &Clouds) -> Result<(Vec<programs::Program>, PathBuf)> {
 }
 
 /// What computes little, to be done while tests wait for servers.
-fn checks(clouds: &Clouds) -> Result<()> {
+fn checks(clouds: &Clouds, program: &Path) -> Result<()> {
     let selection = clouds.selection();
     step("examples in the documentation", || {
         execute(cargo(&["test", "--locked", "--doc"]).args(&selection))
@@ -197,7 +204,10 @@ fn checks(clouds: &Clouds) -> Result<()> {
     step("licences and sources of dependencies", deny)?;
     if clouds.others.is_empty() {
         step("generated documents", || {
-            docs::run(&docs::DocsOptions { check: true })
+            docs::run(&docs::DocsOptions {
+                check: true,
+                program: Some(program.to_owned()),
+            })
         })?;
     }
     Ok(())

@@ -67,7 +67,8 @@ impl Scenario for Leave {
     async fn prepare(&self) -> Result<()> {
         self.site.settle(&self.staying, &self.launch()).await?;
         // Those that an earlier run left behind go with it.
-        for node in std::mem::take(&mut *self.left.lock()) {
+        let left_behind = std::mem::take(&mut *self.left.lock());
+        for node in left_behind {
             let gone = kube::api::DeleteParams::default();
             let _gone = self.site.nodes.delete(&node, &gone).await;
         }

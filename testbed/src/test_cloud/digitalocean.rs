@@ -72,7 +72,7 @@ impl TestCloud for DigitalOceanCloud {
     fn environment(&self) -> Vec<(String, String)> {
         pairs(&[
             ("DO_ACCESS_TOKEN", &self.config.token),
-            ("DO_OVERRIDE_URL", &self.cloud.url()),
+            ("DO_OVERRIDE_URL", self.cloud.url()),
             ("REGION", &self.config.region),
         ])
     }
@@ -82,7 +82,8 @@ impl TestCloud for DigitalOceanCloud {
     }
 
     fn party(&self) -> &dyn Party {
-        &**self.cloud
+        let behavior: &Behavior = &self.cloud;
+        behavior
     }
 
     async fn create_machine(&self, name: &str) -> Result<Machine> {

@@ -109,7 +109,8 @@ impl TestCloud for OpenStackCloud {
     }
 
     fn party(&self) -> &dyn Party {
-        &**self.cloud
+        let behavior: &Behavior = &self.cloud;
+        behavior
     }
 
     async fn create_machine(&self, name: &str) -> Result<Machine> {
@@ -155,7 +156,7 @@ impl TestCloud for OpenStackCloud {
     }
 
     fn created(&self) -> Vec<(&'static str, usize)> {
-        let calls = Behavior::calls(&*self.cloud);
+        let calls = Behavior::calls(&self.cloud);
         let count = |op: &str| {
             let made = calls
                 .iter()
