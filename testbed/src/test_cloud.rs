@@ -84,6 +84,8 @@ pub struct ServiceShape {
     pub annotations: Value,
     /// Annotations that change much of the load balancer in place.
     pub changed: Value,
+    /// Whether the cloud keeps a client at one node (`sessionAffinity: ClientIP`).
+    pub has_affinity: bool,
     /// Annotations of a Service that only the cloud's own network reaches.
     pub internal: Value,
 }

@@ -123,11 +123,14 @@ async fn the_account_of_the_chart_has_every_right_that_is_needed() {
             helm.run(&words).unwrap()
         };
         run(&["install", "ccm"]);
-        let secrets: Api<Secret> =
-            Api::namespaced(stage.control_plane.client().await.unwrap(), "kube-system");
-        let secret = secrets.get("cloud-config").await.unwrap().data.unwrap();
-        let config = String::from_utf8(secret["cloud.conf"].0.clone()).unwrap();
-        assert_eq!(config.trim(), cloud.config().trim());
+        // A cloud may take everything from its environment.
+        if !cloud.config().is_empty() {
+            let secrets: Api<Secret> =
+                Api::namespaced(stage.control_plane.client().await.unwrap(), "kube-system");
+            let secret = secrets.get("cloud-config").await.unwrap().data.unwrap();
+            let config = String::from_utf8(secret["cloud.conf"].0.clone()).unwrap();
+            assert_eq!(config.trim(), cloud.config().trim());
+        }
 
         let ccm = start(&*cloud, &stage, &helm, "ccm").await;
         work(&*cloud, &stage, "first").await;

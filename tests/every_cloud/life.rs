@@ -20,7 +20,11 @@ use crate::{on_each, program};
 
 /// Nothing here takes this long unless it is broken.
 const LIMIT: Duration = Duration::from_secs(120);
-const FLAGS: [&str; 2] = ["--leader-elect=false", "--cluster-name=test"];
+const FLAGS: [&str; 3] = [
+    "--leader-elect=false",
+    "--cluster-name=test",
+    "--configure-cloud-routes=false",
+];
 const NODES: usize = 3;
 
 struct Life {
@@ -69,7 +73,7 @@ impl Life {
                 "--kubeconfig={}",
                 self.stage.control_plane.kubeconfig().display()
             ))
-            .arg("--cluster-name=test")
+            .args(FLAGS.into_iter().skip(1))
             .envs(self.cloud.environment())
             .output()
             .unwrap();

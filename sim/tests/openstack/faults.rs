@@ -171,6 +171,8 @@ async fn a_truncated_body_is_an_error_and_an_empty_object_is_none() {
 async fn a_timeout_lasts_until_the_client_gives_up() {
     let session = Session::start().await;
     for action in [Action::Timeout, Action::CommitThenHang] {
+        // The client's time includes that of a connection, which is open after this.
+        assert_eq!(session.get(LIST).await.status, 200);
         session.cloud.clear_calls();
         session.cloud.add_fault(Fault::on("server_list", action).once());
         let request = session

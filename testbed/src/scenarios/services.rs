@@ -216,10 +216,14 @@ impl Scenario for Services {
             self.services.delete(NAME, &DeleteParams::default()).await?;
             return Ok(());
         }
+        let affinity = match self.site.cloud.service().has_affinity {
+            true => "ClientIP",
+            false => "None",
+        };
         let changed = json!({
             "metadata": {"annotations": self.site.cloud.service().changed},
             "spec": {
-                "ports": ports([80, 8443, 8080]), "sessionAffinity": "ClientIP",
+                "ports": ports([80, 8443, 8080]), "sessionAffinity": affinity,
                 "loadBalancerSourceRanges": ["10.0.0.0/8", "192.0.2.0/24"],
             },
         });

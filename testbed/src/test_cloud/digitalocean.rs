@@ -171,6 +171,7 @@ impl TestCloud for DigitalOceanCloud {
                 format!("{ANNOTATIONS}healthcheck-check-interval-seconds"): "7",
                 format!("{ANNOTATIONS}http-idle-timeout-seconds"): "77",
             }),
+            has_affinity: true,
             internal: json!({
                 format!("{ANNOTATIONS}network"): "INTERNAL",
                 format!("{ANNOTATIONS}type"): "REGIONAL_NETWORK",

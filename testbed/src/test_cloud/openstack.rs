@@ -66,6 +66,7 @@ pub fn service() -> ServiceShape {
             "loadbalancer.openstack.org/timeout-client-data": "70000",
             "loadbalancer.openstack.org/health-monitor-delay": "11",
         }),
+        has_affinity: true,
         internal: json!({"service.beta.kubernetes.io/openstack-internal-load-balancer": "true"}),
     }
 }

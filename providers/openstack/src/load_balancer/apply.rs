@@ -462,12 +462,7 @@ fn poll_timing(kind: Effect) -> PollTiming {
             interval: Duration::from_millis(750),
             ..PollTiming::default()
         },
-        // A Service waits for it.
-        Effect::Create => PollTiming {
-            interval: Duration::from_secs(1),
-            ..PollTiming::default()
-        },
-        Effect::Delete => PollTiming::default(),
+        Effect::Create | Effect::Delete => PollTiming::default(),
     }
 }
 

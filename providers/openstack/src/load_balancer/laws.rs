@@ -112,8 +112,8 @@ fn has_address(floating: &Object<Kind>, objects: &Objects<Kind>) -> bool {
 
 fn persons_listener(port: u16) -> Object<Kind> {
     let listener: Listener = record(
-        json!({"protocol": "TCP", "protocol_port": port, "connection_limit": -1,
-                                           "allowed_cidrs": ["0.0.0.0/0"]}),
+        json!({"id": format!("listener-{port}"), "protocol": "TCP", "protocol_port": port,
+               "connection_limit": -1, "allowed_cidrs": ["0.0.0.0/0"]}),
     );
     Kind::Listener.below(
         ListenerKey::of(&listener),
