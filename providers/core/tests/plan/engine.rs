@@ -90,7 +90,7 @@ async fn a_create_is_parked_polled_when_it_is_time_and_finished_under_its_new_ke
     let member = &board.members[0];
     assert!(member.finished);
     let ip = member.effects.ingress.as_ref().unwrap()[0].ip.clone().unwrap();
-    assert!(ip.starts_with("10.0.0."), "{ip}");
+    assert!(ip.starts_with("10.100."), "{ip}");
     assert!(member.effects.annotations[WAS].is_some());
 }
 

@@ -51,24 +51,25 @@ impl RequestMetrics {
 impl ProviderMetrics for RequestMetrics {
     fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let inner = &*self.0;
-        let mut encode = |metric: &dyn EncodeMetric, name, help, kind| {
-            metric.encode(encoder.encode_descriptor(name, help, None, kind)?)
-        };
-        let (name, help) = (
+        inner.duration.encode(encoder.encode_descriptor(
             "openstack_api_request_duration_seconds",
             "Latency of an OpenStack API call",
-        );
-        encode(&inner.duration, name, help, MetricType::Histogram)?;
+            None,
+            MetricType::Histogram,
+        )?)?;
         // The format appends `_total`.
-        let (name, help) = ("openstack_api_requests", "Total number of OpenStack API calls");
-        encode(&inner.total, name, help, MetricType::Counter)?;
-        let help = "Total number of errors for an OpenStack API call";
-        encode(
-            &inner.errors,
-            "openstack_api_request_errors",
-            help,
+        inner.total.encode(encoder.encode_descriptor(
+            "openstack_api_requests",
+            "Total number of OpenStack API calls",
+            None,
             MetricType::Counter,
-        )
+        )?)?;
+        inner.errors.encode(encoder.encode_descriptor(
+            "openstack_api_request_errors",
+            "Total number of errors for an OpenStack API call",
+            None,
+            MetricType::Counter,
+        )?)
     }
 }
 
