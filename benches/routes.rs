@@ -103,9 +103,8 @@ struct Cluster {
 
 impl Cluster {
     async fn start(program: &Path, count: usize, pairs: bool) -> Result<Self> {
-        let cloud = match Cloud::simulated(LATENCY).await? {
-            Cloud::Simulated(cloud) => cloud,
-            _ => bail!("only for the simulated cloud"),
+        let Cloud::Simulated(cloud) = Cloud::simulated(LATENCY).await? else {
+            bail!("only for the simulated cloud")
         };
         cloud.configure(|settings| settings.resource_quotas.clear());
         let router = cloud.create_router(&RouterSpec {

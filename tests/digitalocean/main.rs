@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 const LIMIT: Duration = Duration::from_secs(90);
 const PREFIX: &str = "service.beta.kubernetes.io/do-loadbalancer-";
 
-fn fields(value: Value) -> Map<String, Value> {
+fn fields(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap()
 }
 
@@ -143,7 +143,7 @@ async fn the_former_manifest_starts_all_of_it() {
         json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
     let old = world.cloud.create(
         "load_balancers",
-        fields(json!({"name": "old", "forwarding_rules": [rule]})),
+        fields(&json!({"name": "old", "forwarding_rules": [rule]})),
     );
     world
         .create(
@@ -231,7 +231,7 @@ async fn the_former_manifest_starts_all_of_it() {
     drop(ccm);
     world
         .cloud
-        .change("firewalls", id, fields(json!({"inbound_rules": []})))
+        .change("firewalls", id, fields(&json!({"inbound_rules": []})))
         .unwrap();
     let ccm = world.start().await;
     world

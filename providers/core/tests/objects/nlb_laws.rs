@@ -71,12 +71,12 @@ fn client_of(entry: &Entry) -> Option<&str> {
 }
 
 /// Gives everything of a Service this ownership tag.
-fn own(truth: &mut Objects<Kind>, number: usize, tag: Option<String>) {
+fn own(truth: &mut Objects<Kind>, number: usize, tag: Option<&str>) {
     for object in &mut truth.all {
         if service_of(object) == Some(number % SERVICES) {
             let entries = object.set("tag").iter();
             let others = entries.filter(|entry| !matches!(entry, Entry::Tag { key, .. } if key == OWNER_TAG));
-            let tag = tag.iter().map(|tag| Entry::tag(OWNER_TAG, tag));
+            let tag = tag.map(|tag| Entry::tag(OWNER_TAG, tag));
             let tags: Vec<_> = others.cloned().chain(tag).collect();
             object.sets.insert("tag", tags.into());
         }
@@ -132,7 +132,7 @@ impl Lawful for Nlb {
         edits.extend([
             Edit::new("remove ownership tags", |truth, number| own(truth, number, None)),
             Edit::new("give to another cluster", |truth, number| {
-                own(truth, number, Some(other_cluster_tag().to_string()));
+                own(truth, number, Some(other_cluster_tag().as_str()));
             }),
         ]);
         edits

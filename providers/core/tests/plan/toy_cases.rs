@@ -99,13 +99,13 @@ impl Lawful for Toy {
             edit_box("paint box", |found, _| found.colour = "blue".to_owned()),
             edit_box("empty box", |found, _| found.nodes.clear()),
             edit_box("give box to another Service", |found, number| {
-                found.owner = tag(&id(number % SERVICES))
+                found.owner = tag(&id(number % SERVICES));
             }),
             edit_shelf("remove boxes", |shelf, _| {
-                shelf.boxes.retain(|_, found| !found.owner.starts_with("svc:"))
+                shelf.boxes.retain(|_, found| !found.owner.starts_with("svc:"));
             }),
             edit_shelf("put box on shelf", |shelf, _| {
-                drop(shelf.boxes.insert(80, persons_box()))
+                drop(shelf.boxes.insert(80, persons_box()));
             }),
             edit_shelf("tag shelf", |shelf, number| {
                 shelf.marks.insert(tag(&id(number % SERVICES)));
@@ -114,7 +114,7 @@ impl Lawful for Toy {
                 shelf.marks.remove(&tag(&id(number % SERVICES)));
             }),
             edit_shelf("remove ownership tag", |shelf, _| {
-                shelf.marks.retain(|mark| !mark.starts_with("kube_"))
+                shelf.marks.retain(|mark| !mark.starts_with("kube_"));
             }),
             edit_shelf("give to another cluster", |shelf, _| {
                 if shelf.is_made_by_a_cluster() {

@@ -122,7 +122,7 @@ impl Lawful for Model {
             }),
             edit("resize", |document| document["size_unit"] = json!(3)),
             edit("other droplets", |document| {
-                document["droplet_ids"] = json!([1, 9])
+                document["droplet_ids"] = json!([1, 9]);
             }),
             edit("no rules", |document| document["forwarding_rules"] = json!([])),
             edit("remove tags", |document| document["tags"] = json!([])),

@@ -220,14 +220,14 @@ impl Lawful for Model {
         edits.extend(of_groups.split_off(1));
         edits.extend([
             retag("remove ownership tag", |tags, _| {
-                tags.retain(|tag| names::is_service_tag(tag))
+                tags.retain(|tag| names::is_service_tag(tag));
             }),
             retag("give to another cluster", |tags, _| {
                 tags.retain(|tag| names::is_service_tag(tag));
                 tags.push(other_cluster_tag().to_string());
             }),
             retag("remove Service tags", |tags, _| {
-                tags.retain(|tag| !names::is_service_tag(tag))
+                tags.retain(|tag| !names::is_service_tag(tag));
             }),
             retag("tag for another Service", |tags, number| tags.push(tag(number))),
             retag("tag load balancer", |tags, _| tags.push("t-c".to_owned())),

@@ -35,11 +35,14 @@ impl<T> Case<T> {
     }
 }
 
+/// What an edit does, with its number.
+type Apply<T> = dyn Fn(&mut T, usize) + Send + Sync;
+
 /// Something that another client of the cloud does.
 pub struct Edit<T> {
     /// Its name; unique.
     pub name: String,
-    apply: Arc<dyn Fn(&mut T, usize) + Send + Sync>,
+    apply: Arc<Apply<T>>,
 }
 
 impl<T> Edit<T> {

@@ -80,15 +80,18 @@ pub fn lines<K: Kind>(
     lines
 }
 
+/// Which objects are meant.
+type Filter<K> = fn(&Object<K>) -> bool;
+
 /// What can be done to objects: deletion, other values of their attributes, removal of their entries. `what` is in the names
 /// of the edits; `part` chooses the objects, and of these only those that are `is_editable` are edited.
 pub fn edits<T: 'static, K: Kind>(
     what: &str,
     part: fn(&mut T, usize) -> Option<&mut Objects<K>>,
-    is_editable: fn(&Object<K>) -> bool,
+    is_editable: Filter<K>,
 ) -> Vec<Edit<T>> {
     // One number chooses the part, the object or value in it, and the entry.
-    let edit = |name: &str, edit: fn(&mut Objects<K>, usize, fn(&Object<K>) -> bool)| {
+    let edit = |name: &str, edit: fn(&mut Objects<K>, usize, Filter<K>)| {
         Edit::new(format!("{name} of {what}"), move |truth: &mut T, number| {
             if let Some(objects) = part(truth, number) {
                 edit(objects, number / 4, is_editable);
