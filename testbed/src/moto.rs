@@ -37,22 +37,6 @@ async fn installed() -> Result<(PathBuf, PathBuf)> {
     Ok((blocking(install).await?, sources))
 }
 
-/// Runs a program of `tests/parity/aws` to its end and returns what it prints.
-///
-/// # Errors
-/// When it fails; with the end of its output.
-pub async fn python(program: &str, arguments: &[(&str, PathBuf)]) -> Result<String> {
-    let (python, sources) = installed().await?;
-    let mut command = Command::new(python);
-    command
-        .arg(sources.join(program))
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    for (flag, value) in arguments {
-        command.arg(flag).arg(value);
-    }
-    blocking(move || process::run_captured(&mut command)).await
-}
-
 /// A running moto server. Dropping it stops it; so does the end of this process.
 #[derive(Debug)]
 pub struct Moto {

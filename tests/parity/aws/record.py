@@ -3,7 +3,7 @@
 usage: python record.py --binary CCM --kubeconfig FILE --cases DIR --out DIR [--only NAME,..] [-- extra flags]
 python needs what requirements.txt lists.
 For each case: create the Services, wait until all is quiet, dump; for each step patch, wait, dump; delete, wait, dump what is left.
-moto_server.py beside this file mends what would mislead any client; a proxy before it counts calls. Ids, ARNs, addresses and node ports are replaced by names; The Rust test beside it compares the recordings with `recorded`.
+moto_server.py beside this file mends what would mislead any client; a proxy before it counts calls. Ids, ARNs, addresses and node ports are replaced by names;
 """
 import argparse, base64, collections, copy, ctypes, http.client, json, os, re, shutil, signal, socket, subprocess, sys, threading, time, urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
