@@ -274,8 +274,7 @@ impl Drop for ControlPlane {
 /// # Errors
 /// When the kubeconfig cannot be read or used.
 pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
-    // A default is needed when more than one cryptography library is compiled in; a second call changes nothing.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    crate::http::choose_cryptography();
     let read = Kubeconfig::read_from(kubeconfig)
         .with_context(|| format!("cannot read kubeconfig {}", kubeconfig.display()))?;
     let mut config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;

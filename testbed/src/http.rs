@@ -1,8 +1,12 @@
 //! The HTTP client of everything here.
 
+/// Chooses the cryptography library of TLS, as is needed when more than one is compiled in. A second call changes nothing.
+pub(crate) fn choose_cryptography() {
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+}
+
 /// A client that talks to loopback only.
 pub(crate) fn client() -> reqwest::ClientBuilder {
-    // A default is needed when more than one cryptography library is compiled in; a second call changes nothing.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    choose_cryptography();
     reqwest::Client::builder().no_proxy()
 }

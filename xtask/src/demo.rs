@@ -159,13 +159,7 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     let elapsed = finished
         .finished
         .map_or_else(|| began.elapsed(), |at| at.duration_since(began));
-    let at_end = State {
-        count: names.len(),
-        calls: cloud.calls()?,
-        baseline,
-        elapsed,
-        one_by_one: cloud.calls_one_by_one(),
-    };
+    let at_end = State::read(&cloud, names.len(), baseline, elapsed)?;
     screen.clear();
     print(at_end.render(&finished, FINAL_ROWS).trim_end());
 
@@ -262,13 +256,7 @@ async fn watch_nodes(
             bail!("the program ended ({status}); its log:\n{}", ccm.log()?);
         }
         let elapsed = began.elapsed();
-        let state = State {
-            count,
-            calls: cloud.calls()?,
-            baseline,
-            elapsed,
-            one_by_one: cloud.calls_one_by_one(),
-        };
+        let state = State::read(cloud, count, baseline, elapsed)?;
         if live {
             screen.draw(&state.render(&watch.now(), LIVE_ROWS));
         } else {
@@ -299,6 +287,16 @@ struct State {
 }
 
 impl State {
+    fn read(cloud: &Cloud, count: usize, baseline: u64, elapsed: Duration) -> Result<Self> {
+        Ok(Self {
+            count,
+            calls: cloud.calls()?,
+            baseline,
+            elapsed,
+            one_by_one: cloud.calls_one_by_one(),
+        })
+    }
+
     fn summary(&self, nodes: &Nodes) -> String {
         let total: u64 = self.calls.values().sum();
         format!(

@@ -57,7 +57,7 @@ annotations! {
     ATTRIBUTES = "service.beta.kubernetes.io/aws-load-balancer-attributes", "`key=value,..`";
     /// Attributes of target groups: `preserve_client_ip.enabled` and `proxy_protocol_v2.enabled`.
     TARGET_GROUP_ATTRIBUTES = "service.beta.kubernetes.io/aws-load-balancer-target-group-attributes", "`key=true,..`";
-    /// Targets are told the client's address by the PROXY protocol: version 2 by a network load balancer, 1 by a classic one.
+    /// The PROXY protocol gives targets the client's address: version 2 by a network load balancer, 1 by a classic one.
     PROXY_PROTOCOL = "service.beta.kubernetes.io/aws-load-balancer-proxy-protocol", "`*`";
     /// Connections of a target that leaves are finished. Classic load balancers only.
     DRAINING = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-enabled", "bool, default false";

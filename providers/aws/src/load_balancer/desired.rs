@@ -483,7 +483,7 @@ fn diff(objects: Vec<Object<Kind>>, observed: &Observed, adopt: bool) -> Balance
     plan
 }
 
-/// One difference for all that stay for the same reason: of 300 rules that do not fit, people are told once.
+/// One difference for all that stay for the same reason: 300 rules that do not fit are reported once.
 fn together(blocked: Vec<Blocked>) -> Vec<Blocked> {
     let mut all: Vec<(Blocked, usize)> = Vec::new();
     for mut one in blocked {
