@@ -18,7 +18,6 @@ use ccm_core::{
     controllers::{Backoff, ControllerContext, ControllerDef, ControllerFuture, Needs, NotStarted},
     load_balancer::{AnnotationReader, Protocol, ServiceType, ServiceView},
 };
-use http::Method;
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -187,33 +186,23 @@ impl Controller {
 
     /// Reads the firewall: by its id if that is known, else by its name.
     async fn find(&self, name: &str) -> Result<Option<Firewall>> {
+        let (api, background) = (&self.api, Priority::Background);
         if let Some(known) = &self.observed {
-            let path = ["firewalls", known.id()];
-            let read = self
-                .api
-                .find::<OneFirewall>(Op::FirewallGet, &path, Priority::Background);
+            let read = api.find(Op::FirewallGet, known.id(), background);
             if let Some(found) = self.metrics.call("get_by_id", read).await? {
-                return Ok(Some(found.firewall));
+                return Ok(Some(found));
             }
         }
-        let list = self
-            .api
-            .list::<Firewall>(Op::FirewallList, "firewalls", &[], Priority::Background);
+        let list = api.list::<Firewall>(Op::FirewallList, &[], background);
         let all = self.metrics.call("get_by_list", list).await?;
         Ok(all.into_iter().find(|firewall| firewall.name() == name))
     }
 
     async fn write(&self, op: Op, id: Option<&str>, body: &Value) -> Result<Firewall> {
-        let (label, method) = match id {
-            Some(_) => ("update", Method::PUT),
-            None => ("create", Method::POST),
-        };
-        let path: Vec<_> = ["firewalls"].into_iter().chain(id).collect();
-        let write = self
-            .api
-            .write::<OneFirewall>(op, method, &path, body, Priority::User);
-        let written = self.metrics.call(label, write).await?;
-        Ok(written.firewall)
+        let label = if id.is_some() { "update" } else { "create" };
+        let path: Vec<_> = id.into_iter().collect();
+        let write = self.api.write(op, &path, body, Priority::User);
+        self.metrics.call(label, write).await
     }
 }
 
@@ -230,11 +219,6 @@ impl Firewall {
     fn name(&self) -> &str {
         self.0.get("name").and_then(Value::as_str).unwrap_or_default()
     }
-}
-
-#[derive(Debug, Deserialize)]
-struct OneFirewall {
-    firewall: Firewall,
 }
 
 /// A rule in one form: protocol and ports, and the addresses and load balancers.
@@ -493,22 +477,19 @@ fn code(error: &Error) -> &'static str {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use ccm_core::testkit::cluster::{annotate, service};
+    use ccm_sim::digitalocean::{Config, DigitalOcean};
 
     use super::*;
 
-    fn settings(default_type: &str) -> Settings {
-        let environment = ccm_core::Environment::default()
-            .with("DO_ACCESS_TOKEN", "x")
-            .with("DEFAULT_LB_TYPE", default_type)
-            .with("PUBLIC_ACCESS_FIREWALL_NAME", "nodes")
-            .with("PUBLIC_ACCESS_FIREWALL_TAGS", "k8s, worker");
-        crate::config::load(None, &environment, &mut Default::default())
-            .unwrap()
-            .value
+    fn settings() -> Settings {
+        desired::tests::settings(&[
+            ("PUBLIC_ACCESS_FIREWALL_NAME", "nodes"),
+            ("PUBLIC_ACCESS_FIREWALL_TAGS", "k8s, worker"),
+        ])
     }
 
     fn firewall(services: &[ServiceView]) -> Value {
-        let settings = settings("REGIONAL_NETWORK");
+        let settings = settings();
         let services: Vec<_> = services.iter().collect();
         desired_firewall(&services, &settings, settings.firewall.as_ref().unwrap())
     }
@@ -601,5 +582,78 @@ mod tests {
         assert!(!observed(&|value| drop(
             value["inbound_rules"].as_array_mut().unwrap().pop()
         )));
+    }
+
+    #[tokio::test]
+    async fn the_firewall_is_created_changed_and_repaired() {
+        let sim = DigitalOcean::start(Config::default()).await.unwrap();
+        let droplet = sim.create_droplet("by-hand");
+        let mut controller = Controller {
+            api: desired::tests::api(&sim),
+            settings: Arc::new(settings()),
+            observed: None,
+            metrics: Metrics::default(),
+        };
+        let (one, two) = (vec![node_port("a")], vec![node_port("a"), service("web", &[80])]);
+        let id = || sim.documents("firewalls")[0]["id"].as_str().unwrap().to_owned();
+        let change = |fields: Value| {
+            let fields = fields.as_object().cloned().unwrap();
+            sim.change("firewalls", &id(), fields).unwrap();
+        };
+        let nothing = || {};
+        let edit = || change(json!({"inbound_rules": [], "droplet_ids": [droplet.parse::<u64>().unwrap()]}));
+        let delete = || sim.remove("firewalls", &id()).unwrap();
+        let (get, list) = ("firewalls_get", "firewalls_list");
+        let (create, update) = ("firewalls_create", "firewalls_update");
+        type Step<'a> = (&'a str, &'a dyn Fn(), &'a [ServiceView], bool, &'a [&'a str]);
+        let steps: [Step<'_>; 7] = [
+            ("there is none", &nothing, &one, true, &[list, create]),
+            ("nothing changed", &nothing, &one, true, &[get]),
+            ("nothing is read", &nothing, &one, false, &[]),
+            ("a Service comes", &nothing, &two, false, &[update]),
+            ("edited by hand", &edit, &two, true, &[get, update]),
+            (
+                "deleted by hand, then a change",
+                &delete,
+                &one,
+                false,
+                &[update, create],
+            ),
+            (
+                "deleted by hand, then read",
+                &delete,
+                &one,
+                true,
+                &[get, list, create],
+            ),
+        ];
+        for (step, before, services, is_resync, expected) in steps {
+            before();
+            sim.clear_calls();
+            let services: Vec<_> = services.iter().collect();
+            controller.reconcile(&services, is_resync).await.unwrap();
+            let calls: Vec<_> = sim.calls().into_iter().map(|call| call.op).collect();
+            assert_eq!(calls, expected, "{step}");
+            let firewalls = sim.documents("firewalls");
+            let observed: Firewall = serde_json::from_value(firewalls[0].clone()).unwrap();
+            let desired = desired_firewall(&services, &settings(), settings().firewall.as_ref().unwrap());
+            assert!(firewalls.len() == 1 && same(&observed, &desired), "{step}");
+            if step == "edited by hand" {
+                assert_eq!(
+                    firewalls[0]["droplet_ids"][0].to_string(),
+                    droplet,
+                    "somebody else's stays"
+                );
+            }
+        }
+        for op in [get, update, list] {
+            let fault = sim.add_fault(ccm_sim::Fault::on(op, ccm_sim::Action::status(403)));
+            if op == list {
+                delete();
+            }
+            let services: Vec<_> = two.iter().collect();
+            controller.reconcile(&services, true).await.unwrap_err();
+            sim.remove_fault(fault);
+        }
     }
 }

@@ -20,12 +20,8 @@ use super::{
 };
 
 fn model() -> Model {
-    let environment = ccm_core::Environment::default().with("DO_ACCESS_TOKEN", "x");
-    let settings = crate::config::load(None, &environment, &mut Default::default())
-        .unwrap()
-        .value;
     Model {
-        settings: Arc::new(settings),
+        settings: Arc::new(super::desired::tests::settings(&[])),
         region: "nyc3".to_owned(),
     }
 }
