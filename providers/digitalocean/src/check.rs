@@ -17,7 +17,7 @@ use crate::{
     load_balancer::{annotations, desired, model::Model},
 };
 
-/// Reads the configuration, to look over what it leads to.
+/// Reads the configuration, to check it and what it refers to.
 ///
 /// # Errors
 /// Everything that is wrong with it.

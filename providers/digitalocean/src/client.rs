@@ -40,7 +40,7 @@ const SHORT_FOR: Duration = Duration::from_secs(60);
 operations! {
     /// The calls.
     pub(crate) enum Op {
-        /// Who the token is. `DEBUG_ADDR` and `validate` ask.
+        /// The account of the token, for `DEBUG_ADDR` and `validate`.
         AccountGet = "account_get", BUCKET, Read;
         /// All regions.
         RegionList = "region_list", BUCKET, Read;
@@ -56,11 +56,11 @@ operations! {
         LoadBalancerGet = "load_balancer_get", BUCKET, Read;
         /// A page of load balancers.
         LoadBalancerList = "load_balancer_list", BUCKET, Read;
-        /// A new load balancer.
+        /// Creates a load balancer.
         LoadBalancerCreate = "load_balancer_create", BUCKET, Write;
-        /// The whole load balancer anew.
+        /// Replaces a load balancer.
         LoadBalancerUpdate = "load_balancer_update", BUCKET, IdempotentWrite;
-        /// No load balancer.
+        /// Deletes a load balancer.
         LoadBalancerDelete = "load_balancer_delete", BUCKET, IdempotentWrite;
         /// One certificate.
         CertificateGet = "certificate_get", BUCKET, Read;
@@ -70,15 +70,15 @@ operations! {
         FirewallGet = "firewall_get", BUCKET, Read;
         /// A page of firewalls.
         FirewallList = "firewall_list", BUCKET, Read;
-        /// A new firewall.
+        /// Creates a firewall.
         FirewallCreate = "firewall_create", BUCKET, Write;
-        /// The whole firewall anew.
+        /// Replaces a firewall.
         FirewallUpdate = "firewall_update", BUCKET, IdempotentWrite;
         /// Tags, for `validate`.
         TagList = "tag_list", BUCKET, Read;
-        /// A new tag. One that exists stays.
+        /// Creates a tag. One that exists stays.
         TagCreate = "tag_create", BUCKET, IdempotentWrite;
-        /// A tag on resources.
+        /// Adds a tag to resources.
         TagAssign = "tag_assign", BUCKET, IdempotentWrite;
     }
 }

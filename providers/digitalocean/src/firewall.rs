@@ -15,7 +15,9 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
-    controllers::{Backoff, ControllerContext, ControllerDef, ControllerFuture, Needs, NotStarted},
+    controllers::{
+        Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs, NotStarted,
+    },
     load_balancer::{AnnotationReader, Protocol, ServiceType, ServiceView},
 };
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
@@ -67,13 +69,11 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
 
 fn start(context: ControllerContext) -> Result<ControllerFuture> {
     let cloud = context.setup.cloud_as::<DigitalOcean>()?;
-    let metrics = Metrics::default();
-    metrics.register(&context);
     let mut controller = Controller {
         api: cloud.view.api.fenced_by(&context.fence),
         settings: Arc::clone(&cloud.settings),
         observed: None,
-        metrics,
+        metrics: Metrics::new(&context.metrics),
     };
     Ok(Box::pin(async move {
         tokio::select! {
@@ -353,66 +353,61 @@ fn rules(fields: &Map<String, Value>, list: &str) -> BTreeSet<Rule> {
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
-/// The former cloud controller's metrics.
-#[derive(Clone)]
-struct Metrics {
-    calls: Family<Labels<3>, Counter>,
-    call_seconds: Family<Labels<3>, Histogram>,
-    syncs: Family<Labels<1>, Counter>,
-    sync_seconds: Family<Labels<1>, Histogram>,
-    reconciles: Family<Labels<2>, Counter>,
-    reconcile_seconds: Family<Labels<2>, Histogram>,
+/// How often something was done, and how long it took.
+struct Timed<const N: usize> {
+    count: Family<Labels<N>, Counter>,
+    seconds: Family<Labels<N>, Histogram>,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            calls: Family::default(),
-            call_seconds: Family::new_with_constructor(|| histogram(4.5)),
-            syncs: Family::default(),
-            sync_seconds: Family::new_with_constructor(|| histogram(15.0)),
-            reconciles: Family::default(),
-            reconcile_seconds: Family::new_with_constructor(|| histogram(15.0)),
-        }
+impl<const N: usize> Timed<N> {
+    /// Registers `<name>s` and `<name>_duration_seconds`.
+    fn new(metrics: &ControllerMetrics, name: &str, help: &str, buckets: fn() -> Histogram) -> Self {
+        let timed = Self {
+            count: Family::default(),
+            seconds: Family::new_with_constructor(buckets),
+        };
+        metrics.with(|registry| {
+            registry.register(format!("{name}s"), help, timed.count.clone());
+            let (name, help) = (format!("{name}_duration_seconds"), format!("Seconds of {help}"));
+            registry.register(name, help, timed.seconds.clone());
+        });
+        timed
+    }
+
+    fn record(&self, labels: &Labels<N>, began: Instant) {
+        self.count.get_or_create(labels).inc();
+        let seconds = began.elapsed().as_secs_f64();
+        self.seconds.get_or_create(labels).observe(seconds);
     }
 }
 
 /// 21 buckets from one second, as upstream's.
-fn histogram(width: f64) -> Histogram {
+fn buckets(width: f64) -> Histogram {
     Histogram::new((0..21).map(|number| 1.0 + width * f64::from(number)))
 }
 
+/// The former cloud controller's metrics.
+struct Metrics {
+    calls: Timed<3>,
+    syncs: Timed<1>,
+    reconciles: Timed<2>,
+}
+
 impl Metrics {
-    fn register(&self, context: &ControllerContext) {
-        context.metrics.with(|registry| {
-            let calls = "API calls of the firewall controller";
-            registry.register("firewall_api_operations", calls, self.calls.clone());
-            registry.register(
-                "firewall_api_operation_duration_seconds",
-                "Seconds of API calls of the firewall controller",
-                self.call_seconds.clone(),
-            );
-            registry.register(
-                "firewall_resource_syncs",
-                "Reads of the whole firewall",
-                self.syncs.clone(),
-            );
-            registry.register(
-                "firewall_resource_sync_duration_seconds",
-                "Seconds of reads of the whole firewall",
-                self.sync_seconds.clone(),
-            );
-            registry.register(
-                "firewall_reconciles",
-                "Reconciliations of the firewall",
-                self.reconciles.clone(),
-            );
-            registry.register(
-                "firewall_reconcile_duration_seconds",
-                "Seconds of reconciliations of the firewall",
-                self.reconcile_seconds.clone(),
-            );
-        });
+    fn new(metrics: &ControllerMetrics) -> Self {
+        let (name, slow) = ("firewall_api_operation", || buckets(15.0));
+        Self {
+            calls: Timed::new(metrics, name, "calls of the API for the firewall", || {
+                buckets(4.5)
+            }),
+            syncs: Timed::new(metrics, "firewall_resource_sync", "reads of the firewall", slow),
+            reconciles: Timed::new(
+                metrics,
+                "firewall_reconcile",
+                "reconciliations of the firewall",
+                slow,
+            ),
+        }
     }
 
     async fn call<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>>) -> Result<T> {
@@ -428,30 +423,18 @@ impl Metrics {
             ("result", outcome(result.as_ref().err()).to_owned()),
             ("http_response_code", code.to_owned()),
         ];
-        self.calls.get_or_create(&labels).inc();
-        self.call_seconds
-            .get_or_create(&labels)
-            .observe(began.elapsed().as_secs_f64());
+        self.calls.record(&labels, began);
         result
     }
 
     fn reconciled(&self, began: Instant, is_resync: bool, error: Option<&Error>) {
-        let seconds = began.elapsed().as_secs_f64();
-        let result = [("result", outcome(error).to_owned())];
+        let result = || ("result", outcome(error).to_owned());
         if is_resync {
-            self.syncs.get_or_create(&result).inc();
-            self.sync_seconds.get_or_create(&result).observe(seconds);
+            self.syncs.record(&[result()], began);
         }
-        let [result] = result;
-        let labels = [
-            result,
-            (
-                "error_type",
-                error.map_or("", |error| error.kind().as_str()).to_owned(),
-            ),
-        ];
-        self.reconciles.get_or_create(&labels).inc();
-        self.reconcile_seconds.get_or_create(&labels).observe(seconds);
+        let kind = error.map_or("", |error| error.kind().as_str());
+        let labels = [result(), ("error_type", kind.to_owned())];
+        self.reconciles.record(&labels, began);
     }
 }
 
@@ -592,7 +575,7 @@ mod tests {
             api: desired::tests::api(&sim),
             settings: Arc::new(settings()),
             observed: None,
-            metrics: Metrics::default(),
+            metrics: Metrics::new(&ControllerMetrics::default()),
         };
         let (one, two) = (vec![node_port("a")], vec![node_port("a"), service("web", &[80])]);
         let id = || sim.documents("firewalls")[0]["id"].as_str().unwrap().to_owned();

@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// How often load balancers are looked over (upstream's).
+/// Pause between two checks (upstream's).
 const PERIOD: Duration = Duration::from_secs(15 * 60);
 
 /// The controller.

@@ -280,7 +280,7 @@ async fn a_service_is_deleted_only_when_its_load_balancer_is() {
 }
 
 #[tokio::test]
-async fn what_the_api_refuses_is_told_in_its_own_words_and_tried_again_after_a_change() {
+async fn a_refusal_is_reported_in_the_words_of_the_api_and_retried_after_a_change() {
     for op in ["loadBalancers_create", "loadBalancers_update"] {
         let mut stage = Stage::new(&[]).await;
         stage.add("web", &[]);

@@ -186,7 +186,7 @@ impl<'a> Reader<'a> {
             "type": kind.as_str(), "network": if internal { "INTERNAL" } else { "EXTERNAL" },
             "vpc_uuid": settings.vpc, "subnet_uuid": subnet, "ip": ip,
         }));
-        // A load balancer of packets has no use for these: whatever the API makes of them stays.
+        // A load balancer of type REGIONAL_NETWORK ignores these: it keeps the values that the API chooses.
         let of_http = match kind {
             LbType::Regional => &mut fields,
             LbType::Network => &mut create,

@@ -211,7 +211,7 @@ impl PartModel for Model {
         crate::NAME
     }
 
-    /// A disowned Service is nobody's: its load balancer stays, and only our finalizer goes when it is deleted.
+    /// A disowned Service is ignored: its load balancer stays, and only our finalizer is removed when it is deleted.
     fn claims(&self, service: &ServiceView) -> Claim {
         if service.class.is_some() {
             Claim::NotOurs
