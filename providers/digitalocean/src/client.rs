@@ -38,7 +38,7 @@ const RESERVE: u32 = 10;
 const SHORT_FOR: Duration = Duration::from_secs(60);
 
 operations! {
-    /// The calls.
+    /// The calls. A name is that of a kind of document and a verb: path and method follow from it ([`Api::send`]).
     pub(crate) enum Op {
         /// The account of the token, for `DEBUG_ADDR` and `validate`.
         AccountGet = "account_get", BUCKET, Read;

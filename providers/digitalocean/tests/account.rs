@@ -15,7 +15,9 @@ use ccm_sim::{
 };
 use serde_json::json;
 
-use crate::cloud::{Stage, build, build_with, context, environment, fields, provider};
+use crate::cloud::{
+    Stage, annotate, build, build_with, context, environment, fields, key, provider, service,
+};
 
 async fn start() -> DigitalOcean {
     DigitalOcean::start(Config::default()).await.unwrap()
@@ -456,6 +458,49 @@ async fn the_check_names_missing_scopes() {
         provider().checker.unwrap()(&context(environment(&sim).with("DO_ACCESS_TOKEN", "other"))).unwrap();
     let report = refused.cloud().await;
     assert_eq!((report.findings.len(), report.scope.is_none()), (1, true));
+}
+
+#[tokio::test]
+async fn the_check_reports_what_the_admission_webhook_would_refuse() {
+    let environment = Environment::default().with("DO_ACCESS_TOKEN", "x");
+    let checker = provider().checker.unwrap()(&context(environment)).unwrap();
+    type Annotations = &'static [(&'static str, &'static str)];
+    let cases: [(Annotations, &[&str]); 5] = [
+        (&[], &[]),
+        (&[("type", "REGIONAL"), ("protocol", "http")], &[]),
+        (
+            &[("type", "GLOBAL")],
+            &["Error \"GLOBAL\" is none of REGIONAL, REGIONAL_NETWORK"],
+        ),
+        (
+            &[("type", "REGIONAL"), ("tls-ports", "443"), ("size-unit", "101")],
+            &["Error ports with https need", "Error 101 is not between"],
+        ),
+        (&[("typ", "REGIONAL")], &["Warning no such annotation"]),
+    ];
+    for (annotations, expected) in cases {
+        let mut web = service("web", &[80, 443]);
+        for (end, value) in annotations {
+            annotate(&mut web, &key(end), Some(value));
+        }
+        let findings = checker.service(&web).unwrap();
+        let mut found: Vec<_> = findings
+            .iter()
+            .map(|found| format!("{:?} {}", found.severity, found.message))
+            .collect();
+        found.sort();
+        found.reverse();
+        let mut expected = expected.to_vec();
+        expected.sort_unstable();
+        expected.reverse();
+        assert_eq!(found.len(), expected.len(), "{annotations:?}: {found:?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(
+                found.starts_with(expected),
+                "{annotations:?}: {found} is not {expected}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

@@ -226,15 +226,10 @@ impl Calls {
 
     /// Invalidates what a failed write may have changed, and explains a refusal because of a missing droplet.
     async fn failed(&self, change: &Change, id: &str, error: Error, priority: Priority) -> Error {
-        let (key, body) = match change {
-            Change::Create { name, body } => (name.as_str(), Some(body)),
-            Change::Update { body, .. } => (id, Some(body)),
-            Change::Delete { .. } => (id, None),
-        };
+        let key = if id.is_empty() { &change.name } else { id };
         self.balancers.invalidate(key);
-        let refused = body.filter(|_| error.kind() == ErrorKind::InvalidSpec);
-        let Some(body) = refused else { return error };
-        if !self.find_gone(body, priority).await {
+        let is_refused = error.kind() == ErrorKind::InvalidSpec;
+        if !is_refused || !self.find_gone(&change.body, priority).await {
             return error;
         }
         let text = "a droplet of the load balancer does not exist any more";
@@ -343,32 +338,30 @@ impl PartCloud<Model> for Calls {
         observed: &Observed,
         priority: Priority,
     ) -> Result<Outcome<Reply, String>> {
-        let (api, before) = (&self.api, observed.balancer.as_ref());
+        let before = observed.balancer.as_ref();
         let id = before.map(Balancer::id).unwrap_or_default();
-        let path = [id];
-        let sent: Result<Option<Balancer>> = match change {
-            Change::Create { body, .. } => {
-                let write = api.write(Op::LoadBalancerCreate, &[], body, priority);
-                write.await.map(Some)
+        let path: &[&str] = match change.op {
+            Op::LoadBalancerCreate => &[],
+            _ => &[id],
+        };
+        let sent: Result<Option<Balancer>> = if change.op == Op::LoadBalancerDelete {
+            let sent = self.api.send(change.op, path, &[], &Value::Null, priority).await;
+            match sent {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+                _ => Ok(None),
             }
-            Change::Update { body, .. } => {
-                let write = api.write(Op::LoadBalancerUpdate, &path, body, priority);
-                write.await.map(Some)
-            }
-            Change::Delete { .. } => {
-                let write = api.send(Op::LoadBalancerDelete, &path, &[], &Value::Null, priority);
-                match write.await {
-                    Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-                    _ => Ok(None),
-                }
-            }
+        } else {
+            let sent = self.api.write(change.op, path, &change.body, priority).await;
+            sent.map(Some)
         };
         let reply = match sent {
             Ok(reply) => reply,
             Err(error) => return Err(self.failed(change, id, error, priority).await),
         };
-        match (change, before, &reply) {
-            (Change::Create { .. }, _, Some(balancer)) => {
+        match (before, &reply) {
+            (_, None) => self.balancers.remove(id),
+            (Some(before), reply) => self.balancers.insert(before.after(&change.body, reply.as_ref())),
+            (None, Some(balancer)) => {
                 self.balancers.insert(balancer.clone());
                 if !balancer.is_active() {
                     let ticket = balancer.id().to_owned();
@@ -381,10 +374,6 @@ impl PartCloud<Model> for Calls {
                     });
                 }
             }
-            (Change::Update { body, .. }, Some(before), reply) => {
-                self.balancers.insert(before.after(body, reply.as_ref()));
-            }
-            _ => self.balancers.remove(id),
         }
         Ok(Outcome::Done(Reply(reply)))
     }

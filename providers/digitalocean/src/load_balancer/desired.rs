@@ -528,7 +528,7 @@ impl<'a> Reader<'a> {
 }
 
 /// The fields of a value that is an object.
-fn object(value: Value) -> Map<String, Value> {
+pub(crate) fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(fields) => fields,
         _ => Map::new(),
@@ -550,6 +550,14 @@ pub(crate) struct Backends {
     pub(crate) unreachable: usize,
     /// Nodes with a public IPv4 address and no public IPv6 address.
     pub(crate) only_v4: Vec<String>,
+}
+
+impl Backends {
+    /// The field of a load balancer with these droplets.
+    pub(crate) fn field(&self) -> Option<(String, Value)> {
+        let droplets = self.droplets.as_ref();
+        droplets.map(|ids| ("droplet_ids".to_owned(), json!(ids)))
+    }
 }
 
 /// Which droplets serve. `by_name`: the droplets of nodes without a provider ID. `gone`: droplets that do not exist.

@@ -11,7 +11,7 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind,
-    client::{Indexed, Listing},
+    client::{Indexed, Listing, Operation as _},
     load_balancer::{
         Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, InvalidField, IpMode,
         ServiceEvent, ServiceId, ServiceView, StepDescription,
@@ -28,7 +28,10 @@ use super::{
     desired::{self, Backends, Reading},
     document::{Balancer, ClusterTags, Unread, sendable},
 };
-use crate::config::{LbType, Settings};
+use crate::{
+    client::Op,
+    config::{LbType, Settings},
+};
 
 /// When to poll a load balancer that others create, for the first time. The engine's waits grow.
 const PENDING: Duration = Duration::from_secs(2);
@@ -111,20 +114,23 @@ pub(crate) struct Observed {
 
 /// A change: one call.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Change {
-    Create { name: String, body: Value },
-    Update { name: String, body: Value },
-    Delete { name: String },
+pub(crate) struct Change {
+    pub(crate) op: Op,
+    /// The name of the load balancer.
+    pub(crate) name: String,
+    /// Null for a deletion.
+    pub(crate) body: Value,
 }
 
 impl PlanChange for Change {
     fn describe(&self) -> StepDescription {
-        let (label, effect, verb, name) = match self {
-            Self::Create { name, .. } => ("load_balancer_create", Effect::Create, "create", name),
-            Self::Update { name, .. } => ("load_balancer_update", Effect::Change, "update", name),
-            Self::Delete { name } => ("load_balancer_delete", Effect::Delete, "delete", name),
+        let (effect, verb) = match self.op {
+            Op::LoadBalancerCreate => (Effect::Create, "create"),
+            Op::LoadBalancerDelete => (Effect::Delete, "delete"),
+            _ => (Effect::Change, "update"),
         };
-        StepDescription::new(label, effect, format!("{verb} load balancer {name}"))
+        let sentence = format!("{verb} load balancer {}", self.name);
+        StepDescription::new(self.op.name(), effect, sentence)
     }
 }
 
@@ -154,20 +160,13 @@ impl Model {
     fn wanted(&self, service: &ServiceView, cluster: &ClusterView, inputs: &Inputs) -> Wanted {
         let mut spec = self.reading(service, inputs).spec;
         let backends = Self::backends(spec.kind, spec.internal, cluster, inputs);
-        let droplets = backends
-            .droplets
-            .map(|ids| ("droplet_ids".to_owned(), json!(ids)));
-        spec.fields.extend(droplets);
+        spec.fields.extend(backends.field());
         let tags = self.tags(cluster);
-        let own: Vec<_> = tags.own().collect();
-        spec.create.extend([
-            ("region".to_owned(), json!(self.region)),
-            (
-                "network_stack".to_owned(),
-                json!(spec.stack.unwrap_or(backends.stack)),
-            ),
-            ("tags".to_owned(), json!(own)),
-        ]);
+        spec.create.extend(desired::object(json!({
+            "region": self.region,
+            "network_stack": spec.stack.unwrap_or(backends.stack),
+            "tags": tags.own().collect::<Vec<_>>(),
+        })));
         spec.create.extend(spec.fields.clone());
         Wanted {
             service: service.id.clone(),
@@ -318,9 +317,8 @@ impl PartModel for Model {
             let existing = existing.filter(|_| members.iter().any(Member::follows_nodes));
             let droplets = existing.and_then(|balancer| {
                 let kind = LbType::parse(balancer.kind())?;
-                Self::backends(kind, balancer.is_internal(), cluster, inputs).droplets
+                Self::backends(kind, balancer.is_internal(), cluster, inputs).field()
             });
-            let droplets = droplets.map(|ids| ("droplet_ids".to_owned(), json!(ids)));
             DesiredState::Frozen(droplets.into_iter().collect())
         } else {
             let had = |service: &ServiceView| {
@@ -379,10 +377,13 @@ impl PartModel for Model {
         let mut plan = Plan::default();
         let Some(balancer) = &observed.balancer else {
             if let DesiredState::Wanted(wanted) = &desired.state {
-                let body = wanted.create.clone();
-                let name = Balancer::planned(&body).name().to_owned();
-                let step = Step::new(Change::Create { name, body });
-                plan.steps.push(step.for_service(Some(&wanted.service)));
+                let change = Change {
+                    op: Op::LoadBalancerCreate,
+                    name: Balancer::planned(&wanted.create).name().to_owned(),
+                    body: wanted.create.clone(),
+                };
+                let step = Step::new(change).for_service(Some(&wanted.service));
+                plan.steps.push(step);
             }
             return plan;
         };
@@ -391,10 +392,13 @@ impl PartModel for Model {
         let is_kept = is_foreign && !takes_over;
         match &desired.state {
             DesiredState::Absent { known } => {
-                let name = balancer.name().to_owned();
+                let change = Change {
+                    op: Op::LoadBalancerDelete,
+                    name: balancer.name().to_owned(),
+                    body: Value::Null,
+                };
                 let is_ours = desired.tags.owns(balancer) || (*known && !is_foreign);
-                plan.steps
-                    .extend(is_ours.then(|| Step::new(Change::Delete { name })));
+                plan.steps.extend(is_ours.then(|| Step::new(change)));
             }
             _ if is_kept => {}
             DesiredState::Frozen(fields) => {
@@ -414,13 +418,12 @@ impl PartModel for Model {
 
     fn fold(&self, _: &Key, change: &Change, reply: Option<&Reply>, observed: &mut Observed) {
         let reply = reply.and_then(|reply| reply.0.as_ref());
-        observed.balancer = match change {
-            Change::Create { body, .. } => Some(reply.cloned().unwrap_or_else(|| Balancer::planned(body))),
-            Change::Update { body, .. } => observed
-                .balancer
-                .as_ref()
-                .map(|balancer| balancer.after(body, reply)),
-            Change::Delete { .. } => None,
+        observed.balancer = match (change.op, &observed.balancer) {
+            (Op::LoadBalancerDelete, _) => None,
+            (Op::LoadBalancerCreate, _) => {
+                Some(reply.cloned().unwrap_or_else(|| Balancer::planned(&change.body)))
+            }
+            (_, before) => before.as_ref().map(|before| before.after(&change.body, reply)),
         };
     }
 
@@ -505,7 +508,8 @@ fn update(
     fields.insert("tags".to_owned(), json!(tags.added_to(balancer)));
     let edit = balancer.edit(&fields);
     let (document, changes) = edit.unwrap_or_else(|| (balancer.copy(), Vec::new()));
-    let change = Change::Update {
+    let change = Change {
+        op: Op::LoadBalancerUpdate,
         name: balancer.name().to_owned(),
         body: sendable(document, unread),
     };
