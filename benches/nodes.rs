@@ -167,7 +167,9 @@ async fn follow(
     node: &str,
 ) -> Result<[BTreeMap<String, u64>; 2]> {
     say(&format!("{} Services", options.services));
-    let mut ccm = start(stage, cloud, &[])?;
+    // The lease of the process before has not expired yet.
+    let flags = ["--leader-elect=false"];
+    let mut ccm = start(stage, cloud, &flags)?;
     let services: Api<Service> = Api::default_namespaced(client.clone());
     let names: Vec<_> = (0..options.services)
         .map(|number| format!("web-{number:03}"))
@@ -176,7 +178,7 @@ async fn follow(
     served(&services, names.len(), LIMIT).await?;
     ccm.kill()?;
     let before = cloud.calls()?;
-    let mut ccm = start(stage, cloud, &[])?;
+    let mut ccm = start(stage, cloud, &flags)?;
     ccm.wait_healthy("/readyz", LIMIT).await?;
     quiet(cloud).await?;
     let restart = since(&before, cloud.calls()?);

@@ -518,6 +518,14 @@ impl Control {
         })
     }
 
+    /// A document of a collection.
+    pub fn document(&self, collection: &str, id: &str) -> Option<Value> {
+        self.cloud.with_store(|store| {
+            let found = store.get(collection, id)?;
+            Some(Value::Object(found.fields.clone()))
+        })
+    }
+
     /// Creates a document, whose missing fields get defaults, and returns its id.
     pub fn create(&self, collection: &str, fields: Map<String, Value>) -> String {
         self.cloud

@@ -42,8 +42,8 @@ const USUAL: Duration = Duration::from_secs(60);
 const SHARED_POLL: Duration = Duration::from_millis(500);
 /// Certificates hardly change.
 const CERTIFICATE_AGE: Duration = Duration::from_secs(300);
-/// A node has no provider ID for a moment only.
-const NAMES_AGE: Duration = Duration::from_secs(10);
+/// A node lacks a provider ID only until it is initialized; a pass over all load balancers may take a minute.
+const NAMES_AGE: Duration = Duration::from_secs(60);
 /// How many certificates are remembered.
 const CERTIFICATES: usize = 1000;
 
