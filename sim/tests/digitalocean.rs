@@ -268,7 +268,8 @@ async fn requests_that_the_description_or_the_service_refuses() {
     }
     let anonymous = session.http.get(format!("{}/v2/droplets", session.cloud.url()));
     assert_eq!(anonymous.send().await.unwrap().status().as_u16(), 401);
-    let absent = session.get("/v2/vpcs").await;
+    let vpc = "/v2/vpcs/5a4981aa-9653-4bd1-bef5-d6bff52042e4";
+    let absent = session.send(Method::DELETE, vpc, &Value::Null).await;
     assert_eq!(absent.status, 501);
     assert_eq!(
         absent.json["message"],
