@@ -1,16 +1,17 @@
-//! Everything a newcomer or CI runs: `cargo xtask demo`, `test`, `sweep`, `bench`, `docs`.
+//! Everything a newcomer or CI runs: `cargo xtask demo`, `test`, `sweep`, `bench`, `docs`, `image`.
 //!
 //! Each command brings its own set-up: what it needs it builds or installs into `~/.cache/ccm` (or
 //! `$CCM_CACHE_DIR`), says so in one line, and finds it there the next time.
 
 mod demo;
 mod docs;
+mod image;
 mod sweep;
 mod test;
 
 use std::{io::Write, process::ExitCode};
 
-use ccm_testbed::cargo::{cargo, run};
+use ccm_testbed::cargo::{cargo, root, run};
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
@@ -40,6 +41,8 @@ enum Task {
     },
     /// Write the generated documents: docs/reference/*.
     Docs(docs::DocsOptions),
+    /// Build container images, without Docker or a registry.
+    Image(image::ImageOptions),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Task::Sweep(options) => sweep::run(&options),
         Task::Bench { arguments } => bench(&arguments),
         Task::Docs(options) => docs::run(&options),
+        Task::Image(options) => image::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -72,6 +76,20 @@ fn bench(arguments: &[String]) -> anyhow::Result<()> {
         "--",
     ]);
     run(command.args(arguments))
+}
+
+/// The clouds: the folders of `providers/`.
+pub(crate) fn clouds() -> anyhow::Result<Vec<String>> {
+    let mut clouds = Vec::new();
+    for entry in std::fs::read_dir(root().join("providers"))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name != "core" && entry.path().join("Cargo.toml").exists() {
+            clouds.push(name);
+        }
+    }
+    clouds.sort();
+    Ok(clouds)
 }
 
 /// A line about what is being done, on standard error.

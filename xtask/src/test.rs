@@ -56,17 +56,8 @@ struct Clouds {
 }
 
 impl Clouds {
-    /// Finds the clouds by the folders of `providers/`.
     fn find(chosen: Option<&str>) -> Result<Self> {
-        let mut all = Vec::new();
-        for entry in fs::read_dir(root().join("providers"))? {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name != "core" && entry.path().join("Cargo.toml").exists() {
-                all.push(name);
-            }
-        }
-        all.sort();
+        let all = crate::clouds()?;
         let Some(chosen) = chosen else {
             return Ok(Self {
                 chosen: all,
