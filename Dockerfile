@@ -5,7 +5,7 @@
 ARG RUST=1.95
 FROM rust:${RUST}-slim-bookworm AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates cmake g++ make
-RUN cargo install --locked --version 0.7.0 cargo-auditable
+RUN cargo install --locked cargo-auditable@0.7.7 auditable2cdx@0.1.0
 WORKDIR /source
 COPY . .
 ARG FEATURES=all-providers

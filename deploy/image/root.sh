@@ -2,8 +2,8 @@
 # Builds the root file system of an image: deploy/image/root.sh FEATURES ARCHITECTURE FOLDER
 #
 # The program is linked statically with glibc, not musl: musl's allocator ignores the MALLOC_* variables of the image. Paths and
-# times of this machine do not get in, so that the same commit gives the same bytes. Needs cargo-auditable, which writes the list of
-# dependencies into the program, and for arm64 on another machine gcc-aarch64-linux-gnu.
+# times of this machine do not get in, so that the same commit gives the same bytes. Needs cargo-auditable and
+# auditable2cdx, which list the dependencies in the program and as a file, and for arm64 on another machine gcc-aarch64-linux-gnu.
 set -euo pipefail
 features=$1 architecture=$2 root=$3
 cd "$(dirname "$0")/../.."
@@ -46,6 +46,7 @@ cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 echo 'ccm:x:65532:65532::/:/sbin/nologin' > "$root/etc/passwd"
 echo 'ccm:x:65532:' > "$root/etc/group"
 cp LICENSE "$root/licenses/"
+auditable2cdx "$root/bin/cloud-controller-manager" > "$root/sbom.cdx.json"
 deploy/image/licenses.sh "$features" "$target" > "$root/licenses/THIRD-PARTY.txt"
 
 find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +

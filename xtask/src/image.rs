@@ -19,57 +19,98 @@ use crate::{print, say};
 pub(crate) struct ImageOptions {
     /// The clouds of an image, such as `openstack`; may be repeated. Default: an image for each cloud, and one with all.
     #[arg(long, value_name = "FEATURES")]
-    features: Vec<String>,
+    pub(crate) features: Vec<String>,
 
     /// amd64 or arm64; may be repeated. Default: both, in one image.
     #[arg(long, value_name = "NAME")]
-    arch: Vec<String>,
+    pub(crate) arch: Vec<String>,
 
     /// The folder of the images.
     #[arg(long, value_name = "FOLDER", default_value = "target/images")]
-    output: PathBuf,
+    pub(crate) output: PathBuf,
 
     /// Build from two clean clones in different folders, compare the images byte by byte, and run each program.
     #[arg(long)]
-    check: bool,
+    pub(crate) check: bool,
 }
 
-/// Debian's packages that build images.
-const PACKAGES: [(&str, &str); 5] = [
-    ("buildah", "buildah"),
+/// Debian's packages that build images, with a program of each.
+const PACKAGES: [(&str, &str); 2] = [("buildah", "buildah"), ("cmake", "cmake")];
+
+/// Those that build for arm64 on another machine.
+const CROSS_PACKAGES: [(&str, &str); 3] = [
     ("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc"),
     ("g++-aarch64-linux-gnu", "aarch64-linux-gnu-g++"),
     ("qemu-user-static", "qemu-aarch64-static"),
-    ("cmake", "cmake"),
 ];
 
-/// The release of cargo-auditable, also in the Dockerfile.
-const CARGO_AUDITABLE: &str = "0.7.0";
+/// Tools and their releases, also in the Dockerfile.
+const AUDITABLE: [(&str, &str); 2] = [("cargo-auditable", "0.7.7"), ("auditable2cdx", "0.1.0")];
+
+/// An image that was built.
+#[derive(Debug)]
+pub(crate) struct Image {
+    /// The features of its program.
+    pub(crate) features: String,
+    /// The file.
+    archive: PathBuf,
+    digest: String,
+    /// The list of the program's dependencies (CycloneDX), by architecture.
+    pub(crate) sboms: Vec<(String, PathBuf)>,
+}
 
 pub(crate) fn run(options: &ImageOptions) -> Result<()> {
-    let images = Images::prepare(options)?;
     if !options.check {
-        let built = images.build(&root())?;
-        for (image, digest) in built {
-            print(&format!("{digest}  {}", image.display()));
+        for image in build(options)? {
+            print(&image.line());
         }
         return Ok(());
     }
+    let images = Images::prepare(options)?;
     let (first, second) = (images.build_clone("first")?, images.build_clone("second")?);
     let mut differing = Vec::new();
-    for (image, digest) in &first {
-        let name = image.file_name().unwrap_or_default();
-        let other = second.iter().find(|(other, _)| other.file_name() == Some(name));
-        if other.is_none_or(|(_, other)| other != digest) {
-            differing.push(name.to_string_lossy().into_owned());
+    for (one, other) in first.iter().zip(&second) {
+        print(&one.line());
+        if one.digest != other.digest {
+            differing.push(one.features.clone());
         }
-        print(&format!("{digest}  {}", image.display()));
     }
     if !differing.is_empty() {
         bail!("two builds of the same commit differ: {}", differing.join(", "));
     }
     say("two clones in different folders gave the same bytes");
     Ok(())
+}
+
+/// Builds images from this checkout.
+pub(crate) fn build(options: &ImageOptions) -> Result<Vec<Image>> {
+    Images::prepare(options)?.build(&root())
+}
+
+/// Builds the image of a cloud for this machine, to be tested.
+pub(crate) fn for_test(cloud: &str) -> Result<PathBuf> {
+    let options = ImageOptions {
+        features: vec![cloud.to_owned()],
+        arch: vec![own_architecture().to_owned()],
+        output: ccm_testbed::cache::dir()?.join("images/test"),
+        check: false,
+    };
+    let image = build(&options)?.pop().context("no image was built")?;
+    Ok(image.archive)
+}
+
+/// The name that images have for this machine's architecture.
+fn own_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "aarch64" => "arm64",
+        _ => "amd64",
+    }
+}
+
+impl Image {
+    fn line(&self) -> String {
+        format!("{}  {}", self.digest, self.archive.display())
+    }
 }
 
 /// What is built, and with which tools.
@@ -100,7 +141,8 @@ impl Images {
             output: root().join(&options.output),
             cache: ccm_testbed::cache::dir()?,
         };
-        install_packages()?;
+        let is_cross = images.architectures.iter().any(|name| name != own_architecture());
+        install_packages(if is_cross { &CROSS_PACKAGES } else { &[] })?;
         images.install_auditable()?;
         for architecture in &images.architectures {
             let target = match architecture.as_str() {
@@ -113,22 +155,25 @@ impl Images {
         Ok(images)
     }
 
+    /// Installs what lists the dependencies of the program, in the program and as a file.
     fn install_auditable(&self) -> Result<()> {
         let tools = self.cache.join("tools");
-        if tools.join("bin/cargo-auditable").exists() {
-            return Ok(());
+        for (name, version) in AUDITABLE {
+            if tools.join("bin").join(name).exists() {
+                continue;
+            }
+            say(&format!("installing {name}, which lists the dependencies of the program (once)"));
+            let mut install = cargo(&["install", "--quiet", "--locked", "--debug", name]);
+            install.args(["--version", version, "--root"]).arg(&tools);
+            // In a folder of its own, or it would be built among our results.
+            execute(install.env("CARGO_TARGET_DIR", tools.join("target")))?;
+            let _ = fs::remove_dir_all(tools.join("target"));
         }
-        say("installing cargo-auditable, which writes the list of dependencies into the program (once)");
-        let mut install = cargo(&["install", "--quiet", "--locked", "--debug", "cargo-auditable"]);
-        install.args(["--version", CARGO_AUDITABLE, "--root"]).arg(&tools);
-        // In a folder of its own, or it would be built among our results.
-        execute(install.env("CARGO_TARGET_DIR", tools.join("target")))?;
-        let _ = fs::remove_dir_all(tools.join("target"));
         Ok(())
     }
 
-    /// Builds the images from this checkout. Returns the file and the digest of each.
-    fn build(&self, checkout: &Path) -> Result<Vec<(PathBuf, String)>> {
+    /// Builds the images from a checkout.
+    fn build(&self, checkout: &Path) -> Result<Vec<Image>> {
         let version = env!("CARGO_PKG_VERSION");
         let commit = git(checkout, &["rev-parse", "--short=12", "HEAD"])?;
         let time = git(checkout, &["log", "-1", "--format=%ct"])?;
@@ -141,6 +186,7 @@ impl Images {
             let name = format!("cloud-controller-manager-v{version}-{features}");
             // It is not there the first time.
             let _ = self.buildah(&["manifest", "rm", &name]).output();
+            let mut sboms = Vec::new();
             for architecture in &self.architectures {
                 say(&format!("building the program with --features {features} for {architecture} (minutes)"));
                 let files = self.cache.join(format!("images/{name}-{architecture}"));
@@ -155,6 +201,7 @@ impl Images {
                     format!("--build-arg=VERSION={version}"),
                 ]);
                 output(build.arg("--file").arg(&recipe).arg(&files))?;
+                sboms.push((architecture.clone(), files.join("sbom.cdx.json")));
             }
             let layout = self.cache.join(format!("images/{name}"));
             let _ = fs::remove_dir_all(&layout);
@@ -165,7 +212,12 @@ impl Images {
             tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"]);
             tar.arg(format!("--mtime=@{time}")).arg("--file").arg(&archive);
             execute(tar.arg("--create").arg("--directory").arg(&layout).arg("."))?;
-            built.push((archive, digest(&layout)?));
+            built.push(Image {
+                features: features.clone(),
+                archive,
+                digest: digest(&layout)?,
+                sboms,
+            });
         }
         Ok(built)
     }
@@ -181,14 +233,12 @@ impl Images {
         }
         execute(build.stdout(std::process::Stdio::null()))?;
         let program = files.join("bin/cloud-controller-manager");
-        let mut list = match (architecture, std::env::consts::ARCH) {
-            ("amd64", "x86_64") | ("arm64", "aarch64") => Command::new(&program),
-            ("arm64", _) => Command::new("qemu-aarch64-static"),
-            _ => Command::new("qemu-x86_64-static"),
-        };
-        if list.get_program() != program {
-            list.arg(&program);
-        }
+        let mut list = Command::new(match architecture {
+            own if own == own_architecture() => "env",
+            "arm64" => "qemu-aarch64-static",
+            _ => "qemu-x86_64-static",
+        });
+        list.arg(&program);
         // A provider that the linker left out would be missed at the first start only.
         let listed = output(list.arg("--list-providers"))?;
         let size = fs::metadata(&program)?.len();
@@ -201,7 +251,7 @@ impl Images {
     }
 
     /// Builds the images from a clean clone in a folder of this name.
-    fn build_clone(&self, folder: &str) -> Result<Vec<(PathBuf, String)>> {
+    fn build_clone(&self, folder: &str) -> Result<Vec<Image>> {
         let clone = self.cache.join("images").join(folder);
         let _ = fs::remove_dir_all(&clone);
         execute(Command::new("git").args(["clone", "--quiet"]).arg(root()).arg(&clone))?;
@@ -247,11 +297,12 @@ fn git(checkout: &Path, arguments: &[&str]) -> Result<String> {
 }
 
 /// Installs the packages of Debian whose programs are missing.
-fn install_packages() -> Result<()> {
+fn install_packages(further: &[(&'static str, &'static str)]) -> Result<()> {
     let missing: Vec<_> = PACKAGES
-        .into_iter()
+        .iter()
+        .chain(further)
         .filter(|(_, program)| Command::new(program).arg("--version").output().is_err())
-        .map(|(package, _)| package)
+        .map(|(package, _)| *package)
         .collect();
     if missing.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Everything a newcomer or CI runs: `cargo xtask demo`, `test`, `sweep`, `bench`, `docs`, `image`.
+//! Everything a newcomer or CI runs: `cargo xtask demo`, `test`, `sweep`, `bench`, `docs`, `image`, `release`.
 //!
 //! Each command brings its own set-up: what it needs it builds or installs into `~/.cache/ccm` (or
 //! `$CCM_CACHE_DIR`), says so in one line, and finds it there the next time.
@@ -6,8 +6,10 @@
 mod demo;
 mod docs;
 mod image;
+mod release;
 mod sweep;
 mod test;
+mod upstream;
 
 use std::{io::Write, process::ExitCode};
 
@@ -43,6 +45,10 @@ enum Task {
     Docs(docs::DocsOptions),
     /// Build container images, without Docker or a registry.
     Image(image::ImageOptions),
+    /// Build everything that a release consists of, in one folder.
+    Release(release::ReleaseOptions),
+    /// List what the newest releases of the Go programs have and this project does not.
+    Upstream,
 }
 
 fn main() -> ExitCode {
@@ -53,6 +59,8 @@ fn main() -> ExitCode {
         Task::Bench { arguments } => bench(&arguments),
         Task::Docs(options) => docs::run(&options),
         Task::Image(options) => image::run(&options),
+        Task::Release(options) => release::run(&options),
+        Task::Upstream => upstream::run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

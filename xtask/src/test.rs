@@ -6,7 +6,6 @@ mod programs;
 
 use std::{
     collections::BTreeSet,
-    fs,
     path::{Path, PathBuf},
     thread,
     time::Instant,
@@ -21,7 +20,7 @@ use clap::Args;
 
 use crate::{
     demo::{self, DemoOptions},
-    docs, say,
+    docs, image, say,
 };
 
 #[derive(Args, Debug)]
@@ -45,6 +44,9 @@ const REAL_OPENSTACK: &str = "CCM_TEST_OPENSTACK_REAL";
 
 /// The environment variable that asks for all of what takes long.
 const FULL: &str = "CCM_TEST_FULL";
+
+/// The environment variable with the image that is tested.
+const IMAGE: &str = "CCM_TEST_IMAGE";
 
 /// Servers that the real cloud starts with.
 const REAL_SERVERS: u32 = 6;
@@ -116,10 +118,15 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     let program = thread::scope(|scope| {
         let real = scope.spawn(|| real_openstack(options, &clouds));
         let (programs, program) = compile(&clouds)?;
+        let image = image_to_test(&clouds)?;
         let real = joined(real.join())?;
         let (clouds, built) = (&clouds, program.clone());
         let beside = scope.spawn(move || checks(clouds, &built));
-        let switches = [(FULL, options.full), (REAL_OPENSTACK, real.is_some())];
+        let switches = [
+            (FULL, options.full.then(|| "1".into())),
+            (REAL_OPENSTACK, real.is_some().then(|| "1".into())),
+            (IMAGE, image.map(PathBuf::into_os_string)),
+        ];
         let tests = step("tests", || programs::run(programs, &switches));
         let beside = joined(beside.join());
         let stopped = match real {
@@ -219,6 +226,19 @@ fn real_openstack(options: &TestOptions, clouds: &Clouds) -> Result<Option<OpenS
     let runtime = tokio::runtime::Runtime::new()?;
     let cloud = runtime.block_on(OpenStack::start(REAL_SERVERS));
     cloud.context("cannot start a real OpenStack").map(Some)
+}
+
+/// The image of one cloud for this machine. It takes minutes, so the real cloud starts meanwhile.
+fn image_to_test(clouds: &Clouds) -> Result<Option<PathBuf>> {
+    let available = match clouds.contain("openstack") {
+        false => Err("another cloud is tested".to_owned()),
+        true => OpenStack::available(),
+    };
+    if let Err(reason) = available {
+        say(&format!("tests of the image are left out: {reason}"));
+        return Ok(None);
+    }
+    step("building an image", || image::for_test("openstack").map(Some))
 }
 
 fn deny() -> Result<()> {
