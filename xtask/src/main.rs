@@ -7,6 +7,7 @@ mod demo;
 mod docs;
 mod sweep;
 mod test;
+mod tools;
 
 use std::{io::Write, process::ExitCode};
 
@@ -38,7 +39,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Write the generated documents: docs/reference/*.
+    /// Write the generated documents, docs/reference/*, and check the examples; or build docs/ as a site.
     Docs(docs::DocsOptions),
 }
 
