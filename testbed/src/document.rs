@@ -42,8 +42,13 @@ fn origin() -> Result<String> {
     };
     let field = |file: &str, name: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();
-        let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.split_once(':'));
-        values.next().map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+        let mut values = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(name)?.split_once(':'));
+        values
+            .next()
+            .map(|(_, value)| value.trim().to_owned())
+            .unwrap_or_default()
     };
     let memory = field("/proc/meminfo", "MemTotal");
     let memory: u64 = memory.trim_end_matches(" kB").parse().unwrap_or_default();
@@ -93,7 +98,10 @@ mod tests {
 
     #[test]
     fn the_origin_stands_below_the_heading() {
-        assert_eq!(with_origin("## Nodes\n\nFew.", "Now."), "## Nodes\n\nNow.\n\nFew.");
+        assert_eq!(
+            with_origin("## Nodes\n\nFew.", "Now."),
+            "## Nodes\n\nNow.\n\nFew."
+        );
         assert!(origin().unwrap().starts_with("Measured on 2"));
     }
 

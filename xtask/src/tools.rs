@@ -38,7 +38,10 @@ impl Tool {
             let mut install = cargo(&["install", "--quiet", "--locked", "--debug", &package, "--root"]);
             // In a folder of its own, or it would be built among our results.
             let target = folder.join(format!("target-{name}"));
-            install.arg(&folder).args(self.args).env("CARGO_TARGET_DIR", &target);
+            install
+                .arg(&folder)
+                .args(self.args)
+                .env("CARGO_TARGET_DIR", &target);
             run(&mut install)?;
             let _ = fs::remove_dir_all(target);
         }

@@ -49,7 +49,10 @@ pub(crate) fn build() -> Result<()> {
         bail!("mdbook could not build the site:\n{log}");
     }
     let pages = pages(&target.join("html"))?;
-    let broken: Vec<_> = pages.iter().flat_map(|page| missing_headings(page, &pages)).collect();
+    let broken: Vec<_> = pages
+        .iter()
+        .flat_map(|page| missing_headings(page, &pages))
+        .collect();
     if !broken.is_empty() {
         bail!("links to headings that do not exist:\n{}", broken.join("\n"));
     }
@@ -70,7 +73,9 @@ fn pages(folder: &Path) -> Result<Vec<Page>> {
         let path = entry?.path();
         if path.is_dir() {
             found.extend(pages(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "html") && !path.ends_with("print.html") {
+        } else if path.extension().is_some_and(|extension| extension == "html")
+            && !path.ends_with("print.html")
+        {
             found.push(Page {
                 text: fs::read_to_string(&path)?,
                 path: path.canonicalize()?,
@@ -82,14 +87,20 @@ fn pages(folder: &Path) -> Result<Vec<Page>> {
 
 /// The links of a page to a heading that its page does not have. mdbook-linkcheck2 only checks the page.
 fn missing_headings(page: &Page, pages: &[Page]) -> Vec<String> {
-    let links = page.text.split("href=\"").skip(1).filter_map(|rest| rest.split_once('"'));
+    let links = page
+        .text
+        .split("href=\"")
+        .skip(1)
+        .filter_map(|rest| rest.split_once('"'));
     let links = links.filter_map(|(link, _)| Some((link, link.split_once('#')?)));
     let missing = links.filter(|(_, (file, heading))| {
         let path = match file.is_empty() {
             true => page.path.clone(),
             false => page.path.with_file_name(file),
         };
-        let Ok(path) = path.canonicalize() else { return false };
+        let Ok(path) = path.canonicalize() else {
+            return false;
+        };
         let target = pages.iter().find(|page| page.path == path);
         target.is_some_and(|target| !target.text.contains(&format!("id=\"{heading}\"")))
     });
