@@ -1,4 +1,4 @@
-//! The documentation: generated references, examples, and the site.
+//! The documentation: generated references, checked examples and quotations, and the site.
 //!
 //! | File | From |
 //! |---|---|
@@ -8,6 +8,7 @@
 //! | `target/site/html` | all of `docs/`, by mdBook |
 
 mod examples;
+mod quotes;
 mod site;
 
 use std::{
@@ -66,6 +67,7 @@ pub(crate) fn run(options: &DocsOptions) -> Result<()> {
     for (cloud, _) in clouds(&program)? {
         examples::check(&program, &cloud)?;
     }
+    quotes::check()?;
     Ok(())
 }
 
