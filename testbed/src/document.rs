@@ -11,7 +11,8 @@ use crate::{
 
 const TITLE: &str = "# Benchmarks\n\n\
     `cargo xtask bench <NAME> --write` writes these sections, each from one run. A real kube-apiserver with etcd, the simulated\n\
-    OpenStack with 50 ms for every call, and the release build share one machine.\n\n\
+    OpenStack with 50 ms for every call, and the release build share one machine. A section of another cloud uses its emulator\n\
+    or simulator.\n\n\
     Every figure is measured, except where its column, row or text says \"computed\". Targets are goals, not measurements.\n";
 
 /// Puts the section in the place of the one that has this name, or at the end.
