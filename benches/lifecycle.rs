@@ -302,7 +302,7 @@ fn report(
     let _ = write!(
         text,
         "\n## A leader ends\n\n\
-         From the signal until the other replica has initialised a node that joined at that moment, with default flags (lease\n\
+         From the signal until the other replica has initialised a node that joined at that moment. Flags are the defaults (lease\n\
          15 s, an attempt every 2 to 4.4 s).\n\n\
          | end | median, seconds | target | all |\n|---|---:|---:|---|\n\
          | SIGTERM: drained, lease released | {:.1} | 4 | {} |\n\
