@@ -10,10 +10,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ccm_testbed::cargo::{cargo, output, root, run as execute};
+use ccm_testbed::cargo::{output, root, run as execute};
 use clap::Args;
 
-use crate::{print, say};
+use crate::{print, say, tools::Tool};
 
 #[derive(Args, Debug)]
 pub(crate) struct ImageOptions {
@@ -44,8 +44,21 @@ const CROSS_PACKAGES: [(&str, &str); 3] = [
     ("qemu-user-static", "qemu-aarch64-static"),
 ];
 
-/// Tools and their releases, also in the Dockerfile.
-const AUDITABLE: [(&str, &str); 2] = [("cargo-auditable", "0.7.7"), ("auditable2cdx", "0.1.0")];
+/// What lists the dependencies of the program, in the program and as a file. The releases are also in the Dockerfile.
+const AUDITABLE: [Tool; 2] = [
+    Tool {
+        name: "cargo-auditable",
+        version: "0.7.7",
+        args: &[],
+        purpose: "lists the dependencies of the program in it",
+    },
+    Tool {
+        name: "auditable2cdx",
+        version: "0.1.0",
+        args: &[],
+        purpose: "writes the dependencies of a program to a file",
+    },
+];
 
 /// An image that was built.
 #[derive(Debug)]
@@ -143,7 +156,9 @@ impl Images {
         };
         let is_cross = images.architectures.iter().any(|name| name != own_architecture());
         install_packages(if is_cross { &CROSS_PACKAGES } else { &[] })?;
-        images.install_auditable()?;
+        for tool in &AUDITABLE {
+            tool.install()?;
+        }
         for architecture in &images.architectures {
             let target = match architecture.as_str() {
                 "amd64" => "x86_64-unknown-linux-gnu",
@@ -153,23 +168,6 @@ impl Images {
             execute(Command::new("rustup").args(["--quiet", "target", "add", target]))?;
         }
         Ok(images)
-    }
-
-    /// Installs what lists the dependencies of the program, in the program and as a file.
-    fn install_auditable(&self) -> Result<()> {
-        let tools = self.cache.join("tools");
-        for (name, version) in AUDITABLE {
-            if tools.join("bin").join(name).exists() {
-                continue;
-            }
-            say(&format!("installing {name}, which lists the dependencies of the program (once)"));
-            let mut install = cargo(&["install", "--quiet", "--locked", "--debug", name]);
-            install.args(["--version", version, "--root"]).arg(&tools);
-            // In a folder of its own, or it would be built among our results.
-            execute(install.env("CARGO_TARGET_DIR", tools.join("target")))?;
-            let _ = fs::remove_dir_all(tools.join("target"));
-        }
-        Ok(())
     }
 
     /// Builds the images from a checkout.

@@ -9,6 +9,7 @@ mod image;
 mod release;
 mod sweep;
 mod test;
+mod tools;
 mod upstream;
 
 use std::{io::Write, process::ExitCode};
@@ -41,7 +42,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Write the generated documents: docs/reference/*.
+    /// Write the generated documents, docs/reference/*, and check the examples; or build docs/ as a site.
     Docs(docs::DocsOptions),
     /// Build container images, without Docker or a registry.
     Image(image::ImageOptions),

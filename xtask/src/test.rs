@@ -21,6 +21,7 @@ use clap::Args;
 use crate::{
     demo::{self, DemoOptions},
     docs, image, say,
+    tools::Tool,
 };
 
 #[derive(Args, Debug)]
@@ -201,14 +202,15 @@ fn checks(clouds: &Clouds, program: &Path) -> Result<()> {
     })?;
     step("licences and sources of dependencies", deny)?;
     if clouds.others.is_empty() {
-        step("generated documents", || {
+        step("generated documents and examples", || {
             docs::run(&docs::DocsOptions {
                 check: true,
+                site: false,
                 program: Some(program.to_owned()),
             })
         })?;
     }
-    Ok(())
+    step("documentation as a site", docs::build_site)
 }
 
 /// The real cloud of the tests, installed on first use. It is held during all the tests: those of each crate join it.
@@ -242,24 +244,13 @@ fn image_to_test(clouds: &Clouds) -> Result<Option<PathBuf>> {
 }
 
 fn deny() -> Result<()> {
-    let tools = ccm_testbed::cache::dir()?.join("tools");
-    let program = tools.join("bin/cargo-deny");
-    if !program.exists() {
-        say("installing cargo-deny, which checks the licences of dependencies (some minutes, once)");
-        let mut install = cargo(&[
-            "install",
-            "--quiet",
-            "--locked",
-            "--debug",
-            "cargo-deny",
-            "--root",
-        ]);
-        // In a folder of its own, or it would be built among our results.
-        install.arg(&tools).env("CARGO_TARGET_DIR", tools.join("target"));
-        execute(&mut install)?;
-        let _ = std::fs::remove_dir_all(tools.join("target"));
-    }
-    let mut command = std::process::Command::new(program);
+    const DENY: Tool = Tool {
+        name: "cargo-deny",
+        version: "0.20.2",
+        args: &[],
+        purpose: "checks the licences of dependencies",
+    };
+    let mut command = std::process::Command::new(DENY.install()?);
     command.args([
         "--all-features",
         "check",
