@@ -2,7 +2,9 @@
 
 pub(crate) mod lifecycle;
 pub(crate) mod node;
+pub(crate) mod node_action;
 pub(crate) mod node_object;
+pub(crate) mod plan;
 pub(crate) mod route;
 pub(crate) mod service;
 

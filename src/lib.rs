@@ -15,7 +15,7 @@
 //! | `server` | health and metrics over HTTPS |
 //! | `election` | one leader among replicas |
 //! | `app` | the shared stores, and the start and end of the controllers |
-//! | `review` | what would be done: `plan` and `--dry-run` |
+//! | `plan` | what would be done: `plan` and `--dry-run` |
 //! | `validate` | what is wrong with config, cloud and manifests, without a cluster |
 //! | `events` | the objects that Events refer to |
 //! | `files` | whether files that others replace have changed |
@@ -33,10 +33,10 @@ mod events;
 mod files;
 mod logging;
 pub mod options;
+mod plan;
 mod process;
 pub mod providers;
 mod reload;
-mod review;
 mod server;
 mod validate;
 

@@ -15,9 +15,9 @@ mod desired;
 mod initialize;
 mod metrics;
 mod patch;
+mod plan;
 mod refresh;
 mod report;
-mod review;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-pub(crate) use self::review::{has_new, review};
+pub(crate) use self::plan::{has_uninitialized, plan};
 use self::{describe::Describer, metrics::NodeMetrics, report::Reports};
 use crate::{
     controllers::{

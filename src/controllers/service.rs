@@ -37,8 +37,8 @@ mod objects;
 mod orphans;
 mod ownership_tag;
 mod parts;
+mod plan;
 mod records;
-mod review;
 mod show;
 mod surveys;
 mod tell;
@@ -63,7 +63,7 @@ use tracing::{debug, info};
 use self::{desk::Following, ledger::Ledger, metrics::ServiceMetrics, records::Name, tell::Teller};
 pub(crate) use self::{
     ownership_tag::{KnownTag, at_start, follow as follow_ownership_tag},
-    review::{Reviewed, review},
+    plan::{World, plan},
 };
 use crate::{controllers::Framework, options::ServiceConfig};
 

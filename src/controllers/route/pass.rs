@@ -14,6 +14,7 @@ use super::{
     BACKOFF, COMPONENT, RouteController,
     holds::{Batch, Key},
     outcome::{self, items, verdicts},
+    plan::RouteAction,
 };
 
 /// So many passes in a row that could not read, and a node that never had a route is said to have none.
@@ -108,8 +109,8 @@ impl RouteController {
             );
             Applied::default()
         } else {
-            for sentence in changes.sentences() {
-                debug!(controller = COMPONENT, change = sentence, "Changing routes");
+            for action in RouteAction::all(desired, &changes) {
+                debug!(controller = COMPONENT, change = %action, "Changing routes");
             }
             routes.apply(&changes, priority).await
         };

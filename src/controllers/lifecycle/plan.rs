@@ -1,5 +1,5 @@
-//! What this controller would do to nodes, by the same decisions. It takes time: where two answers are needed, one is
-//! asked for, and what would follow from a second one like it is told.
+//! The plan of this controller. Where two answers are needed, it asks once and lists what follows from an equal second
+//! answer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,39 +9,38 @@ use tokio::time::Instant;
 
 use super::{
     decide::{self, Brake, Reason, Refusal},
-    is_recovered,
+    is_recovered, needs_shutdown_taint,
     pass::{self, Questions},
     report,
     suspects::{Answer, COALESCE, Suspects, Times, is_managed},
     whole,
 };
 use crate::{
-    controllers::node_object::SHUTDOWN_TAINT,
+    controllers::{
+        node_action::NodeAction,
+        plan::{Blocked, Plan},
+    },
     options::LifecycleConfig,
-    review::{Blocked, EffectOf, Kind, Review},
 };
 
-/// Adds what would be done to nodes. Those that would be deleted go from `nodes`: other controllers come after.
-pub(crate) async fn review(
+/// Collects the actions on nodes, and removes deleted nodes from `nodes`: other controllers plan after this one.
+pub(crate) async fn plan(
     nodes: &mut Vec<Arc<NodeObject>>,
     cloud: &dyn Cloud,
     config: &LifecycleConfig,
-    review: &mut Review,
+    plan: &mut Plan,
 ) {
     if cloud.instances().is_none() {
         return;
     }
-    let (taint, _) = SHUTDOWN_TAINT;
     // The second answer is taken for granted.
     let mut suspects = Suspects::new(config.monitor_period, Duration::ZERO);
     let now = Instant::now();
     for node in nodes.iter() {
         let managed = is_managed(node, |id| cloud.owns(id));
         if managed && is_recovered(node) {
-            let what = format!("remove taint {taint}");
-            review
-                .node(&node.view.name)
-                .change(EffectOf::Change, Kind::Taint, what, "it is ready again");
+            plan.node(&node.view.name)
+                .act(&NodeAction::SetShutdownTaint(false));
         }
         suspects.observe(node, managed, now);
     }
@@ -63,11 +62,11 @@ pub(crate) async fn review(
             "whether the machines of {} nodes that are not ready exist",
             failed.count()
         );
-        review.problem(about, error.report());
+        plan.problem(about, error.report());
     }
     if answers.generation.is_none() {
         let error = "the credentials changed while the cloud was asked";
-        review.problem("nodes that are not ready", error);
+        plan.problem("nodes that are not ready", error);
         return;
     }
     let ended = answers.times.ended;
@@ -77,19 +76,15 @@ pub(crate) async fn review(
         let Some(suspect) = suspects.get(&finding.view.name) else {
             continue;
         };
-        let subject = review.node(&finding.view.name);
-        let (key, effect) = SHUTDOWN_TAINT;
-        match finding.answer {
-            Answer::Off if !suspect.node.has_exact_taint(key, effect) => {
-                let what = format!("add taint {taint}");
-                subject.change(EffectOf::Change, Kind::Taint, what, "its machine is switched off");
-            }
-            Answer::Unresolved => subject.warn(
+        let findings = plan.node(&finding.view.name);
+        if needs_shutdown_taint(suspect) {
+            findings.act(&NodeAction::SetShutdownTaint(true));
+        }
+        if finding.answer == Answer::Unresolved {
+            findings.warn(
                 "nothing in the cloud has its name; if that stays so for ten minutes and it is not ready, it would \
-                 be deleted"
-                    .to_owned(),
-            ),
-            _ => {}
+                 be deleted",
+            );
         }
     }
     let whole = whole(&suspects, nodes, cloud, answers.present, config.deletion_share);
@@ -107,7 +102,7 @@ pub(crate) async fn review(
         if let Err(Refusal::Young(_)) = decide::check(&node, &node, Timestamp::now(), grace) {
             why = format!("{why}, and once it is older than {grace:?}");
         }
-        delete(&node, why, review);
+        plan.node(&node.view.name).act(&NodeAction::Delete(why));
     }
     for (node, reason) in decision.hold {
         match reason {
@@ -118,20 +113,14 @@ pub(crate) async fn review(
                     many.gone,
                     many.all
                 );
-                delete(&node, why, review);
+                plan.node(&node.view.name).act(&NodeAction::Delete(why));
             }
             Reason::NothingPresent => {
                 let text = report::message(&node.view.name, reason, &many, &cloud.scope());
-                review.node(&node.view.name).block(Blocked::because(text));
+                plan.node(&node.view.name).block(Blocked::because(text));
             }
         }
     }
-}
-
-fn delete(node: &NodeObject, why: String, review: &mut Review) {
-    review
-        .node(&node.view.name)
-        .change(EffectOf::Delete, Kind::DeleteNode, "delete".to_owned(), why);
 }
 
 fn gone(node: &NodeObject) -> String {

@@ -1,8 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::*;
+use crate::controllers::plan::{Blocked, Change, Findings, Kind, Object};
 
-fn change(effect: EffectOf, kind: Kind, what: &str, why: &str) -> Change {
+fn change(effect: Effect, kind: Kind, what: &str, why: &str) -> Change {
     Change {
         effect,
         kind,
@@ -13,17 +14,13 @@ fn change(effect: EffectOf, kind: Kind, what: &str, why: &str) -> Change {
 }
 
 /// One of everything.
-fn full() -> Review {
-    let mut review = Review::default();
-    let web = review.services.entry("shop/web".to_owned()).or_default();
+fn full() -> Plan {
+    let mut plan = Plan::default();
+    let web = plan.service("shop/web");
+    web.changes
+        .push(change(Effect::Create, Kind::Cloud, "create listener TCP/80", ""));
     web.changes.push(change(
-        EffectOf::Create,
-        Kind::Cloud,
-        "create listener TCP/80",
-        "",
-    ));
-    web.changes.push(change(
-        EffectOf::Change,
+        Effect::Change,
         Kind::Cloud,
         "change pool",
         "method a -> b",
@@ -35,50 +32,49 @@ fn full() -> Review {
         want: Some("oak".to_owned()),
     });
     for _ in 0..2 {
-        web.warn("pink is taken for grey".to_owned());
+        web.warn("pink is taken for grey");
     }
-    review.services.entry("shop/quiet".to_owned()).or_default();
-    let shared = review.shared.entry("node-ports".to_owned()).or_default();
-    shared.services = ["shop/web".to_owned(), "shop/quiet".to_owned()].into();
-    shared
-        .subject
+    plan.service("shop/quiet");
+    let shared = plan.of(Object::Part {
+        part: "node-ports".to_owned(),
+        services: ["shop/web".to_owned(), "shop/quiet".to_owned()].into(),
+    });
+    let change_of = |effect, what| change(effect, Kind::Cloud, what, "");
+    shared.changes.push(change_of(Effect::Change, "open the ports"));
+    let orphan = plan.of(Object::Part {
+        part: "load balancer old".to_owned(),
+        services: [].into(),
+    });
+    orphan
         .changes
-        .push(change(EffectOf::Change, Kind::Cloud, "open the ports", ""));
-    let stray = review.shared.entry("load balancer old".to_owned()).or_default();
-    stray.subject.changes.push(change(
-        EffectOf::Delete,
-        Kind::Cloud,
-        "delete load balancer old",
-        "",
-    ));
-    review
-        .node("n2")
-        .change(EffectOf::Change, Kind::Initialize, "provider ID x".to_owned(), "");
-    review
-        .node("n1")
-        .change(EffectOf::Change, Kind::Initialize, "provider ID y".to_owned(), "");
-    review.node("n1").block(Blocked::because("its zone differs"));
-    review.node("n3");
-    let lost = review.route("10.1.9.0/24".parse().unwrap(), None);
+        .push(change_of(Effect::Delete, "delete load balancer old"));
+    let initialize = |findings: &mut Findings, what| {
+        let change = change(Effect::Change, Kind::Initialize, what, "");
+        findings.changes.push(change);
+    };
+    initialize(plan.node("n2"), "provider ID x");
+    initialize(plan.node("n1"), "provider ID y");
+    plan.node("n1").block(Blocked::because("its zone differs"));
+    plan.node("n3");
+    let lost = plan.route("10.1.9.0/24".parse().unwrap(), None);
     lost.changes.push(change(
-        EffectOf::Delete,
+        Effect::Delete,
         Kind::Route,
         "delete route 10.1.9.0/24 via h",
         "lost",
     ));
     lost.block(Blocked::because("the road is long"));
-    let first = review.route("10.1.1.0/24".parse().unwrap(), Some("n1"));
-    first.warn("mind the gap".to_owned());
-    review.route("10.1.2.0/24".parse().unwrap(), Some("n2"));
-    review
-        .node("n2")
-        .change(EffectOf::Change, Kind::Network, "no network".to_owned(), "");
-    review.problem("lb/7", "Nova is down");
-    review
+    let first = plan.route("10.1.1.0/24".parse().unwrap(), Some("n1"));
+    first.warn("mind the gap");
+    plan.route("10.1.2.0/24".parse().unwrap(), Some("n2"));
+    let network = change(Effect::Change, Kind::Network, "no network", "");
+    plan.node("n2").changes.push(network);
+    plan.problem("lb/7", "Nova is down");
+    plan
 }
 
 #[test]
-fn a_review_reads_like_one() {
+fn a_plan_reads_like_one() {
     insta::assert_snapshot!(text::render(&full()), @r"
     Service shop/web
       + create listener TCP/80
@@ -164,18 +160,14 @@ fn the_verdict_is_the_worst_that_was_found() {
 
 #[test]
 fn nothing_to_do_is_said_in_one_line() {
-    let mut review = Review::default();
-    review.services.entry("a/b".to_owned()).or_default();
+    let mut plan = Plan::default();
+    plan.service("a/b");
     assert_eq!(
-        text::render(&review),
+        text::render(&plan),
         "Nothing to do: 1 Service and 0 nodes are as they should be.\n"
     );
-    review
-        .services
-        .entry("a/b".to_owned())
-        .or_default()
-        .warn("odd".to_owned());
-    assert!(text::render(&review).ends_with(
+    plan.service("a/b").warn("odd");
+    assert!(text::render(&plan).ends_with(
         "\n\nPlan: 0 to create, 0 to change, 0 to delete; 1 warning. Looked at 1 Service and 0 nodes.\n"
     ));
 }

@@ -7,7 +7,7 @@ use ccm_core::{
 use serde_json::{Value, json};
 
 use super::*;
-use crate::review::as_text;
+use crate::plan::{Summary, as_text};
 
 fn node(i: u8, change: impl FnOnce(&mut Value)) -> Arc<NodeObject> {
     let mut node = json!({
@@ -27,15 +27,15 @@ fn usual(i: u8) -> Arc<NodeObject> {
 }
 
 /// The text of what is said, and that nothing was done.
-async fn said(cluster_cidr: &str, nodes: &[Arc<NodeObject>], routes: &FakeRoutes) -> (Review, String) {
+async fn said(cluster_cidr: &str, nodes: &[Arc<NodeObject>], routes: &FakeRoutes) -> (Plan, String) {
     let config = RouteConfig {
         enabled: true,
         cluster_cidr: cluster_cidr.to_owned(),
         period: None,
     };
     let cloud = FakeCloud::default().with_routes(routes);
-    let mut told = Review::default();
-    review(nodes, &cloud, &config, Priority::User, &mut told).await;
+    let mut told = Plan::default();
+    plan(nodes, &cloud, &config, Priority::User, &mut told).await;
     assert!(routes.calls().iter().all(|call| *call == RouteCall::Observe));
     let text = as_text(&told);
     (told, text)
@@ -53,7 +53,7 @@ fn table(entries: &[(&str, &str)]) -> FakeRoutes {
 async fn what_is_as_it_should_be_is_not_mentioned() {
     let routes = table(&[("10.244.1.0/24", "10.0.0.1"), ("192.168.0.0/24", "10.0.0.7")]);
     let (told, text) = said("10.244.0.0/16", &[usual(1)], &routes).await;
-    assert_eq!(told, Review::default(), "{text}");
+    assert_eq!(told, Plan::default(), "{text}");
 }
 
 #[tokio::test]
@@ -130,18 +130,18 @@ async fn what_can_not_be_found_out_is_a_problem_and_never_a_change() {
     ] {
         let (told, text) = said(cidr, &nodes, &routes).await;
         assert!(text.contains(wrong), "{text}");
-        assert!(told.routes.is_empty() && told.nodes.is_empty(), "{text}");
+        assert!(told.objects().next().is_none(), "{text}");
     }
     assert!(routes.calls().is_empty(), "nobody had to be asked");
     routes.set_missing(Some("there is no table"));
     let (told, text) = said("10.244.0.0/16", &nodes, &routes).await;
     assert!(text.contains("there is no table"), "{text}");
-    assert!(told.routes.is_empty() && told.nodes.is_empty(), "{text}");
+    assert!(told.objects().next().is_none(), "{text}");
     routes.set_missing(None);
     routes.break_down(Some(Error::new(ErrorKind::Unavailable, "the table is away")));
     let (told, text) = said("10.244.0.0/16", &nodes, &routes).await;
     assert!(text.contains("the table is away"), "{text}");
-    assert!(told.routes.is_empty() && told.nodes.is_empty(), "{text}");
+    assert!(told.objects().next().is_none(), "{text}");
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn without_a_pod_cidr_nothing_goes() {
         text.contains("nothing is deleted while no node has a podCIDR"),
         "{text}"
     );
-    assert_eq!(told.summary().verdict().exit_code(), 3);
+    assert_eq!(Summary::of(&told).verdict().exit_code(), 3);
 }
 
 #[tokio::test]
