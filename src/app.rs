@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
+    config::Config,
     controllers::{self, Framework, node_object},
     election::{Candidacy, Purpose},
-    options::Config,
     plan::DryRun,
     reload::Reloader,
     server::{Checks, Kind, Metrics, Status, watched},

@@ -10,8 +10,10 @@
 //! |---|---|
 //! | `process` | start order, signals, end |
 //! | [`options`] | flags |
+//! | `config` | what the flags come to |
 //! | [`providers`] | the clouds of this repository |
 //! | `logging` | the log |
+//! | `metrics` | the description of every metric, and their registration |
 //! | `server` | health and metrics over HTTPS |
 //! | `election` | one leader among replicas |
 //! | `app` | the shared stores, and the start and end of the controllers |
@@ -27,11 +29,13 @@
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
 mod app;
+mod config;
 mod controllers;
 mod election;
 mod events;
 mod files;
 mod logging;
+mod metrics;
 pub mod options;
 mod plan;
 mod process;

@@ -30,7 +30,7 @@ use tracing_subscriber::{
 
 pub(crate) use failing::{Failing, warn_if_new};
 
-use crate::options::{LogFormat, LoggingConfig, ModuleVerbosity};
+use crate::config::{LogFormat, LoggingConfig, ModuleVerbosity};
 
 /// Crates that belong to others, by the first part of their targets. Everything else is ours, or a provider's out of
 /// this repository.

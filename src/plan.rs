@@ -31,8 +31,8 @@ pub(crate) use text::render as as_text;
 
 pub(crate) use crate::controllers::plan::Plan;
 use crate::{
+    config::Config,
     controllers::{lifecycle, node, route, service},
-    options::Config,
 };
 
 /// What is planned.

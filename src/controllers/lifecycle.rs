@@ -49,8 +49,8 @@ use self::{
     suspects::{Answer, Suspect, Suspects, is_managed},
 };
 use crate::{
+    config::LifecycleConfig,
     controllers::{Framework, finished, node_object::SHUTDOWN_TAINT},
-    options::LifecycleConfig,
 };
 
 /// The canonical name, and the source of this controller's events.
@@ -132,6 +132,11 @@ impl LifecycleController {
         } = context;
         let cloud = context.setup.cloud;
         config.deletion_grace = config.grace(&*cloud);
+        let metrics = context.metrics.with(LifecycleMetrics::register);
+        for reason in Reason::ALL {
+            // An alert on it must not depend on the first case.
+            metrics.set_held(reason, 0);
+        }
         let effects = Effects::new(
             context.client,
             Arc::clone(&cloud),
@@ -157,7 +162,7 @@ impl LifecycleController {
             )),
             earliest_pass: Instant::now(),
             turn: 0,
-            metrics: context.metrics.with(LifecycleMetrics::register),
+            metrics,
             shutdown,
         }
     }

@@ -36,11 +36,12 @@ use tracing::{debug, info};
 pub(crate) use self::plan::{has_uninitialized, plan};
 use self::{describe::Describer, metrics::NodeMetrics, report::Reports};
 use crate::{
+    config::NodeConfig,
     controllers::{
         Framework, finished,
         node_object::{STORE_LAG, UNINITIALIZED_TAINT},
     },
-    options::NodeConfig,
+    metrics::count,
 };
 
 /// The canonical name, and the source of this controller's events.
@@ -208,7 +209,7 @@ impl NodeController {
     }
 
     fn waiting(&self) -> i64 {
-        i64::try_from(self.attempts.lock().len()).unwrap_or(i64::MAX)
+        count(self.attempts.lock().len())
     }
 
     /// Works on one node until it is done or has to wait.

@@ -348,7 +348,7 @@ fn everything_wrong_is_reported_at_once() {
         "--shutdown-drain=-1s",
         "--list-providers=perhaps",
         "--controllers=*,nodes,route",
-        "--feature-gates=Unknown=true",
+        "--feature-gates=KMSv1",
         "--kube-api-content-type=text/xml",
         "--leader-elect-lease-duration=5s",
         "--use-service-account-credentials=maybe",

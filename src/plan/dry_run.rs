@@ -8,10 +8,7 @@ use ccm_core::{
     load_balancer::ReadOptions,
 };
 use kube::Client;
-use prometheus_client::{
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
-    registry::Registry,
-};
+use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 use tokio::{
     sync::mpsc::UnboundedReceiver,
     time::{Instant, sleep, sleep_until, timeout_at},
@@ -20,8 +17,9 @@ use tracing::{debug, info, warn};
 
 use super::{Cluster, Plan, Planner, Scope, Summary, cluster};
 use crate::{
+    config::Config,
     controllers::service,
-    options::Config,
+    metrics::{Labels, count, metrics, set_all},
     server::{CheckHandle, Metrics},
 };
 
@@ -47,54 +45,26 @@ pub(crate) struct DryRun {
     pub(crate) check: CheckHandle,
 }
 
-/// The last plan in numbers.
-#[derive(Default)]
-struct DryRunMetrics {
-    changes: Family<[(&'static str, &'static str); 1], Gauge>,
-    blocked: Gauge,
-    problems: Gauge,
-    plans: Counter,
+metrics! {
+    /// The last plan in numbers.
+    struct DryRunMetrics {
+        changes: Family<Labels<1>, Gauge> = "ccm_dry_run_changes",
+        blocked: Gauge = "ccm_dry_run_blocked",
+        problems: Gauge = "ccm_dry_run_problems",
+        plans: Counter = "ccm_dry_run_looks",
+    }
 }
 
 impl DryRunMetrics {
-    fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
-        registry.register(
-            "ccm_dry_run_changes",
-            "What would be done in cloud and cluster, by effect: create, change or delete",
-            metrics.changes.clone(),
-        );
-        registry.register(
-            "ccm_dry_run_blocked",
-            "Differences that would be left as they are",
-            metrics.blocked.clone(),
-        );
-        registry.register(
-            "ccm_dry_run_problems",
-            "What could not be found out at the last look",
-            metrics.problems.clone(),
-        );
-        registry.register(
-            "ccm_dry_run_looks",
-            "Looks at cluster and cloud",
-            metrics.plans.clone(),
-        );
-        metrics
-    }
-
     fn show(&self, summary: &Summary) {
-        let gauge = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        for (effect, number) in [
+        let changes = [
             ("create", summary.create),
             ("change", summary.change),
             ("delete", summary.delete),
-        ] {
-            self.changes
-                .get_or_create(&[("effect", effect)])
-                .set(gauge(number));
-        }
-        self.blocked.set(gauge(summary.blocked));
-        self.problems.set(gauge(summary.problems));
+        ];
+        set_all(&self.changes, "effect", changes);
+        self.blocked.set(count(summary.blocked));
+        self.problems.set(count(summary.problems));
         self.plans.inc();
     }
 }

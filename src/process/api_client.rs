@@ -26,7 +26,7 @@ use super::{
     requests::{ApiRequests, MeasureLayer},
     transport::{Keepalive, Versions},
 };
-use crate::options::{ApiServerConfig, ClientLimit};
+use crate::config::{ApiServerConfig, ClientLimit};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the head of the answer, also of a watch. The API server itself gives a request a minute.

@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{
     app::{self, Clients, Term},
+    config::{Config, Controllers, ElectionConfig},
     controllers::{self, route, service},
     election::{self, Candidacy, Contest, Election, Elections, Leader, Purpose},
-    options::{Config, Controllers, ElectionConfig},
     server::{Checks, Metrics, Status, status::Leadership},
 };
 

@@ -16,6 +16,8 @@ use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
 use tracing::trace;
 
+use crate::metrics::register;
+
 type Labels<const N: usize> = [(&'static str, String); N];
 
 /// Where requests are counted. A clone counts in the same place; `default()` gives one that is registered nowhere.
@@ -45,49 +47,40 @@ fn seconds() -> Histogram {
     Histogram::new([0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0])
 }
 
+/// Bounds in bytes.
+const BYTES: [f64; 11] = [
+    64.,
+    256.,
+    512.,
+    1024.,
+    4096.,
+    16384.,
+    65536.,
+    262_144.,
+    1_048_576.,
+    4_194_304.,
+    16_777_216.,
+];
+
 fn bytes() -> Histogram {
-    Histogram::new([
-        64.0,
-        256.0,
-        512.0,
-        1024.0,
-        4096.0,
-        16384.0,
-        65536.0,
-        262_144.0,
-        1_048_576.0,
-        4_194_304.0,
-        16_777_216.0,
-    ])
+    Histogram::new(BYTES)
 }
 
 impl ApiRequests {
     pub(crate) fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "rest_client_requests",
-            "Requests to the API server, by the code of the answer",
-            self.total.clone(),
-        );
-        registry.register(
+        register(registry, "rest_client_requests", self.total.clone());
+        register(
+            registry,
             "rest_client_request_duration_seconds",
-            "From sending a request to the API server to the head of its answer",
             self.duration.clone(),
         );
-        registry.register(
+        register(
+            registry,
             "rest_client_rate_limiter_duration_seconds",
-            "Time that a request was held back by the client's own limit",
             self.limited.clone(),
         );
-        registry.register(
-            "rest_client_request_size_bytes",
-            "Size of the bodies of requests to the API server",
-            self.sent.clone(),
-        );
-        registry.register(
-            "rest_client_response_size_bytes",
-            "Size of the answers of the API server that tell it, as sent",
-            self.received.clone(),
-        );
+        register(registry, "rest_client_request_size_bytes", self.sent.clone());
+        register(registry, "rest_client_response_size_bytes", self.received.clone());
     }
 }
 

@@ -16,11 +16,11 @@ use super::{
     whole,
 };
 use crate::{
+    config::LifecycleConfig,
     controllers::{
         node_action::NodeAction,
         plan::{Blocked, Plan},
     },
-    options::LifecycleConfig,
 };
 
 /// Collects the actions on nodes, and removes deleted nodes from `nodes`: other controllers plan after this one.

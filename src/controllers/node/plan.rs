@@ -8,12 +8,12 @@ use ccm_core::{
 
 use super::{desired, refresh::PIECE};
 use crate::{
+    config::NodeConfig,
     controllers::{
         node_action::NodeAction,
         node_object::UNINITIALIZED_TAINT,
         plan::{Blocked, Findings, Plan},
     },
-    options::NodeConfig,
 };
 
 /// Collects the actions on nodes and applies them to `nodes`: other controllers plan after this one.

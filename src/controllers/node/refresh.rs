@@ -18,6 +18,7 @@ use crate::{
         node_object::{UNINITIALIZED_TAINT, is_gone},
     },
     logging::{Failing, warn_if_new},
+    metrics::count,
 };
 
 /// How many nodes are asked about at once. A multiple of what a provider asks about in one request (150 of Neutron's
@@ -137,7 +138,7 @@ impl NodeController {
         pass.tell_failures();
         self.metrics
             .topology_mismatch
-            .set(i64::try_from(pass.seen.topology.len()).unwrap_or(i64::MAX));
+            .set(count(pass.seen.topology.len()));
         let Pass { seen, due, .. } = pass;
         *memory = seen;
 

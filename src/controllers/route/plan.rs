@@ -21,11 +21,11 @@ use super::{
     outcome::{self, Outcome, must_write},
 };
 use crate::{
+    config::RouteConfig,
     controllers::{
         node_action::NodeAction,
         plan::{Action, Blocked, Kind, Plan},
     },
-    options::RouteConfig,
 };
 
 /// The name of the routes as a part of the cloud.

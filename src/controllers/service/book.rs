@@ -19,7 +19,7 @@ use super::{
     ledger::Ledger,
     records::{Order, Record, Task, name},
 };
-use crate::options::OrphanConfig;
+use crate::config::OrphanConfig;
 
 pub(super) const SHARED: &str = "hosts";
 

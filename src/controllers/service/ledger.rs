@@ -25,7 +25,7 @@ use super::{
     orphans::Orphans,
     records::{Name, Order, Part, Record, State, Task, name},
 };
-use crate::options::OrphanConfig;
+use crate::config::OrphanConfig;
 
 /// All of it.
 #[derive(Debug, Default)]

@@ -2,6 +2,8 @@
 
 use ccm_core::controllers::{ControllerDef, Needs};
 
+use ccm_core::FlagKind;
+
 use super::*;
 
 const fn flag(name: &'static str, kind: FlagKind, default: &'static str) -> FlagDef {
