@@ -28,7 +28,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-pub(crate) use failing::{Failing, warn_if_new};
+pub(crate) use failing::{Failing, FailingByKind, warn_if_new};
 
 use crate::config::{LogFormat, LoggingConfig, ModuleVerbosity};
 

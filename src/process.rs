@@ -40,10 +40,11 @@ use tracing::{debug, error, info, warn};
 
 use crate::{
     app::{self, AppContext},
+    config::Config,
     controllers,
     election::Elections,
     logging,
-    options::{self, Config, PlanRequest, Request, ValidateRequest},
+    options::{self, PlanRequest, Request, ValidateRequest},
     providers,
     server::{CheckHandle, Checks, Kind, Metrics, Server, Shown, Status, Told},
 };

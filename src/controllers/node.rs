@@ -195,8 +195,8 @@ impl NodeController {
         let Some(attempt) = self.attempts.lock().remove(name) else {
             return;
         };
-        if let Some(reason) = attempt.reason {
-            self.reports.end(name, reason);
+        if attempt.reason.is_some() {
+            self.reports.end(name);
         }
         self.metrics.waiting.set(self.waiting());
     }

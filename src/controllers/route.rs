@@ -49,7 +49,7 @@ use self::{
     condition::Conditions, holds::Holds, metrics::RouteMetrics, outcome::fingerprint, report::Reports,
     window::Window,
 };
-use crate::{controllers::Framework, options::RouteConfig};
+use crate::{config::RouteConfig, controllers::Framework};
 
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "route_controller";

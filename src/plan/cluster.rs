@@ -11,7 +11,7 @@ use ccm_core::{
 use kube::{Api, Client, api::ListParams};
 use serde::de::DeserializeOwned;
 
-use crate::{controllers::service, options::Config};
+use crate::{config::Config, controllers::service};
 
 /// How many objects one page of a listing holds.
 const PAGE_SIZE: u32 = 200;

@@ -8,7 +8,7 @@ use super::{
     api_client::ApiServer,
     credentials::{Credentials, Source},
 };
-use crate::{options::AccessConfig, server::Reviewers};
+use crate::{config::AccessConfig, server::Reviewers};
 
 /// Reads files; the API server is not asked for anything yet. `main` is how everything else reaches the API server.
 ///

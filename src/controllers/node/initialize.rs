@@ -253,13 +253,13 @@ impl NodeController {
                 node = name,
                 "Instance has no addresses yet"
             );
-        } else if self.reports.failed(name, problem, previous) {
-            self.recorder.publish(
-                node.reference(),
-                EventType::Warning,
-                problem.reason(),
-                &problem.message(name),
-            );
+        } else {
+            self.reports.failed(name, problem);
+            if previous != reason {
+                let (reason, message) = (problem.reason(), problem.message(name));
+                self.recorder
+                    .publish(node.reference(), EventType::Warning, reason, &message);
+            }
         }
         self.attempts.lock().insert(
             name.clone(),

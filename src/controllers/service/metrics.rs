@@ -2,7 +2,6 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use ccm_core::load_balancer::Claim;
 use prometheus_client::metrics::{
     counter::Counter,
     family::Family,
@@ -10,11 +9,7 @@ use prometheus_client::metrics::{
     histogram::{Histogram, exponential_buckets},
 };
 
-use super::{
-    job::Cause,
-    ledger::Ledger,
-    records::{Record, State},
-};
+use super::state::{Cause, Counts, PartStatus};
 use crate::metrics::{Labels, metrics, set_all};
 
 metrics! {
@@ -33,7 +28,7 @@ metrics! {
         retries: Family<Labels<1>, Counter> = "ccm_service_retries",
         orphans: Family<Labels<1>, Gauge> = "ccm_service_orphans",
         writes: Family<Labels<1>, Counter> = "ccm_service_writes",
-        surveys: Family<Labels<1>, Counter> = "ccm_service_surveys",
+        discoveries: Family<Labels<1>, Counter> = "ccm_service_surveys",
     }
 }
 
@@ -43,7 +38,7 @@ fn upstream() -> Histogram {
 }
 
 impl ServiceMetrics {
-    pub(super) fn pass_ended(&self, cause: Cause, took: Duration, state: State) {
+    pub(super) fn pass_ended(&self, cause: Cause, took: Duration, status: PartStatus) {
         let label = match cause {
             Cause::Nodes => "nodes",
             Cause::Drift => "drift",
@@ -52,12 +47,12 @@ impl ServiceMetrics {
         self.passes
             .get_or_create(&[("cause", label)])
             .observe(took.as_secs_f64());
-        if state != State::Parked {
+        if status != PartStatus::Parked {
             self.syncs.inc();
         }
         if cause == Cause::Nodes {
             self.host_latency.observe(took.as_secs_f64());
-            if state.is_trouble() {
+            if status.is_trouble() {
                 self.node_errors.inc();
             }
         }
@@ -75,48 +70,25 @@ impl ServiceMetrics {
         self.writes.get_or_create(&[("result", result)]).inc();
     }
 
-    pub(super) fn surveyed(&self, result: &'static str) {
-        self.surveys.get_or_create(&[("result", result)]).inc();
+    pub(super) fn discovered(&self, result: &'static str) {
+        self.discoveries.get_or_create(&[("result", result)]).inc();
     }
 
-    /// Shows how things stand. `queue`: parts that are ready, and parts that wait.
-    pub(super) fn show(&self, ledger: &Ledger, queue: (usize, usize)) {
-        let mut services = HashMap::from(["served", "pending", "leaving", "foreign"].map(|state| (state, 0)));
-        let mut held: HashMap<&'static str, usize> = HashMap::new();
-        for record in ledger.records.values() {
-            *services.entry(state(record)).or_default() += 1;
-            if let Some(kind) = record.told.values().find_map(|told| told.kind) {
-                *held.entry(kind).or_default() += 1;
-            }
-        }
-        set_all(&self.services, "state", services);
-        // Kinds that no Service has any more are zero.
-        for kind in &ledger.kinds {
-            held.entry(kind).or_default();
-        }
-        set_all(&self.held, "reason", held);
-        let mut parts: HashMap<&'static str, usize> = State::ALL.map(|state| (state.as_str(), 0)).into();
-        for part in ledger.parts.values() {
-            *parts.entry(part.state.as_str()).or_default() += 1;
-        }
-        set_all(&self.parts, "state", parts);
+    /// Shows the state. `queue`: parts that are ready, and parts that wait.
+    pub(super) fn show(&self, counts: &Counts, queue: (usize, usize)) {
+        let copied = |counts: &HashMap<&'static str, usize>| -> Vec<_> {
+            counts.iter().map(|(label, count)| (*label, *count)).collect()
+        };
+        set_all(&self.services, "state", copied(&counts.services));
+        set_all(&self.held, "reason", copied(&counts.failing));
+        set_all(&self.parts, "state", copied(&counts.parts));
         set_all(&self.queue, "state", [("ready", queue.0), ("waiting", queue.1)]);
-        let (deletable, others): (Vec<_>, Vec<_>) =
-            ledger.orphans.all().partition(|(orphan, _)| orphan.deletable);
+        let (deletable, others) = counts.orphans;
         set_all(
             &self.orphans,
             "deletable",
-            [("true", deletable.len()), ("false", others.len())],
+            [("true", deletable), ("false", others)],
         );
-    }
-}
-
-pub(super) fn state(record: &Record) -> &'static str {
-    match record.claim {
-        Claim::Ours if !record.view.wants_load_balancer() => "leaving",
-        Claim::Ours if record.is_settled() => "served",
-        Claim::Ours => "pending",
-        Claim::Elsewhere | Claim::NotOurs => "foreign",
     }
 }
 
@@ -125,18 +97,18 @@ pub(super) fn state(record: &Record) -> &'static str {
 mod tests {
     use prometheus_client::registry::Registry;
 
-    use super::*;
+    use super::{super::state::State, *};
 
     #[test]
     fn every_metric_of_the_table_is_there_under_its_name() {
         let mut registry = Registry::default();
         let metrics = ServiceMetrics::register(&mut registry);
-        metrics.show(&Ledger::default(), (1, 2));
-        metrics.pass_ended(Cause::Nodes, Duration::from_secs(1), State::Failed);
+        metrics.show(&State::default().counts(), (1, 2));
+        metrics.pass_ended(Cause::Nodes, Duration::from_secs(1), PartStatus::Failed);
         metrics.nodes_followed(Duration::from_secs(1));
         metrics.retried("parked");
         metrics.wrote("written");
-        metrics.surveyed("ok");
+        metrics.discovered("ok");
         metrics.held.get_or_create(&[("reason", "InvalidSpec")]).set(1);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();

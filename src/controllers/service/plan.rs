@@ -14,7 +14,7 @@ use ccm_core::{
 };
 use tokio::time::Instant;
 
-use super::{nodes::NodeBoard, object::ObjectChange, orphans};
+use super::{nodes::Nodes, object::ObjectChange, orphans};
 use crate::controllers::plan::{Action, Blocked, Findings, Kind, Object, Plan};
 
 /// One thing that this controller does.
@@ -173,7 +173,7 @@ impl World<'_> {
     /// All Services that have to do with load balancers, also those without our finalizer: the finalizer is the first
     /// thing that they would get.
     fn snapshot(&self) -> ClusterSnapshot {
-        let mut nodes = NodeBoard::default();
+        let mut nodes = Nodes::default();
         for node in self.nodes {
             nodes.apply(&node.view.name, Some(node), Instant::now());
         }
