@@ -16,6 +16,7 @@
 //! | `metrics` | the description of every metric, and their registration |
 //! | `server` | health and metrics over HTTPS |
 //! | `election` | one leader among replicas |
+//! | `api` | access to the Kubernetes API server: clients and credentials |
 //! | `app` | the shared stores, and the start and end of the controllers |
 //! | `plan` | what would be done: `plan` and `--dry-run` |
 //! | `validate` | what is wrong with config, cloud and manifests, without a cluster |
@@ -28,6 +29,7 @@
 // get further crates that not each of them uses.
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
+mod api;
 mod app;
 mod config;
 mod controllers;

@@ -162,12 +162,22 @@ pub fn command(providers: &[&'static Provider]) -> clap::Command {
     })
 }
 
-/// A flag of this provider that the framework has already. One that it only accepts may be defined again.
-pub(crate) fn taken_flag(provider: &Provider) -> Option<&'static str> {
-    let framework = command(&[]);
-    let taken = |name: &str| framework.get_arguments().any(|arg| arg.get_long() == Some(name));
-    let mut names = provider.flags.iter().map(|flag| flag.name);
-    names.find(|name| taken(name) && !flags::accepts(name))
+/// The providers, if none of them defines a flag that the framework has already. One that is only accepted may be defined
+/// again.
+///
+/// # Errors
+/// Which flag is taken.
+pub fn without_taken_flags(providers: Vec<&'static Provider>) -> Result<Vec<&'static Provider>, String> {
+    let taken = |name: &str| flags::ALL.iter().any(|flag| flag.def.name == name) && !flags::accepts(name);
+    for provider in &providers {
+        if let Some(flag) = provider.flags.iter().find(|flag| taken(flag.name)) {
+            return Err(format!(
+                "the cloud provider {} defines {:?}, which is the framework's; give it another name",
+                provider.name, flag.name
+            ));
+        }
+    }
+    Ok(providers)
 }
 
 /// The names of the providers that define this flag.

@@ -6,11 +6,8 @@ use ccm_core::{
 };
 use kube::Client;
 
-use super::{
-    accounts::Accounts,
-    api_client::{ApiServer, Work},
-};
 use crate::{
+    api::{Accounts, ApiServer, Work},
     app::{self, Clients, Term},
     config::{Config, Controllers, ElectionConfig},
     controllers::{self, route, service},

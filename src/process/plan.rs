@@ -7,8 +7,9 @@ use ccm_core::{Freshness, Priority, client::Fence, load_balancer::ReadOptions};
 use tokio::time::timeout;
 use tracing::info;
 
-use super::{StartProblems, api_client::ApiServer, prepare_to_look, requests::ApiRequests};
+use super::{StartProblems, prepare_to_look};
 use crate::{
+    api::{ApiRequests, ApiServer},
     options::{Output, PlanRequest},
     plan::{self, Cluster, Planner, Scope, Summary},
 };

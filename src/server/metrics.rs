@@ -19,7 +19,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{metrics::register, process::requests::ApiRequests};
+use crate::{api::ApiRequests, metrics::register};
 
 /// A format of `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

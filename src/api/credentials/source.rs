@@ -20,14 +20,14 @@ use rustls::pki_types::{CertificateDer, pem::PemObject};
 use secrecy::ExposeSecret;
 
 use super::plugin;
-use crate::process::transport::{self, Keepalive, Versions};
+use crate::api::transport::{self, Keepalive, Versions};
 
 /// Where the kubelet puts what a pod needs to reach the API server.
 const POD_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Where to look.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::process) enum Source {
+pub(crate) enum Source {
     /// A kubeconfig file.
     File {
         /// The flag that names it, for messages.
@@ -61,7 +61,7 @@ impl Source {
     ///
     /// # Errors
     /// It runs in none, or in one without a service account: what is missing.
-    pub(in crate::process) fn pod() -> Result<Self, String> {
+    pub(crate) fn pod() -> Result<Self, String> {
         let variable = |name: &str| env::var(name).map_err(|_| format!("the variable {name} is not set"));
         let (host, port) = (
             variable("KUBERNETES_SERVICE_HOST")?,

@@ -27,7 +27,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::{config::ApiServerConfig, process::api_client::ApiServer};
+use crate::{api::client::ApiServer, config::ApiServerConfig};
 
 /// The promise, for every connection.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -28,7 +28,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-pub(super) use source::Source;
+pub(crate) use source::Source;
 
 use crate::{
     files::WatchedFiles,
@@ -52,7 +52,7 @@ pub(super) struct Current {
 
 /// The credentials of one source. A clone is the same.
 #[derive(Clone)]
-pub(super) struct Credentials(Arc<Shared>);
+pub(crate) struct Credentials(Arc<Shared>);
 
 struct Shared {
     source: Source,
@@ -72,7 +72,7 @@ impl Credentials {
     ///
     /// # Errors
     /// What is wrong with it, in words for the user.
-    pub(super) async fn load(source: Source) -> Result<Self, String> {
+    pub(crate) async fn load(source: Source) -> Result<Self, String> {
         Self::load_at(source, INTERVAL).await
     }
 
@@ -95,7 +95,7 @@ impl Credentials {
         Ok(Self(shared))
     }
 
-    pub(super) fn source(&self) -> &Source {
+    pub(crate) fn source(&self) -> &Source {
         &self.0.source
     }
 

@@ -27,7 +27,7 @@ use tokio::{
 use tower::{BoxError, Layer, Service};
 use tracing::{debug, info, warn};
 
-use super::api_client::{Through, Work};
+use super::client::{Through, Work};
 
 const NAMESPACE: &str = "kube-system";
 /// What is asked for, in seconds. The API server may give another one.
@@ -45,7 +45,7 @@ const FAILED: Duration = Duration::from_secs(5);
 const POSTPONED: Duration = Duration::from_secs(30);
 
 /// Makes clients for controllers.
-pub(super) struct Accounts {
+pub(crate) struct Accounts {
     /// The way of their requests.
     work: Work,
     /// The process's own, which asks for tokens.
@@ -54,12 +54,12 @@ pub(super) struct Accounts {
 
 impl Accounts {
     /// `client` is the process's own; requests through `work` show what the accounts give them.
-    pub(super) fn new(work: Work, client: Client) -> Self {
+    pub(crate) fn new(work: Work, client: Client) -> Self {
         Self { work, client }
     }
 
     /// The client of this name, acting as the account of this name. Nothing is asked for before its first request.
-    pub(super) fn client(&self, name: &'static str) -> anyhow::Result<Client> {
+    pub(crate) fn client(&self, name: &'static str) -> anyhow::Result<Client> {
         let account = Account::new(name, self.client.clone());
         self.work.through(Some(name), &AccountLayer(account))
     }
@@ -362,7 +362,7 @@ impl Layer<Through> for AccountLayer {
     }
 }
 
-pub(super) struct Acting {
+pub(crate) struct Acting {
     inner: Through,
     account: Account,
 }

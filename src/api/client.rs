@@ -39,8 +39,8 @@ const REVIEW_LIMIT: ClientLimit = ClientLimit {
 
 /// An API server and as whom it is asked.
 #[derive(Clone)]
-pub(super) struct ApiServer {
-    pub(super) credentials: Credentials,
+pub(crate) struct ApiServer {
+    pub(crate) credentials: Credentials,
     agent: String,
     requests: ApiRequests,
     pub(super) keepalive: Keepalive,
@@ -52,7 +52,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// What is wrong, in words for the user.
-    pub(super) async fn load(
+    pub(crate) async fn load(
         config: &ApiServerConfig,
         version: &str,
         requests: &ApiRequests,
@@ -85,7 +85,7 @@ impl ApiServer {
     }
 
     /// The same with other credentials.
-    pub(super) fn with(&self, credentials: Credentials) -> Self {
+    pub(crate) fn with(&self, credentials: Credentials) -> Self {
         Self {
             credentials,
             ..self.clone()
@@ -93,12 +93,12 @@ impl ApiServer {
     }
 
     /// For all work; still without asking the API server. Writes pass the fence.
-    pub(super) fn for_work(&self, limit: Option<ClientLimit>, fence: &Fence) -> kube::Result<Work> {
+    pub(crate) fn for_work(&self, limit: Option<ClientLimit>, fence: &Fence) -> kube::Result<Work> {
         self.work(limit, fence, false)
     }
 
     /// The same for requests that bring their own credentials.
-    pub(super) fn for_others(&self, limit: Option<ClientLimit>, fence: &Fence) -> kube::Result<Work> {
+    pub(crate) fn for_others(&self, limit: Option<ClientLimit>, fence: &Fence) -> kube::Result<Work> {
         self.work(limit, fence, true)
     }
 
@@ -125,7 +125,7 @@ impl ApiServer {
     }
 
     /// For leader election alone: it writes without being the leader, has no limit and does not wait long.
-    pub(super) fn for_election(&self, timeout: Duration) -> anyhow::Result<Client> {
+    pub(crate) fn for_election(&self, timeout: Duration) -> anyhow::Result<Client> {
         let connection = Connection {
             connect_timeout: timeout,
             // The next try is never far.
@@ -144,7 +144,7 @@ impl ApiServer {
 
     /// For questions about clients of the HTTPS server: every replica asks them, leader or not. Whoever asks has its own
     /// rule for tries.
-    pub(super) fn for_reviews(&self) -> anyhow::Result<Client> {
+    pub(crate) fn for_reviews(&self) -> anyhow::Result<Client> {
         let connection = Connection {
             connect_timeout: CONNECT_TIMEOUT,
             retries: false,
@@ -174,7 +174,7 @@ impl ApiServer {
 }
 
 /// Makes the clients that share one way to the API server.
-pub(super) struct Work {
+pub(crate) struct Work {
     transport: Client,
     measure: MeasureLayer,
     limit: Option<ClientLimit>,
@@ -183,12 +183,12 @@ pub(super) struct Work {
 
 impl Work {
     /// The client of this name. Without a name it is the program's own.
-    pub(super) fn client(&self, name: Option<&str>) -> anyhow::Result<Client> {
+    pub(crate) fn client(&self, name: Option<&str>) -> anyhow::Result<Client> {
         self.through(name, &tower::layer::util::Identity::new())
     }
 
     /// The same, through something more.
-    pub(super) fn through<L, B>(&self, name: Option<&str>, layer: &L) -> anyhow::Result<Client>
+    pub(crate) fn through<L, B>(&self, name: Option<&str>, layer: &L) -> anyhow::Result<Client>
     where
         L: Layer<Through>,
         L::Service: Service<Request<Body>, Response = Response<B>> + Send + 'static,
@@ -207,7 +207,7 @@ impl Work {
 
 /// A client as a service.
 #[derive(Clone)]
-pub(super) struct Through(Client);
+pub(crate) struct Through(Client);
 
 impl From<Client> for Through {
     fn from(client: Client) -> Self {
