@@ -7,7 +7,7 @@ use super::{
     flags::{self, CLOUD_PROVIDER, HELP_CLOUD_CONFIG, HELP_METRICS, LIST_PROVIDERS},
     value::Reader,
 };
-use crate::providers;
+use crate::{COMMIT, providers};
 
 /// The version of this build.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -23,7 +23,8 @@ pub(super) fn answer(
         return Some(Ok(raw_version(compiled_in)));
     }
     if asked(flags::VERSION) {
-        return Some(Ok(format!("cloud-controller-manager v{VERSION}\n")));
+        let commit = COMMIT.map_or_else(String::new, |commit| format!(" (commit {commit})"));
+        return Some(Ok(format!("cloud-controller-manager v{VERSION}{commit}\n")));
     }
     if asked(LIST_PROVIDERS) {
         if compiled_in.is_empty() {
@@ -70,7 +71,8 @@ fn is_version(text: &str) -> bool {
 fn raw_version(compiled_in: &[&'static Provider]) -> String {
     let names: Vec<_> = compiled_in.iter().map(|provider| provider.name).collect();
     format!(
-        "version: v{VERSION}\nproviders: {}\nplatform: {}/{}\nkubernetes_api: v1.33\n",
+        "version: v{VERSION}\ncommit: {}\nproviders: {}\nplatform: {}/{}\nkubernetes_api: v1.33\n",
+        COMMIT.unwrap_or("unknown"),
         names.join(","),
         std::env::consts::OS,
         std::env::consts::ARCH,

@@ -19,7 +19,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{api::ApiRequests, metrics::register};
+use crate::{COMMIT, api::ApiRequests, metrics::register};
 
 /// A format of `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,7 @@ struct Inner {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct BuildLabels {
     version: String,
+    commit: &'static str,
     providers: String,
 }
 
@@ -115,7 +116,7 @@ impl KubernetesBuild {
             major: numbers.next().unwrap_or_default(),
             minor: numbers.next().unwrap_or_default(),
             git_version: format!("v{version}"),
-            git_commit: "",
+            git_commit: COMMIT.unwrap_or_default(),
             git_tree_state: "",
             build_date: "",
             go_version: "",
@@ -136,6 +137,7 @@ impl Metrics {
         metrics.with(|registry| {
             let labels = BuildLabels {
                 version: version.to_owned(),
+                commit: COMMIT.unwrap_or_default(),
                 providers: providers.join(","),
             };
             registry.register("ccm_build", "what this binary is", Info::new(labels));
@@ -375,7 +377,7 @@ mod tests {
     fn the_build_and_its_providers_are_told() {
         let text = Metrics::new("1.2.3", &["acme", "zeta"], []).render().unwrap();
         assert!(
-            text.contains("ccm_build_info{version=\"1.2.3\",providers=\"acme,zeta\"} 1\n"),
+            text.contains("ccm_build_info{version=\"1.2.3\",commit=\"\",providers=\"acme,zeta\"} 1\n"),
             "{text}"
         );
         assert!(text.ends_with("# EOF\n"), "{text}");
