@@ -204,6 +204,7 @@ pub(super) struct ObjectWrite {
 }
 
 /// How the write of a Service object ended.
+#[derive(Clone, Copy)]
 pub(super) enum ObjectEnd<'a> {
     /// Written; `in_vain`: the API server says that it changed nothing.
     Written {

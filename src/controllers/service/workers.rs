@@ -150,18 +150,17 @@ impl ServiceController {
             Some(object) => self.state.lock().take_object(name, object, Instant::now()),
             None => ObjectTask::Nothing,
         };
-        match (task, &object) {
+        let is_done = match (task, &object) {
             (ObjectTask::Later(due), _) => return self.objects.done_until(name, due),
-            (ObjectTask::Write(write), Some(object)) => {
-                if !self.write(name, object, write).await {
-                    self.objects.done_with_backoff(name);
-                    return;
-                }
-            }
-            _ => {}
+            (ObjectTask::Write(write), Some(object)) => self.write(name, object, write).await,
+            _ => true,
+        };
+        if is_done {
+            self.events.works(name);
+            self.objects.done(name);
+        } else {
+            self.objects.done_with_backoff(name);
         }
-        self.events.works(name);
-        self.objects.done(name);
     }
 
     /// Writes a Service object. Whether nothing is left to do.
