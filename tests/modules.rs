@@ -53,6 +53,8 @@ fn imports(text: &str) -> BTreeSet<String> {
             }
         }
     }
+    // After the last comma of a list.
+    names.remove("");
     names
 }
 
