@@ -33,7 +33,7 @@ pub trait Subject: Send + Sync {
     /// A provider ID of the right form of a machine that never was.
     fn absent_provider_id(&self) -> String;
 
-    /// A provider ID with this cloud's scheme that can not be one.
+    /// A provider ID with this cloud's scheme that cannot be one.
     fn malformed_provider_id(&self) -> String;
 
     /// How many requests the cloud has seen, where they are counted.
@@ -64,6 +64,7 @@ pub use balancers::{
     BalancerSubject, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure, balancer_failures,
     balancer_scenarios, balancers,
 };
+pub use crate::balancer_tests;
 pub use routes::{CLUSTER_CIDR, RouteSubject, routes};
 
 /// Runs every scenario of the instances part.

@@ -229,32 +229,4 @@ impl BalancerSubject for Simulated {
     }
 }
 
-#[tokio::test]
-async fn the_provider_keeps_the_contract() {
-    conformance::balancer_scenarios(&Simulated::new().await).await;
-}
-
-#[tokio::test]
-async fn the_provider_waits_for_a_busy_load_balancer() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::Busy).await;
-}
-
-#[tokio::test]
-async fn the_provider_repeats_a_throttled_call() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::Throttled).await;
-}
-
-#[tokio::test]
-async fn the_provider_repeats_a_call_that_failed() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::Unavailable).await;
-}
-
-#[tokio::test]
-async fn the_provider_does_not_repeat_a_change_whose_reply_was_lost() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::LostReply).await;
-}
-
-#[tokio::test]
-async fn the_provider_does_not_repeat_a_change_whose_reply_never_comes() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::NoReply).await;
-}
+conformance::balancer_tests!(Simulated::new().await);
