@@ -203,7 +203,7 @@ impl<M: PartModel> Memory<M> {
         }
     }
 
-    /// The parts that a Service without a wish for a load balancer leaves: those that it left or leaves already, or `all` if
+    /// The parts that a Service that wants no load balancer leaves: those that it left or leaves already, or `all` if
     /// it begins now, and those that still have its ownership tag.
     pub(super) fn leaves(&mut self, id: &ServiceId, all: Vec<M::Key>, tagged: &[M::Key]) -> Vec<M::Key> {
         if all.is_empty() {

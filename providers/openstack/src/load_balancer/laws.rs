@@ -25,7 +25,7 @@ use super::{
     groups::{Group, RULES},
     kinds::{Kind, OWNER, SUBNETS, tags, texts},
     names,
-    observe::{ListenerKey, LoadBalancerSnapshot, Observed, tags_of},
+    observe::{ListenerKey, LoadBalancerSnapshot, Observed, ownership_of_floating, tags_of},
     part::{Key, Model},
     responses::{FloatingIp, Listener, LoadBalancer},
     steps::{Change, Reply},
@@ -138,8 +138,16 @@ impl Lawful for Model {
                               "security_groups": ["default"], "port_security_enabled": true});
             (id, record(port))
         });
-        let floating = [("vip-users", "192.0.2.1"), ("", "192.0.2.2")].map(|(port, address)| {
-            let floating = json!({"id": address, "floating_ip_address": address, "port_id": port});
+        let description = |number, tag| names::floating_ip_description(CLUSTERS[0], &service_id(number), tag);
+        let floating = [
+            ("vip-users", "192.0.2.1", String::new()),
+            ("", "192.0.2.2", String::new()),
+            ("", "192.0.2.3", description(0, Some(&other_cluster_tag()))),
+            ("", "192.0.2.4", description(0, None)),
+        ];
+        let floating = floating.map(|(port, address, description)| {
+            let floating = json!({"id": address, "floating_ip_address": address, "port_id": port,
+                                  "description": description});
             Object::from(&record::<FloatingIp>(floating))
         });
         let balancer = json!({"id": USERS, "name": "mine", "tags": ["kept"], "vip_address": "10.1.0.99",
@@ -364,7 +372,12 @@ impl Lawful for Model {
         });
         let groups = truth.groups.all.iter();
         let groups = groups.map(|group| (group.key.clone(), group.text("description").to_owned()));
-        Directory::new(balancers, groups)
+        let floating = truth.floating.iter().filter(|floating| floating.text("port_id").is_empty());
+        let floating = floating.map(|floating| {
+            let text = |name| floating.text(name).to_owned();
+            (text("floating_ip_address"), text("description"))
+        });
+        Directory::new(balancers, groups, floating)
     }
 
     fn inputs(&self, _: &Key, members: &[Member<Self>], _: &ClusterView) -> GatheredInputs<Inputs> {
@@ -497,7 +510,11 @@ impl Lawful for Model {
         }
         picture.extend(truth.floating.iter().map(|floating| {
             let description = floating.text("description");
-            let owner = if description.is_empty() {
+            let is_foreign = matches!(
+                ownership_of_floating(floating, &ownership_tag()),
+                Ownership::Foreign(_)
+            );
+            let owner = if description.is_empty() || is_foreign {
                 Owner::Foreign
             } else {
                 Owner::Cluster
