@@ -39,7 +39,7 @@ pub enum Severity {
     Error,
     /// It will work, though hardly as meant.
     Warning,
-    /// It could not be found out: the cloud can not be reached, or failed.
+    /// It could not be found out: the cloud cannot be reached, or failed.
     Unknown,
 }
 
@@ -346,7 +346,7 @@ pub trait Checker: Send + Sync {
     /// Writes nothing. Every failure is a finding; those that only follow from another one are left out.
     async fn cloud(&self) -> CloudReport;
 
-    /// Whose work this Service is, as [`LoadBalancers::claims`](crate::LoadBalancers::claims) says it.
+    /// Which controller is responsible for this Service, as [`LoadBalancers::claims`](crate::LoadBalancers::claims) says it.
     fn claims(&self, service: &ServiceView) -> Claim {
         match service.class {
             None => Claim::Ours,

@@ -30,8 +30,8 @@ pub trait Cloud: Any + Debug + Send + Sync {
         self.name().to_owned()
     }
 
-    /// A number that changes whenever the credentials in use change. Two answers are from the same cloud, seen with the
-    /// same eyes, only if it was the same before the first question and after the last answer.
+    /// A number that changes whenever the credentials in use change. Two answers are from the same cloud and the same
+    /// credentials only if it was the same before the first question and after the last answer.
     fn generation(&self) -> u64 {
         0
     }
@@ -121,7 +121,7 @@ impl Freshness {
     }
 }
 
-/// Who waits for a cloud call. Both share one quota; see the client kit.
+/// The priority of a cloud call. Both share one quota; see the client kit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Priority {
     /// Somebody waits: a node joins, a Service changes, something is deleted.

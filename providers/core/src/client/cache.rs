@@ -1,12 +1,12 @@
-//! Answers of the cloud, shared by everybody who asks the same.
+//! Answers of the cloud, shared by all callers that ask the same.
 //!
 //! Two ways to save a request: an answer that is young enough, and joining a load that is under way (*single flight*).
 //! Both obey the caller's [`Freshness`]: the age of an answer counts from the moment when its load *began*, and a load
 //! that began too early is not joined, even if its reply is still to come.
 //!
 //! Invariants:
-//! - A load runs in a task of its own: whoever stops waiting, the others get their answer.
-//! - Errors go to those who wait for that load, and are never kept.
+//! - A load runs in a task of its own: if one caller stops waiting, the others still get the answer.
+//! - Errors go to the callers that wait for that load, and are never cached.
 //! - An older answer never takes the place of a newer one, in whatever order they arrive.
 //! - After an invalidation nobody is given, and nothing keeps, an answer whose load began before it.
 

@@ -94,7 +94,7 @@ impl<'a> Look<'a> {
     /// Reads one document; `None` if there is none.
     ///
     /// # Errors
-    /// If it can not be read.
+    /// If it cannot be read.
     pub(super) async fn read<T: DeserializeOwned>(
         &self,
         op: Op,

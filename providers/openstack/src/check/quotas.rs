@@ -105,7 +105,7 @@ impl Look<'_> {
     }
 
     /// # Errors
-    /// If it can not be counted.
+    /// If it cannot be counted.
     async fn network_use(&self, project: &str) -> Result<Vec<Used>> {
         let mut all = Vec::new();
         if self.settings.load_balancing.conf.enabled {
@@ -132,7 +132,7 @@ impl Look<'_> {
     }
 
     /// # Errors
-    /// If it can not be counted.
+    /// If it cannot be counted.
     async fn load_balancer_use(&self, project: &str) -> Result<Vec<Used>> {
         let balancers = self.mine::<LoadBalancer>(project, &["id"]).await?.len();
         let listeners = self.mine::<Listener>(project, &["id"]).await?.len();

@@ -104,7 +104,7 @@ fn document<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
                     map.next_value::<IgnoredAny>()?;
                 }
             }
-            // The address is not taken from the link: services behind a proxy often give one that can not be reached.
+            // The address is not taken from the link: services behind a proxy often give one that cannot be reached.
             let has_next = links.unwrap_or_default().iter().any(|link| link.rel == "next");
             Ok((found.ok_or_else(|| de::Error::missing_field(self.0))?, has_next))
         }
@@ -175,7 +175,7 @@ impl Api {
                             && fetched > 0
                             && !restarted =>
                     {
-                        debug!(things = T::MANY, error = error.report(), "Listing anew");
+                        debug!(things = T::MANY, error = error.report(), "Listing again from the start");
                         restarted = true;
                         continue 'walk;
                     }
