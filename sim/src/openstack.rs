@@ -118,11 +118,7 @@ impl OpenStack {
     pub async fn start(config: Config) -> Result<Self> {
         let (listener, address) = bind(config.listen).await?;
         let clock = Arc::new(Clock::new());
-        let traffic = Arc::new(Traffic::new(
-            Arc::clone(&clock),
-            config.seed,
-            MAX_REQUEST_LINE,
-        ));
+        let traffic = Arc::new(Traffic::new(Arc::clone(&clock), config.seed, MAX_REQUEST_LINE));
         let ids = Ids::new(config.seed);
         let user = UserSpec {
             name: config.user,

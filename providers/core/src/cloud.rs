@@ -82,6 +82,33 @@ pub trait Cloud: Any + Debug + Send + Sync {
     }
 }
 
+/// The methods of a [`Cloud`] that the field `nodes` answers, itself a cloud without load balancers and routes. These need
+/// it before the whole cloud exists.
+#[macro_export]
+macro_rules! cloud_of_nodes {
+    ($nodes:ident) => {
+        fn name(&self) -> &'static str {
+            $crate::Cloud::name(&self.$nodes)
+        }
+
+        fn owns(&self, provider_id: &str) -> bool {
+            $crate::Cloud::owns(&self.$nodes, provider_id)
+        }
+
+        fn scope(&self) -> String {
+            $crate::Cloud::scope(&self.$nodes)
+        }
+
+        fn generation(&self) -> u64 {
+            $crate::Cloud::generation(&self.$nodes)
+        }
+
+        fn instances(&self) -> Option<&dyn $crate::Instances> {
+            $crate::Cloud::instances(&self.$nodes)
+        }
+    };
+}
+
 /// What [`Cloud::reload`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reload {

@@ -86,21 +86,7 @@ impl Cloud for Nodes {
 
 #[async_trait]
 impl Cloud for OpenStack {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn owns(&self, provider_id: &str) -> bool {
-        self.nodes.owns(provider_id)
-    }
-
-    fn scope(&self) -> String {
-        self.nodes.scope()
-    }
-
-    fn generation(&self) -> u64 {
-        self.nodes.generation()
-    }
+    ccm_core::cloud_of_nodes!(nodes);
 
     fn watched_files(&self) -> Vec<PathBuf> {
         self.reloader.files()
@@ -108,10 +94,6 @@ impl Cloud for OpenStack {
 
     async fn reload(&self) -> Result<Reload> {
         self.reloader.reload(&self.nodes.0).await
-    }
-
-    fn instances(&self) -> Option<&dyn Instances> {
-        self.nodes.instances()
     }
 
     fn load_balancers(&self) -> Option<&dyn LoadBalancers> {

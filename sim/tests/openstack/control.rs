@@ -44,12 +44,7 @@ async fn things_are_made_changed_and_deleted_over_http() {
 async fn behaviour_is_set_over_http() {
     let session = Session::start().await;
     for (method, path, body, status) in [
-        (
-            Method::PATCH,
-            "/settings",
-            json!({"max_microversion": 1}),
-            200,
-        ),
+        (Method::PATCH, "/settings", json!({"max_microversion": 1}), 200),
         (
             Method::PUT,
             "/quotas/network",

@@ -215,7 +215,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
         let seen = Some(observed.clone());
         if let PartRead::Ready(planned) = self.read_and_plan(inputs, seen, fresh, began).await? {
-            self.apply_steps(&planned.plan.steps, &mut observed, fresh).await?;
+            self.apply_steps(&planned.plan.steps, &mut observed, fresh)
+                .await?;
         }
         Ok(())
     }

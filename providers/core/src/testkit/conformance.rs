@@ -60,11 +60,11 @@ macro_rules! ensure {
 mod balancers;
 mod routes;
 
+pub use crate::balancer_tests;
 pub use balancers::{
     BalancerSubject, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure, balancer_failures,
     balancer_scenarios, balancers,
 };
-pub use crate::balancer_tests;
 pub use routes::{CLUSTER_CIDR, RouteSubject, routes};
 
 /// Runs every scenario of the instances part.

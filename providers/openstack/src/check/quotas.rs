@@ -12,7 +12,7 @@ use ccm_core::{
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
-use super::look::{Look, remedy};
+use super::inspect::{CloudCheck, remedy};
 use crate::{
     client::{Op, catalogue::Service, listing::Resource},
     load_balancer::responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, SecurityGroup},
@@ -49,18 +49,21 @@ struct Used {
     count: usize,
 }
 
-impl Look<'_> {
+impl CloudCheck<'_> {
     /// The quotas of Neutron and Octavia, of whichever can be asked.
     pub(super) async fn quotas(&mut self, network: bool, load_balancing: bool) {
         let project = match in_time(self.api.project()).await {
             Ok(Some(project)) => project,
             Ok(None) => {
                 let text = "Quotas: the credentials are for no project.";
-                self.report.left_out.push(text.to_owned());
+                self.seen.report.left_out.push(text.to_owned());
                 return;
             }
             Err(error) => {
-                self.report.findings.push(Finding::of_error("quotas", &error));
+                self.seen
+                    .report
+                    .findings
+                    .push(Finding::of_error("quotas", &error));
                 return;
             }
         };
@@ -95,13 +98,13 @@ impl Look<'_> {
             }
         };
         let text = format!("Quotas of {service}: {why}.");
-        self.report.left_out.push(text);
+        self.seen.report.left_out.push(text);
         None
     }
 
     fn unknown(&mut self, service: &str, error: &Error) {
         let finding = Finding::of_error(format!("quotas of {service}"), error);
-        self.report.findings.push(finding.fix(remedy(error.kind())));
+        self.seen.report.findings.push(finding.fix(remedy(error.kind())));
     }
 
     /// # Errors
@@ -160,7 +163,7 @@ impl Look<'_> {
             // That it may not be read was said already.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 let text = format!("Quotas of {service}: what there is may not be counted.");
-                self.report.left_out.push(text);
+                self.seen.report.left_out.push(text);
                 return;
             }
             Err(error) => return self.unknown(service, &error),
@@ -173,7 +176,7 @@ impl Look<'_> {
                 name: names.join(" or "),
             })
         });
-        self.report.quotas(service, &usage.collect::<Vec<_>>());
+        self.seen.report.quotas(service, &usage.collect::<Vec<_>>());
     }
 }
 

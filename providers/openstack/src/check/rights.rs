@@ -6,7 +6,7 @@ use ccm_core::{
 };
 use serde::Deserialize;
 
-use super::look::{Look, remedy};
+use super::inspect::{CloudCheck, remedy};
 use crate::{
     client::{Get, Op, catalogue::Service},
     instances::FLAVOR_INLINE,
@@ -76,7 +76,7 @@ pub(super) fn no_entry(keys: ConfigSource<'_>, error: &Error) -> Finding {
         .fix(fix)
 }
 
-impl Look<'_> {
+impl CloudCheck<'_> {
     /// Nova: servers.
     pub(super) async fn compute(&mut self) {
         if !self.is_there(Service::Compute).await {
@@ -91,14 +91,14 @@ impl Look<'_> {
         };
         let newer = page(Some(FLAVOR_INLINE));
         match in_time(self.api.get::<Anything>(&newer, Priority::User)).await {
-            Ok(Anything {}) => self.report.pass("Nova", "servers can be read"),
+            Ok(Anything {}) => self.seen.report.pass("Nova", "servers can be read"),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
                 match in_time(self.api.get::<Anything>(&page(None), Priority::User)).await {
                     Ok(Anything {}) => {
                         let seen = format!(
                             "servers can be read; microversion {FLAVOR_INLINE} is missing, flavors are read one by one"
                         );
-                        self.report.pass("Nova", seen);
+                        self.seen.report.pass("Nova", seen);
                     }
                     Err(error) => self.may_not(Service::Compute, "servers", &error),
                 }
@@ -129,7 +129,8 @@ impl Look<'_> {
     /// Octavia, if load balancers are wanted. Its version, if it can be asked more.
     pub(super) async fn load_balancing(&mut self) -> Option<Version> {
         if !self.settings.load_balancing.conf.enabled {
-            self.report
+            self.seen
+                .report
                 .pass("Octavia", "not needed: load balancers are switched off");
             return None;
         }
@@ -161,14 +162,14 @@ impl Look<'_> {
             }
         };
         match service {
-            Service::LoadBalancer => self.note(
+            Service::LoadBalancer => self.seen.note(
                 // Nodes and routes do without.
                 Severity::Warning,
                 ("LoadBalancer", "enabled"),
                 format!("there is no Octavia, so that no Service gets a load balancer: {reason}"),
                 "write enabled = false if that is known, else correct region and os-endpoint-type",
             ),
-            _ => self.note(
+            _ => self.seen.note(
                 Severity::Error,
                 ("Global", "region"),
                 format!("there is no {}: {reason}", title(service)),
@@ -206,7 +207,7 @@ impl Look<'_> {
         }
         if !readable.is_empty() {
             let seen = format!("{seen}{} can be read", readable.join(", "));
-            self.report.pass(title(service), seen);
+            self.seen.report.pass(title(service), seen);
         }
         true
     }
@@ -214,6 +215,6 @@ impl Look<'_> {
     fn may_not(&mut self, service: Service, what: &str, error: &Error) {
         let message = format!("{what} can not be read: {}", error.report());
         let finding = Finding::new(Severity::of(error.kind()), title(service), message);
-        self.report.findings.push(finding.fix(remedy(error.kind())));
+        self.seen.report.findings.push(finding.fix(remedy(error.kind())));
     }
 }

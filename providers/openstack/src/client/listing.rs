@@ -175,7 +175,11 @@ impl Api {
                             && fetched > 0
                             && !restarted =>
                     {
-                        debug!(things = T::MANY, error = error.report(), "Listing again from the start");
+                        debug!(
+                            things = T::MANY,
+                            error = error.report(),
+                            "Listing again from the start"
+                        );
                         restarted = true;
                         continue 'walk;
                     }

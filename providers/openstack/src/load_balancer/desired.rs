@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
     load_balancer::{
-        AddressGroup, ClusterView, IpFamily, Ownership, OwnershipTag, ServiceId, ServiceView, SessionAffinity,
-        SourceRanges,
+        AddressGroup, ClusterView, IpFamily, Ownership, OwnershipTag, ServiceId, ServiceView,
+        SessionAffinity, SourceRanges,
     },
     plan::{
         Fact, Membership,

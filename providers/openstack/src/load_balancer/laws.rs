@@ -110,6 +110,18 @@ fn has_address(floating: &Object<Kind>, objects: &Objects<Kind>) -> bool {
     floating.text("port_id") == root(objects).text("vip_port_id")
 }
 
+/// With a load balancer, Octavia deletes its port, which detaches the floating IP.
+fn detach(truth: &mut Truth) {
+    let Truth {
+        floating, balancers, ..
+    } = truth;
+    let is_free =
+        |floating: &&mut Object<Kind>| !balancers.iter().any(|objects| has_address(floating, objects));
+    for floating in floating.iter_mut().filter(is_free) {
+        floating.attributes.insert("port_id", "".into());
+    }
+}
+
 fn persons_listener(port: u16) -> Object<Kind> {
     let listener: Listener = record(
         json!({"id": format!("listener-{port}"), "protocol": "TCP", "protocol_port": port,
@@ -246,6 +258,7 @@ impl Lawful for Model {
             }),
             Edit::new("delete load balancer", |truth: &mut Truth, number| {
                 remove(&mut truth.balancers, number, is_created);
+                detach(truth);
             }),
             Edit::new("give listener to another Service", |truth: &mut Truth, number| {
                 let objects = created(truth, number).map(|objects| objects.all.as_mut_slice());
@@ -346,14 +359,8 @@ impl Lawful for Model {
                 for floating in &mut truth.floating {
                     floating.key = floating.text("floating_ip_address").to_owned();
                     floating.parent = None;
-                    if !truth
-                        .balancers
-                        .iter()
-                        .any(|objects| has_address(floating, objects))
-                    {
-                        floating.attributes.insert("port_id", "".into());
-                    }
                 }
+                detach(truth);
                 truth.floating.sort_by(|a, b| a.id.cmp(&b.id));
             }
             Observed::Groups(groups) => {
@@ -372,7 +379,10 @@ impl Lawful for Model {
         });
         let groups = truth.groups.all.iter();
         let groups = groups.map(|group| (group.key.clone(), group.text("description").to_owned()));
-        let floating = truth.floating.iter().filter(|floating| floating.text("port_id").is_empty());
+        let floating = truth
+            .floating
+            .iter()
+            .filter(|floating| floating.text("port_id").is_empty());
         let floating = floating.map(|floating| {
             let text = |name| floating.text(name).to_owned();
             (text("floating_ip_address"), text("description"))

@@ -58,7 +58,11 @@ pub(crate) fn serial_member(node: &str, address: &str, node_port: u16) -> String
 
 /// The description of a Service's floating IP. Ends with the ownership tag, since Neutron cannot create a floating IP with
 /// tags. The tag is left out if it does not fit.
-pub(crate) fn floating_ip_description(cluster: &str, service: &ServiceId, tag: Option<&ClusterTag>) -> String {
+pub(crate) fn floating_ip_description(
+    cluster: &str,
+    service: &ServiceId,
+    tag: Option<&ClusterTag>,
+) -> String {
     let description = format!("{}{FROM_CLUSTER}{cluster}", floating_ip_subject(service));
     let tagged = tag.map(|tag| format!("{description} ({tag})"));
     tagged

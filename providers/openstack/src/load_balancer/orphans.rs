@@ -107,7 +107,8 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
         .collect();
     let ownership_tag = &snapshot.cluster.ownership_tag;
     let floating = directory.floating().filter_map(|(address, description)| {
-        let subject = names::subject_of_floating_ip(description).filter(|subject| !known.contains(*subject))?;
+        let subject =
+            names::subject_of_floating_ip(description).filter(|subject| !known.contains(*subject))?;
         let ownership = ownership_tag.ownership(names::tag_of_floating_ip(description));
         let service = subject.strip_prefix(names::FLOATING_IP_MARK)?.trim_start();
         let (namespace, name) = service.split_once('/')?;
@@ -154,7 +155,10 @@ mod tests {
         let floating = |name: &str, cluster: &str| {
             let service = ServiceId::new("shop", name, "1");
             let tag = ClusterTag::of(cluster);
-            (format!("address of {name}"), names::floating_ip_description("c", &service, Some(&tag)))
+            (
+                format!("address of {name}"),
+                names::floating_ip_description("c", &service, Some(&tag)),
+            )
         };
         let directory = Directory::new(
             [
@@ -176,7 +180,11 @@ mod tests {
             ]
             .map(|(id, entry)| (id.to_owned(), entry)),
             [group("web", "c"), group("gone", "c"), group("gone2", "d")],
-            [floating("web", "me"), floating("gone", "me"), floating("gone2", "other")],
+            [
+                floating("web", "me"),
+                floating("gone", "me"),
+                floating("gone2", "other"),
+            ],
         );
         let service = |name: &str, id: Option<&str>| {
             Arc::new(ServiceView {

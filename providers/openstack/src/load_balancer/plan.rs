@@ -8,11 +8,9 @@ mod site;
 
 use std::collections::BTreeSet;
 
-use ccm_core::{
-    plan::{
-        Plan,
-        objects::{self, Action, Attributes, Object, Objects},
-    },
+use ccm_core::plan::{
+    Plan,
+    objects::{self, Action, Attributes, Object, Objects},
 };
 
 use self::site::{BalancerPlan, Site, UNUSED, blocked};
@@ -251,7 +249,10 @@ fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
     let ownership_tag = desired
         .ownership_tag
         .for_update(&site.ownership, due && site.created && site.is_own() && can_tag);
-    let add: Vec<_> = missing.into_iter().chain(ownership_tag.map(ToString::to_string)).collect();
+    let add: Vec<_> = missing
+        .into_iter()
+        .chain(ownership_tag.map(ToString::to_string))
+        .collect();
     // Tags are added first and removed last: a process that is killed in between finds the rest by them.
     let mut tags = site.tags.clone();
     let step = |tags: &[String], verb: &str, which: &[String]| {

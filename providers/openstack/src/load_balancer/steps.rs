@@ -102,7 +102,8 @@ impl plan::Change for Change {
 /// IP to the port of a load balancer that is `PENDING_CREATE`. A floating IP without our ownership tag has to wait: if the
 /// load balancer failed, nothing would identify its owner.
 fn can_precede_balancer(change: &objects::Change<Kind>) -> bool {
-    let is_recognized = |floating: &Object<Kind>| names::tag_of_floating_ip(floating.text("description")).is_some();
+    let is_recognized =
+        |floating: &Object<Kind>| names::tag_of_floating_ip(floating.text("description")).is_some();
     match &change.action {
         _ if change.kind != Kind::Floating => false,
         Action::Create(floating, _) => is_recognized(floating),
@@ -117,18 +118,32 @@ fn fold_balancer(
     change: &objects::Change<Kind>,
     reply: Option<&objects::Reply<Kind>>,
 ) {
-    let port = objects.of(Kind::Balancer).next().map(|balancer| balancer.text("vip_port_id"));
+    let port = objects
+        .of(Kind::Balancer)
+        .next()
+        .map(|balancer| balancer.text("vip_port_id"));
     let port = port.filter(|port| !port.is_empty()).map(str::to_owned);
     objects.fold(change, reply);
     match (&change.action, port) {
         (Action::Create(..), _) if change.kind == Kind::Balancer && reply.is_none() => {
-            for balancer in objects.all.iter_mut().filter(|object| object.kind == Kind::Balancer) {
+            for balancer in objects
+                .all
+                .iter_mut()
+                .filter(|object| object.kind == Kind::Balancer)
+            {
                 let port = format!("port of {}", balancer.key);
-                balancer.attributes.entry("vip_port_id").or_insert_with(|| port.into());
+                balancer
+                    .attributes
+                    .entry("vip_port_id")
+                    .or_insert_with(|| port.into());
             }
         }
         (Action::Delete(_), Some(port)) if change.kind == Kind::Balancer => {
-            for floating in objects.all.iter_mut().filter(|object| object.text("port_id") == port) {
+            for floating in objects
+                .all
+                .iter_mut()
+                .filter(|object| object.text("port_id") == port)
+            {
                 floating.attributes.insert("port_id", "".into());
             }
         }

@@ -434,8 +434,9 @@ fn plan_balancer(desired: &Desired, have: Option<&Balancer>) -> Plan<ModelChange
         let step = Step::new(ModelChange { thing, action });
         plan.steps.push(step.for_service(service));
     };
-    let may_change =
-        |ownership_tag: &OwnershipTag, have: &Balancer| ownership_tag.ownership(have.tag.as_deref()).allows_changes();
+    let may_change = |ownership_tag: &OwnershipTag, have: &Balancer| {
+        ownership_tag.ownership(have.tag.as_deref()).allows_changes()
+    };
     match (desired, have) {
         (Desired::Balancer { like, service, .. }, None) => {
             step(&like.name, Action::Create(like.clone()), Some(service));

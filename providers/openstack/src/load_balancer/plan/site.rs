@@ -67,7 +67,8 @@ impl<'a> Site<'a> {
         annotated: &'a Annotated,
     ) -> Self {
         let name = balancer.text("name");
-        let created = name.starts_with(names::SERVICE_PREFIX) || owners(desired).any(|owner| owner.owns(name));
+        let created =
+            name.starts_with(names::SERVICE_PREFIX) || owners(desired).any(|owner| owner.owns(name));
         let ownership = desired.ownership_tag.ownership(kinds::texts(balancer, "tags"));
         Self {
             desired,
