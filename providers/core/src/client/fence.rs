@@ -155,7 +155,7 @@ impl Fence {
     /// # Errors
     /// It is not, or is no longer.
     pub async fn run<T>(&self, write: impl Future<Output = T>) -> Result<T, Fenced> {
-        let mut under_way = UnderWay::begin(self);
+        let mut under_way = RunningCall::begin(self);
         if !self.allows() {
             under_way.returned = true;
             return Err(Fenced::Refused);
@@ -221,12 +221,12 @@ impl fmt::Debug for Fence {
 }
 
 /// Counts a write while it lasts.
-struct UnderWay {
+struct RunningCall {
     fence: Fence,
     returned: bool,
 }
 
-impl UnderWay {
+impl RunningCall {
     fn begin(fence: &Fence) -> Self {
         fence.0.writes.send_modify(|writes| *writes += 1);
         Self {
@@ -236,7 +236,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RunningCall {
     fn drop(&mut self) {
         let inner = &self.fence.0;
         if !self.returned {

@@ -478,7 +478,7 @@ async fn a_difference_that_can_not_be_changed_stands_in_the_way_of_nothing_else(
     assert_eq!(report.blocked[0].field, "flavor");
     assert_eq!(
         report.blocked[0].to_string(),
-        "the flavor is pine and cannot be made oak without making it anew"
+        "the flavor is pine and can not be made oak without making it anew"
     );
     assert_eq!(
         sentences(&report),
@@ -489,9 +489,9 @@ async fn a_difference_that_can_not_be_changed_stands_in_the_way_of_nothing_else(
 }
 
 #[derive(Default)]
-struct Listener(Mutex<Vec<String>>);
+struct Announcements(Mutex<Vec<String>>);
 
-impl Watcher for Listener {
+impl Watcher for Announcements {
     fn due(&self, part: &PartKey, steps: &[StepDescription]) {
         self.0.lock().push(format!("{part}: {}", steps.len()));
     }
@@ -500,7 +500,7 @@ impl Watcher for Listener {
 #[tokio::test]
 async fn whoever_watches_is_told_once_and_only_if_something_is_due() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
-    let listener = Arc::new(Listener::default());
+    let listener = Arc::new(Announcements::default());
     let request = Request {
         watcher: Some(Arc::clone(&listener) as Arc<dyn Watcher>),
         ..stage.request()
@@ -659,7 +659,7 @@ async fn who_asks_for_something_else_while_a_step_is_waited_for_is_not_finished(
         vec![service(0, &[80], &[])],
         nodes([("n0", true), ("n1", true)]),
     ));
-    stage.answer("rule", Answer::Wait(WAIT));
+    stage.answer("create rule", Answer::Wait(WAIT));
     let report = stage.run("firewall").await;
     assert_eq!(parked(&report).0, WAIT.poll);
 

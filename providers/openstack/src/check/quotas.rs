@@ -43,7 +43,7 @@ impl Limits {
 }
 
 /// How much there is of a kind.
-struct Used {
+struct Usage {
     what: &'static str,
     names: &'static [&'static str],
     count: usize,
@@ -109,7 +109,7 @@ impl CloudCheck<'_> {
 
     /// # Errors
     /// If it cannot be counted.
-    async fn network_use(&self, project: &str) -> Result<Vec<Used>> {
+    async fn network_use(&self, project: &str) -> Result<Vec<Usage>> {
         let mut all = Vec::new();
         if self.settings.load_balancing.conf.enabled {
             let floating = self.mine::<FloatingIp>(project, &["id"]).await?.len();
@@ -136,7 +136,7 @@ impl CloudCheck<'_> {
 
     /// # Errors
     /// If it cannot be counted.
-    async fn load_balancer_use(&self, project: &str) -> Result<Vec<Used>> {
+    async fn load_balancer_use(&self, project: &str) -> Result<Vec<Usage>> {
         let balancers = self.mine::<LoadBalancer>(project, &["id"]).await?.len();
         let listeners = self.mine::<Listener>(project, &["id"]).await?.len();
         let pools = self.mine::<Pool>(project, &["id", "members"]).await?;
@@ -157,7 +157,7 @@ impl CloudCheck<'_> {
         in_time(self.api.list(&query, Priority::User)).await
     }
 
-    fn report_usage(&mut self, service: &str, limits: &Limits, used: Result<Vec<Used>>) {
+    fn report_usage(&mut self, service: &str, limits: &Limits, used: Result<Vec<Usage>>) {
         let used = match used {
             Ok(used) => used,
             // That it may not be read was said already.
@@ -168,7 +168,7 @@ impl CloudCheck<'_> {
             }
             Err(error) => return self.unknown(service, &error),
         };
-        let usage = used.into_iter().filter_map(|Used { what, names, count }| {
+        let usage = used.into_iter().filter_map(|Usage { what, names, count }| {
             Some(QuotaUsage {
                 what,
                 used: count,
@@ -180,8 +180,8 @@ impl CloudCheck<'_> {
     }
 }
 
-fn used(what: &'static str, names: &'static [&'static str], count: usize) -> Used {
-    Used { what, names, count }
+fn used(what: &'static str, names: &'static [&'static str], count: usize) -> Usage {
+    Usage { what, names, count }
 }
 
 #[cfg(test)]

@@ -15,20 +15,20 @@ use crate::{
 
 /// That there is an answer is enough.
 #[derive(Deserialize)]
-struct Anything {}
+struct AnyDocument {}
 
 /// What has to be readable, and where.
-type Things = (&'static str, Op, &'static [&'static str]);
+type Readable = (&'static str, Op, &'static [&'static str]);
 
-const NETWORK: [Things; 3] = [
+const NETWORK: [Readable; 3] = [
     ("ports", Op::PortList, &["ports"]),
     ("networks", Op::NetworkList, &["networks"]),
     ("subnets", Op::SubnetList, &["subnets"]),
 ];
-const FLOATING: Things = ("floating addresses", Op::FloatingIpList, &["floatingips"]);
-const GROUPS: Things = ("security groups", Op::SecurityGroupList, &["security-groups"]);
-const EXTENSIONS: Things = ("extensions", Op::ExtensionList, &["extensions"]);
-const LOAD_BALANCING: [Things; 4] = [
+const FLOATING: Readable = ("floating addresses", Op::FloatingIpList, &["floatingips"]);
+const GROUPS: Readable = ("security groups", Op::SecurityGroupList, &["security-groups"]);
+const EXTENSIONS: Readable = ("extensions", Op::ExtensionList, &["extensions"]);
+const LOAD_BALANCING: [Readable; 4] = [
     (
         "load balancers",
         Op::LoadBalancerList,
@@ -90,11 +90,11 @@ impl CloudCheck<'_> {
             microversion,
         };
         let newer = page(Some(FLAVOR_INLINE));
-        match in_time(self.api.get::<Anything>(&newer, Priority::User)).await {
-            Ok(Anything {}) => self.seen.report.pass("Nova", "servers can be read"),
+        match in_time(self.api.get::<AnyDocument>(&newer, Priority::User)).await {
+            Ok(AnyDocument {}) => self.seen.report.pass("Nova", "servers can be read"),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
-                match in_time(self.api.get::<Anything>(&page(None), Priority::User)).await {
-                    Ok(Anything {}) => {
+                match in_time(self.api.get::<AnyDocument>(&page(None), Priority::User)).await {
+                    Ok(AnyDocument {}) => {
                         let seen = format!(
                             "servers can be read; microversion {FLAVOR_INLINE} is missing, flavors are read one by one"
                         );
@@ -113,7 +113,7 @@ impl CloudCheck<'_> {
             return false;
         }
         let load_balancing = &self.settings.load_balancing.conf;
-        let mut all: Vec<&Things> = NETWORK.iter().collect();
+        let mut all: Vec<&Readable> = NETWORK.iter().collect();
         if load_balancing.enabled {
             all.push(&FLOATING);
             if load_balancing.manage_security_groups {
@@ -180,7 +180,7 @@ impl CloudCheck<'_> {
     }
 
     /// Reads one of each. Whether it is worth to go on: a service that does not answer is not asked again.
-    async fn may_read(&mut self, service: Service, all: &[&Things], seen: &str) -> bool {
+    async fn may_read(&mut self, service: Service, all: &[&Readable], seen: &str) -> bool {
         let mut readable = Vec::new();
         for (what, op, path) in all {
             let get = Get {
@@ -195,8 +195,8 @@ impl CloudCheck<'_> {
                 },
                 microversion: None,
             };
-            match in_time(self.api.get::<Anything>(&get, Priority::User)).await {
-                Ok(Anything {}) => readable.push(*what),
+            match in_time(self.api.get::<AnyDocument>(&get, Priority::User)).await {
+                Ok(AnyDocument {}) => readable.push(*what),
                 Err(error) => {
                     self.may_not(service, what, &error);
                     if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, debug, warn};
 use url::Url;
 
-use self::answer::{AUTH_TOKEN, Holder, SUBJECT_TOKEN, below};
+use self::answer::{AUTH_TOKEN, SUBJECT_TOKEN, User, below};
 use super::{
     catalogue::{Catalogue, Interface, Service},
     generation::Generation,
@@ -54,7 +54,7 @@ pub(crate) struct Token {
     renew_at: Instant,
     expires_at: Instant,
     /// For whom Keystone made it.
-    holder: Holder,
+    holder: User,
 }
 
 /// Without the token.
