@@ -23,7 +23,7 @@
 //!
 //! # The control API over HTTP
 //!
-//! The same operations as in Rust ([`Behavior`], [`openstack::Control`], [`documents::Control`]), below `/_sim` on the
+//! The operations of [`Behavior`] and the most used ones of [`openstack::Control`] and [`documents::Control`], below `/_sim` on the
 //! cloud's own listener. Bodies are JSON and strict; errors are `{"error": "..."}` with 400 or 404. Times are
 //! milliseconds. Every cloud has these:
 //!
@@ -54,26 +54,9 @@
 //! | `GET /_sim/cloud.conf` | a cloud.conf for the default user |
 //! | `POST /_sim/servers` | creates a server ([`openstack::ServerSpec`]), with `count` many; answers their ids |
 //! | `PATCH`, `DELETE /_sim/servers/{id}` | changes ([`openstack::ServerPatch`]) or deletes a server |
-//! | `GET`, `POST /_sim/servers/{id}/ports` | lists a server's ports or attaches one ([`openstack::PortSpec`]) |
-//! | `PATCH`, `DELETE /_sim/ports/{id}` | changes ([`openstack::PortPatch`]) or deletes a port |
-//! | `POST /_sim/ports/{id}/floating` | associates a floating `address` with a port |
-//! | `DELETE /_sim/floating/{address}` | deletes a floating address |
-//! | `POST /_sim/ports/{id}/subports` | adds a port with a `segmentation_id` to a trunk |
-//! | `POST /_sim/networks`, `POST /_sim/flavors` | [`openstack::NetworkSpec`], [`openstack::FlavorSpec`] |
-//! | `POST /_sim/networks/{network}/subnets` | [`openstack::SubnetSpec`] |
-//! | `POST /_sim/routers` | [`openstack::RouterSpec`] |
 //! | `GET /_sim/load_balancers` | everything that load balancers are made of ([`openstack::BalancerState`]) |
-//! | `PATCH`, `DELETE /_sim/load_balancers/{id}` | changes or deletes a load balancer, listener, pool, member or health monitor behind everybody's back: `provisioning_status`, `operating_status`, `attributes` |
+//! | `PATCH`, `DELETE /_sim/load_balancers/{id}` | changes or deletes a load balancer, listener, pool, member or health monitor without a call of the API: `provisioning_status`, `attributes` |
 //! | `POST /_sim/load_balancers/failures` | lets the next `count` changes fail |
-//! | `POST /_sim/load_balancers/flavors`, `.../zones` | by `name`, `enabled` or not |
-//! | `POST /_sim/secrets` | [`openstack::SecretSpec`]; answers its `ref` |
-//! | `DELETE /_sim/flavors/{id}` | deletes a flavor |
-//! | `PUT /_sim/cells/{cell}` | takes a cell down or `up` |
-//! | `POST /_sim/regions`, `POST /_sim/projects` | by `name` |
-//! | `POST /_sim/users`, `PUT /_sim/users/{user}/password` | [`openstack::UserSpec`]; a new `password` |
-//! | `POST /_sim/app_credentials`, `DELETE /_sim/app_credentials/{id}` | [`openstack::AppCredentialSpec`] |
-//! | `POST /_sim/trusts` | `trustor`, `trustee`, `project` |
-//! | `DELETE`, `PATCH /_sim/tokens` | revokes all tokens; sets `lifetime_ms` of new ones |
 //! | `GET`, `PATCH /_sim/settings` | [`openstack::Settings`] |
 //!
 //! # Operations

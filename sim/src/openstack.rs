@@ -50,6 +50,9 @@ use identity::{Caller, Identity};
 use ids::Ids;
 use region::{Birth, Region};
 
+/// Longest request line that the front end takes.
+const MAX_REQUEST_LINE: usize = 8190;
+
 /// How a simulated OpenStack begins.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -71,8 +74,6 @@ pub struct Config {
     pub public_subnet: IpNet,
     /// What can be changed later, too.
     pub settings: Settings,
-    /// Longest request line that the front end takes.
-    pub max_request_line: usize,
     /// Seed of ids, latencies and everything else that is random.
     pub seed: u64,
 }
@@ -89,7 +90,6 @@ impl Default for Config {
             private_subnet: subnet([10, 0, 0, 0], 12),
             public_subnet: subnet([203, 0, 113, 0], 24),
             settings: Settings::default(),
-            max_request_line: 8190,
             seed: 0,
         }
     }
@@ -118,11 +118,7 @@ impl OpenStack {
     pub async fn start(config: Config) -> Result<Self> {
         let (listener, address) = bind(config.listen).await?;
         let clock = Arc::new(Clock::new());
-        let traffic = Arc::new(Traffic::new(
-            Arc::clone(&clock),
-            config.seed,
-            config.max_request_line,
-        ));
+        let traffic = Arc::new(Traffic::new(Arc::clone(&clock), config.seed, MAX_REQUEST_LINE));
         let ids = Ids::new(config.seed);
         let user = UserSpec {
             name: config.user,
@@ -400,7 +396,6 @@ impl OpenStackCloud {
         let at = self.clock.now();
         Birth {
             at,
-            visible: at,
             project_id: caller.project_id.clone(),
             user_id: String::new(),
         }

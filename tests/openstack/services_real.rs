@@ -1,6 +1,11 @@
 //! A Service on a real OpenStack, and a program that dies after a change was made there and before it learns of it.
 
-use std::{collections::BTreeMap, env, process, time::Duration};
+use std::{
+    collections::BTreeMap,
+    env, process,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
 
 use ccm_sim::Moment;
 use ccm_testbed::{
@@ -220,6 +225,21 @@ impl Act {
         }
     }
 
+    /// How long Octavia itself takes for the load balancer: from its appearance until it is `ACTIVE`.
+    async fn creation_time(&self) -> Option<Duration> {
+        let name = format!("kube_service_{CLUSTER}_default_{}", name());
+        let is_ours = |balancer: &Value| balancer["name"] == name.as_str();
+        let began = OnceLock::new();
+        let is_active = async || {
+            let path = "v2/lbaas/loadbalancers";
+            let balancers = self.eyes.list("load-balancer", path, "loadbalancers", is_ours).await;
+            let balancer = balancers.first()?;
+            let began: &Instant = began.get_or_init(Instant::now);
+            (balancer["provisioning_status"] == "ACTIVE").then(|| began.elapsed())
+        };
+        eventually(PATIENCE, is_active).await
+    }
+
     async fn is_gone(&self) -> bool {
         matches!(self.services.get_opt(&name()).await, Ok(None)) && self.eyes.picture().await.is_empty()
     }
@@ -274,7 +294,7 @@ async fn killed_after_a_change_and_before_its_answer_it_finishes_on_a_real_cloud
         return;
     }
     let cloud = OpenStack::start(1).await.unwrap();
-    let servers = [1, 2].map(|number| format!("{}-{number}", name()));
+    let servers = [1, 2, 3, 4, 5, 6].map(|number| format!("{}-{number}", name()));
     let servers = servers.each_ref().map(String::as_str);
     cloud.create_servers(&servers).await.unwrap();
     let proxy = CloudProxy::<OpenStackDialect>::start(cloud.auth_url())
@@ -304,7 +324,16 @@ async fn killed_after_a_change_and_before_its_answer_it_finishes_on_a_real_cloud
     eventually(PATIENCE, initialized)
         .await
         .expect("initialized nodes");
-    let comes = act.play(&mut ccm, true, None).await;
+    let began = Instant::now();
+    let play = async {
+        let comes = act.play(&mut ccm, true, None).await;
+        (comes, began.elapsed())
+    };
+    let ((comes, took), own) = tokio::join!(play, act.creation_time());
+    say(format!(
+        "served after {took:.1?} on a real OpenStack, whose load balancer took {:.1?}",
+        own.expect("an active load balancer")
+    ));
     act.served = Some(act.eyes.picture().await);
     let goes = act.play(&mut ccm, false, None).await;
     assert!(comes >= 9 && goes >= 5, "{comes} and {goes} writes");

@@ -102,21 +102,7 @@ pub(crate) struct Aws {
 
 #[async_trait]
 impl Cloud for Aws {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn owns(&self, provider_id: &str) -> bool {
-        self.nodes.owns(provider_id)
-    }
-
-    fn scope(&self) -> String {
-        self.nodes.scope()
-    }
-
-    fn generation(&self) -> u64 {
-        self.nodes.generation()
-    }
+    ccm_core::cloud_of_nodes!(nodes);
 
     fn watched_files(&self) -> Vec<PathBuf> {
         self.configs.files()
@@ -136,10 +122,6 @@ impl Cloud for Aws {
         }
         self.nodes.api.set_quotas(&new.value.settings.quotas);
         Ok(pending.commit(new, changes.live, restart_needed))
-    }
-
-    fn instances(&self) -> Option<&dyn Instances> {
-        self.nodes.instances()
     }
 
     fn load_balancers(&self) -> Option<&dyn LoadBalancers> {

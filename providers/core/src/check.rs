@@ -39,7 +39,7 @@ pub enum Severity {
     Error,
     /// It will work, though hardly as meant.
     Warning,
-    /// It could not be found out: the cloud can not be reached, or failed.
+    /// It could not be found out: the cloud cannot be reached, or failed.
     Unknown,
 }
 
@@ -195,6 +195,54 @@ impl ConfigSource<'_> {
     }
 }
 
+/// A check of a cloud: what was found so far, by the keys that name what is read.
+#[derive(Clone, Debug)]
+pub struct Inspection<'a> {
+    /// The config.
+    pub keys: ConfigSource<'a>,
+    /// What was found.
+    pub report: CloudReport,
+    /// What to do about an error of the cloud; empty if that is not known.
+    pub remedy: fn(ErrorKind) -> &'static str,
+}
+
+impl Inspection<'_> {
+    /// Reports a finding about a key.
+    pub fn note<'k>(
+        &mut self,
+        severity: Severity,
+        path: impl Into<KeyPath<'k>>,
+        message: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        let finding = self.keys.finding(severity, path, message).fix(fix);
+        self.report.findings.push(finding);
+    }
+
+    /// Reports that what a key names could not be read.
+    pub fn failed<'k>(&mut self, path: impl Into<KeyPath<'k>>, error: &Error) {
+        let message = format!("could not be looked up: {}", error.report());
+        let (severity, fix) = (Severity::of(error.kind()), (self.remedy)(error.kind()));
+        self.note(severity, path, message, fix);
+    }
+
+    /// Reports that what a key names does not exist, or that it could not be read; otherwise returns it.
+    pub fn found<'k, T>(
+        &mut self,
+        path: impl Into<KeyPath<'k>>,
+        found: Result<Option<T>>,
+        missing: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Option<T> {
+        match found {
+            Ok(Some(found)) => return Some(found),
+            Ok(None) => self.note(Severity::Error, path, missing, fix),
+            Err(error) => self.failed(path, &error),
+        }
+        None
+    }
+}
+
 /// How much of one quota is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaUsage {
@@ -346,7 +394,7 @@ pub trait Checker: Send + Sync {
     /// Writes nothing. Every failure is a finding; those that only follow from another one are left out.
     async fn cloud(&self) -> CloudReport;
 
-    /// Whose work this Service is, as [`LoadBalancers::claims`](crate::LoadBalancers::claims) says it.
+    /// Which controller is responsible for this Service, as [`LoadBalancers::claims`](crate::LoadBalancers::claims) says it.
     fn claims(&self, service: &ServiceView) -> Claim {
         match service.class {
             None => Claim::Ours,

@@ -30,8 +30,8 @@ pub trait Cloud: Any + Debug + Send + Sync {
         self.name().to_owned()
     }
 
-    /// A number that changes whenever the credentials in use change. Two answers are from the same cloud, seen with the
-    /// same eyes, only if it was the same before the first question and after the last answer.
+    /// A number that changes whenever the credentials in use change. Two answers are from the same cloud and the same
+    /// credentials only if it was the same before the first question and after the last answer.
     fn generation(&self) -> u64 {
         0
     }
@@ -82,6 +82,33 @@ pub trait Cloud: Any + Debug + Send + Sync {
     }
 }
 
+/// The methods of a [`Cloud`] that the field `nodes` answers, itself a cloud without load balancers and routes. These need
+/// it before the whole cloud exists.
+#[macro_export]
+macro_rules! cloud_of_nodes {
+    ($nodes:ident) => {
+        fn name(&self) -> &'static str {
+            $crate::Cloud::name(&self.$nodes)
+        }
+
+        fn owns(&self, provider_id: &str) -> bool {
+            $crate::Cloud::owns(&self.$nodes, provider_id)
+        }
+
+        fn scope(&self) -> String {
+            $crate::Cloud::scope(&self.$nodes)
+        }
+
+        fn generation(&self) -> u64 {
+            $crate::Cloud::generation(&self.$nodes)
+        }
+
+        fn instances(&self) -> Option<&dyn $crate::Instances> {
+            $crate::Cloud::instances(&self.$nodes)
+        }
+    };
+}
+
 /// What [`Cloud::reload`] did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reload {
@@ -121,7 +148,7 @@ impl Freshness {
     }
 }
 
-/// Who waits for a cloud call. Both share one quota; see the client kit.
+/// The priority of a cloud call. Both share one quota; see the client kit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Priority {
     /// Somebody waits: a node joins, a Service changes, something is deleted.

@@ -20,7 +20,7 @@ pub enum ErrorKind {
     Conflict,
     /// The config file, a flag or the environment is wrong. A person has to change it.
     InvalidConfig,
-    /// A Kubernetes object asks for something that can not be (annotation, field, provider ID).
+    /// A Kubernetes object asks for something that cannot be (annotation, field, provider ID).
     InvalidSpec,
     /// The cloud does not accept the credentials.
     Unauthenticated,
@@ -34,7 +34,7 @@ pub enum ErrorKind {
     Unavailable,
     /// No answer in time.
     Timeout,
-    /// This cloud, or this version of it, can not do that.
+    /// This cloud, or this version of it, cannot do that.
     Unsupported,
     /// Another component does this work; not a failure.
     ImplementedElsewhere,
@@ -92,7 +92,7 @@ pub enum Retry {
     /// With exponential backoff.
     Backoff,
     /// With exponential backoff, but not before this long from now. The wait comes from a header of the cloud
-    /// ([`Self::from_header`]): whoever uses it raises it to its own backoff.
+    /// ([`Self::from_header`]): the caller raises it to its own backoff.
     After(Duration),
     /// After exactly this long. The provider chose the wait: nobody raises it.
     Fixed(Duration),

@@ -51,11 +51,11 @@ pub enum Need {
 pub struct NodeView {
     /// `metadata.name`.
     pub name: String,
-    /// `metadata.uid`; a node made anew under the same name has another one.
+    /// `metadata.uid`; a node that is created again under the same name has another one.
     pub uid: String,
     /// `spec.providerID`, if it is set. When it is, it alone decides which machine is meant.
     pub provider_id: Option<String>,
-    /// The addresses the kubelet was told to use (annotation `alpha.kubernetes.io/provided-node-ip`).
+    /// The addresses that the kubelet was configured with (annotation `alpha.kubernetes.io/provided-node-ip`).
     pub provided_ips: Vec<IpAddr>,
     /// `metadata.labels`.
     pub labels: Labels,

@@ -4,7 +4,7 @@
 //!   service controller                     LoadBalancers (one per cloud)              the cloud
 //!   ------------------                     -----------------------------              ---------
 //!   ClusterSnapshot: Services,     discover  which parts each Service
-//!   the cluster's name and mark ---------> joins and leaves
+//!   the cluster's name and tag ----------> joins and leaves
 //!
 //!   one worker per part            run     one pass over one part for    reads, writes
 //!                              ----------> all its members             ---------------->
@@ -65,7 +65,7 @@ pub use crate::annotations;
 /// other.
 #[async_trait]
 pub trait LoadBalancers: Send + Sync {
-    /// Whose work this Service is, by its class and annotations alone.
+    /// Which controller is responsible for this Service, by its class and annotations alone.
     fn claims(&self, service: &ServiceView) -> Claim;
 
     /// The values of `spec.loadBalancerClass` that are this provider's. A Service without a class is, too.
@@ -93,11 +93,11 @@ pub trait LoadBalancers: Send + Sync {
     /// If the listings cannot be read; a later failure is in the [`PartPlan`] of its part.
     async fn plan(&self, request: &Request, only: Option<&ServiceId>) -> Result<Vec<PartPlan>>;
 
-    /// What is known of every part that was run, for people who look.
+    /// The state of every part that was run, for status pages.
     fn status(&self) -> Vec<PartStatus>;
 }
 
-/// Whose work a Service is.
+/// Which controller is responsible for a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Claim {
     /// This provider's.
@@ -124,18 +124,18 @@ pub struct ClusterSnapshot {
 pub struct ClusterView {
     /// `--cluster-name`.
     pub name: Arc<str>,
-    /// This cluster's mark, by which it knows what it made.
+    /// This cluster's ownership tag.
     pub ownership_tag: OwnershipTag,
     /// All nodes.
     pub nodes: NodeSet,
 }
 
-/// How old answers may be and who waits for them.
+/// How old answers may be, and their priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
     /// How old an answer may be.
     pub freshness: Freshness,
-    /// Who waits.
+    /// The priority of the calls.
     pub priority: Priority,
 }
 
@@ -155,7 +155,7 @@ impl ReadOptions {
 pub struct Request {
     /// The cluster. Callers that ask many times about the same moment share one `Arc`; it is compared by address.
     pub snapshot: Arc<ClusterSnapshot>,
-    /// How old answers may be and who waits for them.
+    /// How old answers may be, and their priority.
     pub read: ReadOptions,
     /// Is called before the first write.
     pub watcher: Option<Arc<dyn Watcher>>,

@@ -72,8 +72,8 @@ impl Provider {
 
 inventory::collect!(Provider);
 
-/// What a provider is given to build its cloud.
-#[derive(Clone, Debug)]
+/// What a provider is given to build its cloud. The default, for tests, has no config file and no flags and may write.
+#[derive(Clone, Debug, Default)]
 pub struct BuildContext {
     /// `--cloud-config`, if it was given.
     pub cloud_config: Option<PathBuf>,

@@ -26,7 +26,7 @@
 //!   would cost all of it.
 //! - Routes to a podCIDR are left alone while the next hop of its node is not known, or the node is another cloud's.
 //! - What is beside a route (OpenStack's address pairs) is added after the route and taken away before it: the route is
-//!   the mark by which a process that was killed finds what is left to do.
+//!   the sign by which a process that was killed finds what is left to do.
 //!
 //! # How the clouds sit on it
 //!
@@ -69,7 +69,7 @@ pub trait Routes: Send + Sync {
     /// Why there can be no routes here, in words; `None` if there can. Asked once, before anything else.
     ///
     /// # Errors
-    /// If that can not be found out now.
+    /// If that cannot be found out now.
     async fn missing(&self, priority: Priority) -> Result<Option<String>>;
 
     /// What a route to this node's Pods of this network leads to. Pure, and spelled the same for the same thing.
@@ -87,14 +87,14 @@ pub trait Routes: Send + Sync {
     /// can be looked at, too.
     ///
     /// # Errors
-    /// If anything of it can not be read. All or nothing: half a table is no table.
+    /// If anything of it cannot be read. All or nothing: half a table is no table.
     async fn observe(&self, wanted: &[DesiredRoute], priority: Priority) -> Result<Observed>;
 
-    /// How many routes there is room for in all, read now; `None` if nobody says so. Only who looks ahead asks this: what
+    /// How many routes there is room for in all, read now; `None` if nobody says so. Only `plan` and `validate` ask this: what
     /// is too much is refused anyway.
     ///
     /// # Errors
-    /// If that can not be found out now.
+    /// If that cannot be found out now.
     async fn limit(&self, priority: Priority) -> Result<Option<RouteLimit>> {
         let _ = priority;
         Ok(None)
@@ -153,7 +153,7 @@ pub struct DesiredRoute {
     pub destination: IpNet,
     /// Where they go.
     pub next_hop: NextHop,
-    /// Whose Pods they are for.
+    /// The node whose Pods they are for.
     pub node: Arc<RouteNode>,
 }
 
@@ -191,7 +191,7 @@ impl fmt::Display for CloudRoute {
 /// What [`Routes::observe`] saw.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// All routes, foreign ones, too. Those whose destination can not be read as a network may be left out.
+    /// All routes, foreign ones, too. Those whose destination cannot be read as a network may be left out.
     pub routes: Vec<CloudRoute>,
     /// Which of the wanted ones (by their place) are among them, but lack something beside them.
     pub unfinished: Vec<usize>,

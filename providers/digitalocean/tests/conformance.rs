@@ -302,32 +302,4 @@ async fn droplets_keep_the_contract() {
     conformance::instances(&Simulated::new().await).await;
 }
 
-#[tokio::test]
-async fn load_balancers_keep_the_contract() {
-    conformance::balancer_scenarios(&Simulated::new().await).await;
-}
-
-#[tokio::test]
-async fn a_busy_load_balancer_is_waited_for() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::Busy).await;
-}
-
-#[tokio::test]
-async fn a_throttled_call_is_repeated() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::Throttled).await;
-}
-
-#[tokio::test]
-async fn a_failed_call_is_repeated() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::Unavailable).await;
-}
-
-#[tokio::test]
-async fn a_change_whose_reply_is_lost_is_not_repeated() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::LostReply).await;
-}
-
-#[tokio::test]
-async fn a_change_whose_reply_never_comes_is_not_repeated() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::NoReply).await;
-}
+conformance::balancer_tests!(Simulated::new().await);

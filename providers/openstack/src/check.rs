@@ -1,16 +1,16 @@
 //! What is wrong with config, cloud and Services, found without running: the provider's part of `validate`.
 //!
-//! | Room | Asks |
+//! | Module | Question |
 //! |---|---|
-//! | [`look`] | what one look at the cloud is made of |
+//! | [`inspect`] | none: the check itself |
 //! | [`rights`] | are the credentials good, which services are there, what may be read |
 //! | [`places`] | is there what the config names: networks, subnets, router, flavor, zone, provider, certificate |
 //! | [`quotas`] | how much is left of what load balancers are made of |
-//! | [`service`] | nobody: what a Service asks for, by the rules that the load balancers themselves go by |
+//! | [`service`] | what does a Service ask for, by the rules of load balancers; reads nothing |
 //!
 //! All requests are reads, each of them one that the program makes too, or of one small thing.
 
-mod look;
+mod inspect;
 mod places;
 mod quotas;
 mod rights;
@@ -26,7 +26,7 @@ use ccm_core::{
     registry::CheckerResult,
 };
 
-use self::look::Look;
+use self::inspect::CloudCheck;
 use crate::{
     client::{Api, Gates, Generation},
     config::{self, Config},
@@ -91,18 +91,19 @@ impl Checker for Inspector {
                 };
             }
         };
-        let mut look = Look::new(self.keys(), settings, api, &self.context.metrics);
-        look.compute().await;
-        let network = look.network().await;
-        let version = look.load_balancing().await;
+        let mut check = CloudCheck::new(self.keys(), settings, api, &self.context.metrics);
+        check.compute().await;
+        let network = check.network().await;
+        let version = check.load_balancing().await;
         if let Some(version) = version {
             // It is only set here, and this is called once.
             let _ = self.can.set(self.capabilities(version));
         }
-        look.places(network, version.map(|version| self.capabilities(version)))
+        check
+            .places(network, version.map(|version| self.capabilities(version)))
             .await;
-        look.quotas(network, version.is_some()).await;
-        look.into_report()
+        check.quotas(network, version.is_some()).await;
+        check.into_report()
     }
 
     fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {

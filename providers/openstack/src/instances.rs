@@ -110,7 +110,7 @@ impl InstanceSource for Servers {
                 if region.is_empty() || region == own {
                     Lookup::Id(id.to_owned())
                 } else {
-                    // Not "not found": somebody who may look there could find it.
+                    // Not "not found": other credentials could find it.
                     Lookup::Known(Err(Error::new(
                         ErrorKind::InvalidSpec,
                         format!(

@@ -46,19 +46,19 @@ register_provider! {
 /// One OpenStack region, with one set of credentials.
 #[derive(Debug)]
 struct OpenStack {
-    eyes: Eyes,
+    nodes: Nodes,
     reloader: Reloader,
     /// `None`: load balancers are switched off.
-    engine: Option<MeasuredLoadBalancers<Engine<Model, Calls<Eyes>>>>,
+    engine: Option<MeasuredLoadBalancers<Engine<Model, Calls<Nodes>>>>,
     /// `None`: no router is configured.
     routes: Option<RouterRoutes>,
 }
 
-/// What sees the cloud, for whoever needs no more than that.
+/// The cloud as far as load balancers need it: its nodes.
 #[derive(Clone, Debug)]
-struct Eyes(Arc<Current>);
+struct Nodes(Arc<Current>);
 
-impl Cloud for Eyes {
+impl Cloud for Nodes {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -86,32 +86,14 @@ impl Cloud for Eyes {
 
 #[async_trait]
 impl Cloud for OpenStack {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn owns(&self, provider_id: &str) -> bool {
-        self.eyes.owns(provider_id)
-    }
-
-    fn scope(&self) -> String {
-        self.eyes.scope()
-    }
-
-    fn generation(&self) -> u64 {
-        self.eyes.generation()
-    }
+    ccm_core::cloud_of_nodes!(nodes);
 
     fn watched_files(&self) -> Vec<PathBuf> {
         self.reloader.files()
     }
 
     async fn reload(&self) -> Result<Reload> {
-        self.reloader.reload(&self.eyes.0).await
-    }
-
-    fn instances(&self) -> Option<&dyn Instances> {
-        self.eyes.instances()
+        self.reloader.reload(&self.nodes.0).await
     }
 
     fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
@@ -138,7 +120,7 @@ fn validate(context: &BuildContext) -> Result<()> {
 }
 
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
-    // Again, since a mounted Secret may have changed. What is suspicious was said before.
+    // Again, since a mounted Secret may have changed. Warnings were logged before.
     let mut files = ConfigFiles::default();
     let loaded = config::load(context.cloud_config.as_deref(), &context.environment, &mut files)?;
     let settings = &loaded.value.settings;
@@ -152,11 +134,11 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
         &settings.instances,
         &context.metrics,
     ));
-    let eyes = Eyes(Arc::clone(&current));
+    let nodes = Nodes(Arc::clone(&current));
     let routes = RouterRoutes::new(Arc::clone(&current), &settings.routes, &context.fences.routes);
     let engine = settings.load_balancing.conf.enabled.then(|| {
         let settings = Arc::new(settings.load_balancing.clone());
-        let calls = Calls::new(current, Arc::clone(&settings), eyes.clone());
+        let calls = Calls::new(current, Arc::clone(&settings), nodes.clone());
         let metrics = ReconcileMetrics::new(&RECONCILE_METRICS);
         context
             .metrics
@@ -167,7 +149,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
         )
     });
     Ok(Arc::new(OpenStack {
-        eyes,
+        nodes,
         engine,
         routes,
         reloader: Reloader::new(context, gates, loaded, files),

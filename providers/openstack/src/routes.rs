@@ -15,7 +15,7 @@
 //! Where the config names several routers, each has all routes ([`tables`]): a route that one of them lacks is there and has
 //! to be completed, as one whose pair is missing.
 //!
-//! A port lets packets of Pods through only if it is told their network ([`pairs`]). The pair comes after the route and
+//! A port lets packets of Pods through only if it has their network as an allowed address pair ([`pairs`]). The pair comes after the route and
 //! goes before it: a route is what tells a later process that there is something to do.
 
 mod bisect;

@@ -1,8 +1,8 @@
 //! The cloud through one set of credentials, and the change to another while questions are under way.
 //!
 //! Everything that was learnt through credentials lives and dies with them: connection, token, catalogue, caches. So a
-//! swap has nothing to invalidate, and two projects' answers can not meet in one cache or one listing. A question that
-//! was under way at the swap is asked again through the new credentials: nobody is told, after a swap, what was
+//! swap has nothing to invalidate, and two projects' answers cannot meet in one cache or one listing. A question that
+//! was under way at the swap is asked again through the new credentials: no caller gets, after a swap, what was
 //! learnt before it.
 
 use std::sync::Arc;

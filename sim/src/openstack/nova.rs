@@ -123,13 +123,12 @@ impl Api<'_> {
 
     /// `GET /servers/{id}`: a server that this caller may see.
     fn server(&self, id: &str) -> Result<Reply, Fault> {
-        let now = self.cloud.clock.now();
         let server = self
             .region
             .servers
             .get(&id.to_ascii_lowercase())
             .filter(|_| is_uuid_like(id))
-            .filter(|server| server.deleted.is_none() && server.visible <= now)
+            .filter(|server| server.deleted.is_none())
             .filter(|server| server.project_id == self.caller.project_id || self.caller.admin)
             .ok_or_else(|| Fault::not_found(format!("Instance {id} could not be found.")))?;
         if self.is_down(server) {
@@ -153,7 +152,7 @@ impl Api<'_> {
             Some(marker) => Some(self.marker(marker)?),
         };
         let name = query("name").map(name_filter).transpose()?;
-        let (now, servers) = (self.cloud.clock.now(), &self.region.servers);
+        let servers = &self.region.servers;
         let named = match &name {
             Some(NameFilter::Exactly(name)) => Some(servers.named(name, after.as_ref())),
             _ => None,
@@ -163,7 +162,7 @@ impl Api<'_> {
             .then(|| servers.newest_first(&self.caller.project_id, after.as_ref()));
         let candidates = named.into_iter().flatten().chain(all.into_iter().flatten());
         let page: Vec<ServerView<'_>> = candidates
-            .filter(|server| server.deleted.is_none() && server.visible <= now && !self.is_down(server))
+            .filter(|server| server.deleted.is_none() && !self.is_down(server))
             .filter(|server| server.project_id == self.caller.project_id)
             .filter(|server| name.as_ref().is_none_or(|name| name.matches(&server.name)))
             .take(limit)

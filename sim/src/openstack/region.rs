@@ -58,11 +58,10 @@ pub(crate) struct Secret {
     pub(crate) created: Timestamp,
 }
 
-/// When something is made, by whom it is owned, and from when on it is seen.
+/// When something is created, and by whom it is owned.
 #[derive(Clone, Debug)]
 pub(crate) struct Birth {
     pub(crate) at: Timestamp,
-    pub(crate) visible: Timestamp,
     pub(crate) project_id: String,
     pub(crate) user_id: String,
 }
@@ -131,7 +130,6 @@ impl Region {
             updated: crate::clock::seconds(birth.at),
             launched: (!building).then(|| crate::clock::seconds(birth.at)),
             deleted: None,
-            visible: birth.visible,
             ports: Vec::new(),
             id: id.clone(),
         };

@@ -17,11 +17,6 @@ pub struct Settings {
     pub max_limit: usize,
     /// Most objects of Neutron on a page; without it Neutron pages only when asked to.
     pub network_max_limit: Option<usize>,
-    /// Whether Neutron refuses unknown filters, as current releases do, or ignores them.
-    pub filter_validation: bool,
-    /// How long it takes until a new server or port is seen in lists and reads.
-    #[serde(with = "millis", rename = "visibility_delay_ms")]
-    pub visibility_delay: Duration,
     /// Extensions of Neutron that are switched off, by alias.
     pub missing_extensions: Vec<String>,
     /// Whether a member of a project may choose a floating address, which only administrators may by default.
@@ -42,8 +37,6 @@ impl Default for Settings {
             max_microversion: 104,
             max_limit: 1000,
             network_max_limit: None,
-            filter_validation: true,
-            visibility_delay: Duration::ZERO,
             missing_extensions: Vec::new(),
             choose_floating_address: false,
             resource_quotas: BTreeMap::from([("router_route".to_owned(), 30)]),
@@ -81,8 +74,6 @@ pub struct LoadBalancing {
     pub heartbeats: bool,
     /// Most objects on a page.
     pub max_limit: usize,
-    /// Least delay of a health monitor of type `UDP-CONNECT`, in seconds.
-    pub udp_connect_min_delay: i64,
 }
 
 impl Default for LoadBalancing {
@@ -97,7 +88,6 @@ impl Default for LoadBalancing {
             delete_time: Duration::ZERO,
             heartbeats: true,
             max_limit: 1000,
-            udp_connect_min_delay: 3,
         }
     }
 }

@@ -200,7 +200,7 @@ async fn life(code: u16, seconds: u64) -> (Duration, Option<String>, Option<Stri
 
 /// The tag of the Service's load balancer, once it is there.
 async fn created(balancers: &FakeBalancers, name: &str) -> Option<String> {
-    until(name, || balancers.of(&format!("ns/{name}"))).await.mark
+    until(name, || balancers.of(&format!("ns/{name}"))).await.tag
 }
 
 async fn until<T>(what: &str, found: impl Fn() -> Option<T>) -> T {

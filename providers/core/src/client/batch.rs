@@ -4,7 +4,7 @@
 //! A batch is closed when nothing came for the idle window, when its first item has waited for the maximum window, or
 //! when it is full; while all places for batches are taken it stays open.
 //!
-//! Whoever stops waiting does not cancel a batch that has begun; an item whose waiter has gone before is left out.
+//! A caller that stops waiting does not cancel a batch that has begun; an item whose caller left before is left out.
 
 use std::{collections::VecDeque, fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -169,7 +169,7 @@ struct Collecting<I, O> {
 }
 
 impl<I, O> Drop for Collecting<I, O> {
-    /// Cut off by the end of the runtime: whoever waits is told, and the next runtime starts anew.
+    /// Cut off by the end of the runtime: waiting callers get an error, and the next runtime starts a new batch.
     fn drop(&mut self) {
         if self.ended {
             return;
@@ -199,7 +199,7 @@ where
                 // Things may have come or gone meanwhile.
                 continue;
             }
-            // The batch stays open while it waits for a place. A closed semaphore can not be: nobody closes it.
+            // The batch stays open while it waits for a place. A closed semaphore cannot be: nobody closes it.
             let Ok(place) = Arc::clone(&inner.places).acquire_owned().await else {
                 return;
             };

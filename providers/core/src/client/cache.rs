@@ -1,12 +1,12 @@
-//! Answers of the cloud, shared by everybody who asks the same.
+//! Answers of the cloud, shared by all callers that ask the same.
 //!
 //! Two ways to save a request: an answer that is young enough, and joining a load that is under way (*single flight*).
 //! Both obey the caller's [`Freshness`]: the age of an answer counts from the moment when its load *began*, and a load
 //! that began too early is not joined, even if its reply is still to come.
 //!
 //! Invariants:
-//! - A load runs in a task of its own: whoever stops waiting, the others get their answer.
-//! - Errors go to those who wait for that load, and are never kept.
+//! - A load runs in a task of its own: if one caller stops waiting, the others still get the answer.
+//! - Errors go to the callers that wait for that load, and are never cached.
 //! - An older answer never takes the place of a newer one, in whatever order they arrive.
 //! - After an invalidation nobody is given, and nothing keeps, an answer whose load began before it.
 
@@ -63,7 +63,7 @@ struct Inner<K, V> {
 }
 
 struct State<K, V> {
-    slots: HashMap<K, Slot<V>>,
+    slots: HashMap<K, CacheSlot<V>>,
     /// How many slots have an entry.
     entries: usize,
     flights: u64,
@@ -73,7 +73,7 @@ struct State<K, V> {
 }
 
 /// What is known of one key. Never empty: removed when its last part goes.
-struct Slot<V> {
+struct CacheSlot<V> {
     entry: Option<Entry<V>>,
     /// Under way, in the order in which they began. Mostly one.
     flights: Vec<Flight<V>>,
@@ -87,10 +87,10 @@ struct Entry<V> {
 
 struct Flight<V> {
     began: (Instant, u64),
-    landed: Landed<V>,
+    landed: LoadReceiver<V>,
 }
 
-type Landed<V> = watch::Receiver<Option<Result<Arc<V>>>>;
+type LoadReceiver<V> = watch::Receiver<Option<Result<Arc<V>>>>;
 
 impl<K, V> Cache<K, V>
 where
@@ -237,8 +237,8 @@ impl<K, V> fmt::Debug for Cache<K, V> {
 /// Where an answer comes from.
 enum Found<K: Eq + Hash, V> {
     Value(Arc<V>),
-    Join(Landed<V>),
-    Begun(Landed<V>, Landing<K, V>),
+    Join(LoadReceiver<V>),
+    Begun(LoadReceiver<V>, RunningLoad<K, V>),
 }
 
 impl<K, V> Inner<K, V>
@@ -267,12 +267,12 @@ where
         state.flights += 1;
         let began = (Instant::now(), state.flights);
         let (sender, landed) = watch::channel(None);
-        let slot = state.slots.entry(key.clone()).or_insert_with(Slot::empty);
+        let slot = state.slots.entry(key.clone()).or_insert_with(CacheSlot::empty);
         slot.flights.push(Flight {
             began,
             landed: landed.clone(),
         });
-        let landing = Landing {
+        let landing = RunningLoad {
             cache: Arc::downgrade(self),
             key: key.clone(),
             began,
@@ -290,7 +290,7 @@ where
     }
 
     fn keep(self: &Arc<Self>, state: &mut State<K, V>, key: K, value: Arc<V>, began: (Instant, u64)) {
-        let slot = state.slots.entry(key).or_insert_with(Slot::empty);
+        let slot = state.slots.entry(key).or_insert_with(CacheSlot::empty);
         if slot.entry.as_ref().is_some_and(|entry| entry.began > began) {
             return;
         }
@@ -327,7 +327,7 @@ where
     }
 }
 
-impl<V> Slot<V> {
+impl<V> CacheSlot<V> {
     fn empty() -> Self {
         Self {
             entry: None,
@@ -393,14 +393,14 @@ where
 }
 
 /// The end of a flight. Dropped without a result (panic, shutdown) it clears the way for the next one.
-struct Landing<K: Eq + Hash, V> {
+struct RunningLoad<K: Eq + Hash, V> {
     cache: Weak<Inner<K, V>>,
     key: K,
     began: (Instant, u64),
     sender: watch::Sender<Option<Result<Arc<V>>>>,
 }
 
-impl<K, V> Landing<K, V>
+impl<K, V> RunningLoad<K, V>
 where
     K: Clone + Eq + Hash + Send + Sync + 'static,
     V: Send + Sync + 'static,
@@ -422,7 +422,7 @@ where
     }
 }
 
-impl<K: Eq + Hash, V> Drop for Landing<K, V> {
+impl<K: Eq + Hash, V> Drop for RunningLoad<K, V> {
     fn drop(&mut self) {
         if let Some(cache) = self.cache.upgrade() {
             cache.state.lock().remove_flight(&self.key, self.began);

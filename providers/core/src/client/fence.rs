@@ -1,4 +1,4 @@
-//! Who may write: the fence of leader election.
+//! Permission to write: the fence of leader election.
 
 use std::{fmt, future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
@@ -10,13 +10,13 @@ use tokio::{
 
 /// Says whether this process may write, to the cloud and to the API server. Clones are the same fence.
 ///
-/// Among replicas only the leader may write, and only as long as its lease can not be anybody else's. Therefore
+/// Among replicas only the leader may write, and only as long as its lease cannot be anybody else's. Therefore
 /// permission is given *until an instant* and ends by itself there: it needs nobody to take it back, so that a process
 /// that was stopped, starved or cut off finds it gone when it wakes up.
 ///
 /// A write that is under way when permission ends is cut off. What became of it is unknown.
 ///
-/// What it can not do is to call back a request that is on its way already: in the SDK's connection, in the system, in
+/// What it cannot do is to call back a request that is on its way already: in the SDK's connection, in the system, in
 /// the network. If the process is stopped in the fraction of a millisecond in which a request is there and not yet sent,
 /// it is sent when the process goes on. Against that only the cloud could help, by refusing writes of an old leader.
 ///
@@ -155,7 +155,7 @@ impl Fence {
     /// # Errors
     /// It is not, or is no longer.
     pub async fn run<T>(&self, write: impl Future<Output = T>) -> Result<T, Fenced> {
-        let mut under_way = UnderWay::begin(self);
+        let mut under_way = RunningCall::begin(self);
         if !self.allows() {
             under_way.returned = true;
             return Err(Fenced::Refused);
@@ -176,7 +176,7 @@ impl Fence {
 
     /// Returns when no write is under way.
     pub async fn idle(&self) {
-        // As in `closed`, waiting can not fail.
+        // As in `closed`, waiting cannot fail.
         let _ = self.0.writes.subscribe().wait_for(|writes| *writes == 0).await;
     }
 
@@ -221,12 +221,12 @@ impl fmt::Debug for Fence {
 }
 
 /// Counts a write while it lasts.
-struct UnderWay {
+struct RunningCall {
     fence: Fence,
     returned: bool,
 }
 
-impl UnderWay {
+impl RunningCall {
     fn begin(fence: &Fence) -> Self {
         fence.0.writes.send_modify(|writes| *writes += 1);
         Self {
@@ -236,7 +236,7 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RunningCall {
     fn drop(&mut self) {
         let inner = &self.fence.0;
         if !self.returned {

@@ -110,7 +110,7 @@ struct Inner {
     metrics: ClientMetrics,
     buckets: Mutex<HashMap<&'static str, Bucket>>,
     rng: Mutex<SmallRng>,
-    /// Calls so far. The number of a call is in its span, so that its lines in the log can be told from those of others.
+    /// Calls so far. The number of a call is in its span, so that its log lines can be distinguished.
     calls: AtomicU64,
 }
 
@@ -415,7 +415,7 @@ impl<'a, O: Operation> Call<'a, O> {
         let wait = match error.retry() {
             Retry::Never => return Next::GiveUp,
             Retry::Backoff => backoff(),
-            // A little later than asked, so that those who were refused together do not come back together.
+            // A little later than asked, so that calls that were refused together are not repeated together.
             retry @ (Retry::After(wait) | Retry::Fixed(wait)) => {
                 let backoff = backoff();
                 let jittered = wait.saturating_add(backoff.min(Duration::from_secs(1)));

@@ -3,14 +3,14 @@
 //! One bucket stands for one quota of the cloud and is shared by everything that draws from it. It holds tokens that
 //! refill at a rate, and slots for requests in flight. The rules:
 //!
-//! - Whoever waits is served in the order of arrival, but a user overtakes every background waiter.
+//! - Waiting calls are served in the order of arrival, but a user's call overtakes every background call.
 //! - Background goes whenever the bucket holds *more* than a reserve for users (a fifth of the burst, at least one
-//!   token) and more than a fifth of the slots (at least one) are free. So a user who arrives finds a token and a slot,
+//!   token) and more than a fifth of the slots (at least one) are free. So a user's call finds a token and a slot,
 //!   and background is held up only while users take everything that refills.
 //! - A reply that asks to slow down halves the rate and empties the bucket at once (once per wave: replies to requests
 //!   sent before the last halving do not halve again); `Retry-After` pauses the bucket, for at most five minutes. Each
 //!   second with an accepted request gives back 1 % of the configured rate. The floor is a twentieth of it.
-//! - Whoever stops waiting gives the place back; whoever got a permit and did not use it gives the token back.
+//! - A call that stops waiting gives its place back; one that got a permit and did not use it gives the token back.
 //!
 //! The `governor` crate was considered: its cells know neither priorities nor a rate that changes while it runs, so
 //! this is our own.
@@ -86,7 +86,7 @@ pub struct BucketState {
     pub waiting_user: usize,
     /// Background work that waits.
     pub waiting_background: usize,
-    /// What the cloud allows: the rate of a bucket that was not told to slow down, and the tokens of a full one.
+    /// What the cloud allows: the rate of a bucket that was not throttled, and the tokens of a full one.
     pub quota: Quota,
 }
 
@@ -111,7 +111,7 @@ struct State {
     runtime: Option<Handle>,
 }
 
-/// Who waits, by order of arrival.
+/// The waiting calls, by order of arrival.
 type Queue = BTreeMap<u64, oneshot::Sender<Permit>>;
 
 /// Wakes the bucket when the next waiter can be served.
@@ -253,7 +253,7 @@ impl State {
 }
 
 impl Shared {
-    /// Serves whoever can go, and sees to it that it is called again when the next can.
+    /// Serves the calls that can go, and schedules the next run for when another one can.
     fn serve(self: &Arc<Self>) {
         let (granted, epoch) = {
             let mut state = self.state.lock();
@@ -318,7 +318,7 @@ pub struct Permit {
     reply: Reply,
 }
 
-/// What the reply told about the quota.
+/// What the reply says about the quota.
 #[derive(Clone, Copy, Debug)]
 enum Reply {
     Nothing,

@@ -1,4 +1,4 @@
-//! The last errors of the cloud, and whether it answers, for people who look at how things stand.
+//! The last errors of the cloud, and whether it answers, for status pages.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -32,7 +32,7 @@ pub struct RecentError {
 #[derive(Debug, Default)]
 pub(super) struct RecentErrors {
     errors: Mutex<VecDeque<RecentError>>,
-    /// By bucket: why its last call got no answer, or none for who we are.
+    /// By bucket: why its last call got no answer, or was not authenticated.
     silent: Mutex<BTreeMap<&'static str, String>>,
 }
 

@@ -46,7 +46,7 @@ pub trait RestApi: Sync {
     type Operation: Operation;
     /// A part of the API that has a URL of its own; `()` if there is only one.
     type Endpoint: Copy + Send + Sync;
-    /// What proves who sends a request, such as a token.
+    /// What authenticates a request, such as a token.
     type Credentials: Send + Sync;
 
     /// The longest body that is read, in bytes. Longer ones are errors: see [`is_too_large`].

@@ -118,7 +118,7 @@ fn table(section: &SectionDoc) -> String {
             format!("`{}`", cell(&key.default))
         };
         let secret = if key.secret { ", secret" } else { "" };
-        // Writing to a string can not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "| `{}` | {}{secret} | {default} | {} |",

@@ -84,7 +84,7 @@ impl GoDuration {
         self.0 < 0
     }
 
-    /// The same as a `Duration` of the standard library, which can not be negative: below zero it is zero.
+    /// The same as a `Duration` of the standard library, which cannot be negative: below zero it is zero.
     #[must_use]
     pub const fn to_std(self) -> Duration {
         if self.0 < 0 {

@@ -257,13 +257,15 @@ impl<'d> FileReader<'d> {
         let mut reader = SectionReader {
             name,
             subsection: group.subsection,
-            left: Left::Gcfg(group.entries.clone()),
+            left: UnreadKeys::Gcfg(group.entries.clone()),
             known: Vec::new(),
             problems: &mut self.problems,
         };
         let section = S::read(&mut reader);
         let SectionReader { left, known, .. } = reader;
-        let Left::Gcfg(left) = left else { return section };
+        let UnreadKeys::Gcfg(left) = left else {
+            return section;
+        };
         self.unknown.extend(left.into_iter().map(|entry| Unknown {
             path: group.path(Some(&entry.key.text)),
             entry,
@@ -309,7 +311,7 @@ impl<'d> FileReader<'d> {
 
 /// The keys of a section that nobody took yet.
 #[derive(Debug)]
-enum Left<'d> {
+enum UnreadKeys<'d> {
     Gcfg(Vec<&'d Entry>),
     Yaml(Vec<&'d yaml::Entry>, KeyCase),
 }
@@ -319,7 +321,7 @@ enum Left<'d> {
 pub struct SectionReader<'p, 'd> {
     name: &'static str,
     subsection: Option<&'d str>,
-    left: Left<'d>,
+    left: UnreadKeys<'d>,
     known: Vec<&'static str>,
     problems: &'p mut Problems,
 }
@@ -330,11 +332,11 @@ impl SectionReader<'_, '_> {
         self.known.push(name);
         let path = KeyPath::new(self.name, self.subsection, Some(name));
         let value = match &mut self.left {
-            Left::Gcfg(left) => {
+            UnreadKeys::Gcfg(left) => {
                 let entries: Vec<&Entry> = left.extract_if(.., |entry| entry.key.is(name)).collect();
                 read_entries(&entries, path, self.problems)
             }
-            Left::Yaml(left, case) => {
+            UnreadKeys::Yaml(left, case) => {
                 let entries = left.extract_if(.., |entry| case.same(&entry.key, name));
                 entries
                     .last()
@@ -420,7 +422,7 @@ pub(super) fn read_yaml<S: Section>(root: &Node, case: KeyCase, problems: &mut P
     let mut reader = SectionReader {
         name: "",
         subsection: None,
-        left: Left::Yaml(root.entries().iter().collect(), case),
+        left: UnreadKeys::Yaml(root.entries().iter().collect(), case),
         known: Vec::new(),
         problems,
     };
@@ -431,7 +433,7 @@ pub(super) fn read_yaml<S: Section>(root: &Node, case: KeyCase, problems: &mut P
         problems,
         ..
     } = reader;
-    if let Left::Yaml(left, _) = left {
+    if let UnreadKeys::Yaml(left, _) = left {
         for entry in left {
             let near = suggest::nearest(&entry.key, known.iter().copied());
             let path = KeyPath::new("", None, Some(&entry.key));

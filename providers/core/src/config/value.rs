@@ -387,7 +387,7 @@ impl<'de> EnumAccess<'de> for Choice<'_> {
 
 struct UnitOnly;
 
-/// Why a variant with data can not be read: the dialect has no notation for it.
+/// Why a variant with data cannot be read: the dialect has no notation for it.
 fn has_data() -> ValueError {
     ValueError::new("a choice with data can not be written in this file")
 }

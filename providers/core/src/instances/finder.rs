@@ -2,7 +2,7 @@
 //! cheaper.
 //!
 //! A provider supplies an [`InstanceSource`]; [`Finder`] makes [`Instances`] of it. Questions that come twice in a batch are
-//! asked once. A listing is shared by everybody who asks within the freshness they allow, and only ever proves that a machine
+//! asked once. A listing is shared by all callers whose freshness allows it, and only ever proves that a machine
 //! *exists*. A missing id is confirmed by a targeted read; a missing name by a targeted read, or by a listing that began
 //! after the question. How many pages the last listings had decides what is cheaper.
 
@@ -131,7 +131,7 @@ pub struct Finder<S: InstanceSource>(Arc<Inner<S>>);
 
 struct Inner<S: InstanceSource> {
     source: S,
-    /// By prefix of the names, and by who waits: a user must not wait for background work.
+    /// By prefix of the names, and by priority: a user must not wait for background work.
     listings: Cache<(String, Priority), Listing<S::Record>>,
     statistics: Mutex<Statistics>,
 }

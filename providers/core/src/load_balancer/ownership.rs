@@ -1,16 +1,16 @@
-//! By which mark a cluster knows what it made.
+//! Ownership tags: which cluster created an object.
 
 use std::{fmt, sync::Arc};
 
-/// The mark on what a cluster created: `kube_cluster_id_<uid of the kube-system namespace>`, or the cloud's form of it.
+/// The ownership tag of what a cluster created: `kube_cluster_id_<uid of the kube-system namespace>`, or the cloud's form of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClusterTag(Arc<str>);
 
 impl ClusterTag {
-    /// What every mark begins with.
+    /// The prefix of every ownership tag.
     pub const PREFIX: &'static str = "kube_cluster_id_";
 
-    /// The mark of the cluster whose `kube-system` namespace has this uid.
+    /// The tag of the cluster whose `kube-system` namespace has this uid.
     #[must_use]
     pub fn of(uid: &str) -> Self {
         Self(format!("{}{uid}", Self::PREFIX).into())
@@ -22,7 +22,7 @@ impl ClusterTag {
         self.0.strip_prefix(Self::PREFIX).unwrap_or_default()
     }
 
-    /// The mark itself.
+    /// The tag as a text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -35,32 +35,32 @@ impl fmt::Display for ClusterTag {
     }
 }
 
-/// What this cluster knows of its own mark, and how it judges by it.
+/// The ownership tag of this cluster, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum OwnershipTag {
-    /// The namespace may not be read: marks are neither written nor judged.
+    /// The namespace may not be read: tags are neither written nor compared.
     #[default]
     Unknown,
     /// This one is ours.
     Known(ClusterTag),
 }
 
-/// Whose an object is that bears a name of ours, by the marks on it.
+/// The owner of an object with a name of ours, by its ownership tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// It bears our mark.
+    /// It has our tag.
     Ours,
-    /// It bears no mark: made by the program that was here before. Ours, and our mark is added together with the next
+    /// It has no tag: the program that was here before created it. Ours, and our tag is added together with the next
     /// write that is due anyway.
     Adopted,
-    /// It bears only another cluster's mark: refused.
+    /// It has only another cluster's tag: refused.
     Foreign(ClusterTag),
-    /// We do not know our own mark. Treated as ours, and no mark is written.
+    /// Our own tag is not known. The object is treated as ours, and no tag is written.
     Unverified,
 }
 
 impl OwnershipTag {
-    /// Whose an object with these tags is, if its name says that it could be ours.
+    /// The owner of an object with these tags, if its name says that it could be ours.
     pub fn ownership<'a>(&self, tags: impl IntoIterator<Item = &'a str>) -> Ownership {
         let Self::Known(ours) = self else {
             return Ownership::Unverified;
@@ -77,7 +77,7 @@ impl OwnershipTag {
         foreign.map_or(Ownership::Adopted, Ownership::Foreign)
     }
 
-    /// The mark for what is created.
+    /// The tag for what is created.
     #[must_use]
     pub fn for_create(&self) -> Option<&ClusterTag> {
         match self {
@@ -86,9 +86,9 @@ impl OwnershipTag {
         }
     }
 
-    /// The mark to add to an object that exists, given whether another write to that object is due. It must go into the
+    /// The tag to add to an object that exists, given whether another write to that object is due. It must go into the
     /// *first* of those writes (or before it): if the process is killed after the last one, nothing is due any more and
-    /// the mark would never be added.
+    /// the tag would never be added.
     #[must_use]
     pub fn for_update(&self, ownership: &Ownership, write_due: bool) -> Option<&ClusterTag> {
         (*ownership == Ownership::Adopted && write_due)
@@ -116,10 +116,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn judges_by_the_marks_that_are_there() {
+    fn the_owner_follows_from_the_tags() {
         let ours = ClusterTag::of("1-2");
         let theirs = ClusterTag::of("3-4");
-        let marks = OwnershipTag::Known(ours.clone());
+        let tag = OwnershipTag::Known(ours.clone());
         let cases = [
             (vec![], Ownership::Adopted),
             (vec!["kube_service_a_b_c"], Ownership::Adopted),
@@ -128,18 +128,18 @@ mod tests {
             (vec![theirs.as_str(), "x"], Ownership::Foreign(theirs.clone())),
         ];
         for (tags, expected) in cases {
-            assert_eq!(marks.ownership(tags.iter().copied()), expected, "{tags:?}");
+            assert_eq!(tag.ownership(tags.iter().copied()), expected, "{tags:?}");
             assert_eq!(OwnershipTag::Unknown.ownership(tags), Ownership::Unverified);
         }
         assert_eq!(theirs.uid(), "3-4");
     }
 
     #[test]
-    fn a_mark_is_added_only_together_with_another_write() {
-        let marks = OwnershipTag::Known(ClusterTag::of("1"));
-        assert!(marks.for_update(&Ownership::Adopted, false).is_none());
-        assert_eq!(marks.for_update(&Ownership::Adopted, true), marks.for_create());
-        assert!(marks.for_update(&Ownership::Ours, true).is_none());
+    fn a_tag_is_added_only_together_with_another_write() {
+        let tag = OwnershipTag::Known(ClusterTag::of("1"));
+        assert!(tag.for_update(&Ownership::Adopted, false).is_none());
+        assert_eq!(tag.for_update(&Ownership::Adopted, true), tag.for_create());
+        assert!(tag.for_update(&Ownership::Ours, true).is_none());
         assert!(
             OwnershipTag::Unknown
                 .for_update(&Ownership::Unverified, true)

@@ -23,7 +23,7 @@ pub struct Discovery {
 pub struct ServiceParts {
     /// Which one.
     pub service: ServiceId,
-    /// Whose work it is. If it is not ours, it has no parts.
+    /// Which controller is responsible for it. If it is not ours, it has no parts.
     pub claim: Claim,
     /// The parts that it names, in the order in which they are set up.
     pub joins: Vec<PartKey>,

@@ -5,7 +5,7 @@ use std::{fmt, net::IpAddr, sync::Arc};
 use super::report::{Condition, Ingress};
 use crate::Labels;
 
-/// Which Service. One that is made anew under the same name is another one.
+/// Which Service. One that is created again under the same name is another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceId {
     /// `metadata.namespace`.
@@ -36,7 +36,7 @@ impl fmt::Display for ServiceId {
 
 /// What decides about the load balancer of a Service. Shared as `Arc<ServiceView>`.
 ///
-/// Two that are equal need no work: what is not in here can not change a load balancer. The service controller leaves
+/// Two that are equal need no work: what is not in here cannot change a load balancer. The service controller leaves
 /// out annotations that change without meaning (its own, `kubectl`'s record of the last apply).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceView {
@@ -92,7 +92,7 @@ impl ServiceView {
         self.service_type == ServiceType::LoadBalancer
     }
 
-    /// Whether it wants a load balancer, whoever makes it.
+    /// Whether it wants a load balancer, of whatever controller.
     #[must_use]
     pub fn wants_load_balancer(&self) -> bool {
         self.is_load_balancer() && !self.deleting

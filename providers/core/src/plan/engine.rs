@@ -34,8 +34,8 @@ use crate::{
 const ROUNDS: usize = 12;
 
 /// Parts by their keys, each with the lock of its one writer.
-type Slots<M, C> = HashMap<<M as PartModel>::Key, Slot<M, C>>;
-type Slot<M, C> = Arc<AsyncMutex<PartRecord<M, <C as PartCloud<M>>::Ticket>>>;
+type PartRecords<M, C> = HashMap<<M as PartModel>::Key, SharedPartRecord<M, C>>;
+type SharedPartRecord<M, C> = Arc<AsyncMutex<PartRecord<M, <C as PartCloud<M>>::Ticket>>>;
 
 /// Carries out a [`PartModel`] on a [`PartCloud`]; see the [module](super).
 pub struct Engine<M: PartModel, C: PartCloud<M>> {
@@ -43,7 +43,7 @@ pub struct Engine<M: PartModel, C: PartCloud<M>> {
     pub(super) cloud: Arc<C>,
     pub(super) metrics: PlanMetrics,
     memory: Mutex<Memory<M>>,
-    slots: Mutex<Slots<M, C>>,
+    records: Mutex<PartRecords<M, C>>,
     discovery: Mutex<Option<Arc<DiscoveredParts<M>>>>,
     status: Mutex<BTreeMap<M::Key, Status>>,
 }
@@ -87,7 +87,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             cloud,
             metrics,
             memory: Mutex::default(),
-            slots: Mutex::default(),
+            records: Mutex::default(),
             discovery: Mutex::default(),
             status: Mutex::default(),
         }
@@ -138,7 +138,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
 
     /// Drops what is kept of parts without members.
     fn forget_idle(&self, discovery: &DiscoveredParts<M>) {
-        self.slots.lock().retain(|key, record| {
+        self.records.lock().retain(|key, record| {
             discovery.knows(key)
                 || Arc::strong_count(record) > 1
                 || !record.try_lock().is_ok_and(|record| record.is_idle())
@@ -175,8 +175,8 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         Ok(self.memory.lock().current(&key))
     }
 
-    fn part_record(&self, key: &M::Key) -> Slot<M, C> {
-        Arc::clone(self.slots.lock().entry(key.clone()).or_default())
+    fn part_record(&self, key: &M::Key) -> SharedPartRecord<M, C> {
+        Arc::clone(self.records.lock().entry(key.clone()).or_default())
     }
 
     /// The record of a part, if no pass runs over it.

@@ -14,7 +14,7 @@ use crate::load_balancer::{Effects, ServiceId, ServiceView};
 
 /// What is known of all Services.
 pub(super) struct Memory<M: PartModel> {
-    services: HashMap<ServiceId, Known<M>>,
+    services: HashMap<ServiceId, ServiceMemory<M>>,
     /// Keys that a create replaced, until the listings show the new ones.
     aliases: HashMap<M::Key, Alias<M::Key>>,
     /// Discoveries are numbered in the order in which they begin to read.
@@ -39,7 +39,7 @@ struct Alias<K> {
 /// not in it may be newer.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
-struct Known<M: PartModel> {
+struct ServiceMemory<M: PartModel> {
     /// When it was last in the snapshot of a discovery.
     seen: Instant,
     /// What its parts provide.
@@ -57,7 +57,7 @@ struct Known<M: PartModel> {
     leaves: Vec<M::Key>,
 }
 
-impl<M: PartModel> Default for Known<M> {
+impl<M: PartModel> Default for ServiceMemory<M> {
     fn default() -> Self {
         Self {
             seen: Instant::now(),
@@ -203,7 +203,7 @@ impl<M: PartModel> Memory<M> {
         }
     }
 
-    /// The parts that a Service without a wish for a load balancer leaves: those that it left or leaves already, or `all` if
+    /// The parts that a Service that wants no load balancer leaves: those that it left or leaves already, or `all` if
     /// it begins now, and those that still have its ownership tag.
     pub(super) fn leaves(&mut self, id: &ServiceId, all: Vec<M::Key>, tagged: &[M::Key]) -> Vec<M::Key> {
         if all.is_empty() {

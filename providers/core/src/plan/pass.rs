@@ -15,7 +15,7 @@ use super::{
     engine::Engine,
     memory::Memory,
     model::{Member, Membership, PartCloud, PartModel, Plan, ScopeCheck, Step},
-    record::{PartRecord, Pending, Progress},
+    record::{PartRecord, Pending, Progress, Waiting},
     steps::PassStart,
 };
 use crate::{
@@ -181,7 +181,10 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     }
                     seen = Some(observed);
                 }
-                Applied::Wait(state) => return Ok(state),
+                Applied::Wait(state) => {
+                    self.apply_early_steps(&inputs, observed, fresh, began).await?;
+                    return Ok(state);
+                }
                 Applied::MemberFrozen => fresh = false,
                 Applied::ReadAgain(error) => {
                     fresh = false;
@@ -192,6 +195,30 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 }
             }
         }
+    }
+
+    /// Plans again if the cloud accepted a create: what the reply contains (ids, addresses) may make steps possible that do not
+    /// need the part to be idle.
+    async fn apply_early_steps(
+        &mut self,
+        inputs: &M::Inputs,
+        mut observed: M::Observed,
+        fresh: bool,
+        began: Instant,
+    ) -> Result<()> {
+        let has_created = |waiting: &Waiting<M, C::Ticket>| {
+            // Without a known state, a step that was sent meanwhile has failed.
+            waiting.description.effect == Effect::Create && waiting.observed.is_some()
+        };
+        if !self.record.waiting.as_ref().is_some_and(has_created) {
+            return Ok(());
+        }
+        let seen = Some(observed.clone());
+        if let PartRead::Ready(planned) = self.read_and_plan(inputs, seen, fresh, began).await? {
+            self.apply_steps(&planned.plan.steps, &mut observed, fresh)
+                .await?;
+        }
+        Ok(())
     }
 
     /// Finds the members and reads the inputs. `None`: the part has no members, or all of them wait for another part.

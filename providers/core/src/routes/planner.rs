@@ -94,7 +94,7 @@ pub fn plan(desired: &Desired, observed: &Observed, cidrs: &ClusterCidrs) -> Rou
 /// What would be done, by reads alone, as far as there is room for it.
 ///
 /// # Errors
-/// If the cloud has no routes, or they can not be read.
+/// If the cloud has no routes, or they cannot be read.
 pub async fn imagine(
     cloud: &dyn Cloud,
     routes: &dyn Routes,

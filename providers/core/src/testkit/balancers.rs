@@ -7,7 +7,7 @@
 //! | Annotation | |
 //! |---|---|
 //! | [`COLOUR`] | `plaid` is refused, `pink` is taken for grey with a note |
-//! | [`WOOD`] | can not be changed |
+//! | [`WOOD`] | cannot be changed |
 //! | [`ID`] | written by us |
 
 mod model;
@@ -62,8 +62,8 @@ pub struct Balancer {
     pub address: Fact<String>,
     /// The Service for which it is, as `namespace/name`.
     pub owner: String,
-    /// The mark of the cluster that made it.
-    pub mark: Option<String>,
+    /// The ownership tag of the cluster that created it.
+    pub tag: Option<String>,
     /// What it is made of.
     pub wood: String,
     /// `TCP/80->30080`.

@@ -38,7 +38,7 @@ pub struct TestCluster {
     pub cluster: String,
     /// The cluster's ownership tag.
     pub ownership_tag: OwnershipTag,
-    /// How old answers may be, and who waits.
+    /// How old answers may be, and their priority.
     pub read: ReadOptions,
     /// The reports of the last round of passes.
     pub reports: Vec<PartReport>,

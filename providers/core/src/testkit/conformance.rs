@@ -33,7 +33,7 @@ pub trait Subject: Send + Sync {
     /// A provider ID of the right form of a machine that never was.
     fn absent_provider_id(&self) -> String;
 
-    /// A provider ID with this cloud's scheme that can not be one.
+    /// A provider ID with this cloud's scheme that cannot be one.
     fn malformed_provider_id(&self) -> String;
 
     /// How many requests the cloud has seen, where they are counted.
@@ -60,6 +60,7 @@ macro_rules! ensure {
 mod balancers;
 mod routes;
 
+pub use crate::balancer_tests;
 pub use balancers::{
     BalancerSubject, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure, balancer_failures,
     balancer_scenarios, balancers,

@@ -25,7 +25,7 @@ pub struct DescribeCall {
     pub metadata: bool,
     /// How old the answer could be.
     pub freshness: Freshness,
-    /// Who waited.
+    /// The priority.
     pub priority: Priority,
     /// When it came.
     pub at: Instant,
@@ -47,7 +47,7 @@ struct State {
     machines: BTreeMap<String, Instance>,
     faults: BTreeMap<String, VecDeque<Error>>,
     broken: Option<Error>,
-    /// Whose credentials are in use, and how often they changed.
+    /// The user of the credentials, and how often they changed.
     scope: Option<String>,
     generation: u64,
     /// Nothing is found, as with the credentials of another project.
@@ -198,7 +198,7 @@ impl Instances for FakeCloud {
             at: Instant::now(),
         });
         let mut open = self.open.subscribe();
-        // The sender lives as long as `self`, so waiting can not fail.
+        // The sender lives as long as `self`, so waiting cannot fail.
         let _ = open.wait_for(|open| *open).await;
         let mut state = self.state.lock();
         queries.iter().map(|query| state.answer(query)).collect()

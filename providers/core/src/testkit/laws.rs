@@ -116,7 +116,7 @@ pub trait Lawful: PartModel + Clone {
     /// What stands for a Service of the cluster with this name in [`Owner::Services`].
     fn owner(&self, service: &ServiceId, cluster: &str) -> String;
 
-    /// Whether the change deletes a load balancer or an address, other than to follow a wish that a member states.
+    /// Whether the change deletes a load balancer or an address, other than to apply what a member asks for.
     fn destroys(&self, change: &Self::Change) -> bool;
 }
 
@@ -125,7 +125,7 @@ pub trait Lawful: PartModel + Clone {
 pub struct Line {
     /// The text, without what differs from run to run, such as ids.
     pub text: String,
-    /// Who decides about it.
+    /// The owner.
     pub owner: Owner,
     /// Whether a Service has no other lines of this kind. If not, there may be more, for other Services or by other people.
     pub is_exact: bool,
@@ -150,7 +150,7 @@ impl Line {
     }
 }
 
-/// Who decides about something in the cloud.
+/// The owner of something in the cloud.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// Somebody else. It may not be changed.

@@ -17,7 +17,7 @@ use ccm_core::{
 use parking_lot::Mutex;
 
 use crate::{
-    toy::{COLOUR, Flaw, Shelf, Toy},
+    toy::{ALGORITHM, Balancer, Flaw, Toy},
     toy_cases::{Truth, nodes},
 };
 
@@ -67,13 +67,13 @@ impl Cloud for ToyCloud {
 }
 
 const EDITS: [Edit; 7] = [
-    edit("delete the shelf", EditResult::Reverted),
-    edit("delete a box", EditResult::Reverted),
-    edit("paint a box", EditResult::Reverted),
-    edit("delete a pin", EditResult::Reverted),
-    edit("mark the shelf", EditResult::Kept),
-    edit("create a shelf", EditResult::Foreign),
-    edit("create a pin", EditResult::Foreign),
+    edit("delete the balancer", EditResult::Reverted),
+    edit("delete a listener", EditResult::Reverted),
+    edit("update a listener", EditResult::Reverted),
+    edit("delete a rule", EditResult::Reverted),
+    edit("tag the balancer", EditResult::Kept),
+    edit("create a balancer", EditResult::Foreign),
+    edit("create a rule", EditResult::Foreign),
 ];
 
 const fn edit(name: &'static str, expected: EditResult) -> Edit {
@@ -137,32 +137,32 @@ impl BalancerSubject for Toys {
 
     async fn edit(&self, name: &str) -> Result<(), BoxError> {
         self.memory().edit(|truth| match name {
-            "delete the shelf" => drop(truth.shelves.pop()),
-            "delete a box" => drop(truth.shelves[0].boxes.pop_first()),
-            "paint a box" => {
-                let mut first = truth.shelves[0].boxes.first_entry().unwrap();
-                first.get_mut().colour = "black".to_owned();
+            "delete the balancer" => drop(truth.balancers.pop()),
+            "delete a listener" => drop(truth.balancers[0].listeners.pop_first()),
+            "update a listener" => {
+                let mut first = truth.balancers[0].listeners.first_entry().unwrap();
+                first.get_mut().algorithm = "black".to_owned();
             }
-            "delete a pin" => drop(truth.board.pop_first()),
-            "mark the shelf" => drop(truth.shelves[0].marks.insert("books".to_owned())),
-            "create a shelf" => truth.shelves.push(Shelf {
+            "delete a rule" => drop(truth.firewall.pop_first()),
+            "tag the balancer" => drop(truth.balancers[0].tags.insert("books".to_owned())),
+            "create a balancer" => truth.balancers.push(Balancer {
                 id: Fact::Known(7),
                 name: "library".to_owned(),
-                marks: ["books".to_owned()].into(),
-                wood: "ash".to_owned(),
+                tags: ["books".to_owned()].into(),
+                flavor: "ash".to_owned(),
                 address: Fact::Known("192.0.2.77".to_owned()),
-                boxes: Default::default(),
+                listeners: Default::default(),
             }),
             _ => {
                 let key = ("conf-node-0".to_owned(), "somebody".to_owned());
-                truth.board.insert(key, Fact::Known("192.0.2.77".to_owned()));
+                truth.firewall.insert(key, Fact::Known("192.0.2.77".to_owned()));
             }
         });
         Ok(())
     }
 
     fn change(&self, service: &mut ServiceView) {
-        annotate(service, COLOUR, Some("red"));
+        annotate(service, ALGORITHM, Some("red"));
     }
 }
 
@@ -174,13 +174,13 @@ async fn the_suite_accepts_the_toy() {
 #[tokio::test]
 #[should_panic(expected = "edits_of_our_objects_are_reverted")]
 async fn the_suite_refuses_a_forgotten_difference() {
-    conformance::balancer_scenarios(&Toys::new(Some(Flaw::ForgetsColour))).await;
+    conformance::balancer_scenarios(&Toys::new(Some(Flaw::ForgetsAlgorithm))).await;
 }
 
 #[tokio::test]
 #[should_panic(expected = "a_service_stays_within_the_budget")]
 async fn the_suite_refuses_a_step_that_is_always_due() {
-    conformance::balancer_scenarios(&Toys::new(Some(Flaw::PaintsAlways))).await;
+    conformance::balancer_scenarios(&Toys::new(Some(Flaw::UpdatesAlways))).await;
 }
 
 #[tokio::test]

@@ -20,8 +20,8 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 
 use crate::{
     stage::{Answer, Stage, WAIT, stage},
-    toy::{Box, COLOUR, SHELF, Shelf, Toy, WAS, WOOD, shelf_name, tag},
-    toy_cases::{Truth, id, marks, nodes, service, world},
+    toy::{ALGORITHM, BALANCER, Balancer, FLAVOR, Listener, Toy, WAS, balancer_name, tag},
+    toy_cases::{Truth, id, nodes, service, tags, world},
 };
 
 fn sentences(report: &PartReport) -> Vec<&str> {
@@ -39,32 +39,32 @@ fn parked(report: &PartReport) -> (Duration, Duration) {
     (until - tokio::time::Instant::now(), since.elapsed())
 }
 
-fn own_shelf(index: usize) -> Shelf {
-    Shelf {
+fn own_balancer(index: usize) -> Balancer {
+    Balancer {
         id: Fact::Known(10 + index as u64),
-        name: shelf_name(&id(index)),
-        marks: [tag(&id(index)), marks().for_create().unwrap().to_string()].into(),
-        wood: "pine".to_owned(),
+        name: balancer_name(&id(index)),
+        tags: [tag(&id(index)), tags().for_create().unwrap().to_string()].into(),
+        flavor: "pine".to_owned(),
         address: Fact::Known("192.0.2.1".to_owned()),
-        boxes: BTreeMap::new(),
+        listeners: BTreeMap::new(),
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_create_is_parked_polled_when_it_is_time_and_finished_under_its_new_key() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
-    stage.answer("create shelf", Answer::Wait(WAIT));
+    stage.answer("create balancer", Answer::Wait(WAIT));
     stage.cloud.script.lock().polls = vec![
         Ok(false),
         Err(Error::new(ErrorKind::Unavailable, "down")),
         Ok(true),
     ];
-    let report = stage.run("shelf/new:shelf_n_s0").await;
+    let report = stage.run("balancer/new:balancer_n_s0").await;
     assert_eq!(parked(&report), (WAIT.poll, Duration::ZERO));
     let renamed = report.renamed.clone().unwrap();
-    assert!(renamed.as_str().starts_with("shelf/#"), "{renamed}");
+    assert!(renamed.as_str().starts_with("balancer/#"), "{renamed}");
     assert!(matches!(report.members[0].state, MemberState::Pending));
-    assert_eq!(report.next, [PartKey::new("board")], "it can run meanwhile");
+    assert_eq!(report.next, [PartKey::new("firewall")], "it can run meanwhile");
 
     tokio::time::advance(Duration::from_secs(2)).await;
     let early = stage.run(renamed.as_str()).await;
@@ -73,41 +73,47 @@ async fn a_create_is_parked_polled_when_it_is_time_and_finished_under_its_new_ke
 
     tokio::time::advance(Duration::from_secs(3)).await;
     // The old name is still understood.
-    assert_eq!(parked(&stage.run("shelf/new:shelf_n_s0").await).0, WAIT.poll);
+    assert_eq!(
+        parked(&stage.run("balancer/new:balancer_n_s0").await).0,
+        WAIT.poll
+    );
     tokio::time::advance(WAIT.poll).await;
     let failed = stage.run(renamed.as_str()).await;
     assert!(matches!(&failed.state, PartState::Failed(error) if error.kind() == ErrorKind::Unavailable));
     let done = stage.run(renamed.as_str()).await;
     assert!(matches!(done.state, PartState::Done), "{done:?}");
-    assert_eq!(sentences(&done), ["create shelf shelf_n_s0 with 1 boxes"]);
+    assert_eq!(
+        sentences(&done),
+        ["create balancer balancer_n_s0 with 1 listeners"]
+    );
     assert_eq!(done.pass_steps, 1);
     assert!(done.members[0].touched && !done.members[0].finished);
     assert!(done.next.is_empty(), "nothing is new to it: {done:?}");
-    assert_eq!(stage.cloud.memory.truth().shelves.len(), 1);
+    assert_eq!(stage.cloud.memory.truth().balancers.len(), 1);
 
-    let board = stage.run("board").await;
-    assert_eq!(sentences(&board), ["pin svc:n/s0/u0 to n0"]);
-    let member = &board.members[0];
+    let firewall = stage.run("firewall").await;
+    assert_eq!(sentences(&firewall), ["create rule svc:n/s0/u0 for n0"]);
+    let member = &firewall.members[0];
     assert!(member.finished);
     let ip = member.effects.ingress.as_ref().unwrap()[0].ip.clone().unwrap();
     assert!(ip.starts_with("10.100."), "{ip}");
     assert!(member.effects.annotations[WAS].is_some());
 }
 
-/// A shelf that the cloud is at work on, and its key.
+/// A balancer that the cloud is at work on, and its key.
 async fn being_built() -> (Stage, String) {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
-    stage.answer("create shelf", Answer::Wait(WAIT));
-    let report = stage.run("shelf/new:shelf_n_s0").await;
+    stage.answer("create balancer", Answer::Wait(WAIT));
+    let report = stage.run("balancer/new:balancer_n_s0").await;
     (stage, report.renamed.unwrap().to_string())
 }
 
 #[tokio::test(start_paused = true)]
 async fn later_parts_run_while_a_part_is_built_and_the_service_is_finished_with_the_last_of_them() {
-    let (stage, shelf) = being_built().await;
-    let board = stage.run("board").await;
-    assert_eq!(sentences(&board), ["pin svc:n/s0/u0 to n0"]);
-    let member = &board.members[0];
+    let (stage, balancer) = being_built().await;
+    let firewall = stage.run("firewall").await;
+    assert_eq!(sentences(&firewall), ["create rule svc:n/s0/u0 for n0"]);
+    let member = &firewall.members[0];
     assert!(
         matches!(member.state, MemberState::Served) && !member.finished,
         "{member:?}"
@@ -115,70 +121,79 @@ async fn later_parts_run_while_a_part_is_built_and_the_service_is_finished_with_
     assert_eq!(member.effects, Effects::default(), "early facts have no effects");
     tokio::time::advance(WAIT.poll).await;
     stage.cloud.script.lock().polls = vec![Ok(true)];
-    let done = stage.run(&shelf).await;
+    let done = stage.run(&balancer).await;
     assert!(done.members[0].finished && done.next.is_empty(), "{done:?}");
     assert!(done.members[0].effects.ingress.is_some());
-    assert!(stage.run("board").await.steps.is_empty());
+    assert!(stage.run("firewall").await.steps.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_create_that_fails_is_reported_and_what_later_parts_have_stays_but_nothing_is_added() {
-    let (mut stage, shelf) = being_built().await;
-    stage.run("board").await;
+    let (mut stage, balancer) = being_built().await;
+    stage.run("firewall").await;
     tokio::time::advance(WAIT.poll).await;
     stage.cloud.script.lock().polls = vec![Err(Error::new(ErrorKind::Unexpected, "broken"))];
-    let failed = stage.run(&shelf).await;
+    let failed = stage.run(&balancer).await;
     let PartState::Failed(error) = &failed.state else {
         panic!("{failed:?}");
     };
     let text = error.report();
-    assert!(text.contains("broken") && text.contains("create shelf"), "{text}");
+    assert!(
+        text.contains("broken") && text.contains("create balancer"),
+        "{text}"
+    );
     let services = vec![service(0, &[80], &[])];
     stage.world = Arc::new(world(services, nodes([("n0", true), ("n1", true)])));
-    let board = stage.run("board").await;
-    assert!(board.steps.is_empty(), "{board:?}");
-    let member = &board.members[0];
+    let firewall = stage.run("firewall").await;
+    assert!(firewall.steps.is_empty(), "{firewall:?}");
+    let member = &firewall.members[0];
     assert!(
-        matches!(&member.state, MemberState::Frozen(why) if why.contains(&shelf)),
+        matches!(&member.state, MemberState::Frozen(why) if why.contains(&balancer)),
         "{member:?}"
     );
-    assert_eq!(stage.cloud.memory.truth().board.len(), 1);
+    assert_eq!(stage.cloud.memory.truth().firewall.len(), 1);
     // Read, it turns out to be there.
-    let next = stage.run(&shelf).await;
-    assert!(next.next.contains(&PartKey::new("board")), "{next:?}");
-    assert_eq!(sentences(&stage.run("board").await), ["pin svc:n/s0/u0 to n1"]);
+    let next = stage.run(&balancer).await;
+    assert!(next.next.contains(&PartKey::new("firewall")), "{next:?}");
+    assert_eq!(
+        sentences(&stage.run("firewall").await),
+        ["create rule svc:n/s0/u0 for n1"]
+    );
 }
 
-/// A shelf with a box to create, which the cloud takes its time for, and one to paint.
-fn busy_shelf() -> Stage {
-    let mut shelf = own_shelf(0);
-    let grey = Box {
+/// A balancer with a listener to create, which the cloud takes its time for, and one to update.
+fn busy_balancer() -> Stage {
+    let mut balancer = own_balancer(0);
+    let grey = Listener {
         owner: tag(&id(0)),
-        colour: "grey".to_owned(),
+        algorithm: "grey".to_owned(),
         nodes: ["n0".to_owned()].into(),
     };
-    shelf.boxes.insert(81, grey);
+    balancer.listeners.insert(81, grey);
     let truth = Truth {
-        shelves: vec![shelf],
+        balancers: vec![balancer],
         ..Truth::default()
     };
-    let stage = stage(truth, vec![service(0, &[80, 81], &[(COLOUR, "blue")])]);
-    stage.answer("create box 80", Answer::Wait(WAIT));
+    let stage = stage(truth, vec![service(0, &[80, 81], &[(ALGORITHM, "blue")])]);
+    stage.answer("create listener 80", Answer::Wait(WAIT));
     stage
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_step_that_needs_no_idle_part_is_sent_while_the_cloud_is_at_work() {
-    let stage = busy_shelf();
-    let report = stage.run("shelf/#10").await;
+    let stage = busy_balancer();
+    let report = stage.run("balancer/#10").await;
     assert_eq!(parked(&report).0, WAIT.poll);
-    assert_eq!(sentences(&report), ["paint box 81 on shelf shelf_n_s0 blue"]);
+    assert_eq!(
+        sentences(&report),
+        ["update listener 81 on balancer balancer_n_s0 blue"]
+    );
     stage.cloud.script.lock().observed.clear();
     tokio::time::advance(WAIT.poll).await;
     stage.cloud.script.lock().polls = vec![Ok(true)];
-    let done = stage.run("shelf/#10").await;
+    let done = stage.run("balancer/#10").await;
     assert!(matches!(done.state, PartState::Done), "{done:?}");
-    assert_eq!(sentences(&done), ["create box 80 on shelf shelf_n_s0"]);
+    assert_eq!(sentences(&done), ["create listener 80 on balancer balancer_n_s0"]);
     assert!(
         stage.cloud.script.lock().observed.is_empty(),
         "all of it is known"
@@ -187,70 +202,76 @@ async fn a_step_that_needs_no_idle_part_is_sent_while_the_cloud_is_at_work() {
 
 #[tokio::test(start_paused = true)]
 async fn a_step_that_fails_while_the_cloud_is_at_work_is_planned_again_from_a_read() {
-    let stage = busy_shelf();
-    let quota = Error::new(ErrorKind::QuotaExceeded, "no more paint");
-    stage.answer("paint", Answer::Fail(quota));
-    let report = stage.run("shelf/#10").await;
+    let stage = busy_balancer();
+    let quota = Error::new(ErrorKind::QuotaExceeded, "no more update");
+    stage.answer("update", Answer::Fail(quota));
+    let report = stage.run("balancer/#10").await;
     assert_eq!(parked(&report).0, WAIT.poll);
     assert!(report.steps[0].result.is_err());
     stage.cloud.script.lock().observed.clear();
     tokio::time::advance(WAIT.poll).await;
     stage.cloud.script.lock().polls = vec![Ok(true)];
-    let done = stage.run("shelf/#10").await;
+    let done = stage.run("balancer/#10").await;
     assert!(matches!(done.state, PartState::Done), "{done:?}");
-    assert_eq!(sentences(&done)[1..], ["paint box 81 on shelf shelf_n_s0 blue"]);
+    assert_eq!(
+        sentences(&done)[1..],
+        ["update listener 81 on balancer balancer_n_s0 blue"]
+    );
     let (_, fresh) = stage.cloud.script.lock().observed[0].clone();
     assert!(fresh);
 }
 
 #[tokio::test(start_paused = true)]
 async fn if_what_the_cloud_accepted_fails_nothing_more_is_sent_before_a_read() {
-    let stage = busy_shelf();
-    stage.answer("paint", Answer::Busy(Duration::from_secs(1)));
-    stage.run("shelf/#10").await;
+    let stage = busy_balancer();
+    stage.answer("update", Answer::Busy(Duration::from_secs(1)));
+    stage.run("balancer/#10").await;
     stage.cloud.script.lock().observed.clear();
     tokio::time::advance(WAIT.poll).await;
     stage.cloud.script.lock().polls = vec![Err(Error::new(ErrorKind::Unexpected, "broken"))];
-    let failed = stage.run("shelf/#10").await;
+    let failed = stage.run("balancer/#10").await;
     assert!(
         matches!(failed.state, PartState::Failed(_)) && failed.steps.len() == 1,
         "{failed:?}"
     );
     assert!(stage.cloud.script.lock().observed.is_empty());
-    let next = stage.run("shelf/#10").await;
-    assert_eq!(sentences(&next), ["paint box 81 on shelf shelf_n_s0 blue"]);
+    let next = stage.run("balancer/#10").await;
+    assert_eq!(
+        sentences(&next),
+        ["update listener 81 on balancer balancer_n_s0 blue"]
+    );
     assert!(stage.cloud.script.lock().observed[0].1, "not from a cache");
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_done_in_time_fails_and_is_looked_at_anew() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
-    stage.answer("create shelf", Answer::Wait(WAIT));
+    stage.answer("create balancer", Answer::Wait(WAIT));
     stage.cloud.script.lock().polls = vec![Ok(false)];
-    stage.run("shelf/new:shelf_n_s0").await;
+    stage.run("balancer/new:balancer_n_s0").await;
     tokio::time::advance(WAIT.deadline).await;
-    let late = stage.run("shelf/new:shelf_n_s0").await;
+    let late = stage.run("balancer/new:balancer_n_s0").await;
     assert!(matches!(&late.state, PartState::Failed(error) if error.kind() == ErrorKind::Timeout));
     stage.cloud.script.lock().observed.clear();
-    let next = stage.run("shelf/new:shelf_n_s0").await;
+    let next = stage.run("balancer/new:balancer_n_s0").await;
     assert!(matches!(next.state, PartState::Done));
     let (_, fresh) = stage.cloud.script.lock().observed[0].clone();
     assert!(fresh, "what was seen before the failure does not count");
-    assert_eq!(stage.cloud.memory.truth().shelves.len(), 1);
+    assert_eq!(stage.cloud.memory.truth().balancers.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pass_that_was_dropped_while_it_wrote_makes_the_next_one_look_for_itself() {
     let truth = Truth {
-        shelves: vec![own_shelf(0)],
+        balancers: vec![own_balancer(0)],
         ..Truth::default()
     };
     let stage = stage(truth, vec![service(0, &[80], &[])]);
-    stage.answer("create box 80", Answer::Hang);
-    let dropped = tokio::time::timeout(Duration::from_secs(1), stage.run("shelf/#10")).await;
+    stage.answer("create listener 80", Answer::Hang);
+    let dropped = tokio::time::timeout(Duration::from_secs(1), stage.run("balancer/#10")).await;
     assert!(dropped.is_err());
     stage.cloud.script.lock().observed.clear();
-    let report = stage.run("shelf/#10").await;
+    let report = stage.run("balancer/#10").await;
     assert!(stage.cloud.script.lock().observed[0].1, "not from a cache");
     assert!(report.steps.is_empty(), "it was done: {report:?}");
 }
@@ -258,12 +279,12 @@ async fn a_pass_that_was_dropped_while_it_wrote_makes_the_next_one_look_for_itse
 #[tokio::test]
 async fn nothing_is_created_on_what_a_cache_says_and_nothing_else_is_read_twice() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
-    stage.run("shelf/new:shelf_n_s0").await;
+    stage.run("balancer/new:balancer_n_s0").await;
     let observed = std::mem::take(&mut stage.cloud.script.lock().observed);
     let fresh: Vec<_> = observed.iter().map(|(_, fresh)| *fresh).collect();
     assert_eq!(fresh, [false, true]);
     // Nothing to create: one look, from the cache if there is one.
-    stage.run("shelf/new:shelf_n_s0").await;
+    stage.run("balancer/new:balancer_n_s0").await;
     assert_eq!(stage.cloud.script.lock().observed.len(), 1);
     assert!(!stage.cloud.script.lock().observed[0].1);
 }
@@ -272,16 +293,16 @@ async fn nothing_is_created_on_what_a_cache_says_and_nothing_else_is_read_twice(
 async fn busy_is_no_failure_and_says_since_when() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
     for _ in 0..2 {
-        stage.answer("create shelf", Answer::Busy(Duration::from_secs(7)));
+        stage.answer("create balancer", Answer::Busy(Duration::from_secs(7)));
     }
-    let first = stage.run("shelf/new:shelf_n_s0").await;
+    let first = stage.run("balancer/new:balancer_n_s0").await;
     assert_eq!(parked(&first), (Duration::from_secs(7), Duration::ZERO));
     assert!(first.steps.is_empty());
     tokio::time::advance(Duration::from_secs(7)).await;
-    let second = stage.run("shelf/new:shelf_n_s0").await;
+    let second = stage.run("balancer/new:balancer_n_s0").await;
     assert!(matches!(second.state, PartState::Parked { .. }));
     assert!(matches!(
-        stage.run("shelf/new:shelf_n_s0").await.state,
+        stage.run("balancer/new:balancer_n_s0").await.state,
         PartState::Done
     ));
 }
@@ -290,39 +311,42 @@ async fn busy_is_no_failure_and_says_since_when() {
 async fn stale_is_looked_at_again_three_times() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
     for _ in 0..3 {
-        stage.answer("create shelf", Answer::Stale);
+        stage.answer("create balancer", Answer::Stale);
     }
     assert!(matches!(
-        stage.run("shelf/new:shelf_n_s0").await.state,
+        stage.run("balancer/new:balancer_n_s0").await.state,
         PartState::Done
     ));
     let other = crate::stage::stage(Truth::default(), vec![service(0, &[80], &[])]);
     for _ in 0..4 {
-        other.answer("create shelf", Answer::Stale);
+        other.answer("create balancer", Answer::Stale);
     }
-    let report = other.run("shelf/new:shelf_n_s0").await;
+    let report = other.run("balancer/new:balancer_n_s0").await;
     assert!(matches!(report.state, PartState::Failed(error) if error.kind() == ErrorKind::Conflict));
 }
 
 #[tokio::test]
 async fn bad_inputs_hold_back_one_member_alone() {
-    let mut shelf = own_shelf(0);
-    shelf.marks.insert(tag(&id(1)));
+    let mut balancer = own_balancer(0);
+    balancer.tags.insert(tag(&id(1)));
     let truth = Truth {
-        shelves: vec![shelf],
+        balancers: vec![balancer],
         ..Truth::default()
     };
     let services = vec![
-        service(0, &[80], &[(SHELF, "10")]),
-        service(1, &[81], &[(SHELF, "10")]),
-        service(2, &[82], &[(SHELF, "10"), (COLOUR, "plaid")]),
+        service(0, &[80], &[(BALANCER, "10")]),
+        service(1, &[81], &[(BALANCER, "10")]),
+        service(2, &[82], &[(BALANCER, "10"), (ALGORITHM, "plaid")]),
     ];
     let stage = stage(truth, services);
     let error = Error::new(ErrorKind::InvalidSpec, "no such secret");
     stage.cloud.script.lock().held.insert("s1".to_owned(), error);
-    let report = stage.run("shelf/#10").await;
+    let report = stage.run("balancer/#10").await;
     assert!(matches!(report.state, PartState::Done));
-    assert_eq!(sentences(&report), ["create box 80 on shelf shelf_n_s0"]);
+    assert_eq!(
+        sentences(&report),
+        ["create listener 80 on balancer balancer_n_s0"]
+    );
     assert!(matches!(report.members[0].state, MemberState::Served));
     for held in &report.members[1..] {
         assert!(matches!(held.state, MemberState::Refused(_)) && !held.finished);
@@ -332,49 +356,49 @@ async fn bad_inputs_hold_back_one_member_alone() {
 #[tokio::test]
 async fn a_step_that_fails_for_good_holds_back_its_service_alone() {
     let truth = Truth {
-        shelves: vec![own_shelf(0)],
+        balancers: vec![own_balancer(0)],
         ..Truth::default()
     };
-    let services = vec![service(0, &[80], &[]), service(1, &[81], &[(SHELF, "10")])];
+    let services = vec![service(0, &[80], &[]), service(1, &[81], &[(BALANCER, "10")])];
     let stage = stage(truth, services);
-    let quota = Error::new(ErrorKind::QuotaExceeded, "no more boxes");
-    stage.answer("create box 80", Answer::Fail(quota));
-    let report = stage.run("shelf/#10").await;
+    let quota = Error::new(ErrorKind::QuotaExceeded, "no more listeners");
+    stage.answer("create listener 80", Answer::Fail(quota));
+    let report = stage.run("balancer/#10").await;
     assert!(matches!(report.state, PartState::Done), "{report:?}");
     let MemberState::Refused(error) = &report.members[0].state else {
         panic!("{report:?}");
     };
     assert_eq!(error.kind(), ErrorKind::QuotaExceeded);
     assert!(matches!(report.members[1].state, MemberState::Served));
-    let boxes: BTreeSet<_> = stage.cloud.memory.truth().shelves[0]
-        .boxes
+    let listeners: BTreeSet<_> = stage.cloud.memory.truth().balancers[0]
+        .listeners
         .keys()
         .copied()
         .collect();
-    assert_eq!(boxes, [81].into());
+    assert_eq!(listeners, [81].into());
 }
 
 #[tokio::test]
 async fn nothing_is_changed_if_a_known_part_is_missing_and_the_scope_is_unverified() {
-    let mut gone = service(0, &[80], &[(SHELF, "10"), (WAS, "10")]);
+    let mut gone = service(0, &[80], &[(BALANCER, "10"), (WAS, "10")]);
     gone.deleting = true;
     let stage = stage(Truth::default(), vec![gone]);
     stage
         .cloud
         .memory
         .set_scope_check(ScopeCheck::Unverified("no node is visible".to_owned()));
-    stage.run("board").await;
-    let report = stage.run("shelf/#10").await;
+    stage.run("firewall").await;
+    let report = stage.run("balancer/#10").await;
     let PartState::Blocked(why) = &report.state else {
         panic!("{report:?}");
     };
     assert!(
-        why.contains("shelf #10") && why.contains("no node is visible"),
+        why.contains("balancer #10") && why.contains("no node is visible"),
         "{why}"
     );
     assert!(!report.members[0].finished, "the finalizer must stay");
     stage.cloud.memory.set_scope_check(ScopeCheck::Verified);
-    let report = stage.run("shelf/#10").await;
+    let report = stage.run("balancer/#10").await;
     assert!(matches!(report.members[0].state, MemberState::Left));
     assert!(report.members[0].finished);
     assert_eq!(report.members[0].effects.annotations[WAS], None);
@@ -383,85 +407,91 @@ async fn nothing_is_changed_if_a_known_part_is_missing_and_the_scope_is_unverifi
 #[tokio::test]
 async fn who_moves_joins_the_new_part_before_leaving_the_old_one() {
     let truth = Truth {
-        shelves: vec![own_shelf(0), own_shelf(1)],
+        balancers: vec![own_balancer(0), own_balancer(1)],
         ..Truth::default()
     };
     let mut stage = stage(truth, vec![service(0, &[80], &[]), service(1, &[81], &[])]);
-    for part in ["shelf/#10", "shelf/#11", "board"] {
+    for part in ["balancer/#10", "balancer/#11", "firewall"] {
         stage.run(part).await;
     }
-    let moved = service(1, &[81], &[(SHELF, "10")]);
+    let moved = service(1, &[81], &[(BALANCER, "10")]);
     stage.world = Arc::new(world(vec![service(0, &[80], &[]), moved], nodes([("n0", true)])));
     stage.answer(
-        "create box",
+        "create listener",
         Answer::Fail(Error::new(ErrorKind::Unavailable, "down")),
     );
-    let old = stage.run("shelf/#11").await;
-    assert!(matches!(&old.members[0].state, MemberState::Frozen(why) if why.contains("shelf/#10")));
-    assert!(matches!(stage.run("shelf/#10").await.state, PartState::Failed(_)));
+    let old = stage.run("balancer/#11").await;
+    assert!(matches!(&old.members[0].state, MemberState::Frozen(why) if why.contains("balancer/#10")));
+    assert!(matches!(
+        stage.run("balancer/#10").await.state,
+        PartState::Failed(_)
+    ));
     assert!(
-        stage.run("shelf/#11").await.steps.is_empty(),
+        stage.run("balancer/#11").await.steps.is_empty(),
         "the new one does not serve yet"
     );
-    let new = stage.run("shelf/#10").await;
-    assert!(new.next.contains(&PartKey::new("shelf/#11")), "{:?}", new.next);
-    stage.run("board").await;
-    let old = stage.run("shelf/#11").await;
-    assert_eq!(sentences(&old), ["delete shelf shelf_n_s1"]);
+    let new = stage.run("balancer/#10").await;
+    assert!(new.next.contains(&PartKey::new("balancer/#11")), "{:?}", new.next);
+    stage.run("firewall").await;
+    let old = stage.run("balancer/#11").await;
+    assert_eq!(sentences(&old), ["delete balancer balancer_n_s1"]);
 }
 
 #[tokio::test]
 async fn what_is_left_is_read_when_it_is_its_turn_and_not_before() {
     let truth = Truth {
-        shelves: vec![own_shelf(0)],
+        balancers: vec![own_balancer(0)],
         ..Truth::default()
     };
     let mut stage = stage(truth, vec![service(0, &[80], &[])]);
-    for part in ["shelf/#10", "board"] {
+    for part in ["balancer/#10", "firewall"] {
         stage.run(part).await;
     }
     let mut gone = service(0, &[80], &[]);
     gone.deleting = true;
     stage.world = Arc::new(world(vec![gone], nodes([("n0", true)])));
     stage.cloud.script.lock().observed.clear();
-    let early = stage.run("shelf/#10").await;
+    let early = stage.run("balancer/#10").await;
     assert!(matches!(early.state, PartState::Done), "{early:?}");
     assert!(
-        matches!(&early.members[0].state, MemberState::Frozen(why) if why.contains("board")),
+        matches!(&early.members[0].state, MemberState::Frozen(why) if why.contains("firewall")),
         "{:?}",
         early.members
     );
     let observed = stage.cloud.script.lock().observed.clone();
     assert!(observed.is_empty(), "{observed:?}");
-    let board = stage.run("board").await;
-    assert_eq!(board.next, [PartKey::new("shelf/#10")]);
-    let shelf = stage.run("shelf/#10").await;
-    assert_eq!(sentences(&shelf), ["delete shelf shelf_n_s0"]);
-    assert!(shelf.members[0].finished);
+    let firewall = stage.run("firewall").await;
+    assert_eq!(firewall.next, [PartKey::new("balancer/#10")]);
+    let balancer = stage.run("balancer/#10").await;
+    assert_eq!(sentences(&balancer), ["delete balancer balancer_n_s0"]);
+    assert!(balancer.members[0].finished);
 }
 
 #[tokio::test]
 async fn a_difference_that_can_not_be_changed_stands_in_the_way_of_nothing_else() {
     let truth = Truth {
-        shelves: vec![own_shelf(0)],
+        balancers: vec![own_balancer(0)],
         ..Truth::default()
     };
-    let stage = stage(truth, vec![service(0, &[80], &[(WOOD, "oak")])]);
-    let report = stage.run("shelf/#10").await;
-    assert_eq!(report.blocked[0].field, "wood");
+    let stage = stage(truth, vec![service(0, &[80], &[(FLAVOR, "oak")])]);
+    let report = stage.run("balancer/#10").await;
+    assert_eq!(report.blocked[0].field, "flavor");
     assert_eq!(
         report.blocked[0].to_string(),
-        "the wood is pine and can not be made oak without making it anew"
+        "the flavor is pine and can not be made oak without making it anew"
     );
-    assert_eq!(sentences(&report), ["create box 80 on shelf shelf_n_s0"]);
+    assert_eq!(
+        sentences(&report),
+        ["create listener 80 on balancer balancer_n_s0"]
+    );
     assert!(matches!(report.members[0].state, MemberState::Served));
     assert_eq!(stage.engine.status()[0].blocked.len(), 1);
 }
 
 #[derive(Default)]
-struct Listener(Mutex<Vec<String>>);
+struct Announcements(Mutex<Vec<String>>);
 
-impl Watcher for Listener {
+impl Watcher for Announcements {
     fn due(&self, part: &PartKey, steps: &[StepDescription]) {
         self.0.lock().push(format!("{part}: {}", steps.len()));
     }
@@ -470,17 +500,17 @@ impl Watcher for Listener {
 #[tokio::test]
 async fn whoever_watches_is_told_once_and_only_if_something_is_due() {
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
-    let listener = Arc::new(Listener::default());
+    let listener = Arc::new(Announcements::default());
     let request = Request {
         watcher: Some(Arc::clone(&listener) as Arc<dyn Watcher>),
         ..stage.request()
     };
-    stage.answer("create shelf", Answer::Busy(Duration::ZERO));
-    let part = PartKey::new("shelf/new:shelf_n_s0");
+    stage.answer("create balancer", Answer::Busy(Duration::ZERO));
+    let part = PartKey::new("balancer/new:balancer_n_s0");
     for _ in 0..3 {
         stage.engine.run(&part, &request).await;
     }
-    assert_eq!(*listener.0.lock(), ["shelf/new:shelf_n_s0: 1"]);
+    assert_eq!(*listener.0.lock(), ["balancer/new:balancer_n_s0: 1"]);
 }
 
 #[tokio::test]
@@ -489,21 +519,21 @@ async fn a_service_of_another_class_is_left_alone_whatever_is_on_it() {
     other.class = Some("acme".into());
     other.deleting = true;
     let truth = Truth {
-        shelves: vec![own_shelf(0)],
+        balancers: vec![own_balancer(0)],
         ..Truth::default()
     };
     let stage = stage(truth, vec![other]);
     let survey = stage.engine.discover(&stage.request()).await.unwrap();
     assert!(survey.services[0].joins.is_empty() && survey.services[0].leaves.is_empty());
     assert!(survey.parts.is_empty() && survey.orphans.is_empty());
-    stage.run("shelf/#10").await;
-    assert_eq!(stage.cloud.memory.truth().shelves.len(), 1);
+    stage.run("balancer/#10").await;
+    assert_eq!(stage.cloud.memory.truth().balancers.len(), 1);
 }
 
 #[tokio::test]
 async fn an_orphan_is_deleted_only_by_a_pass_that_is_permitted_to() {
     let truth = Truth {
-        shelves: vec![own_shelf(0)],
+        balancers: vec![own_balancer(0)],
         ..Truth::default()
     };
     let stage = stage(truth, vec![service(1, &[80], &[])]);
@@ -513,10 +543,10 @@ async fn an_orphan_is_deleted_only_by_a_pass_that_is_permitted_to() {
         orphan.deletable && !survey.parts.contains(&orphan.part),
         "{survey:?}"
     );
-    assert!(sentences(&stage.run("shelf/#10").await).is_empty());
+    assert!(sentences(&stage.run("balancer/#10").await).is_empty());
     let plans = stage.engine.plan(&stage.request(), None).await.unwrap();
     assert!(plans.iter().all(|plan| plan.part.as_ref() != Some(&orphan.part)));
-    assert_eq!(stage.cloud.memory.truth().shelves.len(), 1);
+    assert_eq!(stage.cloud.memory.truth().balancers.len(), 1);
     let permitted = Request {
         delete_orphan: true,
         ..stage.request()
@@ -524,12 +554,15 @@ async fn an_orphan_is_deleted_only_by_a_pass_that_is_permitted_to() {
     // The permission is for orphans alone.
     stage
         .engine
-        .run(&PartKey::new("shelf/new:shelf_n_s1"), &permitted)
+        .run(&PartKey::new("balancer/new:balancer_n_s1"), &permitted)
         .await;
     let report = stage.engine.run(&orphan.part, &permitted).await;
-    assert_eq!(sentences(&report), ["delete shelf shelf_n_s0"]);
-    let left = stage.cloud.memory.truth().shelves;
-    assert!(left.len() == 1 && left[0].name == shelf_name(&id(1)), "{left:?}");
+    assert_eq!(sentences(&report), ["delete balancer balancer_n_s0"]);
+    let left = stage.cloud.memory.truth().balancers;
+    assert!(
+        left.len() == 1 && left[0].name == balancer_name(&id(1)),
+        "{left:?}"
+    );
 }
 
 #[tokio::test]
@@ -546,10 +579,13 @@ async fn a_plan_of_one_service_shows_its_parts_and_writes_nothing() {
         .collect();
     assert_eq!(
         text,
-        ["create shelf shelf_n_s1 with 1 boxes", "pin svc:n/s1/u1 to n0"]
+        [
+            "create balancer balancer_n_s1 with 1 listeners",
+            "create rule svc:n/s1/u1 for n0"
+        ]
     );
-    assert!(stage.cloud.memory.truth().shelves.is_empty());
-    // The pins are everybody's; of the other Service nothing is said.
+    assert!(stage.cloud.memory.truth().balancers.is_empty());
+    // The rules are everybody's; of the other Service nothing is said.
     let of_whom = plans.iter().flat_map(|plan| &plan.members);
     let of_whom: BTreeSet<_> = of_whom.map(|member| &member.service).collect();
     assert_eq!(of_whom, [&id(1)].into());
@@ -563,12 +599,12 @@ async fn a_plan_of_one_service_shows_its_parts_and_writes_nothing() {
 #[tokio::test]
 async fn a_plan_of_one_service_keeps_the_troubles_of_others_to_itself() {
     let truth = Truth {
-        shelves: vec![own_shelf(0)],
+        balancers: vec![own_balancer(0)],
         ..Truth::default()
     };
     let services = vec![
-        service(0, &[80], &[(COLOUR, "plaid")]),
-        service(1, &[81], &[(SHELF, "10")]),
+        service(0, &[80], &[(ALGORITHM, "plaid")]),
+        service(1, &[81], &[(BALANCER, "10")]),
     ];
     let stage = stage(truth, services);
     let of_all = stage.engine.plan(&stage.request(), None).await.unwrap();
@@ -600,14 +636,14 @@ async fn steps_and_passes_are_counted() {
     let engine = Engine::new(Toy::default(), cloud, metrics);
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
     engine
-        .run(&PartKey::new("shelf/new:shelf_n_s0"), &stage.request())
+        .run(&PartKey::new("balancer/new:balancer_n_s0"), &stage.request())
         .await;
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     for line in [
-        "ccm_plan_passes_total{provider=\"toy\",part=\"shelf\",result=\"done\"} 1",
-        "ccm_plan_steps_total{provider=\"toy\",part=\"shelf\",step=\"shelf_create\",result=\"ok\"} 1",
-        "ccm_plan_step_duration_seconds_count{provider=\"toy\",step=\"shelf_create\"} 1",
+        "ccm_plan_passes_total{provider=\"toy\",part=\"balancer\",result=\"done\"} 1",
+        "ccm_plan_steps_total{provider=\"toy\",part=\"balancer\",step=\"balancer_create\",result=\"ok\"} 1",
+        "ccm_plan_step_duration_seconds_count{provider=\"toy\",step=\"balancer_create\"} 1",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
@@ -616,15 +652,15 @@ async fn steps_and_passes_are_counted() {
 #[tokio::test(start_paused = true)]
 async fn who_asks_for_something_else_while_a_step_is_waited_for_is_not_finished() {
     let mut stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
-    stage.run("shelf/new:shelf_n_s0").await;
-    assert!(stage.run("board").await.members[0].finished);
+    stage.run("balancer/new:balancer_n_s0").await;
+    assert!(stage.run("firewall").await.members[0].finished);
     // A second node, with which the cloud takes its time.
     stage.world = Arc::new(world(
         vec![service(0, &[80], &[])],
         nodes([("n0", true), ("n1", true)]),
     ));
-    stage.answer("pin", Answer::Wait(WAIT));
-    let report = stage.run("board").await;
+    stage.answer("create rule", Answer::Wait(WAIT));
+    let report = stage.run("firewall").await;
     assert_eq!(parked(&report).0, WAIT.poll);
 
     let leaving = ServiceView {
@@ -632,7 +668,7 @@ async fn who_asks_for_something_else_while_a_step_is_waited_for_is_not_finished(
         ..service(0, &[80], &[])
     };
     stage.world = Arc::new(world(vec![leaving], nodes([("n0", true), ("n1", true)])));
-    let early = stage.run("board").await;
+    let early = stage.run("firewall").await;
     assert!(matches!(early.state, PartState::Parked { .. }), "{early:?}");
     let member = &early.members[0];
     assert!(

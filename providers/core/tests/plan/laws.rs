@@ -14,7 +14,7 @@ use proptest::{
 };
 
 use crate::{
-    toy::{Flaw, Shelf, Toy, shelf_name},
+    toy::{Balancer, Flaw, Toy, balancer_name},
     toy_cases::{Truth, id, nodes, service, world},
 };
 
@@ -49,18 +49,18 @@ fn a_service_that_left_a_part_is_no_member_of_the_orphan() {
     let mut gone = service(1, &[82], &[]);
     gone.service_type = ccm_core::load_balancer::ServiceType::ClusterIp;
     gone.finalizers.clear();
-    let shelf = |index: usize, marks: &[&str]| Shelf {
+    let balancer = |index: usize, tags: &[&str]| Balancer {
         id: Fact::Known(10 + index as u64),
-        name: shelf_name(&id(index)),
-        marks: marks.iter().map(|mark| (*mark).to_owned()).collect(),
-        wood: "pine".to_owned(),
+        name: balancer_name(&id(index)),
+        tags: tags.iter().map(|tag_text| (*tag_text).to_owned()).collect(),
+        flavor: "pine".to_owned(),
         address: Fact::Known(format!("192.0.2.{index}")),
-        boxes: BTreeMap::new(),
+        listeners: BTreeMap::new(),
     };
     let truth = Truth {
-        shelves: vec![
-            shelf(0, &["kube_cluster_id_others", "svc:n/s1/u1"]),
-            shelf(1, &["kube_cluster_id_me", "svc:n/s0/u0", "svc:n/s1/u1"]),
+        balancers: vec![
+            balancer(0, &["kube_cluster_id_others", "svc:n/s1/u1"]),
+            balancer(1, &["kube_cluster_id_me", "svc:n/s0/u0", "svc:n/s1/u1"]),
         ],
         ..Truth::default()
     };
@@ -70,12 +70,12 @@ fn a_service_that_left_a_part_is_no_member_of_the_orphan() {
 
 #[test]
 fn a_difference_that_is_forgotten_breaks_convergence() {
-    breaks(Flaw::ForgetsColour, |toy, case| Box::pin(converges(toy, case)));
+    breaks(Flaw::ForgetsAlgorithm, |toy, case| Box::pin(converges(toy, case)));
 }
 
 #[test]
 fn a_step_that_is_always_due_breaks_convergence() {
-    breaks(Flaw::PaintsAlways, |toy, case| Box::pin(converges(toy, case)));
+    breaks(Flaw::UpdatesAlways, |toy, case| Box::pin(converges(toy, case)));
 }
 
 #[test]

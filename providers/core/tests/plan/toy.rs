@@ -1,9 +1,8 @@
-//! A toy cloud of shelves: everything that makes load balancers hard, and nothing else.
+//! A toy cloud: everything that makes load balancers hard, and nothing else.
 //!
-//! A *shelf* (a load balancer) has a name that is not unique, an id and an address that the cloud gives, a wood that
-//! can not be changed, marks, and *boxes* (listeners) by port, each with an owner, a colour and nodes. Services share a
-//! shelf by its id. The *board* (a security group that all share) has one pin for each Service and node, which needs
-//! the shelf's address.
+//! A load balancer has a name that is not unique, an id and an address that the cloud gives, a flavor that cannot be changed,
+//! tags, and listeners by port, each with an owner, an algorithm and nodes. Services share a load balancer by its id. The
+//! firewall, which all share, has one rule for each Service and node, which needs the load balancer's address.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,28 +22,28 @@ use ccm_core::{
 
 pub use crate::toy_step::{Action, ToyChange, ToyStep, step};
 
-/// The shelf that is meant, by id.
-pub const SHELF: &str = "toy/shelf";
-pub const COLOUR: &str = "toy/colour";
-pub const WOOD: &str = "toy/wood";
-/// The mark that an observed shelf has if another cluster made it. The cloud does not hold it.
+/// The balancer that is meant, by id.
+pub const BALANCER: &str = "toy/balancer";
+pub const ALGORITHM: &str = "toy/algorithm";
+pub const FLAVOR: &str = "toy/flavor";
+/// The tag that an observed balancer has if another cluster made it. The cloud does not hold it.
 pub const FOREIGN: &str = "foreign";
-/// Written by us: the id that the shelf had.
+/// Written by us: the id that the balancer had.
 pub const WAS: &str = "toy/was";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Key {
     Id(u64),
     New(String),
-    Board,
+    Firewall,
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Id(id) => write!(f, "shelf/#{id}"),
-            Self::New(name) => write!(f, "shelf/new:{name}"),
-            Self::Board => f.write_str("board"),
+            Self::Id(id) => write!(f, "balancer/#{id}"),
+            Self::New(name) => write!(f, "balancer/new:{name}"),
+            Self::Firewall => f.write_str("firewall"),
         }
     }
 }
@@ -53,78 +52,78 @@ impl FromStr for Key {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        if text == "board" {
-            Ok(Self::Board)
-        } else if let Some(id) = text.strip_prefix("shelf/#") {
+        if text == "firewall" {
+            Ok(Self::Firewall)
+        } else if let Some(id) = text.strip_prefix("balancer/#") {
             id.parse().map(Self::Id).map_err(|_| ())
         } else {
-            let name = text.strip_prefix("shelf/new:").ok_or(())?;
+            let name = text.strip_prefix("balancer/new:").ok_or(())?;
             Ok(Self::New(name.to_owned()))
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Box {
+pub struct Listener {
     /// The tag of the Service; anything else is somebody else's.
     pub owner: String,
-    pub colour: String,
+    pub algorithm: String,
     pub nodes: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shelf {
+pub struct Balancer {
     pub id: Fact<u64>,
     pub name: String,
-    pub marks: BTreeSet<String>,
-    pub wood: String,
+    pub tags: BTreeSet<String>,
+    pub flavor: String,
     pub address: Fact<String>,
-    pub boxes: BTreeMap<u16, Box>,
+    pub listeners: BTreeMap<u16, Listener>,
 }
 
-impl Shelf {
+impl Balancer {
     pub fn is_made_by_a_cluster(&self) -> bool {
-        self.name.starts_with("shelf_")
+        self.name.starts_with("balancer_")
     }
 
-    pub fn tags(&self) -> impl Iterator<Item = &String> {
-        self.marks.iter().filter(|mark| mark.starts_with("svc:"))
+    pub fn service_tags(&self) -> impl Iterator<Item = &String> {
+        self.tags.iter().filter(|tag_text| tag_text.starts_with("svc:"))
     }
 }
 
-pub type Board = BTreeMap<(String, String), Fact<String>>;
+pub type Firewall = BTreeMap<(String, String), Fact<String>>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observed {
-    Shelf(Vec<Shelf>),
-    Board(Board),
+    Balancer(Vec<Balancer>),
+    Firewall(Firewall),
 }
 
 #[derive(Debug)]
-pub struct WantedBox {
+pub struct DesiredListener {
     pub service: ServiceId,
-    pub colour: String,
+    pub algorithm: String,
     pub nodes: BTreeSet<String>,
 }
 
 #[derive(Debug)]
 pub enum Desired {
-    Shelf {
-        marks: OwnershipTag,
+    Balancer {
+        tags: OwnershipTag,
         /// Under which name it may be made, and by whom it is asked for.
         name: Option<String>,
-        wood: Option<String>,
+        flavor: Option<String>,
         joined: BTreeMap<String, ServiceId>,
         kept: BTreeSet<String>,
-        /// Of the kept ones those whose boxes follow the nodes.
+        /// Of the kept ones those whose listeners follow the nodes.
         following: BTreeSet<String>,
         leaving: BTreeSet<String>,
-        boxes: BTreeMap<u16, WantedBox>,
-        /// `None`: there are none, so boxes keep theirs.
+        listeners: BTreeMap<u16, DesiredListener>,
+        /// `None`: there are none, so listeners keep theirs.
         nodes: Option<BTreeSet<String>>,
     },
-    Board {
-        pins: Board,
+    Firewall {
+        rules: Firewall,
         services: BTreeMap<String, ServiceId>,
         kept: BTreeSet<String>,
         leaving: BTreeSet<String>,
@@ -137,27 +136,27 @@ pub struct Reply {
     pub address: String,
 }
 
-/// What the listings show: ids and marks by name.
+/// What the listings show: ids and tags by name.
 pub struct Directory {
-    pub shelves: Vec<(u64, String, BTreeSet<String>)>,
+    pub balancers: Vec<(u64, String, BTreeSet<String>)>,
     pub pinned: BTreeSet<String>,
-    pub marks: OwnershipTag,
+    pub tags: OwnershipTag,
 }
 
 /// What a toy does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// Never looks at colours.
-    ForgetsColour,
-    /// Paints whatever the colour is.
-    PaintsAlways,
-    /// Makes a shelf anew if its wood is wrong.
+    /// Never looks at algorithms.
+    ForgetsAlgorithm,
+    /// Updates whatever the algorithm is.
+    UpdatesAlways,
+    /// Makes a balancer anew if its flavor is wrong.
     Recreates,
     /// Says something else every time.
     Chatty,
-    /// Tags a shelf only after it was made, and finds shelves by their marks.
+    /// Tags a balancer only after it was made, and finds balancers by their tags.
     TagsLater,
-    /// Wipes foreign marks when it writes its own.
+    /// Wipes foreign tags when it writes its own.
     Rude,
     /// Tells later parts nothing that is not known yet.
     Vague,
@@ -178,12 +177,12 @@ pub fn tag(id: &ServiceId) -> String {
     format!("svc:{id}/{}", id.uid)
 }
 
-pub fn shelf_name(id: &ServiceId) -> String {
-    format!("shelf_{}_{}", id.namespace, id.name)
+pub fn balancer_name(id: &ServiceId) -> String {
+    format!("balancer_{}_{}", id.namespace, id.name)
 }
 
-fn colour(service: &ServiceView) -> String {
-    service.annotation(COLOUR).unwrap_or("grey").to_owned()
+fn algorithm(service: &ServiceView) -> String {
+    service.annotation(ALGORITHM).unwrap_or("grey").to_owned()
 }
 
 impl PartModel for Toy {
@@ -210,53 +209,56 @@ impl PartModel for Toy {
 
     fn kind(&self, key: &Key) -> &'static str {
         match key {
-            Key::Board => "board",
-            _ => "shelf",
+            Key::Firewall => "firewall",
+            _ => "balancer",
         }
     }
 
     fn parts(&self, service: &ServiceView, _: &ClusterView, directory: &Directory) -> Parts<Key> {
-        let (tag, name) = (tag(&service.id), shelf_name(&service.id));
-        let shelf = match service.annotation(SHELF).map(str::parse) {
+        let (tag, name) = (tag(&service.id), balancer_name(&service.id));
+        let balancer = match service.annotation(BALANCER).map(str::parse) {
             Some(Ok(id)) => Key::Id(id),
             _ => {
-                let found = directory.shelves.iter().find(|(_, shelf, marks)| {
+                let found = directory.balancers.iter().find(|(_, balancer, tags)| {
                     if self.has(Flaw::TagsLater) {
-                        shelf == &name && marks.contains(&tag)
+                        balancer == &name && tags.contains(&tag)
                     } else {
-                        shelf == &name
+                        balancer == &name
                     }
                 });
                 found.map_or(Key::New(name), |(id, ..)| Key::Id(*id))
             }
         };
         let tagged = directory
-            .shelves
+            .balancers
             .iter()
-            .filter(|(.., marks)| marks.contains(&tag));
-        let board = directory.pinned.contains(&tag).then_some(Key::Board);
+            .filter(|(.., tags)| tags.contains(&tag));
+        let firewall = directory.pinned.contains(&tag).then_some(Key::Firewall);
         Parts {
-            named: vec![shelf, Key::Board],
-            tagged: tagged.map(|(id, ..)| Key::Id(*id)).chain(board).collect(),
+            named: vec![balancer, Key::Firewall],
+            tagged: tagged.map(|(id, ..)| Key::Id(*id)).chain(firewall).collect(),
         }
     }
 
     fn orphans(&self, world: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
         let services = &world.services;
         let known: BTreeSet<_> = services.iter().map(|service| tag(&service.id)).collect();
-        let is_orphan = |marks: &BTreeSet<String>| {
-            let mut tags = marks.iter().filter(|mark| mark.starts_with("svc:")).peekable();
+        let is_orphan = |tags: &BTreeSet<String>| {
+            let mut tags = tags
+                .iter()
+                .filter(|tag_text| tag_text.starts_with("svc:"))
+                .peekable();
             tags.peek().is_some() && tags.all(|tag| !known.contains(tag))
         };
-        let orphans = directory.shelves.iter().filter(|(.., marks)| is_orphan(marks));
+        let orphans = directory.balancers.iter().filter(|(.., tags)| is_orphan(tags));
         orphans
-            .map(|(id, name, marks)| Orphan {
+            .map(|(id, name, tags)| Orphan {
                 key: Key::Id(*id),
-                what: format!("shelf {name}"),
-                deletable: name.starts_with("shelf_")
+                what: format!("balancer {name}"),
+                deletable: name.starts_with("balancer_")
                     && directory
-                        .marks
-                        .ownership(marks.iter().map(String::as_str))
+                        .tags
+                        .ownership(tags.iter().map(String::as_str))
                         .allows_orphan_deletion(),
             })
             .collect()
@@ -268,7 +270,7 @@ impl PartModel for Toy {
         let mut sorted: Vec<_> = members.iter().collect();
         sorted.sort_by_key(|member| &member.service.id);
         for member in sorted {
-            if *key == Key::Board || member.membership != Membership::Active {
+            if *key == Key::Firewall || member.membership != Membership::Active {
                 continue;
             }
             let id = &member.service.id;
@@ -279,8 +281,8 @@ impl PartModel for Toy {
                 .find(|port| taken.contains_key(&port.port));
             let problem = if let Some(port) = clash {
                 Some(format!("port {} is wanted by another Service", port.port))
-            } else if colour(&member.service) == "plaid" {
-                Some("plaid is no colour".to_owned())
+            } else if algorithm(&member.service) == "plaid" {
+                Some("plaid is no algorithm".to_owned())
             } else {
                 None
             };
@@ -316,18 +318,18 @@ impl PartModel for Toy {
                 .map(|node| node.view.name.clone())
                 .collect()
         });
-        if *key == Key::Board {
-            let mut pins = Board::new();
+        if *key == Key::Firewall {
+            let mut rules = Firewall::new();
             for member in joined() {
                 let Some((_, address)) = member.facts.last() else {
                     continue;
                 };
                 for node in nodes.iter().flatten() {
-                    pins.insert((node.clone(), tag(&member.service.id)), address.clone());
+                    rules.insert((node.clone(), tag(&member.service.id)), address.clone());
                 }
             }
-            return Desired::Board {
-                pins,
+            return Desired::Firewall {
+                rules,
                 services: joined()
                     .map(|member| (tag(&member.service.id), member.service.id.clone()))
                     .collect(),
@@ -335,24 +337,24 @@ impl PartModel for Toy {
                 leaving,
             };
         }
-        let owner = joined().find(|member| member.service.annotation(SHELF).is_none());
-        let mut boxes = BTreeMap::new();
+        let owner = joined().find(|member| member.service.annotation(BALANCER).is_none());
+        let mut listeners = BTreeMap::new();
         for member in joined() {
             for port in &member.service.ports {
-                boxes.insert(
+                listeners.insert(
                     port.port,
-                    WantedBox {
+                    DesiredListener {
                         service: member.service.id.clone(),
-                        colour: colour(&member.service),
+                        algorithm: algorithm(&member.service),
                         nodes: nodes.clone().unwrap_or_default(),
                     },
                 );
             }
         }
-        Desired::Shelf {
-            marks: cluster.ownership_tag.clone(),
-            name: owner.map(|owner| shelf_name(&owner.service.id)),
-            wood: owner.map(|owner| owner.service.annotation(WOOD).unwrap_or("pine").to_owned()),
+        Desired::Balancer {
+            tags: cluster.ownership_tag.clone(),
+            name: owner.map(|owner| balancer_name(&owner.service.id)),
+            flavor: owner.map(|owner| owner.service.annotation(FLAVOR).unwrap_or("pine").to_owned()),
             joined: joined()
                 .map(|member| (tag(&member.service.id), member.service.id.clone()))
                 .collect(),
@@ -364,7 +366,7 @@ impl PartModel for Toy {
                 .collect(),
             kept,
             leaving,
-            boxes,
+            listeners,
             nodes,
         }
     }
@@ -374,8 +376,8 @@ impl PartModel for Toy {
             .iter()
             .find_map(|member| member.service.annotation(WAS)?.parse::<u64>().ok())?;
         match (key, observed) {
-            (Key::Id(id), Observed::Shelf(shelves)) if shelves.is_empty() && *id == knew => {
-                Some(format!("shelf #{id}"))
+            (Key::Id(id), Observed::Balancer(balancers)) if balancers.is_empty() && *id == knew => {
+                Some(format!("balancer #{id}"))
             }
             _ => None,
         }
@@ -383,18 +385,18 @@ impl PartModel for Toy {
 
     fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<ToyChange> {
         match (desired, observed) {
-            (Desired::Shelf { .. }, Observed::Shelf(shelves)) => {
-                crate::toy_plan::shelf(self, desired, shelves.first())
+            (Desired::Balancer { .. }, Observed::Balancer(balancers)) => {
+                crate::toy_plan::balancer(self, desired, balancers.first())
             }
             (
-                Desired::Board {
-                    pins,
+                Desired::Firewall {
+                    rules,
                     services,
                     kept,
                     leaving,
                 },
-                Observed::Board(have),
-            ) => crate::toy_plan::board(pins, services, kept, leaving, have),
+                Observed::Firewall(have),
+            ) => crate::toy_plan::firewall(rules, services, kept, leaving, have),
             _ => Plan::default(),
         }
     }
@@ -405,7 +407,9 @@ impl PartModel for Toy {
 
     fn rekey(&self, key: &Key, observed: &Observed) -> Option<Key> {
         match (key, observed) {
-            (Key::New(_), Observed::Shelf(shelves)) => shelves.first()?.id.known().map(|id| Key::Id(*id)),
+            (Key::New(_), Observed::Balancer(balancers)) => {
+                balancers.first()?.id.known().map(|id| Key::Id(*id))
+            }
             _ => None,
         }
     }
@@ -419,20 +423,21 @@ impl PartModel for Toy {
         static CHATTER: AtomicU64 = AtomicU64::new(0);
         if member.membership == Membership::Leaving {
             let mut told = told(Fact::Known(String::new()));
-            if *key != Key::Board {
+            if *key != Key::Firewall {
                 told.effects.annotations.insert(WAS.to_owned(), None);
             }
             return Some(told);
         }
         let tag = tag(&member.service.id);
         match observed {
-            Observed::Board(_) => Some(told(Fact::Known(String::new()))),
-            Observed::Shelf(shelves) => {
-                let serves = |shelf: &&Shelf| shelf.marks.contains(&tag) && !shelf.marks.contains(FOREIGN);
-                let shelf = shelves.iter().find(serves)?;
-                let mut told = told(shelf.address.clone());
+            Observed::Firewall(_) => Some(told(Fact::Known(String::new()))),
+            Observed::Balancer(balancers) => {
+                let serves =
+                    |balancer: &&Balancer| balancer.tags.contains(&tag) && !balancer.tags.contains(FOREIGN);
+                let balancer = balancers.iter().find(serves)?;
+                let mut told = told(balancer.address.clone());
                 let effects = &mut told.effects;
-                if let Fact::Known(address) = &shelf.address {
+                if let Fact::Known(address) = &balancer.address {
                     effects.ingress = Some(vec![Ingress {
                         ip: Some(address.as_str().into()),
                         ..Ingress::default()
@@ -440,7 +445,7 @@ impl PartModel for Toy {
                 } else if self.has(Flaw::Vague) {
                     return None;
                 }
-                let id = shelf.id.known().map(ToString::to_string);
+                let id = balancer.id.known().map(ToString::to_string);
                 effects.annotations.insert(WAS.to_owned(), id);
                 if self.has(Flaw::Chatty) {
                     let chatter = CHATTER.fetch_add(1, Ordering::Relaxed).to_string();
@@ -461,9 +466,9 @@ fn told(facts: Fact<String>) -> PartOutput<Fact<String>> {
     }
 }
 
-/// Whose a shelf is whose name says that a cluster made it.
-pub fn ownership(marks: &OwnershipTag, shelf: &Shelf) -> Ownership {
-    marks.ownership(shelf.marks.iter().map(String::as_str))
+/// Whose a balancer is whose name says that a cluster made it.
+pub fn ownership(tags: &OwnershipTag, balancer: &Balancer) -> Ownership {
+    tags.ownership(balancer.tags.iter().map(String::as_str))
 }
 
 pub fn blocked(service: Option<&ServiceId>, field: impl Into<String>, have: &str, want: &str) -> Blocked {

@@ -17,23 +17,23 @@ use ccm_core::{
 };
 
 use crate::toy::{
-    Board, Box, COLOUR, Directory, FOREIGN, Flaw, Key, Observed, Reply, SHELF, Shelf, Toy, ToyChange, WOOD,
-    ownership, shelf_name, tag,
+    ALGORITHM, BALANCER, Balancer, Directory, FLAVOR, FOREIGN, Firewall, Flaw, Key, Listener, Observed,
+    Reply, Toy, ToyChange, balancer_name, ownership, tag,
 };
 
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
-    pub shelves: Vec<Shelf>,
-    pub board: Board,
+    pub balancers: Vec<Balancer>,
+    pub firewall: Firewall,
 }
 
-pub fn marks() -> OwnershipTag {
+pub fn tags() -> OwnershipTag {
     ownership_tag()
 }
 
 /// Whether a cluster that is not ours made it, or a person.
-fn is_foreign(shelf: &Shelf) -> bool {
-    !shelf.is_made_by_a_cluster() || matches!(ownership(&marks(), shelf), Ownership::Foreign(_))
+fn is_foreign(balancer: &Balancer) -> bool {
+    !balancer.is_made_by_a_cluster() || matches!(ownership(&tags(), balancer), Ownership::Foreign(_))
 }
 
 fn known(id: &Fact<u64>) -> u64 {
@@ -43,18 +43,18 @@ fn known(id: &Fact<u64>) -> u64 {
 impl Lawful for Toy {
     type Truth = Truth;
 
-    /// A shelf that a person made.
+    /// A balancer that a person made.
     fn ground(&self) -> Truth {
         Truth {
-            shelves: vec![Shelf {
+            balancers: vec![Balancer {
                 id: Fact::Known(7),
                 name: "library".to_owned(),
-                marks: ["books".to_owned()].into(),
-                wood: "ash".to_owned(),
+                tags: ["books".to_owned()].into(),
+                flavor: "ash".to_owned(),
                 address: Fact::Known("192.0.2.77".to_owned()),
-                boxes: [(90, persons_box())].into(),
+                listeners: [(90, persons_listener())].into(),
             }],
-            board: Board::new(),
+            firewall: Firewall::new(),
         }
     }
 
@@ -64,11 +64,11 @@ impl Lawful for Toy {
             ports: [80, 81, 82].map(|port| (Protocol::Tcp, port)).to_vec(),
             settings: vec![
                 ["red", "plaid"]
-                    .map(|colour| Setting::annotation(COLOUR, colour))
+                    .map(|algorithm| Setting::annotation(ALGORITHM, algorithm))
                     .to_vec(),
-                vec![Setting::annotation(WOOD, "oak")],
+                vec![Setting::annotation(FLAVOR, "oak")],
                 ["7", "10"]
-                    .map(|shelf| Setting::annotation(SHELF, shelf))
+                    .map(|balancer| Setting::annotation(BALANCER, balancer))
                     .to_vec(),
             ],
             provider_id: |index| format!("toy:///{index}"),
@@ -76,127 +76,141 @@ impl Lawful for Toy {
     }
 
     fn edits(&self) -> Vec<Edit<Truth>> {
-        fn edit_shelf(name: &'static str, edit: fn(&mut Shelf, usize)) -> Edit<Truth> {
+        fn edit_balancer(name: &'static str, edit: fn(&mut Balancer, usize)) -> Edit<Truth> {
             Edit::new(name, move |truth: &mut Truth, number| {
-                if let Some(shelf) = pick(&mut truth.shelves, number, |_| true) {
-                    edit(shelf, number);
+                if let Some(balancer) = pick(&mut truth.balancers, number, |_| true) {
+                    edit(balancer, number);
                 }
             })
         }
-        fn edit_box(name: &'static str, edit: fn(&mut Box, usize)) -> Edit<Truth> {
+        fn edit_listener(name: &'static str, edit: fn(&mut Listener, usize)) -> Edit<Truth> {
             Edit::new(name, move |truth: &mut Truth, number| {
-                let boxes = truth
-                    .shelves
+                let listeners = truth
+                    .balancers
                     .iter_mut()
-                    .flat_map(|shelf| shelf.boxes.values_mut());
-                let mut boxes: Vec<_> = boxes.filter(|found| found.owner.starts_with("svc:")).collect();
-                if let Some(found) = pick(&mut boxes, number, |_| true) {
+                    .flat_map(|balancer| balancer.listeners.values_mut());
+                let mut listeners: Vec<_> = listeners
+                    .filter(|found| found.owner.starts_with("svc:"))
+                    .collect();
+                if let Some(found) = pick(&mut listeners, number, |_| true) {
                     edit(found, number);
                 }
             })
         }
         vec![
-            edit_box("paint box", |found, _| found.colour = "blue".to_owned()),
-            edit_box("empty box", |found, _| found.nodes.clear()),
-            edit_box("give box to another Service", |found, number| {
+            edit_listener("update listener", |found, _| found.algorithm = "blue".to_owned()),
+            edit_listener("empty listener", |found, _| found.nodes.clear()),
+            edit_listener("give listener to another Service", |found, number| {
                 found.owner = tag(&id(number % SERVICES));
             }),
-            edit_shelf("remove boxes", |shelf, _| {
-                shelf.boxes.retain(|_, found| !found.owner.starts_with("svc:"));
+            edit_balancer("remove listeners", |balancer, _| {
+                balancer
+                    .listeners
+                    .retain(|_, found| !found.owner.starts_with("svc:"));
             }),
-            edit_shelf("put box on shelf", |shelf, _| {
-                drop(shelf.boxes.insert(80, persons_box()));
+            edit_balancer("put listener on balancer", |balancer, _| {
+                drop(balancer.listeners.insert(80, persons_listener()));
             }),
-            edit_shelf("tag shelf", |shelf, number| {
-                shelf.marks.insert(tag(&id(number % SERVICES)));
+            edit_balancer("tag balancer", |balancer, number| {
+                balancer.tags.insert(tag(&id(number % SERVICES)));
             }),
-            edit_shelf("untag shelf", |shelf, number| {
-                shelf.marks.remove(&tag(&id(number % SERVICES)));
+            edit_balancer("untag balancer", |balancer, number| {
+                balancer.tags.remove(&tag(&id(number % SERVICES)));
             }),
-            edit_shelf("remove ownership tag", |shelf, _| {
-                shelf.marks.retain(|mark| !mark.starts_with("kube_"));
+            edit_balancer("remove ownership tag", |balancer, _| {
+                balancer.tags.retain(|tag_text| !tag_text.starts_with("kube_"));
             }),
-            edit_shelf("give to another cluster", |shelf, _| {
-                if shelf.is_made_by_a_cluster() {
-                    shelf.marks.retain(|mark| !mark.starts_with("kube_"));
-                    shelf.marks.insert(other_cluster_tag().to_string());
+            edit_balancer("give to another cluster", |balancer, _| {
+                if balancer.is_made_by_a_cluster() {
+                    balancer.tags.retain(|tag_text| !tag_text.starts_with("kube_"));
+                    balancer.tags.insert(other_cluster_tag().to_string());
                 }
             }),
-            edit_shelf("change wood", |shelf, _| {
-                if shelf.is_made_by_a_cluster() {
-                    shelf.wood = "elm".to_owned();
+            edit_balancer("change flavor", |balancer, _| {
+                if balancer.is_made_by_a_cluster() {
+                    balancer.flavor = "elm".to_owned();
                 }
             }),
-            Edit::new("delete shelf", |truth: &mut Truth, number| {
-                remove(&mut truth.shelves, number, Shelf::is_made_by_a_cluster);
+            Edit::new("delete balancer", |truth: &mut Truth, number| {
+                remove(&mut truth.balancers, number, Balancer::is_made_by_a_cluster);
             }),
-            Edit::new("unpin", |truth: &mut Truth, number| {
-                let key = truth.board.keys().nth(number % truth.board.len().max(1)).cloned();
-                drop(key.and_then(|key| truth.board.remove(&key)));
+            Edit::new("delete rule", |truth: &mut Truth, number| {
+                let key = truth
+                    .firewall
+                    .keys()
+                    .nth(number % truth.firewall.len().max(1))
+                    .cloned();
+                drop(key.and_then(|key| truth.firewall.remove(&key)));
             }),
-            Edit::new("pin", |truth: &mut Truth, number| {
+            Edit::new("rule", |truth: &mut Truth, number| {
                 let tags = ["somebody".to_owned(), tag(&id(number % SERVICES))];
-                let pins = tags.into_iter().map(|tag| ("node0".to_owned(), tag));
+                let rules = tags.into_iter().map(|tag| ("node0".to_owned(), tag));
                 let address = Fact::Known("192.0.2.99".to_owned());
-                truth.board.extend(pins.map(|pin| (pin, address.clone())));
+                truth.firewall.extend(rules.map(|rule| (rule, address.clone())));
             }),
         ]
     }
 
     fn view(&self, truth: &Truth, key: &Key, _: &[Member<Self>], cluster: &ClusterView) -> Observed {
-        let seen = |shelf: &Shelf| {
-            let mut shelf = shelf.clone();
-            if matches!(ownership(&cluster.ownership_tag, &shelf), Ownership::Foreign(_)) {
-                shelf.marks.insert(FOREIGN.to_owned());
+        let seen = |balancer: &Balancer| {
+            let mut balancer = balancer.clone();
+            if matches!(
+                ownership(&cluster.ownership_tag, &balancer),
+                Ownership::Foreign(_)
+            ) {
+                balancer.tags.insert(FOREIGN.to_owned());
             }
-            shelf
+            balancer
         };
-        let shelves = truth.shelves.iter();
+        let balancers = truth.balancers.iter();
         match key {
-            Key::Board => Observed::Board(truth.board.clone()),
-            Key::Id(id) => Observed::Shelf(
-                shelves
-                    .filter(|shelf| known(&shelf.id) == *id)
+            Key::Firewall => Observed::Firewall(truth.firewall.clone()),
+            Key::Id(id) => Observed::Balancer(
+                balancers
+                    .filter(|balancer| known(&balancer.id) == *id)
                     .map(seen)
                     .collect(),
             ),
-            Key::New(_) if self.has(Flaw::TagsLater) => Observed::Shelf(Vec::new()),
-            Key::New(name) => {
-                Observed::Shelf(shelves.filter(|shelf| shelf.name == *name).map(seen).collect())
-            }
+            Key::New(_) if self.has(Flaw::TagsLater) => Observed::Balancer(Vec::new()),
+            Key::New(name) => Observed::Balancer(
+                balancers
+                    .filter(|balancer| balancer.name == *name)
+                    .map(seen)
+                    .collect(),
+            ),
         }
     }
 
     fn store(&self, truth: &mut Truth, key: &Key, after: Observed) {
         match (key, after) {
-            (Key::Id(id), Observed::Shelf(after)) => {
-                truth.shelves.retain(|shelf| known(&shelf.id) != *id);
-                truth.shelves.extend(after);
+            (Key::Id(id), Observed::Balancer(after)) => {
+                truth.balancers.retain(|balancer| known(&balancer.id) != *id);
+                truth.balancers.extend(after);
             }
-            (Key::New(name), Observed::Shelf(after)) => {
+            (Key::New(name), Observed::Balancer(after)) => {
                 if !self.has(Flaw::TagsLater) {
-                    truth.shelves.retain(|shelf| shelf.name != *name);
+                    truth.balancers.retain(|balancer| balancer.name != *name);
                 }
-                truth.shelves.extend(after);
+                truth.balancers.extend(after);
             }
-            (_, Observed::Board(after)) => truth.board = after,
-            (Key::Board, Observed::Shelf(_)) => {}
+            (_, Observed::Firewall(after)) => truth.firewall = after,
+            (Key::Firewall, Observed::Balancer(_)) => {}
         }
-        for shelf in &mut truth.shelves {
-            shelf.marks.remove(FOREIGN);
+        for balancer in &mut truth.balancers {
+            balancer.tags.remove(FOREIGN);
         }
-        truth.shelves.sort_by_key(|shelf| known(&shelf.id));
+        truth.balancers.sort_by_key(|balancer| known(&balancer.id));
     }
 
     fn directory(&self, truth: &Truth) -> Directory {
         Directory {
-            shelves: truth
-                .shelves
+            balancers: truth
+                .balancers
                 .iter()
-                .map(|shelf| (known(&shelf.id), shelf.name.clone(), shelf.marks.clone()))
+                .map(|balancer| (known(&balancer.id), balancer.name.clone(), balancer.tags.clone()))
                 .collect(),
-            pinned: truth.board.keys().map(|(_, tag)| tag.clone()).collect(),
-            marks: marks(),
+            pinned: truth.firewall.keys().map(|(_, tag)| tag.clone()).collect(),
+            tags: tags(),
         }
     }
 
@@ -205,7 +219,8 @@ impl Lawful for Toy {
     }
 
     fn reply(&self, _: &Key, change: &ToyChange, _: &Observed, ids: &Ids) -> Reply {
-        let is_of = |index: &usize| ids.id("", &change.shelf) == format!("-{}", shelf_name(&id(*index)));
+        let is_of =
+            |index: &usize| ids.id("", &change.balancer) == format!("-{}", balancer_name(&id(*index)));
         let by_name = (0..SERVICES).find(is_of).map(|index| 10 + index as u64);
         Reply {
             id: by_name.unwrap_or(100 + ids.number()),
@@ -222,43 +237,46 @@ impl Lawful for Toy {
             }
         };
         let mut picture = Vec::new();
-        for shelf in &truth.shelves {
-            let name = &shelf.name;
-            let is_made = shelf.is_made_by_a_cluster();
-            let is_others = is_made && is_foreign(shelf);
-            let cluster = if is_foreign(shelf) {
+        for balancer in &truth.balancers {
+            let name = &balancer.name;
+            let is_made = balancer.is_made_by_a_cluster();
+            let is_others = is_made && is_foreign(balancer);
+            let cluster = if is_foreign(balancer) {
                 Owner::Foreign
             } else {
                 Owner::Cluster
             };
-            for mark in &shelf.marks {
-                let owner = match owner_of(mark, is_others) {
+            for tag_text in &balancer.tags {
+                let owner = match owner_of(tag_text, is_others) {
                     Owner::Foreign => cluster.clone(),
                     owner => owner,
                 };
-                picture.push(Line::exact(format!("{name} has {mark}"), &owner));
+                picture.push(Line::exact(format!("{name} has {tag_text}"), &owner));
             }
-            for (port, found) in &shelf.boxes {
+            for (port, found) in &balancer.listeners {
                 let owner = match owner_of(&found.owner, is_others) {
                     Owner::Foreign => cluster.clone(),
-                    // It is found by the shelf's marks.
-                    _ if !shelf.marks.contains(&found.owner) => Owner::Cluster,
+                    // It is found by the balancer's tags.
+                    _ if !balancer.tags.contains(&found.owner) => Owner::Cluster,
                     owner => owner,
                 };
                 picture.push(Line::exact(format!("{name} {port} {found:?}"), &owner));
             }
             let mut ids = (0..SERVICES).map(id);
-            let own = ids.find(|id| shelf_name(id) == *name && shelf.marks.contains(&tag(id)));
+            let own = ids.find(|id| balancer_name(id) == *name && balancer.tags.contains(&tag(id)));
             let owner = own.filter(|_| !is_others).map(|id| Owner::service(tag(&id)));
             picture.push(Line::exact(
-                format!("{name} {}", shelf.wood),
+                format!("{name} {}", balancer.flavor),
                 &owner.unwrap_or(cluster),
             ));
         }
-        // An address differs from run to run; whether it is that of a shelf of the Service does not.
-        picture.extend(truth.board.iter().map(|((node, tag), address)| {
-            let mut shelves = truth.shelves.iter().filter(|shelf| shelf.marks.contains(tag));
-            let right = shelves.any(|shelf| shelf.address == *address);
+        // An address differs from run to run; whether it is that of a balancer of the Service does not.
+        picture.extend(truth.firewall.iter().map(|((node, tag), address)| {
+            let mut balancers = truth
+                .balancers
+                .iter()
+                .filter(|balancer| balancer.tags.contains(tag));
+            let right = balancers.any(|balancer| balancer.address == *address);
             Line::exact(format!("{node} {tag} {right}"), &owner_of(tag, false))
         }));
         picture
@@ -269,14 +287,14 @@ impl Lawful for Toy {
     }
 
     fn destroys(&self, change: &ToyChange) -> bool {
-        change.action == crate::toy::Action::DeleteShelf
+        change.action == crate::toy::Action::DeleteBalancer
     }
 }
 
-fn persons_box() -> Box {
-    Box {
+fn persons_listener() -> Listener {
+    Listener {
         owner: "somebody".to_owned(),
-        colour: "white".to_owned(),
+        algorithm: "white".to_owned(),
         nodes: BTreeSet::new(),
     }
 }
@@ -285,7 +303,7 @@ pub fn id(index: usize) -> ServiceId {
     service_id(index)
 }
 
-/// A Service that wants a shelf of its own.
+/// A Service that wants a balancer of its own.
 pub fn service(index: usize, ports: &[u16], annotations: &[(&str, &str)]) -> ServiceView {
     ServiceView {
         id: id(index),
@@ -322,7 +340,7 @@ pub fn world(services: Vec<ServiceView>, nodes: NodeSet) -> ClusterSnapshot {
         services: services.into_iter().map(Arc::new).collect(),
         cluster: ClusterView {
             name: "toys".into(),
-            ownership_tag: marks(),
+            ownership_tag: tags(),
             nodes,
         },
     }

@@ -8,92 +8,93 @@ use ccm_core::{
 };
 
 use crate::toy::{
-    Action, Board, Box, Desired, Flaw, Observed, Reply, Shelf, Toy, ToyChange, ToyStep, WantedBox, blocked,
-    ownership, step,
+    Action, Balancer, Desired, DesiredListener, Firewall, Flaw, Listener, Observed, Reply, Toy, ToyChange,
+    ToyStep, blocked, ownership, step,
 };
 
-/// What a box is to be like. Without nodes it keeps those that it has.
-fn wanted(wanted: &WantedBox, tag: &str) -> Box {
-    Box {
+/// What a listener is to be like. Without nodes it keeps those that it has.
+fn wanted(wanted: &DesiredListener, tag: &str) -> Listener {
+    Listener {
         owner: tag.to_owned(),
-        colour: wanted.colour.clone(),
+        algorithm: wanted.algorithm.clone(),
         nodes: wanted.nodes.clone(),
     }
 }
 
-pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToyChange> {
-    let Desired::Shelf {
-        marks,
+pub fn balancer(toy: &Toy, desired: &Desired, balancer: Option<&Balancer>) -> Plan<ToyChange> {
+    let Desired::Balancer {
+        tags,
         name,
-        wood,
+        flavor,
         joined,
         kept,
         following,
         leaving,
-        boxes,
+        listeners,
         nodes,
     } = desired
     else {
         return Plan::default();
     };
     let mut plan = Plan::default();
-    let Some(shelf) = shelf else {
+    let Some(balancer) = balancer else {
         match name {
             None => {
                 for service in joined.values() {
                     plan.blocked
-                        .push(blocked(Some(service), "shelf", "not there", "there"));
+                        .push(blocked(Some(service), "balancer", "not there", "there"));
                 }
             }
             Some(name) => plan.steps.push(create(toy, desired, name)),
         }
         return plan;
     };
-    let step = |action, service: Option<&ServiceId>| step(&shelf.name, action, service);
-    let ours = ownership(marks, shelf);
-    if shelf.is_made_by_a_cluster() && !ours.allows_changes() {
+    let step = |action, service: Option<&ServiceId>| step(&balancer.name, action, service);
+    let ours = ownership(tags, balancer);
+    if balancer.is_made_by_a_cluster() && !ours.allows_changes() {
         for service in joined.values() {
             plan.blocked
-                .push(blocked(Some(service), "shelf", "another cluster's", "ours"));
+                .push(blocked(Some(service), "balancer", "another cluster's", "ours"));
         }
         return plan;
     }
     let stays = |tag: &&String| joined.contains_key(*tag) || kept.contains(*tag);
-    let others = shelf
-        .tags()
+    let others = balancer
+        .service_tags()
         .filter(|tag| !stays(tag) && !leaving.contains(*tag))
         .count();
-    if joined.is_empty() && !shelf.tags().any(|tag| stays(&tag)) {
+    if joined.is_empty() && !balancer.service_tags().any(|tag| stays(&tag)) {
         let swept = leaving.is_empty() && kept.is_empty() && ours == Ownership::Ours;
         let left = !leaving.is_empty() && kept.is_empty() && others == 0;
-        if shelf.is_made_by_a_cluster() && (swept || left) {
-            plan.steps.push(step(Action::DeleteShelf, None));
+        if balancer.is_made_by_a_cluster() && (swept || left) {
+            plan.steps.push(step(Action::DeleteBalancer, None));
             return plan;
         }
     }
-    if let Some(wood) = wood
-        && *wood != shelf.wood
+    if let Some(flavor) = flavor
+        && *flavor != balancer.flavor
     {
         if toy.has(Flaw::Recreates) {
-            plan.steps.push(step(Action::DeleteShelf, None));
+            plan.steps.push(step(Action::DeleteBalancer, None));
             return plan;
         }
-        plan.blocked.push(blocked(None, "wood", &shelf.wood, wood));
+        plan.blocked
+            .push(blocked(None, "flavor", &balancer.flavor, flavor));
     }
     let missing: BTreeSet<_> = joined
         .keys()
-        .filter(|tag| !shelf.marks.contains(*tag))
+        .filter(|tag| !balancer.tags.contains(*tag))
         .cloned()
         .collect();
-    let surplus: BTreeSet<_> = leaving.intersection(&shelf.marks).cloned().collect();
-    for (port, have) in &shelf.boxes {
+    let surplus: BTreeSet<_> = leaving.intersection(&balancer.tags).cloned().collect();
+    for (port, have) in &balancer.listeners {
         let theirs = joined.contains_key(&have.owner) || leaving.contains(&have.owner);
-        let keeps = boxes
+        let keeps = listeners
             .get(port)
             .is_some_and(|want| have.owner == crate::toy::tag(&want.service));
         if theirs && !keeps {
             plan.steps
-                .push(step(Action::RemoveBox(*port), joined.get(&have.owner)));
+                .push(step(Action::DeleteListener(*port), joined.get(&have.owner)));
         } else if following.contains(&have.owner)
             && let Some(nodes) = nodes
             && *nodes != have.nodes
@@ -101,14 +102,16 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToyCha
             plan.steps.push(step(Action::Fill(*port, nodes.clone()), None));
         }
     }
-    for (port, want) in boxes {
+    for (port, want) in listeners {
         let (service, tag) = (Some(&want.service), crate::toy::tag(&want.service));
-        match shelf.boxes.get(port) {
+        match balancer.listeners.get(port) {
             Some(have) if have.owner == tag => {
-                let paints = have.colour != want.colour && !toy.has(Flaw::ForgetsColour);
-                if paints || toy.has(Flaw::PaintsAlways) {
-                    plan.steps
-                        .push(step(Action::Paint(*port, want.colour.clone()), service));
+                let updates = have.algorithm != want.algorithm && !toy.has(Flaw::ForgetsAlgorithm);
+                if updates || toy.has(Flaw::UpdatesAlways) {
+                    plan.steps.push(step(
+                        Action::UpdateListener(*port, want.algorithm.clone()),
+                        service,
+                    ));
                 }
                 if have.nodes != want.nodes && nodes.is_some() {
                     plan.steps
@@ -117,24 +120,24 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToyCha
             }
             Some(have) if joined.contains_key(&have.owner) || leaving.contains(&have.owner) => {
                 plan.steps
-                    .push(step(Action::AddBox(*port, wanted(want, &tag)), service));
+                    .push(step(Action::CreateListener(*port, wanted(want, &tag)), service));
             }
             Some(have) => {
                 plan.blocked
-                    .push(blocked(service, format!("box {port}"), &have.owner, &tag));
+                    .push(blocked(service, format!("listener {port}"), &have.owner, &tag));
             }
             None => plan
                 .steps
-                .push(step(Action::AddBox(*port, wanted(want, &tag)), service)),
+                .push(step(Action::CreateListener(*port, wanted(want, &tag)), service)),
         }
     }
     let due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
-    let mark = marks
+    let tag_text = tags
         .for_update(&ours, due)
-        .filter(|_| shelf.is_made_by_a_cluster())
+        .filter(|_| balancer.is_made_by_a_cluster())
         .map(ToString::to_string);
     // Ownership tags come first and go last: whoever is killed in between finds the rest by them.
-    let add: BTreeSet<_> = missing.into_iter().chain(mark).collect();
+    let add: BTreeSet<_> = missing.into_iter().chain(tag_text).collect();
     if !add.is_empty() {
         plan.steps
             .insert(0, step(Action::Retag(add, BTreeSet::new()), None));
@@ -147,59 +150,61 @@ pub fn shelf(toy: &Toy, desired: &Desired, shelf: Option<&Shelf>) -> Plan<ToyCha
 }
 
 fn create(toy: &Toy, desired: &Desired, name: &str) -> ToyStep {
-    let Desired::Shelf {
-        marks,
-        wood,
+    let Desired::Balancer {
+        tags,
+        flavor,
         joined,
-        boxes,
+        listeners,
         ..
     } = desired
     else {
-        unreachable!("only shelves are created")
+        unreachable!("only balancers are created")
     };
-    let mark = marks.for_create().map(ToString::to_string);
+    let tag_text = tags.for_create().map(ToString::to_string);
     let tags: BTreeSet<String> = if toy.has(Flaw::TagsLater) {
         BTreeSet::new()
     } else {
-        joined.keys().cloned().chain(mark).collect()
+        joined.keys().cloned().chain(tag_text).collect()
     };
-    let boxes = boxes
+    let listeners = listeners
         .iter()
         .map(|(port, want)| (*port, wanted(want, &crate::toy::tag(&want.service))))
         .collect();
-    let new = Shelf {
-        id: Fact::Later(format!("the id of shelf {name}").into()),
+    let new = Balancer {
+        id: Fact::Later(format!("the id of balancer {name}").into()),
         name: name.to_owned(),
-        marks: tags,
-        wood: wood.clone().unwrap_or_default(),
-        address: Fact::Later(format!("the address of shelf {name}").into()),
-        boxes,
+        tags: tags,
+        flavor: flavor.clone().unwrap_or_default(),
+        address: Fact::Later(format!("the address of balancer {name}").into()),
+        listeners,
     };
-    step(name, Action::CreateShelf(new), None)
+    step(name, Action::CreateBalancer(new), None)
 }
 
-pub fn board(
-    pins: &Board,
+pub fn firewall(
+    rules: &Firewall,
     services: &BTreeMap<String, ServiceId>,
     kept: &BTreeSet<String>,
     leaving: &BTreeSet<String>,
-    have: &Board,
+    have: &Firewall,
 ) -> Plan<ToyChange> {
-    let step = |action, service: Option<&ServiceId>| step("board", action, service);
+    let step = |action, service: Option<&ServiceId>| step("firewall", action, service);
     let mut plan = Plan::default();
-    // Without any node the pins stay.
-    let keeps = |tag: &String| kept.contains(tag) || (services.contains_key(tag) && pins.is_empty());
+    // Without any node the rules stay.
+    let keeps = |tag: &String| kept.contains(tag) || (services.contains_key(tag) && rules.is_empty());
     for ((node, tag), address) in have {
         let theirs = services.contains_key(tag) || leaving.contains(tag);
-        if theirs && !keeps(tag) && pins.get(&(node.clone(), tag.clone())) != Some(address) {
-            plan.steps
-                .push(step(Action::Unpin(node.clone(), tag.clone()), services.get(tag)));
+        if theirs && !keeps(tag) && rules.get(&(node.clone(), tag.clone())) != Some(address) {
+            plan.steps.push(step(
+                Action::DeleteRule(node.clone(), tag.clone()),
+                services.get(tag),
+            ));
         }
     }
-    for ((node, tag), address) in pins {
+    for ((node, tag), address) in rules {
         if have.get(&(node.clone(), tag.clone())) != Some(address) {
-            let pin = Action::Pin(node.clone(), tag.clone(), address.clone());
-            plan.steps.push(step(pin, services.get(tag)));
+            let rule = Action::CreateRule(node.clone(), tag.clone(), address.clone());
+            plan.steps.push(step(rule, services.get(tag)));
         }
     }
     plan
@@ -207,62 +212,64 @@ pub fn board(
 
 pub fn fold(toy: &Toy, change: &ToyChange, reply: Option<&Reply>, observed: &mut Observed) {
     match observed {
-        Observed::Board(pins) => match &change.action {
-            Action::Pin(node, tag, address) => {
-                pins.insert((node.clone(), tag.clone()), address.clone());
+        Observed::Firewall(rules) => match &change.action {
+            Action::CreateRule(node, tag, address) => {
+                rules.insert((node.clone(), tag.clone()), address.clone());
             }
-            Action::Unpin(node, tag) => {
-                pins.remove(&(node.clone(), tag.clone()));
+            Action::DeleteRule(node, tag) => {
+                rules.remove(&(node.clone(), tag.clone()));
             }
             _ => {}
         },
-        Observed::Shelf(shelves) => fold_shelf(toy, change, reply, shelves),
+        Observed::Balancer(balancers) => fold_balancer(toy, change, reply, balancers),
     }
 }
 
-fn fold_shelf(toy: &Toy, change: &ToyChange, reply: Option<&Reply>, shelves: &mut Vec<Shelf>) {
-    if let Action::CreateShelf(new) = &change.action {
+fn fold_balancer(toy: &Toy, change: &ToyChange, reply: Option<&Reply>, balancers: &mut Vec<Balancer>) {
+    if let Action::CreateBalancer(new) = &change.action {
         let mut new = new.clone();
         if let Some(reply) = reply {
             new.id = Fact::Known(reply.id);
             new.address = Fact::Known(reply.address.clone());
         }
         // A later reply to the same step tells nothing new.
-        if !shelves.iter().any(|shelf| shelf.id == new.id) {
-            shelves.push(new);
+        if !balancers.iter().any(|balancer| balancer.id == new.id) {
+            balancers.push(new);
         }
         return;
     }
-    if change.action == Action::DeleteShelf {
-        if !shelves.is_empty() {
-            shelves.remove(0);
+    if change.action == Action::DeleteBalancer {
+        if !balancers.is_empty() {
+            balancers.remove(0);
         }
         return;
     }
-    let Some(shelf) = shelves.first_mut() else { return };
+    let Some(balancer) = balancers.first_mut() else {
+        return;
+    };
     match &change.action {
-        Action::AddBox(port, new) => {
-            shelf.boxes.insert(*port, new.clone());
+        Action::CreateListener(port, new) => {
+            balancer.listeners.insert(*port, new.clone());
         }
-        Action::Paint(port, colour) => {
-            if let Some(have) = shelf.boxes.get_mut(port) {
-                have.colour.clone_from(colour);
+        Action::UpdateListener(port, algorithm) => {
+            if let Some(have) = balancer.listeners.get_mut(port) {
+                have.algorithm.clone_from(algorithm);
             }
         }
         Action::Fill(port, nodes) => {
-            if let Some(have) = shelf.boxes.get_mut(port) {
+            if let Some(have) = balancer.listeners.get_mut(port) {
                 have.nodes.clone_from(nodes);
             }
         }
-        Action::RemoveBox(port) => {
-            shelf.boxes.remove(port);
+        Action::DeleteListener(port) => {
+            balancer.listeners.remove(port);
         }
         Action::Retag(add, remove) => {
             if toy.has(Flaw::Rude) {
-                shelf.marks.remove("books");
+                balancer.tags.remove("books");
             }
-            shelf.marks.retain(|mark| !remove.contains(mark));
-            shelf.marks.extend(add.iter().cloned());
+            balancer.tags.retain(|tag_text| !remove.contains(tag_text));
+            balancer.tags.extend(add.iter().cloned());
         }
         _ => {}
     }

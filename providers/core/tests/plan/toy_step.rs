@@ -1,4 +1,4 @@
-//! What can be done to shelves and to the board.
+//! Changes of balancers and of the firewall.
 
 use std::collections::BTreeSet;
 
@@ -7,75 +7,90 @@ use ccm_core::{
     plan::{Change, Fact, Step},
 };
 
-use crate::toy::{Box, Shelf};
+use crate::toy::{Balancer, Listener};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    CreateShelf(Shelf),
-    DeleteShelf,
-    AddBox(u16, Box),
-    Paint(u16, String),
+    CreateBalancer(Balancer),
+    DeleteBalancer,
+    CreateListener(u16, Listener),
+    UpdateListener(u16, String),
     Fill(u16, BTreeSet<String>),
-    RemoveBox(u16),
+    DeleteListener(u16),
     Retag(BTreeSet<String>, BTreeSet<String>),
-    Pin(String, String, Fact<String>),
-    Unpin(String, String),
+    CreateRule(String, String, Fact<String>),
+    DeleteRule(String, String),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToyChange {
-    pub shelf: String,
+    pub balancer: String,
     pub action: Action,
 }
 
 pub type ToyStep = Step<ToyChange>;
 
-pub fn step(shelf: &str, action: Action, service: Option<&ServiceId>) -> ToyStep {
-    let shelf = shelf.to_owned();
-    Step::new(ToyChange { shelf, action }).for_service(service)
+pub fn step(balancer: &str, action: Action, service: Option<&ServiceId>) -> ToyStep {
+    let balancer = balancer.to_owned();
+    Step::new(ToyChange { balancer, action }).for_service(service)
 }
 
 impl Change for ToyChange {
     fn describe(&self) -> StepDescription {
-        let shelf = &self.shelf;
+        let balancer = &self.balancer;
         let (label, effect, sentence) = match &self.action {
-            Action::CreateShelf(new) => (
-                "shelf_create",
+            Action::CreateBalancer(new) => (
+                "balancer_create",
                 Effect::Create,
-                format!("create shelf {shelf} with {} boxes", new.boxes.len()),
+                format!(
+                    "create balancer {balancer} with {} listeners",
+                    new.listeners.len()
+                ),
             ),
-            Action::DeleteShelf => ("shelf_delete", Effect::Delete, format!("delete shelf {shelf}")),
-            Action::AddBox(port, _) => (
-                "box_create",
+            Action::DeleteBalancer => (
+                "balancer_delete",
+                Effect::Delete,
+                format!("delete balancer {balancer}"),
+            ),
+            Action::CreateListener(port, _) => (
+                "listener_create",
                 Effect::Create,
-                format!("create box {port} on shelf {shelf}"),
+                format!("create listener {port} on balancer {balancer}"),
             ),
-            Action::Paint(port, colour) => (
-                "box_update",
+            Action::UpdateListener(port, algorithm) => (
+                "listener_update",
                 Effect::Change,
-                format!("paint box {port} on shelf {shelf} {colour}"),
+                format!("update listener {port} on balancer {balancer} {algorithm}"),
             ),
             Action::Fill(port, nodes) => (
-                "box_update",
+                "listener_update",
                 Effect::Change,
-                format!("fill box {port} on shelf {shelf} with {nodes:?}"),
+                format!("fill listener {port} on balancer {balancer} with {nodes:?}"),
             ),
-            Action::RemoveBox(port) => (
-                "box_delete",
+            Action::DeleteListener(port) => (
+                "listener_delete",
                 Effect::Delete,
-                format!("delete box {port} on shelf {shelf}"),
+                format!("delete listener {port} on balancer {balancer}"),
             ),
             Action::Retag(add, remove) => (
-                "shelf_update",
+                "balancer_update",
                 Effect::Change,
-                format!("mark shelf {shelf} with {add:?} and not with {remove:?}"),
+                format!("tag balancer {balancer} with {add:?} and not with {remove:?}"),
             ),
-            Action::Pin(node, tag, _) => ("pin_create", Effect::Create, format!("pin {tag} to {node}")),
-            Action::Unpin(node, tag) => ("pin_delete", Effect::Delete, format!("unpin {tag} from {node}")),
+            Action::CreateRule(node, tag, _) => (
+                "rule_create",
+                Effect::Create,
+                format!("create rule {tag} for {node}"),
+            ),
+            Action::DeleteRule(node, tag) => (
+                "rule_delete",
+                Effect::Delete,
+                format!("delete rule {tag} from {node}"),
+            ),
         };
         StepDescription {
-            // Paint dries whatever else is done to the shelf.
-            needs_idle: !matches!(self.action, Action::Paint(..)),
+            // An algorithm can be changed while the cloud is at work on the balancer.
+            needs_idle: !matches!(self.action, Action::UpdateListener(..)),
             ..StepDescription::new(label, effect, sentence)
         }
     }

@@ -7,7 +7,7 @@ use ccm_core::{
 };
 use serde_json::Value;
 
-use super::look::Look;
+use super::inspect::CloudCheck;
 use crate::{
     client::{Op, catalogue::Service},
     instances::records::Network,
@@ -42,11 +42,11 @@ impl<'a> Section<'a> {
     }
 }
 
-impl Look<'_> {
+impl CloudCheck<'_> {
     /// Everything that the config names. `network`: Neutron answers. `can`: what load balancers can be asked for, if Octavia
     /// answers.
     pub(super) async fn places(&mut self, network: bool, can: Option<Capabilities>) {
-        let before = self.report.findings.len();
+        let before = self.seen.report.findings.len();
         if network {
             self.routers().await;
             self.networks_of_nodes().await;
@@ -57,8 +57,8 @@ impl Look<'_> {
         if let Some(can) = can {
             self.offers(can).await;
         }
-        if (network || can.is_some()) && self.report.findings.len() == before {
-            self.report.pass("config", "what it names is there");
+        if (network || can.is_some()) && self.seen.report.findings.len() == before {
+            self.seen.report.pass("config", "what it names is there");
         }
     }
 
@@ -69,7 +69,7 @@ impl Look<'_> {
             let message = format!("there is no router {router:?}, or it is none of this project");
             let fix =
                 "write the ids of the routers that connect the nodes' subnets, or nothing for no routes";
-            self.found(("Route", "router-id"), found, message, fix);
+            self.seen.found(("Route", "router-id"), found, message, fix);
         }
     }
 
@@ -90,10 +90,10 @@ impl Look<'_> {
                 Ok(networks) if networks.is_empty() => {
                     let message = format!("no network that the project sees is called {name:?}");
                     let fix = "correct the name if nodes do not get the addresses that they should";
-                    self.note(Severity::Warning, key, message, fix);
+                    self.seen.note(Severity::Warning, key, message, fix);
                 }
                 Ok(_) => {}
-                Err(error) => self.failed(key, &error),
+                Err(error) => self.seen.failed(key, &error),
             }
         }
     }
@@ -147,9 +147,9 @@ impl Look<'_> {
             Ok(None) => {
                 let message = "not set, and no external network with a subnet is found: load balancers get no floating address";
                 let fix = "name a network, or write internal-lb = true if that is meant";
-                self.note(Severity::Warning, key, message, fix);
+                self.seen.note(Severity::Warning, key, message, fix);
             }
-            Err(error) => self.failed(key, &error),
+            Err(error) => self.seen.failed(key, &error),
         }
         None
     }
@@ -162,7 +162,7 @@ impl Look<'_> {
             Ok(Some(_)) => format!("network {id:?} is not external, it has no floating addresses"),
             Ok(None) => format!("there is no network {id:?}, or the project may not see it"),
             Err(error) => {
-                self.failed(key, &error);
+                self.seen.failed(key, &error);
                 return None;
             }
         };
@@ -180,7 +180,7 @@ impl Look<'_> {
             }
             _ => "write the id of an external network".to_owned(),
         };
-        self.note(Severity::Error, key, message, fix);
+        self.seen.note(Severity::Error, key, message, fix);
         None
     }
 
@@ -196,16 +196,16 @@ impl Look<'_> {
                         external.unwrap_or_default()
                     );
                     let fix = "write a subnet of floating-network-id, or another network there";
-                    self.note(Severity::Error, key, message, fix);
+                    self.seen.note(Severity::Error, key, message, fix);
                 }
                 Ok(Some(_)) => {}
                 // Subnets of external networks are often hidden, and serve all the same.
                 Ok(None) => {
                     let message = format!("the project sees no subnet {:?}", section.floating_subnet);
                     let fix = "nothing if it is there and only hidden; else correct the id";
-                    self.note(Severity::Warning, key, message, fix);
+                    self.seen.note(Severity::Warning, key, message, fix);
                 }
-                Err(error) => self.failed(key, &error),
+                Err(error) => self.seen.failed(key, &error),
             }
         }
         if section.pattern.is_empty() && section.tags.is_empty() {
@@ -221,7 +221,7 @@ impl Look<'_> {
             Ok(filter) => filter,
             Err(error) => {
                 let fix = "write a pattern such as public-* or ~public-[0-9]+";
-                self.note(Severity::Error, key, error.message(), fix);
+                self.seen.note(Severity::Error, key, error.message(), fix);
                 return;
             }
         };
@@ -239,10 +239,10 @@ impl Look<'_> {
                     "correct pattern or tags; subnets that the project sees there: {}",
                     names.join(", ")
                 );
-                self.note(Severity::Error, key, message, fix);
+                self.seen.note(Severity::Error, key, message, fix);
             }
             Ok(_) => {}
-            Err(error) => self.failed(key, &error),
+            Err(error) => self.seen.failed(key, &error),
         }
     }
 
@@ -255,7 +255,7 @@ impl Look<'_> {
                 section.network
             );
             let fix = "write the id of the network of the virtual addresses";
-            self.found(section.key("network-id"), found, message, fix);
+            self.seen.found(section.key("network-id"), found, message, fix);
         }
         for (name, id) in [
             ("subnet-id", section.subnet),
@@ -268,7 +268,7 @@ impl Look<'_> {
             let found = self.subnet_network(id).await;
             let message = format!("there is no subnet {id:?}, or the project may not see it");
             let fix = "write the id of a subnet, mostly that of the nodes";
-            let network = self.found(key, found, message, fix);
+            let network = self.seen.found(key, found, message, fix);
             let other = network.filter(|network| {
                 name == "subnet-id" && !section.network.is_empty() && network != section.network
             });
@@ -278,7 +278,7 @@ impl Look<'_> {
                     section.network
                 );
                 let fix = "write a subnet of that network, or leave network-id out";
-                self.note(Severity::Error, key, message, fix);
+                self.seen.note(Severity::Error, key, message, fix);
             }
         }
     }
@@ -313,7 +313,7 @@ impl Look<'_> {
                     "ignored: this Octavia, or its provider {}, does not have it",
                     conf.lb_provider
                 );
-                self.note(Severity::Warning, key, message, "leave it out");
+                self.seen.note(Severity::Warning, key, message, "leave it out");
                 continue;
             }
             let (op, path, one) = if feature == Feature::Flavors {
@@ -325,9 +325,11 @@ impl Look<'_> {
             let found = self.read::<Value>(op, Service::LoadBalancer, &path).await;
             let list = one.replace('_', "");
             let fix = format!("write one that `openstack loadbalancer {list} list` shows as enabled");
-            let offer = self.found(key, found, format!("Octavia has no {value:?}"), &*fix);
+            let offer = self
+                .seen
+                .found(key, found, format!("Octavia has no {value:?}"), &*fix);
             if offer.is_some_and(|offer| offer[one]["enabled"] == false) {
-                self.note(
+                self.seen.note(
                     Severity::Error,
                     key,
                     format!("{value:?} is disabled in Octavia"),
@@ -338,7 +340,8 @@ impl Look<'_> {
         if let Err(error) = self.certificate().await {
             let key = ("LoadBalancer", "default-tls-container-ref");
             let fix = "write the reference of a container or secret of Barbican";
-            self.note(Severity::of(error.kind()), key, error.report(), fix);
+            self.seen
+                .note(Severity::of(error.kind()), key, error.report(), fix);
         }
     }
 
@@ -360,16 +363,16 @@ impl Look<'_> {
                 if !names.contains(&spec.as_str()) {
                     let message = format!("this Octavia has no provider {spec:?}");
                     let fix = format!("write one of: {}", names.join(", "));
-                    self.note(Severity::Error, key, message, fix);
+                    self.seen.note(Severity::Error, key, message, fix);
                 }
             }
             // Who may not see the list may still use what is on it.
             Ok(None) => {}
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 let text = "Whether Octavia has the provider of lb-provider: its list may not be read.";
-                self.report.left_out.push(text.to_owned());
+                self.seen.report.left_out.push(text.to_owned());
             }
-            Err(error) => self.failed(key, &error),
+            Err(error) => self.seen.failed(key, &error),
         }
     }
 

@@ -12,7 +12,7 @@ use ccm_core::{
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::Value;
 
-use super::look::{Look, remedy};
+use super::inspect::{CloudCheck, remedy};
 use crate::{
     client::{Op, catalogue::Service, listing::Resource},
     load_balancer::responses::{FloatingIp, Listener, LoadBalancer, Monitor, Pool, SecurityGroup},
@@ -43,24 +43,27 @@ impl Limits {
 }
 
 /// How much there is of a kind.
-struct Used {
+struct Usage {
     what: &'static str,
     names: &'static [&'static str],
     count: usize,
 }
 
-impl Look<'_> {
+impl CloudCheck<'_> {
     /// The quotas of Neutron and Octavia, of whichever can be asked.
     pub(super) async fn quotas(&mut self, network: bool, load_balancing: bool) {
         let project = match in_time(self.api.project()).await {
             Ok(Some(project)) => project,
             Ok(None) => {
                 let text = "Quotas: the credentials are for no project.";
-                self.report.left_out.push(text.to_owned());
+                self.seen.report.left_out.push(text.to_owned());
                 return;
             }
             Err(error) => {
-                self.report.findings.push(Finding::of_error("quotas", &error));
+                self.seen
+                    .report
+                    .findings
+                    .push(Finding::of_error("quotas", &error));
                 return;
             }
         };
@@ -95,18 +98,18 @@ impl Look<'_> {
             }
         };
         let text = format!("Quotas of {service}: {why}.");
-        self.report.left_out.push(text);
+        self.seen.report.left_out.push(text);
         None
     }
 
     fn unknown(&mut self, service: &str, error: &Error) {
         let finding = Finding::of_error(format!("quotas of {service}"), error);
-        self.report.findings.push(finding.fix(remedy(error.kind())));
+        self.seen.report.findings.push(finding.fix(remedy(error.kind())));
     }
 
     /// # Errors
-    /// If it can not be counted.
-    async fn network_use(&self, project: &str) -> Result<Vec<Used>> {
+    /// If it cannot be counted.
+    async fn network_use(&self, project: &str) -> Result<Vec<Usage>> {
         let mut all = Vec::new();
         if self.settings.load_balancing.conf.enabled {
             let floating = self.mine::<FloatingIp>(project, &["id"]).await?.len();
@@ -132,8 +135,8 @@ impl Look<'_> {
     }
 
     /// # Errors
-    /// If it can not be counted.
-    async fn load_balancer_use(&self, project: &str) -> Result<Vec<Used>> {
+    /// If it cannot be counted.
+    async fn load_balancer_use(&self, project: &str) -> Result<Vec<Usage>> {
         let balancers = self.mine::<LoadBalancer>(project, &["id"]).await?.len();
         let listeners = self.mine::<Listener>(project, &["id"]).await?.len();
         let pools = self.mine::<Pool>(project, &["id", "members"]).await?;
@@ -154,18 +157,18 @@ impl Look<'_> {
         in_time(self.api.list(&query, Priority::User)).await
     }
 
-    fn report_usage(&mut self, service: &str, limits: &Limits, used: Result<Vec<Used>>) {
+    fn report_usage(&mut self, service: &str, limits: &Limits, used: Result<Vec<Usage>>) {
         let used = match used {
             Ok(used) => used,
             // That it may not be read was said already.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 let text = format!("Quotas of {service}: what there is may not be counted.");
-                self.report.left_out.push(text);
+                self.seen.report.left_out.push(text);
                 return;
             }
             Err(error) => return self.unknown(service, &error),
         };
-        let usage = used.into_iter().filter_map(|Used { what, names, count }| {
+        let usage = used.into_iter().filter_map(|Usage { what, names, count }| {
             Some(QuotaUsage {
                 what,
                 used: count,
@@ -173,12 +176,12 @@ impl Look<'_> {
                 name: names.join(" or "),
             })
         });
-        self.report.quotas(service, &usage.collect::<Vec<_>>());
+        self.seen.report.quotas(service, &usage.collect::<Vec<_>>());
     }
 }
 
-fn used(what: &'static str, names: &'static [&'static str], count: usize) -> Used {
-    Used { what, names, count }
+fn used(what: &'static str, names: &'static [&'static str], count: usize) -> Usage {
+    Usage { what, names, count }
 }
 
 #[cfg(test)]

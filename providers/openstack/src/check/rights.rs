@@ -6,7 +6,7 @@ use ccm_core::{
 };
 use serde::Deserialize;
 
-use super::look::{Look, remedy};
+use super::inspect::{CloudCheck, remedy};
 use crate::{
     client::{Get, Op, catalogue::Service},
     instances::FLAVOR_INLINE,
@@ -15,20 +15,20 @@ use crate::{
 
 /// That there is an answer is enough.
 #[derive(Deserialize)]
-struct Anything {}
+struct AnyDocument {}
 
 /// What has to be readable, and where.
-type Things = (&'static str, Op, &'static [&'static str]);
+type Readable = (&'static str, Op, &'static [&'static str]);
 
-const NETWORK: [Things; 3] = [
+const NETWORK: [Readable; 3] = [
     ("ports", Op::PortList, &["ports"]),
     ("networks", Op::NetworkList, &["networks"]),
     ("subnets", Op::SubnetList, &["subnets"]),
 ];
-const FLOATING: Things = ("floating addresses", Op::FloatingIpList, &["floatingips"]);
-const GROUPS: Things = ("security groups", Op::SecurityGroupList, &["security-groups"]);
-const EXTENSIONS: Things = ("extensions", Op::ExtensionList, &["extensions"]);
-const LOAD_BALANCING: [Things; 4] = [
+const FLOATING: Readable = ("floating addresses", Op::FloatingIpList, &["floatingips"]);
+const GROUPS: Readable = ("security groups", Op::SecurityGroupList, &["security-groups"]);
+const EXTENSIONS: Readable = ("extensions", Op::ExtensionList, &["extensions"]);
+const LOAD_BALANCING: [Readable; 4] = [
     (
         "load balancers",
         Op::LoadBalancerList,
@@ -76,7 +76,7 @@ pub(super) fn no_entry(keys: ConfigSource<'_>, error: &Error) -> Finding {
         .fix(fix)
 }
 
-impl Look<'_> {
+impl CloudCheck<'_> {
     /// Nova: servers.
     pub(super) async fn compute(&mut self) {
         if !self.is_there(Service::Compute).await {
@@ -90,15 +90,15 @@ impl Look<'_> {
             microversion,
         };
         let newer = page(Some(FLAVOR_INLINE));
-        match in_time(self.api.get::<Anything>(&newer, Priority::User)).await {
-            Ok(Anything {}) => self.report.pass("Nova", "servers can be read"),
+        match in_time(self.api.get::<AnyDocument>(&newer, Priority::User)).await {
+            Ok(AnyDocument {}) => self.seen.report.pass("Nova", "servers can be read"),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
-                match in_time(self.api.get::<Anything>(&page(None), Priority::User)).await {
-                    Ok(Anything {}) => {
+                match in_time(self.api.get::<AnyDocument>(&page(None), Priority::User)).await {
+                    Ok(AnyDocument {}) => {
                         let seen = format!(
                             "servers can be read; microversion {FLAVOR_INLINE} is missing, flavors are read one by one"
                         );
-                        self.report.pass("Nova", seen);
+                        self.seen.report.pass("Nova", seen);
                     }
                     Err(error) => self.may_not(Service::Compute, "servers", &error),
                 }
@@ -113,7 +113,7 @@ impl Look<'_> {
             return false;
         }
         let load_balancing = &self.settings.load_balancing.conf;
-        let mut all: Vec<&Things> = NETWORK.iter().collect();
+        let mut all: Vec<&Readable> = NETWORK.iter().collect();
         if load_balancing.enabled {
             all.push(&FLOATING);
             if load_balancing.manage_security_groups {
@@ -129,7 +129,8 @@ impl Look<'_> {
     /// Octavia, if load balancers are wanted. Its version, if it can be asked more.
     pub(super) async fn load_balancing(&mut self) -> Option<Version> {
         if !self.settings.load_balancing.conf.enabled {
-            self.report
+            self.seen
+                .report
                 .pass("Octavia", "not needed: load balancers are switched off");
             return None;
         }
@@ -161,14 +162,14 @@ impl Look<'_> {
             }
         };
         match service {
-            Service::LoadBalancer => self.note(
+            Service::LoadBalancer => self.seen.note(
                 // Nodes and routes do without.
                 Severity::Warning,
                 ("LoadBalancer", "enabled"),
                 format!("there is no Octavia, so that no Service gets a load balancer: {reason}"),
                 "write enabled = false if that is known, else correct region and os-endpoint-type",
             ),
-            _ => self.note(
+            _ => self.seen.note(
                 Severity::Error,
                 ("Global", "region"),
                 format!("there is no {}: {reason}", title(service)),
@@ -179,7 +180,7 @@ impl Look<'_> {
     }
 
     /// Reads one of each. Whether it is worth to go on: a service that does not answer is not asked again.
-    async fn may_read(&mut self, service: Service, all: &[&Things], seen: &str) -> bool {
+    async fn may_read(&mut self, service: Service, all: &[&Readable], seen: &str) -> bool {
         let mut readable = Vec::new();
         for (what, op, path) in all {
             let get = Get {
@@ -194,8 +195,8 @@ impl Look<'_> {
                 },
                 microversion: None,
             };
-            match in_time(self.api.get::<Anything>(&get, Priority::User)).await {
-                Ok(Anything {}) => readable.push(*what),
+            match in_time(self.api.get::<AnyDocument>(&get, Priority::User)).await {
+                Ok(AnyDocument {}) => readable.push(*what),
                 Err(error) => {
                     self.may_not(service, what, &error);
                     if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {
@@ -206,7 +207,7 @@ impl Look<'_> {
         }
         if !readable.is_empty() {
             let seen = format!("{seen}{} can be read", readable.join(", "));
-            self.report.pass(title(service), seen);
+            self.seen.report.pass(title(service), seen);
         }
         true
     }
@@ -214,6 +215,6 @@ impl Look<'_> {
     fn may_not(&mut self, service: Service, what: &str, error: &Error) {
         let message = format!("{what} can not be read: {}", error.report());
         let finding = Finding::new(Severity::of(error.kind()), title(service), message);
-        self.report.findings.push(finding.fix(remedy(error.kind())));
+        self.seen.report.findings.push(finding.fix(remedy(error.kind())));
     }
 }

@@ -34,7 +34,7 @@ const MICROVERSION: HeaderName = HeaderName::from_static("openstack-api-version"
 /// What is needed to reach the cloud.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
-    /// Who we are.
+    /// The identity.
     pub(crate) credentials: Credentials,
     /// TLS options.
     pub(crate) tls: Tls,
@@ -143,7 +143,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// If Keystone can not be reached or refuses, or a service has no endpoint.
+    /// If Keystone cannot be reached or refuses, or a service has no endpoint.
     pub(crate) async fn connect(
         connection: Connection,
         gates: &Gates,
@@ -161,7 +161,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// If Keystone can not be reached or refuses.
+    /// If Keystone cannot be reached or refuses.
     pub(crate) async fn authenticate(
         connection: Connection,
         gates: &Gates,

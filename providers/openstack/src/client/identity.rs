@@ -1,4 +1,4 @@
-//! Who we are to Keystone: the body of a token request.
+//! Identity for Keystone: the body of a token request.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use url::Url;
 pub(crate) struct Credentials {
     /// `auth-url`.
     pub(crate) auth_url: Url,
-    /// How to prove who we are.
+    /// The credentials.
     pub(crate) identity: Identity,
     /// What the token is to be good for.
     pub(crate) scope: Scope,
@@ -40,12 +40,12 @@ pub(crate) enum Domain {
     Name(String),
 }
 
-/// How to prove who we are. Secrets never show in `Debug`.
+/// Credentials. Secrets never show in `Debug`.
 #[derive(Clone, Debug)]
 pub(crate) enum Identity {
     /// A user's password.
     Password {
-        /// Who.
+        /// The user.
         user: User,
         /// The proof.
         password: SecretString,
@@ -70,7 +70,7 @@ pub(crate) enum ApplicationCredential {
     Name {
         /// Its name.
         name: String,
-        /// Whose it is.
+        /// The user that it belongs to.
         user: User,
     },
 }
@@ -134,7 +134,7 @@ impl Credentials {
         json!({"auth": auth})
     }
 
-    /// The token to be used as it is: given without a scope, it can not be exchanged for another.
+    /// The token to be used as it is: given without a scope, it cannot be exchanged for another.
     pub(crate) fn bare_token(&self) -> Option<&SecretString> {
         match (&self.identity, &self.scope) {
             (Identity::Token(token), Scope::Implied) => Some(token),
@@ -143,7 +143,7 @@ impl Credentials {
     }
 }
 
-/// For errors: who could not authenticate, without the secret.
+/// The user for errors, without the secret.
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

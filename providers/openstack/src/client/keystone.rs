@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, debug, warn};
 use url::Url;
 
-use self::answer::{AUTH_TOKEN, Holder, SUBJECT_TOKEN, below};
+use self::answer::{AUTH_TOKEN, SUBJECT_TOKEN, User, below};
 use super::{
     catalogue::{Catalogue, Interface, Service},
     generation::Generation,
@@ -54,7 +54,7 @@ pub(crate) struct Token {
     renew_at: Instant,
     expires_at: Instant,
     /// For whom Keystone made it.
-    holder: Holder,
+    holder: User,
 }
 
 /// Without the token.
@@ -87,7 +87,7 @@ pub(crate) struct Keystone {
     /// Advanced when a renewed token is for somebody else than the one before.
     identity: Generation,
     state: Mutex<State>,
-    /// Held by whoever renews.
+    /// Locked during a renewal.
     renewing: tokio::sync::Mutex<()>,
 }
 
@@ -174,7 +174,7 @@ impl Keystone {
         Ok(token)
     }
 
-    /// A newer token than the one of this generation. Everybody who asks during a renewal is served by it, also if it
+    /// A newer token than the one of this generation. All callers that ask during a renewal are served by it, also if it
     /// fails.
     ///
     /// # Errors
@@ -375,7 +375,7 @@ impl Keystone {
         ))
     }
 
-    /// Adds where and who. Never the secret.
+    /// Adds the endpoint and the user. Never the secret.
     pub(super) fn about(&self, error: Error) -> Error {
         error
             .with_context("auth_url", self.auth_url())

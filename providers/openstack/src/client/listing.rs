@@ -56,7 +56,7 @@ pub(crate) use resources;
 
 /// The document with one thing.
 #[derive(Debug)]
-pub(crate) struct One<T>(pub(crate) T);
+pub(crate) struct Single<T>(pub(crate) T);
 
 /// The document around one thing, under its key.
 struct Envelope<'a, B: ?Sized>(&'static str, &'a B);
@@ -69,7 +69,7 @@ impl<B: Serialize + ?Sized> Serialize for Envelope<'_, B> {
 
 /// A page of things.
 #[derive(Debug)]
-struct Many<T> {
+struct Collection<T> {
     things: Vec<T>,
     has_next: bool,
 }
@@ -104,7 +104,7 @@ fn document<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
                     map.next_value::<IgnoredAny>()?;
                 }
             }
-            // The address is not taken from the link: services behind a proxy often give one that can not be reached.
+            // The address is not taken from the link: services behind a proxy often give one that cannot be reached.
             let has_next = links.unwrap_or_default().iter().any(|link| link.rel == "next");
             Ok((found.ok_or_else(|| de::Error::missing_field(self.0))?, has_next))
         }
@@ -112,13 +112,13 @@ fn document<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer.deserialize_map(Document(key, PhantomData))
 }
 
-impl<'de, T: Resource> Deserialize<'de> for One<T> {
+impl<'de, T: Resource> Deserialize<'de> for Single<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         document(deserializer, T::ONE).map(|(thing, _)| Self(thing))
     }
 }
 
-impl<'de, T: Resource> Deserialize<'de> for Many<T> {
+impl<'de, T: Resource> Deserialize<'de> for Collection<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (things, has_next) = document(deserializer, T::MANY)?;
         Ok(Self { things, has_next })
@@ -175,7 +175,11 @@ impl Api {
                             && fetched > 0
                             && !restarted =>
                     {
-                        debug!(things = T::MANY, error = error.report(), "Listing anew");
+                        debug!(
+                            things = T::MANY,
+                            error = error.report(),
+                            "Listing again from the start"
+                        );
                         restarted = true;
                         continue 'walk;
                     }
@@ -196,13 +200,13 @@ impl Api {
     pub(crate) async fn find<T: Resource>(&self, op: Op, id: &str, priority: Priority) -> Result<Option<T>> {
         let path: Vec<_> = T::PATH.iter().copied().chain([id]).collect();
         let get = Get::new(op, T::SERVICE, &path);
-        match self.get::<One<T>>(&get, priority).await {
-            Ok(One(found)) if found.id() != id => {
+        match self.get::<Single<T>>(&get, priority).await {
+            Ok(Single(found)) if found.id() != id => {
                 let (kind, other) = (T::ONE, found.id());
                 let text = format!("asked for {kind} {id}, the answer is {kind} {other}");
                 Err(Error::new(ErrorKind::Unexpected, text))
             }
-            Ok(One(found)) => Ok(Some(found)),
+            Ok(Single(found)) => Ok(Some(found)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -220,7 +224,7 @@ impl Api {
         priority: Priority,
     ) -> Result<T> {
         let body = Envelope(T::ONE, body);
-        let One(thing) = self.write(&write.json(&body), priority).await?;
+        let Single(thing) = self.write(&write.json(&body), priority).await?;
         Ok(thing)
     }
 
@@ -239,7 +243,7 @@ impl Api {
             query: &all,
             ..Get::new(T::LIST, T::SERVICE, path)
         };
-        let page: Many<T> = self.get(&get, priority).await?;
+        let page: Collection<T> = self.get(&get, priority).await?;
         let last = page.things.last().map(|thing| thing.id().to_owned());
         Ok(Page {
             next: last.filter(|_| page.has_next),
@@ -262,22 +266,23 @@ mod tests {
 
     #[test]
     fn reads_its_own_key_and_leaves_the_others() {
-        let page: Many<Apple> = serde_json::from_str(
+        let page: Collection<Apple> = serde_json::from_str(
             r#"{"pears": [1], "apples": [{"id": "a", "new": {}}], "apples_links": [{"rel": "next", "href": "x"}]}"#,
         )
         .unwrap();
         assert!(page.has_next && page.things.len() == 1);
-        let page: Many<Apple> = serde_json::from_str(r#"{"apples": [], "apples_links": null}"#).unwrap();
+        let page: Collection<Apple> =
+            serde_json::from_str(r#"{"apples": [], "apples_links": null}"#).unwrap();
         assert!(!page.has_next && page.things.is_empty());
-        let one: One<Apple> = serde_json::from_str(r#"{"apple": {"id": "a"}, "more": 1}"#).unwrap();
+        let one: Single<Apple> = serde_json::from_str(r#"{"apple": {"id": "a"}, "more": 1}"#).unwrap();
         assert_eq!(one.0.id(), "a");
     }
 
     #[test]
     fn a_page_without_its_list_is_no_page() {
         for text in [r#"{}"#, r#"{"apples": null}"#, "[]", r#"{"pears": []}"#] {
-            assert!(serde_json::from_str::<Many<Apple>>(text).is_err(), "{text}");
+            assert!(serde_json::from_str::<Collection<Apple>>(text).is_err(), "{text}");
         }
-        assert!(serde_json::from_str::<One<Apple>>(r#"{"apples": []}"#).is_err());
+        assert!(serde_json::from_str::<Single<Apple>>(r#"{"apples": []}"#).is_err());
     }
 }

@@ -13,7 +13,7 @@ pub(super) const LOAD_BALANCER: &str = "load-balancer";
 /// Barbican's quota.
 pub(super) const KEY_MANAGER: &str = "key-manager";
 
-// Octavia refuses a second change while it works on the first one, and a PUT with a revision can not match twice: what was
+// Octavia refuses a second change while it works on the first one, and a PUT with a revision cannot match twice: what was
 // sent once and got no answer is looked up. Only what Neutron deletes may be deleted again without a look.
 operations! {
     /// A kind of call. The names are those of the Go cloud controller where it has one.
@@ -99,7 +99,7 @@ operations! {
         LoadBalancerUpdate = "loadbalancer_update", LOAD_BALANCER, Write;
         /// A load balancer less.
         LoadBalancerDelete = "loadbalancer_delete", LOAD_BALANCER, Write;
-        /// A load balancer's machines made anew.
+        /// A failover of a load balancer.
         LoadBalancerFailover = "loadbalancer_failover", LOAD_BALANCER, Write;
         /// One listener.
         ListenerGet = "loadbalancer_listener_get", LOAD_BALANCER, Read;

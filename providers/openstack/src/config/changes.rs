@@ -15,14 +15,14 @@ impl Config {
     /// the value of the key that names them.
     pub(crate) fn changes(&self, new: &Self) -> Changes {
         let mut changes = Changes::default();
-        let told = self.given.changed_keys(&new.given);
+        let reported = self.given.changed_keys(&new.given);
         changes
             .live
-            .extend(told.iter().map(|key| format!("[Global] {key}")));
+            .extend(reported.iter().map(|key| format!("[Global] {key}")));
         let (tls, new_tls) = (&self.settings.connection.tls, &new.settings.connection.tls);
         let pem = |identity: &Option<(Vec<u8>, Vec<u8>)>| identity.clone().unzip();
         let ((certificate, key), (new_certificate, new_key)) = (pem(&tls.identity), pem(&new_tls.identity));
-        // A key that names another file, or none any more, has been told already.
+        // A key that names another file, or none any more, is reported already.
         let rotated = [
             (
                 "ca-file",
@@ -37,7 +37,7 @@ impl Config {
             ("key-file", ["cert-file", "key-file"], key != new_key),
         ];
         for (key, related, differs) in rotated {
-            if differs && !related.iter().any(|key| told.contains(key)) {
+            if differs && !related.iter().any(|key| reported.contains(key)) {
                 changes.live.push(format!("[Global] {key}"));
             }
         }

@@ -61,7 +61,7 @@ impl Entry {
 ///
 /// # Errors
 ///
-/// If the file or the entry can not be found or read. What stands in the file is not repeated: it holds secrets.
+/// If the file or the entry cannot be found or read. What stands in the file is not repeated: it holds secrets.
 pub(super) fn entry(
     file: &str,
     cloud: &str,

@@ -8,7 +8,7 @@ use secrecy::SecretString;
 use crate::client::Quotas;
 
 config_section! {
-    /// How to reach the cloud and who we are. The credentials are one of: user and password, an application credential,
+    /// How to reach the cloud, and the credentials. The credentials are one of: user and password, an application credential,
     /// or a token; with `trust-id` the password of a trustee.
     pub(crate) struct Global {
         /// URL of the Identity service (Keystone). With `/v3` at its end it is used as it is, otherwise the service's list of versions is read. Needed, here or in `clouds.yaml`.
@@ -47,7 +47,7 @@ config_section! {
         "application-credential-name" => pub(crate) application_credential_name: String,
         /// Secret of the application credential.
         "application-credential-secret" => pub(crate) application_credential_secret: Option<SecretString>,
-        /// A token, in place of other credentials, and used before them. With a project it is exchanged for one of that project. It can not be used beyond its expiry.
+        /// A token, in place of other credentials, and used before them. With a project it is exchanged for one of that project. It cannot be used beyond its expiry.
         "token" => pub(crate) token: Option<SecretString>,
         /// The region: which endpoints of the catalogue are used, and the nodes' region label. Empty: the first endpoint of each service, and no label.
         "region" => pub(crate) region: String,
@@ -153,7 +153,7 @@ config_section! {
         "container-store" => pub(crate) container_store: String = "barbican".to_owned(),
         /// Most Services that may share one load balancer.
         "max-shared-lb" => pub(crate) max_shared_lb: i64 = 2,
-        /// A load balancer that was made for a Service and is in `ERROR` is given to Octavia to be made anew behind its address (failover; usually needs a role of administrators). The Go cloud controller does not know this key.
+        /// A load balancer that was made for a Service and is in `ERROR` is repaired by Octavia behind its address (failover; usually needs a role of administrators). The Go cloud controller does not know this key.
         "failover-in-error" => pub(crate) failover_in_error: bool,
         /// One call for each object.
         "provider-requires-serial-api-calls" => pub(crate) provider_requires_serial_api_calls: bool,
@@ -185,7 +185,7 @@ config_section! {
     pub(crate) struct Route {
         /// Id of the router that gets the routes, or several with commas between, of which each gets all of them. Empty: no routes. The Go cloud controller knows one.
         "router-id" => pub(crate) router_id: String,
-        /// Whether the nodes' ports are told the network of the node's Pods (`allowed_address_pairs`), without which a port with port security drops what Pods send. Has no effect where Neutron lacks the extension. The Go cloud controller does not know this key.
+        /// Whether the nodes' ports get the network of the node's Pods (`allowed_address_pairs`), without which a port with port security drops what Pods send. Has no effect where Neutron lacks the extension. The Go cloud controller does not know this key.
         "allowed-address-pairs" => pub(crate) allowed_address_pairs: bool = true,
     }
 }

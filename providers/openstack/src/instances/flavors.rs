@@ -13,7 +13,7 @@ use super::{
 };
 use crate::client::{Api, Get, Op, catalogue::Service};
 
-/// A flavor never changes; a day bounds how long one that was deleted and made anew under its id is mistaken.
+/// A flavor never changes; a day bounds how long one that was deleted and created again under its id is mistaken.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// Finds instance types.

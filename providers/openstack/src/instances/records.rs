@@ -156,7 +156,7 @@ pub(crate) struct Link {
 }
 
 /// Whether there is a further page. Its address is not taken from the link: services behind a proxy often give one that
-/// can not be reached. The marker is the last id.
+/// cannot be reached. The marker is the last id.
 pub(crate) fn has_next(links: &[Link]) -> bool {
     links.iter().any(|link| link.rel == "next")
 }

@@ -42,9 +42,9 @@ annotations! {
     CONNECTION_LIMIT = "loadbalancer.openstack.org/connection-limit", "number, default -1";
     /// How connections are spread over the members.
     LB_METHOD = "loadbalancer.openstack.org/lb-method", "text, default `lb-method`";
-    /// Members are told the client's address by the PROXY protocol: `true` or `v1`, or `v2`.
+    /// Members get the client's address by the PROXY protocol: `true` or `v1`, or `v2`.
     PROXY_PROTOCOL = "loadbalancer.openstack.org/proxy-protocol", "text, default `false`";
-    /// Members are told the client's address by the header `X-Forwarded-For`.
+    /// Members get the client's address by the header `X-Forwarded-For`.
     X_FORWARDED_FOR = "loadbalancer.openstack.org/x-forwarded-for", "bool, default false";
     /// The load balancer ends TLS with this certificate.
     TLS_CONTAINER_REF = "loadbalancer.openstack.org/default-tls-container-ref", "text, default `default-tls-container-ref`";

@@ -50,6 +50,8 @@ pub(crate) struct Ticket {
     id: String,
     /// The load balancer is gone when the change is done; otherwise it is `ACTIVE`.
     deletes: bool,
+    /// It has a floating IP, which loses its port when the load balancer is deleted.
+    has_floating_ip: bool,
 }
 
 /// The calls.
@@ -65,7 +67,7 @@ pub(crate) struct Calls<C> {
     polls: Mutex<PollIntervals<Key>>,
     /// Ids of load balancers whose creation this process sent and which it has not seen `ACTIVE` or gone since.
     created: Mutex<HashSet<String>>,
-    /// The cluster as the last pass saw it: whose mark is ours, and which ports there are to look at.
+    /// The cluster as of the last pass: its ownership tag, and the nodes whose ports are read.
     cluster: Mutex<ClusterView>,
     /// Requested tags that no Service records yet.
     unrecorded: Mutex<Unrecorded>,
@@ -129,7 +131,7 @@ impl<C: Cloud> Calls<C> {
             (known.name.to_string(), known.ownership_tag.clone())
         };
         let port = balancers.first().map(|balancer| balancer.vip_port_id.as_str());
-        let listing = reads.floating_ips(port, read).await?;
+        let listing = reads.floating_ips(port.or(Some("")), read).await?;
         let port = port.filter(|port| !port.is_empty());
         let attached = port.into_iter().flat_map(|port| {
             let found = listing.by_key(port);
@@ -143,8 +145,9 @@ impl<C: Cloud> Calls<C> {
             let addresses = addresses
                 .chain([service.load_balancer_ip.to_string()])
                 .chain(annotated.map(str::to_owned));
-            for address in addresses.filter(|address| !address.is_empty()) {
-                let found = listing.by_key(&address);
+            let created = names::floating_ip_subject(&service.id);
+            for key in addresses.filter(|address| !address.is_empty()).chain([created]) {
+                let found = listing.by_key(&key);
                 floating.extend(found.map(|found| (found.id.clone(), found)));
             }
         }
@@ -289,11 +292,13 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
             );
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
-        let (balancers, groups) = tokio::try_join!(
+        let (balancers, groups, floating) = tokio::try_join!(
             reads.load_balancers(None, read),
-            reads.security_groups(None, read)
+            reads.security_groups(None, read),
+            reads.floating_ips(None, read)
         )?;
-        Ok(self.directory_cache.lock().directory(&balancers, &groups))
+        let listings = (balancers, groups, floating);
+        Ok(self.directory_cache.lock().directory(listings))
     }
 
     async fn inputs(
@@ -369,12 +374,19 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
                 ));
             }
         };
+        let has_floating_ip = match observed {
+            Observed::Balancers(snapshot) => snapshot
+                .balancer()
+                .is_some_and(|balancer| observe::floating(&snapshot.objects, balancer).is_some()),
+            _ => false,
+        };
         let poll = self.polls.lock().accepted(&Key::Balancer(id.clone()), effect);
         Ok(Outcome::Accepted {
             reply,
             ticket: Ticket {
                 id,
                 deletes: effect == Effect::Delete,
+                has_floating_ip,
             },
             wait: self.wait(poll),
         })
@@ -382,7 +394,11 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
 
     async fn poll(&self, key: &Key, ticket: &Ticket, priority: Priority) -> Result<Option<Wait>> {
         let (_, reads) = self.current.clients();
-        let Ticket { id, deletes } = ticket;
+        let Ticket {
+            id,
+            deletes,
+            has_floating_ip,
+        } = ticket;
         let polled_at = Instant::now();
         let (since, waiting) = self.polls.lock().since(key);
         let state = match since {
@@ -396,6 +412,9 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         }
         match status {
             None | Some(Provisioning::Active) => {
+                if status.is_none() && *has_floating_ip {
+                    reads.floating_ips.invalidate("");
+                }
                 let done = status.is_none() == *deletes;
                 ends(done);
                 if done { Ok(None) } else { Err(send::stale()) }
@@ -425,6 +444,10 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
         let (_, reads) = self.current.clients();
         let (since, waiting) = self.polls.lock().polled_pending(id);
         let state = state(&reads, id, since, waiting, SHARED_PENDING_POLL, priority).await?;
+        if state.is_none() {
+            // It may have had a floating IP.
+            reads.floating_ips.invalidate("");
+        }
         let pending = state.is_some_and(|state| state.provisioning_status.is_pending());
         if !pending {
             self.polls.lock().pending_ended(id);

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use ccm_core::{
     load_balancer::{
-        AddressGroup, ClusterView, IpFamily, OwnershipTag, ServiceId, ServiceView, SessionAffinity,
-        SourceRanges,
+        AddressGroup, ClusterView, IpFamily, Ownership, OwnershipTag, ServiceId, ServiceView,
+        SessionAffinity, SourceRanges,
     },
     plan::{
         Fact, Membership,
@@ -44,13 +44,13 @@ pub(crate) struct ServiceInputs {
     pub(crate) floating_subnets: Vec<String>,
 }
 
-/// Tags of Services by the port whose listener is theirs.
+/// Tags of Services by the ports of their listeners.
 pub(crate) type PortOwners = BTreeMap<ListenerKey, String>;
 
 /// What was found out.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inputs {
-    /// Who has the ports that several Services ask for.
+    /// The owners of ports that several Services ask for.
     pub(crate) port_owners: PortOwners,
     pub(crate) can: Capabilities,
     pub(crate) each: BTreeMap<ServiceId, ServiceInputs>,
@@ -71,7 +71,7 @@ pub(crate) enum Desired {
     Ports(DesiredNodePorts),
 }
 
-/// What is wanted of a load balancer.
+/// The desired state of a load balancer.
 #[derive(Debug)]
 pub(crate) struct DesiredBalancer {
     pub(crate) key: Key,
@@ -82,7 +82,7 @@ pub(crate) struct DesiredBalancer {
     pub(crate) provider: String,
     pub(crate) serial: bool,
     pub(crate) cascade: bool,
-    /// Whether one in ERROR may be given to Octavia to be made anew behind its address.
+    /// Whether one in ERROR may be repaired by Octavia behind its address.
     pub(crate) failover: bool,
     pub(crate) max_shared: i64,
     pub(crate) has_nodes: bool,
@@ -109,7 +109,7 @@ pub(crate) struct ActiveService {
     pub(crate) ports: Vec<DesiredListener>,
 }
 
-/// Whose something is.
+/// The Service that owns something.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
     pub(crate) service: ServiceId,
@@ -138,7 +138,11 @@ impl Owner {
             tag: names::load_balancer(&cluster.name, &service.id),
             legacy: names::legacy_load_balancer(&service.id),
             named: named(service),
-            floating_description: names::floating_ip_description(&cluster.name, &service.id),
+            floating_description: names::floating_ip_description(
+                &cluster.name,
+                &service.id,
+                cluster.ownership_tag.for_create(),
+            ),
         }
     }
 
@@ -156,11 +160,17 @@ impl Owner {
                 || floating.is_some_and(|have| names(have.text("floating_ip_address"))))
     }
 
-    /// Whether this floating address was made for it.
-    pub(crate) fn created(&self, floating: &Object<Kind>) -> bool {
+    /// Whether this floating IP was created for the Service: it has our ownership tag, or it has none and the Service has its
+    /// address.
+    pub(crate) fn created(&self, floating: &Object<Kind>, ownership_tag: &OwnershipTag) -> bool {
+        let subject = names::subject_of_floating_ip(floating.text("description"));
         let address = floating.text("floating_ip_address");
-        names::is_floating_ip_of(floating.text("description"), &self.service)
-            && self.named.iter().any(|named| named == address)
+        subject == Some(&*names::floating_ip_subject(&self.service))
+            && match observe::ownership_of_floating(floating, ownership_tag) {
+                Ownership::Ours => true,
+                Ownership::Foreign(_) => false,
+                Ownership::Adopted | Ownership::Unverified => self.named.iter().any(|named| named == address),
+            }
     }
 }
 
@@ -175,7 +185,7 @@ pub(crate) struct DesiredFloatingIp {
     pub(crate) description: String,
 }
 
-/// What is wanted of one port.
+/// The desired state of one port.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DesiredListener {
     pub(crate) listener_key: ListenerKey,
@@ -196,7 +206,7 @@ pub(crate) struct DesiredListener {
     pub(crate) monitor: Option<DesiredMonitor>,
 }
 
-/// The health monitor that is wanted.
+/// The desired health monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DesiredMonitor {
     pub(crate) check: HealthCheck,
@@ -252,7 +262,7 @@ pub(crate) fn desired(
     }
 }
 
-/// What is wanted of a load balancer that all of its Services leave; `None` if one of them stays. Nothing has to be read
+/// The desired state of a load balancer that all of its Services leave; `None` if one of them stays. Nothing has to be read
 /// for it.
 pub(crate) fn left_by_all(
     settings: &LoadBalancing,

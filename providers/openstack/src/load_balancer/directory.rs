@@ -1,4 +1,4 @@
-//! What there is, by name: which load balancer is whose.
+//! The load balancers of each Service, by name.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -13,7 +13,7 @@ use ccm_core::{
 use super::{
     annotations, names,
     part::Key,
-    responses::{LoadBalancer, SecurityGroup},
+    responses::{FloatingIp, LoadBalancer, SecurityGroup},
 };
 
 /// What the listings show.
@@ -22,6 +22,8 @@ pub(crate) struct Directory {
     balancers: BTreeMap<String, Entry>,
     /// Names of security groups with their descriptions.
     groups: BTreeMap<String, String>,
+    /// Addresses of floating IPs without a port, with their descriptions.
+    floating: BTreeMap<String, String>,
     index: Index,
 }
 
@@ -33,7 +35,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// What may say whose it is.
+    /// The texts that may identify the owner.
     fn texts(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.name).chain(&self.tags)
     }
@@ -77,17 +79,20 @@ impl Index {
 }
 
 impl Directory {
-    /// `balancers`: those that are there to stay, by id. `groups`: names of the security groups that were made for
-    /// Services, with their descriptions.
+    /// `balancers`: those that are not being deleted, by id. `groups`: names of the security groups that were created for
+    /// Services, with their descriptions. `floating`: addresses of the floating IPs that were created for Services and have
+    /// no port, with their descriptions.
     pub(crate) fn new(
         balancers: impl IntoIterator<Item = (String, Entry)>,
         groups: impl IntoIterator<Item = (String, String)>,
+        floating: impl IntoIterator<Item = (String, String)>,
     ) -> Self {
         let balancers: BTreeMap<_, _> = balancers.into_iter().collect();
         Self {
             index: Index::of(&balancers),
             balancers,
             groups: groups.into_iter().collect(),
+            floating: floating.into_iter().collect(),
         }
     }
 
@@ -104,6 +109,11 @@ impl Directory {
     /// Names of the security groups that were made for Services, with their descriptions.
     pub(super) fn groups(&self) -> impl Iterator<Item = (&String, &String)> {
         self.groups.iter()
+    }
+
+    /// Addresses of the floating IPs that were created for Services and have no port, with their descriptions.
+    pub(super) fn floating(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.floating.iter()
     }
 
     /// Those with this name.
@@ -128,7 +138,7 @@ impl Directory {
         found
     }
 
-    /// The only one that bears our mark and was made for the Service when the cluster had another name.
+    /// The only one with our ownership tag that was created for the Service when the cluster had another name.
     fn former(&self, service: &ServiceId, ownership_tag: &OwnershipTag) -> Option<Key> {
         let bears = |id: &&String| {
             let entry = self.balancers.get(*id);
@@ -163,7 +173,7 @@ impl Directory {
         if self.balancers.contains_key(given) {
             return Key::Balancer(given.to_owned());
         }
-        // The id may be that of one in whose place we made another.
+        // The id may be that of one that was replaced.
         let replaced = service
             .annotation(annotations::LOAD_BALANCER_ADDRESS)
             .and_then(|_| by_name());
@@ -174,7 +184,11 @@ impl Directory {
 }
 
 /// What a directory is made of.
-type Listings = (Arc<Listing<LoadBalancer>>, Arc<Listing<SecurityGroup>>);
+type Listings = (
+    Arc<Listing<LoadBalancer>>,
+    Arc<Listing<SecurityGroup>>,
+    Arc<Listing<FloatingIp>>,
+);
 
 /// The last directory, so that one that says the same is the same, and none is made of the same listings twice.
 #[derive(Debug, Default)]
@@ -185,13 +199,12 @@ pub(crate) struct DirectoryCache {
 
 impl DirectoryCache {
     /// What these listings show.
-    pub(crate) fn directory(
-        &mut self,
-        balancers: &Arc<Listing<LoadBalancer>>,
-        groups: &Arc<Listing<SecurityGroup>>,
-    ) -> Arc<Directory> {
-        let known = self.of.as_ref().is_some_and(|(known_balancers, known_groups)| {
-            Arc::ptr_eq(known_balancers, balancers) && Arc::ptr_eq(known_groups, groups)
+    pub(crate) fn directory(&mut self, listings: Listings) -> Arc<Directory> {
+        let (balancers, groups, floating) = &listings;
+        let known = self.of.as_ref().is_some_and(|known| {
+            Arc::ptr_eq(&known.0, balancers)
+                && Arc::ptr_eq(&known.1, groups)
+                && Arc::ptr_eq(&known.2, floating)
         });
         if !known {
             let there = balancers
@@ -208,11 +221,16 @@ impl DirectoryCache {
                 .all()
                 .filter(|group| group.name.starts_with("lb-sg-"))
                 .map(|group| (group.name.clone(), group.description.clone()));
-            let directory = Directory::new(entries, groups_of_services);
+            let floating_of_services = floating
+                .by_key("")
+                .filter(|floating| floating.port_id.is_empty())
+                .filter(|floating| names::subject_of_floating_ip(&floating.description).is_some())
+                .map(|floating| (floating.floating_ip_address.clone(), floating.description.clone()));
+            let directory = Directory::new(entries, groups_of_services, floating_of_services);
             if *self.last != directory {
                 self.last = Arc::new(directory);
             }
-            self.of = Some((Arc::clone(balancers), Arc::clone(groups)));
+            self.of = Some(listings);
         }
         Arc::clone(&self.last)
     }
@@ -248,7 +266,7 @@ mod tests {
             };
             ((*id).to_owned(), entry)
         });
-        Directory::new(entries, [])
+        Directory::new(entries, [], [])
     }
 
     #[test]

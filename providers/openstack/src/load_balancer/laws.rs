@@ -25,7 +25,7 @@ use super::{
     groups::{Group, RULES},
     kinds::{Kind, OWNER, SUBNETS, tags, texts},
     names,
-    observe::{ListenerKey, LoadBalancerSnapshot, Observed, tags_of},
+    observe::{ListenerKey, LoadBalancerSnapshot, Observed, ownership_of_floating, tags_of},
     part::{Key, Model},
     responses::{FloatingIp, Listener, LoadBalancer},
     steps::{Change, Reply},
@@ -110,6 +110,18 @@ fn has_address(floating: &Object<Kind>, objects: &Objects<Kind>) -> bool {
     floating.text("port_id") == root(objects).text("vip_port_id")
 }
 
+/// With a load balancer, Octavia deletes its port, which detaches the floating IP.
+fn detach(truth: &mut Truth) {
+    let Truth {
+        floating, balancers, ..
+    } = truth;
+    let is_free =
+        |floating: &&mut Object<Kind>| !balancers.iter().any(|objects| has_address(floating, objects));
+    for floating in floating.iter_mut().filter(is_free) {
+        floating.attributes.insert("port_id", "".into());
+    }
+}
+
 fn persons_listener(port: u16) -> Object<Kind> {
     let listener: Listener = record(
         json!({"id": format!("listener-{port}"), "protocol": "TCP", "protocol_port": port,
@@ -138,8 +150,16 @@ impl Lawful for Model {
                               "security_groups": ["default"], "port_security_enabled": true});
             (id, record(port))
         });
-        let floating = [("vip-users", "192.0.2.1"), ("", "192.0.2.2")].map(|(port, address)| {
-            let floating = json!({"id": address, "floating_ip_address": address, "port_id": port});
+        let description = |number, tag| names::floating_ip_description(CLUSTERS[0], &service_id(number), tag);
+        let floating = [
+            ("vip-users", "192.0.2.1", String::new()),
+            ("", "192.0.2.2", String::new()),
+            ("", "192.0.2.3", description(0, Some(&other_cluster_tag()))),
+            ("", "192.0.2.4", description(0, None)),
+        ];
+        let floating = floating.map(|(port, address, description)| {
+            let floating = json!({"id": address, "floating_ip_address": address, "port_id": port,
+                                  "description": description});
             Object::from(&record::<FloatingIp>(floating))
         });
         let balancer = json!({"id": USERS, "name": "mine", "tags": ["kept"], "vip_address": "10.1.0.99",
@@ -238,6 +258,7 @@ impl Lawful for Model {
             }),
             Edit::new("delete load balancer", |truth: &mut Truth, number| {
                 remove(&mut truth.balancers, number, is_created);
+                detach(truth);
             }),
             Edit::new("give listener to another Service", |truth: &mut Truth, number| {
                 let objects = created(truth, number).map(|objects| objects.all.as_mut_slice());
@@ -338,14 +359,8 @@ impl Lawful for Model {
                 for floating in &mut truth.floating {
                     floating.key = floating.text("floating_ip_address").to_owned();
                     floating.parent = None;
-                    if !truth
-                        .balancers
-                        .iter()
-                        .any(|objects| has_address(floating, objects))
-                    {
-                        floating.attributes.insert("port_id", "".into());
-                    }
                 }
+                detach(truth);
                 truth.floating.sort_by(|a, b| a.id.cmp(&b.id));
             }
             Observed::Groups(groups) => {
@@ -364,7 +379,15 @@ impl Lawful for Model {
         });
         let groups = truth.groups.all.iter();
         let groups = groups.map(|group| (group.key.clone(), group.text("description").to_owned()));
-        Directory::new(balancers, groups)
+        let floating = truth
+            .floating
+            .iter()
+            .filter(|floating| floating.text("port_id").is_empty());
+        let floating = floating.map(|floating| {
+            let text = |name| floating.text(name).to_owned();
+            (text("floating_ip_address"), text("description"))
+        });
+        Directory::new(balancers, groups, floating)
     }
 
     fn inputs(&self, _: &Key, members: &[Member<Self>], _: &ClusterView) -> GatheredInputs<Inputs> {
@@ -497,7 +520,11 @@ impl Lawful for Model {
         }
         picture.extend(truth.floating.iter().map(|floating| {
             let description = floating.text("description");
-            let owner = if description.is_empty() {
+            let is_foreign = matches!(
+                ownership_of_floating(floating, &ownership_tag()),
+                Ownership::Foreign(_)
+            );
+            let owner = if description.is_empty() || is_foreign {
                 Owner::Foreign
             } else {
                 Owner::Cluster

@@ -1,4 +1,4 @@
-//! The [`PartModel`] of OpenStack: who has to do with which part, and what parts say.
+//! The [`PartModel`] of OpenStack: the members of each part, and the facts of parts.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,7 +27,7 @@ use super::{
     warnings,
 };
 /// How soon to poll a load balancer at which somebody else is at work, for the first time. The engine's waits grow.
-const SETTLING: Duration = Duration::from_secs(2);
+const PENDING: Duration = Duration::from_secs(2);
 
 impl Model {
     /// The load balancer, if the Service has it.
@@ -159,7 +159,7 @@ impl PartModel for Model {
             .filter(|member| member.membership == Membership::Active)
             .collect();
         active.sort_by_key(|member| &member.service.id);
-        // Who has a port keeps it, whoever else asks for it, and even if something else is wrong with it.
+        // A Service keeps its port when another one asks for it, and even if something else is wrong with it.
         for member in members
             .iter()
             .filter(|member| member.membership != Membership::Leaving)
@@ -247,7 +247,7 @@ impl PartModel for Model {
         let balancer = balancers.find(|balancer| observe::is_pending(balancer))?;
         let (title, status) = (balancer.title(), observe::status(balancer));
         Some((
-            SETTLING,
+            PENDING,
             format!(
                 "{title} ({}) is {status}, by somebody else's doing or from before a restart",
                 balancer.id
@@ -271,7 +271,7 @@ impl PartModel for Model {
                 |member: &PartMember| names::load_balancer(&snapshot.cluster, &member.service.id) == name;
             let is_known = |member: &PartMember| {
                 let named = desired::named(&member.service);
-                observe::is_named_by(&snapshot.objects, balancer, &named)
+                observe::may_be_known(&snapshot.objects, balancer, &named, &snapshot.ownership_tag)
             };
             let tags = kinds::texts(balancer, "tags");
             let is_unused = snapshot.ownership_tag.ownership(tags).allows_changes()

@@ -1,12 +1,14 @@
 //! Names, tags and descriptions of everything that is made for Services. They are those of the Go cloud controller to the
 //! byte: by them it and we find what the other one made.
 
-use ccm_core::load_balancer::{ServiceId, truncated};
+use ccm_core::load_balancer::{ClusterTag, ServiceId, truncated};
 
 /// What the name of every load balancer that was made for a Service begins with, and every tag of ours.
 pub(crate) const SERVICE_PREFIX: &str = "kube_service_";
 /// What is in the description of every floating address that was made for a Service.
 pub(crate) const FLOATING_IP_MARK: &str = "Floating IP for Kubernetes external service";
+/// Stands between the Service and the cluster in descriptions.
+const FROM_CLUSTER: &str = " from cluster ";
 /// Octavia and Neutron take no longer names and descriptions.
 const MAX: usize = 255;
 
@@ -54,14 +56,35 @@ pub(crate) fn serial_member(node: &str, address: &str, node_port: u16) -> String
     cut(format!("member_{node}_{address}_{node_port}"))
 }
 
-/// The description of a Service's floating address.
-pub(crate) fn floating_ip_description(cluster: &str, service: &ServiceId) -> String {
-    cut(format!("{FLOATING_IP_MARK} {service} from cluster {cluster}"))
+/// The description of a Service's floating IP. Ends with the ownership tag, since Neutron cannot create a floating IP with
+/// tags. The tag is left out if it does not fit.
+pub(crate) fn floating_ip_description(
+    cluster: &str,
+    service: &ServiceId,
+    tag: Option<&ClusterTag>,
+) -> String {
+    let description = format!("{}{FROM_CLUSTER}{cluster}", floating_ip_subject(service));
+    let tagged = tag.map(|tag| format!("{description} ({tag})"));
+    tagged
+        .filter(|tagged| tagged.len() <= MAX)
+        .unwrap_or_else(|| cut(description))
 }
 
-/// Whether this is the description of the Service's floating address, in whatever cluster's name.
-pub(crate) fn is_floating_ip_of(description: &str, service: &ServiceId) -> bool {
-    description.starts_with(&format!("{FLOATING_IP_MARK} {service} from cluster "))
+/// The part of the description of a Service's floating IP that does not depend on the cluster.
+pub(crate) fn floating_ip_subject(service: &ServiceId) -> String {
+    format!("{FLOATING_IP_MARK} {service}")
+}
+
+/// The [subject](floating_ip_subject) of a floating IP that was created for a Service.
+pub(crate) fn subject_of_floating_ip(description: &str) -> Option<&str> {
+    let (subject, _) = description.split_once(FROM_CLUSTER)?;
+    subject.starts_with(FLOATING_IP_MARK).then_some(subject)
+}
+
+/// The ownership tag in the description of a floating IP.
+pub(crate) fn tag_of_floating_ip(description: &str) -> Option<&str> {
+    let (_, tag) = description.strip_suffix(')')?.rsplit_once(" (")?;
+    Some(tag)
 }
 
 /// Whether this is the name of the Service's load balancer, or its tag, in this or another cluster's name.
@@ -176,7 +199,7 @@ mod tests {
             (monitor(2, &balancer), "monitor_2_kube_service_prod_shop_web"),
             (serial_member("n1", "10.0.0.1", 30080), "member_n1_10.0.0.1_30080"),
             (
-                floating_ip_description("prod", &web()),
+                floating_ip_description("prod", &web(), None),
                 "Floating IP for Kubernetes external service shop/web from cluster prod",
             ),
             (security_group(&web()), "lb-sg-8e9b-12-34-shop-web"),
@@ -189,6 +212,20 @@ mod tests {
         }
         let long = ServiceId::new("a", "b", "0123456789012345678901234567890123456789");
         assert_eq!(legacy_load_balancer(&long).len(), 32);
+    }
+
+    #[test]
+    fn a_floating_ip_has_the_ownership_tag_in_its_description_if_it_fits() {
+        let tag = ClusterTag::of("me");
+        let description = floating_ip_description("prod", &web(), Some(&tag));
+        assert_eq!(tag_of_floating_ip(&description), Some(tag.as_str()));
+        assert_eq!(
+            subject_of_floating_ip(&description),
+            Some(&*floating_ip_subject(&web()))
+        );
+        let long = floating_ip_description(&"x".repeat(200), &web(), Some(&tag));
+        assert_eq!((long.len(), tag_of_floating_ip(&long)), (255, None));
+        assert_eq!(subject_of_floating_ip("mine from cluster prod"), None);
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::load_balancer::{OwnershipTag, Protocol, ServicePort, ServiceView};
+use ccm_core::load_balancer::{Ownership, OwnershipTag, Protocol, ServicePort, ServiceView};
 use ccm_core::plan::objects::{Object, Objects};
 
 use super::{
     groups::Group,
     kinds::{Kind, tags},
+    names,
     responses::Listener,
     tags::{Annotated, ServiceTags},
 };
@@ -36,7 +37,7 @@ pub(crate) struct LoadBalancerSnapshot {
     pub(crate) external: bool,
     /// The cluster's name.
     pub(crate) cluster: String,
-    /// By which marks it is judged whose they are.
+    /// This cluster's ownership tag.
     pub(crate) ownership_tag: OwnershipTag,
     /// Tags that came from the members' annotations.
     pub(crate) annotated: Annotated,
@@ -53,11 +54,13 @@ impl LoadBalancerSnapshot {
 /// The floating address of the load balancer's virtual one.
 pub(crate) fn floating<'a>(objects: &'a Objects<Kind>, balancer: &Object<Kind>) -> Option<&'a Object<Kind>> {
     let port = balancer.text("vip_port_id");
-    // Neither port nor address have an id before they exist.
-    let is_at = |floating: &&Object<Kind>| {
-        floating.text("port_id") == port && (floating.id.is_empty() || !port.is_empty())
-    };
+    let is_at = |floating: &&Object<Kind>| !port.is_empty() && floating.text("port_id") == port;
     objects.of(Kind::Floating).find(is_at)
+}
+
+/// The owner of a floating IP, by its description.
+pub(crate) fn ownership_of_floating(floating: &Object<Kind>, ownership_tag: &OwnershipTag) -> Ownership {
+    ownership_tag.ownership(names::tag_of_floating_ip(floating.text("description")))
 }
 
 /// Octavia's state of an object.
@@ -65,7 +68,7 @@ pub(crate) fn status(object: &Object<Kind>) -> &str {
     object.text("provisioning_status")
 }
 
-/// Whether Octavia is at work on it, so that it can not be changed now.
+/// Whether Octavia is at work on it, so that it cannot be changed now.
 pub(crate) fn is_pending(object: &Object<Kind>) -> bool {
     status(object).starts_with("PENDING_")
 }
@@ -80,12 +83,22 @@ pub(crate) fn is_v6(balancer: &Object<Kind>) -> bool {
     balancer.text("vip_address").contains(':')
 }
 
-/// Whether a Service that names these ids and addresses may be reached through the load balancer. What has a floating
-/// address may be known to anybody.
-pub(crate) fn is_named_by(objects: &Objects<Kind>, balancer: &Object<Kind>, named: &[String]) -> bool {
-    let address = balancer.text("vip_address");
-    let own = |text: &String| *text == balancer.id || (!address.is_empty() && *text == address);
-    floating(objects, balancer).is_some() || named.iter().any(own)
+/// Whether clients may know the load balancer of a Service that has these ids and addresses. A floating IP that this cluster
+/// created is known only if the Service has its address; any other one may be known to anybody.
+pub(crate) fn may_be_known(
+    objects: &Objects<Kind>,
+    balancer: &Object<Kind>,
+    named: &[String],
+    ownership_tag: &OwnershipTag,
+) -> bool {
+    let has = |text: &str| !text.is_empty() && named.iter().any(|named| named == text);
+    let floating = floating(objects, balancer);
+    has(&balancer.id)
+        || has(balancer.text("vip_address"))
+        || floating.is_some_and(|floating| {
+            has(floating.text("floating_ip_address"))
+                || ownership_of_floating(floating, ownership_tag) != Ownership::Ours
+        })
 }
 
 /// Whether nothing below the load balancer was ever finished.

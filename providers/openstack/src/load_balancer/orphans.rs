@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
-    load_balancer::{ClusterSnapshot, ServiceView},
+    load_balancer::{ClusterSnapshot, ServiceId, ServiceView},
     plan::Orphan,
 };
 
@@ -36,7 +36,8 @@ impl ServiceTags<'_> {
 }
 
 /// Load balancers with this cluster's ownership tag and without a Service, listeners of missing Services on load balancers
-/// that other Services use, and security groups of missing Services.
+/// that other Services use, security groups of missing Services, and floating IPs with this cluster's ownership tag and
+/// without a port and a Service: those of failed creations, and those that a deleted Service kept.
 pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
     let mut tags = ServiceTags {
         snapshot,
@@ -99,6 +100,26 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
         what: format!("security group {name}"),
         deletable: false,
     }));
+    let known: BTreeSet<String> = snapshot
+        .services
+        .iter()
+        .map(|service| names::floating_ip_subject(&service.id))
+        .collect();
+    let ownership_tag = &snapshot.cluster.ownership_tag;
+    let floating = directory.floating().filter_map(|(address, description)| {
+        let subject =
+            names::subject_of_floating_ip(description).filter(|subject| !known.contains(*subject))?;
+        let ownership = ownership_tag.ownership(names::tag_of_floating_ip(description));
+        let service = subject.strip_prefix(names::FLOATING_IP_MARK)?.trim_start();
+        let (namespace, name) = service.split_once('/')?;
+        let service = ServiceId::new(namespace, name, "");
+        ownership.allows_orphan_deletion().then_some((address, service))
+    });
+    orphans.extend(floating.map(|(address, service)| Orphan {
+        key: Key::New(names::load_balancer(&snapshot.cluster.name, &service)),
+        what: format!("floating IP {address} of Service {service}"),
+        deletable: false,
+    }));
     orphans
 }
 
@@ -114,7 +135,7 @@ fn is_of_cluster_alone(entry: &Entry, cluster: &str) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use ccm_core::load_balancer::{ClusterTag, ClusterView, OwnershipTag, ServiceId};
+    use ccm_core::load_balancer::{ClusterTag, ClusterView, OwnershipTag};
 
     use super::*;
 
@@ -130,6 +151,14 @@ mod tests {
         let group = |name: &str, cluster: &str| {
             let text = format!("Security Group for shop/{name} Service LoadBalancer in cluster {cluster}");
             (format!("lb-sg-1-shop-{name}"), text)
+        };
+        let floating = |name: &str, cluster: &str| {
+            let service = ServiceId::new("shop", name, "1");
+            let tag = ClusterTag::of(cluster);
+            (
+                format!("address of {name}"),
+                names::floating_ip_description("c", &service, Some(&tag)),
+            )
         };
         let directory = Directory::new(
             [
@@ -151,6 +180,11 @@ mod tests {
             ]
             .map(|(id, entry)| (id.to_owned(), entry)),
             [group("web", "c"), group("gone", "c"), group("gone2", "d")],
+            [
+                floating("web", "me"),
+                floating("gone", "me"),
+                floating("gone2", "other"),
+            ],
         );
         let service = |name: &str, id: Option<&str>| {
             Arc::new(ServiceView {
@@ -194,6 +228,7 @@ mod tests {
                 false,
             ),
             ("security group lb-sg-1-shop-gone", false),
+            ("floating IP address of gone of Service shop/gone", false),
         ]
         .map(|(what, deletable)| (what.to_owned(), deletable));
         assert_eq!(found, expected);

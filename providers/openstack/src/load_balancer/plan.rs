@@ -4,17 +4,16 @@ mod floating;
 mod listeners;
 mod ports;
 mod rename;
+mod site;
 
 use std::collections::BTreeSet;
 
-use ccm_core::{
-    load_balancer::{Blocked, Ownership, ServiceId},
-    plan::{
-        Plan,
-        objects::{self, Action, Attributes, Object, Objects},
-    },
+use ccm_core::plan::{
+    Plan,
+    objects::{self, Action, Attributes, Object, Objects},
 };
 
+use self::site::{BalancerPlan, Site, UNUSED, blocked};
 use super::{
     desired::{ActiveService, Desired, DesiredBalancer, Owner},
     features::Feature,
@@ -25,15 +24,6 @@ use super::{
     steps::{self, Change},
     tags::{self, Annotated},
 };
-
-/// A change of a load balancer.
-type Step = ccm_core::plan::Step<objects::Change<Kind>>;
-
-/// What is planned of a load balancer.
-type BalancerPlan = Plan<objects::Change<Kind>>;
-
-/// The reason of deletions.
-const UNUSED: &str = "no Service wants it any more";
 
 /// The steps, in order, and what stays different.
 pub(crate) fn plan(desired: &Desired, observed: &Observed) -> Plan<Change> {
@@ -53,7 +43,7 @@ fn balancer(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<
             Change::Balancer(change.key.clone(), change)
         });
     };
-    let site = Site::new(desired, &snapshot.objects, balancer, &snapshot.annotated);
+    let site = site(desired, &snapshot.objects, balancer, &snapshot.annotated);
     let is_broken = observe::is_broken(balancer);
     if more > 0 {
         let have = format!("there {} times", more + 1);
@@ -82,19 +72,10 @@ fn refused(desired: &DesiredBalancer, field: &str, have: &str, want: &str) -> Ba
     }
 }
 
-fn blocked(service: Option<&ServiceId>, field: &str, have: &str, want: &str) -> Blocked {
-    Blocked {
-        service: service.cloned(),
-        field: field.to_owned(),
-        have: have.to_owned(),
-        want: want.to_owned(),
-    }
-}
-
 /// There is no load balancer (any more).
 fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
     let mut plan = Plan::default();
-    floating::sweep(desired, snapshot, &mut plan);
+    floating::sweep(desired, &snapshot.objects, &mut plan);
     let alone = desired.active.len() == 1 && desired.frozen.is_empty();
     for active in &desired.active {
         let service = Some(&active.owner.service);
@@ -132,129 +113,18 @@ pub(crate) fn deletes_whole(
     balancer: &Object<Kind>,
 ) -> bool {
     let annotated = Annotated::default();
-    desired.cascade && Site::new(desired, objects, balancer, &annotated).is_leaving()
+    desired.cascade && site(desired, objects, balancer, &annotated).is_leaving()
 }
 
-/// Everybody who has to do with it.
-fn whos(desired: &DesiredBalancer) -> impl Iterator<Item = &Owner> {
-    let active = desired.active.iter().map(|active| &active.owner);
-    let frozen = desired.frozen.iter().map(|frozen| &frozen.owner);
-    active
-        .chain(frozen)
-        .chain(desired.leaving.iter().map(|leaving| &leaving.owner))
-}
-
-/// The state of one load balancer, and who has to do with it.
-struct Site<'a> {
+fn site<'a>(
     desired: &'a DesiredBalancer,
     objects: &'a Objects<Kind>,
     balancer: &'a Object<Kind>,
-    name: &'a str,
-    tags: Vec<String>,
-    /// The cluster's names before this one, as far as anything here still has them.
-    former: Vec<&'a str>,
-    /// It was made by a cluster for a Service.
-    created: bool,
-    ownership: Ownership,
-    /// Tags that came from annotations.
     annotated: &'a Annotated,
-}
-
-impl<'a> Site<'a> {
-    fn new(
-        desired: &'a DesiredBalancer,
-        objects: &'a Objects<Kind>,
-        balancer: &'a Object<Kind>,
-        annotated: &'a Annotated,
-    ) -> Self {
-        let name = balancer.text("name");
-        let created = name.starts_with(names::SERVICE_PREFIX) || whos(desired).any(|owner| owner.owns(name));
-        let ownership = desired.ownership_tag.ownership(kinds::texts(balancer, "tags"));
-        let mut site = Self {
-            desired,
-            objects,
-            balancer,
-            name,
-            tags: kinds::tags(balancer),
-            former: Vec::new(),
-            created,
-            ownership,
-            annotated,
-        };
-        site.former = rename::former(&site);
-        site
-    }
-
-    /// A change of fields of the load balancer.
-    fn update(&self, fields: Attributes) -> Step {
-        self.balancer
-            .step(Action::Update(Kind::Balancer.update(), fields))
-    }
-
-    /// Whether these are tags of the Service.
-    fn tagged(&self, tags: &[String], owner: &Owner) -> bool {
-        tags.iter().any(|tag| *tag == owner.tag || self.was(tag, owner))
-    }
-
-    /// Whether the load balancer was made for this Service.
-    fn owned_by(&self, owner: &Owner) -> bool {
-        owner.owns(self.name) || self.was(self.name, owner)
-    }
-
-    /// Whether this is what a former name of the cluster makes of the Service.
-    fn was(&self, name: &str, owner: &Owner) -> bool {
-        let mut former = self.former.iter();
-        former.any(|former| names::load_balancer(former, &owner.service) == name)
-    }
-
-    /// The former name of the cluster in a name.
-    fn former_of<'n>(&self, name: &'n str) -> Option<&'n str> {
-        let cluster = names::cluster_of(name)?;
-        self.former.contains(&cluster).then_some(cluster)
-    }
-
-    /// Whether this cluster had it made. One that another cluster made for a Service may be shared, too, but then it neither
-    /// gets our mark, which would lock its own cluster out, nor goes with those that share it.
-    fn is_own(&self) -> bool {
-        self.ownership == Ownership::Ours
-            || names::cluster_of(self.name) == Some(&*self.desired.cluster)
-            || self.former_of(self.name).is_some()
-            || whos(self.desired).any(|owner| owner.owns(self.name))
-    }
-
-    /// Service tags of those that are not among the members.
-    fn others(&self) -> usize {
-        let desired = self.desired;
-        let known: Vec<_> = whos(desired).collect();
-        let tags = self.tags.iter().filter(|tag| names::is_service_tag(tag));
-        tags.filter(|tag| {
-            !known
-                .iter()
-                .any(|owner| self.tagged(std::slice::from_ref(tag), owner))
-        })
-        .count()
-    }
-
-    /// Whether it goes with those that leave.
-    fn is_leaving(&self) -> bool {
-        let desired = self.desired;
-        let empty = desired.active.is_empty() && desired.frozen.is_empty();
-        let swept = desired.leaving.is_empty() && self.ownership == Ownership::Ours;
-        let left = !desired.leaving.is_empty() && self.others() == 0 && self.is_own();
-        self.created && empty && (swept || left)
-    }
-
-    /// Whether its creation failed, and nobody can know it.
-    fn never_worked(&self, is_being_created: bool) -> bool {
-        let desired = self.desired;
-        let owner = desired.active.iter().any(|active| self.owned_by(&active.owner));
-        let active = desired.active.iter().map(|active| &active.owner);
-        let mut staying = active.chain(desired.frozen.iter().map(|frozen| &frozen.owner));
-        let is_known = staying.any(|owner| observe::is_named_by(self.objects, self.balancer, &owner.named));
-        let failed =
-            is_being_created || (self.ownership == Ownership::Ours && observe::never_began(self.objects));
-        owner && failed && !is_known && self.others() == 0 && self.ownership.allows_changes()
-    }
+) -> Site<'a> {
+    let mut site = Site::new(desired, objects, balancer, annotated);
+    site.former = rename::former(&site);
+    site
 }
 
 fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_broken: bool) -> BalancerPlan {
@@ -297,7 +167,7 @@ fn delete(site: &Site<'_>, is_broken: bool) -> BalancerPlan {
     plan
 }
 
-/// Who of those that ask for it may use the load balancer, and who is refused.
+/// The active members that may use the load balancer, and those that are refused.
 fn admitted<'a>(
     site: &Site<'a>,
     plan: &mut BalancerPlan,
@@ -372,15 +242,18 @@ fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot) -> BalancerPlan {
     });
     let surplus: Vec<_> = surplus.cloned().chain(withdrawn).collect();
     if plan.steps.is_empty() && missing.is_empty() && surplus.is_empty() && !admitted.is_empty() {
-        // Last, so that whoever is killed before finds everything by the former names.
+        // Last, so that a process that is killed before finds everything by the former names.
         rename::steps(site, &mut plan);
     }
     let due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
-    let mark = desired
+    let ownership_tag = desired
         .ownership_tag
         .for_update(&site.ownership, due && site.created && site.is_own() && can_tag);
-    let add: Vec<_> = missing.into_iter().chain(mark.map(ToString::to_string)).collect();
-    // Tags come first and go last: whoever is killed in between finds the rest by them.
+    let add: Vec<_> = missing
+        .into_iter()
+        .chain(ownership_tag.map(ToString::to_string))
+        .collect();
+    // Tags are added first and removed last: a process that is killed in between finds the rest by them.
     let mut tags = site.tags.clone();
     let step = |tags: &[String], verb: &str, which: &[String]| {
         let step = site.update(Attributes::from([("tags", tags.into())]));

@@ -35,6 +35,7 @@ pub(crate) use self::{discovery::Discovery, members::Members};
 use super::{
     features::Version,
     member::Member,
+    names,
     responses::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Ref, SecurityGroup, State},
 };
 use crate::{
@@ -67,7 +68,11 @@ indexed! {
     Listener by |listener| ids(&listener.loadbalancers);
     Pool by |pool| ids(&pool.loadbalancers);
     Monitor by |monitor| ids(&monitor.pools);
-    FloatingIp by |floating| vec![&floating.port_id, &floating.floating_ip_address];
+    FloatingIp by |floating| {
+        let subject = names::subject_of_floating_ip(&floating.description);
+        let keys = [&*floating.port_id, &*floating.floating_ip_address];
+        keys.into_iter().chain(subject).collect()
+    };
     SecurityGroup by |group| vec![&group.name];
 }
 
@@ -127,7 +132,7 @@ pub(crate) struct Reads {
     pub(crate) discovery: Discovery,
     /// Ports by their server.
     ports: Cache<String, Vec<Arc<Port>>>,
-    /// Held by whoever reads ports, so that many who need the same do not all read.
+    /// Locked while ports are read, so that callers that need the same ports share one read.
     ports_being_read: Mutex<()>,
     /// What the last question for the version came to, and until when a failure is not asked about again.
     version: Mutex<Option<(Instant, Result<Version>)>>,
@@ -135,8 +140,8 @@ pub(crate) struct Reads {
 
 /// How long a refusal to tell the version counts.
 const VERSION_REFUSED: Duration = Duration::from_secs(600);
-/// How long another failure to read the version counts at least, for all who ask meanwhile. Everybody waits for the answer,
-/// so a question that takes long is asked less often.
+/// How long another failure to read the version counts at least, for all callers. All of them wait for the answer, so a
+/// question that takes long is asked less often.
 const VERSION_FAILED: Duration = Duration::from_secs(10);
 
 impl Reads {
@@ -185,7 +190,7 @@ impl Reads {
     /// What this Octavia can. Asked until it is known; after a refusal every ten minutes.
     ///
     /// # Errors
-    /// If it can not be found out. After a refusal the error says when it is asked for again.
+    /// If it cannot be found out. After a refusal the error says when it is asked for again.
     pub(crate) async fn version(&self, priority: Priority) -> Result<Version> {
         let mut known = self.version.lock().await;
         match &*known {
@@ -218,7 +223,7 @@ impl Reads {
     /// What is below a load balancer: from the shared listings, or, if it is another project's, read for it alone.
     ///
     /// # Errors
-    /// If it can not be read.
+    /// If it cannot be read.
     pub(crate) async fn children(&self, balancer: &LoadBalancer, read: ReadOptions) -> Result<Children> {
         let project = self.api.project().await?;
         let foreign =
@@ -282,7 +287,7 @@ impl Reads {
     /// The members of pools as they were listed, in their order.
     ///
     /// # Errors
-    /// If those of one of them can not be read.
+    /// If those of one of them cannot be read.
     pub(crate) async fn members(
         &self,
         children: &Children,
@@ -305,7 +310,7 @@ impl Reads {
     /// The members of a pool, read now.
     ///
     /// # Errors
-    /// If they can not be read.
+    /// If they cannot be read.
     pub(crate) async fn members_uncached(&self, pool: &str, priority: Priority) -> Result<Arc<[Member]>> {
         let path = ["lbaas", "pools", pool, "members"];
         let began = Instant::now();
@@ -313,10 +318,10 @@ impl Reads {
         Ok(self.members.read(pool, members, began))
     }
 
-    /// The floating addresses of the project. `port`: the one that matters to the asker.
+    /// The floating IPs of the project. `port`: the one that matters to the caller; empty: those without a port do.
     ///
     /// # Errors
-    /// If they can not be read.
+    /// If they cannot be read.
     pub(crate) async fn floating_ips(
         &self,
         port: Option<&str>,
@@ -337,7 +342,7 @@ impl Reads {
     /// The security groups of the project with their rules. `name`: the one that matters to the asker.
     ///
     /// # Errors
-    /// If they can not be read.
+    /// If they cannot be read.
     pub(crate) async fn security_groups(
         &self,
         name: Option<&str>,
@@ -356,7 +361,7 @@ impl Reads {
     /// The rules of a security group, read now.
     ///
     /// # Errors
-    /// If they can not be read.
+    /// If they cannot be read.
     #[cfg(test)]
     pub(crate) async fn rules(&self, group: &str, priority: Priority) -> Result<Vec<super::responses::Rule>> {
         self.api.list(&[("security_group_id", group)], priority).await

@@ -189,7 +189,7 @@ pub(crate) enum Provisioning {
 }
 
 impl Provisioning {
-    /// Whether Octavia is at work on it, so that it can not be changed now.
+    /// Whether Octavia is at work on it, so that it cannot be changed now.
     pub(crate) fn is_pending(&self) -> bool {
         matches!(
             self,

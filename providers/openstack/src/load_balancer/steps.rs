@@ -2,10 +2,13 @@
 
 use ccm_core::{
     load_balancer::{Effect, StepDescription},
-    plan::{self, Plan, Step, objects},
+    plan::{
+        self, Plan, Step,
+        objects::{self, Action, Object, Objects},
+    },
 };
 
-use super::{desired::GroupRef, groups::Group, kinds::Kind, observe::Observed};
+use super::{desired::GroupRef, groups::Group, kinds::Kind, names, observe::Observed};
 use crate::instances::records::Port;
 
 /// One change.
@@ -65,7 +68,7 @@ impl plan::Change for Change {
         match self {
             Self::Balancer(name, change) => {
                 let mut description = change.describe();
-                description.needs_idle = change.kind != Kind::Floating;
+                description.needs_idle = !can_precede_balancer(change);
                 if matches!(change.kind, Kind::Pool | Kind::Monitor) {
                     description.sentence += &format!(" (load balancer {name})");
                 }
@@ -95,10 +98,63 @@ impl plan::Change for Change {
     }
 }
 
+/// Whether the change is sent although Octavia is at work on the load balancer, and may yet fail. Neutron attaches a floating
+/// IP to the port of a load balancer that is `PENDING_CREATE`. A floating IP without our ownership tag has to wait: if the
+/// load balancer failed, nothing would identify its owner.
+fn can_precede_balancer(change: &objects::Change<Kind>) -> bool {
+    let is_recognized =
+        |floating: &Object<Kind>| names::tag_of_floating_ip(floating.text("description")).is_some();
+    match &change.action {
+        _ if change.kind != Kind::Floating => false,
+        Action::Create(floating, _) => is_recognized(floating),
+        _ => true,
+    }
+}
+
+/// As [`Objects::fold`]. A new load balancer has a port, known or not; with a load balancer its port is deleted, which
+/// detaches the floating IP.
+fn fold_balancer(
+    objects: &mut Objects<Kind>,
+    change: &objects::Change<Kind>,
+    reply: Option<&objects::Reply<Kind>>,
+) {
+    let port = objects
+        .of(Kind::Balancer)
+        .next()
+        .map(|balancer| balancer.text("vip_port_id"));
+    let port = port.filter(|port| !port.is_empty()).map(str::to_owned);
+    objects.fold(change, reply);
+    match (&change.action, port) {
+        (Action::Create(..), _) if change.kind == Kind::Balancer && reply.is_none() => {
+            for balancer in objects
+                .all
+                .iter_mut()
+                .filter(|object| object.kind == Kind::Balancer)
+            {
+                let port = format!("port of {}", balancer.key);
+                balancer
+                    .attributes
+                    .entry("vip_port_id")
+                    .or_insert_with(|| port.into());
+            }
+        }
+        (Action::Delete(_), Some(port)) if change.kind == Kind::Balancer => {
+            for floating in objects
+                .all
+                .iter_mut()
+                .filter(|object| object.text("port_id") == port)
+            {
+                floating.attributes.insert("port_id", "".into());
+            }
+        }
+        _ => {}
+    }
+}
+
 impl Change {
     /// Whether it deletes a security group.
     pub(crate) fn deletes_group(&self) -> bool {
-        matches!(self, Self::Group(change) if matches!(change.action, objects::Action::Delete(_)))
+        matches!(self, Self::Group(change) if matches!(change.action, Action::Delete(_)))
     }
 
     /// What Octavia does for it to the load balancer, on which it then works, so that it refuses another change meanwhile.
@@ -108,8 +164,8 @@ impl Change {
         };
         match (change.kind, &change.action) {
             (Kind::Floating, _) => None,
-            (Kind::Balancer, objects::Action::Create(..)) => Some(Effect::Create),
-            (Kind::Balancer, objects::Action::Delete(_)) => Some(Effect::Delete),
+            (Kind::Balancer, Action::Create(..)) => Some(Effect::Create),
+            (Kind::Balancer, Action::Delete(_)) => Some(Effect::Delete),
             _ => Some(Effect::Change),
         }
     }
@@ -122,7 +178,7 @@ impl Change {
                     Some(Reply::Balancer(reply)) => Some(reply),
                     _ => None,
                 };
-                snapshot.objects.fold(change, reply);
+                fold_balancer(&mut snapshot.objects, change, reply);
             }
             (Self::Group(change), Observed::Groups(groups)) => {
                 let reply = match reply {

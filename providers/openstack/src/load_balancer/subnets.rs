@@ -44,7 +44,7 @@ impl SubnetFilter {
     /// Reads the two keys, of which either may be empty.
     ///
     /// # Errors
-    /// If the name's pattern can not be read.
+    /// If the name's pattern cannot be read.
     pub(crate) fn parse(name: &str, tags: &str) -> Result<Self> {
         let pattern = (!name.is_empty()).then(|| NamePattern::parse(name)).transpose();
         let pattern = pattern.map_err(|why| {

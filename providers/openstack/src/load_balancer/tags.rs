@@ -124,7 +124,7 @@ fn given(service: &ServiceView, keys: [&'static str; 3]) -> impl Iterator<Item =
     keys.into_iter().filter(|key| service.annotation(key).is_some())
 }
 
-/// Whether only the controller may write this tag: it says whose an object is, or which Services use it.
+/// Whether only the controller may write this tag: it identifies the owner of an object, or the Services that use it.
 pub(crate) fn is_reserved(tag: &str) -> bool {
     [names::SERVICE_PREFIX, ClusterTag::PREFIX].iter().any(|prefix| {
         let start = tag.get(..prefix.len());

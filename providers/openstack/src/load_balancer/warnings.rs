@@ -1,4 +1,4 @@
-//! What people are told about a Service that is served, though not with all that it asks for.
+//! Warnings about a Service that is served, though not with all that it asks for.
 
 use ccm_core::load_balancer::{ClusterView, IpFamily, ServiceEvent, ServiceView};
 

@@ -150,7 +150,7 @@ impl Pairs {
     }
 
     /// Takes the pairs of the routes that go from ports in the routers' networks, unless a route that comes leads to the
-    /// same port. What can not be taken away for good does not keep its route.
+    /// same port. What cannot be taken away for good does not keep its route.
     pub(super) async fn remove(
         &self,
         api: &Api,

@@ -9,7 +9,7 @@ use super::{
     bisect::{Bisect, is_overtaken, is_passing},
     records::{Quotas, RawRoute, Router},
 };
-use crate::client::{Api, Get, Op, Verb, Write, catalogue::Service, listing::One};
+use crate::client::{Api, Get, Op, Verb, Write, catalogue::Service, listing::Single};
 
 /// How often a whole list is written when somebody else is faster.
 const TRIES: usize = 8;
@@ -36,7 +36,7 @@ impl Table<'_> {
             query: &query,
             ..Get::new(Op::RouterGet, Service::Network, &path)
         };
-        let One(router) = self.api.get(&get, self.priority).await.map_err(|error| {
+        let Single(router) = self.api.get(&get, self.priority).await.map_err(|error| {
             if error.kind() == ErrorKind::NotFound {
                 let text = format!(
                     "there is no router {}; [Route] router-id has to name one of this project",

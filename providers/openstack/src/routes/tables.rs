@@ -20,7 +20,7 @@ pub(super) struct Tables<'a>(pub(super) Vec<Table<'a>>);
 
 /// What is on the routers.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct ObservedTables {
     /// The routes that any of them has.
     pub(super) routes: Vec<CloudRoute>,
     /// What each of them has, as destinations and next hops.
@@ -29,8 +29,10 @@ pub(super) struct Seen {
 
 impl Tables<'_> {
     /// The routers as they are now.
-    pub(super) async fn read(&self) -> Result<Seen> {
-        Ok(Seen::of(&try_join_all(self.0.iter().map(Table::read)).await?))
+    pub(super) async fn read(&self) -> Result<ObservedTables> {
+        Ok(ObservedTables::of(
+            &try_join_all(self.0.iter().map(Table::read)).await?,
+        ))
     }
 
     /// How many routes the router may have that may have the fewest, if that is known of any.
@@ -50,7 +52,7 @@ impl Tables<'_> {
     }
 }
 
-impl Seen {
+impl ObservedTables {
     fn of(routers: &[Router]) -> Self {
         let (mut routes, mut each) = (Vec::new(), Vec::new());
         let mut handles = HashSet::new();

@@ -86,6 +86,51 @@ async fn a_failed_creation_is_repeated_whatever_is_known_and_however_it_is_sent(
 }
 
 #[tokio::test]
+async fn a_floating_ip_is_created_while_the_load_balancer_is_and_outlives_its_failure() {
+    let mut stage = Stage::new(2, MANAGED).await;
+    stage.sim.fail_next_changes(1);
+    stage
+        .sim
+        .configure(|settings| settings.load_balancing.create_time = Duration::from_secs(7));
+    stage.services.push(service("web", &[80, 443]));
+    stage.pass_once().await;
+    let address = stage.sim.floating_ips().remove(0).address;
+    assert_eq!(
+        stage.balancers()[0].loadbalancer.provisioning_status,
+        "PENDING_CREATE"
+    );
+    assert_eq!(stage.address("web"), "", "it does not serve yet");
+
+    stage.settle_in_trouble().await;
+    assert_eq!(stage.complaints(), [""; 0]);
+    let counts = stage.sim.call_counts();
+    assert_eq!(
+        (counts["loadbalancer_create"], counts["loadbalancer_delete"]),
+        (2, 1)
+    );
+    assert_eq!(
+        (counts["floating_ip_create"], counts["floating_ip_update"]),
+        (1, 1)
+    );
+    assert_eq!(stage.address("web"), address.to_string());
+
+    // Without load balancer and Service, it is reported.
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    stage.sim.delete_object(&id).unwrap();
+    stage.services.clear();
+    stage.read.freshness = Freshness::now();
+    let orphans = stage.cloud.load_balancers().unwrap();
+    let orphans = orphans.discover(&stage.request()).await.unwrap().orphans;
+    let expected = format!("floating IP {address} of Service shop/web");
+    assert!(
+        orphans
+            .iter()
+            .any(|orphan| orphan.what == expected && !orphan.deletable),
+        "{orphans:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_creation_that_failed_before_a_restart_is_left_to_people_who_are_told_the_command() {
     for (config, known) in &CREATIONS[..3] {
         let mut stage = creating(config, *known).await;

@@ -27,27 +27,17 @@ use crate::{
     stage::{MANAGED, annotate, conf_of, node, wait_until},
 };
 
+#[derive(Default)]
 struct Simulated {
-    sim: Mutex<Arc<OpenStack>>,
+    sim: Mutex<Option<Arc<OpenStack>>>,
     /// The server of the last node.
     server: Mutex<String>,
 }
 
 impl Simulated {
-    async fn new() -> Self {
-        Self {
-            sim: Mutex::new(start().await),
-            server: Mutex::default(),
-        }
-    }
-
     fn sim(&self) -> Arc<OpenStack> {
-        Arc::clone(&self.sim.lock())
+        Arc::clone(self.sim.lock().as_ref().unwrap())
     }
-}
-
-async fn start() -> Arc<OpenStack> {
-    Arc::new(OpenStack::start(Config::default()).await.unwrap())
 }
 
 const fn edit(name: &'static str, expected: EditResult) -> Edit {
@@ -116,8 +106,8 @@ fn remove(name: &str, sim: &Control, web: &BalancerState) -> Result<(), BoxError
 #[async_trait]
 impl BalancerSubject for Simulated {
     async fn reset(&self) -> Result<(), BoxError> {
-        let sim = start().await;
-        *self.sim.lock() = sim;
+        let sim = OpenStack::start(Config::default()).await?;
+        *self.sim.lock() = Some(Arc::new(sim));
         Ok(())
     }
 
@@ -229,32 +219,4 @@ impl BalancerSubject for Simulated {
     }
 }
 
-#[tokio::test]
-async fn the_provider_keeps_the_contract() {
-    conformance::balancer_scenarios(&Simulated::new().await).await;
-}
-
-#[tokio::test]
-async fn the_provider_waits_for_a_busy_load_balancer() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::Busy).await;
-}
-
-#[tokio::test]
-async fn the_provider_repeats_a_throttled_call() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::Throttled).await;
-}
-
-#[tokio::test]
-async fn the_provider_repeats_a_call_that_failed() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::Unavailable).await;
-}
-
-#[tokio::test]
-async fn the_provider_does_not_repeat_a_change_whose_reply_was_lost() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::LostReply).await;
-}
-
-#[tokio::test]
-async fn the_provider_does_not_repeat_a_change_whose_reply_never_comes() {
-    conformance::balancer_failures(&Simulated::new().await, Failure::NoReply).await;
-}
+conformance::balancer_tests!(Simulated::default());

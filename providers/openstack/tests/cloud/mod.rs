@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ccm_core::{
     BuildContext, Cloud, Freshness, Instance, InstanceQuery, InstanceState, Need, NodeView, Priority,
-    Provider, Result, client::ClientMetrics, registry,
+    Provider, Result, registry,
 };
 use ccm_provider_openstack::NAME;
 use ccm_sim::openstack::{Config, OpenStack};
@@ -28,13 +28,9 @@ pub(crate) fn context(cloud_conf: &str) -> (tempfile::TempDir, BuildContext) {
     std::fs::write(&path, cloud_conf).unwrap();
     let context = BuildContext {
         cloud_config: Some(path),
-        flags: Default::default(),
-        environment: Default::default(),
         cluster_name: "kubernetes".into(),
         user_agent: USER_AGENT.into(),
-        metrics: ClientMetrics::default(),
-        plan: Default::default(),
-        fences: Default::default(),
+        ..BuildContext::default()
     };
     (directory, context)
 }

@@ -122,23 +122,6 @@ impl Control {
         })
     }
 
-    /// Sets the operating status of a load balancer or anything below it.
-    ///
-    /// # Errors
-    /// If there is no such object or status.
-    pub fn set_operating_status(&self, id: &str, status: &str) -> Result<()> {
-        let known = ["ONLINE", "OFFLINE", "DEGRADED", "ERROR", "DRAINING", "NO_MONITOR"];
-        let status = known
-            .into_iter()
-            .find(|known| *known == status)
-            .ok_or_else(|| Error::Invalid(format!("Octavia has no operating status {status:?}")))?;
-        self.change_object(id, |region, object| {
-            region
-                .balancing
-                .change(&object.id, |object| object.operating = status);
-        })
-    }
-
     /// Changes attributes of a load balancer or anything below it behind everybody's back, at once and without a lock:
     /// a weight, a name, tags, a pool's algorithm.
     ///

@@ -281,11 +281,9 @@ impl Control {
     pub(in crate::openstack) fn birth(&self, project: Option<&str>) -> Result<Birth> {
         let identity = self.cloud.identity.read();
         let at = self.cloud.clock.now();
-        let delay = self.cloud.settings.read().visibility_delay;
         let project_id = identity.project(project)?;
         Ok(Birth {
             at,
-            visible: at.checked_add(delay).unwrap_or(jiff::Timestamp::MAX),
             user_id: identity.maker_in(&project_id),
             project_id,
         })

@@ -56,8 +56,7 @@ pub(super) fn shown<T: Resource>(api: &Api<'_>, status: StatusCode, id: &str) ->
 
 /// Whether the caller sees a resource.
 pub(super) fn is_visible<T: Resource>(api: &Api<'_>, item: &T) -> bool {
-    item.is_visible(api)
-        && (api.caller.admin || item.project() == api.caller.project_id || item.is_shared(api))
+    api.caller.admin || item.project() == api.caller.project_id || item.is_shared(api)
 }
 
 /// A resource that the caller sees.
@@ -84,7 +83,7 @@ fn document<T: Resource>(api: &Api<'_>, item: &T) -> Document {
 
 /// The query, with filters that the resource has.
 fn query<'a, T: Resource>(api: &Api<'a>) -> Result<Query<'a>, Fault> {
-    let mut query = Query::new(api.request);
+    let query = Query::new(api.request);
     let is_filter = |name: &str| T::FILTERS.split_whitespace().any(|known| known == name);
     let unknown: Vec<String> = query
         .filters
@@ -92,13 +91,12 @@ fn query<'a, T: Resource>(api: &Api<'a>) -> Result<Query<'a>, Fault> {
         .filter(|(name, _)| !is_filter(name))
         .map(|(name, _)| format!("'{name}'"))
         .collect();
-    if !unknown.is_empty() && api.cloud.settings.read().filter_validation {
+    if !unknown.is_empty() {
         let unknown = unknown.join(", ");
         return Err(Fault::http_bad_request(format!(
             "[{unknown}] is invalid attribute for filtering"
         )));
     }
-    query.filters.retain(|(name, _)| is_filter(name));
     Ok(query)
 }
 

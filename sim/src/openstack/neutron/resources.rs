@@ -33,10 +33,6 @@ pub(super) trait Resource: Sized + 'static {
     fn is_shared(&self, _: &Api<'_>) -> bool {
         false
     }
-    /// Whether it can be seen already.
-    fn is_visible(&self, _: &Api<'_>) -> bool {
-        true
-    }
     /// Everything that can pass the request's filters, in the order of ids.
     fn candidates<'a>(api: &Api<'a>) -> Vec<&'a Arc<Self>> {
         Self::all(&api.region.network).values().collect()
@@ -182,10 +178,6 @@ impl Resource for Port {
     fn is_shared(&self, api: &Api<'_>) -> bool {
         let network = api.region.network.networks.get(&self.network_id);
         network.is_some_and(|network| network.project_id == api.caller.project_id)
-    }
-
-    fn is_visible(&self, api: &Api<'_>) -> bool {
-        self.visible <= api.cloud.clock.now()
     }
 
     fn candidates<'a>(api: &Api<'a>) -> Vec<&'a Arc<Self>> {

@@ -96,10 +96,11 @@ pub(super) fn check_kind(edit: &Edit<'_>, kind: &str, delay: &Value, protocol: &
             "The associated pool protocol is {protocol}, so only a {kinds} health monitor is supported."
         )));
     }
-    let least = edit.ways().udp_connect_min_delay;
+    /// In seconds.
+    const LEAST: i64 = 3;
     match delay.as_i64() {
-        Some(delay) if kind == "UDP-CONNECT" && delay < least => Err(Fault::validation(format!(
-            "The request delay value {delay} should be larger than {least} for UDP-CONNECT health monitor type."
+        Some(delay) if kind == "UDP-CONNECT" && delay < LEAST => Err(Fault::validation(format!(
+            "The request delay value {delay} should be larger than {LEAST} for UDP-CONNECT health monitor type."
         ))),
         _ => Ok(()),
     }

@@ -77,7 +77,6 @@ pub(crate) struct Port {
     pub(crate) revision: u64,
     pub(crate) created: Timestamp,
     pub(crate) updated: Timestamp,
-    pub(crate) visible: Timestamp,
     pub(crate) trunk: Option<Trunk>,
 }
 
@@ -255,7 +254,6 @@ impl NetworkState {
             address_pairs: Vec::new(),
             created: crate::clock::seconds(birth.at),
             updated: crate::clock::seconds(birth.at),
-            visible: birth.visible,
             trunk: None,
             id: new.id,
             name: new.name,

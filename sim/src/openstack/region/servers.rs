@@ -32,7 +32,6 @@ pub(crate) struct Server {
     pub(crate) updated: Timestamp,
     pub(crate) launched: Option<Timestamp>,
     pub(crate) deleted: Option<Timestamp>,
-    pub(crate) visible: Timestamp,
     pub(crate) ports: Vec<String>,
 }
 

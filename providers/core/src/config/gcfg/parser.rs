@@ -325,7 +325,7 @@ impl Parser {
             _ => None,
         };
         let code = u32::from(ch);
-        // Debug escapes what can not be printed; only what can be is shown itself.
+        // Debug escapes what cannot be printed; only what can be is shown itself.
         let shown = if ch.escape_debug().count() == 1 || ch == '\'' || ch == '\\' {
             format!(" '{ch}'")
         } else {

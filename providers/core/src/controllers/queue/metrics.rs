@@ -94,7 +94,7 @@ impl QueueMetrics {
     where
         State<K>: Send,
     {
-        let state: Weak<dyn Standing> = Arc::<Mutex<State<K>>>::downgrade(state);
+        let state: Weak<dyn QueueState> = Arc::<Mutex<State<K>>>::downgrade(state);
         self.watched.0.lock().push((name, state));
     }
 }
@@ -128,32 +128,32 @@ impl Measures {
 
 /// How a queue stands when somebody looks.
 #[derive(Clone, Copy, Debug, Default)]
-struct Stand {
+struct QueueSnapshot {
     ready: usize,
     /// All that is being worked on, added up.
     unfinished: Duration,
     longest: Duration,
 }
 
-trait Standing: Send + Sync {
-    fn stand(&self) -> Stand;
+trait QueueState: Send + Sync {
+    fn snapshot(&self) -> QueueSnapshot;
 }
 
-impl<K: Send> Standing for Mutex<State<K>> {
-    fn stand(&self) -> Stand {
+impl<K: Send> QueueState for Mutex<State<K>> {
+    fn snapshot(&self) -> QueueSnapshot {
         let state = self.lock();
-        let mut stand = Stand {
+        let mut snapshot = QueueSnapshot {
             ready: state.ready.len(),
-            ..Stand::default()
+            ..QueueSnapshot::default()
         };
         let now = Instant::now();
         let working = state.keys.values().filter(|entry| entry.place == Place::Working);
         for since in working.filter_map(|entry| entry.since) {
             let time = now.saturating_duration_since(since);
-            stand.unfinished += time;
-            stand.longest = stand.longest.max(time);
+            snapshot.unfinished += time;
+            snapshot.longest = snapshot.longest.max(time);
         }
-        stand
+        snapshot
     }
 }
 
@@ -162,7 +162,7 @@ impl<K: Send> Standing for Mutex<State<K>> {
 struct Watched(Arc<Mutex<Vec<Named>>>);
 
 /// A queue and its name.
-type Named = (&'static str, Weak<dyn Standing>);
+type Named = (&'static str, Weak<dyn QueueState>);
 
 impl fmt::Debug for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,14 +177,14 @@ impl Collector for Watched {
         let longest = Family::<Label, Gauge<f64, std::sync::atomic::AtomicU64>>::default();
         for (name, queue) in self.0.lock().iter() {
             let Some(queue) = queue.upgrade() else { continue };
-            let (label, stand) = ([("name", *name)], queue.stand());
+            let (label, snapshot) = ([("name", *name)], queue.snapshot());
             depth
                 .get_or_create(&label)
-                .set(i64::try_from(stand.ready).unwrap_or(i64::MAX));
+                .set(i64::try_from(snapshot.ready).unwrap_or(i64::MAX));
             unfinished
                 .get_or_create(&label)
-                .set(stand.unfinished.as_secs_f64());
-            longest.get_or_create(&label).set(stand.longest.as_secs_f64());
+                .set(snapshot.unfinished.as_secs_f64());
+            longest.get_or_create(&label).set(snapshot.longest.as_secs_f64());
         }
         if depth.is_empty() {
             return Ok(());

@@ -79,7 +79,7 @@ pub enum Desired {
         like: Balancer,
         service: ServiceId,
         nodes: Option<BTreeSet<String>>,
-        marks: OwnershipTag,
+        ownership_tag: OwnershipTag,
     },
     /// As it is, but for its members.
     Kept(Option<BTreeSet<String>>),
@@ -179,7 +179,7 @@ fn desired_balancer(member: &Member<Model>, cluster: &ClusterView) -> Desired {
         name: balancer_name(&service.id),
         address: Fact::Later("the balancer's address".into()),
         owner: service.id.to_string(),
-        mark: cluster.ownership_tag.for_create().map(ToString::to_string),
+        tag: cluster.ownership_tag.for_create().map(ToString::to_string),
         wood: wood(service),
         ports: service
             .ports
@@ -192,7 +192,7 @@ fn desired_balancer(member: &Member<Model>, cluster: &ClusterView) -> Desired {
         like,
         service: service.id.clone(),
         nodes,
-        marks: cluster.ownership_tag.clone(),
+        ownership_tag: cluster.ownership_tag.clone(),
     }
 }
 
@@ -276,7 +276,7 @@ impl PartModel for Model {
                 Some(Orphan {
                     key: Key::Id(*balancer.id.known()?),
                     what: format!("balancer {}", balancer.name),
-                    deletable: balancer.mark.is_some(),
+                    deletable: balancer.tag.is_some(),
                 })
             })
             .collect()
@@ -434,8 +434,9 @@ fn plan_balancer(desired: &Desired, have: Option<&Balancer>) -> Plan<ModelChange
         let step = Step::new(ModelChange { thing, action });
         plan.steps.push(step.for_service(service));
     };
-    let may_change =
-        |marks: &OwnershipTag, have: &Balancer| marks.ownership(have.mark.as_deref()).allows_changes();
+    let may_change = |ownership_tag: &OwnershipTag, have: &Balancer| {
+        ownership_tag.ownership(have.tag.as_deref()).allows_changes()
+    };
     match (desired, have) {
         (Desired::Balancer { like, service, .. }, None) => {
             step(&like.name, Action::Create(like.clone()), Some(service));
@@ -445,10 +446,10 @@ fn plan_balancer(desired: &Desired, have: Option<&Balancer>) -> Plan<ModelChange
                 like,
                 service,
                 nodes,
-                marks,
+                ownership_tag,
             },
             Some(have),
-        ) if may_change(marks, have) => {
+        ) if may_change(ownership_tag, have) => {
             if like.ports != have.ports {
                 step(&have.name, Action::Ports(like.ports.clone()), Some(service));
             }
@@ -469,7 +470,7 @@ fn plan_balancer(desired: &Desired, have: Option<&Balancer>) -> Plan<ModelChange
         (Desired::Kept(Some(nodes)), Some(have)) if nodes != &have.members => {
             step(&have.name, Action::Members(nodes.clone()), None);
         }
-        (Desired::Gone(marks), Some(have)) if may_change(marks, have) => {
+        (Desired::Gone(ownership_tag), Some(have)) if may_change(ownership_tag, have) => {
             step(&have.name, Action::Delete, None);
         }
         _ => {}

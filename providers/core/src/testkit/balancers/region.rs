@@ -26,7 +26,7 @@ pub struct Read {
     pub part: String,
     /// Nothing older than some moment would do.
     pub fresh: bool,
-    /// Who waited.
+    /// The priority.
     pub priority: Priority,
 }
 
@@ -157,7 +157,7 @@ impl PartCloud<Model> for FakeBalancers {
         let sentence = change.describe().sentence;
         self.state.lock().writes.push(sentence.clone());
         let mut open = self.open.subscribe();
-        // The sender lives as long as `self`, so waiting can not fail.
+        // The sender lives as long as `self`, so waiting cannot fail.
         let _ = open.wait_for(|open| *open).await;
         let mut state = self.state.lock();
         let fault = state

@@ -17,7 +17,7 @@ use crate::{
     routes::{Applied, Changes, CloudRoute, ClusterCidrs, Desired, Observed, RouteNode, RoutePlan},
 };
 
-/// Whose routes the suite makes. Nobody else may use it in the cloud under test.
+/// The cluster of the suite's routes. Nobody else may use it in the cloud under test.
 pub const CLUSTER_CIDR: &str = "10.249.0.0/16";
 /// A destination outside. Nobody else may use it either.
 const OUTSIDE: &str = "10.250.7.0/24";

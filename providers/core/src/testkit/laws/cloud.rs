@@ -43,6 +43,8 @@ pub enum Fault {
     Stale,
     /// The cloud accepts the write, works on it, and fails.
     AcceptedThenFailed,
+    /// The process is killed when the write was carried out, and everything that the cloud is at work on then fails.
+    KilledThenFailed,
 }
 
 impl Fault {
@@ -67,7 +69,11 @@ impl Fault {
     }
 
     /// What goes wrong while something is being built: the process is killed, or the cloud fails.
-    pub(super) const WHILE_BUILDING: [Self; 2] = [Self::KilledAfterCommit, Self::AcceptedThenFailed];
+    pub(super) const WHILE_BUILDING: [Self; 3] = [
+        Self::KilledAfterCommit,
+        Self::KilledThenFailed,
+        Self::AcceptedThenFailed,
+    ];
 }
 
 /// Ids of all clouds, so that what one made is not made again by another that goes on with its truth.
@@ -89,11 +95,11 @@ struct State<L: Lawful> {
     attempts: usize,
     /// Sentences of the writes that were carried out.
     done: Vec<String>,
-    /// How often accepted changes must still be polled, by their sentences.
-    polls: HashMap<String, u8>,
+    /// The accepted changes by their sentences: the part, and how often it must still be polled.
+    polls: HashMap<String, (L::Key, u8)>,
     /// Accepted changes that fail in the end.
     failing: HashSet<String>,
-    /// Whom a part last concerned: leftovers are found by the members' names.
+    /// The last members of each part: leftovers are found by their names.
     members: HashMap<L::Key, Vec<Member<L>>>,
     /// The cluster for which it was last asked.
     cluster: ClusterView,
@@ -216,10 +222,15 @@ impl<L: Lawful> MemoryCloud<L> {
     /// A new process.
     pub(super) fn revive(&self) {
         let mut state = self.state.lock();
+        let state = &mut *state;
         state.dead = false;
         state.fault = None;
-        state.polls.clear();
-        state.failing.clear();
+        for (sentence, (key, _)) in state.polls.drain() {
+            if state.failing.remove(&sentence) {
+                self.model.fail(&mut state.truth, &key);
+                state.directory = None;
+            }
+        }
     }
 
     /// Ends here if the process is dead.
@@ -359,6 +370,20 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
                 self.die();
                 self.live().await;
             }
+            Some(Fault::KilledThenFailed) => {
+                self.commit(key, change, observed);
+                {
+                    let mut state = self.state.lock();
+                    let state = &mut *state;
+                    let description = change.describe();
+                    if description.needs_idle {
+                        state.polls.insert(description.sentence, (key.clone(), 0));
+                    }
+                    state.failing.extend(state.polls.keys().cloned());
+                }
+                self.die();
+                self.live().await;
+            }
             Some(Fault::NoAnswerDone) => {
                 self.commit(key, change, observed);
                 return Err(no_answer());
@@ -380,7 +405,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
             return Ok(Outcome::Done(reply));
         }
         let ticket = description.sentence;
-        state.polls.insert(ticket.clone(), polls);
+        state.polls.insert(ticket.clone(), (key.clone(), polls));
         if fault == Some(Fault::AcceptedThenFailed) {
             state.failing.insert(ticket.clone());
         }
@@ -392,7 +417,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         self.live().await;
         let mut state = self.state.lock();
         let state = &mut *state;
-        let Some(left) = state.polls.get_mut(ticket) else {
+        let Some((_, left)) = state.polls.get_mut(ticket) else {
             let text = format!("{key}: `{ticket}` is not under way");
             return Err(Error::new(ErrorKind::Unexpected, text));
         };
@@ -400,6 +425,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         if *left > 0 {
             return Ok(Some(WAIT));
         }
+        state.polls.remove(ticket);
         if state.failing.remove(ticket) {
             self.model.fail(&mut state.truth, key);
             state.directory = None;

@@ -22,7 +22,7 @@ pub fn reply<K: Kind>(change: &Change<K>, ids: &Ids, detail: impl Fn(Object<K>) 
 /// Puts back the objects of a part after a change.
 pub fn replace<K: Kind>(truth: &mut Objects<K>, after: Objects<K>, is_of_part: impl Fn(&Object<K>) -> bool) {
     truth.all.retain(|object| !is_of_part(object));
-    // Whose an object is is derived from its tags with every read.
+    // The owner is derived from the tags with every read.
     let after = after.all.into_iter().map(|object| Object {
         foreign: None,
         ..object
@@ -146,7 +146,7 @@ fn remove_entry<K: Kind>(objects: &mut Objects<K>, number: usize, is_editable: f
     let mut filled: Vec<_> = editable
         .flat_map(|object| {
             let sets = object.kind.schema().sets.iter();
-            // Tags say whose an object is.
+            // Tags identify the owner.
             let names = sets
                 .filter(|set| set.order != SetOrder::Around)
                 .map(|set| set.name);

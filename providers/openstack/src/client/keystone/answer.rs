@@ -19,13 +19,13 @@ pub(super) const SUBJECT_TOKEN: HeaderName = HeaderName::from_static("x-subject-
 pub(super) struct Parsed {
     pub(super) header: HeaderValue,
     pub(super) catalogue: Catalogue,
-    pub(super) holder: Holder,
+    pub(super) holder: User,
     expires_at: Timestamp,
 }
 
 /// For whom a token is.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Holder {
+pub(super) struct User {
     #[serde(default)]
     project: Option<Named>,
     #[serde(default)]
@@ -42,7 +42,7 @@ struct Named {
     name: String,
 }
 
-impl Holder {
+impl User {
     /// The project, if it is for one.
     pub(super) fn project_id(&self) -> Option<String> {
         let project = self.project.as_ref()?;
@@ -60,7 +60,7 @@ impl Holder {
 }
 
 /// What the token is good for: the user is better known by its credentials.
-impl fmt::Display for Holder {
+impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.project, &self.domain) {
             (Some(project), _) => write!(f, "project {:?} ({})", project.name, one_line(&project.id)),
@@ -79,7 +79,7 @@ struct Body {
 struct Wire {
     expires_at: Timestamp,
     #[serde(flatten)]
-    holder: Holder,
+    holder: User,
     // A token without a scope has none.
     #[serde(default)]
     catalog: Catalogue,
@@ -243,7 +243,7 @@ mod tests {
         let parsed = Parsed {
             header: HeaderValue::from_static("t"),
             catalogue: Catalogue::default(),
-            holder: Holder::default(),
+            holder: User::default(),
             expires_at: "2030-01-01T01:00:00.000000Z".parse().unwrap(),
         };
         let mut headers = HeaderMap::new();

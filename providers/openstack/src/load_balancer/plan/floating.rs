@@ -1,9 +1,9 @@
 //! Floating addresses. An attached one always wins, whatever the Service says of networks and addresses.
 
-use ccm_core::plan::objects::{Action, Attributes, Object};
+use ccm_core::plan::objects::{Action, Attributes, Object, Objects};
 use serde_json::Value;
 
-use super::{BalancerPlan, Site, Step, blocked};
+use super::site::{BalancerPlan, Site, Step, blocked};
 use crate::load_balancer::{
     desired::{ActiveService, DesiredBalancer, DesiredFloatingIp},
     kinds::{Kind, SUBNETS},
@@ -15,8 +15,10 @@ fn is_free(floating: &Object<Kind>) -> bool {
     floating.text("port_id").is_empty()
 }
 
-fn is_created(floating: &Object<Kind>) -> bool {
-    floating.text("description").contains(names::FLOATING_IP_MARK)
+/// Whether a cluster created it for a Service, and not another cluster.
+fn is_created(site: &Site<'_>, floating: &Object<Kind>) -> bool {
+    let ownership = observe::ownership_of_floating(floating, &site.desired.ownership_tag);
+    floating.text("description").contains(names::FLOATING_IP_MARK) && ownership.allows_changes()
 }
 
 /// A step that changes a floating address of the load balancer with this name.
@@ -81,7 +83,7 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
     let have = observe::floating(site.objects, site.balancer);
     if owner.internal {
         if let Some(have) = have {
-            let action = if is_created(have) && !owner.keep_floating_ip {
+            let action = if is_created(site, have) && !owner.keep_floating_ip {
                 Action::Delete(false)
             } else {
                 update(Value::Null)
@@ -97,8 +99,8 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
     let desired = &owner.floating;
     let there = snapshot.objects.of(Kind::Floating).find(|floating| {
         if desired.address.is_empty() {
-            // Somebody took it away; whoever wants it no more gets rid of it by other ways.
-            is_free(floating) && owner.owner.created(floating)
+            // It was detached, or its load balancer was deleted.
+            is_free(floating) && owner.owner.created(floating, &site.desired.ownership_tag)
         } else {
             floating.text("floating_ip_address") == desired.address
         }
@@ -121,7 +123,7 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
     }
 }
 
-/// What goes together with the load balancer.
+/// Deletes the floating IPs of a load balancer that is deleted.
 pub(super) fn release(site: &Site<'_>, plan: &mut BalancerPlan) {
     let leaving = &site.desired.leaving;
     let owner = leaving.iter().find(|leaving| site.owned_by(&leaving.owner));
@@ -130,21 +132,24 @@ pub(super) fn release(site: &Site<'_>, plan: &mut BalancerPlan) {
         return;
     };
     if let Some(have) = observe::floating(site.objects, site.balancer)
-        && is_created(have)
+        && is_created(site, have)
         && !decides.keep_floating_ip
     {
         plan.steps.push(step(site.name, have, Action::Delete(false)));
     }
+    sweep(site.desired, site.objects, plan);
 }
 
-/// Those whose load balancer is gone already.
-pub(super) fn sweep(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot, plan: &mut BalancerPlan) {
+/// Deletes the floating IPs of Services that leave that are not attached: their load balancer was deleted before.
+pub(super) fn sweep(desired: &DesiredBalancer, objects: &Objects<Kind>, plan: &mut BalancerPlan) {
     for leaving in desired.leaving.iter().filter(|leaving| !leaving.keep_floating_ip) {
-        let all = snapshot.objects.of(Kind::Floating);
-        for floating in all.filter(|floating| is_free(floating) && leaving.owner.created(floating)) {
+        let is_left = |floating: &&Object<Kind>| {
+            is_free(floating) && leaving.owner.created(floating, &desired.ownership_tag)
+        };
+        for floating in objects.of(Kind::Floating).filter(is_left) {
             let step = step(&leaving.owner.tag, floating, Action::Delete(false));
             let step = step.for_service(Some(&leaving.owner.service));
-            plan.steps.push(step.because("its load balancer is gone"));
+            plan.steps.push(step.because("it is not attached"));
         }
     }
 }

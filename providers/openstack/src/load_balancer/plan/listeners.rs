@@ -11,7 +11,7 @@ use ccm_core::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{BalancerPlan, Site, UNUSED, blocked};
+use super::site::{BalancerPlan, Site, UNUSED, blocked, owners};
 use crate::load_balancer::{
     desired::{ActiveService, DesiredBalancer, DesiredListener, DesiredMonitor, Owner},
     features::Feature,
@@ -150,7 +150,7 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
     plan
 }
 
-/// What is there, marked with whose it is. Floating addresses are planned by themselves.
+/// The observed objects with their owners. Floating IPs are planned separately.
 fn marked(site: &Site<'_>, holders: &BTreeMap<&str, Option<Holder<'_>>>) -> Objects<Kind> {
     let others = site
         .objects
@@ -180,7 +180,7 @@ fn marked(site: &Site<'_>, holders: &BTreeMap<&str, Option<Holder<'_>>>) -> Obje
 /// Whether a pool without a listener was a Service's: somebody deleted the listener, and Octavia leaves its pool. The
 /// listener comes back with a pool of its own. A person's pools may well be without a listener.
 fn is_orphan_of_ours(site: &Site<'_>, pool: &Object<Kind>) -> bool {
-    let owners = super::whos(site.desired).map(|owner| owner.tag.as_str());
+    let owners = owners(site.desired).map(|owner| owner.tag.as_str());
     let mut owners = owners.chain([site.name]);
     owners.any(|owner| is_pool_of(pool.text("name"), owner))
 }
@@ -216,9 +216,9 @@ fn conflict(site: &Site<'_>, active: &ActiveService, key: &str) -> Blocked {
 /// A new load balancer with everything below it.
 pub(super) fn new_balancer(desired: &DesiredBalancer, active: &ActiveService) -> Vec<Object<Kind>> {
     let name = &active.owner.tag;
-    let mark = desired.ownership_tag.for_create().map(ToString::to_string);
+    let ownership_tag = desired.ownership_tag.for_create().map(ToString::to_string);
     let tags = std::iter::once(name.clone())
-        .chain(mark)
+        .chain(ownership_tag)
         .chain(active.tags.load_balancer.iter().cloned());
     let tags: Vec<_> = tags.filter(|_| desired.can.has(Feature::Tags)).collect();
     let mut balancer = Object::new(Kind::Balancer, &**name)

@@ -1,8 +1,8 @@
 //! A load balancer that was made when the cluster had another name.
 //!
 //! The cluster's name is part of every name and tag. Where it has changed, everything goes on under the former names, and
-//! once nothing else is due they are changed: what is below the load balancer first, then itself, so that whoever is
-//! stopped in between still finds out by its name what there is to do. If by then the cluster is called as before again,
+//! once nothing else is due they are changed: what is below the load balancer first, then itself, so that a process
+//! that is killed in between still finds by its name what is left to do. If by then the cluster is called as before again,
 //! only what is below has another name, and that is a former one, too.
 
 use std::cmp::Reverse;
@@ -12,7 +12,7 @@ use ccm_core::{
     plan::objects::{Action, Attributes, Object},
 };
 
-use super::{BalancerPlan, Site, whos};
+use super::site::{BalancerPlan, Site, owners};
 use crate::load_balancer::{
     desired::Owner,
     kinds::{self, Kind},
@@ -34,8 +34,8 @@ pub(super) fn former<'a>(site: &Site<'a>) -> Vec<&'a str> {
     // Another cluster may well have a Service of the same name.
     if let Some(cluster) = names::cluster_of(name)
         && cluster != desired.cluster
-        && !whos(desired).any(|owner| owner.owns(name))
-        && whos(desired)
+        && !owners(desired).any(|owner| owner.owns(name))
+        && owners(desired)
             .any(|owner| has(&names::load_balancer(cluster, &owner.service)) && surely_ours(owner))
     {
         all.push(cluster);
@@ -52,7 +52,7 @@ pub(super) fn former<'a>(site: &Site<'a>) -> Vec<&'a str> {
             && cluster != desired.cluster
             && !all.contains(&cluster)
             && !shares(cluster)
-            && whos(desired).any(|owner| {
+            && owners(desired).any(|owner| {
                 let uses = owner.owns(name)
                     || has(&owner.tag)
                     || all

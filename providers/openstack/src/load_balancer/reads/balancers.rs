@@ -24,7 +24,7 @@ impl Reads {
     /// The load balancers of the project. `id`: the one that matters to the asker.
     ///
     /// # Errors
-    /// If they can not be read.
+    /// If they cannot be read.
     pub(crate) async fn load_balancers(
         &self,
         id: Option<&str>,
@@ -36,7 +36,7 @@ impl Reads {
     /// The load balancer with this id, wherever it is; `None` if there is none. A listing alone never says that.
     ///
     /// # Errors
-    /// If that can not be found out.
+    /// If that cannot be found out.
     pub(crate) async fn load_balancer(
         &self,
         id: &str,
@@ -52,7 +52,7 @@ impl Reads {
     /// As [`Self::load_balancer`], asked now.
     ///
     /// # Errors
-    /// If it can not be found out.
+    /// If it cannot be found out.
     pub(crate) async fn load_balancer_uncached(
         &self,
         id: &str,
@@ -66,7 +66,7 @@ impl Reads {
     /// A thing of Octavia, asked now; `None` if there is none.
     ///
     /// # Errors
-    /// If it can not be found out.
+    /// If it cannot be found out.
     pub(crate) async fn uncached<T: Resource>(
         &self,
         op: Op,
@@ -87,7 +87,7 @@ impl Reads {
     /// The state of a load balancer as it was at this moment or later, from a look at all of them that others share.
     ///
     /// # Errors
-    /// If it can not be found out.
+    /// If it cannot be found out.
     pub(crate) async fn state_among_many(
         &self,
         id: &str,
@@ -115,7 +115,7 @@ impl Reads {
     /// The state of a load balancer now; `None` if it is gone. What it says is put into the listing, too.
     ///
     /// # Errors
-    /// If it can not be found out.
+    /// If it cannot be found out.
     pub(crate) async fn state(&self, id: &str, priority: Priority) -> Result<Option<State>> {
         #[derive(serde::Deserialize)]
         struct Document {

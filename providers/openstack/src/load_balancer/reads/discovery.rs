@@ -50,7 +50,7 @@ impl Discovery {
     /// The external networks, in Neutron's order.
     ///
     /// # Errors
-    /// If they can not be read.
+    /// If they cannot be read.
     pub(crate) async fn external_networks(&self, priority: Priority) -> Result<Arc<Vec<Network>>> {
         let empty = |networks: &Vec<Network>| networks.is_empty();
         let api = self.api.clone();
@@ -69,7 +69,7 @@ impl Discovery {
     /// The subnets of a network, in Neutron's order.
     ///
     /// # Errors
-    /// If they can not be read.
+    /// If they cannot be read.
     pub(crate) async fn subnets_of(&self, network: &str, priority: Priority) -> Result<Arc<Vec<Subnet>>> {
         let empty = |subnets: &Vec<Subnet>| subnets.is_empty();
         let (api, id) = (self.api.clone(), network.to_owned());
@@ -82,7 +82,7 @@ impl Discovery {
     /// A subnet; `None` if there is none with this id.
     ///
     /// # Errors
-    /// If it can not be read.
+    /// If it cannot be read.
     pub(crate) async fn subnet(&self, id: &str, priority: Priority) -> Result<Arc<Option<Subnet>>> {
         let (api, owned) = (self.api.clone(), id.to_owned());
         kept(&self.subnet, id.to_owned(), Option::is_none, move || async move {
@@ -95,7 +95,7 @@ impl Discovery {
     /// subnet that we may not see.
     ///
     /// # Errors
-    /// If that can not be found out.
+    /// If that cannot be found out.
     pub(crate) async fn default_external_network(&self, priority: Priority) -> Result<Option<Network>> {
         for network in self.external_networks(priority).await?.iter() {
             let visible = self.subnets_of(&network.id, priority).await?;
@@ -113,7 +113,7 @@ impl Discovery {
     /// Whether Barbican has this container or secret.
     ///
     /// # Errors
-    /// If there is no Barbican, or it can not be asked.
+    /// If there is no Barbican, or it cannot be asked.
     pub(crate) async fn secret_exists(&self, secret: &SecretRef, priority: Priority) -> Result<bool> {
         if let Some(reason) = self.api.missing(Service::KeyManager).await? {
             return Err(Error::new(

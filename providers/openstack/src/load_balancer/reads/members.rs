@@ -70,7 +70,7 @@ impl KnownMembers {
         self.members.iter().filter(|member| member.id.is_empty()).count()
     }
 
-    /// Takes over the ids of a listing. False: they can not be those of the members that we know.
+    /// Takes over the ids of a listing. False: they cannot be those of the members that we know.
     fn follow(&mut self, listed: &BTreeSet<&MemberId>) -> bool {
         // Somebody may have deleted one of those whose ids we do not know apart.
         if !self.unnamed.iter().all(|id| listed.contains(id)) {

@@ -25,7 +25,7 @@ impl Reads {
     /// The ports of these servers, by server; those without ports have none.
     ///
     /// # Errors
-    /// If those of one of them can not be read.
+    /// If those of one of them cannot be read.
     pub(crate) async fn ports_of(
         &self,
         servers: &[&str],
@@ -78,7 +78,7 @@ impl Reads {
     /// them.
     ///
     /// # Errors
-    /// If they can not be read.
+    /// If they cannot be read.
     pub(crate) async fn ports_with(&self, groups: &[&str], priority: Priority) -> Result<Vec<Port>> {
         list_ports(&self.api, ("security_groups", groups), &PORT_FIELDS, priority).await
     }

@@ -144,13 +144,8 @@ async fn connect(conf: &str) -> (Api, ClientMetrics) {
     let metrics = ClientMetrics::default();
     let context = BuildContext {
         cloud_config: Some(path),
-        flags: Default::default(),
-        environment: Default::default(),
-        cluster_name: "kubernetes".into(),
-        user_agent: "test".into(),
         metrics: metrics.clone(),
-        plan: Default::default(),
-        fences: Default::default(),
+        ..BuildContext::default()
     };
     let path = context.cloud_config.as_deref();
     let loaded = config::load(path, &context.environment, &mut ConfigFiles::default()).unwrap();

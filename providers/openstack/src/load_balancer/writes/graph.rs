@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
-use super::Below;
+use super::below::Below;
 use crate::load_balancer::responses::{Listener, LoadBalancer, Member, Monitor, Pool, Ref};
 
 /// A new load balancer, and what is below it as listings will show it.

@@ -1,10 +1,9 @@
-//! What one look at the cloud is made of.
+//! The check of a cloud, and the reads of which it consists.
 
 use ccm_core::{
-    Error, ErrorKind, Priority, Result,
-    check::{CloudReport, ConfigSource, Severity, in_time},
+    ErrorKind, Priority, Result,
+    check::{CloudReport, ConfigSource, Inspection, in_time},
     client::ClientMetrics,
-    config::KeyPath,
 };
 use serde::de::DeserializeOwned;
 
@@ -14,17 +13,16 @@ use crate::{
     load_balancer::reads::Reads,
 };
 
-/// One look: with what it is taken, and what is seen.
-pub(super) struct Look<'a> {
-    pub(super) keys: ConfigSource<'a>,
+/// A check of the cloud.
+pub(super) struct CloudCheck<'a> {
+    pub(super) seen: Inspection<'a>,
     pub(super) settings: &'a Settings,
     pub(super) api: Api,
     pub(super) reads: Reads,
-    pub(super) report: CloudReport,
 }
 
-impl<'a> Look<'a> {
-    /// Nothing was seen yet but that we are let in.
+impl<'a> CloudCheck<'a> {
+    /// A check that has authenticated.
     pub(super) fn new(
         keys: ConfigSource<'a>,
         settings: &'a Settings,
@@ -37,15 +35,14 @@ impl<'a> Look<'a> {
         };
         report.pass("Keystone", "the credentials are good");
         Self {
-            keys,
+            seen: Inspection { keys, report, remedy },
             settings,
             reads: Reads::new(api.clone(), metrics),
             api,
-            report,
         }
     }
 
-    /// What was seen, and what was not looked at.
+    /// The findings, and what was not checked.
     pub(super) fn into_report(mut self) -> CloudReport {
         let left_out = [
             "Rights to write (load balancers, floating addresses, security groups, routes): they can not be tried without \
@@ -53,48 +50,14 @@ impl<'a> Look<'a> {
             "Quotas of Nova: no servers are made.",
             "Ids in annotations of Services: only their form. `plan` reads them, with a cluster.",
         ];
-        self.report.left_out.extend(left_out.map(str::to_owned));
-        self.report
-    }
-
-    /// Notes something about a key.
-    pub(super) fn note<'k>(
-        &mut self,
-        severity: Severity,
-        path: impl Into<KeyPath<'k>>,
-        message: impl Into<String>,
-        fix: impl Into<String>,
-    ) {
-        let finding = self.keys.finding(severity, path, message).fix(fix);
-        self.report.findings.push(finding);
-    }
-
-    /// Notes that what a key names could not be looked up.
-    pub(super) fn failed<'k>(&mut self, path: impl Into<KeyPath<'k>>, error: &Error) {
-        let message = format!("could not be looked up: {}", error.report());
-        self.note(Severity::of(error.kind()), path, message, remedy(error.kind()));
-    }
-
-    /// Notes that there is not what a key names, or that it could not be looked up; otherwise returns it.
-    pub(super) fn found<'k, T>(
-        &mut self,
-        path: impl Into<KeyPath<'k>>,
-        found: Result<Option<T>>,
-        missing: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Option<T> {
-        match found {
-            Ok(Some(found)) => return Some(found),
-            Ok(None) => self.note(Severity::Error, path, missing, fix),
-            Err(error) => self.failed(path, &error),
-        }
-        None
+        self.seen.report.left_out.extend(left_out.map(str::to_owned));
+        self.seen.report
     }
 
     /// Reads one document; `None` if there is none.
     ///
     /// # Errors
-    /// If it can not be read.
+    /// If it cannot be read.
     pub(super) async fn read<T: DeserializeOwned>(
         &self,
         op: Op,

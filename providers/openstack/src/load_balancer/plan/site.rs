@@ -1,0 +1,158 @@
+//! One load balancer and its members, observed and desired.
+
+use ccm_core::{
+    load_balancer::{Blocked, Ownership, ServiceId},
+    plan::{
+        Plan,
+        objects::{self, Action, Attributes, Object, Objects},
+    },
+};
+
+use crate::load_balancer::{
+    desired::{DesiredBalancer, Owner},
+    kinds::{self, Kind},
+    names, observe,
+    tags::Annotated,
+};
+
+/// A change of a load balancer.
+pub(super) type Step = ccm_core::plan::Step<objects::Change<Kind>>;
+
+/// What is planned of a load balancer.
+pub(super) type BalancerPlan = Plan<objects::Change<Kind>>;
+
+/// The reason of deletions.
+pub(super) const UNUSED: &str = "no Service wants it any more";
+
+pub(super) fn blocked(service: Option<&ServiceId>, field: &str, have: &str, want: &str) -> Blocked {
+    Blocked {
+        service: service.cloned(),
+        field: field.to_owned(),
+        have: have.to_owned(),
+        want: want.to_owned(),
+    }
+}
+
+/// The owners among all members.
+pub(super) fn owners(desired: &DesiredBalancer) -> impl Iterator<Item = &Owner> {
+    let active = desired.active.iter().map(|active| &active.owner);
+    let frozen = desired.frozen.iter().map(|frozen| &frozen.owner);
+    active
+        .chain(frozen)
+        .chain(desired.leaving.iter().map(|leaving| &leaving.owner))
+}
+
+/// The observed state of one load balancer, and what its members want of it.
+pub(super) struct Site<'a> {
+    pub(super) desired: &'a DesiredBalancer,
+    pub(super) objects: &'a Objects<Kind>,
+    pub(super) balancer: &'a Object<Kind>,
+    pub(super) name: &'a str,
+    pub(super) tags: Vec<String>,
+    /// The cluster's names before this one, as far as anything here still has them.
+    pub(super) former: Vec<&'a str>,
+    /// It was made by a cluster for a Service.
+    pub(super) created: bool,
+    pub(super) ownership: Ownership,
+    /// Tags that came from annotations.
+    pub(super) annotated: &'a Annotated,
+}
+
+impl<'a> Site<'a> {
+    /// Without the cluster's former names.
+    pub(super) fn new(
+        desired: &'a DesiredBalancer,
+        objects: &'a Objects<Kind>,
+        balancer: &'a Object<Kind>,
+        annotated: &'a Annotated,
+    ) -> Self {
+        let name = balancer.text("name");
+        let created =
+            name.starts_with(names::SERVICE_PREFIX) || owners(desired).any(|owner| owner.owns(name));
+        let ownership = desired.ownership_tag.ownership(kinds::texts(balancer, "tags"));
+        Self {
+            desired,
+            objects,
+            balancer,
+            name,
+            tags: kinds::tags(balancer),
+            former: Vec::new(),
+            created,
+            ownership,
+            annotated,
+        }
+    }
+
+    /// A change of fields of the load balancer.
+    pub(super) fn update(&self, fields: Attributes) -> Step {
+        self.balancer
+            .step(Action::Update(Kind::Balancer.update(), fields))
+    }
+
+    /// Whether these are tags of the Service.
+    pub(super) fn tagged(&self, tags: &[String], owner: &Owner) -> bool {
+        tags.iter().any(|tag| *tag == owner.tag || self.was(tag, owner))
+    }
+
+    /// Whether the load balancer was made for this Service.
+    pub(super) fn owned_by(&self, owner: &Owner) -> bool {
+        owner.owns(self.name) || self.was(self.name, owner)
+    }
+
+    /// Whether this is what a former name of the cluster makes of the Service.
+    pub(super) fn was(&self, name: &str, owner: &Owner) -> bool {
+        let mut former = self.former.iter();
+        former.any(|former| names::load_balancer(former, &owner.service) == name)
+    }
+
+    /// The former name of the cluster in a name.
+    pub(super) fn former_of<'n>(&self, name: &'n str) -> Option<&'n str> {
+        let cluster = names::cluster_of(name)?;
+        self.former.contains(&cluster).then_some(cluster)
+    }
+
+    /// Whether this cluster created it. One that another cluster made for a Service may be shared, too, but then it neither
+    /// gets our ownership tag, which would lock its own cluster out, nor is deleted with those that share it.
+    pub(super) fn is_own(&self) -> bool {
+        self.ownership == Ownership::Ours
+            || names::cluster_of(self.name) == Some(&*self.desired.cluster)
+            || self.former_of(self.name).is_some()
+            || owners(self.desired).any(|owner| owner.owns(self.name))
+    }
+
+    /// Service tags of those that are not among the members.
+    pub(super) fn others(&self) -> usize {
+        let desired = self.desired;
+        let known: Vec<_> = owners(desired).collect();
+        let tags = self.tags.iter().filter(|tag| names::is_service_tag(tag));
+        tags.filter(|tag| {
+            !known
+                .iter()
+                .any(|owner| self.tagged(std::slice::from_ref(tag), owner))
+        })
+        .count()
+    }
+
+    /// Whether it goes with those that leave.
+    pub(super) fn is_leaving(&self) -> bool {
+        let desired = self.desired;
+        let empty = desired.active.is_empty() && desired.frozen.is_empty();
+        let swept = desired.leaving.is_empty() && self.ownership == Ownership::Ours;
+        let left = !desired.leaving.is_empty() && self.others() == 0 && self.is_own();
+        self.created && empty && (swept || left)
+    }
+
+    /// Whether its creation failed, and nobody can know it.
+    pub(super) fn never_worked(&self, is_being_created: bool) -> bool {
+        let desired = self.desired;
+        let owner = desired.active.iter().any(|active| self.owned_by(&active.owner));
+        let active = desired.active.iter().map(|active| &active.owner);
+        let mut staying = active.chain(desired.frozen.iter().map(|frozen| &frozen.owner));
+        let is_known = staying.any(|owner| {
+            observe::may_be_known(self.objects, self.balancer, &owner.named, &desired.ownership_tag)
+        });
+        let failed =
+            is_being_created || (self.ownership == Ownership::Ours && observe::never_began(self.objects));
+        owner && failed && !is_known && self.others() == 0 && self.ownership.allows_changes()
+    }
+}
