@@ -18,7 +18,7 @@ use ccm_core::{
 use regex::Regex;
 
 use crate::{
-    client::{Connection, Endpoint, Quotas, Role, Service},
+    client::{ANSWER_TIMEOUT, Connection, Endpoint, Quotas, Role, Service},
     instances::{InstanceSettings, IpFamily},
 };
 
@@ -276,6 +276,7 @@ fn settle(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problems
             proxy: proxy(env, problems),
             ca_bundle,
             environment: env.clone(),
+            answer_timeout: ANSWER_TIMEOUT,
         },
         quotas: conf.quota,
         site: site(global, problems),

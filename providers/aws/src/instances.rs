@@ -126,7 +126,7 @@ impl AwsInstances {
                 ("vpc-id", vec![self.site.vpc.clone()]),
                 ("instance-state-name", STATES.map(str::to_owned).to_vec()),
             ];
-            (chunk, self.api.instances(&filter, priority).await)
+            (chunk, self.api.at(priority).instances(&filter).await)
         });
         let (mut indices, mut again) = (Vec::new(), Vec::new());
         for (chunk, found) in join_all(reads).await {
@@ -272,7 +272,7 @@ impl InstanceSource for Source {
             .filter(|id| fargate_address(id).is_none())
             .partition(|id| is_well_formed(id));
         let odd = odd.into_iter().map(|id| async move {
-            let read = self.api.instances_by_id(&[id], priority).await;
+            let read = self.api.at(priority).instances_by_id(&[id]).await;
             let known = read.map(|found| found.into_iter().find(|one| one.id == id));
             (id.to_owned(), absent_if_not_found(known))
         });
@@ -300,7 +300,7 @@ impl InstanceSource for Source {
             ),
             ("instance-state-name", STATES.map(str::to_owned).to_vec()),
         ];
-        match self.api.instances(&filter, priority).await {
+        match self.api.at(priority).instances(&filter).await {
             Err(error) => names.iter().map(|_| Err(error.clone())).collect(),
             Ok(found) => names
                 .iter()
@@ -324,7 +324,7 @@ impl InstanceSource for Source {
             // A filter for either of two tags does not exist.
             None => filter.push(("vpc-id", vec![self.site.vpc.clone()])),
         }
-        let mut page = self.api.instance_page(&filter, marker, priority).await?;
+        let mut page = self.api.at(priority).instance_page(&filter, marker).await?;
         page.items
             .retain(|instance| self.site.cluster.has(&instance.tags));
         Ok(page)
@@ -369,7 +369,7 @@ impl Source {
     async fn zone_ids(&self, instances: &[&Instance], priority: Priority) -> Result<Arc<Vec<Zone>>> {
         let load = || {
             let api = self.api.clone();
-            move || async move { api.zones(priority).await }
+            move || async move { api.at(priority).zones().await }
         };
         let zones = self
             .zones
@@ -395,7 +395,7 @@ impl Source {
             return answers;
         }
         let filter = [("instance-id", ids.iter().map(ToString::to_string).collect())];
-        match self.api.instances(&filter, priority).await {
+        match self.api.at(priority).instances(&filter).await {
             Ok(found) => answers.extend(found.into_iter().map(|one| (one.id.clone(), Ok(Some(one))))),
             Err(error) => {
                 answers.extend(ids.iter().map(|id| ((*id).to_owned(), Err(error.clone()))));
@@ -412,7 +412,7 @@ impl Source {
             if open.is_empty() {
                 break;
             }
-            match self.api.instances_by_id(&open, priority).await {
+            match self.api.at(priority).instances_by_id(&open).await {
                 Ok(found) => {
                     let mut found: HashMap<String, Instance> =
                         found.into_iter().map(|one| (one.id.clone(), one)).collect();
@@ -442,7 +442,7 @@ impl Source {
             }
         }
         let alone = open.into_iter().map(|id| async move {
-            let read = self.api.instances_by_id(&[id], priority).await;
+            let read = self.api.at(priority).instances_by_id(&[id]).await;
             (
                 id.to_owned(),
                 absent_if_not_found(read.map(|found| found.into_iter().next())),
@@ -464,7 +464,8 @@ impl Source {
         let addresses = nodes.iter().map(|(_, address)| address.clone()).collect();
         let found = self
             .api
-            .fargate_interfaces(&self.site.vpc, addresses, priority)
+            .at(priority)
+            .fargate_interfaces(&self.site.vpc, addresses)
             .await;
         let answer = |id: &str, address: &String| {
             let found = found.as_ref().map_err(Clone::clone)?;

@@ -120,7 +120,7 @@ impl TableRoutes {
                     .map(|key| ("tag-key", vec![key])),
             );
         }
-        let mut tables = self.api.route_tables(&filter, priority).await?;
+        let mut tables = self.api.at(priority).route_tables(&filter).await?;
         if self.table.is_none() {
             tables.retain(|table| cluster.has(&table.tags));
         }
@@ -142,9 +142,8 @@ impl TableRoutes {
     async fn targets(&self, ids: &HashSet<String>, priority: Priority) -> Result<HashMap<String, Target>> {
         let ids: Vec<String> = ids.iter().cloned().collect();
         let reads = ids.chunks(FILTER_VALUES).map(|chunk| async move {
-            self.api
-                .instances(&[("instance-id", chunk.to_vec())], priority)
-                .await
+            let filter = [("instance-id", chunk.to_vec())];
+            self.api.at(priority).instances(&filter).await
         });
         let mut targets = HashMap::new();
         for found in join_all(reads).await {
@@ -194,9 +193,8 @@ impl TableRoutes {
             }
         }
         if target.is_checked {
-            self.api
-                .disable_source_dest_check(&target.target, priority)
-                .await?;
+            let client = self.api.at(priority);
+            client.disable_source_dest_check(&target.target).await?;
             self.unchecked.lock().insert(hop.to_owned(), Instant::now());
         }
         Ok(())
@@ -209,10 +207,9 @@ impl TableRoutes {
         target: &Target,
         priority: Priority,
     ) -> Result<()> {
-        let create = |target| self.api.create_route(table, route.destination, target, priority);
-        create(&target.target)
-            .await
-            .map_err(|error| error.with_context("table", table))
+        let client = self.api.at(priority);
+        let created = client.create_route(table, route.destination, &target.target);
+        created.await.map_err(|error| error.with_context("table", table))
     }
 
     async fn replace(
@@ -222,11 +219,11 @@ impl TableRoutes {
         target: &Target,
         priority: Priority,
     ) -> Result<()> {
-        let replaced = self
-            .api
-            .replace_route(table, route.destination, &target.target, priority)
-            .await;
-        match replaced {
+        let client = self.api.at(priority);
+        match client
+            .replace_route(table, route.destination, &target.target)
+            .await
+        {
             // Upstream's policy does not allow it; or somebody else deleted the route.
             Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) => {
                 debug!(
@@ -241,7 +238,7 @@ impl TableRoutes {
     }
 
     async fn delete_from(&self, table: &str, destination: IpNet, priority: Priority) -> Result<()> {
-        match self.api.delete_route(table, destination, priority).await {
+        match self.api.at(priority).delete_route(table, destination).await {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             deleted => deleted.map_err(|error| error.with_context("table", table)),
         }

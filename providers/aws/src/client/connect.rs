@@ -40,7 +40,7 @@ const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
 /// The longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest wait for an answer.
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The name of the session in which a role is assumed, as CloudTrail shows it.
 const SESSION: &str = "aws-cloud-controller-manager";
 
@@ -143,6 +143,8 @@ pub(crate) struct Connection {
     pub(crate) ca_bundle: Option<Vec<u8>>,
     /// Where credentials come from.
     pub(crate) environment: Environment,
+    /// The longest wait for an answer.
+    pub(crate) answer_timeout: Duration,
 }
 
 /// Without the proxy: its URL may hold a password.
@@ -236,7 +238,7 @@ impl Connection {
     pub(super) async fn clients(&self, region: &str, user_agent: &str) -> Result<Clients> {
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(READ_TIMEOUT)
+            .read_timeout(self.answer_timeout)
             .build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest())
             .env(self.variables(region))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
-    load_balancer::{Blocked, OwnershipTag, ServiceId, ServiceView},
+    load_balancer::{Blocked, Ownership, OwnershipTag, ServiceId, ServiceView},
     plan::{
         Plan, Step,
         objects::{self, Action, Change, Object, Objects},
@@ -12,13 +12,16 @@ use ccm_core::{
 use serde_json::Value;
 
 use super::{
-    kinds::{CERTIFICATES, Entry, INSTANCES, Kind, MTU, OWNER_TAG, RULE_PREFIX, RULES, Rule, TAGS, TARGETS},
+    kinds::{
+        CERTIFICATES, Entry, INSTANCES, Kind, MTU, OWNER_TAG, RULE_PREFIX, RULES, Rule, TAGS, TARGETS,
+        tag_map,
+    },
     names,
     spec::{CommonSpec, HealthCheck, NetworkSpec, PortSpec},
     subnets::Place,
 };
 use crate::{
-    cluster::{Cluster, SERVICE_NAME},
+    cluster::{Cluster, SERVICE_NAME, has_any_cluster},
     config::LoadBalancing,
 };
 
@@ -288,6 +291,22 @@ pub(crate) fn has_owner_tag(object: &Object<Kind>, tag: &OwnershipTag) -> bool {
     };
     let ours = Entry::tag(OWNER_TAG, ours.as_str());
     object.set(TAGS).contains(&ours)
+}
+
+/// Who else an observed object belongs to: it is then neither changed nor deleted.
+pub(crate) fn foreign(object: &Object<Kind>, cluster: &Cluster, tag: &OwnershipTag) -> Option<String> {
+    let kind = object.text("type");
+    if object.kind == Kind::Balancer && kind != "network" {
+        return Some(format!("a load balancer of type {kind}"));
+    }
+    let tags = tag_map(object);
+    if has_any_cluster(&tags) && !cluster.has(&tags) {
+        return Some("another cluster's".to_owned());
+    }
+    match tag.ownership(tags.get(OWNER_TAG).map(String::as_str)) {
+        Ownership::Foreign(cluster) => Some(format!("the cluster's with the UID {}", cluster.uid())),
+        _ => None,
+    }
 }
 
 fn is_owner_tag(entry: &Entry) -> bool {

@@ -7,6 +7,8 @@ use ccm_core::plan::{
     part_keys,
 };
 
+use crate::cluster::Tags;
+
 /// What every description of our rules in the security groups of nodes begins with.
 pub(crate) const RULE_PREFIX: &str = "kubernetes.io/rule/nlb/";
 /// The description of the rules for path MTU discovery, which serve all load balancers.
@@ -183,6 +185,18 @@ impl objects::Entry for Entry {
     }
 }
 
+/// The tags of an object.
+pub(crate) fn tag_map(object: &objects::Object<Kind>) -> Tags {
+    let tags = object.set(TAGS).iter().filter_map(Entry::as_tag);
+    tags.map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// The ID of a security group that is known by its name.
+pub(crate) fn group_id(objects: &objects::Objects<Kind>, name: &str) -> String {
+    objects.id(Kind::Group, name).unwrap_or(name).to_owned()
+}
+
 const fn tags(add: &'static str, remove: &'static str) -> Set<Kind> {
     Set {
         batch: 50,
@@ -226,7 +240,6 @@ static TARGET_GROUP: Schema<Kind> = Schema {
     attributes: &[
         Attribute::new("port", Policy::CreateOnly),
         Attribute::new("protocol", Policy::CreateOnly),
-        Attribute::new("vpc", Policy::CreateOnly),
         Attribute::new("health_check_protocol", CHECK),
         Attribute::new("health_check_interval", CHECK),
         Attribute::new("health_check_timeout", CHECK),

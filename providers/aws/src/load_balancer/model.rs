@@ -18,10 +18,9 @@ use ccm_core::{
 };
 
 use super::{
-    calls::group_id,
     classic::ClassicSpec,
     desired::{Builder, Desired, DesiredBalancer, DesiredRules, Observed, has_owner_tag},
-    kinds::{Entry, Key, Kind, RULE_PREFIX, RULES, Rule, TAGS},
+    kinds::{Entry, Key, Kind, RULE_PREFIX, RULES, Rule, TAGS, group_id},
     names,
     spec::{self, Flavor, NetworkSpec, Reading, has_own_hostname},
     subnets::Place,
@@ -96,6 +95,34 @@ pub(crate) struct Reply {
     pub(crate) objects: objects::Reply<Kind>,
     /// The action that the credentials may not call, with the error. Nothing was done.
     pub(crate) denied: Option<(&'static str, String)>,
+}
+
+impl NodeGroup {
+    /// The one of an instance's security groups that gets the rules: the first one with the cluster's tag, else the only one.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn choose(groups: Vec<String>, is_tagged: impl Fn(&String) -> bool) -> Result<Self, String> {
+        let (mut tagged, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_tagged);
+        tagged.sort();
+        match (tagged.split_first(), others.as_slice()) {
+            (Some((id, others)), _) => Ok(Self {
+                id: id.clone(),
+                others: others.to_vec(),
+            }),
+            (None, [id]) => Ok(Self {
+                id: id.clone(),
+                others: Vec::new(),
+            }),
+            (None, []) => Err("it has no security group".to_owned()),
+            (None, several) => {
+                let several = several.join(", ");
+                Err(format!(
+                    "none of its security groups {several} has the cluster's tag"
+                ))
+            }
+        }
+    }
 }
 
 impl Model {

@@ -261,8 +261,8 @@ impl BalancerSubject for Account {
         Ok(())
     }
 
-    async fn start(&self, _: Option<Duration>) -> Result<Arc<dyn Cloud>, BoxError> {
-        Ok(start(&self.aws(), self.conf).await?)
+    async fn start(&self, timeout: Option<Duration>) -> Result<Arc<dyn Cloud>, BoxError> {
+        Ok(start(&self.aws(), self.conf, timeout).await?)
     }
 
     async fn create_node(&self, name: &str) -> Result<ServiceNode, BoxError> {
@@ -309,8 +309,6 @@ impl BalancerSubject for Account {
     fn can_fail(&self, call: &CloudCall, failure: Failure) -> bool {
         match failure {
             Failure::Busy => call.operation == "DeleteTargetGroup",
-            // The proxy cannot stop an answer; a lost one is the same to the caller, half a minute sooner.
-            Failure::NoReply => false,
             _ => true,
         }
     }
@@ -325,7 +323,8 @@ impl BalancerSubject for Account {
             Failure::Busy => status(400, Some(aws_refusal(false, "ResourceInUse", "in use"))),
             Failure::Throttled => status(400, None),
             Failure::Unavailable => status(503, None),
-            Failure::LostReply | Failure::NoReply => Action::CommitThenReset,
+            Failure::LostReply => Action::CommitThenReset,
+            Failure::NoReply => Action::CommitThenHang,
         };
         self.aws()
             .proxy
@@ -389,6 +388,11 @@ async fn the_provider_repeats_a_throttled_call() {
 #[tokio::test]
 async fn the_provider_repeats_a_call_that_failed() {
     conformance::balancer_failures(&Account::new(NLB).await, Failure::Unavailable).await;
+}
+
+#[tokio::test]
+async fn the_provider_does_not_repeat_a_change_without_a_reply() {
+    conformance::balancer_failures(&Account::new(NLB).await, Failure::NoReply).await;
 }
 
 #[tokio::test]
