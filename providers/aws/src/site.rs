@@ -92,7 +92,10 @@ impl Site {
 
 /// The instance that this program runs on.
 async fn own_instance(api: &Api, id: &str) -> Result<Instance> {
-    let found = api.at(Priority::User).instances_by_id(&[id]).await?;
+    let found = match api.at(Priority::User).instances_by_id(&[id]).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        found => found?,
+    };
     found.into_iter().next().ok_or_else(|| {
         let text = format!(
             "EC2 does not know instance {id}, which this program runs on; is the region {} right",

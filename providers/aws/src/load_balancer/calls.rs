@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::{
     desired::Observed,
-    kinds::{CERTIFICATES, Key, Kind, RULES, TARGETS, tag_map},
+    kinds::{CERTIFICATES, Entry, Key, Kind, RULES, TARGETS, tag_map},
     listings::{Listings, Network, Snapshot},
     model::{Directory, Inputs, Model, NodeGroup, PartMember, Reply},
     names,
@@ -129,7 +129,7 @@ impl<C: Cloud> Calls<C> {
         let stays = stays(members);
         let roots = listings.named(Kind::Balancer, name);
         let roots: Vec<_> = roots.chain(listings.named(Kind::Classic, name)).collect();
-        let groups: Vec<_> = self.target_groups(&roots, members, &listings).collect();
+        let groups: Vec<_> = self.target_groups(name, &roots, members, &listings).collect();
         let mut listeners = Vec::new();
         for root in roots.iter().filter(|root| stays && root.kind == Kind::Balancer) {
             listeners.extend(client.listeners(&root.id).await?);
@@ -171,9 +171,10 @@ impl<C: Cloud> Calls<C> {
         }
     }
 
-    /// The target groups that the load balancers use, and those of their Service that none uses.
+    /// The target groups that the load balancers use, and those of their Service that none uses. An orphan has its own name.
     fn target_groups<'a>(
         &'a self,
+        name: &str,
         balancers: &[&Object<Kind>],
         members: &[PartMember],
         listings: &'a Snapshot,
@@ -189,6 +190,7 @@ impl<C: Cloud> Calls<C> {
                 let spec = NetworkSpec::read(service, &self.settings).spec;
                 spec.target_group_names(&self.site.cluster.id, &service.id)
             })
+            .chain([name.to_owned()])
             .collect();
         listings.all(Kind::TargetGroup).filter(move |group| {
             let is_used = group.texts("balancers").into_iter().any(|arn| arns.contains(arn));
@@ -258,7 +260,8 @@ impl<C: Cloud> Calls<C> {
         let names = members
             .iter()
             .map(|member| names::group(&cluster, &member.service.id));
-        let names: Vec<_> = names.chain([names::classic_group(balancer)]).collect();
+        let names = names.chain([names::classic_group(balancer), balancer.to_owned()]);
+        let names: Vec<_> = names.collect();
         let groups = names.iter().flat_map(|name| listings.named(Kind::Group, name));
         let groups = groups.filter(|group| self.site.cluster.owns(&tag_map(group)));
         let groups: Vec<_> = groups.map(|group| self.listings.tagged(group)).collect();
@@ -341,6 +344,27 @@ impl<C: Cloud> Calls<C> {
             known.observed.objects = after;
             known.observed.denied.extend(reply.denied.clone());
         }
+    }
+
+    /// Revokes the rules of the cluster's security groups whose source is a group that cannot be deleted because of them.
+    async fn revoke_references(&self, id: &str, priority: Priority) -> Result<()> {
+        let freshness = Freshness::AtMost(NETWORK_AGE);
+        let listings = self.listings.get(ReadOptions { freshness, priority }).await?;
+        for group in listings.all(Kind::Group).filter(|group| group.id != id) {
+            let is_reference = |entry: &&Entry| entry.rule().is_some_and(|rule| rule.source == id);
+            let (gone, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().partition(is_reference);
+            let gone: Vec<_> = gone.into_iter().filter_map(Entry::rule).collect();
+            if gone.is_empty() {
+                continue;
+            }
+            match self.api.at(priority).revoke(&group.id, &gone).await {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => self
+                    .listings
+                    .set_rules(&group.id, rest.into_iter().cloned().collect()),
+            }
+        }
+        Ok(())
     }
 
     /// Whether a Service changed while this process ran.
@@ -501,14 +525,20 @@ impl<C: Cloud + 'static> PartCloud<Model> for Calls<C> {
                 ..Reply::default()
             },
             Err(error) => {
-                let mut state = self.state.lock();
-                state.writes += 1;
-                state.parts.remove(key);
-                let is_delete = matches!(change.action, Action::Delete(_));
-                if is_delete && error.kind() == ErrorKind::Conflict && error.retry() == Retry::Backoff {
-                    return Err(error.with_retry(Retry::Fixed(IN_USE)));
+                {
+                    let mut state = self.state.lock();
+                    state.writes += 1;
+                    state.parts.remove(key);
                 }
-                return Err(error);
+                let is_delete = matches!(change.action, Action::Delete(_));
+                if !is_delete || error.kind() != ErrorKind::Conflict || error.retry() != Retry::Backoff {
+                    return Err(error);
+                }
+                if change.kind == Kind::Group {
+                    let id = observed.objects.id(Kind::Group, &change.key)?;
+                    self.revoke_references(id, priority).await?;
+                }
+                return Err(error.with_retry(Retry::Fixed(IN_USE)));
             }
         };
         self.applied(key, change, &reply, observed);

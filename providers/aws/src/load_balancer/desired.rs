@@ -74,9 +74,6 @@ pub(crate) struct Builder<'a> {
     pub(crate) instances: Option<&'a BTreeSet<String>>,
 }
 
-/// The description of the security group of a network load balancer.
-pub(crate) const MANAGED: &str = "[k8s] Managed SecurityGroup for LoadBalancer";
-
 /// The attributes of a network load balancer and what belongs to it that upstream changes after it created them.
 const UPSTREAM: [(Kind, &[&str]); 3] = [
     (
@@ -181,7 +178,7 @@ impl Builder<'_> {
                 let ports =
                     ports.flat_map(|port| port.transports().iter().map(|transport| (*transport, port.port)));
                 let ports: Vec<_> = ports.collect();
-                objects.push(self.group(&group, MANAGED, common, &ports));
+                objects.push(self.group(&group, names::MANAGED, common, &ports));
                 vec![group]
             } else {
                 common.security_groups.clone()

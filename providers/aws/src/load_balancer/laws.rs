@@ -18,7 +18,7 @@ use ccm_core::{
 use super::{
     annotations as a,
     desired::{Observed, foreign},
-    kinds::{Entry, Key, Kind, OWNER_TAG, RULES, Rule, TAGS, tag_map},
+    kinds::{CERTIFICATES, Entry, Key, Kind, OWNER_TAG, RULES, Rule, TAGS, tag_map},
     model::{Directory, Inputs, Model, NodeGroup, Reply},
     names,
     spec::{self, Flavor, NetworkSpec},
@@ -109,7 +109,10 @@ fn service_of(object: &Object<Kind>) -> Option<ServiceId> {
 fn is_of(object: &Object<Kind>, key: &Key) -> bool {
     match key {
         Key::NodeGroups => object.kind == Kind::NodeGroup,
-        Key::Balancer(name) => service_of(object).is_some_and(|id| names::balancer(&id) == *name),
+        // An orphan has its own name.
+        Key::Balancer(name) => {
+            object.key == *name || service_of(object).is_some_and(|id| names::balancer(&id) == *name)
+        }
     }
 }
 
@@ -226,7 +229,18 @@ impl Lawful for Model {
     }
 
     fn store(&self, truth: &mut Self::Truth, key: &Key, after: Observed) {
-        objects::replace(truth, after.objects, |object| is_of(object, key));
+        let mut after = after.objects;
+        let listeners = after
+            .all
+            .iter_mut()
+            .filter(|object| object.kind == Kind::Listener);
+        for plain in listeners.filter(|object| object.text("protocol") != "TLS") {
+            plain.sets.remove(CERTIFICATES);
+            for name in ["certificate", "ssl_policy", "alpn_policy"] {
+                plain.attributes.remove(name);
+            }
+        }
+        objects::replace(truth, after, |object| is_of(object, key));
     }
 
     fn directory(&self, truth: &Self::Truth) -> Directory {
@@ -244,8 +258,7 @@ impl Lawful for Model {
         let loose = truth
             .of(Kind::TargetGroup)
             .filter(|group| !used.contains(&*group.key));
-        let loose = loose.filter_map(|group| Some((tag_map(group).remove(SERVICE_NAME)?, group.key.clone())));
-        Directory::new(balancers, groups.iter(), loose.collect())
+        Directory::new(balancers, groups.iter(), loose.cloned().collect())
     }
 
     fn inputs(&self, _: &Key, members: &[Member<Self>], cluster: &ClusterView) -> GatheredInputs<Inputs> {
@@ -312,6 +325,11 @@ impl Lawful for Model {
                     let object = object.with("type", "network").with("zones", zones.clone());
                     object.with("dns_name", hostname)
                 }
+                // As an imagined plan names it.
+                Kind::Group => Object {
+                    id: object.key.clone(),
+                    ..object
+                },
                 Kind::Classic => object.with("dns_name", hostname),
                 _ => object,
             }
@@ -326,33 +344,30 @@ impl Lawful for Model {
             let service = service_of(object).filter(|_| foreign_of(truth, object).is_none());
             let owner = service.map_or(Owner::Foreign, |id| Owner::service(names::balancer(&id)));
             let kept = ["description", "subnets", "eip_allocations"];
-            picture.extend(objects::lines(
-                object,
-                &owner,
-                [&[], &kept],
-                |entry| !matches!(entry, Entry::Tag { key, .. } if key == OWNER_TAG),
-            ));
+            let is_managed = |entry: &Entry| !matches!(entry, Entry::Tag { key, .. } if key == OWNER_TAG);
+            let lines = objects::lines(object, &owner, [&[], &kept], is_managed).into_iter();
+            picture.extend(lines.filter(|line| !line.text.ends_with("\"None\"")).map(|line| {
+                // People may add certificates.
+                let is_exact = line.is_exact && !line.text.starts_with("certificate of");
+                Line { is_exact, ..line }
+            }));
         }
         picture.extend(rules(truth).map(|rule| {
-            let group = truth.of(Kind::Group).find(|group| group.id == rule.source);
-            let source = group.map_or(rule.source.as_str(), |group| &group.key);
-            let source = if rule.is_from_group() && group.is_none() {
-                "nothing"
-            } else {
-                source
-            };
-            let owner = match (rule.balancer(), group.and_then(service_of)) {
+            let Rule {
+                protocol,
+                from,
+                to,
+                source,
+                ..
+            } = rule;
+            let owner = match (rule.balancer(), source.strip_prefix(&names::classic_group(""))) {
                 _ if rule.description == BY_HAND => Owner::Foreign,
                 // Several load balancers may need one rule for their health checks.
                 (Some(name), _) if rule.description.contains("client=") => Owner::service(name),
-                (None, Some(id)) => Owner::service(names::balancer(&id)),
+                (None, Some(name)) => Owner::service(name),
                 _ => Owner::Cluster,
             };
-            let (from, to) = (rule.from, rule.to);
-            Line::exact(
-                format!("{} {from}-{to} from {source} to nodes", rule.protocol),
-                &owner,
-            )
+            Line::exact(format!("{protocol} {from}-{to} from {source} to nodes"), &owner)
         }));
         picture
     }

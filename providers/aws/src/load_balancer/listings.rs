@@ -289,10 +289,10 @@ impl Listings {
             let tags = tag_map(object);
             cluster.has(&tags) || !has_any_cluster(&tags)
         });
-        let loose = loose.into_iter().filter_map(|group| {
-            let tags = tag_map(&self.tagged(group));
-            let service = tags.get(SERVICE_NAME).filter(|_| cluster.owns(&tags))?;
-            Some((service.clone(), group.key.clone()))
+        let loose = loose.into_iter().map(|group| self.tagged(group));
+        let loose = loose.filter(|group| {
+            let tags = tag_map(group);
+            tags.contains_key(SERVICE_NAME) && cluster.owns(&tags)
         });
         let directory = Directory::new(balancers, listings.all(Kind::Group), loose.collect());
         let directory = Arc::new(directory);
@@ -328,32 +328,30 @@ impl Listings {
         Ok(known.collect())
     }
 
+    fn cache(&self, kind: Kind) -> Option<&IndexedCache<Listed>> {
+        let mut caches = self.caches.iter().zip(LISTED);
+        let found = caches.find(|(_, (listed, _))| *listed == kind);
+        found.map(|(cache, _)| cache)
+    }
+
+    /// Takes over the rules that a listed security group has now.
+    pub(super) fn set_rules(&self, id: &str, rules: Arc<[Entry]>) {
+        if let Some(cache) = self.cache(Kind::Group) {
+            cache.update(id, |listed| drop(listed.object.sets.insert(RULES, rules)));
+        }
+    }
+
     /// Takes a change into the listings, by the objects of its part before and after it.
     pub(super) fn apply(&self, change: &Change<Kind>, before: &Objects<Kind>, after: &Objects<Kind>) {
         let (kind, key) = match (change.kind, &change.parent) {
             (Kind::ClassicListener, Some(parent)) => (Kind::Classic, parent),
             (kind, _) => (kind, &change.key),
         };
-        let listed = if kind == Kind::NodeGroup {
-            Kind::Group
-        } else {
-            kind
-        };
-        let cache = self.caches.iter().zip(LISTED);
-        let cache = cache
-            .filter(|(_, (kind, _))| *kind == listed)
-            .map(|(cache, _)| cache)
-            .next();
-        let tags = &mut self.state.lock().tags;
         match (after.get(kind, key), before.get(kind, key)) {
-            (Some(group), _) if kind == Kind::NodeGroup => {
-                let rules = group.set(RULES).into();
-                if let Some(cache) = cache {
-                    cache.update(&group.id, |listed| drop(listed.object.sets.insert(RULES, rules)));
-                }
-            }
+            (Some(group), _) if kind == Kind::NodeGroup => self.set_rules(&group.id, group.set(RULES).into()),
             (Some(object), _) => {
-                tags.insert(object.id.clone(), object.set(TAGS).to_vec());
+                let tags = object.set(TAGS).to_vec();
+                self.state.lock().tags.insert(object.id.clone(), tags);
                 let mut object = object.clone();
                 if object.attributes.contains_key("security_groups") {
                     let names = object.texts("security_groups").into_iter();
@@ -363,13 +361,13 @@ impl Listings {
                 let children = after.of(Kind::ClassicListener);
                 let children = children.filter(|child| child.parent.as_ref() == Some(&object.key));
                 let children = children.cloned().collect();
-                if let Some(cache) = cache {
+                if let Some(cache) = self.cache(kind) {
                     cache.insert(Listed { object, children });
                 }
             }
             (None, Some(gone)) => {
-                tags.remove(&gone.id);
-                if let Some(cache) = cache {
+                self.state.lock().tags.remove(&gone.id);
+                if let Some(cache) = self.cache(kind) {
                     cache.remove(&gone.id);
                 }
             }

@@ -20,7 +20,7 @@ use ccm_core::{
 use super::{
     classic::ClassicSpec,
     desired::{Builder, Desired, DesiredBalancer, DesiredRules, Observed, has_owner_tag},
-    kinds::{Entry, Key, Kind, RULE_PREFIX, RULES, Rule, TAGS, group_id},
+    kinds::{Entry, Key, Kind, RULE_PREFIX, RULES, Rule, group_id, tag_map},
     names,
     spec::{self, Flavor, NetworkSpec, Reading, has_own_hostname},
     subnets::Place,
@@ -45,10 +45,10 @@ pub(crate) type PartMember = Member<Model>;
 pub(crate) struct Directory {
     /// Load balancers, network and classic, by name.
     pub(crate) balancers: BTreeMap<String, Object<Kind>>,
-    /// Services in the tags of target groups that no load balancer uses, with the target group.
-    pub(crate) loose: BTreeMap<String, String>,
-    /// Names of the security groups with the cluster's tag.
-    pub(crate) groups: BTreeSet<String>,
+    /// Target groups of the cluster that no load balancer uses.
+    pub(crate) loose: Vec<Object<Kind>>,
+    /// The security groups with the cluster's tag, by name.
+    pub(crate) groups: BTreeMap<String, Object<Kind>>,
     /// Load balancers that rules in them name, or whose security group is a source, with the ID of a group that has one.
     pub(crate) ruled: BTreeMap<String, String>,
 }
@@ -366,13 +366,17 @@ impl PartModel for Model {
     }
 
     fn parts(&self, service: &ServiceView, cluster: &ClusterView, directory: &Directory) -> Parts<Key> {
-        let name = names::balancer(&service.id);
+        let (name, tag) = (names::balancer(&service.id), names::service_tag(&service.id));
+        let groups = [
+            names::classic_group(&name),
+            names::group(&cluster.name, &service.id),
+        ];
         let exists = directory.balancers.contains_key(&name)
-            || directory.loose.contains_key(&names::service_tag(&service.id))
-            || directory.groups.contains(&names::classic_group(&name))
             || directory
-                .groups
-                .contains(&names::group(&cluster.name, &service.id));
+                .loose
+                .iter()
+                .any(|group| tag_map(group).get(SERVICE_NAME) == Some(&tag))
+            || groups.iter().any(|group| directory.groups.contains_key(group));
         let is_ruled = directory.ruled.contains_key(&name);
         let rules = (!self.settings.disable_security_group_ingress).then_some(Key::NodeGroups);
         let balancer = Key::Balancer(name);
@@ -388,35 +392,50 @@ impl PartModel for Model {
 
     fn orphans(&self, world: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
         let ids = || world.services.iter().map(|service| &service.id);
-        let (known, tags): (BTreeSet<_>, BTreeSet<_>) = (
-            ids().map(names::balancer).collect(),
-            ids().map(names::service_tag).collect(),
-        );
+        let known: BTreeSet<_> = ids().map(names::balancer).collect();
+        let tags: BTreeSet<_> = ids().map(names::service_tag).collect();
+        let classic_groups = known.iter().map(|name| names::classic_group(name));
+        let groups: BTreeSet<_> = ids()
+            .map(|id| names::group(&world.cluster.name, id))
+            .chain(classic_groups)
+            .collect();
+        let orphan = |object: &Object<Kind>, what: String| Orphan {
+            key: Key::Balancer(object.key.clone()),
+            what: format!("{} {}{what}", object.kind.schema().name, object.key),
+            deletable: has_owner_tag(object, &world.cluster.ownership_tag),
+        };
         let mut orphans = Vec::new();
-        for (name, balancer) in &directory.balancers {
-            let tags = balancer.set(TAGS).iter().filter_map(Entry::as_tag);
-            let service = tags
-                .filter(|(key, _)| *key == SERVICE_NAME)
-                .map(|(_, service)| service)
-                .next();
-            let Some(service) = service.filter(|_| !known.contains(name)) else {
-                continue;
-            };
-            orphans.push(Orphan {
-                key: Key::Balancer(name.clone()),
-                what: format!("{} {name} of Service {service}", balancer.kind.schema().name),
-                deletable: has_owner_tag(balancer, &world.cluster.ownership_tag),
-            });
+        for balancer in directory
+            .balancers
+            .values()
+            .filter(|balancer| !known.contains(&balancer.key))
+        {
+            let service = tag_map(balancer).remove(SERVICE_NAME);
+            orphans.extend(service.map(|service| orphan(balancer, format!(" of Service {service}"))));
         }
-        let loose = directory
-            .loose
-            .iter()
-            .filter(|(service, _)| !tags.contains(*service));
-        orphans.extend(loose.map(|(service, group)| Orphan {
-            key: Key::Balancer(group.clone()),
-            what: format!("target group {group} of Service {service}, which no load balancer uses"),
-            deletable: false,
-        }));
+        for group in &directory.loose {
+            let service = tag_map(group).remove(SERVICE_NAME).unwrap_or_default();
+            if !tags.contains(&service) {
+                let what = format!(" of Service {service}, which no load balancer uses");
+                orphans.push(orphan(group, what));
+            }
+        }
+        let used = directory
+            .balancers
+            .values()
+            .flat_map(|balancer| balancer.texts("security_groups"));
+        let used: BTreeSet<_> = used.collect();
+        let is_loose = |group: &&Object<Kind>| {
+            let is_used = [&group.id, &group.key]
+                .iter()
+                .any(|name| used.contains(name.as_str()));
+            names::is_own_group(&group.key, group.text("description"))
+                && !is_used
+                && !groups.contains(&group.key)
+        };
+        let loose = directory.groups.values().filter(is_loose);
+        let loose = loose.filter(|group| self.cluster.owns(&tag_map(group)));
+        orphans.extend(loose.map(|group| orphan(group, ", which no load balancer uses".to_owned())));
         let ruled = directory.ruled.iter();
         let ruled =
             ruled.filter(|(name, _)| !known.contains(*name) && !directory.balancers.contains_key(*name));
@@ -579,11 +598,11 @@ impl PartModel for Model {
 }
 
 impl Directory {
-    /// Collects what the listings show. `tags` has the Services of the target groups that no load balancer uses.
+    /// Collects what the listings show. `loose`: the cluster's target groups that no load balancer uses.
     pub(crate) fn new<'a>(
         balancers: impl Iterator<Item = Object<Kind>>,
         groups: impl Iterator<Item = &'a Object<Kind>>,
-        loose: BTreeMap<String, String>,
+        loose: Vec<Object<Kind>>,
     ) -> Self {
         let mut directory = Self {
             loose,
@@ -606,7 +625,46 @@ impl Directory {
                 }
             }
         }
-        directory.groups = names.values().map(|name| (*name).to_owned()).collect();
+        let groups = groups.into_iter();
+        directory.groups = groups.map(|group| (group.key.clone(), group.clone())).collect();
         directory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_security_group_of_a_node_is_the_first_one_with_the_clusters_tag() {
+        let cases: [(&[&str], &[&str], Result<(&str, &[&str]), &str>); 5] = [
+            (&["sg-1"], &["sg-1"], Ok(("sg-1", &[]))),
+            (
+                &["sg-3", "sg-2", "sg-1"],
+                &["sg-2", "sg-3"],
+                Ok(("sg-2", &["sg-3"])),
+            ),
+            (&["sg-1"], &[], Ok(("sg-1", &[]))),
+            (
+                &["sg-1", "sg-2"],
+                &[],
+                Err("none of its security groups sg-1, sg-2 has"),
+            ),
+            (&[], &[], Err("it has no security group")),
+        ];
+        for (groups, tagged, expected) in cases {
+            let groups = groups.iter().map(|id| (*id).to_owned()).collect();
+            let chosen = NodeGroup::choose(groups, |id| tagged.contains(&id.as_str()));
+            match (&chosen, expected) {
+                (Ok(chosen), Ok((id, others))) => {
+                    assert_eq!(
+                        (chosen.id.as_str(), chosen.others.join(" ")),
+                        (id, others.join(" "))
+                    );
+                }
+                (Err(why), Err(text)) => assert!(why.starts_with(text), "{why}"),
+                _ => panic!("{chosen:?} is not {expected:?}"),
+            }
+        }
     }
 }

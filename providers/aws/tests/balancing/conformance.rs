@@ -13,7 +13,7 @@ use ccm_core::{
     },
 };
 use ccm_testbed::{
-    proxy::{Action, Request, Rule, aws_refusal},
+    proxy::{Action, Moment, Request, Rule, aws_refusal},
     test_cloud::AwsCloud,
 };
 use parking_lot::Mutex;
@@ -324,7 +324,7 @@ impl BalancerSubject for Account {
             Failure::Throttled => status(400, None),
             Failure::Unavailable => status(503, None),
             Failure::LostReply => Action::CommitThenReset,
-            Failure::NoReply => Action::CommitThenHang,
+            Failure::NoReply => Action::Hold(Moment::AfterCommit),
         };
         self.aws()
             .proxy

@@ -28,9 +28,9 @@ fn provider() -> &'static Provider {
 pub(crate) async fn start(aws: &AwsCloud, more: &str, timeout: Option<Duration>) -> Result<Arc<dyn Cloud>> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("cloud.conf");
-    let conf = aws
-        .config()
-        .replacen("[Global]\n", &format!("[Global]\n{more}"), 1);
+    // The last one of several keys counts.
+    let end = "[ServiceOverride";
+    let conf = aws.config().replacen(end, &format!("{more}{end}"), 1);
     // No test waits for a quota.
     let quota: String = [
         "ec2-read",
