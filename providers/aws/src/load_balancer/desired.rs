@@ -323,8 +323,10 @@ impl DesiredBalancer {
             .all
             .iter()
             .find(|object| matches!(object.kind, Kind::Balancer | Kind::Classic));
+        let without_groups = root.and_then(|root| self.without_groups(desired, root));
         let desired = self.adapted(desired, root, observed);
-        let full = diff(desired.clone(), observed, true);
+        let mut full = diff(desired.clone(), observed, true);
+        full.blocked.extend(without_groups);
         let is_ours = root.is_none_or(|root| root.foreign.is_some() || has_owner_tag(root, &self.tag));
         if is_ours || self.changed || full.steps.is_empty() {
             return full;
@@ -368,6 +370,21 @@ impl DesiredBalancer {
         observed.all.iter().map(follow).collect()
     }
 
+    /// That a load balancer gets no security groups, since AWS adds none to one that was created without any.
+    fn without_groups(&self, desired: &[Object<Kind>], root: &Object<Kind>) -> Option<Blocked> {
+        let wanted = desired
+            .iter()
+            .find(|object| object.kind == root.kind)?
+            .texts("security_groups");
+        let is_without = is_without_groups(root) && root.foreign.is_none() && !wanted.is_empty();
+        is_without.then(|| Blocked {
+            service: self.service.clone(),
+            field: format!("security groups of {}", root.title()),
+            have: "none, and AWS adds none to a load balancer that was created without".to_owned(),
+            want: wanted.join(", "),
+        })
+    }
+
     /// The desired objects, as far as they can be had on the load balancer that exists.
     fn adapted(
         &self,
@@ -382,9 +399,7 @@ impl DesiredBalancer {
             desired.retain(|object| object.kind == root.kind);
             return desired;
         }
-        let is_without_groups = root.kind == Kind::Balancer && root.texts("security_groups").is_empty();
-        if is_without_groups {
-            // AWS adds no security group to a network load balancer that was created without one.
+        if is_without_groups(root) {
             desired.retain(|object| object.kind != Kind::Group);
         }
         for object in &mut desired {
@@ -402,7 +417,7 @@ impl DesiredBalancer {
                 object.sets.remove(CERTIFICATES);
             }
             if object.kind == Kind::Balancer {
-                if is_without_groups {
+                if is_without_groups(root) {
                     object.attributes.remove("security_groups");
                 }
                 // Zones are added and never removed; the subnet of a zone stays.
@@ -449,6 +464,10 @@ impl DesiredBalancer {
         }
         desired
     }
+}
+
+fn is_without_groups(root: &Object<Kind>) -> bool {
+    root.kind == Kind::Balancer && root.texts("security_groups").is_empty()
 }
 
 fn is_of_targets(step: &Step<Change<Kind>>) -> bool {

@@ -247,22 +247,19 @@ impl Model {
                     .filter(|rule| rule.is_from_group())
                     .map(|rule| rule.source.clone()),
             );
+            let Some(instances) = spec::instances(service, cluster) else {
+                // Its targets stay, and so do its rules.
+                desired.frozen.insert(name);
+                continue;
+            };
             desired.managed.insert(name);
-            let instances = spec::instances(service, cluster).unwrap_or_default();
             let groups = instances
                 .iter()
                 .filter_map(|instance| inputs.groups.get(instance)?.as_ref().ok());
             let groups: BTreeSet<_> = groups.map(|group| group.id.as_str()).collect();
             for group in groups {
-                desired
-                    .wanted
-                    .entry(group.to_owned())
-                    .or_default()
-                    .extend(rules.iter().cloned());
-            }
-            if instances.is_empty() {
-                // Its targets stay, and so do its rules.
-                desired.frozen.insert(names::balancer(&service.id));
+                let wanted = desired.wanted.entry(group.to_owned()).or_default();
+                wanted.extend(rules.iter().cloned());
             }
         }
         desired
