@@ -117,11 +117,11 @@ impl Sender<'_> {
         groups: Option<Vec<String>>,
     ) -> Result<()> {
         // Unchanged values are sent, too.
-        let mut wanted = object.clone();
-        wanted.attributes.extend(changes.attributes.clone());
+        let mut desired = object.clone();
+        desired.attributes.extend(changes.attributes.clone());
         let name = object.key.as_str();
         match call {
-            "AttachLoadBalancerToSubnets" => self.set_classic_subnets(object, &wanted).await,
+            "AttachLoadBalancerToSubnets" => self.set_classic_subnets(object, &desired).await,
             "ApplySecurityGroupsToLoadBalancer" => {
                 send!(self.client, ClassicSecurityGroupsSet, elb.apply_security_groups_to_load_balancer =>
                     .load_balancer_name(name).set_security_groups(groups.clone()))
@@ -129,11 +129,11 @@ impl Sender<'_> {
             }
             "ConfigureHealthCheck" => {
                 let check = HealthCheck::builder()
-                    .target(wanted.text("health_check"))
-                    .set_interval(number(&wanted, "health_check_interval"))
-                    .set_timeout(number(&wanted, "health_check_timeout"))
-                    .set_healthy_threshold(number(&wanted, "healthy_threshold"))
-                    .set_unhealthy_threshold(number(&wanted, "unhealthy_threshold"))
+                    .target(desired.text("health_check"))
+                    .set_interval(number(&desired, "health_check_interval"))
+                    .set_timeout(number(&desired, "health_check_timeout"))
+                    .set_healthy_threshold(number(&desired, "healthy_threshold"))
+                    .set_unhealthy_threshold(number(&desired, "unhealthy_threshold"))
                     .build()
                     .map_err(incomplete)?;
                 send!(self.client, ClassicHealthCheck, elb.configure_health_check => .load_balancer_name(name)
@@ -142,7 +142,7 @@ impl Sender<'_> {
             }
             "SetLoadBalancerPoliciesOfListener" => {
                 let balancer = object.parent.as_deref().unwrap_or_default();
-                let policy = wanted.text("policy");
+                let policy = desired.text("policy");
                 let reference = policy.strip_prefix(SSL_POLICY_PREFIX).unwrap_or(policy);
                 let attribute = ("Reference-Security-Policy", reference);
                 self.create_policy(balancer, policy, "SSLNegotiationPolicyType", attribute)
@@ -152,7 +152,7 @@ impl Sender<'_> {
                 .map(drop)
             }
             _ => {
-                let attributes = attributes(&wanted)?;
+                let attributes = attributes(&desired)?;
                 send!(self.client, ClassicAttributesModify, elb.modify_load_balancer_attributes =>
                     .load_balancer_name(name).load_balancer_attributes(attributes.clone()))
                 .map(drop)
@@ -160,8 +160,8 @@ impl Sender<'_> {
         }
     }
 
-    async fn set_classic_subnets(&self, object: &Object<Kind>, wanted: &Object<Kind>) -> Result<()> {
-        let (have, want) = (owned(object.texts("subnets")), owned(wanted.texts("subnets")));
+    async fn set_classic_subnets(&self, object: &Object<Kind>, desired: &Object<Kind>) -> Result<()> {
+        let (have, want) = (owned(object.texts("subnets")), owned(desired.texts("subnets")));
         let without = |all: &[String], others: &[String]| -> Vec<String> {
             all.iter().filter(|id| !others.contains(id)).cloned().collect()
         };

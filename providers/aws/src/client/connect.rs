@@ -172,8 +172,8 @@ pub(crate) fn is_certificates(pem: &[u8]) -> bool {
 impl Connection {
     /// The endpoint of an API in this region, if it is not that of AWS.
     pub(crate) fn endpoint(&self, service: Service, region: &str) -> Option<&Endpoint> {
-        let fits = |wanted: Service, endpoint: &&Endpoint| {
-            endpoint.service == wanted && endpoint.region.as_deref().is_none_or(|own| own == region)
+        let fits = |api: Service, endpoint: &&Endpoint| {
+            endpoint.service == api && endpoint.region.as_deref().is_none_or(|own| own == region)
         };
         let of_file = |endpoint: &&Endpoint| endpoint.signing.is_some();
         let own = |endpoint: &&Endpoint| fits(service, endpoint);

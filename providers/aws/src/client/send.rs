@@ -129,7 +129,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
         observed: &Objects<Kind>,
     ) -> Result<Reply<Kind>> {
         let (client, id) = (&self.client, object.id.as_str());
-        let wanted = &Object {
+        let desired = &Object {
             attributes: changes.clone(),
             ..Object::new(object.kind, object.key.clone())
         };
@@ -139,7 +139,7 @@ impl ObjectCalls<Kind> for Sender<'_> {
         };
         match call {
             "ModifyTargetGroup" => {
-                target_group!(client, TargetGroupModify, modify_target_group, wanted => .target_group_arn(id))
+                target_group!(client, TargetGroupModify, modify_target_group, desired => .target_group_arn(id))
                     .map(drop)
             }
             "ModifyTargetGroupAttributes" => {
@@ -155,23 +155,23 @@ impl ObjectCalls<Kind> for Sender<'_> {
                 .map(drop)
             }
             "SetSecurityGroups" => send!(client, SecurityGroupsSet, elbv2.set_security_groups =>
-                .load_balancer_arn(id).set_security_groups(groups(wanted, observed)))
+                .load_balancer_arn(id).set_security_groups(groups(desired, observed)))
             .map(drop),
             "SetSubnets" => send!(client, SubnetsSet, elbv2.set_subnets => .load_balancer_arn(id)
-                .set_subnets(Some(wanted.texts("subnets").into_iter().map(str::to_owned).collect())))
+                .set_subnets(Some(desired.texts("subnets").into_iter().map(str::to_owned).collect())))
             .map(drop),
             "ModifyListener" => {
-                let group = text(wanted, "target_group");
+                let group = text(desired, "target_group");
                 let group = group
                     .map(|name| observed.id(Kind::TargetGroup, &name))
                     .transpose()?;
-                listener!(client, ListenerModify, modify_listener, wanted => .listener_arn(id)
+                listener!(client, ListenerModify, modify_listener, desired => .listener_arn(id)
                     .set_default_actions(group.map(|arn| vec![forward(arn)])))
                 .map(drop)
             }
             _ if matches!(object.kind, Kind::Classic | Kind::ClassicListener) => {
-                let groups = groups(wanted, observed);
-                self.update_classic(object, call, wanted, groups).await
+                let groups = groups(desired, observed);
+                self.update_classic(object, call, desired, groups).await
             }
             _ => Err(bug(object, call)),
         }

@@ -294,13 +294,9 @@ impl<C: Cloud> Calls<C> {
             .await?;
         let listings = self.listings.get(read).await?;
         let is_tagged = |id: &String| listings.by_id(Kind::Group, id).is_some();
-        let chosen = groups.into_iter().map(|(instance, groups)| {
-            let group = NodeGroup::choose(groups, is_tagged).map_err(|why| {
-                let key = self.site.cluster.key().unwrap_or_default();
-                why.replace("the cluster's tag", &format!("the cluster's tag {key}"))
-            });
-            (instance, group)
-        });
+        let tag = self.site.cluster.key().unwrap_or_default();
+        let chosen = groups.into_iter();
+        let chosen = chosen.map(|(instance, groups)| (instance, NodeGroup::choose(groups, is_tagged, &tag)));
         Ok(chosen.collect())
     }
 

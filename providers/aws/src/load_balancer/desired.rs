@@ -372,16 +372,16 @@ impl DesiredBalancer {
 
     /// That a load balancer gets no security groups, since AWS adds none to one that was created without any.
     fn without_groups(&self, desired: &[Object<Kind>], root: &Object<Kind>) -> Option<Blocked> {
-        let wanted = desired
+        let required = desired
             .iter()
             .find(|object| object.kind == root.kind)?
             .texts("security_groups");
-        let is_without = is_without_groups(root) && root.foreign.is_none() && !wanted.is_empty();
+        let is_without = is_without_groups(root) && root.foreign.is_none() && !required.is_empty();
         is_without.then(|| Blocked {
             service: self.service.clone(),
             field: format!("security groups of {}", root.title()),
             have: "none, and AWS adds none to a load balancer that was created without".to_owned(),
-            want: wanted.join(", "),
+            want: required.join(", "),
         })
     }
 
@@ -547,12 +547,12 @@ fn together(blocked: Vec<Blocked>) -> Vec<Blocked> {
 #[derive(Debug, Default)]
 pub(crate) struct DesiredRules {
     /// By security group of the nodes of active members: their rules, in the order of members.
-    pub(crate) wanted: BTreeMap<String, Vec<Rule>>,
+    pub(crate) required: BTreeMap<String, Vec<Rule>>,
     /// Load balancers whose rules stay as they are.
     pub(crate) frozen: BTreeSet<String>,
-    /// Load balancers whose rules stay only if they are wanted.
+    /// Load balancers whose rules stay only if they are required.
     pub(crate) managed: BTreeSet<String>,
-    /// Security groups of classic load balancers from which rules stay only if they are wanted.
+    /// Security groups of classic load balancers from which rules stay only if they are required.
     pub(crate) managed_sources: BTreeSet<String>,
 }
 
@@ -561,17 +561,21 @@ impl DesiredRules {
     pub(crate) fn plan(&self, observed: &Observed) -> BalancerPlan {
         let groups = observed.objects.of(Kind::NodeGroup).map(|group| {
             let have: Vec<_> = group.set(RULES).iter().filter_map(Entry::rule).collect();
-            let wanted = self.wanted.get(&group.key).map(Vec::as_slice).unwrap_or_default();
-            let rules = self.rules(wanted, &have).into_values().map(Entry::Rule);
+            let required = self
+                .required
+                .get(&group.key)
+                .map(Vec::as_slice)
+                .unwrap_or_default();
+            let rules = self.rules(required, &have).into_values().map(Entry::Rule);
             Object::new(Kind::NodeGroup, group.key.clone()).entries(RULES, rules)
         });
         diff(groups.collect(), observed, false)
     }
 
-    /// All rules of a group by their tuples: those that are wanted, and those that stay.
-    fn rules(&self, wanted: &[Rule], have: &[&Rule]) -> BTreeMap<Rule, Rule> {
+    /// All rules of a group by their tuples: those that are required, and those that stay.
+    fn rules(&self, required: &[Rule], have: &[&Rule]) -> BTreeMap<Rule, Rule> {
         let mut rules: BTreeMap<Rule, Rule> = BTreeMap::new();
-        for rule in wanted {
+        for rule in required {
             // Of several load balancers that want a rule, the one keeps it that has it.
             let keeps = have.contains(&rule);
             let entry = rules.entry(rule.tuple()).or_insert_with(|| rule.clone());
@@ -648,7 +652,7 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    fn wanted(rules: &[Rule]) -> BTreeMap<String, Vec<Rule>> {
+    fn required(rules: &[Rule]) -> BTreeMap<String, Vec<Rule>> {
         [("sg-1".to_owned(), rules.to_vec())].into()
     }
 
@@ -659,7 +663,7 @@ mod tests {
         let (a, b) = (client(10256, ALL, "a"), client(10256, ALL, "b"));
         let have = [a.clone(), Rule::mtu(ALL, MTU)];
         let both = DesiredRules {
-            wanted: wanted(&[b.clone(), a.clone()]),
+            required: required(&[b.clone(), a.clone()]),
             managed: names(&["a", "b"]),
             ..DesiredRules::default()
         };
@@ -674,7 +678,7 @@ mod tests {
             )
         );
         let left = DesiredRules {
-            wanted: wanted(&[b]),
+            required: required(&[b]),
             ..both
         };
         assert_eq!(
@@ -688,7 +692,7 @@ mod tests {
             )
         );
         let none = DesiredRules {
-            wanted: BTreeMap::new(),
+            required: BTreeMap::new(),
             ..left
         };
         assert_eq!(apply(&none, &have), (vec![], 1));
@@ -707,7 +711,7 @@ mod tests {
             Rule::mtu("192.168.0.0/16", MTU),
         ];
         let desired = DesiredRules {
-            wanted: wanted(&[client(30080, ALL, "a")]),
+            required: required(&[client(30080, ALL, "a")]),
             managed: names(&["a"]),
             ..DesiredRules::default()
         };

@@ -99,29 +99,28 @@ pub(crate) struct Reply {
 
 impl NodeGroup {
     /// The one of an instance's security groups that gets the rules: the first one with the cluster's tag, else the only one.
+    /// `tag`: its key.
     ///
     /// # Errors
     /// There is none.
-    pub(crate) fn choose(groups: Vec<String>, is_tagged: impl Fn(&String) -> bool) -> Result<Self, String> {
+    pub(crate) fn choose(
+        groups: Vec<String>,
+        is_tagged: impl Fn(&String) -> bool,
+        tag: &str,
+    ) -> Result<Self, String> {
         let (mut tagged, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_tagged);
         tagged.sort();
-        match (tagged.split_first(), others.as_slice()) {
-            (Some((id, others)), _) => Ok(Self {
-                id: id.clone(),
-                others: others.to_vec(),
-            }),
-            (None, [id]) => Ok(Self {
-                id: id.clone(),
-                others: Vec::new(),
-            }),
-            (None, []) => Err("it has no security group".to_owned()),
+        let (id, others) = match (tagged.split_first(), others.as_slice()) {
+            (Some((id, others)), _) => (id.clone(), others.to_vec()),
+            (None, [id]) => (id.clone(), Vec::new()),
+            (None, []) => return Err("it has no security group".to_owned()),
             (None, several) => {
                 let several = several.join(", ");
-                Err(format!(
-                    "none of its security groups {several} has the cluster's tag"
-                ))
+                let text = format!("none of its security groups {several} has the tag {tag}; tag one");
+                return Err(text);
             }
-        }
+        };
+        Ok(Self { id, others })
     }
 }
 
@@ -170,7 +169,7 @@ impl Model {
         };
         let class = service.class.as_deref();
         if asks != has || asks == Flavor::Elsewhere || class.is_some() {
-            let wish = class.map_or_else(
+            let other = class.map_or_else(
                 || asks.title().to_owned(),
                 |class| format!("load balancer of class {class}"),
             );
@@ -178,7 +177,7 @@ impl Model {
                 "the load balancer in the Service's status does not exist; delete the Service".to_owned()
             } else {
                 format!(
-                    "the Service has a {}, and a {wish} does not take its place; to move, create a second Service with \
+                    "the Service has a {}, and a {other} does not take its place; to move, create a second Service with \
                      the other type, let clients use its address, and delete this one",
                     has.title()
                 )
@@ -258,8 +257,8 @@ impl Model {
                 .filter_map(|instance| inputs.groups.get(instance)?.as_ref().ok());
             let groups: BTreeSet<_> = groups.map(|group| group.id.as_str()).collect();
             for group in groups {
-                let wanted = desired.wanted.entry(group.to_owned()).or_default();
-                wanted.extend(rules.iter().cloned());
+                let required = desired.required.entry(group.to_owned()).or_default();
+                required.extend(rules.iter().cloned());
             }
         }
         desired
@@ -645,13 +644,17 @@ mod tests {
             (
                 &["sg-1", "sg-2"],
                 &[],
-                Err("none of its security groups sg-1, sg-2 has"),
+                Err("none of its security groups sg-1, sg-2 has the tag kubernetes.io/cluster/c"),
             ),
             (&[], &[], Err("it has no security group")),
         ];
         for (groups, tagged, expected) in cases {
             let groups = groups.iter().map(|id| (*id).to_owned()).collect();
-            let chosen = NodeGroup::choose(groups, |id| tagged.contains(&id.as_str()));
+            let chosen = NodeGroup::choose(
+                groups,
+                |id| tagged.contains(&id.as_str()),
+                "kubernetes.io/cluster/c",
+            );
             match (&chosen, expected) {
                 (Ok(chosen), Ok((id, others))) => {
                     assert_eq!(

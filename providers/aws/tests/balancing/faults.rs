@@ -1,5 +1,7 @@
 //! Bad input and faults of the account, each with its effect on load balancers.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use ccm_core::{
     load_balancer::{ClusterTag, OwnershipTag},
     testkit::cluster::{TestCluster, service},
@@ -174,19 +176,19 @@ async fn a_replaced_security_group_is_released_by_the_groups_that_refer_to_it() 
         .call("ec2", "authorize_security_group_ingress", body)
         .await
         .unwrap();
-    // moto deletes a group that is in use.
+    // moto deletes a group that rules refer to.
+    let is_referred_to = AtomicBool::new(true);
+    let refused = move |request: &Request| {
+        is_referred_to.fetch_and(request.name != "RevokeSecurityGroupIngress", Ordering::SeqCst);
+        request.name == "DeleteSecurityGroup" && is_referred_to.load(Ordering::SeqCst)
+    };
     let body = aws_refusal(true, "DependencyViolation", "resource has a dependent object");
-    let refused = Rule::when(|request| request.name == "DeleteSecurityGroup", answer(400, body));
-    stage.aws.proxy.add(refused.at(1));
+    stage.aws.proxy.add(Rule::when(refused, answer(400, body)));
     stage.restart().await;
     let extra = stage.aws.id("SG_EXTRA").to_owned();
     stage.annotate("web", "security-groups", Some(&extra));
     let writes = stage.settle_well().await;
-    let end = [
-        "DeleteSecurityGroup",
-        "RevokeSecurityGroupIngress",
-        "DeleteSecurityGroup",
-    ];
+    let end = ["RevokeSecurityGroupIngress", "DeleteSecurityGroup"];
     assert!(writes.ends_with(&end.map(str::to_owned)), "{writes:?}");
     assert_eq!(stage.rules("nodes").await, before);
     assert_eq!(stage.objects("security_groups").await.len(), 2);
