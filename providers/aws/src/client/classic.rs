@@ -32,7 +32,7 @@ impl Client {
     /// All classic load balancers with their listeners, without tags and attributes.
     pub(crate) async fn classic_balancers(&self) -> Result<Vec<(Object<Kind>, Vec<Object<Kind>>)>> {
         list!(self, ClassicLoadBalancers, elb.describe_load_balancers(set_marker, next_marker) =>
-            load_balancer_descriptions.filter_map(balancer), .page_size(PAGE))
+            load_balancer_descriptions.filter_map(|one| balancer(&one)), .page_size(PAGE))
     }
 
     /// The tags of classic load balancers by name.
@@ -296,7 +296,7 @@ fn attributes(object: &Object<Kind>) -> Result<LoadBalancerAttributes> {
 }
 
 /// A load balancer and its listeners.
-fn balancer(balancer: LoadBalancerDescription) -> Option<(Object<Kind>, Vec<Object<Kind>>)> {
+fn balancer(balancer: &LoadBalancerDescription) -> Option<(Object<Kind>, Vec<Object<Kind>>)> {
     let name = balancer.load_balancer_name()?;
     let descriptions = balancer.listener_descriptions().iter();
     let listeners = descriptions.filter_map(|description| {

@@ -27,19 +27,19 @@ impl Client {
     /// All load balancers of the v2 API, without tags and attributes.
     pub(crate) async fn network_balancers(&self) -> Result<Vec<Object<Kind>>> {
         list!(self, LoadBalancers, elbv2.describe_load_balancers(set_marker, next_marker) =>
-            load_balancers.filter_map(balancer), .page_size(PAGE))
+            load_balancers.filter_map(|one| balancer(&one)), .page_size(PAGE))
     }
 
     /// All target groups, without tags, attributes and targets.
     pub(crate) async fn target_groups(&self) -> Result<Vec<Object<Kind>>> {
         list!(self, TargetGroups, elbv2.describe_target_groups(set_marker, next_marker) =>
-            target_groups.filter_map(target_group), .page_size(PAGE))
+            target_groups.filter_map(|one| target_group(&one)), .page_size(PAGE))
     }
 
     /// The listeners of a load balancer. `target_group` is an ARN.
     pub(crate) async fn listeners(&self, balancer: &str) -> Result<Vec<Object<Kind>>> {
         list!(self, Listeners, elbv2.describe_listeners(set_marker, next_marker) =>
-            listeners.filter_map(listener), .load_balancer_arn(balancer).page_size(PAGE))
+            listeners.filter_map(|one| listener(&one)), .load_balancer_arn(balancer).page_size(PAGE))
     }
 
     /// The attributes of a load balancer or of a target group.
@@ -107,7 +107,7 @@ fn known(kind: Kind, pairs: impl Iterator<Item = (Option<String>, Option<String>
     pairs.collect()
 }
 
-pub(super) fn balancer(balancer: LoadBalancer) -> Option<Object<Kind>> {
+pub(super) fn balancer(balancer: &LoadBalancer) -> Option<Object<Kind>> {
     let zones = || balancer.availability_zones().iter();
     let state = balancer.state().and_then(|state| state.code());
     Some(
@@ -124,7 +124,7 @@ pub(super) fn balancer(balancer: LoadBalancer) -> Option<Object<Kind>> {
     )
 }
 
-pub(super) fn target_group(group: TargetGroup) -> Option<Object<Kind>> {
+pub(super) fn target_group(group: &TargetGroup) -> Option<Object<Kind>> {
     let check = group.health_check_protocol().map(ProtocolEnum::as_str);
     // Only HTTP has them, whatever is reported.
     let of_http =
@@ -147,7 +147,7 @@ pub(super) fn target_group(group: TargetGroup) -> Option<Object<Kind>> {
     )
 }
 
-pub(super) fn listener(listener: Listener) -> Option<Object<Kind>> {
+pub(super) fn listener(listener: &Listener) -> Option<Object<Kind>> {
     let protocol = listener.protocol().map(ProtocolEnum::as_str).unwrap_or_default();
     // Only TLS has them, whatever is reported.
     let of_tls = |text: Option<&str>| Value::from(text.filter(|_| protocol == "TLS"));

@@ -34,7 +34,7 @@ impl Client {
 
     async fn security_groups_by(&self, filter: &[Filter<'_>]) -> Result<Vec<Object<Kind>>> {
         list!(self, SecurityGroups, ec2.describe_security_groups(set_next_token, next_token) =>
-            security_groups.filter_map(group), .max_results(PAGE).set_filters(filters(filter)))
+            security_groups.filter_map(|one| group(&one)), .max_results(PAGE).set_filters(filters(filter)))
     }
 
     /// Adds ingress rules.
@@ -91,7 +91,7 @@ fn permissions(rules: &[&Rule]) -> Option<Vec<IpPermission>> {
     Some(permissions.collect())
 }
 
-fn group(group: SecurityGroup) -> Option<Object<Kind>> {
+fn group(group: &SecurityGroup) -> Option<Object<Kind>> {
     let mut rules = Vec::new();
     for permission in group.ip_permissions() {
         let protocol = permission.ip_protocol().unwrap_or_default();

@@ -300,8 +300,8 @@ fn groups(object: &Object<Kind>, observed: &Objects<Kind>) -> Option<Vec<String>
 }
 
 /// The object in an answer. Without an ID if there is none.
-fn answered<T>(objects: Option<Vec<T>>, convert: fn(T) -> Option<Object<Kind>>) -> Object<Kind> {
-    let object = objects.unwrap_or_default().into_iter().find_map(convert);
+fn answered<T>(objects: Option<Vec<T>>, convert: fn(&T) -> Option<Object<Kind>>) -> Object<Kind> {
+    let object = objects.unwrap_or_default().iter().find_map(convert);
     object.unwrap_or_else(|| Object::new(Kind::Balancer, ""))
 }
 

@@ -16,6 +16,7 @@ use ccm_core::{
 use futures_util::future::{try_join, try_join_all};
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use tracing::debug;
 
 use super::{
     desired::foreign,
@@ -220,7 +221,9 @@ impl Listings {
 
     /// Remembers that the credentials may not call an action. Returns the text for users.
     pub(super) fn deny(&self, action: &'static str, error: &Error) -> String {
-        let text = format!("the credentials may not call elasticloadbalancing:{action}: {error}");
+        debug!(action, error = error.report(), "An action is not allowed");
+        // Always the same text, so that there is one Event.
+        let text = format!("the credentials may not call elasticloadbalancing:{action}");
         let denied = (Instant::now(), text.clone());
         self.state.lock().denied.insert(action, denied);
         text
