@@ -240,17 +240,15 @@ impl Model {
                 Membership::Active => {}
             }
             let rules = self.rules(member, inputs);
-            staying_sources.extend(
-                rules
-                    .iter()
-                    .filter(|rule| rule.is_from_group())
-                    .map(|rule| rule.source.clone()),
-            );
+            let sources = rules.iter().filter(|rule| rule.is_from_group());
+            let sources: Vec<_> = sources.map(|rule| rule.source.clone()).collect();
             let Some(instances) = spec::instances(service, cluster) else {
                 // Its targets stay, and so do its rules.
+                staying_sources.extend(sources);
                 desired.frozen.insert(name);
                 continue;
             };
+            desired.managed_sources.extend(sources);
             desired.managed.insert(name);
             let groups = instances
                 .iter()
