@@ -25,6 +25,7 @@ fn tool(name: &str, package: &str, minutes: &str) -> Result<PathBuf> {
     golang::build(&GoProgram {
         sources: "helm",
         package,
+        module_file: None,
         kind: name,
         name,
         link_flags: "-s -w".to_owned(),
@@ -78,6 +79,14 @@ impl Helm {
         }
         run_captured(&mut command)
     }
+}
+
+/// The version and the source of the newest release of a cloud's Go program.
+///
+/// # Errors
+/// When it cannot be downloaded.
+pub fn newest_upstream(cloud: &str) -> Result<(String, PathBuf)> {
+    golang::newest(&format!("k8s.io/cloud-provider-{cloud}"))
 }
 
 /// Copies of the charts of the Go programs, in the versions that `tests/helm/upstream/go.mod` pins, by cloud.

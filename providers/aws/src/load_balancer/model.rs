@@ -87,6 +87,8 @@ pub(crate) struct Facts {
     subnets: Vec<String>,
     /// The first security group of a classic load balancer.
     source: Option<String>,
+    /// Whether it was created for the load balancer.
+    owns_source: bool,
 }
 
 /// The reply to a change.
@@ -248,7 +250,11 @@ impl Model {
                 desired.frozen.insert(name);
                 continue;
             };
-            desired.managed_sources.extend(sources);
+            // A rule from a group that people named may be theirs.
+            let owns_source = balancer_facts(member).is_some_and(|facts| facts.owns_source);
+            desired
+                .managed_sources
+                .extend(sources.into_iter().filter(|_| owns_source));
             desired.managed.insert(name);
             let groups = instances
                 .iter()
@@ -268,11 +274,9 @@ impl Model {
     /// The rules that let a member's load balancer and its clients reach a node.
     fn rules(&self, member: &PartMember, inputs: &Inputs) -> Vec<Rule> {
         let service = &member.service;
-        let facts = member
-            .facts
-            .iter()
-            .find_map(|(key, facts)| matches!(key, Key::Balancer(_)).then_some(facts));
-        let Some(facts) = facts else { return Vec::new() };
+        let Some(facts) = balancer_facts(member) else {
+            return Vec::new();
+        };
         if let Some(source) = &facts.source {
             return vec![Rule::new("-1", (-1, -1), source, "")];
         }
@@ -328,6 +332,12 @@ impl Model {
         }
         rules
     }
+}
+
+/// What a member's load balancer reports.
+fn balancer_facts(member: &PartMember) -> Option<&Facts> {
+    let mut facts = member.facts.iter();
+    facts.find_map(|(key, facts)| matches!(key, Key::Balancer(_)).then_some(facts))
 }
 
 impl PartModel for Model {
@@ -577,7 +587,9 @@ impl PartModel for Model {
         if root.kind == Kind::Classic {
             let groups = root.texts("security_groups");
             let is_own = |group: &&&str| observed.objects.get(Kind::Group, group).is_some();
-            let source = groups.iter().find(is_own).or(groups.first());
+            let own = groups.iter().find(is_own);
+            output.facts.owns_source = own.is_some();
+            let source = own.or(groups.first());
             output.facts.source = source.map(|name| group_id(&observed.objects, name));
         }
         let hostname = root.text("dns_name");
