@@ -189,10 +189,11 @@ impl Lawful for Model {
     }
 
     fn edits(&self) -> Vec<Edit<Self::Truth>> {
+        // AWS does not delete a security group that is in use.
         let mut edits = objects::edits(
             "Service",
             |truth, _| Some(truth),
-            |object| service_of(object).is_some(),
+            |object| object.kind != Kind::Group && service_of(object).is_some(),
         );
         edits.extend([
             Edit::new("remove ownership tags", |truth, number| own(truth, number, None)),
@@ -200,11 +201,9 @@ impl Lawful for Model {
                 own(truth, number, Some(other_cluster_tag().as_str()));
             }),
             Edit::new("revoke rule", |truth: &mut Objects<Kind>, number| {
-                for group in truth
-                    .all
-                    .iter_mut()
-                    .filter(|object| object.kind == Kind::NodeGroup)
-                {
+                let groups = truth.all.iter_mut();
+                let groups = groups.filter(|object| matches!(object.kind, Kind::Group | Kind::NodeGroup));
+                for group in groups {
                     let mut rules = group.set(RULES).to_vec();
                     let is_ours =
                         |entry: &Entry| entry.rule().is_some_and(|rule| rule.description != BY_HAND);
