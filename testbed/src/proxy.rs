@@ -32,6 +32,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use answer::{ProxyBody, collect, next, refusal};
+pub use ccm_sim::Moment;
+
 pub use aws::{AwsDialect, READS as AWS_READS, refusal as aws_refusal};
 pub use cloud::{CloudProxy, Dialect};
 pub use controls::Controls;

@@ -105,7 +105,7 @@ impl Inspector {
         )
         .await?;
         // An account in which STS cannot be reached can be used all the same.
-        if let Ok(arn) = api.caller().await {
+        if let Ok(arn) = api.at(Priority::User).caller().await {
             report.pass("STS", format!("the credentials are those of {arn}"));
         }
         let untagged = self.context.flags.boolean(&crate::ALLOW_UNTAGGED);
@@ -116,7 +116,7 @@ impl Inspector {
     /// Whether what the config names exists. Returns a route table, if there is one for routes.
     async fn places(&self, api: &Api, site: &Site, report: &mut CloudReport) -> Option<String> {
         let settings = &self.loaded.value.settings;
-        match in_time(api.check_vpc(&site.vpc)).await {
+        match in_time(api.at(Priority::User).check_vpc(&site.vpc)).await {
             Ok(()) => report.pass("VPC", format!("{} exists", site.vpc)),
             Err(error) => report.findings.push(self.missing("VPC", &site.vpc, &error)),
         }
@@ -125,7 +125,7 @@ impl Inspector {
                 ("subnet-id", vec![id.clone()]),
                 ("vpc-id", vec![site.vpc.clone()]),
             ];
-            match in_time(api.subnets(&filter, Priority::User)).await {
+            match in_time(api.at(Priority::User).subnets(&filter)).await {
                 Ok(found) if found.is_empty() => {
                     report.findings.push(self.missing("SubnetID", id, &not_found()));
                 }
@@ -137,7 +137,7 @@ impl Inspector {
             Some(id) => vec![("route-table-id", vec![id.clone()])],
             None => vec![("vpc-id", vec![site.vpc.clone()])],
         };
-        match in_time(api.route_tables(&filter, Priority::User)).await {
+        match in_time(api.at(Priority::User).route_tables(&filter)).await {
             Ok(tables) => {
                 let named = settings.route_table.is_some();
                 let mut tables = tables
@@ -223,7 +223,7 @@ async fn rights(api: &Api, site: &Site, table: Option<&str>, report: &mut CloudR
     };
     let tried = Trial::OPERATIONS
         .iter()
-        .map(|op| async { (*op, in_time(api.try_out(*op, &trial)).await) });
+        .map(|op| async { (*op, in_time(api.at(Priority::User).try_out(*op, &trial)).await) });
     let mut allowed = Vec::new();
     for (op, result) in join_all(tried).await {
         match result {

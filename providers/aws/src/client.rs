@@ -9,29 +9,45 @@
 //! | [`ec2`] | instances, subnets, route tables, tags |
 //! | [`dry_run`] | which rights there are |
 //! | [`groups`] | security groups |
-//! | [`elb`] | network load balancers |
+//! | [`elb`] | reads of network load balancers |
 //! | [`classic`] | classic load balancers |
+//! | [`send`] | writes of load balancers and security groups |
 //!
 //! The SDK does not retry: the gate does.
 
-/// Sends a request through the gate: `send!(api, Op, priority, client.method => .field(value)..)`. The arrow keeps requests with
-/// many fields compact.
+/// Sends a request through the gate: `send!(client, Op, api.method => .field(value)..)`. The arrow keeps requests with many
+/// fields compact.
 macro_rules! send {
-    ($api:expr, $op:ident, $priority:expr, $client:ident.$method:ident => $($fields:tt)*) => {
-        $api.call(Op::$op, $priority, |clients| clients.$client.$method() $($fields)*.send()).await
+    ($client:expr, $op:ident, $api:ident.$method:ident => $($fields:tt)*) => {
+        $client.call(Op::$op, |clients| clients.$api.$method() $($fields)*.send()).await
     };
 }
 
 /// The same for all pages of a listing: the items of each reply, converted. `$set` and `$next` are the names of the token.
 macro_rules! list {
-    ($items:ident.map($convert:expr), $set:ident, $next:ident, $api:expr, $op:ident, $priority:expr, $($request:tt)*) => {
+    (
+        $client:expr, $op:ident, $api:ident.$method:ident($set:ident, $next:ident) =>
+            $items:ident.filter_map($convert:expr), $($fields:tt)*
+    ) => {
         ccm_core::client::collect(None, |token: Option<String>| async move {
-            let reply = send!($api, $op, $priority, $($request)*.$set(token.clone()))?;
-            let items = reply.$items().iter().map($convert).collect();
-            Ok(ccm_core::client::Page { items, next: reply.$next })
+            let reply = send!($client, $op, $api.$method => $($fields)*.$set(token.clone()))?;
+            let items = reply.$items.unwrap_or_default().into_iter();
+            Ok(ccm_core::client::Page {
+                items: items.filter_map($convert).collect(),
+                next: reply.$next,
+            })
         })
         .await
     };
+}
+
+/// An object of a load balancer as it is read: kind, key, ID, and its attributes by name.
+macro_rules! object {
+    ($kind:expr, $key:expr, $id:expr, { $($name:literal => $value:expr,)* }) => {{
+        let mut object = ccm_core::plan::objects::Object::new($kind, $key) $(.with($name, $value))*;
+        object.id = $id.to_owned();
+        object
+    }};
 }
 
 pub(crate) mod classic;
@@ -43,6 +59,7 @@ pub(crate) mod groups;
 pub(crate) mod metadata;
 mod metrics;
 mod ops;
+pub(crate) mod send;
 
 use std::{
     fmt,
@@ -58,15 +75,15 @@ use aws_smithy_runtime_api::client::{orchestrator::HttpResponse, result::SdkErro
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use aws_types::request_id::RequestId;
 use ccm_core::{
-    BuildContext, Error, ErrorKind, Outcome, Result, Retry,
-    client::{CallOptions, Fence, Gate, GateConfig},
+    BuildContext, Error, ErrorKind, Outcome, Priority, Result, Retry,
+    client::{Fence, Gate, GateConfig},
 };
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use self::{connect::Clients, metrics::RequestMetrics};
 pub(crate) use self::{
-    connect::{Connection, Endpoint, Role, Service, is_certificates},
+    connect::{ANSWER_TIMEOUT, Connection, Endpoint, Role, Service, is_certificates},
     ops::{Op, Quotas},
 };
 use crate::error::Failure;
@@ -79,6 +96,13 @@ const RENEW_AFTER: Duration = Duration::from_secs(10);
 pub(crate) struct Api {
     inner: Arc<Inner>,
     gate: Gate,
+}
+
+/// The API with the priority of its calls. Each call is a method: see the modules below.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    api: Api,
+    priority: Priority,
 }
 
 struct Inner {
@@ -119,6 +143,9 @@ impl Api {
     ) -> Result<Self> {
         let mut config = GateConfig::new(crate::NAME);
         config.buckets = quotas.all_buckets();
+        // Other programs in the account use the same limits.
+        config.reserved = 0.5;
+        config.attempt_timeout = connection.answer_timeout;
         // Routes and tags have fences of their own; all other writes are for load balancers.
         config.fence = context.fences.load_balancers.clone();
         let metrics = RequestMetrics::default();
@@ -138,6 +165,12 @@ impl Api {
                 user_agent: context.user_agent.clone(),
             }),
         })
+    }
+
+    /// The calls, with this priority.
+    pub(crate) fn at(&self, priority: Priority) -> Client {
+        let api = self.clone();
+        Client { api, priority }
     }
 
     /// The region.
@@ -178,7 +211,7 @@ impl Api {
             let request = clients.ec2.describe_availability_zones();
             Box::pin(request.send()).await.map_err(|error| failure(&error))
         };
-        match self.gate.call(op, ccm_core::Priority::User, attempt).await {
+        match self.gate.call(op, Priority::User, attempt).await {
             Ok(_) => {}
             // The credentials are good.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
@@ -192,42 +225,6 @@ impl Api {
             renewed: None,
         };
         Ok(())
-    }
-
-    /// Makes a call through the gate: `request` is sent once or, where that is safe, several times.
-    ///
-    /// # Errors
-    ///
-    /// What AWS answers, by the table of [`crate::error`].
-    async fn call<T, E, F, Fut>(&self, op: Op, options: impl Into<CallOptions>, request: F) -> Result<T>
-    where
-        F: Fn(&Clients) -> Fut,
-        Fut: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
-        E: ProvideErrorMetadata + std::error::Error + 'static,
-    {
-        let attempt = || async {
-            let clients = Arc::clone(&self.inner.state.read().clients);
-            let began = Instant::now();
-            // The SDK's futures are large.
-            let error = match Box::pin(request(&clients)).await {
-                Ok(reply) => {
-                    self.inner.metrics.succeeded(op, began.elapsed());
-                    return Ok(reply);
-                }
-                Err(error) => error,
-            };
-            let status = error.raw_response().map(|response| response.status().as_u16());
-            let error = failure(&error);
-            self.inner
-                .metrics
-                .failed(op, status, error.kind() == ErrorKind::RateLimited);
-            if error.kind() == ErrorKind::Unauthenticated && self.renew(&clients).await {
-                return Err(error.with_retry(Retry::Backoff));
-            }
-            Err(error)
-        };
-        // Its callers would be as large.
-        Box::pin(self.gate.call(op, options, attempt)).await
     }
 
     /// Reads the credentials again, unless that was done since these clients were made, or a moment ago. Whether there may be
@@ -253,6 +250,44 @@ impl Api {
             state.renewed = Some(Instant::now());
         }
         true
+    }
+}
+
+impl Client {
+    /// Makes a call through the gate: `request` is sent once or, where that is safe, several times.
+    ///
+    /// # Errors
+    ///
+    /// What AWS answers, by the table of [`crate::error`].
+    async fn call<T, E, F, Fut>(&self, op: Op, request: F) -> Result<T>
+    where
+        F: Fn(&Clients) -> Fut,
+        Fut: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        let Api { inner, gate } = &self.api;
+        let attempt = || async {
+            let clients = Arc::clone(&inner.state.read().clients);
+            let began = Instant::now();
+            // The SDK's futures are large.
+            let error = match Box::pin(request(&clients)).await {
+                Ok(reply) => {
+                    inner.metrics.succeeded(op, began.elapsed());
+                    return Ok(reply);
+                }
+                Err(error) => error,
+            };
+            let status = error.raw_response().map(|response| response.status().as_u16());
+            let error = failure(&error);
+            let throttled = error.kind() == ErrorKind::RateLimited;
+            inner.metrics.failed(op, status, throttled);
+            if error.kind() == ErrorKind::Unauthenticated && self.api.renew(&clients).await {
+                return Err(error.with_retry(Retry::Backoff));
+            }
+            Err(error)
+        };
+        // Its callers would be as large.
+        Box::pin(gate.call(op, self.priority, attempt)).await
     }
 }
 

@@ -18,7 +18,7 @@ use ccm_core::{
 use regex::Regex;
 
 use crate::{
-    client::{Connection, Endpoint, Quotas, Role, Service},
+    client::{ANSWER_TIMEOUT, Connection, Endpoint, Quotas, Role, Service},
     instances::{InstanceSettings, IpFamily},
 };
 
@@ -216,28 +216,9 @@ pub(crate) fn load(
     env: &Environment,
     files: &mut ConfigFiles,
 ) -> Result<Parsed<Config>, LoadError> {
-    if let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) {
-        return config::load("AWS", Some(path), files, |conf, files, problems| {
-            Some(settle(conf, env, files, problems))
-        });
-    }
-    let mut config = None;
-    let parsed = config::parse_with::<CloudConf>("", "environment", |conf, problems| {
-        config = Some(settle(conf, env, files, problems));
+    config::load_optional(path, "environment", files, |conf, files, problems| {
+        Some(settle(conf, env, files, problems))
     })
-    .map_err(LoadError::Content)?;
-    match config {
-        Some(value) => Ok(Parsed {
-            value,
-            warnings: parsed.warnings,
-            locations: parsed.locations,
-        }),
-        None => {
-            let text = "the config gave neither settings nor errors";
-            let error = ccm_core::Error::new(ccm_core::ErrorKind::Unexpected, text);
-            Err(LoadError::File(error))
-        }
-    }
 }
 
 /// From the keys to the settings.
@@ -276,6 +257,7 @@ fn settle(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problems
             proxy: proxy(env, problems),
             ca_bundle,
             environment: env.clone(),
+            answer_timeout: ANSWER_TIMEOUT,
         },
         quotas: conf.quota,
         site: site(global, problems),
@@ -500,8 +482,8 @@ fn endpoints(conf: &CloudConf, env: &Environment, problems: &mut Problems) -> Ve
             signing,
         });
     }
-    for service in Service::ALL {
-        let own = env.var(service.variable()).map(|url| (service.variable(), url));
+    for (service, own_variable) in Service::with_variables() {
+        let own = env.var(own_variable).map(|url| (own_variable, url));
         let common = || {
             Some((
                 "AWS_ENDPOINT_URL",

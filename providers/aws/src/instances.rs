@@ -104,71 +104,6 @@ impl AwsInstances {
         *self.finder.write() = (generation, Arc::clone(&new));
         new
     }
-
-    /// Asks again for nodes that no private DNS name fits, by the address that their names hold: a VPC with a DHCP domain of
-    /// its own has other names.
-    async fn by_addresses(
-        &self,
-        queries: &[InstanceQuery],
-        answers: &mut [Result<InstanceState>],
-        freshness: Freshness,
-        priority: Priority,
-    ) {
-        let open: Vec<(usize, String)> = (0..)
-            .zip(queries.iter().zip(answers.iter()))
-            .filter(|(_, (_, answer))| matches!(answer, Ok(InstanceState::Unresolved)))
-            .filter_map(|(index, (query, _))| Some((index, address_of_name(&query.node.name)?)))
-            .collect();
-        let reads = open.chunks(FILTER_VALUES).map(|chunk| async move {
-            let addresses = chunk.iter().map(|(_, address)| address.clone()).collect();
-            let filter = [
-                ("private-ip-address", addresses),
-                ("vpc-id", vec![self.site.vpc.clone()]),
-                ("instance-state-name", STATES.map(str::to_owned).to_vec()),
-            ];
-            (chunk, self.api.instances(&filter, priority).await)
-        });
-        let (mut indices, mut again) = (Vec::new(), Vec::new());
-        for (chunk, found) in join_all(reads).await {
-            for (index, address) in chunk {
-                let (Some(query), Some(answer)) = (queries.get(*index), answers.get_mut(*index)) else {
-                    continue;
-                };
-                match &found {
-                    Err(error) => *answer = Err(error.clone()),
-                    Ok(found) => {
-                        let has = |instance: &&Instance| {
-                            instance
-                                .interfaces
-                                .iter()
-                                .any(|one| one.addresses.contains(address))
-                        };
-                        if let Some(instance) = found.iter().find(has) {
-                            let provider_id = provider_id::render(&instance.zone, &instance.id);
-                            let node = NodeView {
-                                provider_id: Some(provider_id),
-                                ..NodeView::clone(&query.node)
-                            };
-                            indices.push(*index);
-                            again.push(InstanceQuery {
-                                node: Arc::new(node),
-                                need: query.need,
-                            });
-                        }
-                    }
-                }
-            }
-        }
-        if again.is_empty() {
-            return;
-        }
-        let found = self.finder().describe(&again, freshness, priority).await;
-        for (index, found) in indices.into_iter().zip(found) {
-            if let Some(answer) = answers.get_mut(index) {
-                *answer = found;
-            }
-        }
-    }
 }
 
 #[async_trait]
@@ -180,8 +115,6 @@ impl Instances for AwsInstances {
         priority: Priority,
     ) -> Vec<Result<InstanceState>> {
         let mut answers = self.finder().describe(queries, freshness, priority).await;
-        self.by_addresses(queries, &mut answers, freshness, priority)
-            .await;
         for (query, answer) in queries.iter().zip(&mut answers) {
             if let (Need::Metadata, Ok(InstanceState::Present(instance))) = (query.need, answer) {
                 self.topology.label(&query.node, instance);
@@ -272,7 +205,7 @@ impl InstanceSource for Source {
             .filter(|id| fargate_address(id).is_none())
             .partition(|id| is_well_formed(id));
         let odd = odd.into_iter().map(|id| async move {
-            let read = self.api.instances_by_id(&[id], priority).await;
+            let read = self.api.at(priority).instances_by_id(&[id]).await;
             let known = read.map(|found| found.into_iter().find(|one| one.id == id));
             (id.to_owned(), absent_if_not_found(known))
         });
@@ -292,24 +225,40 @@ impl InstanceSource for Source {
             .collect()
     }
 
+    /// By private DNS names; where none fits, by the address in the name: a VPC with a DHCP domain of its own has other names.
     async fn by_names(&self, names: &[&str], priority: Priority) -> Vec<Result<Vec<Instance>>> {
-        let filter = [
-            (
-                "private-dns-name",
-                names.iter().map(ToString::to_string).collect(),
-            ),
-            ("instance-state-name", STATES.map(str::to_owned).to_vec()),
-        ];
-        match self.api.instances(&filter, priority).await {
-            Err(error) => names.iter().map(|_| Err(error.clone())).collect(),
-            Ok(found) => names
-                .iter()
-                .map(|name| {
-                    let fits = |one: &&Instance| one.private_dns == *name && self.site.cluster.has(&one.tags);
-                    Ok(found.iter().filter(fits).cloned().collect())
-                })
-                .collect(),
+        let client = self.api.at(priority);
+        let states = || ("instance-state-name", STATES.map(str::to_owned).to_vec());
+        let dns = names.iter().map(ToString::to_string).collect();
+        let named = match client.instances(&[("private-dns-name", dns), states()]).await {
+            Ok(found) => found,
+            Err(error) => return names.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let fits = |name: &str| -> Vec<Instance> {
+            let fits = |one: &&Instance| one.private_dns == name && self.site.cluster.has(&one.tags);
+            named.iter().filter(fits).cloned().collect()
+        };
+        let open = names.iter().filter(|name| fits(name).is_empty());
+        let addresses: Vec<_> = open.filter_map(|name| address_of_name(name)).collect();
+        let mut addressed = Ok(Vec::new());
+        if !addresses.is_empty() {
+            let vpc = ("vpc-id", vec![self.site.vpc.clone()]);
+            let filter = [("private-ip-address", addresses), vpc, states()];
+            addressed = client.instances(&filter).await;
         }
+        let each = names.iter().map(|name| {
+            let found = fits(name);
+            let Some(address) = address_of_name(name).filter(|_| found.is_empty()) else {
+                return Ok(found);
+            };
+            let all = addressed.as_ref().map_err(Clone::clone)?;
+            let has = |one: &&Instance| {
+                let mut interfaces = one.interfaces.iter();
+                interfaces.any(|interface| interface.addresses.contains(&address))
+            };
+            Ok(all.iter().find(has).cloned().into_iter().collect())
+        });
+        each.collect()
     }
 
     async fn page(
@@ -324,7 +273,7 @@ impl InstanceSource for Source {
             // A filter for either of two tags does not exist.
             None => filter.push(("vpc-id", vec![self.site.vpc.clone()])),
         }
-        let mut page = self.api.instance_page(&filter, marker, priority).await?;
+        let mut page = self.api.at(priority).instance_page(&filter, marker).await?;
         page.items
             .retain(|instance| self.site.cluster.has(&instance.tags));
         Ok(page)
@@ -369,7 +318,7 @@ impl Source {
     async fn zone_ids(&self, instances: &[&Instance], priority: Priority) -> Result<Arc<Vec<Zone>>> {
         let load = || {
             let api = self.api.clone();
-            move || async move { api.zones(priority).await }
+            move || async move { api.at(priority).zones().await }
         };
         let zones = self
             .zones
@@ -395,7 +344,7 @@ impl Source {
             return answers;
         }
         let filter = [("instance-id", ids.iter().map(ToString::to_string).collect())];
-        match self.api.instances(&filter, priority).await {
+        match self.api.at(priority).instances(&filter).await {
             Ok(found) => answers.extend(found.into_iter().map(|one| (one.id.clone(), Ok(Some(one))))),
             Err(error) => {
                 answers.extend(ids.iter().map(|id| ((*id).to_owned(), Err(error.clone()))));
@@ -412,7 +361,7 @@ impl Source {
             if open.is_empty() {
                 break;
             }
-            match self.api.instances_by_id(&open, priority).await {
+            match self.api.at(priority).instances_by_id(&open).await {
                 Ok(found) => {
                     let mut found: HashMap<String, Instance> =
                         found.into_iter().map(|one| (one.id.clone(), one)).collect();
@@ -442,7 +391,7 @@ impl Source {
             }
         }
         let alone = open.into_iter().map(|id| async move {
-            let read = self.api.instances_by_id(&[id], priority).await;
+            let read = self.api.at(priority).instances_by_id(&[id]).await;
             (
                 id.to_owned(),
                 absent_if_not_found(read.map(|found| found.into_iter().next())),
@@ -464,7 +413,8 @@ impl Source {
         let addresses = nodes.iter().map(|(_, address)| address.clone()).collect();
         let found = self
             .api
-            .fargate_interfaces(&self.site.vpc, addresses, priority)
+            .at(priority)
+            .fargate_interfaces(&self.site.vpc, addresses)
             .await;
         let answer = |id: &str, address: &String| {
             let found = found.as_ref().map_err(Clone::clone)?;

@@ -149,11 +149,22 @@ fn validate(context: &BuildContext) -> Result<()> {
 }
 
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
+    build_with(context, client::ANSWER_TIMEOUT).await
+}
+
+/// The registered provider with another longest wait for an answer of AWS, so that tests of answers that never come are short.
+///
+/// # Errors
+///
+/// As of the registered provider.
+#[doc(hidden)]
+pub async fn build_with(context: BuildContext, answer_timeout: Duration) -> Result<Arc<dyn Cloud>> {
     // Again, since a mounted Secret may have changed. Warnings were logged before.
     let mut files = ConfigFiles::default();
     let loaded = config::load(context.cloud_config.as_deref(), &context.environment, &mut files)?;
     let settings = &loaded.value.settings;
-    let connection = settings.connection.clone();
+    let mut connection = settings.connection.clone();
+    connection.answer_timeout = answer_timeout;
     let metadata = Metadata::new(&connection)?;
     let region = match &connection.region {
         Some(region) => region.clone(),

@@ -9,16 +9,19 @@
 //! | [`desired`] | the desired state of a part, and the plan from the observed state to it |
 //! | [`model`] | the `PartModel` of all that |
 //! | [`subnets`] | the subnets of a new load balancer |
-//! | [`calls`], [`send`] | the calls |
+//! | [`listings`] | what the account lists, shared by all parts |
+//! | [`calls`] | reads and changes of parts |
 
 pub(crate) mod annotations;
 pub(crate) mod calls;
 pub(crate) mod classic;
 pub(crate) mod desired;
 pub(crate) mod kinds;
+#[cfg(test)]
+mod laws;
+mod listings;
 pub(crate) mod model;
 pub(crate) mod names;
-mod send;
 pub(crate) mod spec;
 mod subnets;
 

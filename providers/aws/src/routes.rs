@@ -28,7 +28,7 @@ use tracing::debug;
 
 use crate::{
     client::{
-        Api,
+        Api, Client,
         ec2::{FILTER_VALUES, Instance, Route, RouteTable, RouteTarget},
     },
     instances::provider_id::{self, ProviderId},
@@ -120,7 +120,7 @@ impl TableRoutes {
                     .map(|key| ("tag-key", vec![key])),
             );
         }
-        let mut tables = self.api.route_tables(&filter, priority).await?;
+        let mut tables = self.api.at(priority).route_tables(&filter).await?;
         if self.table.is_none() {
             tables.retain(|table| cluster.has(&table.tags));
         }
@@ -142,9 +142,8 @@ impl TableRoutes {
     async fn targets(&self, ids: &HashSet<String>, priority: Priority) -> Result<HashMap<String, Target>> {
         let ids: Vec<String> = ids.iter().cloned().collect();
         let reads = ids.chunks(FILTER_VALUES).map(|chunk| async move {
-            self.api
-                .instances(&[("instance-id", chunk.to_vec())], priority)
-                .await
+            let filter = [("instance-id", chunk.to_vec())];
+            self.api.at(priority).instances(&filter).await
         });
         let mut targets = HashMap::new();
         for found in join_all(reads).await {
@@ -160,103 +159,47 @@ impl TableRoutes {
 
     /// Creates, replaces or finishes a route in all tables, then lets its packets pass.
     async fn write(&self, route: &DesiredRoute, state: &State, priority: Priority) -> Result<()> {
-        let hop = route.next_hop.as_str();
-        let Some(target) = state.targets.get(hop) else {
+        let client = self.api.at(priority);
+        let (hop, to) = (route.next_hop.as_str(), route.destination);
+        let Some(Target { target, is_checked }) = state.targets.get(hop) else {
             let text = format!("instance {hop} was not found");
             return Err(Error::new(ErrorKind::NotFound, text));
         };
         for table in &state.tables {
-            let there = table
-                .routes
-                .iter()
-                .find(|there| there.destination.trunc() == route.destination);
-            let there = there.map(|there| (key(there), there));
-            match there {
-                None => self.create(&table.id, route, target, priority).await?,
-                Some((Some((_, there, false)), _)) if there == route.next_hop => {}
+            let mut routes = table.routes.iter();
+            let there = routes.find(|there| there.destination.trunc() == to);
+            let written = match there.map(|there| (key(there), there)) {
+                None => client.create_route(&table.id, to, target).await,
+                Some((Some((_, there, false)), _)) if there == route.next_hop => continue,
                 Some((Some(there), _)) if state.deleted.contains(&there) => {
-                    self.replace(&table.id, route, target, priority).await?;
+                    replace(&client, &table.id, to, target).await
                 }
                 Some((_, there)) => {
-                    let to = there
-                        .instance
-                        .as_ref()
-                        .or(there.interface.as_ref())
-                        .or(there.gateway.as_ref());
-                    let text = format!(
-                        "route table {} has a route for {} to {}",
-                        table.id,
-                        route.destination,
-                        to.map_or("something else", String::as_str)
-                    );
+                    let leads = [&there.instance, &there.interface, &there.gateway];
+                    let leads = leads.into_iter().flatten().next();
+                    let leads = leads.map_or("something else", String::as_str);
+                    let text = format!("route table {} has a route for {to} to {leads}", table.id);
                     return Err(Error::new(ErrorKind::AlreadyExists, text));
                 }
-            }
+            };
+            written.map_err(|error| error.with_context("table", &table.id))?;
         }
-        if target.is_checked {
-            self.api
-                .disable_source_dest_check(&target.target, priority)
-                .await?;
+        if *is_checked {
+            client.disable_source_dest_check(target).await?;
             self.unchecked.lock().insert(hop.to_owned(), Instant::now());
         }
         Ok(())
     }
 
-    async fn create(
-        &self,
-        table: &str,
-        route: &DesiredRoute,
-        target: &Target,
-        priority: Priority,
-    ) -> Result<()> {
-        let create = |target| self.api.create_route(table, route.destination, target, priority);
-        create(&target.target)
-            .await
-            .map_err(|error| error.with_context("table", table))
-    }
-
-    async fn replace(
-        &self,
-        table: &str,
-        route: &DesiredRoute,
-        target: &Target,
-        priority: Priority,
-    ) -> Result<()> {
-        let replaced = self
-            .api
-            .replace_route(table, route.destination, &target.target, priority)
-            .await;
-        match replaced {
-            // Upstream's policy does not allow it; or somebody else deleted the route.
-            Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) => {
-                debug!(
-                    error = error.report(),
-                    table, "Deleting the route and creating it again"
-                );
-                self.delete_from(table, route.destination, priority).await?;
-                self.create(table, route, target, priority).await
-            }
-            replaced => replaced.map_err(|error| error.with_context("table", table)),
-        }
-    }
-
-    async fn delete_from(&self, table: &str, destination: IpNet, priority: Priority) -> Result<()> {
-        match self.api.delete_route(table, destination, priority).await {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            deleted => deleted.map_err(|error| error.with_context("table", table)),
-        }
-    }
-
     /// Deletes a route from the tables in which it still leads where it led.
     async fn delete(&self, route: &CloudRoute, tables: &[RouteTable], priority: Priority) -> Result<()> {
-        let wanted = (route.destination.trunc(), route.next_hop.clone(), route.blackhole);
+        let client = self.api.at(priority);
+        let gone = (route.destination.trunc(), route.next_hop.clone(), route.blackhole);
         for table in tables {
-            for there in table
-                .routes
-                .iter()
-                .filter(|there| key(there).as_ref() == Some(&wanted))
-            {
-                self.delete_from(&table.id, there.destination, priority).await?;
+            let routes = table.routes.iter();
+            for there in routes.filter(|there| key(there).as_ref() == Some(&gone)) {
+                let deleted = delete(&client, &table.id, there.destination).await;
+                deleted.map_err(|error| error.with_context("table", &table.id))?;
             }
         }
         Ok(())
@@ -264,8 +207,8 @@ impl TableRoutes {
 
     async fn state(&self, changes: &Changes, priority: Priority) -> Result<State> {
         let tables = self.tables(priority).await?;
-        let wanted = changes.create.iter().chain(&changes.finish);
-        let ids: HashSet<String> = wanted.map(|route| route.next_hop.to_string()).collect();
+        let desired = changes.create.iter().chain(&changes.finish);
+        let ids: HashSet<String> = desired.map(|route| route.next_hop.to_string()).collect();
         let deleted = changes.delete.iter();
         Ok(State {
             targets: self.targets(&ids, priority).await?,
@@ -277,10 +220,32 @@ impl TableRoutes {
     }
 }
 
+/// Gives a route another target.
+async fn replace(client: &Client, table: &str, to: IpNet, target: &RouteTarget) -> Result<()> {
+    match client.replace_route(table, to, target).await {
+        // Upstream's policy does not allow it; or somebody else deleted the route.
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) => {
+            let error = error.report();
+            debug!(error, table, "Deleting the route and creating it again");
+            delete(client, table, to).await?;
+            client.create_route(table, to, target).await
+        }
+        replaced => replaced,
+    }
+}
+
+/// Deletes a route, if it exists.
+async fn delete(client: &Client, table: &str, to: IpNet) -> Result<()> {
+    match client.delete_route(table, to).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        deleted => deleted,
+    }
+}
+
 /// What a round of changes begins with, read now.
 struct State {
     tables: Vec<RouteTable>,
-    /// The instances of wanted routes.
+    /// The instances of desired routes.
     targets: HashMap<String, Target>,
     /// Routes that go.
     deleted: HashSet<Key>,
@@ -307,7 +272,7 @@ impl Routes for TableRoutes {
         Some("the source/destination check of its instance switched off")
     }
 
-    async fn observe(&self, wanted: &[DesiredRoute], priority: Priority) -> Result<Observed> {
+    async fn observe(&self, desired: &[DesiredRoute], priority: Priority) -> Result<Observed> {
         let tables = self.tables(priority).await?;
         let mut found: BTreeMap<Key, Vec<&str>> = BTreeMap::new();
         for table in &tables {
@@ -323,7 +288,7 @@ impl Routes for TableRoutes {
                     .get(id)
                     .is_some_and(|since| since.elapsed() < CHECK_MAX_AGE)
             };
-            let hops = wanted.iter().filter(|route| there(route).is_some());
+            let hops = desired.iter().filter(|route| there(route).is_some());
             hops.map(|route| route.next_hop.to_string())
                 .filter(|id| !is_off(id))
                 .collect()
@@ -349,7 +314,7 @@ impl Routes for TableRoutes {
         };
         Ok(Observed {
             unfinished: (0..)
-                .zip(wanted)
+                .zip(desired)
                 .filter(|(_, route)| there(route).is_some() && is_unfinished(route))
                 .map(|(place, _)| place)
                 .collect(),
@@ -379,8 +344,8 @@ impl Routes for TableRoutes {
                 };
             }
         };
-        let wanted = changes.create.iter().chain(&changes.finish);
-        let replaced: HashSet<IpNet> = wanted.map(|route| route.destination).collect();
+        let desired = changes.create.iter().chain(&changes.finish);
+        let replaced: HashSet<IpNet> = desired.map(|route| route.destination).collect();
         let mut applied = Applied::default();
         // What is not replaced makes room first.
         for batch in changes.delete.chunks(BATCH) {

@@ -58,7 +58,7 @@ impl Site {
         };
         if let (Some(vpc), Some(_)) = (&settings.vpc, &settings.cluster_id) {
             site.vpc.clone_from(vpc);
-            match api.zones(Priority::User).await {
+            match api.at(Priority::User).zones().await {
                 Ok(_) => {}
                 // The credentials are good.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
@@ -92,7 +92,10 @@ impl Site {
 
 /// The instance that this program runs on.
 async fn own_instance(api: &Api, id: &str) -> Result<Instance> {
-    let found = api.instances_by_id(&[id], Priority::User).await?;
+    let found = match api.at(Priority::User).instances_by_id(&[id]).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        found => found?,
+    };
     found.into_iter().next().ok_or_else(|| {
         let text = format!(
             "EC2 does not know instance {id}, which this program runs on; is the region {} right",

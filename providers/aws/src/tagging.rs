@@ -33,7 +33,7 @@ use tracing::{debug, info, warn};
 use crate::{
     Aws,
     client::{
-        Api,
+        Client,
         ec2::{FILTER_VALUES, TAGGED_RESOURCES},
     },
     cluster::Tags,
@@ -260,7 +260,7 @@ impl Metrics {
 }
 
 struct Tagger {
-    api: Api,
+    api: Client,
     nodes: Arc<Informer<NodeObject>>,
     client: KubeApi<Node>,
     queue: WorkQueue<Item>,
@@ -283,7 +283,7 @@ impl Tagger {
             })
         });
         Self {
-            api: aws.nodes.api.fenced_by(&context.fence),
+            api: aws.nodes.api.fenced_by(&context.fence).at(Priority::Background),
             nodes: Arc::clone(&context.nodes),
             client: KubeApi::all(context.client.clone()),
             queue: WorkQueue::new(BACKOFF, "Tags", context.metrics.queues()),
@@ -460,8 +460,8 @@ impl Tagger {
     async fn send(&self, action: Action, ids: &[String]) -> Result<()> {
         let tags = &self.settings.tags;
         match action {
-            Action::Add => self.api.create_tags(ids, tags, Priority::Background).await,
-            Action::Delete => self.api.delete_tags(ids, tags, Priority::Background).await,
+            Action::Add => self.api.create_tags(ids, tags).await,
+            Action::Delete => self.api.delete_tags(ids, tags).await,
         }
     }
 
@@ -533,7 +533,7 @@ impl Tagger {
         let ids: Vec<String> = labeled.filter_map(|node| instance_of(node)).collect();
         for chunk in ids.chunks(FILTER_VALUES) {
             let filter = [("instance-id", chunk.to_vec())];
-            let found = match self.api.instances(&filter, Priority::Background).await {
+            let found = match self.api.instances(&filter).await {
                 Ok(found) => found,
                 Err(error) => {
                     debug!(error = error.report(), "Could not compare the tags of instances");

@@ -37,7 +37,7 @@ pub use self::{
     docs::{KeyDoc, SectionDoc},
     duration::GoDuration,
     gcfg::Position,
-    load::{ConfigFiles, LoadError, PendingReload, Reloader, load, load_yaml, log_warnings},
+    load::{ConfigFiles, LoadError, PendingReload, Reloader, load, load_optional, load_yaml, log_warnings},
     problems::{ConfigErrors, KeyPath, Locations, Problem, Problems},
     quota::check_quota,
     section::{Changes, ConfigFile, FileField, FileReader, Section, SectionReader, same_value},

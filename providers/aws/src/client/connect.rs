@@ -40,7 +40,7 @@ const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
 /// The longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest wait for an answer.
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The name of the session in which a role is assumed, as CloudTrail shows it.
 const SESSION: &str = "aws-cloud-controller-manager";
 
@@ -59,48 +59,52 @@ pub(crate) enum Service {
     Metadata,
 }
 
-impl Service {
-    /// All.
-    pub(crate) const ALL: [Self; 5] = [Self::Ec2, Self::Elb, Self::ElbV2, Self::Sts, Self::Metadata];
+/// Each API with its name in the SDKs, which is also that of upstream's `[ServiceOverride]`, the short names that were valid in
+/// older Go SDKs, and the environment variable with its endpoint.
+const SERVICES: [(Service, &str, &[&str], &str); 5] = [
+    (Service::Ec2, "EC2", &[], "AWS_ENDPOINT_URL_EC2"),
+    (
+        Service::Elb,
+        "Elastic Load Balancing",
+        &["elasticloadbalancing", "elb"],
+        "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING",
+    ),
+    (
+        Service::ElbV2,
+        "Elastic Load Balancing v2",
+        &["elasticloadbalancingv2", "elbv2"],
+        "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2",
+    ),
+    (Service::Sts, "STS", &[], "AWS_ENDPOINT_URL_STS"),
+    (Service::Metadata, "ec2imds", &["ec2metadata"], METADATA_ENDPOINT),
+];
 
-    /// The name in the SDKs, which is also that of upstream's `[ServiceOverride]`.
+impl Service {
+    /// All, each with the environment variable with its endpoint.
+    pub(crate) fn with_variables() -> impl Iterator<Item = (Self, &'static str)> {
+        SERVICES
+            .iter()
+            .map(|(service, .., variable)| (*service, *variable))
+    }
+
+    /// The name in the SDKs.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Ec2 => "EC2",
-            Self::Elb => "Elastic Load Balancing",
-            Self::ElbV2 => "Elastic Load Balancing v2",
-            Self::Sts => "STS",
-            Self::Metadata => "ec2imds",
-        }
+        let entry = SERVICES.iter().find(|(service, ..)| *service == self);
+        entry.map_or("", |(_, name, ..)| name)
     }
 
     /// All names, for messages.
     pub(crate) fn names() -> String {
-        Self::ALL.map(Self::name).join(", ")
+        SERVICES.map(|(_, name, ..)| name).join(", ")
     }
 
-    /// Reads a name of `[ServiceOverride]`; case does not count. The short ones were valid in older Go SDKs.
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        let name = name.to_ascii_lowercase();
-        Some(match name.as_str() {
-            "elasticloadbalancing" | "elb" => Self::Elb,
-            "elasticloadbalancingv2" | "elbv2" => Self::ElbV2,
-            "ec2metadata" => Self::Metadata,
-            _ => Self::ALL
-                .into_iter()
-                .find(|service| service.name().eq_ignore_ascii_case(&name))?,
-        })
-    }
-
-    /// The environment variable with its endpoint.
-    pub(crate) fn variable(self) -> &'static str {
-        match self {
-            Self::Ec2 => "AWS_ENDPOINT_URL_EC2",
-            Self::Elb => "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING",
-            Self::ElbV2 => "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2",
-            Self::Sts => "AWS_ENDPOINT_URL_STS",
-            Self::Metadata => METADATA_ENDPOINT,
-        }
+    /// Reads a name of `[ServiceOverride]`; case does not count.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let is_called = |name: &str| name.eq_ignore_ascii_case(text);
+        let entry = SERVICES
+            .iter()
+            .find(|(_, name, short, _)| is_called(name) || short.iter().any(|name| is_called(name)));
+        entry.map(|(service, ..)| *service)
     }
 }
 
@@ -143,6 +147,8 @@ pub(crate) struct Connection {
     pub(crate) ca_bundle: Option<Vec<u8>>,
     /// Where credentials come from.
     pub(crate) environment: Environment,
+    /// The longest wait for an answer.
+    pub(crate) answer_timeout: Duration,
 }
 
 /// Without the proxy: its URL may hold a password.
@@ -166,8 +172,8 @@ pub(crate) fn is_certificates(pem: &[u8]) -> bool {
 impl Connection {
     /// The endpoint of an API in this region, if it is not that of AWS.
     pub(crate) fn endpoint(&self, service: Service, region: &str) -> Option<&Endpoint> {
-        let fits = |wanted: Service, endpoint: &&Endpoint| {
-            endpoint.service == wanted && endpoint.region.as_deref().is_none_or(|own| own == region)
+        let fits = |api: Service, endpoint: &&Endpoint| {
+            endpoint.service == api && endpoint.region.as_deref().is_none_or(|own| own == region)
         };
         let of_file = |endpoint: &&Endpoint| endpoint.signing.is_some();
         let own = |endpoint: &&Endpoint| fits(service, endpoint);
@@ -236,7 +242,7 @@ impl Connection {
     pub(super) async fn clients(&self, region: &str, user_agent: &str) -> Result<Clients> {
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(READ_TIMEOUT)
+            .read_timeout(self.answer_timeout)
             .build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest())
             .env(self.variables(region))

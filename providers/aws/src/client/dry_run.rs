@@ -1,8 +1,8 @@
 //! Tries of API calls that change nothing: which rights there are.
 
-use ccm_core::{ErrorKind, Priority, Result};
+use ccm_core::{ErrorKind, Result};
 
-use super::{Api, Clients, Op};
+use super::{Client, Op, ec2::sdk_tags};
 
 /// What dry runs are about.
 pub(crate) struct Trial<'a> {
@@ -30,15 +30,14 @@ impl Trial<'_> {
     ];
 }
 
-impl Api {
+impl Client {
     /// The ARN of whom AWS sees in us.
     ///
     /// # Errors
     ///
     /// STS cannot be reached, or refuses the credentials.
     pub(crate) async fn caller(&self) -> Result<String> {
-        let request = |clients: &Clients| clients.sts.get_caller_identity().send();
-        let reply = self.call(Op::CallerIdentity, Priority::User, request).await?;
+        let reply = send!(self, CallerIdentity, sts.get_caller_identity =>)?;
         Ok(reply.arn.unwrap_or_default())
     }
 
@@ -54,49 +53,53 @@ impl Api {
         if matches!(op, Op::RouteCreate | Op::RouteReplace | Op::RouteDelete) && trial.table.is_none() {
             return Ok(false);
         }
+        // A dry run is no write, so that no fence refuses it.
         macro_rules! tried {
-            ($($client:ident . $action:ident ( $request:ident => $built:expr ))+) => {{
-                $(
-                    let attempt = |clients: &Clients| {
-                        let $request = clients.$client.$action();
-                        $built.send()
-                    };
-                    // A dry run is no write, so that no fence refuses it.
-                    return self.call(Op::DryRun, Priority::User, attempt).await.map(|_| true).or_else(allowed);
-                )+
-            }};
+            ($api:ident.$action:ident $($fields:tt)*) => {
+                send!(self, DryRun, $api.$action => $($fields)*).map(|_| true).or_else(allowed)
+            };
         }
         match op {
-            Op::Instances => tried!(ec2.describe_instances(request => request.dry_run(true))),
-            Op::Subnets => tried!(ec2.describe_subnets(request => request.dry_run(true))),
-            Op::Zones => tried!(ec2.describe_availability_zones(request => request.dry_run(true))),
-            Op::SecurityGroups => tried!(ec2.describe_security_groups(request => request.dry_run(true))),
-            Op::SecurityGroupCreate => tried!(ec2.create_security_group(request => request
-                .dry_run(true)
-                .group_name("validate")
-                .description("validate")
-                .vpc_id(trial.vpc))),
-            Op::TagsCreate => tried!(ec2.create_tags(request => request
-                .dry_run(true)
-                .resources(trial.vpc)
-                .tags(aws_sdk_ec2::types::Tag::builder().key("validate").value("").build()))),
-            Op::RouteCreate => tried!(ec2.create_route(request => request
-                .dry_run(true)
-                .route_table_id(table)
-                .destination_cidr_block(NETWORK)
-                .gateway_id("local"))),
-            Op::RouteReplace => tried!(ec2.replace_route(request => request
-                .dry_run(true)
-                .route_table_id(table)
-                .destination_cidr_block(NETWORK)
-                .local_target(true))),
-            Op::RouteDelete => tried!(ec2.delete_route(request => request
-                .dry_run(true)
-                .route_table_id(table)
-                .destination_cidr_block(NETWORK))),
-            Op::LoadBalancers => tried!(elbv2.describe_load_balancers(request => request.page_size(1))),
-            Op::TargetGroups => tried!(elbv2.describe_target_groups(request => request.page_size(1))),
-            Op::ClassicLoadBalancers => tried!(elb.describe_load_balancers(request => request.page_size(1))),
+            Op::Instances => tried!(ec2.describe_instances.dry_run(true)),
+            Op::Subnets => tried!(ec2.describe_subnets.dry_run(true)),
+            Op::Zones => tried!(ec2.describe_availability_zones.dry_run(true)),
+            Op::SecurityGroups => tried!(ec2.describe_security_groups.dry_run(true)),
+            Op::SecurityGroupCreate => tried!(
+                ec2.create_security_group
+                    .dry_run(true)
+                    .group_name("validate")
+                    .description("validate")
+                    .vpc_id(trial.vpc)
+            ),
+            Op::TagsCreate => tried!(
+                ec2.create_tags
+                    .dry_run(true)
+                    .resources(trial.vpc)
+                    .set_tags(sdk_tags([("validate", "")]))
+            ),
+            Op::RouteCreate => tried!(
+                ec2.create_route
+                    .dry_run(true)
+                    .route_table_id(table)
+                    .destination_cidr_block(NETWORK)
+                    .gateway_id("local")
+            ),
+            Op::RouteReplace => tried!(
+                ec2.replace_route
+                    .dry_run(true)
+                    .route_table_id(table)
+                    .destination_cidr_block(NETWORK)
+                    .local_target(true)
+            ),
+            Op::RouteDelete => tried!(
+                ec2.delete_route
+                    .dry_run(true)
+                    .route_table_id(table)
+                    .destination_cidr_block(NETWORK)
+            ),
+            Op::LoadBalancers => tried!(elbv2.describe_load_balancers.page_size(1)),
+            Op::TargetGroups => tried!(elbv2.describe_target_groups.page_size(1)),
+            Op::ClassicLoadBalancers => tried!(elb.describe_load_balancers.page_size(1)),
             _ => Ok(false),
         }
     }

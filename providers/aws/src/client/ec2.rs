@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use aws_sdk_ec2::types::{self as sdk, AttributeBooleanValue, NetworkInterfaceStatus, RouteState};
-use ccm_core::{Error, ErrorKind, Priority, Result, client::Page};
+use ccm_core::{Error, ErrorKind, Result, client::Page};
 use ipnet::IpNet;
 
-use super::{Api, Op};
+use super::{Client, Op};
 use crate::cluster::Tags;
 
 /// The most results on a page.
-const PAGE: i32 = 1000;
+pub(super) const PAGE: i32 = 1000;
 /// The most route tables on a page.
 const TABLES_PAGE: i32 = 100;
 /// The most values of one filter. More are refused with FilterLimitExceeded.
@@ -77,8 +77,6 @@ pub(crate) struct Zone {
     pub(crate) name: String,
     /// The id, which is the same in all accounts, such as `use1-az6`.
     pub(crate) id: String,
-    /// `availability-zone`, `local-zone` or `wavelength-zone`.
-    pub(crate) kind: String,
 }
 
 /// A subnet.
@@ -140,12 +138,10 @@ pub(crate) enum RouteTarget {
 /// A filter: all conditions must hold, each for one of its values.
 pub(crate) type Filter<'a> = (&'a str, Vec<String>);
 
-fn filters(given: &[Filter<'_>]) -> Option<Vec<sdk::Filter>> {
+pub(super) fn filters(given: &[Filter<'_>]) -> Option<Vec<sdk::Filter>> {
     let one = |(name, values): &Filter<'_>| {
-        sdk::Filter::builder()
-            .name(*name)
-            .set_values(Some(values.clone()))
-            .build()
+        let filter = sdk::Filter::builder().name(*name);
+        filter.set_values(Some(values.clone())).build()
     };
     (!given.is_empty()).then(|| given.iter().map(one).collect())
 }
@@ -157,108 +153,56 @@ fn tags(given: Option<Vec<sdk::Tag>>) -> Tags {
 }
 
 /// The tags as the SDK wants them.
-pub(super) fn sdk_tags(tags: &Tags) -> Vec<sdk::Tag> {
-    tags.iter()
-        .map(|(key, value)| sdk::Tag::builder().key(key).value(value).build())
-        .collect()
+pub(super) fn sdk_tags<'a>(tags: impl IntoIterator<Item = (&'a str, &'a str)>) -> Option<Vec<sdk::Tag>> {
+    let tags = tags.into_iter();
+    let tag = |(key, value)| sdk::Tag::builder().key(key).value(value).build();
+    Some(tags.map(tag).collect())
+}
+
+fn pairs(tags: &Tags) -> impl Iterator<Item = (&str, &str)> {
+    tags.iter().map(|(key, value)| (key.as_str(), value.as_str()))
 }
 
 fn unreadable(what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("AWS answered with {what}"))
 }
 
-/// All pages of a Describe action: request, filters, the most results on a page, the field with the items.
-macro_rules! pages {
-    ($api:expr, $op:ident, $action:ident($filter:expr, $page:expr), $field:ident, $priority:expr) => {
-        ccm_core::client::collect(None, |token: Option<String>| async move {
-            let request = |clients: &super::Clients| {
-                let request = clients
-                    .ec2
-                    .$action()
-                    .max_results($page)
-                    .set_filters(filters($filter));
-                request.set_next_token(token.clone()).send()
-            };
-            let reply = $api.call(Op::$op, $priority, request).await?;
-            Ok(Page {
-                items: reply.$field.unwrap_or_default(),
-                next: reply.next_token,
-            })
-        })
-        .await
-    };
-}
-
 /// A call about the route of a table with a destination.
-macro_rules! route_call {
-    ($api:expr, $op:ident, $action:ident, $table:expr, $destination:expr, $priority:expr $(, $target:expr)?) => {{
+macro_rules! route {
+    ($client:expr, $op:ident, $method:ident => $table:expr, $destination:expr $(, $target:expr)?) => {{
         let (v4, v6) = destinations($destination);
-        let request = |clients: &super::Clients| {
-            let request = clients.ec2.$action().route_table_id($table);
-            let request = request.set_destination_cidr_block(v4.clone());
-            let request = request.set_destination_ipv6_cidr_block(v6.clone());
-            $(
-                let (instance, interface) = $target.ids();
-                let request = request.set_instance_id(instance).set_network_interface_id(interface);
-            )?
-            request.send()
-        };
-        $api.call(Op::$op, $priority, request).await.map(drop)
+        send!($client, $op, ec2.$method => .route_table_id($table).set_destination_cidr_block(v4.clone())
+            .set_destination_ipv6_cidr_block(v6.clone())
+            $(.set_instance_id($target.instance()).set_network_interface_id($target.interface()))?)
+        .map(drop)
     }};
 }
 
-impl Api {
+/// Errors are those of the table in [`crate::error`].
+impl Client {
     /// A page of the instances that fit the filters.
-    ///
-    /// # Errors
-    ///
-    /// They cannot be read.
     pub(crate) async fn instance_page(
         &self,
         filter: &[Filter<'_>],
         token: Option<String>,
-        priority: Priority,
     ) -> Result<Page<Instance, String>> {
-        let reply = self
-            .call(Op::Instances, priority, |clients| {
-                let request = clients.ec2.describe_instances().max_results(PAGE);
-                request
-                    .set_filters(filters(filter))
-                    .set_next_token(token.clone())
-                    .send()
-            })
-            .await?;
+        let reply = send!(self, Instances, ec2.describe_instances => .max_results(PAGE)
+            .set_filters(filters(filter)).set_next_token(token.clone()))?;
         Ok(Page {
             items: instances(reply.reservations)?,
             next: reply.next_token,
         })
     }
 
-    /// All instances that fit the filters.
-    ///
-    /// # Errors
-    ///
-    /// They cannot be read, all pages of them.
-    pub(crate) async fn instances(&self, filter: &[Filter<'_>], priority: Priority) -> Result<Vec<Instance>> {
-        ccm_core::client::collect(None, |token| self.instance_page(filter, token, priority)).await
+    /// All instances that fit the filters. An error if a page of them cannot be read.
+    pub(crate) async fn instances(&self, filter: &[Filter<'_>]) -> Result<Vec<Instance>> {
+        ccm_core::client::collect(None, |token| self.instance_page(filter, token)).await
     }
 
-    /// The instances with these ids. An id that EC2 does not know refuses all of them.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotFound`] if one of them does not exist; its message names those that do not.
-    pub(crate) async fn instances_by_id(&self, ids: &[&str], priority: Priority) -> Result<Vec<Instance>> {
-        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
-        let reply = self
-            .call(Op::InstancesById, priority, |clients| {
-                clients
-                    .ec2
-                    .describe_instances()
-                    .set_instance_ids(Some(ids.clone()))
-                    .send()
-            })
-            .await?;
+    /// The instances with these ids. If one does not exist: [`ErrorKind::NotFound`], and the message names those that do not.
+    pub(crate) async fn instances_by_id(&self, ids: &[&str]) -> Result<Vec<Instance>> {
+        let ids = || Some(ids.iter().map(ToString::to_string).collect());
+        let reply = send!(self, InstancesById, ec2.describe_instances => .set_instance_ids(ids()))?;
         if reply.next_token.is_some_and(|token| !token.is_empty()) {
             return Err(unreadable("a page where all instances were requested"));
         }
@@ -266,257 +210,120 @@ impl Api {
     }
 
     /// The network interfaces with these private addresses in a VPC, as Fargate nodes.
-    ///
-    /// # Errors
-    ///
-    /// They cannot be read.
     pub(crate) async fn fargate_interfaces(
         &self,
         vpc: &str,
         addresses: Vec<String>,
-        priority: Priority,
     ) -> Result<Vec<Instance>> {
-        let filter = [
-            ("vpc-id", vec![vpc.to_owned()]),
-            ("private-ip-address", addresses),
-        ];
-        let filter = &filter;
-        let found = pages!(
-            self,
-            NetworkInterfaces,
-            describe_network_interfaces(filter, PAGE),
-            network_interfaces,
-            priority
-        );
-        let found = found?.into_iter();
-        let attached = found.filter(|interface| {
-            let attachment = interface.attachment.as_ref();
-            attachment.is_some_and(|attachment| attachment.status == Some(sdk::AttachmentStatus::Attached))
-        });
-        Ok(attached.map(fargate).collect())
+        let vpc = ("vpc-id", vec![vpc.to_owned()]);
+        let filter = &[vpc, ("private-ip-address", addresses)];
+        list!(self, NetworkInterfaces, ec2.describe_network_interfaces(set_next_token, next_token) =>
+            network_interfaces.filter_map(fargate), .max_results(PAGE).set_filters(filters(filter)))
     }
 
     /// All availability zones of the region, local and wavelength zones included.
-    ///
-    /// # Errors
-    ///
-    /// They cannot be read.
-    pub(crate) async fn zones(&self, priority: Priority) -> Result<Vec<Zone>> {
-        let reply = self
-            .call(Op::Zones, priority, |clients| {
-                clients.ec2.describe_availability_zones().send()
-            })
-            .await?;
+    pub(crate) async fn zones(&self) -> Result<Vec<Zone>> {
+        let reply = send!(self, Zones, ec2.describe_availability_zones =>)?;
         let zones = reply.availability_zones.unwrap_or_default().into_iter();
         let zone = |zone: sdk::AvailabilityZone| {
             Some(Zone {
                 name: zone.zone_name?,
                 id: zone.zone_id.unwrap_or_default(),
-                kind: zone.zone_type.unwrap_or_default(),
             })
         };
         Ok(zones.filter_map(zone).collect())
     }
 
     /// The network nodes above each of at most [`TOPOLOGY_INSTANCES`] instances, from the top. Instances without a topology
-    /// are left out.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read; [`ErrorKind::Unsupported`] in a region without it.
+    /// are left out. [`ErrorKind::Unsupported`] in a region without it.
     pub(crate) async fn topology(&self, ids: &[String]) -> Result<BTreeMap<String, Vec<String>>> {
-        let reply = self
-            .call(Op::InstanceTopology, Priority::Background, |clients| {
-                clients
-                    .ec2
-                    .describe_instance_topology()
-                    .set_instance_ids(Some(ids.to_vec()))
-                    .send()
-            })
-            .await?;
+        let reply = send!(self, InstanceTopology, ec2.describe_instance_topology =>
+            .set_instance_ids(Some(ids.to_vec())))?;
         let found = reply.instances.unwrap_or_default().into_iter();
         Ok(found
             .filter_map(|one| Some((one.instance_id?, one.network_nodes?)))
             .collect())
     }
 
-    /// Whether a VPC exists.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotFound`] if not, and any other if that cannot be read.
+    /// Reads a VPC. [`ErrorKind::NotFound`] if it does not exist.
     pub(crate) async fn check_vpc(&self, id: &str) -> Result<()> {
-        let request = |clients: &super::Clients| clients.ec2.describe_vpcs().vpc_ids(id).send();
-        self.call(Op::Vpcs, Priority::User, request).await.map(drop)
+        send!(self, Vpcs, ec2.describe_vpcs => .vpc_ids(id)).map(drop)
     }
 
     /// The subnets that fit the filters.
-    ///
-    /// # Errors
-    ///
-    /// They cannot be read.
-    pub(crate) async fn subnets(&self, filter: &[Filter<'_>], priority: Priority) -> Result<Vec<Subnet>> {
-        let found: Result<Vec<sdk::Subnet>> =
-            pages!(self, Subnets, describe_subnets(filter, PAGE), subnets, priority);
-        Ok(found?.into_iter().filter_map(subnet).collect())
+    pub(crate) async fn subnets(&self, filter: &[Filter<'_>]) -> Result<Vec<Subnet>> {
+        list!(self, Subnets, ec2.describe_subnets(set_next_token, next_token) =>
+            subnets.filter_map(subnet), .max_results(PAGE).set_filters(filters(filter)))
     }
 
     /// The route tables that fit the filters, with all of their routes.
-    ///
-    /// # Errors
-    ///
-    /// They cannot be read.
-    pub(crate) async fn route_tables(
-        &self,
-        filter: &[Filter<'_>],
-        priority: Priority,
-    ) -> Result<Vec<RouteTable>> {
-        let found: Result<Vec<sdk::RouteTable>> = pages!(
-            self,
-            RouteTables,
-            describe_route_tables(filter, TABLES_PAGE),
-            route_tables,
-            priority
-        );
-        Ok(found?.into_iter().filter_map(route_table).collect())
+    pub(crate) async fn route_tables(&self, filter: &[Filter<'_>]) -> Result<Vec<RouteTable>> {
+        list!(self, RouteTables, ec2.describe_route_tables(set_next_token, next_token) =>
+            route_tables.filter_map(route_table), .max_results(TABLES_PAGE).set_filters(filters(filter)))
     }
 
-    /// Creates a route in a table.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::AlreadyExists`] if there is a route with this destination; [`ErrorKind::QuotaExceeded`] if the table is
-    /// full.
-    pub(crate) async fn create_route(
-        &self,
-        table: &str,
-        destination: IpNet,
-        target: &RouteTarget,
-        priority: Priority,
-    ) -> Result<()> {
-        route_call!(
-            self,
-            RouteCreate,
-            create_route,
-            table,
-            destination,
-            priority,
-            target
-        )
+    /// Creates a route in a table. [`ErrorKind::AlreadyExists`] if there is a route with this destination;
+    /// [`ErrorKind::QuotaExceeded`] if the table is full.
+    pub(crate) async fn create_route(&self, table: &str, to: IpNet, target: &RouteTarget) -> Result<()> {
+        route!(self, RouteCreate, create_route => table, to, target)
     }
 
-    /// Gives the route with this destination another target.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidSpec`] or [`ErrorKind::NotFound`] if there is none.
-    pub(crate) async fn replace_route(
-        &self,
-        table: &str,
-        destination: IpNet,
-        target: &RouteTarget,
-        priority: Priority,
-    ) -> Result<()> {
-        route_call!(
-            self,
-            RouteReplace,
-            replace_route,
-            table,
-            destination,
-            priority,
-            target
-        )
+    /// Gives the route with this destination another target. [`ErrorKind::InvalidSpec`] or [`ErrorKind::NotFound`] if there
+    /// is none.
+    pub(crate) async fn replace_route(&self, table: &str, to: IpNet, target: &RouteTarget) -> Result<()> {
+        route!(self, RouteReplace, replace_route => table, to, target)
     }
 
-    /// Deletes the route with this destination.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotFound`] if there is none.
-    pub(crate) async fn delete_route(
-        &self,
-        table: &str,
-        destination: IpNet,
-        priority: Priority,
-    ) -> Result<()> {
-        route_call!(self, RouteDelete, delete_route, table, destination, priority)
+    /// Deletes the route with this destination. [`ErrorKind::NotFound`] if there is none.
+    pub(crate) async fn delete_route(&self, table: &str, to: IpNet) -> Result<()> {
+        route!(self, RouteDelete, delete_route => table, to)
     }
 
-    /// Lets packets for Pods pass: switches the source/destination check off.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidSpec`] for an instance with several network interfaces.
-    pub(crate) async fn disable_source_dest_check(
-        &self,
-        target: &RouteTarget,
-        priority: Priority,
-    ) -> Result<()> {
+    /// Lets packets for Pods pass: switches the source/destination check off. [`ErrorKind::InvalidSpec`] for an instance with
+    /// several network interfaces.
+    pub(crate) async fn disable_source_dest_check(&self, target: &RouteTarget) -> Result<()> {
         let off = AttributeBooleanValue::builder().value(false).build();
         match target {
-            RouteTarget::Instance(id) => {
-                let request = |clients: &super::Clients| {
-                    let request = clients.ec2.modify_instance_attribute();
-                    request.instance_id(id).source_dest_check(off.clone()).send()
-                };
-                self.call(Op::InstanceAttribute, priority, request)
-                    .await
-                    .map(drop)
-            }
+            RouteTarget::Instance(id) => send!(self, InstanceAttribute, ec2.modify_instance_attribute =>
+                .instance_id(id).source_dest_check(off.clone()))
+            .map(drop),
             RouteTarget::Interface(id) => {
-                let request = |clients: &super::Clients| {
-                    let request = clients.ec2.modify_network_interface_attribute();
-                    request
-                        .network_interface_id(id)
-                        .source_dest_check(off.clone())
-                        .send()
-                };
-                self.call(Op::InterfaceAttribute, priority, request)
-                    .await
-                    .map(drop)
+                send!(self, InterfaceAttribute, ec2.modify_network_interface_attribute =>
+                .network_interface_id(id).source_dest_check(off.clone()))
+                .map(drop)
             }
         }
     }
 
-    /// Adds tags to at most [`TAGGED_RESOURCES`] resources, or changes their values.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotFound`] if one resource does not exist; then none is changed.
-    pub(crate) async fn create_tags(&self, ids: &[String], tags: &Tags, priority: Priority) -> Result<()> {
-        let request = |clients: &super::Clients| {
-            let request = clients.ec2.create_tags();
-            request
-                .set_resources(Some(ids.to_vec()))
-                .set_tags(Some(sdk_tags(tags)))
-                .send()
-        };
-        self.call(Op::TagsCreate, priority, request).await.map(drop)
+    /// Adds tags to at most [`TAGGED_RESOURCES`] resources, or changes their values. [`ErrorKind::NotFound`] if one resource
+    /// does not exist; then none is changed.
+    pub(crate) async fn create_tags(&self, ids: &[String], tags: &Tags) -> Result<()> {
+        send!(self, TagsCreate, ec2.create_tags => .set_resources(Some(ids.to_vec()))
+            .set_tags(sdk_tags(pairs(tags))))
+        .map(drop)
     }
 
-    /// Removes tags with these keys and values from at most [`TAGGED_RESOURCES`] resources.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::NotFound`] if one resource does not exist; then none is changed.
-    pub(crate) async fn delete_tags(&self, ids: &[String], tags: &Tags, priority: Priority) -> Result<()> {
-        let request = |clients: &super::Clients| {
-            let request = clients.ec2.delete_tags();
-            request
-                .set_resources(Some(ids.to_vec()))
-                .set_tags(Some(sdk_tags(tags)))
-                .send()
-        };
-        self.call(Op::TagsDelete, priority, request).await.map(drop)
+    /// Removes tags with these keys and values from at most [`TAGGED_RESOURCES`] resources. Errors as of
+    /// [`Self::create_tags`].
+    pub(crate) async fn delete_tags(&self, ids: &[String], tags: &Tags) -> Result<()> {
+        send!(self, TagsDelete, ec2.delete_tags => .set_resources(Some(ids.to_vec()))
+            .set_tags(sdk_tags(pairs(tags))))
+        .map(drop)
     }
 }
 
 impl RouteTarget {
-    /// The id of an instance, or that of a network interface.
-    fn ids(&self) -> (Option<String>, Option<String>) {
+    fn instance(&self) -> Option<String> {
         match self {
-            Self::Instance(id) => (Some(id.clone()), None),
-            Self::Interface(id) => (None, Some(id.clone())),
+            Self::Instance(id) => Some(id.clone()),
+            Self::Interface(_) => None,
+        }
+    }
+
+    fn interface(&self) -> Option<String> {
+        match self {
+            Self::Interface(id) => Some(id.clone()),
+            Self::Instance(_) => None,
         }
     }
 }
@@ -579,10 +386,11 @@ fn interface(given: sdk::InstanceNetworkInterface) -> Interface {
     }
 }
 
-/// A Fargate node by its network interface. Whoever asked knows the id.
-fn fargate(given: sdk::NetworkInterface) -> Instance {
+/// A Fargate node by its network interface, if that is attached. Whoever asked knows the id.
+fn fargate(given: sdk::NetworkInterface) -> Option<Instance> {
+    let status = given.attachment.and_then(|attachment| attachment.status);
     let ipv6 = given.ipv6_addresses.unwrap_or_default().into_iter();
-    Instance {
+    (status == Some(sdk::AttachmentStatus::Attached)).then(|| Instance {
         zone: given.availability_zone.unwrap_or_default(),
         vpc: given.vpc_id.unwrap_or_default(),
         subnet: given.subnet_id.unwrap_or_default(),
@@ -597,7 +405,7 @@ fn fargate(given: sdk::NetworkInterface) -> Instance {
         }],
         is_fargate: true,
         ..Instance::default()
-    }
+    })
 }
 
 fn subnet(given: sdk::Subnet) -> Option<Subnet> {

@@ -150,8 +150,6 @@ operations! {
         LoadBalancerAttributes = "elbv2:DescribeLoadBalancerAttributes", V2_READ, Read;
         /// Listeners.
         Listeners = "elbv2:DescribeListeners", V2_READ, Read;
-        /// Attributes of a listener.
-        ListenerAttributes = "elbv2:DescribeListenerAttributes", V2_READ, Read;
         /// Certificates of a listener.
         ListenerCertificates = "elbv2:DescribeListenerCertificates", V2_READ, Read;
         /// Target groups.
@@ -172,14 +170,10 @@ operations! {
         SecurityGroupsSet = "elbv2:SetSecurityGroups", "elbv2:SetSecurityGroups", IdempotentWrite;
         /// Other subnets for a load balancer.
         SubnetsSet = "elbv2:SetSubnets", "elbv2:SetSubnets", IdempotentWrite;
-        /// Another address type for a load balancer.
-        IpAddressTypeSet = "elbv2:SetIpAddressType", "elbv2:SetIpAddressType", IdempotentWrite;
         /// A new listener.
         ListenerCreate = "elbv2:CreateListener", "elbv2:CreateListener", Write;
         /// Other properties for a listener.
         ListenerModify = "elbv2:ModifyListener", V2_MODIFY, IdempotentWrite;
-        /// Attributes for a listener.
-        ListenerAttributesModify = "elbv2:ModifyListenerAttributes", V2_MODIFY, IdempotentWrite;
         /// Deletion of a listener.
         ListenerDelete = "elbv2:DeleteListener", "elbv2:DeleteListener", IdempotentWrite;
         /// More certificates for a listener.
@@ -200,15 +194,11 @@ operations! {
         TargetsDeregister = "elbv2:DeregisterTargets", "elbv2:DeregisterTargets", IdempotentWrite;
         /// Tags for load balancers, listeners and target groups.
         LoadBalancerTagsAdd = "elbv2:AddTags", "elbv2:AddTags", IdempotentWrite;
-        /// Removal of tags from load balancers, listeners and target groups.
-        LoadBalancerTagsRemove = "elbv2:RemoveTags", "elbv2:RemoveTags", IdempotentWrite;
 
         /// Classic load balancers.
         ClassicLoadBalancers = "elb:DescribeLoadBalancers", V1_READ, Read;
         /// Attributes of a classic load balancer.
         ClassicAttributes = "elb:DescribeLoadBalancerAttributes", V1_READ, Read;
-        /// Policies of a classic load balancer.
-        ClassicPolicies = "elb:DescribeLoadBalancerPolicies", V1_READ, Read;
         /// Tags of classic load balancers.
         ClassicTags = "elb:DescribeTags", V1_READ, Read;
         /// A new classic load balancer. The same one a second time is no error.
@@ -219,8 +209,6 @@ operations! {
         ClassicAttributesModify = "elb:ModifyLoadBalancerAttributes", "elb:ModifyLoadBalancerAttributes", IdempotentWrite;
         /// More tags for a classic load balancer.
         ClassicTagsAdd = "elb:AddTags", "elb:AddTags", IdempotentWrite;
-        /// Fewer tags for a classic load balancer.
-        ClassicTagsRemove = "elb:RemoveTags", "elb:RemoveTags", IdempotentWrite;
         /// More instances for a classic load balancer.
         ClassicInstancesRegister = "elb:RegisterInstancesWithLoadBalancer", "elb:RegisterInstancesWithLoadBalancer", IdempotentWrite;
         /// Fewer instances for a classic load balancer.

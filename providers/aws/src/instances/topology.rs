@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use ccm_core::{ErrorKind, Instance, NodeView};
+use ccm_core::{ErrorKind, Instance, NodeView, Priority};
 use parking_lot::Mutex;
 use regex::Regex;
 use tokio::time::Instant;
@@ -110,7 +110,7 @@ impl Inner {
                 batch
             };
             let ids: Vec<String> = batch.iter().map(|(id, _)| id.clone()).collect();
-            let found = self.api.topology(&ids).await;
+            let found = self.api.at(Priority::Background).topology(&ids).await;
             let mut state = self.state.lock();
             let now = Instant::now();
             match found {

@@ -33,7 +33,7 @@ annotations! {
     TAGS = "service.beta.kubernetes.io/aws-load-balancer-additional-resource-tags", "`key=value,..`";
     /// Labels that a node must have to be a target. Without a value the label need only exist.
     NODE_LABELS = "service.beta.kubernetes.io/aws-load-balancer-target-node-labels", "`key=value,..`, default all nodes";
-    /// Certificates for TLS. The first one is the default certificate.
+    /// Certificates for TLS. The first one is the default certificate. Others that the listener has stay while only one is named.
     CERTIFICATES = "service.beta.kubernetes.io/aws-load-balancer-ssl-cert", "list of ARNs";
     /// Ports with TLS, by number or name.
     SSL_PORTS = "service.beta.kubernetes.io/aws-load-balancer-ssl-ports", "list, default `*`";

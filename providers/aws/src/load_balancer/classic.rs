@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use ccm_core::{
     load_balancer::{AnnotationReader, Protocol, ServiceView},
-    plan::objects::{Object, Objects},
+    plan::objects::Object,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     annotations::{
@@ -305,34 +305,4 @@ impl ListenerSpec {
             ..object
         }
     }
-}
-
-/// The listeners of a classic load balancer, as the listing keeps them with it.
-pub(crate) fn listeners_in(objects: &Objects<Kind>, balancer: &str) -> Value {
-    let listeners = objects
-        .of(Kind::ClassicListener)
-        .filter(|object| object.parent.as_deref() == Some(balancer));
-    listeners
-        .map(|object| json!({"port": object.key, "attributes": object.attributes}))
-        .collect()
-}
-
-/// The same as objects.
-pub(crate) fn listeners_of(balancer: &Object<Kind>) -> Vec<Object<Kind>> {
-    let known = <Kind as ccm_core::plan::objects::Kind>::schema(Kind::ClassicListener).attributes;
-    let listeners = balancer.attributes.get("listeners").and_then(Value::as_array);
-    let listeners = listeners.into_iter().flatten().filter_map(|listener| {
-        let port = listener.get("port")?.as_str()?;
-        let values = listener.get("attributes")?;
-        let attributes = known
-            .iter()
-            .filter_map(|attribute| Some((attribute.name, values.get(attribute.name)?.clone())));
-        Some(Object {
-            id: port.to_owned(),
-            parent: Some(balancer.key.clone()),
-            attributes: attributes.collect(),
-            ..Object::new(Kind::ClassicListener, port)
-        })
-    });
-    listeners.collect()
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
-    load_balancer::{Blocked, OwnershipTag, ServiceId, ServiceView},
+    load_balancer::{Blocked, Ownership, OwnershipTag, ServiceId, ServiceView},
     plan::{
         Plan, Step,
         objects::{self, Action, Change, Object, Objects},
@@ -12,13 +12,16 @@ use ccm_core::{
 use serde_json::Value;
 
 use super::{
-    kinds::{CERTIFICATES, Entry, INSTANCES, Kind, MTU, OWNER_TAG, RULE_PREFIX, RULES, Rule, TAGS, TARGETS},
+    kinds::{
+        CERTIFICATES, Entry, INSTANCES, Kind, MTU, OWNER_TAG, RULE_PREFIX, RULES, Rule, TAGS, TARGETS,
+        tag_map,
+    },
     names,
     spec::{CommonSpec, HealthCheck, NetworkSpec, PortSpec},
     subnets::Place,
 };
 use crate::{
-    cluster::{Cluster, SERVICE_NAME},
+    cluster::{Cluster, SERVICE_NAME, has_any_cluster},
     config::LoadBalancing,
 };
 
@@ -70,9 +73,6 @@ pub(crate) struct Builder<'a> {
     pub(crate) places: &'a [Place],
     pub(crate) instances: Option<&'a BTreeSet<String>>,
 }
-
-/// The description of the security group of a network load balancer.
-pub(crate) const MANAGED: &str = "[k8s] Managed SecurityGroup for LoadBalancer";
 
 /// The attributes of a network load balancer and what belongs to it that upstream changes after it created them.
 const UPSTREAM: [(Kind, &[&str]); 3] = [
@@ -178,7 +178,7 @@ impl Builder<'_> {
                 let ports =
                     ports.flat_map(|port| port.transports().iter().map(|transport| (*transport, port.port)));
                 let ports: Vec<_> = ports.collect();
-                objects.push(self.group(&group, MANAGED, common, &ports));
+                objects.push(self.group(&group, names::MANAGED, common, &ports));
                 vec![group]
             } else {
                 common.security_groups.clone()
@@ -290,6 +290,22 @@ pub(crate) fn has_owner_tag(object: &Object<Kind>, tag: &OwnershipTag) -> bool {
     object.set(TAGS).contains(&ours)
 }
 
+/// Who else an observed object belongs to: it is then neither changed nor deleted.
+pub(crate) fn foreign(object: &Object<Kind>, cluster: &Cluster, tag: &OwnershipTag) -> Option<String> {
+    let kind = object.text("type");
+    if object.kind == Kind::Balancer && kind != "network" {
+        return Some(format!("a load balancer of type {kind}"));
+    }
+    let tags = tag_map(object);
+    if has_any_cluster(&tags) && !cluster.has(&tags) {
+        return Some("another cluster's".to_owned());
+    }
+    match tag.ownership(tags.get(OWNER_TAG).map(String::as_str)) {
+        Ownership::Foreign(cluster) => Some(format!("the cluster's with the UID {}", cluster.uid())),
+        _ => None,
+    }
+}
+
 fn is_owner_tag(entry: &Entry) -> bool {
     matches!(entry, Entry::Tag { key, .. } if key == OWNER_TAG)
 }
@@ -307,8 +323,10 @@ impl DesiredBalancer {
             .all
             .iter()
             .find(|object| matches!(object.kind, Kind::Balancer | Kind::Classic));
+        let without_groups = root.and_then(|root| self.without_groups(desired, root));
         let desired = self.adapted(desired, root, observed);
-        let full = diff(desired.clone(), observed, true);
+        let mut full = diff(desired.clone(), observed, true);
+        full.blocked.extend(without_groups);
         let is_ours = root.is_none_or(|root| root.foreign.is_some() || has_owner_tag(root, &self.tag));
         if is_ours || self.changed || full.steps.is_empty() {
             return full;
@@ -352,6 +370,21 @@ impl DesiredBalancer {
         observed.all.iter().map(follow).collect()
     }
 
+    /// That a load balancer gets no security groups, since AWS adds none to one that was created without any.
+    fn without_groups(&self, desired: &[Object<Kind>], root: &Object<Kind>) -> Option<Blocked> {
+        let required = desired
+            .iter()
+            .find(|object| object.kind == root.kind)?
+            .texts("security_groups");
+        let is_without = is_without_groups(root) && root.foreign.is_none() && !required.is_empty();
+        is_without.then(|| Blocked {
+            service: self.service.clone(),
+            field: format!("security groups of {}", root.title()),
+            have: "none, and AWS adds none to a load balancer that was created without".to_owned(),
+            want: required.join(", "),
+        })
+    }
+
     /// The desired objects, as far as they can be had on the load balancer that exists.
     fn adapted(
         &self,
@@ -366,9 +399,7 @@ impl DesiredBalancer {
             desired.retain(|object| object.kind == root.kind);
             return desired;
         }
-        let is_without_groups = root.kind == Kind::Balancer && root.texts("security_groups").is_empty();
-        if is_without_groups {
-            // AWS adds no security group to a network load balancer that was created without one.
+        if is_without_groups(root) {
             desired.retain(|object| object.kind != Kind::Group);
         }
         for object in &mut desired {
@@ -386,7 +417,7 @@ impl DesiredBalancer {
                 object.sets.remove(CERTIFICATES);
             }
             if object.kind == Kind::Balancer {
-                if is_without_groups {
+                if is_without_groups(root) {
                     object.attributes.remove("security_groups");
                 }
                 // Zones are added and never removed; the subnet of a zone stays.
@@ -433,6 +464,10 @@ impl DesiredBalancer {
         }
         desired
     }
+}
+
+fn is_without_groups(root: &Object<Kind>) -> bool {
+    root.kind == Kind::Balancer && root.texts("security_groups").is_empty()
 }
 
 fn is_of_targets(step: &Step<Change<Kind>>) -> bool {
@@ -512,12 +547,12 @@ fn together(blocked: Vec<Blocked>) -> Vec<Blocked> {
 #[derive(Debug, Default)]
 pub(crate) struct DesiredRules {
     /// By security group of the nodes of active members: their rules, in the order of members.
-    pub(crate) wanted: BTreeMap<String, Vec<Rule>>,
+    pub(crate) required: BTreeMap<String, Vec<Rule>>,
     /// Load balancers whose rules stay as they are.
     pub(crate) frozen: BTreeSet<String>,
-    /// Load balancers whose rules stay only if they are wanted.
+    /// Load balancers whose rules stay only if they are required.
     pub(crate) managed: BTreeSet<String>,
-    /// Security groups of classic load balancers from which rules stay only if they are wanted.
+    /// Security groups of classic load balancers from which rules stay only if they are required.
     pub(crate) managed_sources: BTreeSet<String>,
 }
 
@@ -526,17 +561,21 @@ impl DesiredRules {
     pub(crate) fn plan(&self, observed: &Observed) -> BalancerPlan {
         let groups = observed.objects.of(Kind::NodeGroup).map(|group| {
             let have: Vec<_> = group.set(RULES).iter().filter_map(Entry::rule).collect();
-            let wanted = self.wanted.get(&group.key).map(Vec::as_slice).unwrap_or_default();
-            let rules = self.rules(wanted, &have).into_values().map(Entry::Rule);
+            let required = self
+                .required
+                .get(&group.key)
+                .map(Vec::as_slice)
+                .unwrap_or_default();
+            let rules = self.rules(required, &have).into_values().map(Entry::Rule);
             Object::new(Kind::NodeGroup, group.key.clone()).entries(RULES, rules)
         });
         diff(groups.collect(), observed, false)
     }
 
-    /// All rules of a group by their tuples: those that are wanted, and those that stay.
-    fn rules(&self, wanted: &[Rule], have: &[&Rule]) -> BTreeMap<Rule, Rule> {
+    /// All rules of a group by their tuples: those that are required, and those that stay.
+    fn rules(&self, required: &[Rule], have: &[&Rule]) -> BTreeMap<Rule, Rule> {
         let mut rules: BTreeMap<Rule, Rule> = BTreeMap::new();
-        for rule in wanted {
+        for rule in required {
             // Of several load balancers that want a rule, the one keeps it that has it.
             let keeps = have.contains(&rule);
             let entry = rules.entry(rule.tuple()).or_insert_with(|| rule.clone());
@@ -613,7 +652,7 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    fn wanted(rules: &[Rule]) -> BTreeMap<String, Vec<Rule>> {
+    fn required(rules: &[Rule]) -> BTreeMap<String, Vec<Rule>> {
         [("sg-1".to_owned(), rules.to_vec())].into()
     }
 
@@ -624,7 +663,7 @@ mod tests {
         let (a, b) = (client(10256, ALL, "a"), client(10256, ALL, "b"));
         let have = [a.clone(), Rule::mtu(ALL, MTU)];
         let both = DesiredRules {
-            wanted: wanted(&[b.clone(), a.clone()]),
+            required: required(&[b.clone(), a.clone()]),
             managed: names(&["a", "b"]),
             ..DesiredRules::default()
         };
@@ -639,7 +678,7 @@ mod tests {
             )
         );
         let left = DesiredRules {
-            wanted: wanted(&[b]),
+            required: required(&[b]),
             ..both
         };
         assert_eq!(
@@ -653,7 +692,7 @@ mod tests {
             )
         );
         let none = DesiredRules {
-            wanted: BTreeMap::new(),
+            required: BTreeMap::new(),
             ..left
         };
         assert_eq!(apply(&none, &have), (vec![], 1));
@@ -672,7 +711,7 @@ mod tests {
             Rule::mtu("192.168.0.0/16", MTU),
         ];
         let desired = DesiredRules {
-            wanted: wanted(&[client(30080, ALL, "a")]),
+            required: required(&[client(30080, ALL, "a")]),
             managed: names(&["a"]),
             ..DesiredRules::default()
         };

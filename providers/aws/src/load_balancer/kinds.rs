@@ -7,6 +7,8 @@ use ccm_core::plan::{
     part_keys,
 };
 
+use crate::cluster::Tags;
+
 /// What every description of our rules in the security groups of nodes begins with.
 pub(crate) const RULE_PREFIX: &str = "kubernetes.io/rule/nlb/";
 /// The description of the rules for path MTU discovery, which serve all load balancers.
@@ -121,7 +123,8 @@ impl Rule {
 
     /// Whether a classic load balancer with this security group may reach the nodes by it.
     pub(crate) fn is_from_group(&self) -> bool {
-        self.protocol == "-1" && self.source.starts_with("sg-")
+        // In a plan, a group that does not exist yet is known by its name.
+        self.protocol == "-1" && !self.source.contains('/') && !self.source.starts_with("pl-")
     }
 }
 
@@ -183,6 +186,18 @@ impl objects::Entry for Entry {
     }
 }
 
+/// The tags of an object.
+pub(crate) fn tag_map(object: &objects::Object<Kind>) -> Tags {
+    let tags = object.set(TAGS).iter().filter_map(Entry::as_tag);
+    tags.map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// The ID of a security group that is known by its name.
+pub(crate) fn group_id(objects: &objects::Objects<Kind>, name: &str) -> String {
+    objects.id(Kind::Group, name).unwrap_or(name).to_owned()
+}
+
 const fn tags(add: &'static str, remove: &'static str) -> Set<Kind> {
     Set {
         batch: 50,
@@ -193,14 +208,15 @@ const fn tags(add: &'static str, remove: &'static str) -> Set<Kind> {
     }
 }
 
-const RULE_SET: Set<Kind> = Set {
-    batch: 50,
-    ..Set::new(
-        RULES,
-        "AuthorizeSecurityGroupIngress",
-        "RevokeSecurityGroupIngress",
-    )
-};
+const fn set(name: &'static str, [add, remove]: [&'static str; 2], batch: usize) -> Set<Kind> {
+    Set {
+        batch,
+        ..Set::new(name, add, remove)
+    }
+}
+
+const AUTHORIZE: [&str; 2] = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"];
+const RULE_SET: Set<Kind> = set(RULES, AUTHORIZE, 50);
 
 static GROUP: Schema<Kind> = Schema {
     attributes: &[Attribute::new("description", Policy::CreateOnly)],
@@ -219,6 +235,11 @@ static NODE_GROUP: Schema<Kind> = Schema {
     ..Schema::new("security group", "", "")
 };
 
+/// An attribute that the call which creates the object does not take.
+const fn later(name: &'static str, policy: Policy, default: Scalar) -> Attribute {
+    Attribute::new(name, policy).or(default).after_create()
+}
+
 const CHECK: Policy = Policy::Update("ModifyTargetGroup");
 const TARGET_GROUP_ATTRIBUTE: Policy = Policy::Update("ModifyTargetGroupAttributes");
 
@@ -226,7 +247,6 @@ static TARGET_GROUP: Schema<Kind> = Schema {
     attributes: &[
         Attribute::new("port", Policy::CreateOnly),
         Attribute::new("protocol", Policy::CreateOnly),
-        Attribute::new("vpc", Policy::CreateOnly),
         Attribute::new("health_check_protocol", CHECK),
         Attribute::new("health_check_interval", CHECK),
         Attribute::new("health_check_timeout", CHECK),
@@ -235,12 +255,16 @@ static TARGET_GROUP: Schema<Kind> = Schema {
         Attribute::new("health_check_codes", CHECK),
         Attribute::new("healthy_threshold", CHECK),
         Attribute::new("unhealthy_threshold", CHECK),
-        Attribute::new("preserve_client_ip.enabled", TARGET_GROUP_ATTRIBUTE)
-            .or(Scalar::Text("true"))
-            .after_create(),
-        Attribute::new("proxy_protocol_v2.enabled", TARGET_GROUP_ATTRIBUTE)
-            .or(Scalar::Text("false"))
-            .after_create(),
+        later(
+            "preserve_client_ip.enabled",
+            TARGET_GROUP_ATTRIBUTE,
+            Scalar::Text("true"),
+        ),
+        later(
+            "proxy_protocol_v2.enabled",
+            TARGET_GROUP_ATTRIBUTE,
+            Scalar::Text("false"),
+        ),
     ],
     sets: &[
         tags("AddTags", "RemoveTags"),
@@ -257,8 +281,7 @@ static TARGET_GROUP: Schema<Kind> = Schema {
 pub(crate) const BALANCER_ATTRIBUTE: Policy = Policy::Update("ModifyLoadBalancerAttributes");
 
 const fn balancer_attribute(name: &'static str, default: &'static str) -> Attribute {
-    let attribute = Attribute::new(name, BALANCER_ATTRIBUTE);
-    attribute.or(Scalar::Text(default)).after_create()
+    later(name, BALANCER_ATTRIBUTE, Scalar::Text(default))
 }
 
 static BALANCER: Schema<Kind> = Schema {
@@ -283,6 +306,7 @@ static BALANCER: Schema<Kind> = Schema {
     ..Schema::new("load balancer", "CreateLoadBalancer", "DeleteLoadBalancer")
 };
 
+const CERTIFY: [&str; 2] = ["AddListenerCertificates", "RemoveListenerCertificates"];
 const LISTENER_CHANGE: Policy = Policy::Update("ModifyListener");
 
 static LISTENER: Schema<Kind> = Schema {
@@ -297,76 +321,41 @@ static LISTENER: Schema<Kind> = Schema {
         Attribute::new("alpn_policy", LISTENER_CHANGE).or(Scalar::Text("None")),
         Attribute::new("target_group", LISTENER_CHANGE),
     ],
-    sets: &[
-        tags("AddTags", "RemoveTags"),
-        Set {
-            batch: 20,
-            ..Set::new(
-                CERTIFICATES,
-                "AddListenerCertificates",
-                "RemoveListenerCertificates",
-            )
-        },
-    ],
+    sets: &[tags("AddTags", "RemoveTags"), set(CERTIFICATES, CERTIFY, 20)],
     ..Schema::new("listener", "CreateListener", "DeleteListener")
 };
 
 const CLASSIC_ATTRIBUTE: Policy = Policy::Update("ClassicModifyLoadBalancerAttributes");
+const CLASSIC_REGISTER: [&str; 2] = [
+    "RegisterInstancesWithLoadBalancer",
+    "DeregisterInstancesFromLoadBalancer",
+];
+const CLASSIC_GROUPS: Policy = Policy::Update("ApplySecurityGroupsToLoadBalancer");
 const CLASSIC_CHECK: Policy = Policy::Update("ConfigureHealthCheck");
 
 static CLASSIC: Schema<Kind> = Schema {
     attributes: &[
         Attribute::new("scheme", Policy::Blocked).or(Scalar::Text("internet-facing")),
         Attribute::new("subnets", Policy::Update("AttachLoadBalancerToSubnets")).or(Scalar::List),
-        Attribute::new(
-            "security_groups",
-            Policy::Update("ApplySecurityGroupsToLoadBalancer"),
-        )
-        .or(Scalar::List),
-        Attribute::new("health_check", CLASSIC_CHECK).after_create(),
-        Attribute::new("healthy_threshold", CLASSIC_CHECK).after_create(),
-        Attribute::new("unhealthy_threshold", CLASSIC_CHECK).after_create(),
-        Attribute::new("health_check_timeout", CLASSIC_CHECK).after_create(),
-        Attribute::new("health_check_interval", CLASSIC_CHECK).after_create(),
-        Attribute::new("cross_zone", CLASSIC_ATTRIBUTE)
-            .or(Scalar::Bool(false))
-            .after_create(),
-        Attribute::new("access_log", CLASSIC_ATTRIBUTE)
-            .or(Scalar::Bool(false))
-            .after_create(),
-        Attribute::new("access_log_bucket", CLASSIC_ATTRIBUTE)
-            .or(Scalar::Text(""))
-            .after_create(),
-        Attribute::new("access_log_prefix", CLASSIC_ATTRIBUTE)
-            .or(Scalar::Text(""))
-            .after_create(),
-        Attribute::new("access_log_interval", CLASSIC_ATTRIBUTE).after_create(),
-        Attribute::new("draining", CLASSIC_ATTRIBUTE)
-            .or(Scalar::Bool(false))
-            .after_create(),
-        Attribute::new("draining_timeout", CLASSIC_ATTRIBUTE).after_create(),
-        Attribute::new("idle_timeout", CLASSIC_ATTRIBUTE)
-            .or(Scalar::Number(60))
-            .after_create(),
+        Attribute::new("security_groups", CLASSIC_GROUPS).or(Scalar::List),
+        later("health_check", CLASSIC_CHECK, Scalar::Null),
+        later("healthy_threshold", CLASSIC_CHECK, Scalar::Null),
+        later("unhealthy_threshold", CLASSIC_CHECK, Scalar::Null),
+        later("health_check_timeout", CLASSIC_CHECK, Scalar::Null),
+        later("health_check_interval", CLASSIC_CHECK, Scalar::Null),
+        later("cross_zone", CLASSIC_ATTRIBUTE, Scalar::Bool(false)),
+        later("access_log", CLASSIC_ATTRIBUTE, Scalar::Bool(false)),
+        later("access_log_bucket", CLASSIC_ATTRIBUTE, Scalar::Text("")),
+        later("access_log_prefix", CLASSIC_ATTRIBUTE, Scalar::Text("")),
+        later("access_log_interval", CLASSIC_ATTRIBUTE, Scalar::Null),
+        later("draining", CLASSIC_ATTRIBUTE, Scalar::Bool(false)),
+        later("draining_timeout", CLASSIC_ATTRIBUTE, Scalar::Null),
+        later("idle_timeout", CLASSIC_ATTRIBUTE, Scalar::Number(60)),
     ],
     sets: &[
         tags("ClassicAddTags", "ClassicRemoveTags"),
-        Set {
-            batch: 100,
-            ..Set::new(
-                INSTANCES,
-                "RegisterInstancesWithLoadBalancer",
-                "DeregisterInstancesFromLoadBalancer",
-            )
-        },
-        Set {
-            batch: 1,
-            ..Set::new(
-                PROXY_PORTS,
-                "SetLoadBalancerPoliciesForBackendServer",
-                "SetLoadBalancerPoliciesForBackendServer",
-            )
-        },
+        set(INSTANCES, CLASSIC_REGISTER, 100),
+        set(PROXY_PORTS, ["SetLoadBalancerPoliciesForBackendServer"; 2], 1),
     ],
     ..Schema::new(
         "classic load balancer",

@@ -18,10 +18,9 @@ use ccm_core::{
 };
 
 use super::{
-    calls::group_id,
     classic::ClassicSpec,
     desired::{Builder, Desired, DesiredBalancer, DesiredRules, Observed, has_owner_tag},
-    kinds::{Entry, Key, Kind, RULE_PREFIX, RULES, Rule, TAGS},
+    kinds::{Entry, Key, Kind, RULE_PREFIX, RULES, Rule, group_id, tag_map},
     names,
     spec::{self, Flavor, NetworkSpec, Reading, has_own_hostname},
     subnets::Place,
@@ -46,10 +45,10 @@ pub(crate) type PartMember = Member<Model>;
 pub(crate) struct Directory {
     /// Load balancers, network and classic, by name.
     pub(crate) balancers: BTreeMap<String, Object<Kind>>,
-    /// Services in the tags of target groups that no load balancer uses, with the target group.
-    pub(crate) loose: BTreeMap<String, String>,
-    /// Names of the security groups with the cluster's tag.
-    pub(crate) groups: BTreeSet<String>,
+    /// Target groups of the cluster that no load balancer uses.
+    pub(crate) loose: Vec<Object<Kind>>,
+    /// The security groups with the cluster's tag, by name.
+    pub(crate) groups: BTreeMap<String, Object<Kind>>,
     /// Load balancers that rules in them name, or whose security group is a source, with the ID of a group that has one.
     pub(crate) ruled: BTreeMap<String, String>,
 }
@@ -88,6 +87,8 @@ pub(crate) struct Facts {
     subnets: Vec<String>,
     /// The first security group of a classic load balancer.
     source: Option<String>,
+    /// Whether it was created for the load balancer.
+    owns_source: bool,
 }
 
 /// The reply to a change.
@@ -96,6 +97,33 @@ pub(crate) struct Reply {
     pub(crate) objects: objects::Reply<Kind>,
     /// The action that the credentials may not call, with the error. Nothing was done.
     pub(crate) denied: Option<(&'static str, String)>,
+}
+
+impl NodeGroup {
+    /// The one of an instance's security groups that gets the rules: the first one with the cluster's tag, else the only one.
+    /// `tag`: its key.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn choose(
+        groups: Vec<String>,
+        is_tagged: impl Fn(&String) -> bool,
+        tag: &str,
+    ) -> Result<Self, String> {
+        let (mut tagged, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_tagged);
+        tagged.sort();
+        let (id, others) = match (tagged.split_first(), others.as_slice()) {
+            (Some((id, others)), _) => (id.clone(), others.to_vec()),
+            (None, [id]) => (id.clone(), Vec::new()),
+            (None, []) => return Err("it has no security group".to_owned()),
+            (None, several) => {
+                let several = several.join(", ");
+                let text = format!("none of its security groups {several} has the tag {tag}; tag one");
+                return Err(text);
+            }
+        };
+        Ok(Self { id, others })
+    }
 }
 
 impl Model {
@@ -143,7 +171,7 @@ impl Model {
         };
         let class = service.class.as_deref();
         if asks != has || asks == Flavor::Elsewhere || class.is_some() {
-            let wish = class.map_or_else(
+            let other = class.map_or_else(
                 || asks.title().to_owned(),
                 |class| format!("load balancer of class {class}"),
             );
@@ -151,7 +179,7 @@ impl Model {
                 "the load balancer in the Service's status does not exist; delete the Service".to_owned()
             } else {
                 format!(
-                    "the Service has a {}, and a {wish} does not take its place; to move, create a second Service with \
+                    "the Service has a {}, and a {other} does not take its place; to move, create a second Service with \
                      the other type, let clients use its address, and delete this one",
                     has.title()
                 )
@@ -214,28 +242,27 @@ impl Model {
                 Membership::Active => {}
             }
             let rules = self.rules(member, inputs);
-            staying_sources.extend(
-                rules
-                    .iter()
-                    .filter(|rule| rule.is_from_group())
-                    .map(|rule| rule.source.clone()),
-            );
+            let sources = rules.iter().filter(|rule| rule.is_from_group());
+            let sources: Vec<_> = sources.map(|rule| rule.source.clone()).collect();
+            let Some(instances) = spec::instances(service, cluster) else {
+                // Its targets stay, and so do its rules.
+                staying_sources.extend(sources);
+                desired.frozen.insert(name);
+                continue;
+            };
+            // A rule from a group that people named may be theirs.
+            let owns_source = balancer_facts(member).is_some_and(|facts| facts.owns_source);
+            desired
+                .managed_sources
+                .extend(sources.into_iter().filter(|_| owns_source));
             desired.managed.insert(name);
-            let instances = spec::instances(service, cluster).unwrap_or_default();
             let groups = instances
                 .iter()
                 .filter_map(|instance| inputs.groups.get(instance)?.as_ref().ok());
             let groups: BTreeSet<_> = groups.map(|group| group.id.as_str()).collect();
             for group in groups {
-                desired
-                    .wanted
-                    .entry(group.to_owned())
-                    .or_default()
-                    .extend(rules.iter().cloned());
-            }
-            if instances.is_empty() {
-                // Its targets stay, and so do its rules.
-                desired.frozen.insert(names::balancer(&service.id));
+                let required = desired.required.entry(group.to_owned()).or_default();
+                required.extend(rules.iter().cloned());
             }
         }
         desired
@@ -247,11 +274,9 @@ impl Model {
     /// The rules that let a member's load balancer and its clients reach a node.
     fn rules(&self, member: &PartMember, inputs: &Inputs) -> Vec<Rule> {
         let service = &member.service;
-        let facts = member
-            .facts
-            .iter()
-            .find_map(|(key, facts)| matches!(key, Key::Balancer(_)).then_some(facts));
-        let Some(facts) = facts else { return Vec::new() };
+        let Some(facts) = balancer_facts(member) else {
+            return Vec::new();
+        };
         if let Some(source) = &facts.source {
             return vec![Rule::new("-1", (-1, -1), source, "")];
         }
@@ -309,6 +334,12 @@ impl Model {
     }
 }
 
+/// What a member's load balancer reports.
+fn balancer_facts(member: &PartMember) -> Option<&Facts> {
+    let mut facts = member.facts.iter();
+    facts.find_map(|(key, facts)| matches!(key, Key::Balancer(_)).then_some(facts))
+}
+
 impl PartModel for Model {
     type Key = Key;
     type Directory = Directory;
@@ -339,13 +370,17 @@ impl PartModel for Model {
     }
 
     fn parts(&self, service: &ServiceView, cluster: &ClusterView, directory: &Directory) -> Parts<Key> {
-        let name = names::balancer(&service.id);
+        let (name, tag) = (names::balancer(&service.id), names::service_tag(&service.id));
+        let groups = [
+            names::classic_group(&name),
+            names::group(&cluster.name, &service.id),
+        ];
         let exists = directory.balancers.contains_key(&name)
-            || directory.loose.contains_key(&names::service_tag(&service.id))
-            || directory.groups.contains(&names::classic_group(&name))
             || directory
-                .groups
-                .contains(&names::group(&cluster.name, &service.id));
+                .loose
+                .iter()
+                .any(|group| tag_map(group).get(SERVICE_NAME) == Some(&tag))
+            || groups.iter().any(|group| directory.groups.contains_key(group));
         let is_ruled = directory.ruled.contains_key(&name);
         let rules = (!self.settings.disable_security_group_ingress).then_some(Key::NodeGroups);
         let balancer = Key::Balancer(name);
@@ -361,35 +396,50 @@ impl PartModel for Model {
 
     fn orphans(&self, world: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
         let ids = || world.services.iter().map(|service| &service.id);
-        let (known, tags): (BTreeSet<_>, BTreeSet<_>) = (
-            ids().map(names::balancer).collect(),
-            ids().map(names::service_tag).collect(),
-        );
+        let known: BTreeSet<_> = ids().map(names::balancer).collect();
+        let tags: BTreeSet<_> = ids().map(names::service_tag).collect();
+        let classic_groups = known.iter().map(|name| names::classic_group(name));
+        let groups: BTreeSet<_> = ids()
+            .map(|id| names::group(&world.cluster.name, id))
+            .chain(classic_groups)
+            .collect();
+        let orphan = |object: &Object<Kind>, what: String| Orphan {
+            key: Key::Balancer(object.key.clone()),
+            what: format!("{} {}{what}", object.kind.schema().name, object.key),
+            deletable: has_owner_tag(object, &world.cluster.ownership_tag),
+        };
         let mut orphans = Vec::new();
-        for (name, balancer) in &directory.balancers {
-            let tags = balancer.set(TAGS).iter().filter_map(Entry::as_tag);
-            let service = tags
-                .filter(|(key, _)| *key == SERVICE_NAME)
-                .map(|(_, service)| service)
-                .next();
-            let Some(service) = service.filter(|_| !known.contains(name)) else {
-                continue;
-            };
-            orphans.push(Orphan {
-                key: Key::Balancer(name.clone()),
-                what: format!("{} {name} of Service {service}", balancer.kind.schema().name),
-                deletable: has_owner_tag(balancer, &world.cluster.ownership_tag),
-            });
+        for balancer in directory
+            .balancers
+            .values()
+            .filter(|balancer| !known.contains(&balancer.key))
+        {
+            let service = tag_map(balancer).remove(SERVICE_NAME);
+            orphans.extend(service.map(|service| orphan(balancer, format!(" of Service {service}"))));
         }
-        let loose = directory
-            .loose
-            .iter()
-            .filter(|(service, _)| !tags.contains(*service));
-        orphans.extend(loose.map(|(service, group)| Orphan {
-            key: Key::Balancer(group.clone()),
-            what: format!("target group {group} of Service {service}, which no load balancer uses"),
-            deletable: false,
-        }));
+        for group in &directory.loose {
+            let service = tag_map(group).remove(SERVICE_NAME).unwrap_or_default();
+            if !tags.contains(&service) {
+                let what = format!(" of Service {service}, which no load balancer uses");
+                orphans.push(orphan(group, what));
+            }
+        }
+        let used = directory
+            .balancers
+            .values()
+            .flat_map(|balancer| balancer.texts("security_groups"));
+        let used: BTreeSet<_> = used.collect();
+        let is_loose = |group: &&Object<Kind>| {
+            let is_used = [&group.id, &group.key]
+                .iter()
+                .any(|name| used.contains(name.as_str()));
+            names::is_own_group(&group.key, group.text("description"))
+                && !is_used
+                && !groups.contains(&group.key)
+        };
+        let loose = directory.groups.values().filter(is_loose);
+        let loose = loose.filter(|group| self.cluster.owns(&tag_map(group)));
+        orphans.extend(loose.map(|group| orphan(group, ", which no load balancer uses".to_owned())));
         let ruled = directory.ruled.iter();
         let ruled =
             ruled.filter(|(name, _)| !known.contains(*name) && !directory.balancers.contains_key(*name));
@@ -537,7 +587,9 @@ impl PartModel for Model {
         if root.kind == Kind::Classic {
             let groups = root.texts("security_groups");
             let is_own = |group: &&&str| observed.objects.get(Kind::Group, group).is_some();
-            let source = groups.iter().find(is_own).or(groups.first());
+            let own = groups.iter().find(is_own);
+            output.facts.owns_source = own.is_some();
+            let source = own.or(groups.first());
             output.facts.source = source.map(|name| group_id(&observed.objects, name));
         }
         let hostname = root.text("dns_name");
@@ -552,11 +604,11 @@ impl PartModel for Model {
 }
 
 impl Directory {
-    /// Collects what the listings show. `tags` has the Services of the target groups that no load balancer uses.
+    /// Collects what the listings show. `loose`: the cluster's target groups that no load balancer uses.
     pub(crate) fn new<'a>(
         balancers: impl Iterator<Item = Object<Kind>>,
         groups: impl Iterator<Item = &'a Object<Kind>>,
-        loose: BTreeMap<String, String>,
+        loose: Vec<Object<Kind>>,
     ) -> Self {
         let mut directory = Self {
             loose,
@@ -579,7 +631,50 @@ impl Directory {
                 }
             }
         }
-        directory.groups = names.values().map(|name| (*name).to_owned()).collect();
+        let groups = groups.into_iter();
+        directory.groups = groups.map(|group| (group.key.clone(), group.clone())).collect();
         directory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_security_group_of_a_node_is_the_first_one_with_the_clusters_tag() {
+        let cases: [(&[&str], &[&str], Result<(&str, &[&str]), &str>); 5] = [
+            (&["sg-1"], &["sg-1"], Ok(("sg-1", &[]))),
+            (
+                &["sg-3", "sg-2", "sg-1"],
+                &["sg-2", "sg-3"],
+                Ok(("sg-2", &["sg-3"])),
+            ),
+            (&["sg-1"], &[], Ok(("sg-1", &[]))),
+            (
+                &["sg-1", "sg-2"],
+                &[],
+                Err("none of its security groups sg-1, sg-2 has the tag kubernetes.io/cluster/c"),
+            ),
+            (&[], &[], Err("it has no security group")),
+        ];
+        for (groups, tagged, expected) in cases {
+            let groups = groups.iter().map(|id| (*id).to_owned()).collect();
+            let chosen = NodeGroup::choose(
+                groups,
+                |id| tagged.contains(&id.as_str()),
+                "kubernetes.io/cluster/c",
+            );
+            match (&chosen, expected) {
+                (Ok(chosen), Ok((id, others))) => {
+                    assert_eq!(
+                        (chosen.id.as_str(), chosen.others.join(" ")),
+                        (id, others.join(" "))
+                    );
+                }
+                (Err(why), Err(text)) => assert!(why.starts_with(text), "{why}"),
+                _ => panic!("{chosen:?} is not {expected:?}"),
+            }
+        }
     }
 }

@@ -24,6 +24,9 @@ pub(crate) fn is_hostname_of(hostname: &str, service: &ServiceId) -> bool {
     end.is_some_and(|end| end.starts_with(['-', '.']))
 }
 
+/// The description of the security group of a network load balancer.
+pub(crate) const MANAGED: &str = "[k8s] Managed SecurityGroup for LoadBalancer";
+
 /// The security group of a classic load balancer.
 pub(crate) fn classic_group(balancer: &str) -> String {
     format!("k8s-elb-{balancer}")
@@ -34,6 +37,11 @@ pub(crate) fn group(cluster: &str, service: &ServiceId) -> String {
     let ServiceId { namespace, name, uid } = service;
     let hash = hash(&digest::SHA256, &[cluster, name, namespace, uid]);
     format!("k8s-{}-{}-{hash}", short(namespace), short(name))
+}
+
+/// Whether a security group with this name and description was created for one load balancer.
+pub(crate) fn is_own_group(name: &str, description: &str) -> bool {
+    name.starts_with(&classic_group("a")) || (name.starts_with("k8s-") && description == MANAGED)
 }
 
 /// What makes a target group another one.

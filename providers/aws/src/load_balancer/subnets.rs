@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::{
     client::ec2::{RouteTable, Subnet},
-    cluster::{Cluster, has_any_cluster},
+    cluster::has_any_cluster,
+    site::Site,
 };
 
 /// A subnet in its zone.
@@ -43,7 +44,7 @@ pub(crate) fn named(names: &[String], subnets: &[Subnet]) -> Result<Vec<Place>, 
     Ok(places)
 }
 
-/// One subnet in each zone, by tags and routes. `fallback`: the subnet to use if the VPC has none for this cluster.
+/// One subnet in each zone, by tags and routes; the site's if the VPC has none for this cluster.
 ///
 /// # Errors
 /// There is none, or a subnet has no route table.
@@ -51,10 +52,9 @@ pub(crate) fn discovered(
     subnets: &[Subnet],
     route_tables: &[RouteTable],
     internal: bool,
-    cluster: &Cluster,
-    region: &str,
-    fallback: Option<&str>,
+    site: &Site,
 ) -> Result<Vec<Place>, String> {
+    let Site { region, cluster, .. } = site;
     let mut candidates: Vec<_> = subnets
         .iter()
         .filter(|subnet| cluster.has(&subnet.tags) || !has_any_cluster(&subnet.tags))
@@ -62,7 +62,7 @@ pub(crate) fn discovered(
     if candidates.is_empty() {
         candidates = subnets
             .iter()
-            .filter(|subnet| Some(subnet.id.as_str()) == fallback)
+            .filter(|subnet| Some(&subnet.id) == site.subnet.as_ref())
             .collect();
     }
     let role = if internal {
@@ -169,18 +169,17 @@ mod tests {
         if !private.is_empty() {
             tables.push(table(false, &private));
         }
-        let cluster = Cluster {
+        let cluster = crate::cluster::Cluster {
             id: "c".to_owned(),
             legacy: false,
         };
-        let places = discovered(
-            subnets,
-            &tables,
-            internal,
-            &cluster,
-            "us-west-2",
-            Some("fallback"),
-        )?;
+        let site = Site {
+            region: "us-west-2".to_owned(),
+            subnet: Some("fallback".to_owned()),
+            cluster,
+            ..Site::default()
+        };
+        let places = discovered(subnets, &tables, internal, &site)?;
         Ok(places.into_iter().map(|place| place.subnet).collect())
     }
 

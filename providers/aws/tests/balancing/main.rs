@@ -3,5 +3,6 @@
 
 mod classic;
 mod conformance;
+mod faults;
 mod network;
 mod stage;

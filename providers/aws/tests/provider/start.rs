@@ -211,6 +211,14 @@ async fn on_an_instance_everything_is_found() {
         stage.account.id("VPC")
     );
     assert_eq!(cloud.scope(), expected);
+    // Another region does not know the instance.
+    let elsewhere = "[Global]\nRegion=eu-west-1\n";
+    let error = build(elsewhere, &given).await.unwrap_err();
+    let said = error.message();
+    assert!(
+        said.contains(&id) && said.contains("is the region eu-west-1 right"),
+        "{error}"
+    );
     // Without the tag there is no cluster, unless that is allowed.
     let tags = json!({"Resources": [id], "Tags": [{"Key": "kubernetes.io/cluster/kubernetes"}]});
     stage.account.call("ec2", "delete_tags", tags).await.unwrap();
@@ -310,6 +318,31 @@ async fn other_credentials_are_taken_over_all_or_nothing() {
         ["file of AWS_SHARED_CREDENTIALS_FILE"]
     );
     assert_ne!(cloud.generation(), generation);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn validate_names_a_vpc_that_is_not_ours() {
+    let stage = Stage::new(0, "").await;
+    let conf = format!(
+        "{}[Global]\nVPC=vpc-0123456789abcdef0\n",
+        stage.account.cloud_conf()
+    );
+    let (_directory, context) = context(&conf, &stage.account.environment());
+    let checker = (provider().checker.unwrap())(&context);
+    let checker = checker.map_err(|findings| format!("{findings:?}")).unwrap();
+    let report = checker.cloud().await;
+    let about = report
+        .findings
+        .iter()
+        .map(|finding| format!("{}: {}", finding.about, finding.message));
+    let about: Vec<_> = about.collect();
+    let vpc = "[Global] VPC: vpc-0123456789abcdef0 does not exist in this account, region and VPC";
+    assert!(about.iter().any(|line| line == vpc), "{about:#?}");
+    // Its subnet is not in it, either.
+    assert!(
+        about.iter().any(|line| line.starts_with("[Global] SubnetID: ")),
+        "{about:#?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,7 +20,7 @@ use super::{
     later,
     metrics::ClientMetrics,
     op::{Effect, Operation},
-    rate_limit::{Bucket, Permit, Quota},
+    rate_limit::{Bucket, Permit, Quota, RESERVED},
     retry::RetryPolicy,
 };
 use crate::{Error, ErrorKind, Outcome, Priority, Result, Retry};
@@ -32,6 +32,8 @@ pub struct GateConfig {
     pub provider: &'static str,
     /// The quota buckets that operations name. One that is missing here gets [`Quota::default`].
     pub buckets: Vec<(&'static str, Quota)>,
+    /// The share of each bucket's burst and slots that background leaves to users, from 0 to 1.
+    pub reserved: f64,
     /// When calls are repeated.
     pub retry: RetryPolicy,
     /// How long one attempt may take.
@@ -50,6 +52,7 @@ impl GateConfig {
         Self {
             provider,
             buckets: Vec::new(),
+            reserved: RESERVED,
             retry: RetryPolicy::default(),
             attempt_timeout: Duration::from_secs(30),
             deadline: Duration::from_secs(120),
@@ -155,7 +158,8 @@ impl Gate {
         let mut buckets = inner.buckets.lock();
         let bucket = buckets.entry(name).or_insert_with(|| {
             let listed = inner.config.buckets.iter().find(|(bucket, _)| *bucket == name);
-            let bucket = Bucket::new(listed.map_or_else(Quota::default, |(_, quota)| *quota));
+            let quota = listed.map_or_else(Quota::default, |(_, quota)| *quota);
+            let bucket = Bucket::reserving(quota, inner.config.reserved);
             inner.metrics.watch_bucket(inner.config.provider, name, &bucket);
             bucket
         });

@@ -4,9 +4,9 @@
 //! refill at a rate, and slots for requests in flight. The rules:
 //!
 //! - Waiting calls are served in the order of arrival, but a user's call overtakes every background call.
-//! - Background goes whenever the bucket holds *more* than a reserve for users (a fifth of the burst, at least one
-//!   token) and more than a fifth of the slots (at least one) are free. So a user's call finds a token and a slot,
-//!   and background is held up only while users take everything that refills.
+//! - Background goes whenever the bucket holds *more* than a reserve for users (a fifth of the burst unless the provider
+//!   sets another share, at least one token) and more than that share of the slots (at least one) are free. So a user's
+//!   call finds a token and a slot, and background is held up only while users take everything that refills.
 //! - A reply that asks to slow down halves the rate and empties the bucket at once (once per wave: replies to requests
 //!   sent before the last halving do not halve again); `Retry-After` pauses the bucket, for at most five minutes. Each
 //!   second with an accepted request gives back 1 % of the configured rate. The floor is a twentieth of it.
@@ -34,6 +34,9 @@ use tokio::{
 
 use crate::Priority;
 use level::{Level, Refused};
+
+/// The share of a bucket's burst and slots that users have to themselves, if a provider sets no other.
+pub(super) const RESERVED: f64 = 0.2;
 
 /// How much a cloud lets one client do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -124,8 +127,15 @@ impl Bucket {
     /// A full bucket.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
+        Self::reserving(quota, RESERVED)
+    }
+
+    /// A full bucket that keeps this share of its burst and slots for users, from 0 to 1. At least one is always kept, and
+    /// background always gets at least one.
+    #[must_use]
+    pub fn reserving(quota: Quota, share: f64) -> Self {
         let state = State {
-            level: Level::new(quota, Instant::now()),
+            level: Level::new(quota, share, Instant::now()),
             user: Queue::new(),
             background: Queue::new(),
             arrivals: 0,

@@ -67,16 +67,31 @@ pub fn load<T: ConfigFile, S>(
         let text = format!("no {cloud} cloud provider config file given; name it with --cloud-config");
         LoadError::File(Error::new(ErrorKind::InvalidConfig, text))
     })?;
-    let text = read_file(path, files)?;
+    load_optional(Some(path), "", files, settle)
+}
+
+/// As [`load`], for a file that may be missing: without a path every key has its default, and `settle` takes the values from
+/// elsewhere, such as the environment. `absent` stands for the file's name in messages then.
+///
+/// # Errors
+/// Everything that is wrong, with line numbers.
+pub fn load_optional<T: ConfigFile, S>(
+    path: Option<&Path>,
+    absent: &str,
+    files: &mut ConfigFiles,
+    settle: impl FnOnce(&T, &mut ConfigFiles, &mut Problems) -> Option<S>,
+) -> Result<Parsed<S>, LoadError> {
+    let path = path.filter(|path| !path.as_os_str().is_empty());
+    let text = path.map_or_else(|| Ok(Vec::new()), |path| read_file(path, files))?;
     let mut settings = None;
-    let parsed = parse_with::<T>(text, path, |config, problems| {
+    let name = path.unwrap_or_else(|| Path::new(absent));
+    let parsed = parse_with::<T>(text, name, |config, problems| {
         settings = settle(config, files, problems);
     });
     settled(parsed, settings)
 }
 
-/// As [`load`], for a YAML or JSON file that may be missing: without a path every key has its default, and `settle` takes
-/// the values from elsewhere, such as the environment. `absent` stands for the file's name in messages then.
+/// As [`load_optional`], for a YAML or JSON file.
 ///
 /// # Errors
 /// Everything that is wrong, with line numbers.

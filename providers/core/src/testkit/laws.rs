@@ -94,6 +94,17 @@ pub trait Lawful: PartModel + Clone {
         cluster: &ClusterView,
     ) -> GatheredInputs<Self::Inputs>;
 
+    /// The same for a model whose inputs depend on what the cloud holds.
+    fn inputs_of(
+        &self,
+        _truth: &Self::Truth,
+        key: &Self::Key,
+        members: &[Member<Self>],
+        cluster: &ClusterView,
+    ) -> GatheredInputs<Self::Inputs> {
+        self.inputs(key, members, cluster)
+    }
+
     /// What the cloud answers to a step.
     fn reply(
         &self,

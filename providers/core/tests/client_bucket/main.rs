@@ -54,6 +54,20 @@ async fn settle() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_provider_sets_the_share_of_users() {
+    for (share, expected) in [(0.5, 5), (0.0, 9), (1.0, 1)] {
+        let bucket = Bucket::reserving(quota(0.001, 10, 100), share);
+        let served = Arc::default();
+        let waiting: Vec<_> = (0..20)
+            .map(|n| queue(&bucket, Priority::Background, n, &served))
+            .collect();
+        settle().await;
+        assert_eq!(served.lock().len(), expected, "{share}");
+        drop(waiting);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn background_leaves_a_reserve_for_users() {
     let bucket = Bucket::new(quota(10.0, 10, 100));
     let served = Arc::default();

@@ -1,6 +1,4 @@
-//! Plans of objects and documents: properties of every diff, and the kinds of AWS's network load balancers.
+//! Plans of objects: properties of every difference.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, unreachable_pub)]
 
-mod nlb;
-mod nlb_laws;
 mod properties;

@@ -13,8 +13,6 @@ pub(super) const MAX_PAUSE: Duration = Duration::from_secs(300);
 const FLOOR: f64 = 1.0 / 20.0;
 /// A second with an accepted request gives back this part of the configured rate: half to full in 50 s.
 const STEP: f64 = 0.01;
-/// Users' part of the burst and of the slots: background leaves at least one, and this part of all.
-const RESERVED: f64 = 0.2;
 /// What rounding may take from a token.
 const EPSILON: f64 = 1e-6;
 
@@ -38,6 +36,8 @@ struct Hint {
 #[derive(Debug)]
 pub(super) struct Level {
     quota: Quota,
+    /// Users' part of the burst and of the slots: background leaves at least one, and this part of all.
+    reserved: f64,
     tokens: f64,
     rate: f64,
     /// Tokens are counted up to here. Lies in the future while the bucket pauses.
@@ -50,7 +50,7 @@ pub(super) struct Level {
 }
 
 impl Level {
-    pub(super) fn new(quota: Quota, now: Instant) -> Self {
+    pub(super) fn new(quota: Quota, reserved: f64, now: Instant) -> Self {
         let quota = quota.sane();
         Self {
             tokens: f64::from(quota.burst),
@@ -60,6 +60,7 @@ impl Level {
             restored: now,
             epoch: 0,
             in_flight: 0,
+            reserved: reserved.clamp(0.0, 1.0),
             quota,
         }
     }
@@ -111,8 +112,8 @@ impl Level {
         let (needed, slots) = match priority {
             Priority::User => (1.0, self.quota.max_in_flight),
             Priority::Background => (
-                1.0 + f64::from(reserve(self.quota.burst)),
-                self.quota.max_in_flight - reserve(self.quota.max_in_flight),
+                1.0 + f64::from(self.reserve(self.quota.burst)),
+                self.quota.max_in_flight - self.reserve(self.quota.max_in_flight),
             ),
         };
         if self.in_flight >= slots {
@@ -231,18 +232,18 @@ impl Level {
         }
         at + seconds(missing / self.rate)
     }
-}
 
-/// What of `all` is left to users. Never everything: background would never run.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a part of a u32 is a u32"
-)]
-pub(super) fn reserve(all: u32) -> u32 {
-    ((f64::from(all) * RESERVED).ceil() as u32)
-        .max(1)
-        .min(all.saturating_sub(1))
+    /// What of `all` is left to users. Never everything: background would never run.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a part of a u32 is a u32"
+    )]
+    fn reserve(&self, all: u32) -> u32 {
+        ((f64::from(all) * self.reserved).ceil() as u32)
+            .max(1)
+            .min(all.saturating_sub(1))
+    }
 }
 
 /// At most an hour, so that no rate however small makes an instant overflow; never nothing, so that waiting ends.

@@ -179,7 +179,7 @@ pub async fn balancers(subject: &dyn BalancerSubject) {
 /// ```
 #[macro_export]
 macro_rules! balancer_tests {
-    ($subject:expr $(, NoReply ignored because $reason:literal)?) => {
+    ($subject:expr) => {
         #[tokio::test]
         async fn load_balancers_keep_the_contract() {
             $crate::testkit::conformance::balancer_scenarios(&$subject).await;
@@ -189,13 +189,10 @@ macro_rules! balancer_tests {
         $crate::balancer_tests! { @ $subject, Throttled, a_throttled_call_is_repeated }
         $crate::balancer_tests! { @ $subject, Unavailable, a_failed_call_is_repeated }
         $crate::balancer_tests! { @ $subject, LostReply, a_change_whose_reply_is_lost_is_not_repeated }
-        $crate::balancer_tests! {
-            @ $subject, NoReply, a_change_whose_reply_never_comes_is_not_repeated $(, ignore = $reason)?
-        }
+        $crate::balancer_tests! { @ $subject, NoReply, a_change_whose_reply_never_comes_is_not_repeated }
     };
-    (@ $subject:expr, $failure:ident, $test:ident $(, $attribute:meta)?) => {
+    (@ $subject:expr, $failure:ident, $test:ident) => {
         #[tokio::test]
-        $(#[$attribute])?
         async fn $test() {
             use $crate::testkit::conformance::{Failure, balancer_failures};
             balancer_failures(&$subject, Failure::$failure).await;

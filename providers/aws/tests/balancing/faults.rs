@@ -1,0 +1,200 @@
+//! Bad input and faults of the account, each with its effect on load balancers.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ccm_core::{
+    load_balancer::{ClusterTag, OwnershipTag},
+    testkit::cluster::{TestCluster, service},
+};
+use ccm_testbed::proxy::{Action, Request, Rule, aws_refusal};
+use serde_json::json;
+
+use crate::stage::{NLB, Stage, start};
+
+const NOTHING: Vec<String> = Vec::new();
+
+fn answer(code: u16, body: String) -> Action {
+    Action::Status {
+        code,
+        retry_after: None,
+        body: Some(body),
+    }
+}
+
+/// Answers requests for this action of ELBv2 whose body contains a text.
+fn reply(stage: &Stage, action: &'static str, containing: &'static str, code: u16, body: &str) -> u64 {
+    let is_meant = move |request: &Request| {
+        request.resource == "elbv2" && request.name == action && request.body.contains(containing)
+    };
+    stage
+        .aws
+        .proxy
+        .add(Rule::when(is_meant, answer(code, body.to_owned())))
+}
+
+#[tokio::test]
+async fn a_listing_that_cannot_be_read_whole_changes_nothing() {
+    let page = "<DescribeLoadBalancersResponse xmlns=\"http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/\">\
+                <DescribeLoadBalancersResult><LoadBalancers/><NextMarker>more</NextMarker></DescribeLoadBalancersResult>\
+                </DescribeLoadBalancersResponse>";
+    let refused = aws_refusal(false, "ValidationError", "bad marker");
+    let mut stage = Stage::new(NLB, 1).await;
+    stage.add("web", &[80], &[]);
+    stage.settle_well().await;
+    let cases: [(&str, &[(&str, u16, &str)]); 2] = [
+        (
+            "HTML instead of XML",
+            &[("", 200, "<!DOCTYPE html><html><body>Welcome</body></html>")],
+        ),
+        ("a lost page", &[("", 200, page), ("Marker=more", 400, &refused)]),
+    ];
+    for (name, replies) in cases {
+        stage.restart().await;
+        stage.aws.proxy.forget();
+        let rules = replies.iter().rev();
+        let rules = rules.map(|(containing, code, body)| {
+            let containing: &'static str = if containing.is_empty() { "" } else { "Marker=more" };
+            reply(&stage, "DescribeLoadBalancers", containing, *code, body)
+        });
+        let rules: Vec<_> = rules.collect();
+        let failed = stage.cluster.settle().await;
+        assert!(
+            failed.is_err() || !stage.cluster.complaints().is_empty(),
+            "{name}"
+        );
+        assert_eq!(stage.aws.proxy.writes().len(), 0, "{name}");
+        rules.into_iter().for_each(|rule| stage.aws.proxy.remove(rule));
+        assert_eq!(stage.settle_well().await, NOTHING, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_storm_of_throttling_ends_where_calm_would() {
+    let mut stage = Stage::new(NLB, 2).await;
+    let mut storm = Rule::new(Action::Status {
+        code: 400,
+        retry_after: None,
+        body: None,
+    });
+    (storm.probability, storm.seed) = (Some(0.3), 7);
+    let storm = stage.aws.proxy.add(storm);
+    stage.add("web", &[80, 443], &[]);
+    // A listing that is throttled five times ends a round; the service controller begins another one.
+    let mut rounds = 0;
+    while stage.cluster.settle_despite_failures().await.is_err() {
+        rounds += 1;
+        assert!(rounds < 20);
+    }
+    stage.aws.proxy.remove(storm);
+    stage.settle_well().await;
+    assert_eq!(stage.objects("target_groups").await.len(), 2);
+    assert_eq!(stage.objects("orphan_target_groups").await.len(), 0);
+    assert_eq!(stage.rules("nodes").await.len(), 3);
+    stage.restart().await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+}
+
+#[tokio::test]
+async fn a_service_without_a_suitable_subnet_is_refused_until_there_is_one() {
+    let mut stage = Stage::new(NLB, 1).await;
+    let subnets = format!("{},nowhere", stage.aws.id("PUBLIC_A"));
+    stage.add("web", &[80], &[("subnets", &subnets)]);
+    assert_eq!(stage.settle().await, NOTHING);
+    let complaints = stage.cluster.complaints().join("; ");
+    assert!(
+        complaints.contains("subnet \"nowhere\" is not in the VPC"),
+        "{complaints}"
+    );
+    stage.annotate("web", "subnets", None);
+    stage.settle_well().await;
+    assert!(!stage.service("web").ingress.is_empty());
+}
+
+#[tokio::test]
+async fn without_a_subnet_in_the_vpc_it_is_said_what_to_do() {
+    let more = "DefaultLoadBalancerType=nlb\nVPC=vpc-0123456789abcdef0\n";
+    let mut stage = Stage::new(NLB, 1).await;
+    stage.restart_with(more).await;
+    stage.add("web", &[80], &[]);
+    assert_eq!(stage.settle().await, NOTHING);
+    let complaints = stage.cluster.complaints().join("; ");
+    assert!(
+        complaints.contains("no subnet with a route to an internet gateway"),
+        "{complaints}"
+    );
+}
+
+#[tokio::test]
+async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
+    let mut stage = Stage::new(NLB, 1).await;
+    stage.add("web", &[80], &[]);
+    stage.settle_well().await;
+    let tags = json!([{"Key": "kubernetes.io/cluster/other", "Value": "shared"}]);
+    let body = json!({"Resources": [stage.aws.id("SG_NODES")], "Tags": tags});
+    stage.aws.call("ec2", "create_tags", body).await.unwrap();
+    let alone = stage.rules("nodes").await;
+    let more = format!("{NLB}KubernetesClusterID=other\n");
+    let cloud = start(&stage.aws, &more, None).await.unwrap();
+    let mut other = TestCluster::new(cloud, |until| Box::pin(tokio::time::sleep_until(until)));
+    other.ownership_tag = OwnershipTag::Known(ClusterTag::of("another-uid"));
+    other.nodes.clone_from(&stage.cluster.nodes);
+    other.services.push(service("api", &[8080]));
+    other.settle().await.unwrap();
+    assert_eq!(other.complaints(), NOTHING);
+    assert_eq!(
+        stage.rules("nodes").await.len(),
+        alone.len() + 1,
+        "the rule for path MTU is shared"
+    );
+    stage.restart().await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    for service in &mut other.services {
+        service.deleting = true;
+    }
+    other.settle().await.unwrap();
+    assert!(other.services.is_empty());
+    assert_eq!(stage.rules("nodes").await, alone);
+    assert_eq!(stage.objects("v2").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_replaced_security_group_is_released_by_the_groups_that_refer_to_it() {
+    let mut stage = Stage::new("DefaultLoadBalancerType=nlb\nNLBSecurityGroupMode=Managed\n", 1).await;
+    stage.add("web", &[80], &[]);
+    stage.settle_well().await;
+    let before = stage.rules("nodes").await;
+    let groups = stage
+        .aws
+        .call("ec2", "describe_security_groups", json!({}))
+        .await
+        .unwrap();
+    let groups = groups["SecurityGroups"].as_array().unwrap();
+    let own = groups
+        .iter()
+        .find(|group| group["GroupName"].as_str().unwrap().starts_with("k8s-"));
+    let own = own.unwrap()["GroupId"].clone();
+    let rule =
+        json!({"IpProtocol": "tcp", "FromPort": 9, "ToPort": 9, "UserIdGroupPairs": [{"GroupId": own}]});
+    let body = json!({"GroupId": stage.aws.id("SG_NODES"), "IpPermissions": [rule]});
+    stage
+        .aws
+        .call("ec2", "authorize_security_group_ingress", body)
+        .await
+        .unwrap();
+    // moto deletes a group that rules refer to.
+    let is_referred_to = AtomicBool::new(true);
+    let refused = move |request: &Request| {
+        is_referred_to.fetch_and(request.name != "RevokeSecurityGroupIngress", Ordering::SeqCst);
+        request.name == "DeleteSecurityGroup" && is_referred_to.load(Ordering::SeqCst)
+    };
+    let body = aws_refusal(true, "DependencyViolation", "resource has a dependent object");
+    stage.aws.proxy.add(Rule::when(refused, answer(400, body)));
+    stage.restart().await;
+    let extra = stage.aws.id("SG_EXTRA").to_owned();
+    stage.annotate("web", "security-groups", Some(&extra));
+    let writes = stage.settle_well().await;
+    let end = ["RevokeSecurityGroupIngress", "DeleteSecurityGroup"];
+    assert!(writes.ends_with(&end.map(str::to_owned)), "{writes:?}");
+    assert_eq!(stage.rules("nodes").await, before);
+    assert_eq!(stage.objects("security_groups").await.len(), 2);
+}
