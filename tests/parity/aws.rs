@@ -116,8 +116,7 @@ impl Site for AwsSite {
     }
 
     async fn rebuild(&self, phase: &Value, now: &mut Now) -> Result<()> {
-        let words: Vec<_> = now.words().to_vec();
-        let made = self.account.rebuild(&phase["cloud"], &json!(words)).await?;
+        let made = self.account.rebuild(&phase["cloud"], &json!(now.words)).await?;
         for (name, value) in made.as_object().into_iter().flatten() {
             now.note(name, value.clone());
         }

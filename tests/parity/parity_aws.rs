@@ -17,8 +17,9 @@ use cases::Case;
 
 /// Accounts side by side: most of the time is spent waiting.
 const LANES: usize = 4;
-/// Upstream refused these Services, or a part of them.
-const REFUSED: [&str; 2] = ["nlb-udp-and-tcp", "nlb-bad-values"];
+/// Upstream refused the Services of the first two. The third was recorded on an emulator that did not keep the protocol to
+/// instances, so that what was recorded is not what upstream asked for.
+const WITHOUT: [&str; 3] = ["nlb-udp-and-tcp", "nlb-bad-values", "classic-https"];
 
 fn cases() -> Vec<Case> {
     cases::cases("aws").unwrap()
@@ -35,5 +36,5 @@ async fn services_look_as_upstream_makes_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_upstream_built_is_left_alone() {
-    run::take_over(cases(), &REFUSED, account).await;
+    run::take_over(cases(), &WITHOUT, account).await;
 }

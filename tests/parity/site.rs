@@ -160,18 +160,13 @@ impl Normal {
 /// The way back: names of a recording, and their present values.
 #[derive(Default)]
 pub(crate) struct Now {
-    words: Vec<(String, Value)>,
+    pub(crate) words: Vec<(String, Value)>,
 }
 
 impl Now {
     /// Notes the value of a name.
     pub(crate) fn note(&mut self, name: impl Into<String>, value: Value) {
         self.words.push((name.into(), value));
-    }
-
-    /// The noted names.
-    pub(crate) fn words(&self) -> &[(String, Value)] {
-        &self.words
     }
 
     pub(crate) fn value(&self, given: &Value) -> Value {

