@@ -7,8 +7,9 @@ use anyhow::{Context, Result};
 use crate::{cache::say, cargo::root};
 
 const TITLE: &str = "# Benchmarks\n\n\
-    Made by `cargo xtask bench <NAME> --write`: a real kube-apiserver and etcd, the simulated OpenStack with 50 ms for\n\
-    every call, and the release build, all on the same machine. Each section is from one run.\n";
+    Made by `cargo xtask bench <NAME> --write`: a real kube-apiserver and etcd, the simulated OpenStack (or the emulator or\n\
+    simulator of the cloud that a section names) with 50 ms for every call, and the release build, all on the same machine.\n\
+    Each section is from one run.\n";
 
 /// Puts the section in the place of the one that has this name, or at the end.
 ///

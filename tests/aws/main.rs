@@ -8,13 +8,12 @@ use ccm_testbed::{
     manifests,
     nodes::{self, NodeSpec},
     observe::{eventually, is_initialized, provider_id},
-    proxy::{Action, Rule},
+    proxy::{Action, Request, Rule},
     stage::Stage,
     test_cloud::{AwsCloud, TestCloud},
 };
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use serde_json::json;
 
 /// Nothing here takes this long unless it is broken.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -38,24 +37,14 @@ async fn upstreams_manifest_starts_it() {
     let role = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/every_cloud/roles/aws.yaml");
     let account = manifests::account(&stage.control_plane, &role).await.unwrap();
     let machine = cloud.create_machine("control-plane").await.unwrap();
-    // The emulator's metadata service knows neither the instance nor its network interface.
-    let asked = json!({"InstanceIds": [machine.id]});
-    let seen = cloud.call("ec2", "describe_instances", asked).await.unwrap();
-    let vpc = seen.pointer("/Reservations/0/Instances/0/VpcId").unwrap();
-    for (end, text) in [
-        ("/instance-id", machine.id.as_str()),
-        ("/macs/", "0a:00:00:00:00:01/"),
-        ("/mac", "0a:00:00:00:00:01"),
-        ("/vpc-id", vpc.as_str().unwrap()),
-    ] {
-        let answer = Action::Status {
-            code: 200,
-            retry_after: None,
-            body: Some(text.to_owned()),
-        };
-        let is_asked = move |request: &ccm_testbed::proxy::Request| request.path.ends_with(end);
-        cloud.proxy.add(Rule::when(is_asked, answer));
-    }
+    // The emulator's metadata service names an instance that does not exist.
+    let instance = Action::Status {
+        code: 200,
+        retry_after: None,
+        body: Some(machine.id.clone()),
+    };
+    let is_asked = |request: &Request| request.path.ends_with("/instance-id");
+    cloud.proxy.add(Rule::when(is_asked, instance));
     let mut launch = stage.command("aws", &account, &[]);
     launch.args = ARGUMENTS.map(str::to_owned).to_vec();
     // In a Pod both are known. Here they are said.

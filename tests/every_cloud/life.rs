@@ -89,7 +89,12 @@ impl Life {
     pub(crate) async fn eventually<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
         let found = eventually(LIMIT, check).await;
         let provider = self.cloud.provider();
-        found.unwrap_or_else(|| panic!("{provider}: not within {LIMIT:?}: {what}; the log:\n{}", self.log()))
+        found.unwrap_or_else(|| {
+            panic!(
+                "{provider}: not within {LIMIT:?}: {what}; the log:\n{}",
+                self.log()
+            )
+        })
     }
 
     pub(crate) async fn initialized(&self, count: usize) {

@@ -15,7 +15,10 @@ use ccm_testbed::{
     proxy::{Action, Proxy, Rule},
     test_cloud::{Machine, TestCloud},
 };
-use k8s_openapi::api::{core::v1::{Event, Node}, rbac::v1::{ClusterRole, ClusterRoleBinding}};
+use k8s_openapi::api::{
+    core::v1::{Event, Node},
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
 use kube::{
     Api,
     api::{DeleteParams, ListParams, PostParams},
@@ -70,7 +73,9 @@ impl Rights {
             body: None,
         };
         let first_patch = Rule::when(
-            |request| request.method == "PATCH" && request.resource == "nodes" && request.subresource.is_empty(),
+            |request| {
+                request.method == "PATCH" && request.resource == "nodes" && request.subresource.is_empty()
+            },
             conflict,
         );
         proxy.add(first_patch.at(1));
@@ -130,9 +135,15 @@ impl Rights {
             "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": [{"name": "http", "port": 80}]},
         });
         let service = serde_json::from_value(service).unwrap();
-        life.services.create(&PostParams::default(), &service).await.unwrap();
+        life.services
+            .create(&PostParams::default(), &service)
+            .await
+            .unwrap();
         life.served(name).await;
-        life.services.delete(name, &DeleteParams::default()).await.unwrap();
+        life.services
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
         let gone = async || life.services.get_opt(name).await.ok()?.is_none().then_some(());
         life.eventually("the Service is gone", gone).await;
     }
@@ -200,7 +211,10 @@ impl Rights {
         let bindings = Api::all(client);
         bindings.create(&PostParams::default(), &binding).await.unwrap();
         let plane = &self.life.stage.control_plane;
-        let file = plane.service_account_kubeconfig("default", "scraper").await.unwrap();
+        let file = plane
+            .service_account_kubeconfig("default", "scraper")
+            .await
+            .unwrap();
         let config: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
         config["users"][0]["user"]["token"].as_str().unwrap().to_owned()
     }
@@ -270,7 +284,10 @@ fn without_deletion(folder: &Path) -> PathBuf {
     let mut removed = 0;
     for object in &mut objects {
         for rule in object["rules"].as_array_mut().into_iter().flatten() {
-            if rule["resources"].as_array().is_some_and(|all| all.contains(&json!("nodes"))) {
+            if rule["resources"]
+                .as_array()
+                .is_some_and(|all| all.contains(&json!("nodes")))
+            {
                 let verbs = rule["verbs"].as_array_mut().unwrap();
                 let before = verbs.len();
                 verbs.retain(|verb| verb != "delete");
@@ -319,7 +336,10 @@ async fn without_the_right_to_delete_nodes_one_warning_names_it_and_all_else_wor
                 .filter(|event| event.reason.as_deref() == Some(reason));
             assert_eq!(said.count(), 1, "{provider}: {reason}");
         }
-        assert_eq!(rights.life.log().matches("Not allowed to delete nodes").count(), 1);
+        assert_eq!(
+            rights.life.log().matches("Not allowed to delete nodes").count(),
+            1
+        );
 
         // As soon as the right is there, the node goes.
         let whole = manifests::shipped("base/rbac.yaml");
@@ -330,7 +350,11 @@ async fn without_the_right_to_delete_nodes_one_warning_names_it_and_all_else_wor
         assert!(deletions() <= 4, "{}", rights.life.log());
         let leaver = leaver.node.clone();
         let denied = denied(&rights.end().await);
-        assert_eq!(denied, BTreeSet::from([format!("delete nodes {leaver}")]), "{provider}");
+        assert_eq!(
+            denied,
+            BTreeSet::from([format!("delete nodes {leaver}")]),
+            "{provider}"
+        );
     })
     .await;
 }

@@ -44,7 +44,10 @@ pub(crate) fn cases(cloud: &str) -> Result<Vec<Case>> {
 
 /// The recording of a case.
 pub(crate) fn recorded(cloud: &str, case: &str) -> Result<Value> {
-    Ok(serde_json::from_str(&read(cloud, &format!("recorded/{case}.json"))?)?)
+    Ok(serde_json::from_str(&read(
+        cloud,
+        &format!("recorded/{case}.json"),
+    )?)?)
 }
 
 /// A case while it is played.

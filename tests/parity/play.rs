@@ -283,9 +283,7 @@ impl<S: Site> Play<S> {
                 let calls = self.calls(moment)?;
                 let recorded = want["calls"].as_object().into_iter().flatten();
                 let config = self.running.as_ref().map_or(&Value::Null, |(config, _)| config);
-                let back = self
-                    .site
-                    .writes_of_upstream(&got, &self.hosts().await?, config);
+                let back = self.site.writes_of_upstream(&got, &self.hosts().await?, config);
                 let (back, used_back) = rules.judge_back(&scene.case, name, back);
                 return Ok(Phase {
                     back,

@@ -29,7 +29,12 @@ fn selected(mut cases: Vec<Case>) -> Vec<Case> {
 }
 
 /// Plays some of the cases on a cloud of their own.
-async fn lane<S: Site>(lane: usize, site: S, cases: &[Case], rules: &Rules) -> Result<Vec<(String, Vec<Phase>)>> {
+async fn lane<S: Site>(
+    lane: usize,
+    site: S,
+    cases: &[Case],
+    rules: &Rules,
+) -> Result<Vec<(String, Vec<Phase>)>> {
     let mut play = Play::set(site).await?;
     let mut all = Vec::new();
     for case in cases {
@@ -116,7 +121,11 @@ pub(crate) async fn compare<S: Site>(
 
 /// Upstream's Services and all they have are there before the program begins, which then has nothing to do. `without`: cases
 /// for which upstream built nothing.
-pub(crate) async fn take_over<S: Site>(cases: Vec<Case>, without: &[&str], site: impl AsyncFn(String) -> Result<S>) {
+pub(crate) async fn take_over<S: Site>(
+    cases: Vec<Case>,
+    without: &[&str],
+    site: impl AsyncFn(String) -> Result<S>,
+) {
     let mut by_config: BTreeMap<String, Vec<Case>> = BTreeMap::new();
     for case in selected(cases) {
         if !without.contains(&case.name.as_str()) {

@@ -85,7 +85,12 @@ impl TestRoutes for AwsCloud {
         Ok(String::new())
     }
 
-    async fn reset(&self, routes: &[(&str, &Machine)], machines: &[Machine], guest: (&str, &Machine)) -> Result<()> {
+    async fn reset(
+        &self,
+        routes: &[(&str, &Machine)],
+        machines: &[Machine],
+        guest: (&str, &Machine),
+    ) -> Result<()> {
         let (table, old) = self.route_table().await?;
         for route in old {
             let route = json!({"RouteTableId": table, "DestinationCidrBlock": route["DestinationCidrBlock"]});
@@ -120,7 +125,9 @@ impl TestRoutes for AwsCloud {
     /// An instance that is no node keeps its check.
     async fn changed(&self, guest: &Machine) -> Result<Option<String>> {
         let drops = self.drops(guest, "").await?;
-        Ok(drops.is_none().then(|| "source/destination check is off".to_owned()))
+        Ok(drops
+            .is_none()
+            .then(|| "source/destination check is off".to_owned()))
     }
 }
 
@@ -258,11 +265,13 @@ impl TestCloud for AwsCloud {
 
     fn calls(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
-        for request in self.account.proxy.requests() {
-            *counts
-                .entry(format!("{} {}", request.resource, request.name))
-                .or_default() += 1;
-        }
+        self.account.proxy.with_requests(|requests| {
+            for request in requests {
+                *counts
+                    .entry(format!("{} {}", request.resource, request.name))
+                    .or_default() += 1;
+            }
+        });
         counts
     }
 

@@ -87,7 +87,12 @@ impl TestRoutes for OpenStackCloud {
         Ok(format!("[Route]\nrouter-id={router}\n"))
     }
 
-    async fn reset(&self, routes: &[(&str, &Machine)], machines: &[Machine], guest: (&str, &Machine)) -> Result<()> {
+    async fn reset(
+        &self,
+        routes: &[(&str, &Machine)],
+        machines: &[Machine],
+        guest: (&str, &Machine),
+    ) -> Result<()> {
         for machine in machines {
             self.cloud.set_address_pairs(&self.port(machine)?, &[])?;
         }
@@ -103,7 +108,10 @@ impl TestRoutes for OpenStackCloud {
         let machines = self.machines.lock().clone();
         let routes = self.cloud.router_routes(self.router()?);
         let machine = |hop: IpAddr| machines.get(&hop).cloned().unwrap_or_else(|| hop.to_string());
-        Ok(routes.iter().map(|(to, hop)| (to.to_string(), machine(*hop))).collect())
+        Ok(routes
+            .iter()
+            .map(|(to, hop)| (to.to_string(), machine(*hop)))
+            .collect())
     }
 
     async fn drops(&self, machine: &Machine, network: &str) -> Result<Option<String>> {
@@ -118,7 +126,10 @@ impl TestRoutes for OpenStackCloud {
 
 /// The first address of a machine.
 fn address(machine: &Machine) -> Result<IpAddr> {
-    let (_, address) = machine.addresses.first().context("a machine without an address")?;
+    let (_, address) = machine
+        .addresses
+        .first()
+        .context("a machine without an address")?;
     Ok(address.parse()?)
 }
 

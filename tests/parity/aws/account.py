@@ -126,7 +126,9 @@ class Account:
                 protocol, first, last, source, why = re.fullmatch(r"(\S+) (\S+)-(\S+) from (\S+) \((.*)\)", real(r)).groups(); why = {"Description": why} if why else {}
                 p = {"IpProtocol": protocol, **({} if first == "None" else {"FromPort": int(first), "ToPort": int(last)})}
                 p |= {"UserIdGroupPairs": [{"GroupId": source, **why}]} if source.startswith("sg-") else {"IpRanges": [{"CidrIp": source, **why}]}
-                s.ec2.authorize_security_group_ingress(GroupId=words[f"<sg:{g['name']}>"], IpPermissions=[p])
+                try: s.ec2.authorize_security_group_ingress(GroupId=words[f"<sg:{g['name']}>"], IpPermissions=[p])
+                except s.ec2.exceptions.ClientError as e:   # the rule for the path MTU is the same for all load balancers
+                    if e.response["Error"]["Code"] != "InvalidPermission.Duplicate": raise
         for t in cloud["target_groups"]:
             svc, _, port = t["name"][8:-1].split(":"); h = t["health"]
             key = "".join(map(str, (s.cluster, "default", svc, port, real(t["port"]), t["protocol"], t["type"], h["HealthCheckProtocol"], h["HealthCheckIntervalSeconds"])))

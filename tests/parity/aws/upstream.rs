@@ -48,7 +48,8 @@ impl Asked<'_> {
     }
 
     fn is_internal(&self) -> bool {
-        self.note("internal").is_some_and(|value| !["", "false"].contains(&value))
+        self.note("internal")
+            .is_some_and(|value| !["", "false"].contains(&value))
     }
 
     fn is_local(&self) -> bool {
@@ -77,7 +78,8 @@ impl Asked<'_> {
         let chosen = self.note("ssl-ports").is_none_or(|ports| {
             let name = text(&port["name"]);
             let mut ports = ports.split(',');
-            ports.any(|one| one == "*" || one == port["port"].to_string() || (one == name && !name.is_empty()))
+            ports
+                .any(|one| one == "*" || one == port["port"].to_string() || (one == name && !name.is_empty()))
         });
         chosen && port["protocol"] != "UDP" && self.note("ssl-cert").is_some()
     }
@@ -107,7 +109,11 @@ impl Asked<'_> {
 
     /// Whether upstream reports an error before it writes anything.
     fn is_refused(&self) -> bool {
-        let protocols: BTreeSet<_> = self.ports().iter().map(|port| port["protocol"].to_string()).collect();
+        let protocols: BTreeSet<_> = self
+            .ports()
+            .iter()
+            .map(|port| port["protocol"].to_string())
+            .collect();
         let is_bad = |key: &str| self.note(key).is_some_and(|value| value.parse::<u64>().is_err());
         protocols.len() > 1
             || self.service["spec"]["sessionAffinity"] == "ClientIP"
@@ -165,7 +171,10 @@ fn lb_name(asked: &Asked<'_>) -> String {
 /// Rules of a group without their descriptions, which upstream does not compare.
 fn tuples(group: Option<&Value>) -> Set {
     let rules = group.map(|group| set(&group["rules"])).unwrap_or_default();
-    let tuple = |rule: &String| rule.rsplit_once(" (").map_or(rule.clone(), |(tuple, _)| tuple.to_owned());
+    let tuple = |rule: &String| {
+        rule.rsplit_once(" (")
+            .map_or(rule.clone(), |(tuple, _)| tuple.to_owned())
+    };
     rules.iter().map(tuple).collect()
 }
 
@@ -207,7 +216,12 @@ fn network(got: &Value, asked: &Asked<'_>, hosts: &[Host], config: &Value) -> Ve
     }
     let groups = set(&lb["groups"]);
     if config["NLBSecurityGroupMode"] == "Managed" && !groups.is_empty() {
-        let short: String = asked.name.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
+        let short: String = asked
+            .name
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .take(8)
+            .collect();
         let own = format!("k8s-default-{short}-<hash>");
         if groups != Set::from([format!("<sg:{own}>")]) {
             writes.push("set security groups".to_owned());
@@ -264,8 +278,14 @@ fn health_check(asked: &Asked<'_>) -> [(&'static str, Value); 4] {
     [
         ("HealthCheckPort", port),
         ("HealthCheckProtocol", json!(protocol)),
-        ("HealthCheckIntervalSeconds", asked.number("healthcheck-interval", interval)),
-        ("HealthyThresholdCount", asked.number("healthcheck-healthy-threshold", threshold)),
+        (
+            "HealthCheckIntervalSeconds",
+            asked.number("healthcheck-interval", interval),
+        ),
+        (
+            "HealthyThresholdCount",
+            asked.number("healthcheck-healthy-threshold", threshold),
+        ),
     ]
 }
 
@@ -289,7 +309,8 @@ fn listener_writes(cloud: &Value, lb: &Value, asked: &Asked<'_>, port: &Port, ho
         .find(|group| group["port"] == *port.node_port && group["targets"].is_array());
     let health = health_check(asked);
     // These are part of the group's name, so that a group is replaced when one of them differs.
-    let in_name = |(key, _): &&(&str, Value)| ["HealthCheckProtocol", "HealthCheckIntervalSeconds"].contains(key);
+    let in_name =
+        |(key, _): &&(&str, Value)| ["HealthCheckProtocol", "HealthCheckIntervalSeconds"].contains(key);
     let Some(group) = group.filter(|group| {
         let mut named = health.iter().filter(in_name);
         group["protocol"] == port.traffic && named.all(|(key, wanted)| group["health"][*key] == *wanted)
@@ -298,7 +319,11 @@ fn listener_writes(cloud: &Value, lb: &Value, asked: &Asked<'_>, port: &Port, ho
         return writes;
     };
     let node_port = &port.node_port;
-    let wanted: Set = asked.targets(hosts).iter().map(|node| format!("{node}:{node_port}")).collect();
+    let wanted: Set = asked
+        .targets(hosts)
+        .iter()
+        .map(|node| format!("{node}:{node_port}"))
+        .collect();
     if set(&group["targets"]) != wanted {
         writes.push(format!("change the targets of {name}"));
     }
@@ -314,13 +339,19 @@ fn listener_writes(cloud: &Value, lb: &Value, asked: &Asked<'_>, port: &Port, ho
 fn network_of(subnet: &str) -> String {
     let is_private = subnet.contains("private");
     let zone = subnet.trim_end_matches('>').bytes().last().unwrap_or(b'a') - b'a';
-    format!("10.0.{}.0/20", u32::from(zone) * 32 + if is_private { 16 } else { 0 })
+    format!(
+        "10.0.{}.0/20",
+        u32::from(zone) * 32 + if is_private { 16 } else { 0 }
+    )
 }
 
 /// Rules of the group of the nodes that lead from this load balancer.
 fn node_group_writes(cloud: &Value, asked: &Asked<'_>, lb: &Value, ports: &[Port]) -> Vec<String> {
     let group = named(&cloud["security_groups"], "nodes");
-    let (have, have_tuples) = (group.map(|group| set(&group["rules"])).unwrap_or_default(), tuples(group));
+    let (have, have_tuples) = (
+        group.map(|group| set(&group["rules"])).unwrap_or_default(),
+        tuples(group),
+    );
     let mut writes = Vec::new();
     let mut compare = |kind: &str, wanted: &Set| {
         let mark = format!("(kubernetes.io/rule/nlb/{kind}={})", lb_name(asked));
@@ -341,7 +372,11 @@ fn node_group_writes(cloud: &Value, asked: &Asked<'_>, lb: &Value, ports: &[Port
         ports.iter().flat_map(rule).collect()
     };
     let clients: Set = ports.iter().map(|port| port.node_port.clone()).collect();
-    let protocol = if ports.iter().any(|port| port.is_udp) { "udp" } else { "tcp" };
+    let protocol = if ports.iter().any(|port| port.is_udp) {
+        "udp"
+    } else {
+        "tcp"
+    };
     let checked: Set = match &health_check(asked)[0].1 {
         port if port == "traffic-port" => clients.clone(),
         port => Set::from([text(port)]),
@@ -349,7 +384,9 @@ fn node_group_writes(cloud: &Value, asked: &Asked<'_>, lb: &Value, ports: &[Port
     let anywhere = asked.ranges() == Set::from([ANYWHERE.to_owned()]);
     // It does not look at health rules if its client rules already let everybody in, not even at left-over ones.
     if !(anywhere && protocol == "tcp" && checked == clients) {
-        let subnets = items(&lb["zones"]).iter().map(|zone| network_of(zone[0].as_str().unwrap_or_default()));
+        let subnets = items(&lb["zones"])
+            .iter()
+            .map(|zone| network_of(zone[0].as_str().unwrap_or_default()));
         compare("health", &rules("tcp", &checked, &subnets.collect()));
     }
     compare("client", &rules(protocol, &clients, &asked.ranges()));
@@ -364,7 +401,10 @@ fn node_group_writes(cloud: &Value, asked: &Asked<'_>, lb: &Value, ports: &[Port
         }
     }
     for rule in have.iter().filter(|rule| rule.contains("/nlb/mtu)")) {
-        if !mtu.iter().any(|source| rule.contains(&format!(" from {source} "))) {
+        if !mtu
+            .iter()
+            .any(|source| rule.contains(&format!(" from {source} ")))
+        {
             writes.push(format!("revoke {rule}"));
         }
     }
@@ -405,11 +445,20 @@ fn classic(got: &Value, asked: &Asked<'_>, hosts: &[Host]) -> Vec<String> {
         )
     };
     let have: Set = items(&lb["listeners"]).iter().map(seen).collect();
-    writes.extend(wanted.difference(&have).map(|one| format!("create listener {one}")));
-    writes.extend(have.difference(&wanted).map(|one| format!("delete listener {one}")));
+    writes.extend(
+        wanted
+            .difference(&have)
+            .map(|one| format!("create listener {one}")),
+    );
+    writes.extend(
+        have.difference(&wanted)
+            .map(|one| format!("delete listener {one}")),
+    );
 
     let kind = if asked.is_internal() { "private" } else { "public" };
-    let subnets: Set = ["a", "b", "c"].map(|zone| format!("<subnet:{kind}-{zone}>")).into();
+    let subnets: Set = ["a", "b", "c"]
+        .map(|zone| format!("<subnet:{kind}-{zone}>"))
+        .into();
     let own = format!("k8s-elb-{name}");
     let mut groups = Set::from([format!("<sg:{own}>")]);
     let extra = asked.note("extra-security-groups").unwrap_or_default().split(',');
@@ -428,17 +477,35 @@ fn classic(got: &Value, asked: &Asked<'_>, hosts: &[Host]) -> Vec<String> {
     };
     let wanted: Set = policies.iter().map(|port| text(&port["nodePort"])).collect();
     let backends = items(&lb["backends"]).iter().map(text);
-    let backends: Vec<_> = backends.filter(|backend| backend.contains("k8s-proxyprotocol-enabled")).collect();
-    if backends.len() != wanted.len() || !wanted.iter().all(|port| backends.iter().any(|one| one.contains(port))) {
+    let backends: Vec<_> = backends
+        .filter(|backend| backend.contains("k8s-proxyprotocol-enabled"))
+        .collect();
+    if backends.len() != wanted.len()
+        || !wanted
+            .iter()
+            .all(|port| backends.iter().any(|one| one.contains(port)))
+    {
         writes.push("change the policies of backends".to_owned());
     }
     let seconds = |key: &str, otherwise: u64| asked.number(key, otherwise);
     let draining = asked.is_true("connection-draining-enabled");
     let attributes = &lb["attributes"];
     for (key, have, wanted) in [
-        ("access log", &attributes["AccessLog"]["Enabled"], json!(asked.is_true("access-log-enabled"))),
-        ("draining", &attributes["ConnectionDraining"]["Enabled"], json!(draining)),
-        ("idle timeout", &attributes["ConnectionSettings"]["IdleTimeout"], seconds("connection-idle-timeout", 60)),
+        (
+            "access log",
+            &attributes["AccessLog"]["Enabled"],
+            json!(asked.is_true("access-log-enabled")),
+        ),
+        (
+            "draining",
+            &attributes["ConnectionDraining"]["Enabled"],
+            json!(draining),
+        ),
+        (
+            "idle timeout",
+            &attributes["ConnectionSettings"]["IdleTimeout"],
+            seconds("connection-idle-timeout", 60),
+        ),
         (
             "cross zone",
             &attributes["CrossZoneLoadBalancing"]["Enabled"],
@@ -449,14 +516,22 @@ fn classic(got: &Value, asked: &Asked<'_>, hosts: &[Host]) -> Vec<String> {
             writes.push(format!("change {key}"));
         }
     }
-    if draining && attributes["ConnectionDraining"]["Timeout"] != seconds("connection-draining-timeout", 300) {
+    if draining && attributes["ConnectionDraining"]["Timeout"] != seconds("connection-draining-timeout", 300)
+    {
         writes.push("change the draining timeout".to_owned());
     }
     let target = match asked.is_local() {
-        true => format!("HTTP:{}/healthz", text(&asked.service["spec"]["healthCheckNodePort"])),
+        true => format!(
+            "HTTP:{}/healthz",
+            text(&asked.service["spec"]["healthCheckNodePort"])
+        ),
         false => {
             let first = asked.ports().first().map(|port| text(&port["nodePort"]));
-            let protocol = if ["HTTPS", "SSL"].contains(&backend.as_str()) { "SSL" } else { "TCP" };
+            let protocol = if ["HTTPS", "SSL"].contains(&backend.as_str()) {
+                "SSL"
+            } else {
+                "TCP"
+            };
             format!("{protocol}:{}", first.unwrap_or_default())
         }
     };
@@ -464,7 +539,9 @@ fn classic(got: &Value, asked: &Asked<'_>, hosts: &[Host]) -> Vec<String> {
     if lb["health"] != health {
         writes.push("configure the health check".to_owned());
     }
-    if !tuples(named(&got["cloud"]["security_groups"], "nodes")).contains(&format!("-1 None-None from <sg:{own}>")) {
+    if !tuples(named(&got["cloud"]["security_groups"], "nodes"))
+        .contains(&format!("-1 None-None from <sg:{own}>"))
+    {
         writes.push("authorize the load balancer's group".to_owned());
     }
     writes

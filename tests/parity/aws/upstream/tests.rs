@@ -102,7 +102,11 @@ fn upstream_leaves_alone_what_it_built() {
 
 /// Changes one place of a case's first phase, and returns what upstream would write then.
 fn changed(case: &str, path: &str, value: Value) -> Vec<String> {
-    let case = cases("aws").unwrap().into_iter().find(|one| one.name == case).unwrap();
+    let case = cases("aws")
+        .unwrap()
+        .into_iter()
+        .find(|one| one.name == case)
+        .unwrap();
     let phase = recorded("aws", &case.name).unwrap()["phases"][0].clone();
     let (mut got, hosts) = seen(&case, &phase);
     *got.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = value;
@@ -113,12 +117,42 @@ fn changed(case: &str, path: &str, value: Value) -> Vec<String> {
 fn every_difference_that_upstream_sees_is_a_write() {
     for (case, path, value, expected) in [
         ("nlb-tcp", "/cloud/v2", json!([]), "create load balancer"),
-        ("nlb-tcp", "/cloud/v2/0/listeners/0/name", json!("TCP:1"), "create listener TCP:443"),
-        ("nlb-tcp", "/cloud/v2/0/listeners/0/name", json!("TCP:1"), "delete listener TCP:1"),
-        ("nlb-tcp", "/cloud/v2/0/listeners/0/policy", json!("x"), "modify listener TCP:443"),
-        ("nlb-tls", "/cloud/v2/0/listeners/0/certificates", json!(["<cert-2>"]), "modify listener TLS:443"),
-        ("nlb-tcp", "/cloud/target_groups/0/targets", json!([]), "change the targets of TCP:443"),
-        ("nlb-tcp", "/cloud/target_groups/0/protocol", json!("UDP"), "replace the target group of TCP:443"),
+        (
+            "nlb-tcp",
+            "/cloud/v2/0/listeners/0/name",
+            json!("TCP:1"),
+            "create listener TCP:443",
+        ),
+        (
+            "nlb-tcp",
+            "/cloud/v2/0/listeners/0/name",
+            json!("TCP:1"),
+            "delete listener TCP:1",
+        ),
+        (
+            "nlb-tcp",
+            "/cloud/v2/0/listeners/0/policy",
+            json!("x"),
+            "modify listener TCP:443",
+        ),
+        (
+            "nlb-tls",
+            "/cloud/v2/0/listeners/0/certificates",
+            json!(["<cert-2>"]),
+            "modify listener TLS:443",
+        ),
+        (
+            "nlb-tcp",
+            "/cloud/target_groups/0/targets",
+            json!([]),
+            "change the targets of TCP:443",
+        ),
+        (
+            "nlb-tcp",
+            "/cloud/target_groups/0/protocol",
+            json!("UDP"),
+            "replace the target group of TCP:443",
+        ),
         (
             "nlb-tcp",
             "/cloud/target_groups/0/health/HealthCheckIntervalSeconds",
@@ -137,34 +171,109 @@ fn every_difference_that_upstream_sees_is_a_write() {
             json!("x"),
             "change access_logs.s3.bucket",
         ),
-        ("nlb-tcp", "/cloud/security_groups/1/rules", json!([]), "authorize tcp"),
-        ("nlb-source-ranges", "/cloud/security_groups/1/rules/2", json!("x (y)"), "authorize tcp"),
+        (
+            "nlb-tcp",
+            "/cloud/security_groups/1/rules",
+            json!([]),
+            "authorize tcp",
+        ),
+        (
+            "nlb-source-ranges",
+            "/cloud/security_groups/1/rules/2",
+            json!("x (y)"),
+            "authorize tcp",
+        ),
         (
             "nlb-tcp",
             "/cloud/security_groups/1/rules/0",
             json!("tcp 7-7 from 0.0.0.0/0 (kubernetes.io/rule/nlb/client=<lbname:nlb-tcp>)"),
             "revoke tcp 7-7",
         ),
-        ("nlb-tcp", "/cloud/security_groups/1/rules/0", json!("x (y)"), "authorize icmp"),
-        ("nlb-managed-group", "/cloud/v2/0/groups", json!(["<sg:extra>"]), "set security groups"),
-        ("nlb-managed-group", "/cloud/security_groups/1/rules", json!([]), "authorize tcp 80-80"),
-        ("nlb-managed-group", "/cloud/security_groups/1/tags", json!([]), "tag group"),
-        ("nlb-tcp", "/services/nlb-tcp/status", json!({}), "change the status"),
-        ("nlb-tcp", "/services/nlb-tcp/finalizers", json!([]), "add the finalizer"),
+        (
+            "nlb-tcp",
+            "/cloud/security_groups/1/rules/0",
+            json!("x (y)"),
+            "authorize icmp",
+        ),
+        (
+            "nlb-managed-group",
+            "/cloud/v2/0/groups",
+            json!(["<sg:extra>"]),
+            "set security groups",
+        ),
+        (
+            "nlb-managed-group",
+            "/cloud/security_groups/0/rules",
+            json!([]),
+            "authorize tcp 80-80",
+        ),
+        (
+            "nlb-managed-group",
+            "/cloud/security_groups/0/tags",
+            json!([]),
+            "tag group",
+        ),
+        (
+            "nlb-tcp",
+            "/services/nlb-tcp/status",
+            json!({}),
+            "change the status",
+        ),
+        (
+            "nlb-tcp",
+            "/services/nlb-tcp/finalizers",
+            json!([]),
+            "add the finalizer",
+        ),
         ("classic-tcp", "/cloud/classic", json!([]), "create load balancer"),
-        ("classic-https", "/cloud/classic/0/listeners/0/SSLCertificateId", json!("x"), "create listener HTTPS:443"),
-        ("classic-tcp", "/cloud/classic/0/subnets", json!([]), "change the subnets"),
-        ("classic-tcp", "/cloud/classic/0/groups", json!([]), "change the groups"),
-        ("classic-tcp", "/cloud/classic/0/instances", json!([]), "change the instances"),
-        ("classic-tcp", "/cloud/classic/0/health/Interval", json!(7), "configure the health check"),
-        ("classic-internal-proxy", "/cloud/classic/0/backends", json!([]), "change the policies"),
+        (
+            "classic-https",
+            "/cloud/classic/0/listeners/0/SSLCertificateId",
+            json!("x"),
+            "create listener HTTPS:443",
+        ),
+        (
+            "classic-tcp",
+            "/cloud/classic/0/subnets",
+            json!([]),
+            "change the subnets",
+        ),
+        (
+            "classic-tcp",
+            "/cloud/classic/0/groups",
+            json!([]),
+            "change the groups",
+        ),
+        (
+            "classic-tcp",
+            "/cloud/classic/0/instances",
+            json!([]),
+            "change the instances",
+        ),
+        (
+            "classic-tcp",
+            "/cloud/classic/0/health/Interval",
+            json!(7),
+            "configure the health check",
+        ),
+        (
+            "classic-internal-proxy",
+            "/cloud/classic/0/backends",
+            json!([]),
+            "change the policies",
+        ),
         (
             "classic-https",
             "/cloud/classic/0/attributes/ConnectionDraining/Timeout",
             json!(7),
             "change the draining timeout",
         ),
-        ("classic-tcp", "/cloud/security_groups/2/rules", json!([]), "authorize the load balancer's group"),
+        (
+            "classic-tcp",
+            "/cloud/security_groups/2/rules",
+            json!([]),
+            "authorize the load balancer's group",
+        ),
     ] {
         let found = changed(case, path, value);
         assert!(
