@@ -243,7 +243,7 @@ impl Account<'_> {
     }
 
     /// Creates the objects of a recording, a result of [`Self::dump`] with names in place of ids. `words`: names and their
-    /// values. Returns the host names of the load balancers by what the recording has in their place.
+    /// values. Returns the values of further names: ids of the account, and host names of the load balancers.
     ///
     /// # Errors
     /// When moto refuses one of them.

@@ -8,12 +8,13 @@ use anyhow::{Context as _, Result};
 use ccm_testbed::{
     moto::{Account, Machine, Moto},
     nodes::NodeSpec,
-    proxy::Dialect as _,
+    proxy::{Action, Dialect as _, Request, Rule},
 };
 use regex::Regex;
 use serde_json::{Map, Value, json};
 
 use crate::{
+    cases,
     play::CLUSTER,
     site::{Call, Host, Names, Now, Site},
 };
@@ -47,6 +48,25 @@ impl AwsSite {
             machines: account.launch(&names).await?,
             account,
         })
+    }
+}
+
+impl AwsSite {
+    /// Denies the program every action that is not in upstream's documented IAM policy (`aws/upstream-rights.json`).
+    pub(crate) fn restrict(&self) -> Result<()> {
+        let rights: Vec<String> = serde_json::from_str(&cases::read("aws", "upstream-rights.json")?)?;
+        let is_denied = move |request: &Request| {
+            let action = |right: &String| right.split_once(':').is_some_and(|(_, action)| action == request.name);
+            // Everybody may ask who they are.
+            !["", "sts"].contains(&request.resource.as_str()) && !rights.iter().any(action)
+        };
+        let denied = Action::Status {
+            code: 403,
+            retry_after: None,
+            body: None,
+        };
+        self.account.proxy.add(Rule::when(is_denied, denied));
+        Ok(())
     }
 }
 

@@ -29,9 +29,20 @@ async fn account(_: String) -> Result<AwsSite> {
     AwsSite::start().await
 }
 
+async fn restricted_account(name: String) -> Result<AwsSite> {
+    let site = account(name).await?;
+    site.restrict()?;
+    Ok(site)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn services_look_as_upstream_makes_them() {
     run::compare("moto", LANES, cases(), account).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn services_look_so_with_the_rights_of_upstream() {
+    run::compare("restricted", LANES, cases(), restricted_account).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

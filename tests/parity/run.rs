@@ -14,7 +14,7 @@ use crate::{
     takeover,
 };
 
-/// The table of agreed differences, as it holds on this cloud: `real`, `simulated` or `moto`.
+/// The table of agreed differences, as it holds on this cloud: `real`, `simulated`, `moto` or `restricted`.
 fn rules<S: Site>(cloud: &'static str) -> Rules {
     let table = cases::read(S::CLOUD, "agreed.yaml").unwrap();
     Rules::parse(&table, cloud).unwrap()

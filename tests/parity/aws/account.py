@@ -101,7 +101,7 @@ class Account:
         return out, names
 
     def rebuild(s, cloud, words):
-        """Creates the objects of a recorded phase (a result of `dump`, with names in place of ids). `words`: the values of names. Returns the host names of the load balancers."""
+        """Creates the objects of a recorded phase (a result of `dump`, with names in place of ids). `words`: the values of names. Returns the values of further names: ids of the account, and host names of the load balancers."""
         words = {**{n: i for i, n in s.names.items()}, **dict(words)}; uid = {k[5:-1]: v for k, v in words.items() if k.startswith("<uid:")}; hosts = {}
         for n, u in uid.items(): words[f"<lbname:{n}>"] = ("a" + u.replace("-", ""))[:32]
         def real(x):
@@ -156,7 +156,7 @@ class Account:
                 if "k8s-proxyprotocol-enabled" not in b["PolicyNames"]: continue
                 s.elb.create_load_balancer_policy(LoadBalancerName=n, PolicyName="k8s-proxyprotocol-enabled", PolicyTypeName="ProxyProtocolPolicyType", PolicyAttributes=[{"AttributeName": "ProxyProtocol", "AttributeValue": "true"}])
                 s.elb.set_load_balancer_policies_for_backend_server(LoadBalancerName=n, InstancePort=b["InstancePort"], PolicyNames=b["PolicyNames"])
-        return hosts
+        return {**{n: i for i, n in s.names.items()}, **hosts}
 
     def clean(s):
         for l in s.v2.describe_load_balancers()["LoadBalancers"]: s.v2.delete_load_balancer(LoadBalancerArn=l["LoadBalancerArn"])
