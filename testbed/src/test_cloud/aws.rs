@@ -301,7 +301,12 @@ impl TestCloud for AwsCloud {
             .await?;
         for group in objects(&groups, "TargetGroups") {
             let health = json!({"TargetGroupArn": group["TargetGroupArn"]});
-            let health = self.account.call("v2", "describe_target_health", health).await?;
+            let health = match self.account.call("v2", "describe_target_health", health).await {
+                Ok(health) => health,
+                // It was deleted since the list was read.
+                Err(error) if error.to_string().contains("TargetGroupNotFound") => continue,
+                Err(error) => return Err(error),
+            };
             let targets = objects(&health, "TargetHealthDescriptions").iter();
             let nodes =
                 targets.filter_map(|target| machines.get(target.pointer("/Target/Id")?.as_str()?).cloned());
