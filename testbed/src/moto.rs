@@ -248,7 +248,8 @@ impl Account<'_> {
     /// # Errors
     /// When moto refuses one of them.
     pub async fn rebuild(&self, objects: &Value, words: &Value) -> Result<Value> {
-        self.run("rebuild", json!({"cloud": objects, "words": words})).await
+        self.run("rebuild", json!({"cloud": objects, "words": words}))
+            .await
     }
 
     /// Deletes load balancers, target groups and the rules and groups that were added.

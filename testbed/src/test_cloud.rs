@@ -91,7 +91,12 @@ pub trait TestRoutes: Send + Sync {
 
     /// Makes these the only routes. No machine forwards packets for Pods, except that the guest forwards for this network and
     /// for another one that is not the cluster's business.
-    async fn reset(&self, routes: &[(&str, &Machine)], machines: &[Machine], guest: (&str, &Machine)) -> Result<()>;
+    async fn reset(
+        &self,
+        routes: &[(&str, &Machine)],
+        machines: &[Machine],
+        guest: (&str, &Machine),
+    ) -> Result<()>;
 
     /// The routes: destination, and the id of the machine or whatever else they lead to.
     async fn table(&self) -> Result<BTreeSet<(String, String)>>;

@@ -91,7 +91,9 @@ pub(crate) fn run(options: &SweepOptions) -> Result<()> {
                 }
             };
             let Some(scenario) = scenario else {
-                say(&format!("{kind:?} is left out: the program or the cloud cannot do it"));
+                say(&format!(
+                    "{kind:?} is left out: the program or the cloud cannot do it"
+                ));
                 continue;
             };
             let outcome = if options.storms {
