@@ -248,9 +248,9 @@ fn report(
 ) -> String {
     let mut text = format!(
         "## Nodes that are not ready\n\n\
-         For {} minutes, with default flags; the refreshes of all nodes every 5 minutes are in the figures. \"Go\" is what the\n\
-         upstream program asks by its design: 4 calls for each such node every 5 s.\n\n\
-         | nodes not ready | cloud calls | target | Go | ratio | node writes | events |\n|---:|---:|---:|---:|---:|---:|---:|\n",
+         For {} minutes, with default flags. The figures include the refreshes of all nodes every 5 minutes. \"Go, computed\" is\n\
+         what the upstream program needs by its design: 4 calls for each such node every 5 s.\n\n\
+         | nodes not ready | cloud calls | target | Go, computed | ratio | node writes | events |\n|---:|---:|---:|---:|---:|---:|---:|\n",
         options.minutes
     );
     for figures in not_ready {
@@ -277,8 +277,8 @@ fn report(
     let _ = write!(
         text,
         "\n## Servers that are gone\n\n\
-         From \"server gone and node not ready\" until the Nodes are deleted, with default flags; the nodes are older than the\n\
-         grace. The second answer comes 10 s after the first.\n\n\
+         From the moment when the servers are gone and the nodes not ready until the Nodes are deleted, with default flags. The\n\
+         nodes are older than the grace period. The second answer comes 10 s after the first.\n\n\
          | gone | of | seconds | target | cloud calls | node writes | events |\n|---:|---:|---:|---:|---:|---:|---:|\n\
          | {GONE} | {} | {:.1} | - | {} | {} | {} |\n\
          | 1 | 10 | {:.1} (median of {TIMES}) | 20 | {} | {} | {} |\n",
@@ -302,8 +302,8 @@ fn report(
     let _ = write!(
         text,
         "\n## A leader ends\n\n\
-         From the signal until the other replica has initialised a node that joined at that moment; default flags (lease 15 s,\n\
-         a try every 2 to 4.4 s).\n\n\
+         From the signal until the other replica has initialised a node that joined at that moment. Flags are the defaults (lease\n\
+         15 s, an attempt every 2 to 4.4 s).\n\n\
          | end | median, seconds | target | all |\n|---|---:|---:|---|\n\
          | SIGTERM: drained, lease released | {:.1} | 4 | {} |\n\
          | SIGKILL | {:.1} | - | {} |\n",

@@ -278,12 +278,12 @@ fn gate_bound(requests: u64) -> f64 {
 fn report(all: &[Figures]) -> String {
     let mut text = format!(
         "## Routes\n\n\
-         Nodes that are initialised and have a podCIDR each; quota raised; only the route controller runs. \"Create\" is from the\n\
-         start of the process until every node's NetworkUnavailable is cleared; \"bare\" is the time that the same patches take\n\
-         a program that does nothing else; \"gate\" is what the default quota of requests to Neutron ({} at once, then {} a\n\
-         second) makes the port updates take at least. Targets: one route call for 500 nodes, twice the bare time beside the\n\
-         gate, two reads for a pass with nothing to do.\n\n\
-         | nodes | address pairs | route calls | target | create, seconds | bare | gate | replace one, seconds | restart, seconds |\n\
+         Nodes are initialised and have a podCIDR each. The quota of routes is raised, and only the route controller runs. \"Create\" is\n\
+         from the start of the process until every node's NetworkUnavailable is cleared. \"Bare\" is the measured time of the same\n\
+         patches by a program that does nothing else. \"Gate, computed\" is the least time of the port updates with the default quota\n\
+         of requests to Neutron ({} at once, then {} a second). Targets: one route call for 500 nodes, twice the bare time in\n\
+         addition to the gate, two reads for a pass with nothing to do.\n\n\
+         | nodes | address pairs | route calls | target | create, seconds | bare | gate, computed | replace one, seconds | restart, seconds |\n\
          |---:|---|---:|---:|---:|---:|---:|---:|---:|\n",
         GATE.0, GATE.1
     );

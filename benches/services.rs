@@ -326,9 +326,9 @@ fn cpu(ccm: &Ccm) -> Result<f64> {
 fn report(all: &[Figures]) -> String {
     let mut text = format!(
         "## Services\n\n\
-         {PORTS} ports each, security groups managed, a floating IP each, default flags and quotas (20 calls a second, 50 at once). A load\n\
-         balancer takes {} s to be made, {} s for a change and {} s to go. Nodes are initialised and registered before. Without the\n\
-         calls of authentication; the seconds end with the last call. A restart is measured from its beginning, a comparison (the\n\
+         Each Service has {PORTS} ports, a security group and a floating IP. Flags and quotas are the defaults (20 calls a second, burst 50). The\n\
+         simulator takes {} s to create a load balancer, {} s to change it and {} s to delete it. Nodes are initialised before. Calls of\n\
+         authentication are left out, and the seconds end with the last call. A restart counts from its start, and a comparison (the\n\
          drift check, once an hour by default) from its first call. \"Go\" is the upstream program on a real OpenStack.\n\n\
          | Services | nodes | what | writes | reads | target | Go, calls | seconds | target | processor, s |\n\
          |---:|---:|---|---:|---:|---|---:|---:|---|---:|\n",
@@ -361,7 +361,7 @@ fn report(all: &[Figures]) -> String {
             let per_service = figures.services > 1 && matches!(what, "restart" | "compare");
             let go = match (one, per_service) {
                 (true, _) => go.to_owned(),
-                (false, true) => format!("{} ({go} each)", 25 * figures.services),
+                (false, true) => format!("{} (computed: {go} each)", 25 * figures.services),
                 _ => "-".to_owned(),
             };
             let _ = writeln!(
@@ -378,7 +378,7 @@ fn report(all: &[Figures]) -> String {
             );
         }
     }
-    text.push_str("\nThe one node that joins with one Service is deleted with the others: 7 ports then have the group, not 6.\n");
+    text.push_str("\nWith one Service, the node that joined stays, so that 7 ports lose the security group at the deletion, not 6.\n");
     text.push_str("\nMemory when all Services are served:\n\n");
     for figures in all {
         let _ = writeln!(

@@ -40,4 +40,7 @@ mod review;
 mod server;
 mod validate;
 
+/// The commit of this build. Only builds of images and releases set it.
+pub(crate) const COMMIT: Option<&str> = option_env!("CCM_COMMIT");
+
 pub use process::{Planned, Validated, main, plan, run, validate};

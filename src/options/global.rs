@@ -4,7 +4,7 @@ use ccm_core::Provider;
 use clap::Args;
 
 use super::{OptionError, value::Reader};
-use crate::providers;
+use crate::{COMMIT, providers};
 
 /// The version of this build.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -54,7 +54,8 @@ impl GlobalOptions {
         match self.version.as_str() {
             "raw" => return Some(Ok(raw_version(compiled_in))),
             text if !is_version(text) && asked(text, &mut reader) => {
-                return Some(Ok(format!("cloud-controller-manager v{VERSION}\n")));
+                let commit = COMMIT.map_or_else(String::new, |commit| format!(" (commit {commit})"));
+                return Some(Ok(format!("cloud-controller-manager v{VERSION}{commit}\n")));
             }
             _ => {}
         }
@@ -115,7 +116,8 @@ fn is_version(text: &str) -> bool {
 fn raw_version(compiled_in: &[&'static Provider]) -> String {
     let names: Vec<_> = compiled_in.iter().map(|provider| provider.name).collect();
     format!(
-        "version: v{VERSION}\nproviders: {}\nplatform: {}/{}\nkubernetes_api: v1.33\n",
+        "version: v{VERSION}\ncommit: {}\nproviders: {}\nplatform: {}/{}\nkubernetes_api: v1.33\n",
+        COMMIT.unwrap_or("unknown"),
         names.join(","),
         std::env::consts::OS,
         std::env::consts::ARCH,

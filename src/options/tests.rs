@@ -411,7 +411,7 @@ fn questions_are_answered_without_a_provider() {
     );
     let raw = printed(&["--version=raw"]);
     assert!(
-        raw.contains(&format!("version: v{version}\nproviders: acme\n")),
+        raw.contains(&format!("version: v{version}\ncommit: unknown\nproviders: acme\n")),
         "{raw}"
     );
     assert_eq!(printed(&["--list-providers"]), "acme  Acme Cloud\n");

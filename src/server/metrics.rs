@@ -19,7 +19,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::process::requests::ApiRequests;
+use crate::{COMMIT, process::requests::ApiRequests};
 
 /// A format of `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +100,7 @@ struct Inner {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct BuildLabels {
     version: String,
+    commit: &'static str,
     providers: String,
 }
 
@@ -129,7 +130,7 @@ impl KubernetesBuild {
             major: numbers.next().unwrap_or_default(),
             minor: numbers.next().unwrap_or_default(),
             git_version: format!("v{version}"),
-            git_commit: "",
+            git_commit: COMMIT.unwrap_or_default(),
             git_tree_state: "",
             build_date: "",
             go_version: "",
@@ -150,6 +151,7 @@ impl Metrics {
         metrics.with(|registry| {
             let labels = BuildLabels {
                 version: version.to_owned(),
+                commit: COMMIT.unwrap_or_default(),
                 providers: providers.join(","),
             };
             registry.register("ccm_build", "What this binary is", Info::new(labels));
@@ -397,7 +399,7 @@ mod tests {
     fn the_build_and_its_providers_are_told() {
         let text = Metrics::new("1.2.3", &["acme", "zeta"], []).render().unwrap();
         assert!(
-            text.contains("ccm_build_info{version=\"1.2.3\",providers=\"acme,zeta\"} 1\n"),
+            text.contains("ccm_build_info{version=\"1.2.3\",commit=\"\",providers=\"acme,zeta\"} 1\n"),
             "{text}"
         );
         assert!(text.ends_with("# EOF\n"), "{text}");

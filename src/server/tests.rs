@@ -168,7 +168,7 @@ async fn metrics_and_the_results_of_probes_are_served_in_their_formats() {
         "{metrics}"
     );
     assert!(
-        metrics.contains("ccm_build_info{version=\"1.2.3\",providers=\"acme\"} 1"),
+        metrics.contains("ccm_build_info{version=\"1.2.3\",commit=\"\",providers=\"acme\"} 1"),
         "{metrics}"
     );
     assert!(metrics.contains("ccm_https_connections 1\n"), "{metrics}");

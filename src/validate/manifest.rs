@@ -175,12 +175,15 @@ impl Reader<'_> {
         self.annotations(service, &mut node);
         let json = node.to_json();
         match serde_json::from_value::<ServiceObject>(json.clone()) {
-            Ok(object) => self.reading.services.push(Manifest {
-                file: self.file.to_owned(),
-                name,
-                root: node,
-                view: object.view,
-            }),
+            Ok(mut object) => {
+                allocate_node_ports(Arc::make_mut(&mut object.view));
+                self.reading.services.push(Manifest {
+                    file: self.file.to_owned(),
+                    name,
+                    root: node,
+                    view: object.view,
+                });
+            }
             Err(error) => {
                 let path = culprit(&node, &json);
                 let (at, field) = (node.locate(&path), path.join("."));
@@ -235,6 +238,19 @@ impl Reader<'_> {
                 format!("the value is {kind}, and annotations are texts: the API server refuses it");
             let fix = format!("write it in quotes: {text:?}");
             self.note(Severity::Error, (service, &key), at, message, &fix);
+        }
+    }
+}
+
+/// Gives a node port to each port that has none, as the API server does when the Service is created.
+fn allocate_node_ports(service: &mut ServiceView) {
+    /// The API server's default range begins here. Only whether there is a node port counts.
+    const FIRST: u16 = 30_000;
+    if service.allocates_node_ports {
+        for (node_port, port) in (FIRST..).zip(&mut service.ports) {
+            if port.node_port == 0 {
+                port.node_port = node_port;
+            }
         }
     }
 }

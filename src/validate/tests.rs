@@ -115,10 +115,27 @@ fn services_are_found_in_documents_and_lists_with_the_lines_of_their_fields() {
     assert_eq!(view.annotation("example.com/folded"), Some("two lines"));
     assert_eq!((&*view.load_balancer_ip, view.ports[0].port), ("203.0.113.7", 80));
 
+    assert_ne!(view.ports[0].node_port, 0, "the API server allocates one");
+
     let listed = &reading.services[1];
     let place = listed.place(&note("example.com/class"));
     assert_eq!(place.position, Some(Position { line: 35, column: 50 }));
     assert_eq!(listed.view.ports[0].port, 443);
+}
+
+#[test]
+fn node_ports_are_allocated_unless_the_service_forbids_it() {
+    let text = "kind: Service\napiVersion: v1\nmetadata: {name: web}\nspec: {type: LoadBalancer, \
+                allocateLoadBalancerNodePorts: false, ports: [{port: 1}, {port: 2, nodePort: 31000}]}\n";
+    let node_ports = |text: &str| -> Vec<u16> {
+        let view = read(text).services[0].view.clone();
+        view.ports.iter().map(|port| port.node_port).collect()
+    };
+    assert_eq!(node_ports(text), [0, 31000]);
+    let [first, second] = node_ports(&text.replace("false", "true"))[..] else {
+        panic!("two ports")
+    };
+    assert!(first > 0 && second == 31000);
 }
 
 #[test]

@@ -1,15 +1,19 @@
 //! docs/benchmarks.md: a section for each benchmark, each written by itself.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command, thread::available_parallelism};
 
 use anyhow::{Context, Result};
 
-use crate::{cache::say, cargo::root};
+use crate::{
+    cache::say,
+    cargo::{output, root},
+};
 
 const TITLE: &str = "# Benchmarks\n\n\
-    Made by `cargo xtask bench <NAME> --write`: a real kube-apiserver and etcd, the simulated OpenStack (or the emulator or\n\
-    simulator of the cloud that a section names) with 50 ms for every call, and the release build, all on the same machine.\n\
-    Each section is from one run.\n";
+    `cargo xtask bench <NAME> --write` writes these sections, each from one run. A real kube-apiserver with etcd, the simulated\n\
+    OpenStack with 50 ms for every call, and the release build share one machine. A section of another cloud uses its emulator\n\
+    or simulator.\n\n\
+    Every figure is measured, except where its column, row or text says \"computed\". Targets are goals, not measurements.\n";
 
 /// Puts the section in the place of the one that has this name, or at the end.
 ///
@@ -22,9 +26,49 @@ pub fn write_section(name: &str, section: &str) -> Result<()> {
     } else {
         TITLE.to_owned()
     };
-    write(&path, &replace(&old, name, section))?;
+    write(&path, &replace(&old, name, &with_origin(section, &origin()?)))?;
     say(format!("wrote the section {name} of {}", path.display()));
     Ok(())
+}
+
+/// When, of which code and on what machine a section is measured.
+fn origin() -> Result<String> {
+    let line = |command: &str, args: &[&str]| {
+        let text = output(Command::new(command).args(args).current_dir(root()))?;
+        Ok::<_, anyhow::Error>(text.trim().to_owned())
+    };
+    let changed = match line("git", &["status", "--porcelain", "--untracked-files=no"])?.as_str() {
+        "" => "",
+        _ => " with uncommitted changes",
+    };
+    let field = |file: &str, name: &str| {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        let mut values = text
+            .lines()
+            .filter_map(|line| line.strip_prefix(name)?.split_once(':'));
+        values
+            .next()
+            .map(|(_, value)| value.trim().to_owned())
+            .unwrap_or_default()
+    };
+    let memory = field("/proc/meminfo", "MemTotal");
+    let memory: u64 = memory.trim_end_matches(" kB").parse().unwrap_or_default();
+    Ok(format!(
+        "Measured on {} at commit {}{changed}, with {} cores ({}) and {} GB of memory.",
+        line("date", &["--utc", "+%F"])?,
+        line("git", &["rev-parse", "--short", "HEAD"])?,
+        available_parallelism()?,
+        field("/proc/cpuinfo", "model name"),
+        memory / 1_000_000,
+    ))
+}
+
+/// The section with this line below its heading.
+fn with_origin(section: &str, origin: &str) -> String {
+    match section.split_once("\n\n") {
+        Some((heading, text)) => format!("{heading}\n\n{origin}\n\n{text}"),
+        None => format!("{section}\n\n{origin}"),
+    }
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
@@ -52,6 +96,15 @@ fn replace(old: &str, name: &str, section: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_origin_stands_below_the_heading() {
+        assert_eq!(
+            with_origin("## Nodes\n\nFew.", "Now."),
+            "## Nodes\n\nNow.\n\nFew."
+        );
+        assert!(origin().unwrap().starts_with("Measured on 2"));
+    }
 
     #[test]
     fn a_section_takes_the_place_of_its_older_self_and_leaves_the_others() {

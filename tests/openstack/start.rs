@@ -210,22 +210,26 @@ env:
   - {name: CLUSTER_NAME, value: kubernetes}
 ";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_arguments_of_upstreams_manifest_start_it() {
-    let scene = Scene::set().await;
+/// These arguments, with the config in this file.
+pub(crate) fn upstream_arguments(config: &str) -> Vec<String> {
     let container: Value = serde_saphyr::from_str(UPSTREAM).unwrap();
-    let config = scene.stage.cloud_config();
     let fill = |word: &Value| {
         let variables = container["env"].as_array().unwrap().iter();
         let word = variables.fold(word.as_str().unwrap().to_owned(), |word, variable| {
             let [name, value] = ["name", "value"].map(|key| variable[key].as_str().unwrap());
             word.replace(&format!("$({name})"), value)
         });
-        // There is no Pod: neither its Secret nor its account.
-        word.replace("/etc/config/cloud.conf", config.to_str().unwrap())
+        word.replace("/etc/config/cloud.conf", config)
     };
+    container["args"].as_array().unwrap().iter().map(fill).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_arguments_of_upstreams_manifest_start_it() {
+    let scene = Scene::set().await;
     let mut launch = scene.stage.command("openstack", &scene.account, &[]);
-    launch.args = container["args"].as_array().unwrap().iter().map(fill).collect();
+    // There is no Pod: neither its Secret nor its account.
+    launch.args = upstream_arguments(scene.stage.cloud_config().to_str().unwrap());
     launch
         .args
         .push(format!("--kubeconfig={}", scene.account.display()));

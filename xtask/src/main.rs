@@ -1,16 +1,20 @@
-//! Everything a newcomer or CI runs: `cargo xtask demo`, `test`, `sweep`, `bench`, `docs`.
+//! Everything a newcomer or CI runs: `cargo xtask demo`, `test`, `sweep`, `bench`, `docs`, `image`, `release`.
 //!
 //! Each command brings its own set-up: what it needs it builds or installs into `~/.cache/ccm` (or
 //! `$CCM_CACHE_DIR`), says so in one line, and finds it there the next time.
 
 mod demo;
 mod docs;
+mod image;
+mod release;
 mod sweep;
 mod test;
+mod tools;
+mod upstream;
 
 use std::{io::Write, process::ExitCode};
 
-use ccm_testbed::cargo::{cargo, run};
+use ccm_testbed::cargo::{cargo, root, run};
 use clap::{Parser, Subcommand};
 
 #[derive(Debug, Parser)]
@@ -38,8 +42,14 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Write the generated documents: docs/reference/*.
+    /// Write the generated documents, docs/reference/*, and check the examples; or build docs/ as a site.
     Docs(docs::DocsOptions),
+    /// Build container images, without Docker or a registry.
+    Image(image::ImageOptions),
+    /// Build everything that a release consists of, in one folder.
+    Release(release::ReleaseOptions),
+    /// List what the newest releases of the Go programs have and this project does not.
+    Upstream,
 }
 
 fn main() -> ExitCode {
@@ -49,6 +59,9 @@ fn main() -> ExitCode {
         Task::Sweep(options) => sweep::run(&options),
         Task::Bench { arguments } => bench(&arguments),
         Task::Docs(options) => docs::run(&options),
+        Task::Image(options) => image::run(&options),
+        Task::Release(options) => release::run(&options),
+        Task::Upstream => upstream::run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -72,6 +85,20 @@ fn bench(arguments: &[String]) -> anyhow::Result<()> {
         "--",
     ]);
     run(command.args(arguments))
+}
+
+/// The clouds: the folders of `providers/`.
+pub(crate) fn clouds() -> anyhow::Result<Vec<String>> {
+    let mut clouds = Vec::new();
+    for entry in std::fs::read_dir(root().join("providers"))? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name != "core" && entry.path().join("Cargo.toml").exists() {
+            clouds.push(name);
+        }
+    }
+    clouds.sort();
+    Ok(clouds)
 }
 
 /// A line about what is being done, on standard error.

@@ -6,7 +6,6 @@ mod programs;
 
 use std::{
     collections::BTreeSet,
-    fs,
     path::{Path, PathBuf},
     thread,
     time::Instant,
@@ -21,7 +20,8 @@ use clap::Args;
 
 use crate::{
     demo::{self, DemoOptions},
-    docs, say,
+    docs, image, say,
+    tools::Tool,
 };
 
 #[derive(Args, Debug)]
@@ -46,6 +46,9 @@ const REAL_OPENSTACK: &str = "CCM_TEST_OPENSTACK_REAL";
 /// The environment variable that asks for all of what takes long.
 const FULL: &str = "CCM_TEST_FULL";
 
+/// The environment variable with the image that is tested.
+const IMAGE: &str = "CCM_TEST_IMAGE";
+
 /// Servers that the real cloud starts with.
 const REAL_SERVERS: u32 = 6;
 
@@ -56,17 +59,8 @@ struct Clouds {
 }
 
 impl Clouds {
-    /// Finds the clouds by the folders of `providers/`.
     fn find(chosen: Option<&str>) -> Result<Self> {
-        let mut all = Vec::new();
-        for entry in fs::read_dir(root().join("providers"))? {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name != "core" && entry.path().join("Cargo.toml").exists() {
-                all.push(name);
-            }
-        }
-        all.sort();
+        let all = crate::clouds()?;
         let Some(chosen) = chosen else {
             return Ok(Self {
                 chosen: all,
@@ -125,10 +119,15 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     let program = thread::scope(|scope| {
         let real = scope.spawn(|| real_openstack(options, &clouds));
         let (programs, program) = compile(&clouds)?;
+        let image = image_to_test(&clouds)?;
         let real = joined(real.join())?;
         let (clouds, built) = (&clouds, program.clone());
         let beside = scope.spawn(move || checks(clouds, &built));
-        let switches = [(FULL, options.full), (REAL_OPENSTACK, real.is_some())];
+        let switches = [
+            (FULL, options.full.then(|| "1".into())),
+            (REAL_OPENSTACK, real.is_some().then(|| "1".into())),
+            (IMAGE, image.map(PathBuf::into_os_string)),
+        ];
         let tests = step("tests", || programs::run(programs, &switches));
         let beside = joined(beside.join());
         let stopped = match real {
@@ -203,14 +202,15 @@ fn checks(clouds: &Clouds, program: &Path) -> Result<()> {
     })?;
     step("licences and sources of dependencies", deny)?;
     if clouds.others.is_empty() {
-        step("generated documents", || {
+        step("generated documents and examples", || {
             docs::run(&docs::DocsOptions {
                 check: true,
+                site: false,
                 program: Some(program.to_owned()),
             })
         })?;
     }
-    Ok(())
+    step("documentation as a site", docs::build_site)
 }
 
 /// The real cloud of the tests, installed on first use. It is held during all the tests: those of each crate join it.
@@ -230,25 +230,27 @@ fn real_openstack(options: &TestOptions, clouds: &Clouds) -> Result<Option<OpenS
     cloud.context("cannot start a real OpenStack").map(Some)
 }
 
-fn deny() -> Result<()> {
-    let tools = ccm_testbed::cache::dir()?.join("tools");
-    let program = tools.join("bin/cargo-deny");
-    if !program.exists() {
-        say("installing cargo-deny, which checks the licences of dependencies (some minutes, once)");
-        let mut install = cargo(&[
-            "install",
-            "--quiet",
-            "--locked",
-            "--debug",
-            "cargo-deny",
-            "--root",
-        ]);
-        // In a folder of its own, or it would be built among our results.
-        install.arg(&tools).env("CARGO_TARGET_DIR", tools.join("target"));
-        execute(&mut install)?;
-        let _ = std::fs::remove_dir_all(tools.join("target"));
+/// The image of one cloud for this machine. It takes minutes, so the real cloud starts meanwhile.
+fn image_to_test(clouds: &Clouds) -> Result<Option<PathBuf>> {
+    let available = match clouds.contain("openstack") {
+        false => Err("another cloud is tested".to_owned()),
+        true => OpenStack::available(),
+    };
+    if let Err(reason) = available {
+        say(&format!("tests of the image are left out: {reason}"));
+        return Ok(None);
     }
-    let mut command = std::process::Command::new(program);
+    step("building an image", || image::for_test("openstack").map(Some))
+}
+
+fn deny() -> Result<()> {
+    const DENY: Tool = Tool {
+        name: "cargo-deny",
+        version: "0.20.2",
+        args: &[],
+        purpose: "checks the licences of dependencies",
+    };
+    let mut command = std::process::Command::new(DENY.install()?);
     command.args([
         "--all-features",
         "check",

@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    ffi::OsString,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Mutex,
@@ -77,11 +78,11 @@ pub(super) fn build(selection: &[String]) -> Result<(Vec<Program>, PathBuf)> {
     ))
 }
 
-/// Runs the programs. `switches`: variables that are set or not.
+/// Runs the programs. `switches`: variables that are set to a value, or unset.
 ///
 /// # Errors
 /// With the names of the programs in which a test failed.
-pub(super) fn run(programs: Vec<Program>, switches: &[(&str, bool)]) -> Result<()> {
+pub(super) fn run(programs: Vec<Program>, switches: &[(&str, Option<OsString>)]) -> Result<()> {
     say(&format!(
         "running {} test programs, {PROGRAMS} at a time",
         programs.len()
@@ -165,16 +166,16 @@ impl Program {
     }
 
     /// Runs its tests and prints their output when they have ended. Returns whether all passed.
-    fn run(&self, switches: &[(&str, bool)]) -> Result<bool> {
+    fn run(&self, switches: &[(&str, Option<OsString>)]) -> Result<bool> {
         let mut command = Command::new(&self.executable);
         command
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .stdin(Stdio::null());
-        for (variable, is_on) in switches {
-            match is_on {
-                true => command.env(variable, "1"),
-                false => command.env_remove(variable),
+        for (variable, value) in switches {
+            match value {
+                Some(value) => command.env(variable, value),
+                None => command.env_remove(variable),
             };
         }
         if self.is_real {

@@ -1,0 +1,131 @@
+//! What the newest releases of the Go programs have that this project does not know: annotations, config keys, chart values and
+//! rules of the role. A nightly job runs it.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context, Result, bail};
+use ccm_testbed::{
+    cargo::root,
+    helm::{Helm, newest_upstream},
+    manifests,
+};
+use regex::Regex;
+use serde_json::Value;
+
+use crate::{print, say};
+
+/// Where a Go program declares what users write.
+struct Upstream {
+    cloud: &'static str,
+    /// What to look for in its Go files: a folder, and an expression whose first group is the name.
+    names: &'static [(&'static str, &'static str)],
+}
+
+// DigitalOcean's module path is not its repository's, so no Go proxy has it; it has no chart.
+const UPSTREAM: [Upstream; 2] = [
+    Upstream {
+        cloud: "aws",
+        names: &[
+            ("pkg", r#""(service\.beta\.kubernetes\.io/[a-z0-9-]+)""#),
+            ("pkg/providers/v1/config", r"(?m)^\t\t([A-Z]\w+) +(?:\[\])?(?:string|bool|int32)\b"),
+        ],
+    },
+    Upstream {
+        cloud: "openstack",
+        names: &[
+            ("pkg/openstack", r#""((?:loadbalancer\.openstack\.org|service\.beta\.kubernetes\.io)/[a-z0-9-]+)""#),
+            ("pkg/openstack", r#"gcfg:"([a-z0-9-]+)""#),
+            ("pkg/client", r#"gcfg:"([a-z0-9-]+)""#),
+        ],
+    },
+];
+
+pub(crate) fn run() -> Result<()> {
+    let mut unknown = 0;
+    for upstream in &UPSTREAM {
+        let (version, source) = newest_upstream(upstream.cloud)?;
+        say(&format!("comparing with {} {version}", upstream.cloud));
+        let mut report = |what: &str, names: BTreeSet<String>| {
+            for name in names {
+                print(&format!("{} {version}: {what} {name}", upstream.cloud));
+                unknown += 1;
+            }
+        };
+        let path = format!("docs/reference/{}.md", upstream.cloud);
+        let reference = fs::read_to_string(root().join(path))?.to_lowercase();
+        for (folder, expression) in upstream.names {
+            let mut names = BTreeSet::new();
+            collect(&source.join(folder), &Regex::new(expression)?, &mut names)?;
+            names.retain(|name| !reference.contains(&name.to_lowercase()));
+            report("name", names);
+        }
+        let chart = format!("charts/{}-cloud-controller-manager", upstream.cloud);
+        report("chart value", unknown_values(upstream.cloud, &source.join(&chart))?);
+        report("rule", unknown_rules(upstream.cloud, &source.join(&chart))?);
+    }
+    if unknown > 0 {
+        bail!("{unknown} things of the Go programs are not known here: support them, or list why not in the references");
+    }
+    Ok(())
+}
+
+/// Adds what the expression finds in the Go files below a folder, tests aside.
+fn collect(folder: &Path, expression: &Regex, names: &mut BTreeSet<String>) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        let name = path.to_string_lossy();
+        if path.is_dir() {
+            collect(&path, expression, names)?;
+        } else if name.ends_with(".go") && !name.ends_with("_test.go") {
+            let text = fs::read_to_string(&path)?;
+            names.extend(expression.captures_iter(&text).map(|found| found[1].to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Top-level values of a chart that ours does not have.
+fn unknown_values(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
+    let keys = |path: &Path| -> Result<BTreeSet<String>> {
+        let values = manifests::read(path)?.pop().unwrap_or_default();
+        Ok(values.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect())
+    };
+    let schema: Value = serde_json::from_str(&fs::read_to_string(root().join("deploy/chart/values.schema.json"))?)?;
+    let mut theirs = keys(&chart.join("values.yaml"))?;
+    let ours = keys(&root().join(format!("deploy/chart/clouds/{cloud}.yaml")))?;
+    theirs.retain(|key| !ours.contains(key) && schema["properties"].get(key).is_none());
+    Ok(theirs)
+}
+
+/// Rights that the role of a chart gives, and that of ours does not.
+fn unknown_rules(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
+    let helm = Helm::new("")?;
+    let rights = |chart: &Path, values: &[&str]| -> Result<BTreeSet<String>> {
+        let chart = chart.display().to_string();
+        let mut arguments = vec!["template", "ccm", &chart, "--show-only"];
+        arguments.extend(values);
+        let objects = manifests::parse(&helm.run(&arguments)?)?;
+        Ok(objects.iter().flat_map(rights_of).collect())
+    };
+    let theirs = rights(chart, &["templates/clusterrole.yaml"])?;
+    let ours = rights(&root().join("deploy/chart"), &["templates/rbac.yaml", "--set", &format!("cloud={cloud}")])?;
+    Ok(theirs.difference(&ours).cloned().collect())
+}
+
+/// `verb resource.group` for everything that a role gives.
+fn rights_of(role: &Value) -> Vec<String> {
+    let words = |rule: &Value, key: &str| -> Vec<String> {
+        let words = rule[key].as_array().into_iter().flatten();
+        words.filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let mut rights = Vec::new();
+    for rule in role["rules"].as_array().into_iter().flatten() {
+        for group in words(rule, "apiGroups") {
+            for resource in words(rule, "resources") {
+                let verbs = words(rule, "verbs").into_iter();
+                rights.extend(verbs.map(|verb| format!("{verb} {resource}.{group}")));
+            }
+        }
+    }
+    rights
+}
