@@ -35,6 +35,8 @@ use crate::{
 const NOT_READY: Duration = Duration::from_secs(20);
 /// Without a call for this long, nothing is under way.
 const QUIET: Duration = Duration::from_secs(5);
+/// Between two looks at the cloud; at least twice the time of a look.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Nothing takes this long unless it is broken.
 const LIMIT: Duration = Duration::from_secs(1800);
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -319,13 +321,14 @@ impl Cluster<'_> {
                 1 => None,
                 _ => Some(self.quiet().await),
             };
+            let looked = Instant::now();
             if done(self.cloud.load_balancers().await?).await? {
                 return Ok(last.unwrap_or_else(Instant::now) - began);
             }
             if began.elapsed() > LIMIT {
                 bail!("not within {LIMIT:?}: {what}");
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(PAUSE.max(looked.elapsed() * 2)).await;
         }
     }
 

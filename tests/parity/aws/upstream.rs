@@ -78,8 +78,11 @@ impl Asked<'_> {
         let chosen = self.note("ssl-ports").is_none_or(|ports| {
             let name = text(&port["name"]);
             let mut ports = ports.split(',');
-            ports
-                .any(|one| one == "*" || one == port["port"].to_string() || (one == name && !name.is_empty()))
+            ports.any(|one| {
+                one == "*"
+                    || one.parse::<u64>().is_ok_and(|one| port["port"] == one)
+                    || (one == name && !name.is_empty())
+            })
         });
         chosen && port["protocol"] != "UDP" && self.note("ssl-cert").is_some()
     }
