@@ -51,6 +51,7 @@ impl Contender {
             golang::build(&GoProgram {
                 sources: "leaderelection",
                 package: ".",
+                module_file: None,
                 kind: "client",
                 name: "ccm-leaderelection",
                 link_flags: "-s -w".to_owned(),
@@ -95,6 +96,7 @@ impl Contender {
             golang::build(&GoProgram {
                 sources: "leadermigration",
                 package: ".",
+                module_file: None,
                 kind: "manager",
                 name: "ccm-leadermigration",
                 link_flags: "-s -w".to_owned(),

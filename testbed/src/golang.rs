@@ -22,6 +22,8 @@ pub(crate) struct GoProgram<'a> {
     pub(crate) sources: &'a str,
     /// The package to build: `.`, or one of another module that `go.mod` names as a tool.
     pub(crate) package: &'a str,
+    /// The modules to build with, if not those of `go.mod`.
+    pub(crate) module_file: Option<&'a str>,
     /// Which of several builds of these sources.
     pub(crate) kind: &'a str,
     /// The file's name.
@@ -72,6 +74,9 @@ pub(crate) fn build(program: &GoProgram<'_>) -> Result<PathBuf> {
         .env("GOCACHE", &objects)
         .env("CGO_ENABLED", "0")
         .env("GOTOOLCHAIN", "local");
+    if let Some(file) = program.module_file {
+        command.arg(format!("-modfile={file}"));
+    }
     if let Some(tags) = program.tags {
         command.args(["-tags", tags]);
     }

@@ -25,6 +25,7 @@ fn tool(name: &str, package: &str, minutes: &str) -> Result<PathBuf> {
     golang::build(&GoProgram {
         sources: "helm",
         package,
+        module_file: None,
         kind: name,
         name,
         link_flags: "-s -w".to_owned(),

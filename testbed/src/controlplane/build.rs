@@ -11,6 +11,9 @@ use crate::golang::{self, GoProgram};
 
 const PROGRAM: &str = "ccm-controlplane";
 
+/// The variable with another minor version of Kubernetes than that of `go.mod`, such as `1.36`: one of `tests/controlplane/older`.
+const KUBERNETES: &str = "CCM_TEST_KUBERNETES";
+
 /// A program to start, and the directory of prebuilt servers it is to run, if any.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
@@ -42,9 +45,20 @@ pub(super) fn program() -> Result<Program> {
 
 fn build(light: bool) -> Result<PathBuf> {
     let sources = cache::sources("controlplane")?;
-    let version = kubernetes_version(&fs::read_to_string(sources.join("go.mod"))?)
-        .context("no version of k8s.io/kubernetes in tests/controlplane/go.mod")?;
-    let kind = if light { "light" } else { "full" };
+    let older = env::var(KUBERNETES).ok().filter(|minor| !minor.is_empty());
+    let module_file = match &older {
+        Some(minor) => format!("older/{minor}.mod"),
+        None => "go.mod".to_owned(),
+    };
+    let modules = fs::read_to_string(sources.join(&module_file))
+        .with_context(|| format!("{KUBERNETES}: there is no tests/controlplane/{module_file}"))?;
+    let version = kubernetes_version(&modules)
+        .with_context(|| format!("no version of k8s.io/kubernetes in tests/controlplane/{module_file}"))?;
+    let kind = match (light, &older) {
+        (true, _) => "light".to_owned(),
+        (false, None) => "full".to_owned(),
+        (false, Some(_)) => format!("full-{version}"),
+    };
     let what = if light {
         "the driver of etcd and kube-apiserver (half a minute, once)".to_owned()
     } else {
@@ -53,7 +67,8 @@ fn build(light: bool) -> Result<PathBuf> {
     golang::build(&GoProgram {
         sources: "controlplane",
         package: ".",
-        kind,
+        module_file: older.as_ref().map(|_| module_file.as_str()),
+        kind: &kind,
         name: PROGRAM,
         link_flags: link_flags(&version),
         tags: if light { Some("assets") } else { None },
