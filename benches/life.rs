@@ -19,32 +19,27 @@ use ccm_testbed::{
 };
 use clap::Args;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::Service;
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::json;
 
 use crate::{
-    measure::{LATENCY, PARALLEL, kinds, since},
+    measure::{LATENCY, PARALLEL, exclude, kinds, quiet, since, start},
     print, say,
 };
 
-/// How long the nodes are not ready.
-const NOT_READY: Duration = Duration::from_secs(20);
-/// Without a call for this long, nothing is under way.
-const QUIET: Duration = Duration::from_secs(5);
 /// Between two looks at the cloud; at least twice the time of a look.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Nothing takes this long unless it is broken.
 const LIMIT: Duration = Duration::from_secs(1800);
-const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// What the Go program needed, measured on the same ground with 100 nodes and one Service with three ports: cloud, phase, figures.
 const GO: [(&str, &str, &str); 6] = [
     ("aws", "join", "16.7 s, one DescribeInstances each"),
-    ("aws", "not ready for 20 s", "97 calls"),
+    ("aws", "not ready", "97 calls in 20 s"),
     ("aws", "Service created", "23 calls (13 writes), 2.6 s"),
     ("aws", "node out", "20 calls"),
     ("aws", "restart", "2 calls and one for each node"),
@@ -59,6 +54,9 @@ pub(crate) struct LifeOptions {
     /// How many nodes the cluster has.
     #[arg(long, default_value_t = 100)]
     nodes: usize,
+    /// For how many seconds no node is ready.
+    #[arg(long, default_value_t = 20)]
+    not_ready: u64,
     /// How many Services there are.
     #[arg(long, default_value_t = 1)]
     services: usize,
@@ -101,9 +99,9 @@ struct Phase {
 struct Cluster<'a> {
     options: &'a LifeOptions,
     cloud: &'a dyn TestCloud,
+    all: &'a Cloud,
     stage: Stage,
     client: kube::Client,
-    environment: Vec<(String, String)>,
     phases: Vec<Phase>,
 }
 
@@ -127,7 +125,7 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
         options,
         cloud: &**test,
         client: stage.control_plane.client().await?,
-        environment: cloud.environment(),
+        all: &cloud,
         stage,
         phases: Vec::new(),
     };
@@ -140,14 +138,15 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
     let done = watch.initialized(names.len(), LIMIT).await?;
     let end = done.finished.unwrap_or_else(Instant::now);
     cluster.note("join", end - began, &before);
-    cluster.quiet().await;
+    quiet(&cloud).await?;
 
     let before = test.calls();
     cluster.set_ready(&names, false).await?;
-    tokio::time::sleep(NOT_READY).await;
-    cluster.note("not ready for 20 s", NOT_READY, &before);
+    let time = Duration::from_secs(options.not_ready);
+    tokio::time::sleep(time).await;
+    cluster.note("not ready", time, &before);
     cluster.set_ready(&names, true).await?;
-    cluster.quiet().await;
+    quiet(&cloud).await?;
 
     let (began, before) = (Instant::now(), test.calls());
     cluster.create().await?;
@@ -156,18 +155,18 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
             Ok(cluster.leads_to(&found, names.len()) && cluster.served().await?)
         })
         .await?;
-    cluster.quiet().await;
+    quiet(&cloud).await?;
     cluster.note("Service created", seconds, &before);
 
     let leaving = names.first().context("no nodes")?;
     let (began, before) = (Instant::now(), test.calls());
-    cluster.exclude(leaving).await?;
+    exclude(&cluster.client, leaving).await?;
     let seconds = cluster
         .until("the node has left", began, async |found| {
             Ok(cluster.leads_to(&found, names.len() - 1))
         })
         .await?;
-    cluster.quiet().await;
+    quiet(&cloud).await?;
     cluster.note("node out", seconds, &before);
     let rss_mb = ccm.rss_kib()? as f64 / 1024.0;
 
@@ -177,7 +176,7 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
     let mut ccm = cluster.start()?;
     ccm.wait_healthy("/readyz", LIMIT).await?;
     let ready = began.elapsed();
-    cluster.quiet().await;
+    quiet(&cloud).await?;
     cluster.note("restart", ready, &before);
 
     let (began, before) = (Instant::now(), test.calls());
@@ -188,7 +187,7 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
                 && cluster.services().list(&ListParams::default()).await?.items.len() == 1)
         })
         .await?;
-    cluster.quiet().await;
+    quiet(&cloud).await?;
     cluster.note("Service deleted", seconds, &before);
     let peak_mb = ccm.peak_rss_kib()? as f64 / 1024.0;
     ccm.kill()?;
@@ -210,11 +209,11 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
 
 impl Cluster<'_> {
     fn start(&self) -> Result<Ccm> {
-        let kubeconfig = self.stage.control_plane.kubeconfig();
-        let flags = ["--leader-elect=false", "--cluster-name=test"];
-        let mut launch = self.stage.command(self.cloud.provider(), &kubeconfig, &flags);
-        launch.envs.clone_from(&self.environment);
-        Ccm::start(&launch)
+        start(
+            &self.stage,
+            self.all,
+            &["--leader-elect=false", "--cluster-name=test"],
+        )
     }
 
     fn services(&self) -> Api<Service> {
@@ -235,19 +234,6 @@ impl Cluster<'_> {
         self.phases.push(phase);
     }
 
-    /// Waits until no call was made for a while, and returns when the last one was seen.
-    async fn quiet(&self) -> Instant {
-        let (mut calls, mut last) = (self.cloud.calls(), Instant::now());
-        while last.elapsed() < QUIET {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            let now = self.cloud.calls();
-            if now != calls {
-                (calls, last) = (now, Instant::now());
-            }
-        }
-        last
-    }
-
     /// Whether every port leads to so many nodes.
     fn leads_to(&self, found: &LoadBalancers, nodes: usize) -> bool {
         let pools = self.options.services * usize::from(self.options.ports);
@@ -257,13 +243,6 @@ impl Cluster<'_> {
     async fn set_ready(&self, names: &[String], ready: bool) -> Result<()> {
         let set = stream::iter(names).map(|name| nodes::set_ready(&self.client, name, ready));
         set.buffer_unordered(PARALLEL).try_collect().await
-    }
-
-    async fn exclude(&self, name: &str) -> Result<()> {
-        let patch = Patch::Merge(json!({"metadata": {"labels": {EXCLUDED: "true"}}}));
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        nodes.patch(name, &PatchParams::default(), &patch).await?;
-        Ok(())
     }
 
     async fn create(&self) -> Result<()> {
@@ -319,7 +298,7 @@ impl Cluster<'_> {
         loop {
             let last = match self.options.services {
                 1 => None,
-                _ => Some(self.quiet().await),
+                _ => Some(quiet(self.all).await?),
             };
             let looked = Instant::now();
             if done(self.cloud.load_balancers().await?).await? {

@@ -53,6 +53,7 @@ fn main() -> Result<()> {
     let options = BenchOptions::parse();
     let cloud = match &options.benchmark {
         Benchmark::Life(options) => &options.cloud,
+        Benchmark::Nodes(options) => &options.cloud,
         _ => "openstack",
     };
     let program = program(options.program.as_ref(), cloud, Build::Release)?;

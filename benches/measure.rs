@@ -7,12 +7,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ccm_testbed::{binary::Ccm, stage::Stage};
+use ccm_testbed::{binary::Ccm, cloud::Cloud, stage::Stage};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{
     Api,
-    api::{ListParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 
@@ -55,6 +55,39 @@ pub(crate) fn writes(stage: &Stage) -> Result<Writes> {
         }
     }
     Ok(writes)
+}
+
+/// Without a call for this long, nothing is under way.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Starts the program on this cloud, with further flags.
+pub(crate) fn start(stage: &Stage, cloud: &Cloud, flags: &[&str]) -> Result<Ccm> {
+    let kubeconfig = stage.control_plane.kubeconfig();
+    let mut launch = stage.command(cloud.provider(), &kubeconfig, flags);
+    launch.envs = cloud.environment();
+    Ccm::start(&launch)
+}
+
+/// Waits until no call was made for a while, and returns when the last one was seen.
+pub(crate) async fn quiet(cloud: &Cloud) -> Result<Instant> {
+    let (mut calls, mut last) = (cloud.calls()?, Instant::now());
+    while last.elapsed() < QUIET {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let now = cloud.calls()?;
+        if now != calls {
+            (calls, last) = (now, Instant::now());
+        }
+    }
+    Ok(last)
+}
+
+/// Keeps load balancers from a node.
+pub(crate) async fn exclude(client: &kube::Client, node: &str) -> Result<()> {
+    const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+    let patch = Patch::Merge(json!({"metadata": {"labels": {EXCLUDED: "true"}}}));
+    let nodes: Api<Node> = Api::all(client.clone());
+    nodes.patch(node, &PatchParams::default(), &patch).await?;
+    Ok(())
 }
 
 /// Nothing takes this long unless it is broken: the ports of 5,000 nodes pass the gate in four minutes.

@@ -1,4 +1,4 @@
-//! Joining nodes, the idle cluster, and one node in a project of many servers.
+//! Joining nodes, the idle cluster, Services that follow a node, and one node in a project of many servers.
 
 use std::{
     collections::BTreeMap,
@@ -17,12 +17,16 @@ use ccm_testbed::{
     stage::Stage,
 };
 use clap::Args;
+use k8s_openapi::api::core::v1::Service;
+use kube::Api;
 
-use crate::measure::{LATENCY, kinds, since, wait_for, writes};
+use crate::measure::{
+    LATENCY, LIMIT, create_services, exclude, kinds, quiet, served, since, start, wait_for, writes,
+};
 use crate::{print, say};
 
-/// Upstream's calls for one node, at initialisation and at every refresh.
-const GO_CALLS_PER_NODE: usize = 4;
+/// Changes of nodes in the hour that is extrapolated.
+const CHANGES: u64 = 6;
 /// Refreshes of all nodes in an hour with upstream's default of 5 minutes.
 const REFRESHES_PER_HOUR: u64 = 12;
 /// Refreshes that are counted for the idle figures.
@@ -34,6 +38,12 @@ const LARGE_PROJECT: usize = 20_000;
 
 #[derive(Args, Debug)]
 pub(crate) struct NodesOptions {
+    /// The cloud.
+    #[arg(long, default_value = "openstack")]
+    pub(crate) cloud: String,
+    /// How many Services follow a node that changes, when the nodes are there.
+    #[arg(long, default_value_t = 0)]
+    services: usize,
     /// Numbers of nodes.
     #[arg(long, value_delimiter = ',', default_values_t = [100, 1000, 5000])]
     nodes: Vec<usize>,
@@ -51,26 +61,44 @@ struct Figures {
     events_per_node: f64,
     peak_rss_mb: f64,
     idle_calls_per_hour: u64,
+    /// Calls of a restart and of one node that changes, if there are Services.
+    with_services: Option<[BTreeMap<String, u64>; 2]>,
 }
 
 pub(crate) async fn run(options: &NodesOptions, program: &Path) -> Result<()> {
     let mut figures = Vec::new();
     for &count in &options.nodes {
-        figures.push(join(program, count).await?);
+        figures.push(join(options, program, count).await?);
     }
-    let single = one_in_a_large_project(program).await?;
-    let report = report(&figures, &single);
+    let is_openstack = options.cloud == "openstack";
+    let single = match is_openstack {
+        true => Some(one_in_a_large_project(program).await?),
+        false => None,
+    };
+    let report = report(options, &figures, single.as_ref());
     print(&report);
     if options.write {
-        write_section("nodes", &report)?;
+        let name = match is_openstack {
+            true => "nodes".to_owned(),
+            false => format!("nodes {}", options.cloud),
+        };
+        write_section(&name, &report)?;
     }
     Ok(())
 }
 
+/// The simulated cloud of this provider.
+async fn simulated(provider: &str) -> Result<Cloud> {
+    match provider {
+        "openstack" => Cloud::simulated(LATENCY).await,
+        _ => Cloud::test(provider, LATENCY).await,
+    }
+}
+
 /// All nodes are there and tainted when the program starts: the time is its own.
-async fn join(program: &Path, count: usize) -> Result<Figures> {
+async fn join(options: &NodesOptions, program: &Path, count: usize) -> Result<Figures> {
     say(&format!("{count} nodes: preparing"));
-    let cloud = Cloud::simulated(LATENCY).await?;
+    let cloud = simulated(&options.cloud).await?;
     let names = cloud.servers(count).await?;
     let stage = Stage::set(program, true).await?;
     stage.write_cloud_config(&cloud.config()?)?;
@@ -82,10 +110,10 @@ async fn join(program: &Path, count: usize) -> Result<Figures> {
         "{count} nodes: registered in {:.0} s, starting",
         registering.elapsed().as_secs_f64()
     ));
-    let mut watch = Watch::start(client);
+    let mut watch = Watch::start(client.clone());
 
     let began = Instant::now();
-    let mut ccm = stage.launch("openstack", &[])?;
+    let mut ccm = start(&stage, &cloud, &[])?;
     let done = watch.initialized(count, Duration::from_secs(600)).await?;
     let seconds = done
         .finished
@@ -102,7 +130,7 @@ async fn join(program: &Path, count: usize) -> Result<Figures> {
         "{count} nodes: initialized after {seconds:.1} s, measuring the idle cluster"
     ));
     let frequency = format!("--node-status-update-frequency={}s", REFRESH.as_secs());
-    let mut ccm = stage.launch("openstack", &[&frequency])?;
+    let mut ccm = start(&stage, &cloud, &[&frequency])?;
     ccm.wait_healthy("/readyz", Duration::from_secs(60)).await?;
     let passes = "ccm_node_refresh_duration_seconds_count";
     let first = wait_for(&ccm, passes, 1).await?;
@@ -114,6 +142,10 @@ async fn join(program: &Path, count: usize) -> Result<Figures> {
     ));
     let idle_calls = cloud.calls()?.values().sum::<u64>() - before;
     ccm.kill()?;
+    let mut with_services = None;
+    if let Some(node) = names.first().filter(|_| options.services > 0) {
+        with_services = Some(follow(options, &stage, &cloud, &client, node).await?);
+    }
     Ok(Figures {
         nodes: count,
         seconds,
@@ -122,7 +154,41 @@ async fn join(program: &Path, count: usize) -> Result<Figures> {
         events_per_node,
         peak_rss_mb,
         idle_calls_per_hour: idle_calls * REFRESHES_PER_HOUR / (last - first),
+        with_services,
     })
+}
+
+/// Calls of a restart with Services, and of a node that leaves their load balancers.
+async fn follow(
+    options: &NodesOptions,
+    stage: &Stage,
+    cloud: &Cloud,
+    client: &kube::Client,
+    node: &str,
+) -> Result<[BTreeMap<String, u64>; 2]> {
+    say(&format!("{} Services", options.services));
+    // The lease of the process before has not expired yet.
+    let flags = ["--leader-elect=false"];
+    let mut ccm = start(stage, cloud, &flags)?;
+    let services: Api<Service> = Api::default_namespaced(client.clone());
+    let names: Vec<_> = (0..options.services)
+        .map(|number| format!("web-{number:03}"))
+        .collect();
+    create_services(&services, &names, 1).await?;
+    served(&services, names.len(), LIMIT).await?;
+    ccm.kill()?;
+    let before = cloud.calls()?;
+    let mut ccm = start(stage, cloud, &flags)?;
+    ccm.wait_healthy("/readyz", LIMIT).await?;
+    quiet(cloud).await?;
+    let restart = since(&before, cloud.calls()?);
+    say("a node changes");
+    let before = cloud.calls()?;
+    exclude(client, node).await?;
+    quiet(cloud).await?;
+    let change = since(&before, cloud.calls()?);
+    ccm.kill()?;
+    Ok([restart, change])
 }
 
 /// The program's writes of nodes, and its events, for each node.
@@ -144,7 +210,7 @@ async fn one_in_a_large_project(program: &Path) -> Result<BTreeMap<String, u64>>
     stage.write_cloud_config(&cloud.config()?)?;
     let client = stage.control_plane.client().await?;
     let mut watch = Watch::start(client.clone());
-    let mut ccm = stage.launch("openstack", &[])?;
+    let mut ccm = start(&stage, &cloud, &[])?;
     ccm.wait_healthy("/readyz", Duration::from_secs(60)).await?;
     let before = cloud.calls()?;
     let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
@@ -153,25 +219,44 @@ async fn one_in_a_large_project(program: &Path) -> Result<BTreeMap<String, u64>>
     Ok(since(&before, cloud.calls()?))
 }
 
-fn report(figures: &[Figures], single: &BTreeMap<String, u64>) -> String {
-    let mut text = String::from(
-        "## Nodes join\n\n\
+/// Calls of the program for so many nodes that join, and in an idle hour, as the issues ask for them; and calls of the upstream
+/// program for a node, at initialisation and at every refresh.
+fn targets(cloud: &str, nodes: usize) -> (String, String, usize) {
+    match cloud {
+        "openstack" => {
+            let pages = nodes as f64 / 1000.0 + nodes as f64 / 150.0;
+            let idle = format!("{:.0}", REFRESHES_PER_HOUR as f64 * (2.0 + pages));
+            ((15 + nodes / 100).to_string(), idle, 4)
+        }
+        "digitalocean" if nodes == 1000 => ("8".to_owned(), "90".to_owned(), 1),
+        _ => ("-".to_owned(), "-".to_owned(), 1),
+    }
+}
+
+fn report(options: &NodesOptions, figures: &[Figures], single: Option<&BTreeMap<String, u64>>) -> String {
+    let (.., go_calls) = targets(&options.cloud, 0);
+    let mut text = format!(
+        "## Nodes join{}\n\n\
          Nodes are about 10 kB each (50 images, 20 labels, conditions, managedFields). They are registered and tainted\n\
          before the program starts. The seconds include the start of the program and its authentication.\n\n\
-         \"Go, computed\" is what the upstream program needs by its design: 4 calls for each node, one node after the other.\n\n\
+         \"Go, computed\" is what the upstream program needs by its design: {go_calls} calls for each node, one node after the other.\n\n\
          | nodes | seconds | Go, seconds, computed | cloud calls | target | Go, calls, computed | ratio | node writes per node | events per node | peak RSS |\n\
          |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        match options.cloud.as_str() {
+            "openstack" => String::new(),
+            cloud => format!(" on {cloud}"),
+        },
     );
     for figures in figures {
         let calls: u64 = figures.calls.values().sum();
-        let go = figures.nodes * GO_CALLS_PER_NODE;
+        let go = figures.nodes * go_calls;
         let _ = writeln!(
             text,
             "| {} | {:.1} | {:.0} | {calls} | {} | {go} | 1 : {:.0} | {:.2} | {:.2} | {:.0} MB |",
             figures.nodes,
             figures.seconds,
             go as f64 * LATENCY.as_secs_f64(),
-            15 + figures.nodes / 100,
+            targets(&options.cloud, figures.nodes).0,
             go as f64 / calls as f64,
             figures.writes_per_node,
             figures.events_per_node,
@@ -205,16 +290,38 @@ fn report(figures: &[Figures], single: &BTreeMap<String, u64>) -> String {
         REFRESHES_PER_HOUR / PASSES,
     );
     for figures in figures {
-        let nodes = figures.nodes as f64;
         let _ = writeln!(
             text,
-            "| {} | {} | {:.0} | {} |",
+            "| {} | {} | {} | {} |",
             figures.nodes,
             figures.idle_calls_per_hour,
-            12.0 * (2.0 + nodes / 1000.0 + nodes / 150.0),
-            48 * figures.nodes,
+            targets(&options.cloud, figures.nodes).1,
+            REFRESHES_PER_HOUR as usize * go_calls * figures.nodes,
         );
     }
+    for figures in figures {
+        let Some([restart, change]) = &figures.with_services else {
+            continue;
+        };
+        let sum = |calls: &BTreeMap<String, u64>| calls.values().sum::<u64>();
+        let _ = write!(
+            text,
+            "\n## {} Services and {} nodes\n\n\
+             - A restart: {} calls ({}).\n\
+             - A node leaves all load balancers: {} calls ({}).\n\
+             - An hour with {CHANGES} such changes, and the refreshes above: {} calls.\n",
+            options.services,
+            figures.nodes,
+            sum(restart),
+            kinds(restart),
+            sum(change),
+            kinds(change),
+            figures.idle_calls_per_hour + CHANGES * sum(change),
+        );
+    }
+    let Some(single) = single else {
+        return text;
+    };
     let _ = write!(
         text,
         "\n## One node joins a project of {LARGE_PROJECT} servers\n\n{} calls ({}); target: at most 3.\n",

@@ -20,11 +20,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
+    config::Config,
     controllers::{self, Framework, node_object},
     election::{Candidacy, Purpose},
-    options::Config,
+    plan::DryRun,
     reload::Reloader,
-    review,
     server::{Checks, Kind, Metrics, Status, watched},
 };
 
@@ -200,7 +200,7 @@ fn dry_run(
 ) -> impl Future<Output = ()> + use<> {
     let check = context.checks.register("dry-run", Kind::Ready);
     check.set_failing("waiting for the first look");
-    review::stand(review::Standing {
+    let dry_run = DryRun {
         client: context.client.clone(),
         cloud: Arc::clone(&context.cloud),
         config: Arc::clone(&context.config),
@@ -208,7 +208,8 @@ fn dry_run(
         services,
         metrics: context.metrics.clone(),
         check,
-    })
+    };
+    dry_run.run()
 }
 
 /// Starts what takes over changed config files.

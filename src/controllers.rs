@@ -2,7 +2,9 @@
 
 pub(crate) mod lifecycle;
 pub(crate) mod node;
+pub(crate) mod node_action;
 pub(crate) mod node_object;
+pub(crate) mod plan;
 pub(crate) mod route;
 pub(crate) mod service;
 
@@ -15,7 +17,7 @@ use ccm_core::{
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::task::JoinError;
 
-use crate::{options::Config, server::Status};
+use crate::{config::Config, server::Status};
 
 /// The controllers of the framework.
 pub(crate) static FRAMEWORK: [ControllerDef; 4] = [node::DEF, lifecycle::DEF, service::DEF, route::DEF];

@@ -45,7 +45,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info_span};
 
 use crate::{
-    options::ElectionConfig,
+    config::ElectionConfig,
     server::{Checks, Kind, Metrics},
 };
 use api::ApiServer;

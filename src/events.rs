@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use crate::options::ElectionConfig;
+use crate::config::ElectionConfig;
 
 /// The source of the Events about the process.
 pub(crate) const COMPONENT: &str = "cloud-controller-manager";

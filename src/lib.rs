@@ -10,12 +10,15 @@
 //! |---|---|
 //! | `process` | start order, signals, end |
 //! | [`options`] | flags |
+//! | `config` | what the flags come to |
 //! | [`providers`] | the clouds of this repository |
 //! | `logging` | the log |
+//! | `metrics` | the description of every metric, and their registration |
 //! | `server` | health and metrics over HTTPS |
 //! | `election` | one leader among replicas |
+//! | `api` | access to the Kubernetes API server: clients and credentials |
 //! | `app` | the shared stores, and the start and end of the controllers |
-//! | `review` | what would be done: `plan` and `--dry-run` |
+//! | `plan` | what would be done: `plan` and `--dry-run` |
 //! | `validate` | what is wrong with config, cloud and manifests, without a cluster |
 //! | `events` | the objects that Events refer to |
 //! | `files` | whether files that others replace have changed |
@@ -26,17 +29,20 @@
 // get further crates that not each of them uses.
 #![cfg_attr(not(test), warn(unused_crate_dependencies))]
 
+mod api;
 mod app;
+mod config;
 mod controllers;
 mod election;
 mod events;
 mod files;
 mod logging;
+mod metrics;
 pub mod options;
+mod plan;
 mod process;
 pub mod providers;
 mod reload;
-mod review;
 mod server;
 mod validate;
 

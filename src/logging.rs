@@ -28,9 +28,9 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-pub(crate) use failing::{Failing, warn_if_new};
+pub(crate) use failing::{Failing, FailingByKind, warn_if_new};
 
-use crate::options::{LogFormat, LoggingConfig, ModuleVerbosity};
+use crate::config::{LogFormat, LoggingConfig, ModuleVerbosity};
 
 /// Crates that belong to others, by the first part of their targets. Everything else is ours, or a provider's out of
 /// this repository.

@@ -1,52 +1,41 @@
 //! The command line, from words to a checked [`Config`].
 //!
-//! Three steps: `arguments` turns Go's flag dialect into a plain one, clap (the sections in this folder, one file for
-//! each section of `--help`) says which flags there are, and `complete` reads the values. Each step collects what is
-//! wrong instead of stopping, and the user sees all of it at once. clap holds every value as text for that reason.
-//!
-//! Flags that are only taken, because manifests carry them, are rows of one table; the rule for what is accepted and
-//! what is refused stands there.
+//! `flags` declares every flag. Three steps read them: `arguments` turns Go's flag dialect into a plain one, clap finds
+//! each flag's values, and `complete` reads the values, section by section. Each step collects what is wrong instead of
+//! stopping, so that the user sees all of it at once. clap holds every value as text for that reason.
 
-mod access;
 mod arguments;
-mod config;
+mod controller_settings;
 mod controllers;
 mod election;
+mod flags;
 mod gates;
 mod generic;
 mod global;
 mod logging;
 mod migration;
-mod misc;
-mod plan;
-mod routes;
-mod selection;
-mod services;
 mod serving;
-mod table;
+mod subcommands;
 mod tls;
-mod validate;
 mod value;
-mod webhooks;
 
 use std::{collections::BTreeMap, ffi::OsString, fmt};
 
-use ccm_core::{FlagDef, FlagKind, FlagValues, Provider};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, parser::ValueSource};
+use ccm_core::{FlagDef, FlagValues, Provider};
+use clap::parser::ValueSource;
 
-pub use config::{
+pub use crate::config::{
     AccessConfig, ApiServerConfig, Certificate, ClientLimit, Config, ControllerLeader, Controllers,
     ElectionConfig, LifecycleConfig, LogFormat, LoggingConfig, MigrationConfig, ModuleVerbosity,
     NamedCertificate, NodeConfig, OrphanConfig, RouteConfig, ServiceConfig, ServingConfig, TlsConfig,
 };
-pub use plan::{Output, PlanRequest};
-pub use validate::ValidateRequest;
+pub use subcommands::{Output, PlanRequest, ValidateRequest};
 
 pub use crate::validate::Manifests;
 
 use crate::providers;
 use arguments::Word;
-use selection::Known;
+use controllers::Known;
 use value::Reader;
 
 /// One thing that is wrong with the command line, in words for the user.
@@ -80,71 +69,12 @@ pub enum Request {
     Print(String),
 }
 
-/// All flags as they were given. [`Options::complete`] reads their values.
-#[derive(Debug)]
-struct Options {
-    generic: generic::GenericOptions,
-    election: election::ElectionOptions,
-    migration: migration::MigrationOptions,
-    nodes: controllers::ControllerOptions,
-    lifecycle: controllers::LifecycleOptions,
-    services: services::ServiceOptions,
-    routes: routes::RouteOptions,
-    misc: misc::MiscOptions,
-    serving: serving::ServingOptions,
-    authentication: access::AuthenticationOptions,
-    authorization: access::AuthorizationOptions,
-    webhooks: webhooks::WebhookOptions,
-    plan: plan::PlanOptions,
-    validate: validate::ValidateOptions,
-    logging: logging::LoggingOptions,
-    global: global::GlobalOptions,
-    /// Those that stand on the command line.
-    given: FlagValues,
-    /// Every flag with its value, for the log.
-    values: Vec<(String, String)>,
-}
+const ABOUT: &str = "Connects a Kubernetes cluster to its cloud: gives new nodes their cloud addresses, provider ID, zone, region \
+     and type, and keeps them up to date; gives Services of type LoadBalancer their load balancers.";
 
-/// One section of `--help`: its name, and what adds the flags to it that are not in the [`table`].
-type Section = (&'static str, fn(clap::Command) -> clap::Command);
-
-const SECTIONS: &[Section] = &[
-    ("Plan", plan::PlanOptions::augment_args),
-    ("Validate", validate::ValidateOptions::augment_args),
-    ("Generic", generic::GenericOptions::augment_args),
-    ("Leader election", election::ElectionOptions::augment_args),
-    ("Leader migration", migration::MigrationOptions::augment_args),
-    ("Nodes", controllers::ControllerOptions::augment_args),
-    ("Node lifecycle", controllers::LifecycleOptions::augment_args),
-    ("Services", services::ServiceOptions::augment_args),
-    ("Routes", routes::RouteOptions::augment_args),
-    ("Misc", misc::MiscOptions::augment_args),
-    ("Debugging", |command| command),
-    ("Secure serving", serving::ServingOptions::augment_args),
-    ("Authentication", access::AuthenticationOptions::augment_args),
-    ("Authorization", access::AuthorizationOptions::augment_args),
-    ("Webhooks", webhooks::WebhookOptions::augment_args),
-    ("Logs", logging::LoggingOptions::augment_args),
-    ("Global", global::GlobalOptions::augment_args),
-];
-
-/// Connects a Kubernetes cluster to its cloud.
-#[derive(Parser, Debug)]
-#[command(
-    name = "cloud-controller-manager",
-    about = "Connects a Kubernetes cluster to its cloud: gives new nodes their cloud addresses, provider ID, zone, region \
-             and type, and keeps them up to date; gives Services of type LoadBalancer their load balancers.",
-    override_usage = "cloud-controller-manager --cloud-provider <NAME> [--cloud-config <FILE>] [FLAGS]\n       \
-                      cloud-controller-manager plan [--service <NAMESPACE/NAME>] [-o text|json] [FLAGS]\n       \
-                      cloud-controller-manager validate [--services <FILE>|-] [--strict] [-o text|json] [FLAGS]",
-    after_help = AFTER_HELP,
-    // Our own forms of these, as Go has them.
-    disable_version_flag = true,
-    disable_help_flag = true,
-    args_override_self = true,
-    max_term_width = 100
-)]
-struct CommandLine {}
+const USAGE: &str = "cloud-controller-manager --cloud-provider <NAME> [--cloud-config <FILE>] [FLAGS]\n       \
+     cloud-controller-manager plan [--service <NAMESPACE/NAME>] [-o text|json] [FLAGS]\n       \
+     cloud-controller-manager validate [--services <FILE>|-] [--strict] [-o text|json] [FLAGS]";
 
 /// No line is longer than 98 characters, or clap would break it on an ordinary terminal.
 const AFTER_HELP: &str = "\
@@ -207,40 +137,47 @@ Examples:
 /// The definition of all flags of a binary with these providers.
 #[must_use]
 pub fn command(providers: &[&'static Provider]) -> clap::Command {
-    let mut command = SECTIONS
-        .iter()
-        .fold(CommandLine::command(), |command, (section, augment)| {
-            table::add(augment(command), section)
-        });
+    let mut command = clap::Command::new("cloud-controller-manager")
+        .about(ABOUT)
+        .override_usage(USAGE)
+        .after_help(AFTER_HELP)
+        // Our own forms of these, as Go has them.
+        .disable_version_flag(true)
+        .disable_help_flag(true)
+        .args_override_self(true)
+        .max_term_width(100)
+        .args(flags::ALL.iter().map(flags::Flag::arg));
     for flag in providers.iter().flat_map(|provider| provider.flags) {
         let is_known = |known: &clap::Arg| known.get_id() == flag.name;
         // Several providers may have a flag, and the framework accepts some.
         if !command.get_arguments().any(is_known) {
             let section = format!("Provider {}", defining(flag.name, providers).join(", "));
-            command = command.arg(table::arg(flag, section, flag.help.to_owned()));
+            command = command.arg(flags::arg(flag, section, flag.help.to_owned()));
         }
     }
-    command
-        .mut_arg("controllers", |arg| {
-            let names = selection::names(providers);
-            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-            arg.help(format!("{help}. Names: {names}"))
-        })
-        .mut_args(|arg| match arg.get_value_names() {
-            Some([name]) if name == FlagKind::Bool.value_name() => arg
-                .num_args(0..=1)
-                .require_equals(true)
-                .default_missing_value("true"),
-            _ => arg,
-        })
+    command.mut_arg(flags::CONTROLLERS.def.name, |arg| {
+        let names = controllers::names(providers);
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        arg.help(format!("{help}. Names: {names}"))
+    })
 }
 
-/// A flag of this provider that the framework has already. One that it only accepts may be defined again.
-pub(crate) fn taken_flag(provider: &Provider) -> Option<&'static str> {
-    let framework = command(&[]);
-    let taken = |name: &str| framework.get_arguments().any(|arg| arg.get_long() == Some(name));
-    let mut names = provider.flags.iter().map(|flag| flag.name);
-    names.find(|name| taken(name) && !table::accepts(name))
+/// The providers, if none of them defines a flag that the framework has already. One that is only accepted may be defined
+/// again.
+///
+/// # Errors
+/// Which flag is taken.
+pub fn without_taken_flags(providers: Vec<&'static Provider>) -> Result<Vec<&'static Provider>, String> {
+    let taken = |name: &str| flags::ALL.iter().any(|flag| flag.def.name == name) && !flags::accepts(name);
+    for provider in &providers {
+        if let Some(flag) = provider.flags.iter().find(|flag| taken(flag.name)) {
+            return Err(format!(
+                "the cloud provider {} defines {:?}, which is the framework's; give it another name",
+                provider.name, flag.name
+            ));
+        }
+    }
+    Ok(providers)
 }
 
 /// The names of the providers that define this flag.
@@ -256,7 +193,7 @@ fn defining(flag: &str, providers: &[&'static Provider]) -> Vec<&'static str> {
 /// The providers that define this flag, unless the chosen one or the framework has it, too.
 fn foreign(flag: &FlagDef, chosen: &Provider, providers: &[&'static Provider]) -> Option<String> {
     let defining = defining(flag.name, providers);
-    (!defining.contains(&chosen.name) && !table::accepts(flag.name)).then(|| defining.join(", "))
+    (!defining.contains(&chosen.name) && !flags::accepts(flag.name)).then(|| defining.join(", "))
 }
 
 /// Reads the command line, the program's name left out, for a binary with these providers.
@@ -285,52 +222,46 @@ pub(crate) fn parse_with(
     let program = command.get_name().to_owned();
     // What is left are known flags with values, so that clap has nothing more to complain about.
     let words = std::iter::once(program).chain(arguments.flags);
-    let options = command
-        .clone()
-        .try_get_matches_from(words)
-        .and_then(|matches| Options::read(&command, &matches));
-    let mut options = match options {
-        Ok(options) => options,
+    let matches = match command.clone().try_get_matches_from(words) {
+        Ok(matches) => matches,
         Err(error) => {
             errors.push(OptionError::new(error.to_string().trim_end()));
             return Err(errors);
         }
     };
+    let all = || values(&command, &matches, false);
+    let mut reader = Reader::new(all());
     if errors.is_empty()
-        && let Some(answer) = options.global.answer(&options.generic.cloud_provider, providers)
+        && let Some(answer) = global::answer(&reader, providers)
     {
         return answer.map(Request::Print).map_err(|error| vec![error]);
     }
-    if let (true, Some(implied)) = (options.generic.cloud_provider.is_empty(), implied) {
-        options.generic.cloud_provider = implied.to_owned();
-    }
+    let mut shown: Vec<_> = all()
+        .map(|(flag, values)| (flag, without_credentials(&values.join(","))))
+        .collect();
+    shown.sort();
     let word = arguments.word;
-    let mut reader = Reader::default();
-    let output = options.plan.output(word, &mut reader);
-    let service = options.plan.service(word, &mut reader);
-    let (manifests, strict) = options.validate.wanted(word, &mut reader);
-    errors.extend(reader.errors);
-    match options.complete(providers) {
-        Ok(config) if errors.is_empty() => Ok(match word {
-            None => Request::Run(Box::new(config)),
-            Some(Word::Plan) => Request::Plan(Box::new(PlanRequest {
-                config,
-                service,
-                output,
-            })),
-            Some(Word::Validate) => Request::Validate(Box::new(ValidateRequest {
-                config,
-                manifests,
-                strict,
-                output,
-            })),
-        }),
-        Ok(_) => Err(errors),
-        Err(more) => {
-            errors.extend(more);
-            Err(errors)
-        }
-    }
+    let output = subcommands::output(word, &mut reader);
+    let service = subcommands::service(word, &mut reader);
+    let (manifests, strict) = subcommands::manifests(word, &mut reader);
+    let given = values(&command, &matches, true).collect();
+    let config = complete(given, shown, implied, providers, &mut reader);
+    errors.append(&mut reader.errors);
+    let config = config.filter(|_| errors.is_empty()).ok_or(errors)?;
+    Ok(match word {
+        None => Request::Run(Box::new(config)),
+        Some(Word::Plan) => Request::Plan(Box::new(PlanRequest {
+            config,
+            service,
+            output,
+        })),
+        Some(Word::Validate) => Request::Validate(Box::new(ValidateRequest {
+            config,
+            manifests,
+            strict,
+            output,
+        })),
+    })
 }
 
 fn help(mut command: clap::Command) -> String {
@@ -376,116 +307,82 @@ fn without_credentials(value: &str) -> String {
     }
 }
 
-impl Options {
-    fn read(command: &clap::Command, matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
-        let mut shown: Vec<_> = values(command, matches, false)
-            .map(|(flag, values)| (flag, without_credentials(&values.join(","))))
-            .collect();
-        shown.sort();
-        Ok(Self {
-            generic: FromArgMatches::from_arg_matches(matches)?,
-            election: FromArgMatches::from_arg_matches(matches)?,
-            migration: FromArgMatches::from_arg_matches(matches)?,
-            nodes: FromArgMatches::from_arg_matches(matches)?,
-            lifecycle: FromArgMatches::from_arg_matches(matches)?,
-            services: FromArgMatches::from_arg_matches(matches)?,
-            routes: FromArgMatches::from_arg_matches(matches)?,
-            misc: FromArgMatches::from_arg_matches(matches)?,
-            serving: FromArgMatches::from_arg_matches(matches)?,
-            authentication: FromArgMatches::from_arg_matches(matches)?,
-            authorization: FromArgMatches::from_arg_matches(matches)?,
-            webhooks: FromArgMatches::from_arg_matches(matches)?,
-            plan: FromArgMatches::from_arg_matches(matches)?,
-            validate: FromArgMatches::from_arg_matches(matches)?,
-            logging: FromArgMatches::from_arg_matches(matches)?,
-            global: FromArgMatches::from_arg_matches(matches)?,
-            given: values(command, matches, true).collect(),
-            values: shown,
-        })
+/// Reads and checks all values. `None` with errors.
+fn complete(
+    given: FlagValues,
+    mut values: Vec<(String, String)>,
+    implied: Option<&str>,
+    providers: &[&'static Provider],
+    reader: &mut Reader,
+) -> Option<Config> {
+    let version = global::version(reader);
+    let name = reader.non_empty(flags::CLOUD_PROVIDER);
+    let provider = match name.as_deref().or(implied).unwrap_or_default() {
+        _ if providers.is_empty() => Err(providers::none_compiled_in()),
+        "" => Err("--cloud-provider cannot be empty".to_owned()),
+        name => providers::find(name, providers),
+    };
+    match &provider {
+        Ok(chosen) => check_provided(chosen, &given, &mut values, providers, reader),
+        Err(message) => reader.refuse(message),
     }
+    // Read all of them, whatever is wrong with the others.
+    let chosen = provider.as_ref().ok().copied();
+    flags::judge(&given, chosen, reader);
+    gates::check(reader);
+    generic::check_content_type(reader);
+    let user_agent = generic::user_agent(&version, reader);
+    let known = Known::new(chosen, providers);
+    let mut controllers = known.select(reader);
+    let mut election = election::election(reader);
+    migration::migration(election.as_mut(), &mut controllers, &known, reader);
+    let limit = generic::client_limit(reader);
+    Some(Config {
+        user_agent,
+        service_accounts: reader.boolean(flags::USE_SERVICE_ACCOUNT_CREDENTIALS),
+        api_server: generic::api_server(limit, reader),
+        node: controller_settings::node(reader),
+        lifecycle: controller_settings::lifecycle(reader),
+        service: controller_settings::service(reader),
+        route: controller_settings::route(reader),
+        serving: serving::serving(reader),
+        logging: logging::logging(reader),
+        dry_run: reader.boolean(flags::DRY_RUN),
+        shutdown_drain: reader.duration(flags::SHUTDOWN_DRAIN),
+        cloud_config: reader.path(flags::CLOUD_CONFIG),
+        cluster_name: reader.text(flags::CLUSTER_NAME),
+        provider: provider.ok()?,
+        flags: given,
+        controllers,
+        election,
+        version,
+        values,
+        warnings: std::mem::take(&mut reader.warnings),
+    })
+}
 
-    /// Reads and checks all values for a binary with these providers.
-    fn complete(mut self, providers: &[&'static Provider]) -> Result<Config, Vec<OptionError>> {
-        let mut reader = Reader::default();
-        let version = self.global.version(&mut reader);
-        let provider = match self.generic.cloud_provider.as_str() {
-            _ if providers.is_empty() => Err(providers::none_compiled_in()),
-            "" => Err("--cloud-provider cannot be empty".to_owned()),
-            name => providers::find(name, providers),
-        };
-        match &provider {
-            Ok(chosen) => self.check_provided(chosen, providers, &mut reader),
-            Err(message) => reader.refuse(message),
-        }
-        // Read all of them, whatever is wrong with the others.
-        let chosen = provider.as_ref().ok().copied();
-        table::judge(&self.given, chosen, &mut reader);
-        let known = Known::new(chosen, providers);
-        self.generic.check_gates(&mut reader);
-        self.generic.check_content_type(&mut reader);
-        let user_agent = self.generic.user_agent(&version, &mut reader);
-        let mut controllers = self.generic.controllers(&known, &mut reader);
-        let mut election = self.election.complete(&mut reader);
-        self.migration
-            .complete(election.as_mut(), &mut controllers, &known, &mut reader);
-        let limit = self.generic.client_limit(&mut reader);
-        let service_accounts = self.generic.service_accounts(&mut reader);
-        let api_server = self.misc.api_server(limit, &mut reader);
-        let node = self.nodes.complete(&self.misc, &mut reader);
-        let lifecycle = self.lifecycle.complete(&mut reader);
-        let service = self.services.complete(&mut reader);
-        let route = self.routes.complete(&mut reader);
-        let mut access = self.authentication.complete(&mut reader);
-        self.authorization.complete(&mut access, &mut reader);
-        let serving = self.serving.complete(access, &mut reader);
-        self.webhooks.check(serving.as_ref(), &mut reader);
-        let logging = self.logging.complete(&mut reader);
-        let dry_run = self.plan.dry_run(&mut reader);
-        let shutdown_drain = self.misc.shutdown_drain(&mut reader);
-        match provider {
-            Ok(provider) if reader.errors.is_empty() => Ok(Config {
-                provider,
-                flags: self.given,
-                cloud_config: self.generic.cloud_config(),
-                cluster_name: self.generic.cluster_name,
-                user_agent,
-                api_server,
-                service_accounts,
-                controllers,
-                node,
-                lifecycle,
-                service,
-                route,
-                election,
-                serving,
-                logging,
-                dry_run,
-                shutdown_drain,
-                version,
-                values: self.values,
-                warnings: reader.warnings,
-            }),
-            _ => Err(reader.errors),
+/// Checks the values of the chosen provider's flags, and that there are none of other providers.
+fn check_provided(
+    chosen: &Provider,
+    given: &FlagValues,
+    values: &mut Vec<(String, String)>,
+    providers: &[&'static Provider],
+    reader: &mut Reader,
+) {
+    for flag in chosen.flags {
+        if let Some(Err(message)) = given.given(flag.name).map(|values| flag.check(values)) {
+            reader.refuse(message);
         }
     }
-
-    /// Checks the values of the chosen provider's flags, and that there are none of other providers.
-    fn check_provided(&mut self, chosen: &Provider, providers: &[&'static Provider], reader: &mut Reader) {
-        for flag in chosen.flags {
-            if let Some(Err(message)) = self.given.given(flag.name).map(|values| flag.check(values)) {
-                reader.refuse(message);
-            }
-        }
-        let flags = providers.iter().flat_map(|provider| provider.flags);
-        let foreign = flags.filter_map(|flag| Some((flag.name, foreign(flag, chosen, providers)?)));
-        for (name, defining) in foreign.collect::<BTreeMap<_, _>>() {
-            self.values.retain(|(shown, _)| shown != name);
-            if self.given.given(name).is_some() {
-                reader.refuse(format!(
-                    "--{name}: this is a flag of the cloud provider {defining}, but --cloud-provider is {:?}",
-                    chosen.name
-                ));
-            }
+    let flags = providers.iter().flat_map(|provider| provider.flags);
+    let foreign = flags.filter_map(|flag| Some((flag.name, foreign(flag, chosen, providers)?)));
+    for (name, defining) in foreign.collect::<BTreeMap<_, _>>() {
+        values.retain(|(shown, _)| shown != name);
+        if given.given(name).is_some() {
+            reader.refuse(format!(
+                "--{name}: this is a flag of the cloud provider {defining}, but --cloud-provider is {:?}",
+                chosen.name
+            ));
         }
     }
 }

@@ -7,17 +7,10 @@
 //! The end: work in progress is finished, for a while; then writes are refused, the lease is given up, and the server
 //! ends. Who has lost the lease skips the first.
 
-mod accounts;
-mod api_client;
 mod cloud;
-mod credentials;
-mod fence;
 mod leases;
 mod plan;
-mod renewing;
-pub(crate) mod requests;
 mod reviewers;
-mod transport;
 mod validate;
 
 use std::{env, fmt, io::Write, panic, process::ExitCode, sync::Arc, thread, time::Duration};
@@ -39,11 +32,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use crate::{
+    api::ApiServer,
     app::{self, AppContext},
+    config::Config,
     controllers,
     election::Elections,
     logging,
-    options::{self, Config, PlanRequest, Request, ValidateRequest},
+    options::{self, PlanRequest, Request, ValidateRequest},
     providers,
     server::{CheckHandle, Checks, Kind, Metrics, Server, Shown, Status, Told},
 };
@@ -51,8 +46,6 @@ use leases::{Elected, Leases, Observed};
 
 pub use plan::{Planned, plan};
 pub use validate::{Validated, validate};
-
-use api_client::ApiServer;
 
 /// The work is waiting, not computing; more threads only cost memory.
 const MAX_WORKERS: usize = 4;
@@ -72,7 +65,7 @@ const LAST_THREADS: Duration = Duration::from_secs(1);
 /// [`Planned`], for those of `validate` [`Validated`].
 #[must_use]
 pub fn main() -> ExitCode {
-    let registered = match providers::registered() {
+    let registered = match providers::registered().and_then(options::without_taken_flags) {
         Ok(registered) => registered,
         Err(message) => {
             complain([message]);

@@ -8,7 +8,7 @@ use std::{ffi::OsStr, path::Path};
 
 use ccm_core::{Provider, controllers::ControllerDef, registry};
 
-use crate::{controllers::FRAMEWORK, options};
+use crate::controllers::FRAMEWORK;
 
 cfg_if::cfg_if! {
     if #[cfg(feature = "aws")] {
@@ -35,7 +35,7 @@ pub const PLANNED: &[&str] = &["azure", "gce"];
 /// All providers linked into this binary, sorted by name.
 ///
 /// # Errors
-/// Two providers have one name, or a provider has a flag or a controller with a name that is taken.
+/// Two providers have one name, or a provider has a controller with a name that is taken.
 pub fn registered() -> Result<Vec<&'static Provider>, String> {
     without_duplicates(registry::all())
 }
@@ -58,10 +58,7 @@ fn without_duplicates(providers: Vec<&'static Provider>) -> Result<Vec<&'static 
             .controllers
             .iter()
             .flat_map(ControllerDef::migration_names);
-        if let Some(name) = names
-            .find(|name| taken(name))
-            .or_else(|| options::taken_flag(provider))
-        {
+        if let Some(name) = names.find(|name| taken(name)) {
             return Err(format!(
                 "the cloud provider {} defines {name:?}, which is the framework's; give it another name",
                 provider.name
@@ -132,7 +129,7 @@ pub(crate) fn find<'a>(name: &str, compiled_in: &[&'a Provider]) -> Result<&'a P
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-    use ccm_core::{BuildFuture, FlagDef, FlagKind};
+    use ccm_core::BuildFuture;
 
     use super::*;
 
@@ -152,32 +149,15 @@ mod tests {
 
     #[test]
     fn names_of_the_framework_are_taken() {
-        const fn flag(name: &'static str) -> FlagDef {
-            FlagDef {
-                name,
-                kind: FlagKind::Text,
-                default: "",
-                help: "For a test",
-            }
-        }
-        const FREE: &[FlagDef] = &[flag("acme-x"), flag("allocate-node-cidrs")];
-        const TAKEN: &[FlagDef] = &[flag("cluster-name")];
-        let check = |flags, controllers| {
-            let provider = Provider {
-                flags,
-                controllers,
-                ..*provider("acme")
-            };
-            without_duplicates(vec![Box::leak(Box::new(provider))]).map(drop)
+        let controllers = Provider {
+            controllers: &FRAMEWORK[1..2],
+            ..*provider("acme")
         };
-        assert_eq!(check(FREE, &[]), Ok(()));
-        let error = check(TAKEN, &[]).unwrap_err();
+        let error = without_duplicates(vec![Box::leak(Box::new(controllers))]).unwrap_err();
         assert!(
-            error.contains("acme") && error.contains("\"cluster-name\""),
+            error.contains("acme") && error.contains("\"cloud-node-lifecycle-controller\""),
             "{error}"
         );
-        let error = check(&[], &FRAMEWORK[1..2]).unwrap_err();
-        assert!(error.contains("\"cloud-node-lifecycle-controller\""), "{error}");
     }
 
     #[test]

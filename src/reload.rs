@@ -20,7 +20,6 @@ use ccm_core::{
 };
 use k8s_openapi::api::core::v1::ObjectReference;
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
@@ -28,7 +27,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::files::{Contents, WatchedFiles};
+use crate::{
+    files::{Contents, WatchedFiles},
+    metrics::{Labels, metrics},
+};
 
 /// The reason of the Event after a successful reload.
 const RELOADED: &str = "CloudConfigReloaded";
@@ -46,39 +48,16 @@ const BACKOFF: Backoff = Backoff {
 /// The limit of a reload, for a provider without deadlines of its own.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(300);
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
-}
-
-#[derive(Clone, Debug)]
-struct ReloadMetrics {
-    reloads: Family<ResultLabel, Counter>,
-    successful: Gauge,
+metrics! {
+    struct ReloadMetrics {
+        reloads: Family<Labels<1>, Counter> = "ccm_config_reloads",
+        successful: Gauge = "ccm_config_last_reload_successful",
+    }
 }
 
 impl ReloadMetrics {
-    fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            reloads: Family::default(),
-            successful: Gauge::default(),
-        };
-        metrics.successful.set(1);
-        registry.register(
-            "ccm_config_reloads",
-            "Reloads of the cloud config, by result: applied, unchanged, invalid or rejected",
-            metrics.reloads.clone(),
-        );
-        registry.register(
-            "ccm_config_last_reload_successful",
-            "Whether the cloud config was applied the last time that it changed",
-            metrics.successful.clone(),
-        );
-        metrics
-    }
-
     fn count(&self, result: &'static str) {
-        self.reloads.get_or_create(&ResultLabel { result }).inc();
+        self.reloads.get_or_create(&[("result", result)]).inc();
     }
 }
 
@@ -115,11 +94,13 @@ impl Reloader {
         object: ObjectReference,
         registry: &mut Registry,
     ) -> Self {
+        let metrics = ReloadMetrics::register(registry);
+        metrics.successful.set(1);
         Self {
             cloud,
             recorder,
             object,
-            metrics: ReloadMetrics::register(registry),
+            metrics,
             settle: SETTLE,
             poll: POLL,
             files: WatchedFiles::new([]),

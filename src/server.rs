@@ -44,7 +44,7 @@ use tracing::{debug, info};
 pub(crate) use access::Reviewers;
 pub(crate) use beat::watched;
 pub(crate) use health::{CheckHandle, Checks, Kind};
-pub(crate) use metrics::{Metrics, REFERENCE as METRICS_REFERENCE};
+pub(crate) use metrics::Metrics;
 pub(crate) use pages::Told;
 pub(crate) use status::Status;
 
@@ -54,8 +54,8 @@ use self::{
     routes::{Peer, Routes},
 };
 use crate::{
+    config::ServingConfig,
     logging::{Failing, warn_if_new},
-    options::ServingConfig,
 };
 
 /// The most connections. Probes and scrapers need a handful; beyond this the one that was idle for longest is closed.

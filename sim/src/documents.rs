@@ -4,7 +4,8 @@
 //! A cloud adds its rules and the published description of its API. The operations of the description are those of
 //! the call log. Every request is checked against the description and refused as the cloud refuses it; every answer is
 //! checked, too, and one that does not match becomes a 500 that names the violation. What the description has and the
-//! rules do not is answered with 501.
+//! rules do not is answered with 501. All of these are [recorded](Control::take_violations), so that no test passes that
+//! has caused one.
 
 mod description;
 mod store;
@@ -22,7 +23,7 @@ use rand::{Rng as _, SeedableRng as _};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-pub(crate) use description::Description;
+pub(crate) use description::{Description, Gap};
 pub(crate) use store::{Document, Effect, Store};
 
 use crate::clock::Clock;
@@ -289,9 +290,17 @@ pub(crate) struct Documents {
     store: RwLock<Arc<Store>>,
     traffic: Arc<Traffic>,
     rng: Mutex<StdRng>,
+    violations: Mutex<Vec<String>>,
 }
 
 impl Documents {
+    /// Records what no client and no simulator may do.
+    fn violation(&self, request: &Request, status: StatusCode, reason: &str) -> Fault {
+        let text = format!("{} {}: {reason}", request.method, request.target());
+        self.violations.lock().push(text);
+        Fault::new(status, reason)
+    }
+
     fn insert(&self, store: &mut Store, collection: &str, mut fields: Map<String, Value>) -> String {
         let fresh = Fresh {
             now: self.traffic.clock.now(),
@@ -314,8 +323,11 @@ impl Documents {
     fn answer(&self, request: &Request, target: &Target, snapshot: Option<&Snapshot>) -> Outcome {
         self.rules.authenticate(request)?;
         let Some(operation) = self.description.operation(target.op) else {
-            let message = "The resource you requested could not be found.";
-            return Err(Fault::new(StatusCode::NOT_FOUND, message));
+            return Err(self.violation(
+                request,
+                StatusCode::NOT_FOUND,
+                "The description has no such operation.",
+            ));
         };
         let body = match request.body.is_empty() {
             true => Value::Null,
@@ -324,7 +336,7 @@ impl Documents {
         };
         self.description
             .check_request(operation, &target.rest, &request.params, &body)
-            .map_err(|reason| Fault::new(self.rules.invalid(), reason))?;
+            .map_err(|reason| self.violation(request, self.rules.invalid(), &reason))?;
         let run = |store: &mut Store| {
             let mut call = Call {
                 cloud: self,
@@ -343,16 +355,13 @@ impl Documents {
             None => self.with_store(run),
         };
         outcome.unwrap_or_else(|| {
-            let message = format!(
-                "The simulator does not have {} {}.",
-                request.method,
-                request.target()
-            );
-            Err(Fault::new(StatusCode::NOT_IMPLEMENTED, message))
+            let reason = "The simulator does not have this operation.";
+            Err(self.violation(request, StatusCode::NOT_IMPLEMENTED, reason))
         })
     }
 
-    fn reply(&self, outcome: Outcome, operation: Option<&str>) -> Reply {
+    /// `request`: what is answered, with the name of its operation; none if a fault or the quota refuses it.
+    fn reply(&self, outcome: Outcome, request: Option<(&Request, &str)>) -> Reply {
         let (status, body) = outcome.unwrap_or_else(|fault| (fault.status, Some(self.error(&fault))));
         let reply = match &body {
             Some(body) => Reply::json(status, body),
@@ -362,19 +371,20 @@ impl Documents {
         let rate = self.traffic.quotas.level(self.rules.service(), clock.elapsed());
         let headers = self.rules.headers(rate, clock.now()).into_iter();
         let reply = headers.fold(reply, |reply, (name, value)| reply.with(name, &value));
-        let operation = operation.and_then(|name| self.description.operation(name));
-        let checked = operation.map(|operation| {
-            self.description
-                .check_answer(operation, status.as_u16(), &reply.headers, body.as_ref())
+        let checked = request.and_then(|(request, name)| {
+            let operation = self.description.operation(name)?;
+            let (status, headers) = (status.as_u16(), &reply.headers);
+            let checked = self
+                .description
+                .check_answer(operation, status, headers, body.as_ref());
+            Some((request, checked.err()?))
         });
-        match checked {
-            Some(Err(violation)) => {
-                let message = format!("The simulator's answer violates the description: {violation}");
-                let fault = Fault::new(StatusCode::INTERNAL_SERVER_ERROR, message);
-                Reply::json(fault.status, &self.error(&fault))
-            }
-            _ => reply,
-        }
+        let Some((request, violation)) = checked else {
+            return reply;
+        };
+        let reason = format!("The simulator's answer violates the description: {violation}");
+        let fault = self.violation(request, StatusCode::INTERNAL_SERVER_ERROR, &reason);
+        Reply::json(fault.status, &self.error(&fault))
     }
 
     fn error(&self, fault: &Fault) -> Value {
@@ -403,7 +413,7 @@ impl Cloud for Documents {
     }
 
     fn handle(&self, request: &Request, target: &Target, snapshot: Option<&Snapshot>) -> Reply {
-        self.reply(self.answer(request, target, snapshot), Some(target.op))
+        self.reply(self.answer(request, target, snapshot), Some((request, target.op)))
     }
 
     fn refuse(&self, _: &Target, status: StatusCode) -> Reply {
@@ -508,6 +518,14 @@ impl Control {
         })
     }
 
+    /// A document of a collection.
+    pub fn document(&self, collection: &str, id: &str) -> Option<Value> {
+        self.cloud.with_store(|store| {
+            let found = store.get(collection, id)?;
+            Some(Value::Object(found.fields.clone()))
+        })
+    }
+
     /// Creates a document, whose missing fields get defaults, and returns its id.
     pub fn create(&self, collection: &str, fields: Map<String, Value>) -> String {
         self.cloud
@@ -545,9 +563,30 @@ impl Control {
         });
     }
 
+    /// What violated the description since the last time: requests that it does not know or does not allow, and answers that it
+    /// does not have.
+    #[must_use]
+    pub fn take_violations(&self) -> Vec<String> {
+        std::mem::take(&mut *self.cloud.violations.lock())
+    }
+
     /// Lets so many of the next asynchronous operations fail at their end.
     pub fn fail_next_changes(&self, count: u32) {
         self.cloud.with_store(|store| store.failing = count);
+    }
+}
+
+/// A control that panics when it is dropped after a violation that nobody has taken.
+#[derive(Debug)]
+pub(crate) struct Checked(pub(crate) Control);
+
+impl Drop for Checked {
+    fn drop(&mut self) {
+        let violations = self.0.take_violations();
+        assert!(
+            violations.is_empty() || std::thread::panicking(),
+            "{violations:#?}"
+        );
     }
 }
 
@@ -570,6 +609,7 @@ pub(crate) async fn start(
         store: RwLock::default(),
         traffic: Arc::clone(&traffic),
         rng: Mutex::new(StdRng::seed_from_u64(seed)),
+        violations: Mutex::default(),
     });
     let shared: Arc<dyn Cloud> = Arc::clone(&cloud) as _;
     let behavior = Behavior::new(Arc::clone(&shared), Arc::clone(&traffic));

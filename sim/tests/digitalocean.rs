@@ -103,6 +103,7 @@ async fn droplets_are_listed_in_pages_with_links_and_a_total() {
     assert_eq!(gpus.json["meta"]["total"], 0);
     assert_eq!(session.get("/v2/droplets?per_page=201").await.status, 422);
     assert_eq!(session.get("/v2/droplets?page=0").await.status, 422);
+    assert_eq!(session.cloud.take_violations().len(), 2);
 }
 
 #[tokio::test]
@@ -131,9 +132,10 @@ async fn what_violates_the_description_is_not_shown() {
     assert_eq!(answer.status, 500);
     let message = answer.json["message"].as_str().unwrap();
     assert!(
-        message.contains("body.droplets[0].status violates enum"),
+        message.contains("body/droplets/0/status: \"sleeping\" is not one of"),
         "{message}"
     );
+    assert_eq!(session.cloud.take_violations().len(), 1);
 }
 
 #[tokio::test]
@@ -203,6 +205,13 @@ async fn a_creation_may_end_in_an_error() {
 }
 
 #[tokio::test]
+#[should_panic(expected = "GET /v2/nothing: The description has no such operation.")]
+async fn a_violation_that_nobody_has_taken_fails_the_test() {
+    let session = Session::start().await;
+    assert_eq!(session.get("/v2/nothing").await.status, 404);
+}
+
+#[tokio::test]
 async fn requests_that_the_description_or_the_service_refuses() {
     let session = Session::start().await;
     let post = async |body: Value| session.send(Method::POST, "/v2/load_balancers", &body).await;
@@ -214,11 +223,34 @@ async fn requests_that_the_description_or_the_service_refuses() {
     };
     let rule = |port: u64, protocol: &str| json!([{"entry_protocol": protocol, "entry_port": port, "target_protocol": "tcp", "target_port": 1}]);
     for (body, reason) in [
-        (with("forwarding_rules", json!([])), "minItems"),
-        (with("forwarding_rules", rule(80, "sctp")), "entry_protocol"),
-        (with("http_idle_timeout_seconds", json!(10)), "minimum 30"),
+        (
+            with("forwarding_rules", json!([])),
+            "body/forwarding_rules: [] has less than 1 item",
+        ),
+        (
+            with("forwarding_rules", rule(80, "sctp")),
+            "body/forwarding_rules/0/entry_protocol: \"sctp\" is not one of",
+        ),
+        (
+            with("http_idle_timeout_seconds", json!(10)),
+            "less than the minimum of 30",
+        ),
         (with("tag", json!("both")), "oneOf"),
-        (with("region", json!("moon1")), "region"),
+        (
+            with("region", json!("moon1")),
+            "body/region: \"moon1\" is not one of",
+        ),
+        (
+            with("tsl_cipher_policy", json!("STRONG")),
+            "'tsl_cipher_policy' was unexpected",
+        ),
+        (
+            with(
+                "health_check",
+                json!({"protocol": "tcp", "port": 1, "colour": "red"}),
+            ),
+            "'colour' was unexpected",
+        ),
         (
             balancer("taken", &[]),
             "already a load balancer with the name taken",
@@ -236,13 +268,16 @@ async fn requests_that_the_description_or_the_service_refuses() {
     }
     let anonymous = session.http.get(format!("{}/v2/droplets", session.cloud.url()));
     assert_eq!(anonymous.send().await.unwrap().status().as_u16(), 401);
-    let absent = session.get("/v2/vpcs").await;
+    let vpc = "/v2/vpcs/5a4981aa-9653-4bd1-bef5-d6bff52042e4";
+    let absent = session.send(Method::DELETE, vpc, &Value::Null).await;
     assert_eq!(absent.status, 501);
     assert_eq!(
         absent.json["message"],
-        "The simulator does not have GET /v2/vpcs."
+        "The simulator does not have this operation."
     );
     assert_eq!(session.get("/v2/nothing").await.status, 404);
+    let violations = session.cloud.take_violations();
+    assert_eq!(violations.len(), 9, "{violations:#?}");
 }
 
 #[tokio::test]

@@ -19,8 +19,8 @@ mod decide;
 mod effects;
 mod metrics;
 mod pass;
+mod plan;
 mod report;
-mod review;
 mod suspects;
 
 use std::{sync::Arc, time::Duration};
@@ -39,18 +39,18 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-pub(crate) use self::review::review;
+pub(crate) use self::plan::plan;
 use self::{
     decide::{Brake, Reason, Whole},
     effects::{Deletion, Effects, Tainted, Target},
     metrics::LifecycleMetrics,
     pass::{Answers, Questions},
     report::Reports,
-    suspects::{Answer, Suspects, is_managed},
+    suspects::{Answer, Suspect, Suspects, is_managed},
 };
 use crate::{
+    config::LifecycleConfig,
     controllers::{Framework, finished, node_object::SHUTDOWN_TAINT},
-    options::LifecycleConfig,
 };
 
 /// The canonical name, and the source of this controller's events.
@@ -132,6 +132,11 @@ impl LifecycleController {
         } = context;
         let cloud = context.setup.cloud;
         config.deletion_grace = config.grace(&*cloud);
+        let metrics = context.metrics.with(LifecycleMetrics::register);
+        for reason in Reason::ALL {
+            // An alert on it must not depend on the first case.
+            metrics.set_held(reason, 0);
+        }
         let effects = Effects::new(
             context.client,
             Arc::clone(&cloud),
@@ -157,7 +162,7 @@ impl LifecycleController {
             )),
             earliest_pass: Instant::now(),
             turn: 0,
-            metrics: context.metrics.with(LifecycleMetrics::register),
+            metrics,
             shutdown,
         }
     }
@@ -304,13 +309,13 @@ impl LifecycleController {
 
     /// A node whose machine is switched off gets the taint.
     fn shut_down(&self, name: &str, writing: &mut JoinSet<Written>) {
-        let (key, effect) = SHUTDOWN_TAINT;
-        let Some(suspect) = self.suspects.get(name) else {
+        let Some(suspect) = self
+            .suspects
+            .get(name)
+            .filter(|suspect| needs_shutdown_taint(suspect))
+        else {
             return;
         };
-        if suspect.answer != Some(Answer::Off) || suspect.node.has_exact_taint(key, effect) {
-            return;
-        }
         let node = Arc::clone(&suspect.node);
         self.write(writing, async move |effects| {
             let outcome = effects.set_shutdown_taint(&node, true).await;
@@ -500,6 +505,12 @@ impl LifecycleController {
 fn is_recovered(node: &NodeObject) -> bool {
     let (key, effect) = SHUTDOWN_TAINT;
     node.ready == Ready::True && node.meta.deletion_timestamp.is_none() && node.has_exact_taint(key, effect)
+}
+
+/// Whether the node's machine is switched off and the node lacks the shutdown taint.
+fn needs_shutdown_taint(suspect: &Suspect) -> bool {
+    let (key, effect) = SHUTDOWN_TAINT;
+    suspect.answer == Some(Answer::Off) && !suspect.node.has_exact_taint(key, effect)
 }
 
 /// What the brake needs to know beside the nodes that are proven gone.

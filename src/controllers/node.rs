@@ -15,9 +15,9 @@ mod desired;
 mod initialize;
 mod metrics;
 mod patch;
+mod plan;
 mod refresh;
 mod report;
-mod review;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -33,14 +33,15 @@ use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-pub(crate) use self::review::{has_new, review};
+pub(crate) use self::plan::{has_uninitialized, plan};
 use self::{describe::Describer, metrics::NodeMetrics, report::Reports};
 use crate::{
+    config::NodeConfig,
     controllers::{
         Framework, finished,
         node_object::{STORE_LAG, UNINITIALIZED_TAINT},
     },
-    options::NodeConfig,
+    metrics::count,
 };
 
 /// The canonical name, and the source of this controller's events.
@@ -194,8 +195,8 @@ impl NodeController {
         let Some(attempt) = self.attempts.lock().remove(name) else {
             return;
         };
-        if let Some(reason) = attempt.reason {
-            self.reports.end(name, reason);
+        if attempt.reason.is_some() {
+            self.reports.end(name);
         }
         self.metrics.waiting.set(self.waiting());
     }
@@ -208,7 +209,7 @@ impl NodeController {
     }
 
     fn waiting(&self) -> i64 {
-        i64::try_from(self.attempts.lock().len()).unwrap_or(i64::MAX)
+        count(self.attempts.lock().len())
     }
 
     /// Works on one node until it is done or has to wait.

@@ -26,8 +26,8 @@ mod holds;
 mod metrics;
 mod outcome;
 mod pass;
+mod plan;
 mod report;
-mod review;
 mod window;
 
 use std::{collections::HashMap, hash::RandomState, sync::Arc, time::Duration};
@@ -44,12 +44,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-pub(crate) use self::review::review;
+pub(crate) use self::plan::plan;
 use self::{
     condition::Conditions, holds::Holds, metrics::RouteMetrics, outcome::fingerprint, report::Reports,
     window::Window,
 };
-use crate::{controllers::Framework, options::RouteConfig};
+use crate::{config::RouteConfig, controllers::Framework};
 
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "route_controller";

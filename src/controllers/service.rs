@@ -1,47 +1,51 @@
-//! The service controller: a Service of type LoadBalancer gets, keeps and loses its load balancer.
+//! The service controller: creates, updates and deletes the load balancer of each Service of type LoadBalancer.
 //!
 //! ```text
-//! Services, nodes --> desk --> ledger: what is known, what follows --> queue of parts --> workers --> cloud
-//!                      ^ |                ^                                                  |
-//!                 time-+ +-- survey       +--------------------- reports --------------------+
-//!                                         |
-//!                                         +--> queue of objects --> finalizer, status, annotations
+//!  Services, nodes, time                                     cloud, API server
+//!           |                                                  ^           |
+//!           v                                                  |           v
+//!      event_loop --- a change came in ---> state <--- take work --- workers (parts, objects)
+//!           |                               ^   \                          |
+//!           +--- discovery (take, ended) ---+    \ <----- work ended ------+
+//!                                                 \
+//!                                                  +--> outputs: run a part, write an object, event
 //! ```
 //!
 //! The unit of work in the cloud is the *part*, not the Service (see [`ccm_core::load_balancer`]): one pass serves all
-//! Services that have to do with it, and no two passes touch the same thing. What is decided stands in [`ledger`] and
-//! [`conclude`], pure; what a pass does to the cloud is the plan engine's.
+//! members of the part, and no two passes touch the same thing. [`state`] decides, pure; the plan engine does a pass.
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | [`state`] | what is known of Services and parts, and what follows from a change |
+//! | [`event_loop`] | changes and time; the discovery |
+//! | [`workers`] | passes over parts; patches of Service objects |
+//! | [`object`] | what a Service object should say, and the patch |
+//! | [`events`] | events, each published once |
+//! | [`nodes`], [`orphans`], [`ownership_tag`] | members of load balancers; load balancers without a Service; the tag |
+//! | [`plan`] | what would be done |
 //!
 //! | Rule | Why |
 //! |---|---|
-//! | A new Service is unknown to passes until it has our finalizer | nothing is made in the cloud that nobody would take away |
-//! | The finalizer goes when every part is left | nothing stays |
-//! | Status and annotations are written when everything is served, and whenever they differ | half an answer is none; what is wiped comes back |
+//! | A new Service is unknown to passes until it has our finalizer | nothing is created in the cloud that nobody would delete |
+//! | The finalizer is removed when the Service has left every part | nothing stays |
+//! | Status and annotations are written when everything is served, and whenever they differ | a partial answer misleads; what is wiped comes back |
 //! | Nodes are followed by parts that do not follow them yet, 2 to 10 s after a change, at once after a loss | a burst of nodes costs one pass for each part |
 //! | A part that waits for the cloud is parked and has no worker | eight slow load balancers do not hold up the ninth |
-//! | A discovery that fails delays no part that is known | one refused listing must not stop every Service |
-//! | Whoever was served when this process came, and needs no step, hears nothing | a restart is silent |
+//! | A discovery that fails delays no known part | one refused listing must not stop every Service |
+//! | A Service that was served when this process started, and needs no step, gets no event | a restart is silent |
 //!
-//! Of what happens in the cloud without us, a slow comparison of everything tells, in the background.
+//! A slow background resync detects changes that others made in the cloud.
 
-#[cfg(test)]
-mod book;
-mod conclude;
-mod desk;
-mod job;
-mod ledger;
+mod event_loop;
+mod events;
 mod metrics;
 mod nodes;
 mod object;
-mod objects;
 mod orphans;
 mod ownership_tag;
-mod parts;
-mod records;
-mod review;
-mod show;
-mod surveys;
-mod tell;
+mod plan;
+mod state;
+mod workers;
 
 use std::{sync::Arc, time::Duration};
 
@@ -53,19 +57,26 @@ use ccm_core::{
     },
     load_balancer::{OwnershipTag, PartKey},
 };
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use parking_lot::Mutex;
-use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use tokio::{sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
-use self::{desk::Following, ledger::Ledger, metrics::ServiceMetrics, records::Name, tell::Teller};
+use self::{
+    event_loop::Following,
+    events::EventReporter,
+    metrics::ServiceMetrics,
+    state::{Change, Name, State},
+};
 pub(crate) use self::{
     ownership_tag::{KnownTag, at_start, follow as follow_ownership_tag},
-    review::{Reviewed, review},
+    plan::{World, plan},
 };
-use crate::{controllers::Framework, options::ServiceConfig};
+use crate::{
+    config::ServiceConfig,
+    controllers::{Framework, finished},
+};
 
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "service-controller";
@@ -99,13 +110,16 @@ fn start(context: ControllerContext) -> ccm_core::Result<ControllerFuture> {
     let controller = ServiceController::new(context, &framework);
     // The page outlives the controller, whose recorders keep the writer of Events running.
     let (services, orphans) = (Arc::downgrade(&controller), Arc::downgrade(&controller));
-    framework
-        .status
-        .set_services(move || services.upgrade().map(|shown| shown.rows()).unwrap_or_default());
+    framework.status.set_services(move || {
+        services
+            .upgrade()
+            .map(|shown| shown.state.lock().rows())
+            .unwrap_or_default()
+    });
     framework.status.set_orphans(move || {
         orphans
             .upgrade()
-            .map(|shown| shown.orphan_rows())
+            .map(|shown| shown.state.lock().orphan_rows())
             .unwrap_or_default()
     });
     Ok(Box::pin(controller.run()))
@@ -137,13 +151,11 @@ pub(crate) struct ServiceController {
     cluster_name: Arc<str>,
     parts: WorkQueue<PartKey>,
     objects: WorkQueue<Name>,
-    ledger: Mutex<Ledger>,
+    state: Mutex<State>,
     following: Mutex<Option<Following>>,
-    /// The desk should look at the ledger.
-    news: Notify,
-    /// What Events about the cloud as a whole are about.
-    process: ObjectReference,
-    teller: Teller,
+    /// Something may be due: for the event loop.
+    changed: Notify,
+    events: EventReporter,
     metrics: ServiceMetrics,
     shutdown: CancellationToken,
 }
@@ -169,11 +181,10 @@ impl ServiceController {
             cluster_name: cluster_name.into(),
             parts: WorkQueue::new(BACKOFF, "service", queues),
             objects: WorkQueue::new(OBJECT_BACKOFF, "service_objects", queues),
-            ledger: Mutex::default(),
+            state: Mutex::default(),
             following: Mutex::default(),
-            news: Notify::new(),
-            process: framework.process.clone(),
-            teller: Teller::new(recorder, provider),
+            changed: Notify::new(),
+            events: EventReporter::new(recorder, provider, framework.process.clone()),
             metrics: context.metrics.with(ServiceMetrics::register),
             shutdown: context.shutdown,
         })
@@ -194,12 +205,12 @@ impl ServiceController {
             self.nodes.synced().await;
             ownership_tag::at_start(&mut tag).await
         };
-        let marks = tokio::select! {
+        let at_start = tokio::select! {
             () = shutdown.cancelled() => return,
-            marks = ready => marks,
+            tag = ready => tag,
         };
-        let is_known = matches!(marks, OwnershipTag::Known(_));
-        *self.ledger.lock() = Ledger::new(Arc::clone(&self.cluster_name), marks, self.config.orphans);
+        let is_known = matches!(at_start, OwnershipTag::Known(_));
+        *self.state.lock() = State::new(Arc::clone(&self.cluster_name), at_start, self.config.orphans);
         info!(
             controller = COMPONENT,
             services = self.services.list().len(),
@@ -215,14 +226,9 @@ impl ServiceController {
         if !is_known {
             tasks.spawn(Arc::clone(&self).learn_ownership_tag(tag, shutdown.clone()));
         }
-        tasks.spawn(Arc::clone(&self).desk(services, nodes, shutdown));
+        tasks.spawn(Arc::clone(&self).run_events(services, nodes, shutdown));
         while let Some(ended) = tasks.join_next().await {
-            if let Err(error) = ended
-                && let Ok(panic) = error.try_into_panic()
-            {
-                // Ends the process through the task that runs this controller.
-                std::panic::resume_unwind(panic);
-            }
+            finished(ended);
         }
         debug!(
             controller = COMPONENT,
@@ -232,14 +238,14 @@ impl ServiceController {
 
     /// Waits until the ownership tag is known.
     async fn learn_ownership_tag(self: Arc<Self>, mut tag: KnownTag, shutdown: CancellationToken) {
-        let known = tag.wait_for(|marks| matches!(marks, Some(OwnershipTag::Known(_))));
-        let marks = tokio::select! {
+        let known = tag.wait_for(|tag| matches!(tag, Some(OwnershipTag::Known(_))));
+        let tag = tokio::select! {
             () = shutdown.cancelled() => return,
-            known = known => known.ok().and_then(|marks| marks.clone()),
+            known = known => known.ok().and_then(|tag| tag.clone()),
         };
-        if let Some(marks) = marks {
-            self.ledger.lock().set_marks(marks, Instant::now());
-            self.news.notify_one();
+        if let Some(tag) = tag {
+            self.change(Change::OwnershipTag(tag));
+            self.changed.notify_one();
         }
     }
 }

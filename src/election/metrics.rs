@@ -3,37 +3,24 @@
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
-    registry::Registry,
 };
+
+use crate::metrics::metrics;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Labels {
     name: String,
 }
 
-/// The metrics of all leases.
-#[derive(Clone, Debug, Default)]
-pub(super) struct LeaseMetrics {
-    master: Family<Labels, Gauge>,
-    slow_path: Family<Labels, Counter>,
+metrics! {
+    /// The metrics of all leases.
+    pub(super) struct LeaseMetrics {
+        master: Family<Labels, Gauge> = "leader_election_master_status",
+        slow_path: Family<Labels, Counter> = "leader_election_slowpath",
+    }
 }
 
 impl LeaseMetrics {
-    pub(super) fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
-        registry.register(
-            "leader_election_master_status",
-            "Whether this process is the leader: 1, or 0 if it waits to become it",
-            metrics.master.clone(),
-        );
-        registry.register(
-            "leader_election_slowpath",
-            "Renewals for which the lease had to be read again",
-            metrics.slow_path.clone(),
-        );
-        metrics
-    }
-
     /// Those of the lease of this name.
     pub(super) fn of(&self, name: &str) -> ElectionMetrics {
         let labels = Labels {

@@ -1,6 +1,6 @@
 //! Failures that last: reported when they begin and when they end, not each time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use parking_lot::Mutex;
 
@@ -38,6 +38,43 @@ impl<K: Ord> Failing<K> {
     }
 }
 
+/// Things that fail, by the kind of failure. When a cloud fails, it fails for everything: one line is logged when the first
+/// thing fails in some way, and one when the last thing does not fail in that way any more.
+#[derive(Debug, Default)]
+pub(crate) struct FailingByKind(Mutex<HashMap<&'static str, HashSet<String>>>);
+
+impl FailingByKind {
+    /// Records that a thing fails. Whether it is the first to fail in this way; and the kind of its last failure, if no
+    /// other thing fails in that way.
+    pub(crate) fn failed(&self, thing: &str, kind: &'static str) -> (bool, Option<&'static str>) {
+        let mut failing = self.0.lock();
+        let ended = remove(&mut failing, thing, Some(kind));
+        let things = failing.entry(kind).or_default();
+        let is_first = things.is_empty();
+        things.insert(thing.to_owned());
+        (is_first, ended)
+    }
+
+    /// Records that a thing works. The kind of its last failure, if no other thing fails in that way.
+    pub(crate) fn works(&self, thing: &str) -> Option<&'static str> {
+        remove(&mut self.0.lock(), thing, None)
+    }
+}
+
+fn remove(
+    failing: &mut HashMap<&'static str, HashSet<String>>,
+    thing: &str,
+    except: Option<&str>,
+) -> Option<&'static str> {
+    let (kind, things) = failing
+        .iter_mut()
+        .find(|(kind, things)| Some(**kind) != except && things.contains(thing))?;
+    things.remove(thing);
+    let ended = things.is_empty().then_some(*kind)?;
+    failing.remove(ended)?;
+    Some(ended)
+}
+
 /// Logs a new failure as a warning, and one that continues at the level of details.
 macro_rules! warn_if_new {
     ($is_new:expr, $($event:tt)+) => {
@@ -65,5 +102,18 @@ mod tests {
         let texts = Failing::default();
         assert!((0..1000).all(|number| texts.begins(number)));
         assert!(texts.0.lock().len() <= MAX_KINDS);
+    }
+
+    #[test]
+    fn the_first_thing_that_fails_and_the_last_that_works_are_reported() {
+        let failing = FailingByKind::default();
+        assert_eq!(failing.failed("a", "timeout"), (true, None));
+        assert_eq!(failing.failed("a", "timeout"), (false, None));
+        assert_eq!(failing.failed("b", "timeout"), (false, None));
+        assert_eq!(failing.failed("a", "refused"), (true, None));
+        assert_eq!(failing.failed("b", "refused"), (false, Some("timeout")));
+        assert_eq!(failing.works("a"), None);
+        assert_eq!(failing.works("b"), Some("refused"));
+        assert_eq!(failing.works("b"), None);
     }
 }

@@ -1,97 +1,217 @@
-//! Flags of the sections "Nodes" and "Node lifecycle".
+//! `--controllers`: which controllers run.
+//!
+//! `*` stands for all, `name` switches one on, `-name` off. The first item that mentions a controller decides about it;
+//! one that no item mentions runs if there is a `*`.
 
-use std::num::NonZeroUsize;
+use std::{collections::BTreeSet, fmt::Write};
 
-use clap::Args;
+use ccm_core::{Provider, config::suggest, controllers::ControllerDef};
 
-use super::{
-    config::{LifecycleConfig, NodeConfig},
-    misc::MiscOptions,
-    value::Reader,
-};
+use super::{flags::CONTROLLERS, value::Reader};
+use crate::config::Controllers;
+use crate::controllers::{self, FRAMEWORK};
 
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Nodes")]
-pub(super) struct ControllerOptions {
-    /// How many nodes are initialised at once (elsewhere 1). It bounds requests to the API server; the cloud is asked for
-    /// hundreds of nodes at once anyway.
-    #[arg(long, value_name = "NUMBER", default_value = "32")]
-    concurrent_node_syncs: String,
+const FLAG: &str = CONTROLLERS.def.name;
 
-    /// How many nodes the periodic comparison with the cloud patches at once; 0 for as many as --concurrent-node-syncs.
-    #[arg(long, value_name = "NUMBER", default_value = "0")]
-    concurrent_node_status_updates: String,
-
-    /// Let the periodic comparison also change zone and region of nodes that are initialised already. Volumes are bound to
-    /// them, so that otherwise a difference is only reported, as an event and in a metric.
-    #[arg(long, value_name = "BOOL", default_value = "false")]
-    refresh_topology_labels: String,
+/// The short names of all controllers, for `--help`.
+pub(super) fn names(providers: &[&'static Provider]) -> String {
+    let list = |controllers: &[ControllerDef]| -> String {
+        let names: Vec<_> = controllers.iter().map(ControllerDef::short_name).collect();
+        names.join(", ")
+    };
+    let mut text = list(&FRAMEWORK);
+    for provider in providers
+        .iter()
+        .filter(|provider| !provider.controllers.is_empty())
+    {
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "; with --cloud-provider={} also {}",
+            provider.name,
+            list(provider.controllers)
+        );
+    }
+    let off = |def: &&ControllerDef| !def.default_on;
+    let off: Vec<_> = providers
+        .iter()
+        .flat_map(|provider| provider.controllers)
+        .filter(off)
+        .map(ControllerDef::short_name)
+        .collect();
+    if !off.is_empty() {
+        let _ = write!(text, "; * does not include {}", off.join(", "));
+    }
+    text
 }
 
-impl ControllerOptions {
-    pub(super) fn complete(&self, misc: &MiscOptions, reader: &mut Reader) -> NodeConfig {
-        let concurrent_syncs = reader
-            .integer("concurrent-node-syncs", &self.concurrent_node_syncs)
-            .and_then(|n| {
-                let number = usize::try_from(n).ok().and_then(NonZeroUsize::new);
-                if number.is_none() {
-                    reader.refuse(format!("--concurrent-node-syncs {n} must be a positive number"));
-                }
-                number
-            });
-        let concurrent_syncs = concurrent_syncs.unwrap_or(NonZeroUsize::MIN);
-        let updates = reader
-            .integer(
-                "concurrent-node-status-updates",
-                &self.concurrent_node_status_updates,
-            )
-            .and_then(|n| {
-                let number = usize::try_from(n).ok();
-                if number.is_none() {
-                    reader.refuse(format!(
-                        "--concurrent-node-status-updates {n} cannot be a negative number"
-                    ));
-                }
-                number
-            });
-        NodeConfig {
-            status_update_frequency: misc.node_status_update_frequency(reader),
-            concurrent_syncs,
-            concurrent_status_updates: updates.and_then(NonZeroUsize::new).unwrap_or(concurrent_syncs),
-            refresh_topology_labels: reader.boolean("refresh-topology-labels", &self.refresh_topology_labels),
+/// The controllers that `--controllers` and a leader migration may name.
+pub(super) struct Known {
+    /// Those of the framework and of the chosen provider; of all providers, if none is chosen.
+    controllers: Vec<&'static ControllerDef>,
+    /// Those of other providers, with the names of these.
+    others: Vec<(&'static str, &'static ControllerDef)>,
+}
+
+impl Known {
+    pub(super) fn new(chosen: Option<&'static Provider>, providers: &[&'static Provider]) -> Self {
+        let of = |provider: &&'static Provider| {
+            let name = provider.name;
+            provider.controllers.iter().map(move |def| (name, def))
+        };
+        let others: Vec<_> = providers.iter().flat_map(of).collect();
+        match chosen {
+            Some(chosen) => Self {
+                controllers: controllers::all(chosen).collect(),
+                others: others
+                    .into_iter()
+                    .filter(|(name, _)| *name != chosen.name)
+                    .collect(),
+            },
+            None => Self {
+                controllers: FRAMEWORK
+                    .iter()
+                    .chain(others.into_iter().map(|(_, def)| def))
+                    .collect(),
+                others: Vec::new(),
+            },
         }
+    }
+
+    /// Reads the flag.
+    pub(super) fn select(&self, reader: &mut Reader) -> Controllers {
+        let items = reader.list(CONTROLLERS);
+        let star = items.iter().any(|item| item == "*");
+        for item in items.iter().filter(|item| *item != "*") {
+            let name = item.strip_prefix('-').unwrap_or(item);
+            if self.controllers.iter().any(|def| def.is_called(name)) {
+                continue;
+            }
+            if let Some((provider, _)) = self.others.iter().find(|(_, def)| def.is_called(name)) {
+                reader.refuse(format!(
+                    "--{FLAG}: {name:?} is a controller of the cloud provider {provider}, which is not chosen"
+                ));
+                continue;
+            }
+            let names = self
+                .controllers
+                .iter()
+                .flat_map(|def| [def.name, def.short_name()]);
+            let hint = suggest::nearest(name, names)
+                .map(|name| format!("; did you mean {name:?}?"))
+                .unwrap_or_default();
+            reader.refuse(format!(
+                "--{FLAG}: {name:?} is not in the list of known controllers{hint}"
+            ));
+        }
+        let mut disabled = BTreeSet::new();
+        for def in &self.controllers {
+            let decided = items.iter().find_map(|item| match item.strip_prefix('-') {
+                Some(name) => def.is_called(name).then_some(false),
+                None => def.is_called(item).then_some(true),
+            });
+            if !decided.unwrap_or(star && def.default_on) {
+                disabled.insert(def.name);
+            }
+        }
+        if self.controllers.iter().all(|def| disabled.contains(def.name)) {
+            reader.warn(format!(
+                "--{FLAG} switches every controller off: nothing will be done"
+            ));
+        }
+        Controllers {
+            disabled,
+            ..Controllers::default()
+        }
+    }
+
+    /// The canonical name of the controller that a file of a leader migration calls this.
+    pub(super) fn migrated(&self, name: &str) -> Option<&'static str> {
+        let is = |def: &&&ControllerDef| def.migration_names().any(|known| known == name);
+        self.controllers.iter().find(is).map(|def| def.name)
+    }
+
+    /// Every name that [`Self::migrated`] knows.
+    pub(super) fn migrated_names(&self) -> impl Iterator<Item = &'static str> {
+        self.controllers.iter().flat_map(|def| def.migration_names())
     }
 }
 
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Node lifecycle")]
-pub(super) struct LifecycleOptions {
-    /// How often nodes that are not ready are looked at: is the machine gone, or shut down? A duration. All of them
-    /// together cost one question to the cloud.
-    #[arg(long, value_name = "DURATION", default_value = "5s")]
-    node_monitor_period: String,
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// A node younger than this is never deleted: its machine may not be known everywhere in the cloud yet. A duration.
-    #[arg(long, value_name = "DURATION", default_value = "2m")]
-    node_deletion_grace: String,
+    fn read(list: &str) -> (Controllers, Reader) {
+        let mut reader = Reader::new([(FLAG.to_owned(), vec![list.to_owned()])]);
+        (Known::new(None, &[]).select(&mut reader), reader)
+    }
 
-    /// A node is deleted once the cloud has said twice that its machine is gone, this long apart. A duration.
-    #[arg(long, value_name = "DURATION", default_value = "10s")]
-    node_deletion_confirm: String,
+    fn enabled(list: &str) -> Vec<&'static str> {
+        let (controllers, reader) = read(list);
+        assert!(reader.errors.is_empty(), "{list}: {:?}", reader.errors);
+        FRAMEWORK
+            .iter()
+            .filter(|def| controllers.is_enabled(def.name))
+            .map(ControllerDef::short_name)
+            .collect()
+    }
 
-    /// If more than this share of all nodes seem gone (and more than three), they are deleted slowly, one a minute: it may
-    /// well be a mistake. A number from 0 to 1, or with a % sign.
-    #[arg(long, value_name = "SHARE", default_value = "0.25")]
-    node_deletion_share: String,
-}
+    fn errors(list: &str) -> Vec<String> {
+        read(list).1.errors.iter().map(ToString::to_string).collect()
+    }
 
-impl LifecycleOptions {
-    pub(super) fn complete(&self, reader: &mut Reader) -> LifecycleConfig {
-        LifecycleConfig {
-            monitor_period: reader.positive_duration("node-monitor-period", &self.node_monitor_period),
-            deletion_grace: reader.duration("node-deletion-grace", &self.node_deletion_grace),
-            deletion_confirm: reader.positive_duration("node-deletion-confirm", &self.node_deletion_confirm),
-            deletion_share: reader.share("node-deletion-share", &self.node_deletion_share),
+    #[test]
+    fn the_first_item_that_mentions_a_controller_decides() {
+        for (list, expected) in [
+            (
+                "*",
+                &["cloud-node", "cloud-node-lifecycle", "service", "route"][..],
+            ),
+            ("*,-service,-route", &["cloud-node", "cloud-node-lifecycle"]),
+            (
+                "-service-lb-controller,*,-node-route-controller",
+                &["cloud-node", "cloud-node-lifecycle"],
+            ),
+            ("cloud-node", &["cloud-node"]),
+            ("cloud-node-lifecycle-controller", &["cloud-node-lifecycle"]),
+            (
+                "-cloud-node,cloud-node,cloud-node-lifecycle",
+                &["cloud-node-lifecycle"],
+            ),
+            ("cloud-node-controller,-cloud-node", &["cloud-node"]),
+            ("cloud-node,-service,service", &["cloud-node"]),
+            ("-service", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(enabled(list), expected, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_refused_with_the_nearest_one() {
+        assert_eq!(
+            errors("*,-cloud-nod,quite-another-thing"),
+            [
+                "--controllers: \"cloud-nod\" is not in the list of known controllers; did you mean \"cloud-node\"?",
+                "--controllers: \"quite-another-thing\" is not in the list of known controllers",
+            ]
+        );
+        assert_eq!(
+            errors("cloud-node, cloud-node-lifecycle").len(),
+            1,
+            "blanks are part of a name, as elsewhere"
+        );
+    }
+
+    #[test]
+    fn a_list_that_leaves_nothing_is_a_warning() {
+        for (list, warned) in [
+            ("", true),
+            ("-service", true),
+            ("route", false),
+            ("*,-route", false),
+        ] {
+            assert_eq!(read(list).1.warnings.len(), usize::from(warned), "{list:?}");
         }
     }
 }

@@ -1,90 +1,54 @@
-//! Flags of the section "Leader election".
+//! Reads the flags of the section "Leader election".
 
 use std::time::Duration;
 
-use clap::Args;
-
-use super::{config::ElectionConfig, value::Reader};
+use super::{
+    flags::{
+        LEADER_ELECT, LEADER_ELECT_LEASE_DURATION, LEADER_ELECT_RENEW_DEADLINE, LEADER_ELECT_RESOURCE_LOCK,
+        LEADER_ELECT_RESOURCE_NAME, LEADER_ELECT_RESOURCE_NAMESPACE, LEADER_ELECT_RETRY_PERIOD,
+    },
+    value::Reader,
+};
+use crate::config::ElectionConfig;
 
 /// A try comes up to this much later than the retry period says, so that replicas do not ask at the same moment.
 const JITTER_FACTOR: f64 = 1.2;
 
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Leader election")]
-pub(super) struct ElectionOptions {
-    /// Elect one leader among all replicas, which alone works; the others wait to take over. Without it, only one replica
-    /// may run.
-    #[arg(long, value_name = "BOOL", default_value = "true")]
-    leader_elect: String,
-
-    /// How long the others wait after the last sign of life of the leader before one of them takes over. A duration of at
-    /// least 1s, longer than --leader-elect-renew-deadline.
-    #[arg(long, value_name = "DURATION", default_value = "15s")]
-    leader_elect_lease_duration: String,
-
-    /// How long the leader tries to renew its lease before it gives up and ends. A duration, longer than
-    /// --leader-elect-retry-period times 1.2.
-    #[arg(long, value_name = "DURATION", default_value = "10s")]
-    leader_elect_renew_deadline: String,
-
-    /// The time between two tries to take or to renew the lease. A duration.
-    #[arg(long, value_name = "DURATION", default_value = "2s")]
-    leader_elect_retry_period: String,
-
-    /// The kind of object that says who leads. There is only one: leases.
-    #[arg(long, value_name = "KIND", default_value = "leases")]
-    leader_elect_resource_lock: String,
-
-    /// The name of the Lease.
-    #[arg(long, value_name = "NAME", default_value = "cloud-controller-manager")]
-    leader_elect_resource_name: String,
-
-    /// The namespace of the Lease.
-    #[arg(long, value_name = "NAME", default_value = "kube-system")]
-    leader_elect_resource_namespace: String,
-}
-
-impl ElectionOptions {
-    /// `None` if there is no election; the other flags are then only read.
-    pub(super) fn complete(&self, reader: &mut Reader) -> Option<ElectionConfig> {
-        let before = reader.errors.len();
-        let on = reader.boolean("leader-elect", &self.leader_elect);
-        let lease = reader.duration("leader-elect-lease-duration", &self.leader_elect_lease_duration);
-        let renew = reader.duration("leader-elect-renew-deadline", &self.leader_elect_renew_deadline);
-        let retry = reader.duration("leader-elect-retry-period", &self.leader_elect_retry_period);
-        if !on {
-            return None;
-        }
-        if reader.errors.len() == before {
-            check_timing(lease, renew, retry, reader);
-        }
-        if self.leader_elect_resource_lock != "leases" {
-            reader.refuse(format!(
-                "--leader-elect-resource-lock {:?}: resourceLock value must be \"leases\"",
-                self.leader_elect_resource_lock
-            ));
-        }
-        for (flag, name, dots) in [
-            ("name", &self.leader_elect_resource_name, true),
-            ("namespace", &self.leader_elect_resource_namespace, false),
-        ] {
-            if !is_object_name(name, dots) {
-                reader.invalid(
-                    &format!("leader-elect-resource-{flag}"),
-                    name,
-                    "write a name of an object: lower-case letters, digits and -, such as kube-system",
-                );
-            }
-        }
-        Some(ElectionConfig {
-            lease_duration: lease,
-            renew_deadline: renew,
-            retry_period: retry,
-            name: self.leader_elect_resource_name.clone(),
-            namespace: self.leader_elect_resource_namespace.clone(),
-            migration: None,
-        })
+/// `None` if there is no election; the other flags are then only read.
+pub(super) fn election(reader: &mut Reader) -> Option<ElectionConfig> {
+    let before = reader.errors.len();
+    let on = reader.boolean(LEADER_ELECT);
+    let lease = reader.duration(LEADER_ELECT_LEASE_DURATION);
+    let renew = reader.duration(LEADER_ELECT_RENEW_DEADLINE);
+    let retry = reader.duration(LEADER_ELECT_RETRY_PERIOD);
+    if !on {
+        return None;
     }
+    if reader.errors.len() == before {
+        check_timing(lease, renew, retry, reader);
+    }
+    let lock = reader.text(LEADER_ELECT_RESOURCE_LOCK);
+    if lock != "leases" {
+        reader.refuse(format!(
+            "--leader-elect-resource-lock {lock:?}: resourceLock value must be \"leases\""
+        ));
+    }
+    let mut name = |flag, dots| {
+        let name = reader.text(flag);
+        if !is_object_name(&name, dots) {
+            let why = "write a name of an object: lower-case letters, digits and -, such as kube-system";
+            reader.invalid(flag, &name, why);
+        }
+        name
+    };
+    Some(ElectionConfig {
+        lease_duration: lease,
+        renew_deadline: renew,
+        retry_period: retry,
+        name: name(LEADER_ELECT_RESOURCE_NAME, true),
+        namespace: name(LEADER_ELECT_RESOURCE_NAMESPACE, false),
+        migration: None,
+    })
 }
 
 fn check_timing(lease: Duration, renew: Duration, retry: Duration, reader: &mut Reader) {

@@ -1,103 +1,58 @@
-//! Flags of the section "Global": those that answer a question instead of running.
+//! Reads the flags of the section "Global": those that answer a question instead of running.
 
-use ccm_core::Provider;
-use clap::Args;
+use ccm_core::{Provider, flags::parse_bool};
 
-use super::{OptionError, value::Reader};
+use super::{
+    OptionError,
+    flags::{self, CLOUD_PROVIDER, HELP_CLOUD_CONFIG, HELP_METRICS, LIST_PROVIDERS},
+    value::Reader,
+};
 use crate::{COMMIT, providers};
 
 /// The version of this build.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Global")]
-pub(super) struct GlobalOptions {
-    /// Print this help.
-    #[arg(short = 'h', long, action = clap::ArgAction::SetTrue)]
-    help: bool,
-
-    /// Print the version; =raw with details. =vX.Y.Z runs the program and makes it report that version.
-    #[arg(
-        long,
-        value_name = "FORM",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "false",
-        hide_default_value = true,
-        default_missing_value = "true"
-    )]
-    version: String,
-
-    /// Print the cloud providers that are compiled into this binary.
-    #[arg(long, value_name = "BOOL", default_value = "false", hide_default_value = true)]
-    list_providers: String,
-
-    /// Print what may stand in the config file of --cloud-provider, or of all compiled in.
-    #[arg(long, value_name = "BOOL", default_value = "false", hide_default_value = true)]
-    help_cloud_config: String,
-
-    /// Print all metrics with their types, labels and meanings.
-    #[arg(long, value_name = "BOOL", default_value = "false", hide_default_value = true)]
-    help_metrics: String,
+/// The answer, if a question was asked instead of a run. `Err`: there is none.
+pub(super) fn answer(
+    reader: &Reader,
+    compiled_in: &[&'static Provider],
+) -> Option<Result<String, OptionError>> {
+    // A value that is no boolean is reported with all other errors.
+    let asked = |flag| parse_bool(&reader.text(flag)) == Ok(true);
+    if reader.text(flags::VERSION) == "raw" {
+        return Some(Ok(raw_version(compiled_in)));
+    }
+    if asked(flags::VERSION) {
+        let commit = COMMIT.map_or_else(String::new, |commit| format!(" (commit {commit})"));
+        return Some(Ok(format!("cloud-controller-manager v{VERSION}{commit}\n")));
+    }
+    if asked(LIST_PROVIDERS) {
+        if compiled_in.is_empty() {
+            return Some(Err(OptionError::new(providers::none_compiled_in())));
+        }
+        return Some(Ok(list(compiled_in)));
+    }
+    if asked(HELP_CLOUD_CONFIG) {
+        let provider = reader.text(CLOUD_PROVIDER);
+        return Some(config_reference(&provider, compiled_in).map_err(OptionError::new));
+    }
+    asked(HELP_METRICS).then(|| Ok(crate::metrics::REFERENCE.to_owned()))
 }
 
-impl GlobalOptions {
-    /// The answer, if a question was asked.
-    pub(super) fn answer(
-        &self,
-        cloud_provider: &str,
-        compiled_in: &[&'static Provider],
-    ) -> Option<Result<String, OptionError>> {
-        // A value that is no boolean is reported with all other errors.
-        let mut reader = Reader::default();
-        let asked = |value: &str, reader: &mut Reader| reader.boolean("", value);
-        match self.version.as_str() {
-            "raw" => return Some(Ok(raw_version(compiled_in))),
-            text if !is_version(text) && asked(text, &mut reader) => {
-                let commit = COMMIT.map_or_else(String::new, |commit| format!(" (commit {commit})"));
-                return Some(Ok(format!("cloud-controller-manager v{VERSION}{commit}\n")));
-            }
-            _ => {}
-        }
-        if asked(&self.list_providers, &mut reader) {
-            if compiled_in.is_empty() {
-                return Some(Err(OptionError::new(providers::none_compiled_in())));
-            }
-            return Some(Ok(list(compiled_in)));
-        }
-        if asked(&self.help_cloud_config, &mut reader) {
-            return Some(config_reference(cloud_provider, compiled_in).map_err(OptionError::new));
-        }
-        if asked(&self.help_metrics, &mut reader) {
-            return Some(Ok(crate::server::METRICS_REFERENCE.to_owned()));
-        }
-        None
+/// The version to report, without the `v`.
+pub(super) fn version(reader: &mut Reader) -> String {
+    for flag in [LIST_PROVIDERS, HELP_CLOUD_CONFIG, HELP_METRICS] {
+        reader.boolean(flag);
     }
-
-    /// The version to report, without the `v`.
-    pub(super) fn version(&self, reader: &mut Reader) -> String {
-        reader.boolean("list-providers", &self.list_providers);
-        reader.boolean("help-cloud-config", &self.help_cloud_config);
-        reader.boolean("help-metrics", &self.help_metrics);
-        match self.version.strip_prefix('v') {
-            Some(version) if is_version(&self.version) => version.to_owned(),
-            _ => {
-                if !matches!(self.version.as_str(), "raw") && !is_boolean(&self.version) {
-                    reader.refuse(format!(
-                        "--version: invalid value {:?}: write raw or a version such as v1.2.3, or nothing",
-                        self.version
-                    ));
-                }
-                VERSION.to_owned()
-            }
-        }
+    let version = reader.text(flags::VERSION);
+    if is_version(&version) {
+        return version.trim_start_matches('v').to_owned();
     }
-}
-
-fn is_boolean(text: &str) -> bool {
-    let mut reader = Reader::default();
-    reader.boolean("", text);
-    reader.errors.is_empty()
+    if version != "raw" && parse_bool(&version).is_err() {
+        let why = "write raw or a version such as v1.2.3, or nothing";
+        reader.invalid(flags::VERSION, &version, why);
+    }
+    VERSION.to_owned()
 }
 
 /// `v` and three numbers, and what semantic versioning lets follow.

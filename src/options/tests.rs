@@ -348,7 +348,7 @@ fn everything_wrong_is_reported_at_once() {
         "--shutdown-drain=-1s",
         "--list-providers=perhaps",
         "--controllers=*,nodes,route",
-        "--feature-gates=Unknown=true",
+        "--feature-gates=KMSv1",
         "--kube-api-content-type=text/xml",
         "--leader-elect-lease-duration=5s",
         "--use-service-account-credentials=maybe",
@@ -411,7 +411,9 @@ fn questions_are_answered_without_a_provider() {
     );
     let raw = printed(&["--version=raw"]);
     assert!(
-        raw.contains(&format!("version: v{version}\ncommit: unknown\nproviders: acme\n")),
+        raw.contains(&format!(
+            "version: v{version}\ncommit: unknown\nproviders: acme\n"
+        )),
         "{raw}"
     );
     assert_eq!(printed(&["--list-providers"]), "acme  Acme Cloud\n");

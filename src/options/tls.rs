@@ -1,11 +1,13 @@
 //! What may be agreed to in a TLS handshake, in the names of Go's TLS library, which manifests use.
 
+use ccm_core::flags::parse_integer;
 use rustls::{CipherSuite, NamedGroup};
 
 use super::{
-    config::{NamedCertificate, TlsConfig},
+    flags::{Flag, TLS_CIPHER_SUITES, TLS_CURVE_PREFERENCES, TLS_MIN_VERSION, TLS_SNI_CERT_KEY},
     value::Reader,
 };
+use crate::config::{NamedCertificate, TlsConfig};
 
 /// Suites of TLS 1.3, all of which are always offered, as elsewhere.
 const ALWAYS: [&str; 3] = [
@@ -15,34 +17,23 @@ const ALWAYS: [&str; 3] = [
 ];
 
 /// Suites of TLS 1.2 that are spoken here.
-const SPOKEN: [(&str, CipherSuite); 8] = {
-    use CipherSuite as Suite;
-    const RSA_CHACHA: CipherSuite = Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256;
-    const ECDSA_CHACHA: CipherSuite = Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256;
-    [
-        (
-            "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
-            Suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-        ),
-        (
-            "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
-            Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-        ),
-        (
-            "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
-            Suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-        ),
-        (
-            "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
-            Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-        ),
-        ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", ECDSA_CHACHA),
-        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", RSA_CHACHA),
-        // Older names of the last two.
-        ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305", ECDSA_CHACHA),
-        ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", RSA_CHACHA),
-    ]
-};
+const SPOKEN: [CipherSuite; 6] = [
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+
+/// The suite of this name. The last two have an older name without the hash.
+fn spoken(name: &str) -> Option<CipherSuite> {
+    let is = |suite: &CipherSuite| {
+        let known = suite.as_str().unwrap_or_default();
+        known == name || (name.ends_with("POLY1305") && known.strip_suffix("_SHA256") == Some(name))
+    };
+    SPOKEN.into_iter().find(is)
+}
 
 /// Suites of TLS 1.2 and older that are spoken elsewhere but not here, because they are weak.
 const WEAK: [&str; 14] = [
@@ -79,28 +70,23 @@ const EXCHANGES: [(i64, Option<NamedGroup>); 7] = [
     (4589, None),
 ];
 
-/// The values of the three flags.
-pub(super) fn complete(
-    min_version: &str,
-    cipher_suites: &[String],
-    curve_preferences: &[String],
-    reader: &mut Reader,
-) -> TlsConfig {
+/// What the HTTPS server agrees to.
+pub(super) fn tls(reader: &mut Reader) -> TlsConfig {
     TlsConfig {
-        only_tls13: only_tls13(min_version, reader),
-        cipher_suites: suites(cipher_suites, reader),
-        key_exchange: exchanges(curve_preferences, reader),
+        only_tls13: only_tls13(reader),
+        cipher_suites: suites(reader),
+        key_exchange: exchanges(reader),
     }
 }
 
-fn only_tls13(min_version: &str, reader: &mut Reader) -> bool {
-    const FLAG: &str = "tls-min-version";
-    match min_version {
+fn only_tls13(reader: &mut Reader) -> bool {
+    const FLAG: &str = TLS_MIN_VERSION.def.name;
+    match reader.text(TLS_MIN_VERSION).as_str() {
         "" | "VersionTLS12" => {}
         "VersionTLS13" => return true,
-        "VersionTLS10" | "VersionTLS11" => {
+        old @ ("VersionTLS10" | "VersionTLS11") => {
             reader.warn(format!(
-                "--{FLAG}={min_version}: TLS 1.2 is the oldest version that this program speaks"
+                "--{FLAG}={old}: TLS 1.2 is the oldest version that this program speaks"
             ));
         }
         other => reader.refuse(format!(
@@ -110,17 +96,17 @@ fn only_tls13(min_version: &str, reader: &mut Reader) -> bool {
     false
 }
 
-fn suites(values: &[String], reader: &mut Reader) -> Option<Vec<CipherSuite>> {
-    const FLAG: &str = "tls-cipher-suites";
-    let names = reader.list(FLAG, values);
+fn suites(reader: &mut Reader) -> Option<Vec<CipherSuite>> {
+    const FLAG: &str = TLS_CIPHER_SUITES.def.name;
+    let names = reader.list(TLS_CIPHER_SUITES);
     if names.is_empty() {
         return None;
     }
     let mut suites = Vec::new();
     let mut weak = Vec::new();
     for name in names {
-        if let Some((_, suite)) = SPOKEN.iter().find(|(spoken, _)| *spoken == name) {
-            suites.push(*suite);
+        if let Some(suite) = spoken(&name) {
+            suites.push(suite);
         } else if WEAK.contains(&name.as_str()) || NO_FORWARD_SECRECY.contains(&name.as_str()) {
             weak.push(name);
         } else if !ALWAYS.contains(&name.as_str()) {
@@ -143,9 +129,9 @@ fn suites(values: &[String], reader: &mut Reader) -> Option<Vec<CipherSuite>> {
     Some(suites)
 }
 
-fn exchanges(values: &[String], reader: &mut Reader) -> Option<Vec<NamedGroup>> {
-    const FLAG: &str = "tls-curve-preferences";
-    let items = reader.list(FLAG, values);
+fn exchanges(reader: &mut Reader) -> Option<Vec<NamedGroup>> {
+    const FLAG: &str = TLS_CURVE_PREFERENCES.def.name;
+    let items = reader.list(TLS_CURVE_PREFERENCES);
     if items.is_empty() {
         return None;
     }
@@ -154,8 +140,12 @@ fn exchanges(values: &[String], reader: &mut Reader) -> Option<Vec<NamedGroup>> 
     let mut left_out = Vec::new();
     let mut seen = Vec::new();
     for item in items {
-        let Some(number) = reader.integer(FLAG, &item) else {
-            continue;
+        let number = match parse_integer(&item) {
+            Ok(number) => number,
+            Err(reason) => {
+                reader.invalid(TLS_CURVE_PREFERENCES, &item, reason);
+                continue;
+            }
         };
         if seen.contains(&number) {
             reader.refuse(format!("--{FLAG}: duplicate curve preference {number}"));
@@ -190,10 +180,10 @@ fn exchanges(values: &[String], reader: &mut Reader) -> Option<Vec<NamedGroup>> 
 }
 
 /// The values of `--tls-sni-cert-key`: two files, separated by a comma, and names after a colon.
-pub(super) fn named_certificates(values: &[String], reader: &mut Reader) -> Vec<NamedCertificate> {
-    const FLAG: &str = "tls-sni-cert-key";
+pub(super) fn named_certificates(reader: &mut Reader) -> Vec<NamedCertificate> {
+    const FLAG: Flag = TLS_SNI_CERT_KEY;
     let mut named = Vec::new();
-    for value in values.iter().filter(|value| !value.is_empty()) {
+    for value in reader.all(FLAG).iter().filter(|value| !value.is_empty()) {
         let (files, names) = match value.split_once(':') {
             Some((files, names)) => (files, Some(names)),
             None => (value.as_str(), None),
@@ -238,8 +228,13 @@ mod tests {
     }
 
     fn read(min_version: &str, suites: &str, curves: &str) -> (TlsConfig, Vec<String>, Vec<String>) {
-        let mut reader = Reader::default();
-        let config = complete(min_version, &strings(&[suites]), &strings(&[curves]), &mut reader);
+        let value = |flag: Flag, value| (flag.def.name.to_owned(), strings(&[value]));
+        let mut reader = Reader::new([
+            value(TLS_MIN_VERSION, min_version),
+            value(TLS_CIPHER_SUITES, suites),
+            value(TLS_CURVE_PREFERENCES, curves),
+        ]);
+        let config = tls(&mut reader);
         let errors = reader.errors.iter().map(ToString::to_string).collect();
         (config, errors, reader.warnings)
     }
@@ -291,11 +286,12 @@ mod tests {
 
     #[test]
     fn a_named_certificate_is_two_files_and_names() {
-        let mut reader = Reader::default();
-        let read = named_certificates(
-            &strings(&["a.crt,a.key", "b.crt, b.key : *.Example.com, b"]),
-            &mut reader,
-        );
+        let named = |values: &[&str]| {
+            let values = (TLS_SNI_CERT_KEY.def.name.to_owned(), strings(values));
+            let mut reader = Reader::new([values]);
+            (named_certificates(&mut reader), reader.errors.len())
+        };
+        let (read, errors) = named(&["a.crt,a.key", "b.crt, b.key : *.Example.com, b"]);
         assert_eq!(
             read,
             [
@@ -311,7 +307,7 @@ mod tests {
                 },
             ]
         );
-        assert!(reader.errors.is_empty());
+        assert_eq!(errors, 0);
         for value in [
             "a.crt",
             "a.crt,a.key,b",
@@ -319,12 +315,7 @@ mod tests {
             "a.crt,a.key:a,,b",
             ",a.key",
         ] {
-            reader.errors.clear();
-            assert!(
-                named_certificates(&strings(&[value]), &mut reader).is_empty(),
-                "{value}"
-            );
-            assert_eq!(reader.errors.len(), 1, "{value}");
+            assert_eq!(named(&[value]), (Vec::new(), 1), "{value}");
         }
     }
 }

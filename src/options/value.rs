@@ -1,20 +1,29 @@
 //! Values of flags as Go's flag packages read them, with every error kept until all flags have been read.
 
-use std::{fmt::Display, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, fmt::Display, net::IpAddr, path::PathBuf, time::Duration};
 
-use ccm_core::flags;
+use ccm_core::{FlagKind, flags};
 
-use super::OptionError;
+use super::{OptionError, flags::Flag};
 
 /// Reads values and keeps the errors, so that a user sees all of them at once.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
+    /// The values of all flags, defaults included.
+    values: BTreeMap<String, Vec<String>>,
     pub(super) errors: Vec<OptionError>,
     /// What is accepted but worth a word in the log.
     pub(super) warnings: Vec<String>,
 }
 
 impl Reader {
+    pub(super) fn new(values: impl IntoIterator<Item = (String, Vec<String>)>) -> Self {
+        Self {
+            values: values.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
     /// Keeps an error in our own words.
     pub(super) fn refuse(&mut self, message: impl Into<String>) {
         self.errors.push(OptionError::new(message));
@@ -26,125 +35,163 @@ impl Reader {
     }
 
     /// Refuses a value for being none of this flag's.
-    pub(super) fn invalid(&mut self, flag: &str, value: &str, why: impl Display) {
-        self.refuse(format!("--{flag}: invalid value {value:?}: {why}"));
+    pub(super) fn invalid(&mut self, flag: Flag, value: &str, why: impl Display) {
+        self.refuse(format!("--{}: invalid value {value:?}: {why}", flag.def.name));
     }
 
-    /// Keeps the error of a value that cannot be parsed.
-    fn parsed<T>(&mut self, flag: &str, value: &str, parsed: Result<T, String>) -> Option<T> {
-        parsed.map_err(|reason| self.invalid(flag, value, reason)).ok()
+    /// Every value of a flag that may be repeated.
+    pub(super) fn all(&self, flag: Flag) -> Vec<String> {
+        self.values.get(flag.def.name).cloned().unwrap_or_default()
+    }
+
+    /// The value as text.
+    pub(super) fn text(&self, flag: Flag) -> String {
+        self.all(flag).pop().unwrap_or_default()
+    }
+
+    /// The value as text. An empty value means that the flag was not given, as in Go.
+    pub(super) fn non_empty(&self, flag: Flag) -> Option<String> {
+        Some(self.text(flag)).filter(|value| !value.is_empty())
+    }
+
+    /// The path of a file or folder, if one was given.
+    pub(super) fn path(&self, flag: Flag) -> Option<PathBuf> {
+        self.non_empty(flag).map(PathBuf::from)
+    }
+
+    /// Reads a value, and keeps the error of one that cannot be parsed.
+    fn parsed<T>(&mut self, flag: Flag, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+        let value = self.text(flag);
+        parse(&value)
+            .map_err(|reason| self.invalid(flag, &value, reason))
+            .ok()
     }
 
     /// A Go boolean.
-    pub(super) fn boolean(&mut self, flag: &str, value: &str) -> bool {
-        self.parsed(flag, value, flags::parse_bool(value))
-            .unwrap_or_default()
+    pub(super) fn boolean(&mut self, flag: Flag) -> bool {
+        self.parsed(flag, flags::parse_bool).unwrap_or_default()
     }
 
-    /// A Go duration.
-    pub(super) fn duration(&mut self, flag: &str, value: &str) -> Duration {
-        self.parsed(flag, value, flags::parse_duration(value))
-            .unwrap_or_default()
-    }
-
-    /// A Go duration above zero.
-    pub(super) fn positive_duration(&mut self, flag: &str, value: &str) -> Duration {
-        self.parsed(flag, value, flags::parse_period(value))
-            .unwrap_or_default()
+    /// A Go duration; above zero if the form of the flag says so.
+    pub(super) fn duration(&mut self, flag: Flag) -> Duration {
+        let parsed = match flag.def.kind {
+            FlagKind::Period => self.parsed(flag, flags::parse_period),
+            _ => self.parsed(flag, flags::parse_duration),
+        };
+        parsed.unwrap_or_default()
     }
 
     /// A whole number.
-    pub(super) fn integer(&mut self, flag: &str, value: &str) -> Option<i64> {
-        self.parsed(flag, value, flags::parse_integer(value))
+    pub(super) fn integer(&mut self, flag: Flag) -> Option<i64> {
+        self.parsed(flag, flags::parse_integer)
+    }
+
+    /// A whole number that fits, or the error that says what `must` be.
+    pub(super) fn number<T: TryFrom<i64>>(&mut self, flag: Flag, must: &str) -> Option<T> {
+        let number = self.integer(flag)?;
+        let fits = T::try_from(number).ok();
+        if fits.is_none() {
+            self.refuse(format!("--{} {number} {must}", flag.def.name));
+        }
+        fits
     }
 
     /// A finite decimal number.
-    pub(super) fn float(&mut self, flag: &str, value: &str) -> Option<f64> {
-        self.parsed(flag, value, flags::parse_float(value))
+    pub(super) fn float(&mut self, flag: Flag) -> Option<f64> {
+        self.parsed(flag, flags::parse_float)
     }
 
     /// A part of a whole, from 0 to 1; also as `25%`.
-    pub(super) fn share(&mut self, flag: &str, value: &str) -> f64 {
-        let number = match value.strip_suffix('%') {
-            Some(percent) => percent.parse::<f64>().map(|number| number / 100.0),
-            None => value.parse(),
-        };
-        match number {
-            Ok(share) if (0.0..=1.0).contains(&share) => share,
-            _ => {
-                self.invalid(flag, value, "write a number from 0 to 1, or 0% to 100%");
-                0.0
-            }
-        }
+    pub(super) fn share(&mut self, flag: Flag) -> f64 {
+        let share = self.parsed(flag, |value| {
+            let number = match value.strip_suffix('%') {
+                Some(percent) => percent.parse::<f64>().map(|number| number / 100.0),
+                None => value.parse(),
+            };
+            let share = number.ok().filter(|share| (0.0..=1.0).contains(share));
+            share.ok_or_else(|| "write a number from 0 to 1, or 0% to 100%".to_owned())
+        });
+        share.unwrap_or_default()
     }
 
-    /// The items of a list: separated by commas, in one or several of these values. An item may stand in double quotes,
-    /// as in a line of CSV.
-    pub(super) fn list<S: AsRef<str>>(&mut self, flag: &str, values: &[S]) -> Vec<String> {
-        let parsed = values
-            .iter()
-            .filter_map(|value| self.parsed(flag, value.as_ref(), flags::parse_list(value.as_ref())));
-        parsed.flatten().collect()
+    /// The items of a list: separated by commas, in one or several values. An item may stand in double quotes, as in a
+    /// line of CSV.
+    pub(super) fn list(&mut self, flag: Flag) -> Vec<String> {
+        let mut items = Vec::new();
+        for value in self.all(flag) {
+            match flags::parse_list(&value) {
+                Ok(parsed) => items.extend(parsed),
+                Err(reason) => self.invalid(flag, &value, reason),
+            }
+        }
+        items
     }
 
     /// An IP address; an IPv6 address may stand in brackets.
-    pub(super) fn address(&mut self, flag: &str, value: &str) -> Option<IpAddr> {
-        self.parsed(flag, value, flags::parse_address(value))
+    pub(super) fn address(&mut self, flag: Flag) -> Option<IpAddr> {
+        self.parsed(flag, flags::parse_address)
     }
-}
-
-/// An empty value means that the flag was not given, as in Go.
-pub(super) fn non_empty(value: &str) -> Option<&str> {
-    (!value.is_empty()).then_some(value)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-    use super::*;
+    use super::{
+        super::flags::{
+            BIND_ADDRESS, CONTROLLERS, LEADER_ELECT, NODE_DELETION_SHARE, NODE_MONITOR_PERIOD, SHUTDOWN_DRAIN,
+        },
+        *,
+    };
+
+    /// Reads these values of a flag.
+    fn read<T>(flag: Flag, values: &[&str], read: impl Fn(&mut Reader, Flag) -> T) -> (T, Vec<String>) {
+        let values = values.iter().map(ToString::to_string).collect();
+        let mut reader = Reader::new([(flag.def.name.to_owned(), values)]);
+        let value = read(&mut reader, flag);
+        (value, reader.errors.iter().map(ToString::to_string).collect())
+    }
 
     #[test]
     fn booleans_are_those_of_go() {
-        let mut reader = Reader::default();
-        for text in ["1", "t", "T", "true", "TRUE", "True"] {
-            assert!(reader.boolean("x", text), "{text}");
+        for (texts, expected) in [
+            (["1", "t", "T", "true", "TRUE", "True"], true),
+            (["0", "f", "F", "false", "FALSE", "False"], false),
+        ] {
+            for text in texts {
+                let (value, errors) = read(LEADER_ELECT, &[text], Reader::boolean);
+                assert_eq!((value, errors.len()), (expected, 0), "{text}");
+            }
         }
-        for text in ["0", "f", "F", "false", "FALSE", "False"] {
-            assert!(!reader.boolean("x", text), "{text}");
-        }
-        assert!(reader.errors.is_empty());
         for text in ["", "yes", "on", "tRUE", " true"] {
-            reader.boolean("x", text);
+            assert_eq!(read(LEADER_ELECT, &[text], Reader::boolean).1.len(), 1, "{text}");
         }
-        assert_eq!(reader.errors.len(), 5);
     }
 
     #[test]
     fn durations_are_those_of_go() {
-        let mut reader = Reader::default();
-        assert_eq!(reader.duration("x", "1h2m3.5s"), Duration::from_millis(3_723_500));
-        assert_eq!(reader.duration("x", "0"), Duration::ZERO);
-        assert!(reader.errors.is_empty());
+        let duration = |text| read(SHUTDOWN_DRAIN, &[text], Reader::duration);
+        assert_eq!(
+            duration("1h2m3.5s"),
+            (Duration::from_millis(3_723_500), Vec::new())
+        );
+        assert_eq!(duration("0"), (Duration::ZERO, Vec::new()));
         for (value, text) in [
             ("5", "write 5s for seconds"),
             ("-1s", "must not be negative"),
             ("fast", "units"),
         ] {
-            reader.errors.clear();
-            reader.duration("x", value);
-            let error = reader.errors.first().unwrap().to_string();
-            assert!(error.contains(text), "{value}: {error}");
+            let (_, errors) = duration(value);
+            assert!(errors[0].contains(text), "{value}: {errors:?}");
         }
-        reader.errors.clear();
-        reader.positive_duration("x", "0s");
-        reader.positive_duration("x", "nonsense");
-        assert_eq!(reader.errors.len(), 2, "one error each: {:?}", reader.errors);
+        for value in ["0s", "nonsense"] {
+            let (_, errors) = read(NODE_MONITOR_PERIOD, &[value], Reader::duration);
+            assert_eq!(errors.len(), 1, "one error each: {errors:?}");
+        }
     }
 
     #[test]
     fn a_share_is_a_number_or_percent() {
-        let mut reader = Reader::default();
         for (value, share) in [
             ("0.25", 0.25),
             ("25%", 0.25),
@@ -152,19 +199,17 @@ mod tests {
             ("100%", 1.0),
             ("1", 1.0),
         ] {
-            assert!((reader.share("x", value) - share).abs() < 1e-9, "{value}");
+            let (read, errors) = read(NODE_DELETION_SHARE, &[value], Reader::share);
+            assert!((read - share).abs() < 1e-9 && errors.is_empty(), "{value}");
         }
-        assert!(reader.errors.is_empty());
         for value in ["25", "101%", "-0.1", "", "%", "NaN", "a quarter"] {
-            reader.errors.clear();
-            reader.share("x", value);
-            assert_eq!(reader.errors.len(), 1, "{value}");
+            let (_, errors) = read(NODE_DELETION_SHARE, &[value], Reader::share);
+            assert_eq!(errors.len(), 1, "{value}");
         }
     }
 
     #[test]
     fn lists_are_split_at_commas_and_may_be_repeated() {
-        let mut reader = Reader::default();
         for (values, items) in [
             (&["a,b", "c"][..], &["a", "b", "c"][..]),
             (&[""], &[]),
@@ -173,23 +218,23 @@ mod tests {
             (&["\"a\"\"b\""], &["a\"b"]),
             (&[" a , b "], &[" a ", " b "]),
         ] {
-            assert_eq!(reader.list("x", values), items, "{values:?}");
+            let (list, errors) = read(CONTROLLERS, values, Reader::list);
+            assert_eq!(list, items, "{values:?}");
+            assert!(errors.is_empty());
         }
-        assert!(reader.errors.is_empty());
         for value in ["\"a", "a\"b", "\"a\"b", "\""] {
-            reader.errors.clear();
-            reader.list("x", &[value]);
-            assert_eq!(reader.errors.len(), 1, "{value}");
+            assert_eq!(read(CONTROLLERS, &[value], Reader::list).1.len(), 1, "{value}");
         }
     }
 
     #[test]
     fn addresses_may_stand_in_brackets() {
-        let mut reader = Reader::default();
-        assert_eq!(reader.address("x", "[::1]"), reader.address("x", "::1"));
-        assert!(reader.errors.is_empty());
-        assert_eq!(reader.address("x", "localhost"), None);
-        assert_eq!(reader.address("x", "10.0.0.1:443"), None);
-        assert_eq!(reader.errors.len(), 2);
+        let address = |text| read(BIND_ADDRESS, &[text], Reader::address);
+        assert_eq!(address("[::1]"), address("::1"));
+        assert!(address("::1").1.is_empty());
+        for text in ["localhost", "10.0.0.1:443"] {
+            let (value, errors) = address(text);
+            assert_eq!((value, errors.len()), (None, 1), "{text}");
+        }
     }
 }

@@ -6,15 +6,12 @@ use ccm_core::{
 };
 use kube::Client;
 
-use super::{
-    accounts::Accounts,
-    api_client::{ApiServer, Work},
-};
 use crate::{
+    api::{Accounts, ApiServer, Work},
     app::{self, Clients, Term},
+    config::{Config, Controllers, ElectionConfig},
     controllers::{self, route, service},
     election::{self, Candidacy, Contest, Election, Elections, Leader, Purpose},
-    options::{Config, Controllers, ElectionConfig},
     server::{Checks, Metrics, Status, status::Leadership},
 };
 

@@ -7,10 +7,11 @@ use ccm_core::{Freshness, Priority, client::Fence, load_balancer::ReadOptions};
 use tokio::time::timeout;
 use tracing::info;
 
-use super::{StartProblems, api_client::ApiServer, prepare_to_look, requests::ApiRequests};
+use super::{StartProblems, prepare_to_look};
 use crate::{
+    api::{ApiRequests, ApiServer},
     options::{Output, PlanRequest},
-    review::{self, Cluster, Looker, Scope},
+    plan::{self, Cluster, Planner, Scope, Summary},
 };
 
 /// For the cloud to let us in. The provider has deadlines of its own.
@@ -58,7 +59,7 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Planned> {
         .with_context(|| format!("can not connect to the cloud ({})", config.provider.name))?;
     info!(cloud = cloud.scope(), "Connected to the cloud");
     let cluster = Cluster::read(&client, config, &*cloud).await?;
-    let marks = review::marks(&client, config, &*cloud).await?;
+    let ownership_tag = plan::read_ownership_tag(&client, config, &*cloud).await?;
     info!(
         nodes = cluster.nodes.len(),
         services = cluster.concerned(),
@@ -71,21 +72,21 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Planned> {
             name: name.clone(),
         },
     };
-    let looker = Looker {
+    let planner = Planner {
         cloud: &*cloud,
         config,
-        marks: &marks,
+        ownership_tag: &ownership_tag,
     };
     let ask = ReadOptions {
         freshness: Freshness::now(),
         priority: Priority::User,
     };
-    let review = looker.look(&cluster, &scope, ask).await?;
+    let plan = planner.plan(&cluster, &scope, ask).await?;
     Ok(Planned {
         text: match request.output {
-            Output::Text => review::as_text(&review),
-            Output::Json => review::as_json(&review, config.provider.name)?,
+            Output::Text => plan::as_text(&plan),
+            Output::Json => plan::as_json(&plan, config.provider.name)?,
         },
-        exit_code: review.summary().verdict().exit_code(),
+        exit_code: Summary::of(&plan).verdict().exit_code(),
     })
 }

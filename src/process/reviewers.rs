@@ -4,11 +4,11 @@ use std::path::Path;
 
 use kube::Client;
 
-use super::{
-    api_client::ApiServer,
-    credentials::{Credentials, Source},
+use crate::{
+    api::{ApiServer, Credentials, Source},
+    config::AccessConfig,
+    server::Reviewers,
 };
-use crate::{options::AccessConfig, server::Reviewers};
 
 /// Reads files; the API server is not asked for anything yet. `main` is how everything else reaches the API server.
 ///

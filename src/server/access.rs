@@ -30,7 +30,7 @@ use self::{
     reviews::{LIMIT, Reviews},
     user::User,
 };
-use crate::options::AccessConfig;
+use crate::config::AccessConfig;
 
 /// Decides which requests are served.
 #[derive(Debug)]

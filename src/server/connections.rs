@@ -12,6 +12,8 @@ use prometheus_client::{
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tracing::debug;
 
+use crate::metrics::register;
+
 /// All connections. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Connections {
@@ -43,16 +45,8 @@ impl Connections {
             count: Gauge::default(),
             evictions: Counter::default(),
         };
-        registry.register(
-            "ccm_https_connections",
-            "Open connections of the HTTPS server",
-            connections.count.clone(),
-        );
-        registry.register(
-            "ccm_https_evictions",
-            "Idle connections of the HTTPS server that were closed to make room for others",
-            connections.evictions.clone(),
-        );
+        register(registry, "ccm_https_connections", connections.count.clone());
+        register(registry, "ccm_https_evictions", connections.evictions.clone());
         connections
     }
 

@@ -19,7 +19,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{COMMIT, process::requests::ApiRequests};
+use crate::{COMMIT, api::ApiRequests, metrics::register};
 
 /// A format of `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,20 +68,6 @@ impl Format {
         }
         Ok(text)
     }
-}
-
-/// All metrics as Markdown: `--help-metrics`. Metrics without a sample are on no page, so this file lists them; tests compare it
-/// with the registered metrics and with those of a running program.
-pub(crate) const REFERENCE: &str = include_str!("metrics.md");
-
-/// The meaning of a metric in the reference, in Markdown.
-pub(super) fn meaning(name: &str) -> Option<&'static str> {
-    let row = REFERENCE.lines().find_map(|line| {
-        let row = line.strip_prefix("| `")?.strip_prefix(name)?;
-        row.strip_prefix("` |")
-    })?;
-    let columns = row.trim_end().strip_suffix('|')?;
-    columns.rsplit('|').next().map(str::trim)
 }
 
 /// The metrics of the whole program. Clones share them.
@@ -154,23 +140,15 @@ impl Metrics {
                 commit: COMMIT.unwrap_or_default(),
                 providers: providers.join(","),
             };
-            registry.register("ccm_build", "What this binary is", Info::new(labels));
+            registry.register("ccm_build", "what this binary is", Info::new(labels));
             let build = KubernetesBuild::of(version);
             let builds = Family::<KubernetesBuild, Gauge>::default();
             builds.get_or_create(&build).set(1);
-            registry.register(
-                "kubernetes_build_info",
-                "What this binary is, in the labels of components of Kubernetes",
-                builds,
-            );
+            register(registry, "kubernetes_build_info", builds);
             registry.register_collector(Box::new(ProcessCollector));
             metrics.0.shared.queues().register(registry);
             metrics.0.api_requests.register(registry);
-            registry.register(
-                "running_managed_controllers",
-                "Whether a controller runs here: 1 or 0",
-                metrics.0.running.clone(),
-            );
+            register(registry, "running_managed_controllers", metrics.0.running.clone());
         });
         for name in controllers {
             metrics.runs(name, false);
@@ -415,16 +393,6 @@ mod tests {
                     # HELP c_total Calls.\n# TYPE c_total counter\nc_total 3\n# TYPE d untyped\nd 4\n";
         assert_eq!(Format::PlainText.convert(metrics.to_owned()).unwrap(), text);
         assert_eq!(Format::OpenMetrics.convert(metrics.to_owned()).unwrap(), metrics);
-    }
-
-    #[test]
-    fn the_reference_says_what_a_metric_means() {
-        assert_eq!(meaning("workqueue_depth"), Some("keys that wait for a worker"));
-        assert_eq!(
-            meaning("ccm_routes"),
-            Some("routes that are due: `done`, `failed`, `pending`")
-        );
-        assert_eq!(meaning("ccm_rout"), None);
     }
 
     #[cfg(target_os = "linux")]

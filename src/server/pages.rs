@@ -6,7 +6,7 @@ use std::{fmt::Write, time::Duration};
 use ccm_core::config::duration;
 use serde_json::{Value, json};
 
-use crate::options::{Config, MigrationConfig};
+use crate::config::{Config, MigrationConfig};
 
 /// The configuration, ready to be shown. It does not change while the program runs.
 #[derive(Clone, Debug, Default)]

@@ -11,6 +11,7 @@ use super::{
     metrics::Format,
     slis::Slis,
 };
+use crate::metrics::register;
 
 /// All paths, for the status page.
 pub(super) const PATHS: [&str; 8] = [
@@ -92,13 +93,9 @@ impl<'a> Route<'a> {
 impl Routes {
     pub(super) fn new(access: Access, shown: Shown) -> Self {
         let requests = Family::default();
-        shown.metrics.with(|registry| {
-            registry.register(
-                "ccm_https_requests",
-                "Requests to the HTTPS server, by what was asked for and the code of the answer",
-                requests.clone(),
-            );
-        });
+        shown
+            .metrics
+            .with(|registry| register(registry, "ccm_https_requests", requests.clone()));
         Self {
             access,
             shown,

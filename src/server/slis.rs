@@ -10,8 +10,7 @@ use prometheus_client::{
 };
 
 use super::health::Endpoint;
-
-type Labels<const N: usize> = [(&'static str, &'static str); N];
+use crate::metrics::Labels;
 
 /// The results of probes since the start or the last reset.
 #[derive(Clone, Debug, Default)]

@@ -16,8 +16,9 @@ use serde::Serialize;
 
 use super::{
     health::Checks,
-    metrics::{Metrics, Sample, meaning},
+    metrics::{Metrics, Sample},
 };
+use crate::metrics::meaning;
 
 /// The most rows of a list. Rows with problems come first.
 const MOST_ROWS: usize = 200;

@@ -15,7 +15,7 @@ use tokio::{
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::*;
-use crate::options::{AccessConfig, Certificate, NamedCertificate, TlsConfig};
+use crate::config::{AccessConfig, Certificate, NamedCertificate, TlsConfig};
 
 struct Running {
     address: SocketAddr,

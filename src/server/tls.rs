@@ -30,8 +30,8 @@ use tracing::{info, warn};
 use x509_parser::{extensions::GeneralName, parse_x509_certificate};
 
 use crate::{
+    config::{Certificate, NamedCertificate, ServingConfig, TlsConfig},
     files::WatchedFiles,
-    options::{Certificate, NamedCertificate, ServingConfig, TlsConfig},
 };
 
 /// The names of the files below `--cert-dir`, as everywhere else.

@@ -4,10 +4,14 @@
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
-use ccm_sim::digitalocean::{Config, DigitalOcean};
+use ccm_sim::{
+    Quota, RetryAfter,
+    digitalocean::{Config, DigitalOcean, SERVICE},
+};
 use ccm_testbed::{
     binary::{Ccm, Launch, free_port},
     cargo::root,
+    manifests::{self, USER},
     nodes::{self, NodeSpec},
     observe::{eventually, is_initialized},
     python,
@@ -31,6 +35,8 @@ fn fields(value: &Value) -> Map<String, Value> {
 struct World {
     cloud: DigitalOcean,
     stage: Stage,
+    /// Of the account that the former cloud controller's manifest makes, with its rights.
+    account: PathBuf,
     services: Api<Service>,
     nodes: Api<Node>,
     metrics: u16,
@@ -40,10 +46,12 @@ struct World {
 impl World {
     /// A node with a droplet.
     async fn new() -> Self {
-        let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager"), false)
+        let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager"), true)
             .await
             .unwrap();
         let client = stage.control_plane.client().await.unwrap();
+        let manifest = root().join("tests/chart/upstream/digitalocean.yaml");
+        let account = manifests::account(&stage.control_plane, &manifest).await.unwrap();
         let cloud = DigitalOcean::start(Config::default()).await.unwrap();
         cloud.create_droplet("node-1");
         nodes::register(&client, [&NodeSpec::new("node-1")])
@@ -54,9 +62,27 @@ impl World {
             nodes: Api::all(client),
             metrics: free_port().unwrap(),
             debug: free_port().unwrap(),
+            account,
             cloud,
             stage,
         }
+    }
+
+    /// Every kind of request to the API server that was denied.
+    fn denied(&self) -> Vec<String> {
+        let log = self.stage.control_plane.audit_log().unwrap();
+        let denied = log.iter().filter(|entry| entry.user == USER && entry.code == 403);
+        let mut denied: Vec<_> = denied
+            .map(|entry| format!("{} {} {}", entry.verb, entry.resource, entry.name))
+            .collect();
+        denied.sort();
+        denied.dedup();
+        denied
+    }
+
+    async fn initialized(&self) {
+        let check = async || is_initialized(&self.nodes.get("node-1").await.ok()?).then_some(());
+        self.eventually("the node is initialized", check).await;
     }
 
     /// As the former cloud controller's manifest starts it: by its name, with variables and almost without flags.
@@ -79,7 +105,9 @@ impl World {
             program,
             args: vec![
                 "--leader-elect=false".to_owned(),
-                format!("--kubeconfig={}", self.stage.control_plane.kubeconfig().display()),
+                // The test bed reads the rest without a token.
+                "--authorization-always-allow-paths=/healthz,/readyz,/livez".to_owned(),
+                format!("--kubeconfig={}", self.account.display()),
             ],
             envs: variables.map(|(name, value)| (name.to_owned(), value)).into(),
             log: self.stage.log(),
@@ -158,8 +186,7 @@ async fn the_former_manifest_starts_all_of_it() {
         )
         .await;
     let ccm = world.start().await;
-    let initialized = async || is_initialized(&world.nodes.get("node-1").await.ok()?).then_some(());
-    world.eventually("the node is initialized", initialized).await;
+    world.initialized().await;
 
     let tagged = async || {
         let balancers = world.cloud.documents("load_balancers");
@@ -264,6 +291,52 @@ async fn the_former_manifest_starts_all_of_it() {
         .await;
     let log = std::fs::read_to_string(world.stage.log()).unwrap();
     assert!(!log.contains(&Config::default().token), "the token is in the log");
+    // Without the right to review tokens the metrics are refused to everybody; all else works without the missing rights.
+    assert_eq!(ccm.get_as("a token", "/metrics").await.unwrap().0, 503);
+    assert_eq!(
+        world.denied(),
+        [
+            "create tokenreviews ",
+            "get namespaces kube-system",
+            "list configmaps extension-apiserver-authentication"
+        ]
+    );
+    drop(ccm);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_hourly_limit_delays_work_and_loses_none() {
+    let world = World::new().await;
+    // An hour's requests in small: a few at once, then one in half a second.
+    let quota = Quota {
+        per_second: 2.0,
+        burst: 6,
+        retry_after: RetryAfter::Honest,
+    };
+    world.cloud.set_quota(SERVICE, Some(quota));
+    let ccm = world.start().await;
+    let names = ["web-1", "web-2", "web-3", "web-4"];
+    for name in names {
+        world.create(name, "LoadBalancer", json!({})).await;
+    }
+    world.initialized().await;
+    let served = async || {
+        for name in names {
+            let service = world.services.get(name).await.ok()?;
+            service.status?.load_balancer?.ingress?;
+        }
+        Some(())
+    };
+    world.eventually("all Services are served", served).await;
+    let calls = world.cloud.calls();
+    let refused = calls.iter().filter(|call| call.status == Some(429)).count();
+    assert!(
+        calls.len() > 6 && refused <= 3,
+        "{refused} of {} refused",
+        calls.len()
+    );
+    assert_eq!(world.cloud.documents("load_balancers").len(), names.len());
+    assert_eq!(ccm.get("/readyz").await.unwrap().0, 200);
     drop(ccm);
 }
 

@@ -31,7 +31,9 @@ const KEYSTONE: &str = "keystone.cloud.example";
 /// The files of the image in a folder, with its user. `None`, with a line why, where none was built.
 fn unpacked() -> Option<TempDir> {
     let Some(archive) = env::var_os("CCM_TEST_IMAGE") else {
-        say("left out, since CCM_TEST_IMAGE is not set: the image (`cargo xtask test` builds one, as root on Debian)");
+        say(
+            "left out, since CCM_TEST_IMAGE is not set: the image (`cargo xtask test` builds one, as root on Debian)",
+        );
         return None;
     };
     let layout = tempfile::tempdir().unwrap();
@@ -48,11 +50,20 @@ fn unpacked() -> Option<TempDir> {
     }
     let config = read(blob(&manifest["config"]["digest"]));
     assert_eq!(config["config"]["User"], USER);
-    assert_eq!(config["config"]["Entrypoint"], serde_json::json!(["/bin/cloud-controller-manager"]));
+    assert_eq!(
+        config["config"]["Entrypoint"],
+        serde_json::json!(["/bin/cloud-controller-manager"])
+    );
     let environment = config["config"]["Env"].as_array().unwrap();
-    assert!(environment.contains(&Value::from("MALLOC_ARENA_MAX=2")), "{environment:?}");
+    assert!(
+        environment.contains(&Value::from("MALLOC_ARENA_MAX=2")),
+        "{environment:?}"
+    );
     let labels = &config["config"]["Labels"];
-    assert_eq!(labels["org.opencontainers.image.version"], concat!("v", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        labels["org.opencontainers.image.version"],
+        concat!("v", env!("CARGO_PKG_VERSION"))
+    );
     let files = tempfile::tempdir().unwrap();
     for layer in manifest["layers"].as_array().unwrap() {
         unpack(&blob(&layer["digest"]), files.path());
@@ -62,7 +73,11 @@ fn unpacked() -> Option<TempDir> {
 
 fn unpack(archive: &Path, folder: &Path) {
     let mut tar = Command::new("tar");
-    tar.arg("--extract").arg("--file").arg(archive).arg("--directory").arg(folder);
+    tar.arg("--extract")
+        .arg("--file")
+        .arg(archive)
+        .arg("--directory")
+        .arg(folder);
     assert!(tar.status().unwrap().success(), "{}", archive.display());
 }
 
@@ -120,9 +135,17 @@ async fn the_image_runs_with_upstreams_arguments_as_any_user() {
     assert!(config.contains(KEYSTONE));
     write(&files, "etc/config/cloud.conf", &config);
     let kubeconfig = fs::read_to_string(&scene.account).unwrap();
-    write(&files, "etc/kubeconfig", &kubeconfig.replace("127.0.0.1", API_SERVER));
+    write(
+        &files,
+        "etc/kubeconfig",
+        &kubeconfig.replace("127.0.0.1", API_SERVER),
+    );
     write(&files, "etc/hosts", &format!("127.0.0.1 {API_SERVER}\n"));
-    write(&files, "etc/resolv.conf", &format!("nameserver {}\n", name_server()));
+    write(
+        &files,
+        "etc/resolv.conf",
+        &format!("nameserver {}\n", name_server()),
+    );
     // The files are root's: no user of the program can write anywhere.
     for (user, node) in [(USER, "image"), ("4711:0", "elsewhere")] {
         let mut launch = Launch {
@@ -131,7 +154,9 @@ async fn the_image_runs_with_upstreams_arguments_as_any_user() {
             ..Launch::default()
         };
         launch.args = vec![format!("--userspec={user}"), files.path().display().to_string()];
-        launch.args.push("/bin/openstack-cloud-controller-manager".to_owned());
+        launch
+            .args
+            .push("/bin/openstack-cloud-controller-manager".to_owned());
         launch.args.extend(upstream_arguments("/etc/config/cloud.conf"));
         launch.args.push("--kubeconfig=/etc/kubeconfig".to_owned());
         let mut ccm = Ccm::start(&launch).unwrap();
@@ -152,7 +177,13 @@ fn an_image_without_usable_arguments_says_what_to_write() {
     let cases: [(&[&str], &str); 3] = [
         (&[], "no OpenStack cloud provider config file given"),
         (&["--cloud-provider=nimbus"], "openstack"),
-        (&["--cloud-provider=openstack", "--cloud-config=/etc/config/cloud.conf"], "/etc/config/cloud.conf"),
+        (
+            &[
+                "--cloud-provider=openstack",
+                "--cloud-config=/etc/config/cloud.conf",
+            ],
+            "/etc/config/cloud.conf",
+        ),
     ];
     for (arguments, text) in cases {
         let output = run(&files, USER, arguments);
@@ -162,7 +193,15 @@ fn an_image_without_usable_arguments_says_what_to_write() {
     }
     let listed = run(&files, USER, &["--list-providers"]);
     assert!(String::from_utf8_lossy(&listed.stdout).contains("openstack"));
-    for file in ["sbom.cdx.json", "licenses/LICENSE", "licenses/THIRD-PARTY.txt", "etc/ssl/certs/ca-certificates.crt"] {
-        assert!(fs::metadata(files.path().join(file)).unwrap().len() > 1000, "{file}");
+    for file in [
+        "sbom.cdx.json",
+        "licenses/LICENSE",
+        "licenses/THIRD-PARTY.txt",
+        "etc/ssl/certs/ca-certificates.crt",
+    ] {
+        assert!(
+            fs::metadata(files.path().join(file)).unwrap().len() > 1000,
+            "{file}"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! What is wrong with configuration, account and Services, found without running: the provider's part of `validate`.
 
 use ccm_core::{
-    BuildContext, ErrorKind, Priority, Result, async_trait,
+    BuildContext, Error, ErrorKind, Priority, Result, async_trait,
     check::{Checker, CloudReport, Finding, ServiceFinding, Severity, in_time},
     config::{ConfigFiles, Parsed},
     load_balancer::{Claim, ServiceView},
@@ -11,18 +11,18 @@ use ccm_core::{
 use serde_json::Value;
 
 use crate::{
-    client::{Api, Op, Region},
+    check_region,
+    client::{Api, Op},
     config::{self, Settings},
     load_balancer::{annotations, desired, model::Model},
 };
 
-/// Reads the configuration, to look over what it leads to.
+/// Reads the configuration, to check it and what it refers to.
 ///
 /// # Errors
 /// Everything that is wrong with it.
 pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
-    let path = context.cloud_config.as_deref();
-    let loaded = config::load(path, &context.environment, &mut ConfigFiles::default());
+    let loaded = config::load(context, &mut ConfigFiles::default());
     let loaded = loaded.map_err(|error| Finding::of_load_error(&error))?;
     Ok(Box::new(Inspector {
         context: context.clone(),
@@ -36,13 +36,13 @@ struct Inspector {
 }
 
 /// What is read, and the scope of the token that it needs.
-const SCOPES: [(Op, &str, &str); 6] = [
-    (Op::RegionList, "regions", "regions:read"),
-    (Op::DropletList, "droplets", "droplet:read"),
-    (Op::LoadBalancerList, "load_balancers", "load_balancer:read"),
-    (Op::CertificateList, "certificates", "certificate:read"),
-    (Op::TagList, "tags", "tag:read"),
-    (Op::FirewallList, "firewalls", "firewall:read"),
+const SCOPES: [(Op, &str); 6] = [
+    (Op::RegionList, "regions:read"),
+    (Op::DropletList, "droplet:read"),
+    (Op::LoadBalancerList, "load_balancer:read"),
+    (Op::CertificateList, "certificate:read"),
+    (Op::TagList, "tag:read"),
+    (Op::FirewallList, "firewall:read"),
 ];
 
 #[async_trait]
@@ -64,41 +64,36 @@ impl Checker for Inspector {
                 return report;
             }
         };
-        match in_time(api.account(Priority::User)).await {
+        let account = in_time(api.account(Priority::User)).await;
+        match account.as_ref().map_err(Error::kind) {
             Ok(()) => report.pass("token", "the API accepts it"),
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                report
-                    .findings
-                    .push(missing_scope("account:read", Severity::Warning));
-            }
-            Err(error) => {
-                let fix = match error.kind() {
+            Err(ErrorKind::PermissionDenied) => add(&mut report, "token", "account:read", account),
+            Err(kind) => {
+                let fix = match kind {
                     ErrorKind::Unauthenticated => {
                         "set DO_ACCESS_TOKEN to a token of the account that is not revoked"
                     }
                     _ => "see that the API answers from here, then try again",
                 };
-                report.findings.push(Finding::of_error("token", &error).fix(fix));
-                report
-                    .left_out
-                    .push("The account: without a token nothing can be read.".to_owned());
+                let finding = account
+                    .err()
+                    .map(|error| Finding::of_error("token", &error).fix(fix));
+                report.findings.extend(finding);
+                let text = "The account: without a token nothing can be read.";
+                report.left_out.push(text.to_owned());
                 return report;
             }
         }
         report.scope = Some(api.url().to_string());
         let mut readable = Vec::new();
-        for (op, collection, scope) in SCOPES {
+        for (op, scope) in SCOPES {
             if op == Op::FirewallList && settings.firewall.is_none() {
                 continue;
             }
-            let query = [("per_page", "1")];
-            let read = in_time(api.get::<Value>(op, &[collection], &query, Priority::User)).await;
-            match read {
+            let read = api.send(op, &[], &[("per_page", "1")], &Value::Null, Priority::User);
+            match in_time(read).await {
                 Ok(_) => readable.push(scope),
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                    report.findings.push(missing_scope(scope, Severity::Error));
-                }
-                Err(error) => report.findings.push(Finding::of_error(collection, &error)),
+                Err(error) => add(&mut report, scope, scope, Err(error)),
             }
         }
         report.pass("scopes of the token", readable.join(", "));
@@ -139,22 +134,11 @@ impl Inspector {
     /// Whether region and VPC exist.
     async fn places(&self, api: &Api, report: &mut CloudReport) {
         let settings = &self.loaded.value;
-        if let Some(wanted) = &settings.region {
-            let list = api.list::<Region>(Op::RegionList, "regions", &[], Priority::User);
-            match in_time(list).await {
-                Ok(regions) if regions.iter().any(|region| region.slug == *wanted) => {
-                    report.pass("REGION", format!("{wanted} exists"));
-                }
-                Ok(regions) => {
-                    let known: Vec<_> = regions.iter().map(|region| region.slug.as_str()).collect();
-                    let finding = Finding::new(
-                        Severity::Error,
-                        "REGION",
-                        format!("there is no region {wanted:?}"),
-                    );
-                    report
-                        .findings
-                        .push(finding.fix(format!("write one of {}", known.join(", "))));
+        if let Some(region) = &settings.region {
+            match in_time(check_region(api, region)).await {
+                Ok(()) => report.pass("REGION", format!("{region} exists")),
+                Err(error) if error.kind() == ErrorKind::InvalidConfig => {
+                    report.findings.push(Finding::of_error("REGION", &error));
                 }
                 // Reported as a missing scope or an error before.
                 Err(_) => {}
@@ -165,30 +149,33 @@ impl Inspector {
             report.left_out.push(text.to_owned());
         }
         let Some(vpc) = &settings.vpc else { return };
-        let read: Result<Option<Value>> = in_time(api.find(Op::VpcGet, &["vpcs", vpc], Priority::User)).await;
-        match read {
+        match in_time(api.find::<Value>(Op::VpcGet, vpc, Priority::User)).await {
             Ok(Some(_)) => report.pass("DO_CLUSTER_VPC_ID", "the VPC exists"),
             Ok(None) => {
                 let text = format!("there is no VPC {vpc} in this account");
-                report
-                    .findings
-                    .push(Finding::new(Severity::Error, "DO_CLUSTER_VPC_ID", text));
+                let finding = Finding::new(Severity::Error, "DO_CLUSTER_VPC_ID", text);
+                report.findings.push(finding);
             }
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                report.findings.push(missing_scope("vpc:read", Severity::Warning));
-            }
-            Err(error) => report
-                .findings
-                .push(Finding::of_error("DO_CLUSTER_VPC_ID", &error)),
+            Err(error) => add(report, "DO_CLUSTER_VPC_ID", "vpc:read", Err(error)),
         }
     }
 }
 
-fn missing_scope(scope: &str, severity: Severity) -> Finding {
-    let finding = Finding::new(
-        severity,
-        "scopes of the token",
-        format!("the token lacks the scope {scope}"),
-    );
-    finding.fix("create a token with this scope")
+/// Reports a failed read of `subject`, for which the token needs a scope.
+fn add(report: &mut CloudReport, subject: &str, scope: &str, read: Result<()>) {
+    let Err(error) = read else { return };
+    if error.kind() != ErrorKind::PermissionDenied {
+        report.findings.push(Finding::of_error(subject, &error));
+        return;
+    }
+    let severity = match scope {
+        // Nothing but this report and `DEBUG_ADDR` reads them.
+        "account:read" | "vpc:read" => Severity::Warning,
+        _ => Severity::Error,
+    };
+    let text = format!("the token lacks the scope {scope}");
+    let finding = Finding::new(severity, "scopes of the token", text);
+    report
+        .findings
+        .push(finding.fix("create a token with this scope"));
 }

@@ -1,17 +1,11 @@
 //! The API's client: a dozen calls behind the gate.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
-    BuildContext, Error, ErrorKind, Priority, Result, Retry,
+    BuildContext, Error, ErrorKind, Outcome, Priority, Result, Retry,
     client::{
-        Gate, GateConfig, Page, Pages, Quota, operations,
+        Gate, GateConfig, Operation as _, Page, Pages, Quota, operations,
         rest::{self, Answer, Call, Proxies, RestApi, Target, Tls, reqwest},
     },
 };
@@ -21,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use reqwest::RequestBuilder;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 use url::Url;
 
@@ -44,9 +38,9 @@ const RESERVE: u32 = 10;
 const SHORT_FOR: Duration = Duration::from_secs(60);
 
 operations! {
-    /// The calls.
+    /// The calls. A name is that of a kind of document and a verb: path and method follow from it ([`Api::send`]).
     pub(crate) enum Op {
-        /// Who the token is. `DEBUG_ADDR` and `validate` ask.
+        /// The account of the token, for `DEBUG_ADDR` and `validate`.
         AccountGet = "account_get", BUCKET, Read;
         /// All regions.
         RegionList = "region_list", BUCKET, Read;
@@ -62,11 +56,11 @@ operations! {
         LoadBalancerGet = "load_balancer_get", BUCKET, Read;
         /// A page of load balancers.
         LoadBalancerList = "load_balancer_list", BUCKET, Read;
-        /// A new load balancer.
+        /// Creates a load balancer.
         LoadBalancerCreate = "load_balancer_create", BUCKET, Write;
-        /// The whole load balancer anew.
+        /// Replaces a load balancer.
         LoadBalancerUpdate = "load_balancer_update", BUCKET, IdempotentWrite;
-        /// No load balancer.
+        /// Deletes a load balancer.
         LoadBalancerDelete = "load_balancer_delete", BUCKET, IdempotentWrite;
         /// One certificate.
         CertificateGet = "certificate_get", BUCKET, Read;
@@ -76,15 +70,15 @@ operations! {
         FirewallGet = "firewall_get", BUCKET, Read;
         /// A page of firewalls.
         FirewallList = "firewall_list", BUCKET, Read;
-        /// A new firewall.
+        /// Creates a firewall.
         FirewallCreate = "firewall_create", BUCKET, Write;
-        /// The whole firewall anew.
+        /// Replaces a firewall.
         FirewallUpdate = "firewall_update", BUCKET, IdempotentWrite;
         /// Tags, for `validate`.
         TagList = "tag_list", BUCKET, Read;
-        /// A new tag. One that exists stays.
+        /// Creates a tag. One that exists stays.
         TagCreate = "tag_create", BUCKET, IdempotentWrite;
-        /// A tag on resources.
+        /// Adds a tag to resources.
         TagAssign = "tag_assign", BUCKET, IdempotentWrite;
     }
 }
@@ -99,23 +93,18 @@ pub(crate) struct Token {
 /// The API with one account's token. A clone shares everything but the fence.
 #[derive(Clone)]
 pub(crate) struct Api {
-    shared: Arc<Shared>,
-    gate: Gate,
-}
-
-struct Shared {
     http: reqwest::Client,
     url: Url,
-    token: RwLock<Token>,
-    generation: AtomicU64,
+    token: Arc<RwLock<Token>>,
     /// Since when fewer requests remain than background work may use.
-    short: Mutex<Option<Instant>>,
+    short: Arc<Mutex<Option<Instant>>>,
+    gate: Gate,
 }
 
 impl std::fmt::Debug for Api {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Api")
-            .field("url", &self.shared.url.as_str())
+            .field("url", &self.url.as_str())
             .finish_non_exhaustive()
     }
 }
@@ -127,7 +116,7 @@ impl Api {
     /// A proxy of the environment cannot be used.
     pub(crate) fn new(settings: &Settings, context: &BuildContext) -> Result<Self> {
         let proxies = Proxies::of(&context.environment);
-        let quota = settings.qps.map_or(QUOTA, |rate| Quota {
+        let quota = settings.conf.rate_limit_qps.map_or(QUOTA, |rate| Quota {
             rate: rate.min(QUOTA.rate),
             // As the former cloud controller: a token bucket of one second.
             burst: rate_burst(rate),
@@ -135,22 +124,15 @@ impl Api {
         });
         let gate = GateConfig {
             buckets: vec![(BUCKET, quota)],
-            attempt_timeout: settings.request_timeout,
+            attempt_timeout: settings.conf.request_timeout.to_std(),
             fence: context.fences.load_balancers.clone(),
             ..GateConfig::new(crate::NAME)
         };
-        let token = Token {
-            secret: settings.token.clone(),
-            generation: 0,
-        };
         Ok(Self {
-            shared: Arc::new(Shared {
-                http: rest::http_client(&Tls::default(), &proxies, &context.user_agent)?,
-                url: settings.url.clone(),
-                token: RwLock::new(token),
-                generation: AtomicU64::new(0),
-                short: Mutex::default(),
-            }),
+            http: rest::http_client(&Tls::default(), &proxies, &context.user_agent)?,
+            url: settings.url.clone(),
+            token: Token::shared(&settings.token, 0),
+            short: Arc::default(),
             gate: Gate::new(gate, &context.metrics),
         })
     }
@@ -158,19 +140,19 @@ impl Api {
     /// The same API, for writes that pass another fence.
     pub(crate) fn fenced_by(&self, fence: &ccm_core::client::Fence) -> Self {
         Self {
-            shared: Arc::clone(&self.shared),
             gate: self.gate.fenced_by(fence),
+            ..self.clone()
         }
     }
 
     /// The API's URL.
     pub(crate) fn url(&self) -> &Url {
-        &self.shared.url
+        &self.url
     }
 
     /// Counts the tokens that were in use before.
     pub(crate) fn generation(&self) -> u64 {
-        self.shared.generation.load(Ordering::Acquire)
+        self.token.read().generation
     }
 
     /// Uses another token from now on, if the API accepts it.
@@ -178,142 +160,107 @@ impl Api {
     /// # Errors
     /// The API refuses the token; the old one stays in use.
     pub(crate) async fn replace_token(&self, secret: &SecretString) -> Result<()> {
-        let generation = self.generation() + 1;
-        let new = Token {
-            secret: secret.clone(),
-            generation,
-        };
         let candidate = Self {
-            shared: Arc::new(Shared {
-                http: self.shared.http.clone(),
-                url: self.shared.url.clone(),
-                token: RwLock::new(new.clone()),
-                generation: AtomicU64::new(generation),
-                short: Mutex::default(),
-            }),
-            gate: self.gate.clone(),
+            token: Token::shared(secret, self.generation() + 1),
+            short: Arc::default(),
+            ..self.clone()
         };
-        match candidate.account(Priority::User).await {
-            // A token without the scope account:read is accepted all the same.
-            Err(error) if error.kind() != ErrorKind::PermissionDenied => return Err(error),
-            _ => {}
+        // A token without the scope account:read is accepted all the same.
+        if let Err(error) = candidate.account(Priority::User).await
+            && error.kind() != ErrorKind::PermissionDenied
+        {
+            return Err(error);
         }
-        *self.shared.token.write() = new;
-        self.shared.generation.store(generation, Ordering::Release);
+        let new = candidate.token.read().clone();
+        *self.token.write() = new;
         Ok(())
     }
 
-    /// Reads one document.
+    /// Sends a call and returns its answer; null if it has none. `path`: below the collection. `body`: null for none.
     ///
     /// # Errors
     /// As [`rest::json`]; `RateLimited` for background work while the hour's requests run out.
-    pub(crate) async fn get<T: DeserializeOwned>(
+    pub(crate) async fn send(
         &self,
         op: Op,
         path: &[&str],
         query: &[(&'static str, &str)],
+        body: &Value,
         priority: Priority,
-    ) -> Result<T> {
-        self.check_reserve(op, priority)?;
-        let path = full(path);
-        let call = Call {
-            query,
-            ..Call::new(op, (), Method::GET, &path)
+    ) -> Result<Value> {
+        self.check_reserve(priority)?;
+        let (name, verb) = names(op);
+        let method = match verb {
+            "get" | "list" => Method::GET,
+            "update" => Method::PUT,
+            "delete" => Method::DELETE,
+            _ => Method::POST,
         };
-        rest::json(self, &call, priority).await
-    }
-
-    /// Reads one document; `None` if there is none.
-    ///
-    /// # Errors
-    /// As [`get`](Self::get).
-    pub(crate) async fn find<T: DeserializeOwned>(
-        &self,
-        op: Op,
-        path: &[&str],
-        priority: Priority,
-    ) -> Result<Option<T>> {
-        match self.get(op, path, &[], priority).await {
-            Ok(found) => Ok(Some(found)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+        let collection = collection(name);
+        let path = [&["v2", collection.as_str()], path].concat();
+        let mut call = Call::new(op, (), method, &path);
+        if !body.is_null() {
+            call = call.json(body)?;
+        }
+        let call = Call { query, ..call };
+        match verb {
+            "delete" | "assign" => rest::execute(self, &call, priority).await.map(|()| Value::Null),
+            _ => rest::json(self, &call, priority).await,
         }
     }
 
     /// Writes, and reads the document of the answer.
     ///
     /// # Errors
-    /// As [`rest::json`].
+    /// As [`send`](Self::send).
     pub(crate) async fn write<T: DeserializeOwned>(
         &self,
         op: Op,
-        method: Method,
         path: &[&str],
         body: &Value,
         priority: Priority,
     ) -> Result<T> {
-        self.check_reserve(op, priority)?;
-        let path = full(path);
-        let call = Call::new(op, (), method, &path).json(body)?;
-        rest::json(self, &call, priority).await
+        let answer = self.send(op, path, &[], body, priority).await?;
+        take(op, answer, names(op).0)
     }
 
-    /// Writes without reading the answer.
+    /// Reads one document; `None` if there is none.
     ///
     /// # Errors
-    /// As [`rest::execute`].
-    pub(crate) async fn execute(
+    /// As [`send`](Self::send).
+    pub(crate) async fn find<T: DeserializeOwned>(
         &self,
         op: Op,
-        method: Method,
-        path: &[&str],
-        body: Option<&Value>,
+        id: &str,
         priority: Priority,
-    ) -> Result<()> {
-        self.check_reserve(op, priority)?;
-        let path = full(path);
-        let call = Call::new(op, (), method, &path);
-        let call = match body {
-            Some(body) => call.json(body)?,
-            None => call,
-        };
-        rest::execute(self, &call, priority).await
+    ) -> Result<Option<T>> {
+        match self.write(op, &[id], &Value::Null, priority).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            found => found.map(Some),
+        }
     }
 
     /// One page of a collection, with the number of the next page.
     ///
     /// # Errors
-    /// As [`get`](Self::get), and if the collection is not in the answer.
+    /// As [`send`](Self::send), and if the collection is not in the answer.
     pub(crate) async fn page<T: DeserializeOwned>(
         &self,
         op: Op,
-        collection: &str,
         filter: &[(&'static str, &str)],
         number: u64,
         priority: Priority,
     ) -> Result<Page<T, u64>> {
         let page = number.to_string();
         let query = [filter, &[("page", page.as_str()), ("per_page", PER_PAGE)]].concat();
-        let mut answer: Value = self.get(op, &[collection], &query, priority).await?;
-        let has_next = answer
-            .pointer("/links/pages/next")
-            .is_some_and(|next| !next.is_null());
-        let items = answer.get_mut(collection).map(Value::take);
-        let unreadable = |error: serde_json::Error| {
-            let text = format!("the answer has an unexpected form in {collection}");
-            Error::new(ErrorKind::Unavailable, text)
-                .with_operation(op_name(op))
-                .with_source(error)
-        };
-        // The API answers null for an empty list here and there, but a page without the list is none.
-        let missing = || {
-            let text = format!("the answer has no {collection}");
-            Error::new(ErrorKind::Unavailable, text).with_operation(op_name(op))
-        };
-        let items: Option<Vec<T>> = serde_json::from_value(items.ok_or_else(missing)?).map_err(unreadable)?;
+        let answer = self.send(op, &[], &query, &Value::Null, priority).await?;
+        let next = answer.pointer("/links/pages/next");
+        let next = next.filter(|next| !next.is_null()).map(|_| number + 1);
+        // The API answers null for an empty list here and there.
+        let items: Option<Vec<T>> = take(op, answer, &collection(names(op).0))?;
         Ok(Page {
             items: items.unwrap_or_default(),
-            next: has_next.then_some(number + 1),
+            next,
         })
     }
 
@@ -324,18 +271,15 @@ impl Api {
     pub(crate) async fn list<T: DeserializeOwned>(
         &self,
         op: Op,
-        collection: &str,
         filter: &[(&'static str, &str)],
         priority: Priority,
     ) -> Result<Vec<T>> {
         let (mut pages, mut all) = (Pages::new(None), Vec::new());
-        loop {
-            let next = pages.next(|number| self.page(op, collection, filter, number.unwrap_or(1), priority));
-            let Some(items) = next.await? else {
-                return Ok(all);
-            };
+        let page = |number: Option<u64>| self.page(op, filter, number.unwrap_or(1), priority);
+        while let Some(items) = pages.next(page).await? {
             all.extend(items);
         }
+        Ok(all)
     }
 
     /// Checks that the API accepts the token.
@@ -343,8 +287,8 @@ impl Api {
     /// # Errors
     /// It does not, or cannot be asked.
     pub(crate) async fn account(&self, priority: Priority) -> Result<()> {
-        let _: Value = self.get(Op::AccountGet, &["account"], &[], priority).await?;
-        Ok(())
+        let account = self.send(Op::AccountGet, &[], &[], &Value::Null, priority);
+        account.await.map(drop)
     }
 
     /// The region of the droplet on which this program runs. `metadata`: URL of the metadata service.
@@ -352,64 +296,58 @@ impl Api {
     /// # Errors
     /// The metadata service does not answer with the slug of a region.
     pub(crate) async fn metadata_region(&self, metadata: &Url) -> Result<String> {
-        let url = metadata.join("metadata/v1/region").map_err(|error| {
-            Error::new(ErrorKind::InvalidConfig, "the metadata service has no such URL").with_source(error)
-        })?;
-        let failed = |what: String| {
-            let text = format!("the metadata service does not know the region ({what}); set REGION");
-            Error::new(ErrorKind::Unavailable, text)
-        };
+        let mut url = metadata.clone();
+        url.set_path("metadata/v1/region");
         let attempt = || async {
-            let answer = self.shared.http.get(url.clone()).send().await;
-            let answer =
-                answer.map_err(|error| failed("no answer".to_owned()).with_source(error.without_url()))?;
-            let status = answer.status();
-            let text = answer.text().await.unwrap_or_default();
-            match text.trim() {
-                slug if status == StatusCode::OK && !slug.is_empty() => Ok(slug.to_owned()),
-                _ => Err(failed(format!("status {status}"))),
-            }
+            let answer = self.http.get(url.clone()).send().await;
+            let answer = match answer.and_then(reqwest::Response::error_for_status) {
+                Ok(answer) => answer.text().await,
+                Err(error) => Err(error),
+            };
+            let failed = || {
+                let text = "the metadata service does not know the region; set REGION";
+                Error::new(ErrorKind::Unavailable, text)
+            };
+            let text = answer.map_err(|error| failed().with_source(error.without_url()))?;
+            let slug = Some(text.trim()).filter(|slug| !slug.is_empty());
+            slug.map(str::to_owned).ok_or_else(failed)
         };
         self.gate.call(Op::MetadataGet, Priority::User, attempt).await
     }
 
     /// Stops background work while the hour's requests run out, so that they are left to what users wait for.
-    fn check_reserve(&self, op: Op, priority: Priority) -> Result<()> {
-        let short = self.shared.short.lock();
-        let is_short = short.is_some_and(|since| since.elapsed() < SHORT_FOR);
-        if priority == Priority::User || !is_short {
+    fn check_reserve(&self, priority: Priority) -> Result<()> {
+        let short = self.short.lock();
+        if priority == Priority::User || short.is_none_or(|since| since.elapsed() >= SHORT_FOR) {
             return Ok(());
         }
         let text = "fewer than 10 % of the hour's API requests remain; background work waits";
-        let error = Error::new(ErrorKind::RateLimited, text).with_operation(op_name(op));
-        Err(error.with_retry(Retry::After(SHORT_FOR)))
+        Err(Error::new(ErrorKind::RateLimited, text).with_retry(Retry::After(SHORT_FOR)))
     }
 
     fn observe_rate(&self, headers: &HeaderMap) {
-        let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<u32>().ok();
-        let (Some(limit), Some(remaining)) = (number("ratelimit-limit"), number("ratelimit-remaining"))
-        else {
+        let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<i64>().ok();
+        let count = |name: &str| u32::try_from(number(name)?).ok();
+        let (Some(limit), Some(remaining)) = (count("ratelimit-limit"), count("ratelimit-remaining")) else {
             return;
         };
-        *self.shared.short.lock() = (remaining < limit / RESERVE).then(Instant::now);
+        *self.short.lock() = (remaining < limit / RESERVE).then(Instant::now);
         // Epoch of the moment when the oldest request of the hour no longer counts.
-        let reset = headers
-            .get("ratelimit-reset")
-            .and_then(|reset| reset.to_str().ok());
-        let reset = reset.and_then(|reset| reset.trim().parse::<i64>().ok());
-        let left = reset.map(|reset| reset.saturating_sub(Timestamp::now().as_second()));
-        let left = left
-            .and_then(|left| u64::try_from(left).ok())
-            .map(Duration::from_secs);
-        if let Some(left) = left {
-            let reset = ccm_core::client::later(Instant::now(), left);
+        let left = number("ratelimit-reset").map(|reset| reset.saturating_sub(Timestamp::now().as_second()));
+        if let Some(left) = left.and_then(|left| u64::try_from(left).ok()) {
+            let reset = ccm_core::client::later(Instant::now(), Duration::from_secs(left));
             self.gate.observe_remaining(BUCKET, remaining, reset);
         }
     }
 }
 
-fn op_name(op: Op) -> &'static str {
-    ccm_core::client::Operation::name(op)
+impl Token {
+    fn shared(secret: &SecretString, generation: u64) -> Arc<RwLock<Self>> {
+        Arc::new(RwLock::new(Self {
+            secret: secret.clone(),
+            generation,
+        }))
+    }
 }
 
 /// A whole number of requests for one second.
@@ -422,8 +360,29 @@ fn rate_burst(rate: f64) -> u32 {
     rate.ceil().min(f64::from(QUOTA.burst)) as u32
 }
 
-fn full<'a>(path: &[&'a str]) -> Vec<&'a str> {
-    ["v2"].into_iter().chain(path.iter().copied()).collect()
+/// What a call is about and what it does: `load_balancer` and `create`.
+fn names(op: Op) -> (&'static str, &'static str) {
+    op.name().rsplit_once('_').unwrap_or_default()
+}
+
+/// The collection of a kind of document, in paths and in answers.
+fn collection(name: &str) -> String {
+    match name {
+        "account" => name.to_owned(),
+        _ => format!("{name}s"),
+    }
+}
+
+/// A field of an answer.
+fn take<T: DeserializeOwned>(op: Op, mut answer: Value, field: &str) -> Result<T> {
+    let unreadable = || {
+        let text = format!("the answer has no {field}, or one of an unexpected form");
+        // A write whose answer makes no sense may have been carried out.
+        let error = Error::new(ErrorKind::Unavailable, text).with_outcome(Outcome::Unknown);
+        error.with_operation(op.name())
+    };
+    let value = answer.get_mut(field).map(Value::take).ok_or_else(unreadable)?;
+    serde_json::from_value(value).map_err(|error| unreadable().with_source(error))
 }
 
 impl RestApi for Api {
@@ -432,7 +391,7 @@ impl RestApi for Api {
     type Credentials = Token;
 
     fn http(&self) -> &reqwest::Client {
-        &self.shared.http
+        &self.http
     }
 
     fn gate(&self) -> &Gate {
@@ -440,17 +399,17 @@ impl RestApi for Api {
     }
 
     async fn credentials(&self) -> Result<Token> {
-        Ok(self.shared.token.read().clone())
+        Ok(self.token.read().clone())
     }
 
     /// The token was replaced while the request was under way.
     async fn renew(&self, refused: &Token) -> Result<Option<Token>> {
-        let now = self.shared.token.read().clone();
+        let now = self.token.read().clone();
         Ok((now.generation != refused.generation).then_some(now))
     }
 
     async fn base_url(&self, (): ()) -> Result<Url> {
-        Ok(self.shared.url.clone())
+        Ok(self.url.clone())
     }
 
     fn authorize(&self, request: RequestBuilder, token: &Token) -> RequestBuilder {
@@ -477,7 +436,8 @@ pub(crate) struct Droplet {
     pub(crate) status: String,
     #[serde(default)]
     pub(crate) size_slug: String,
-    pub(crate) region: Option<Region>,
+    #[serde(default)]
+    pub(crate) region: Region,
     pub(crate) networks: Option<Networks>,
 }
 
@@ -506,60 +466,11 @@ pub(crate) struct NetworkAddress {
 }
 
 /// A certificate.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub(crate) struct Certificate {
     pub(crate) id: String,
-    #[serde(default)]
     pub(crate) name: String,
-    #[serde(default, rename = "type")]
+    #[serde(rename = "type")]
     pub(crate) kind: String,
-}
-
-impl Certificate {
-    /// Whether it is renewed under another id.
-    pub(crate) fn is_renewed(&self) -> bool {
-        self.kind == "lets_encrypt"
-    }
-}
-
-/// The answer with one certificate.
-#[derive(Debug, Deserialize)]
-pub(crate) struct OneCertificate {
-    pub(crate) certificate: Certificate,
-}
-
-/// The answer with one droplet.
-#[derive(Debug, Deserialize)]
-pub(crate) struct OneDroplet {
-    pub(crate) droplet: Droplet,
-}
-
-impl Api {
-    /// Puts a tag on load balancers. Creates the tag if it does not exist.
-    ///
-    /// # Errors
-    /// The API refuses it.
-    pub(crate) async fn tag_load_balancers(
-        &self,
-        tag: &str,
-        ids: &[String],
-        priority: Priority,
-    ) -> Result<()> {
-        let resources: Vec<Value> = ids
-            .iter()
-            .map(|id| json!({"resource_id": id, "resource_type": "load_balancer"}))
-            .collect();
-        let body = json!({ "resources": resources });
-        let path = ["tags", tag, "resources"];
-        let assign = || self.execute(Op::TagAssign, Method::POST, &path, Some(&body), priority);
-        match assign().await {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let body = json!({ "name": tag });
-                self.execute(Op::TagCreate, Method::POST, &["tags"], Some(&body), priority)
-                    .await?;
-                assign().await
-            }
-            result => result,
-        }
-    }
 }

@@ -1,12 +1,9 @@
 //! The configuration: environment variables, and the same keys in an optional YAML file. A variable wins over its key.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use ccm_core::{
-    Environment,
+    BuildContext, Environment,
     config::{self, ConfigFiles, GoDuration, KeyCase, KeyPath, LoadError, Parsed, Problems, config_section},
 };
 use secrecy::{ExposeSecret, SecretString};
@@ -62,7 +59,7 @@ config_section! {
 }
 
 /// Keys with a variable of their own.
-const VARIABLES: [(&str, &str); 12] = [
+const VARIABLES: [(&str, &str); 13] = [
     ("accessToken", "DO_ACCESS_TOKEN"),
     ("accessTokenFile", "DO_ACCESS_TOKEN_FILE"),
     ("overrideUrl", "DO_OVERRIDE_URL"),
@@ -75,10 +72,16 @@ const VARIABLES: [(&str, &str); 12] = [
     ("defaultLbType", "DEFAULT_LB_TYPE"),
     ("metricsAddr", "METRICS_ADDR"),
     ("debugAddr", "DEBUG_ADDR"),
+    ("ipAddrFamilies", FAMILIES),
 ];
 
-/// The variable that [`CloudConf::families`] comes from.
+/// The variable of [`CloudConf::families`], which the former cloud controller does not read.
 const FAMILIES: &str = "DO_IP_ADDR_FAMILIES";
+
+fn list(text: &str) -> Vec<String> {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    items.map(str::to_owned).collect()
+}
 
 /// The type of a load balancer that is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,14 +120,11 @@ pub(crate) struct Settings {
     pub(crate) cluster_id: Option<String>,
     pub(crate) vpc: Option<String>,
     pub(crate) firewall: Option<FirewallSettings>,
-    pub(crate) qps: Option<f64>,
     pub(crate) default_type: LbType,
     /// `host:port`, the host not empty.
     pub(crate) metrics_addr: Option<String>,
     pub(crate) debug_addr: Option<String>,
-    pub(crate) families: Families,
-    pub(crate) request_timeout: Duration,
-    /// The keys as given, to name those that changed.
+    /// The keys as given.
     pub(crate) conf: CloudConf,
 }
 
@@ -132,6 +132,12 @@ impl Settings {
     /// Whether both have the same token.
     pub(crate) fn has_token_of(&self, other: &Self) -> bool {
         self.token.expose_secret() == other.token.expose_secret()
+    }
+
+    /// Whether nodes get the external addresses of a family: `ipv4` or `ipv6`.
+    pub(crate) fn has_family(&self, family: &str) -> bool {
+        let families = &self.conf.families;
+        families.is_empty() || families.iter().any(|name| name == family)
     }
 }
 
@@ -142,37 +148,22 @@ pub(crate) struct FirewallSettings {
     pub(crate) tags: Vec<String>,
 }
 
-/// Which external addresses nodes get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Families {
-    pub(crate) v4: bool,
-    pub(crate) v6: bool,
-}
-
 /// Reads file and environment.
 ///
 /// # Errors
 /// Everything that is wrong.
-pub(crate) fn load(
-    path: Option<&Path>,
-    environment: &Environment,
-    files: &mut ConfigFiles,
-) -> Result<Parsed<Settings>, LoadError> {
-    config::load_yaml::<CloudConf, _>(
-        path,
-        "environment",
-        KeyCase::Sensitive,
-        files,
-        |conf, files, problems| {
-            let mut reader = Reader {
-                conf: conf.clone(),
-                environment,
-                problems,
-            };
-            reader.overlay();
-            reader.settle(files)
-        },
-    )
+pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Parsed<Settings>, LoadError> {
+    let (path, environment) = (context.cloud_config.as_deref(), &context.environment);
+    let settle = |conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems| {
+        let conf = conf.clone();
+        let reader = Reader {
+            conf,
+            environment,
+            problems,
+        };
+        reader.settle(files)
+    };
+    config::load_yaml(path, "environment", KeyCase::Sensitive, files, settle)
 }
 
 struct Reader<'a> {
@@ -184,35 +175,30 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Puts the variables in place of the file's values.
     fn overlay(&mut self) {
-        let list = |text: &str| -> Vec<String> {
-            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-            items.map(str::to_owned).collect()
-        };
         for (key, variable) in VARIABLES {
-            let Some(value) = self.environment.var(variable) else {
+            let (conf, Some(text)) = (&mut self.conf, self.environment.var(variable)) else {
                 continue;
             };
-            let text = value.to_owned();
             match key {
-                "accessToken" => self.conf.access_token = Some(text.into()),
-                "accessTokenFile" => self.conf.access_token_file = text,
-                "overrideUrl" => self.conf.override_url = text,
-                "region" => self.conf.region = text,
-                "clusterId" => self.conf.cluster_id = text,
-                "clusterVpcId" => self.conf.cluster_vpc_id = text,
-                "publicAccessFirewallName" => self.conf.firewall_name = text,
-                "publicAccessFirewallTags" => self.conf.firewall_tags = list(&text),
+                "accessToken" => conf.access_token = Some(text.into()),
+                "accessTokenFile" => text.clone_into(&mut conf.access_token_file),
+                "overrideUrl" => text.clone_into(&mut conf.override_url),
+                "region" => text.clone_into(&mut conf.region),
+                "clusterId" => text.clone_into(&mut conf.cluster_id),
+                "clusterVpcId" => text.clone_into(&mut conf.cluster_vpc_id),
+                "publicAccessFirewallName" => text.clone_into(&mut conf.firewall_name),
+                "publicAccessFirewallTags" => conf.firewall_tags = list(text),
                 "apiRateLimitQps" => match text.trim().parse() {
-                    Ok(qps) => self.conf.rate_limit_qps = Some(qps),
+                    Ok(qps) => conf.rate_limit_qps = Some(qps),
                     Err(_) => self.error(key, format!("{text:?} is not a number; write one such as 2.5")),
                 },
-                "defaultLbType" => self.conf.default_lb_type = text,
-                "metricsAddr" => self.conf.metrics_addr = text,
-                _ => self.conf.debug_addr = text,
+                "defaultLbType" => text.clone_into(&mut conf.default_lb_type),
+                "metricsAddr" => text.clone_into(&mut conf.metrics_addr),
+                "debugAddr" => text.clone_into(&mut conf.debug_addr),
+                _ => conf.families = list(text),
             }
         }
-        if let Some(text) = self.environment.var(FAMILIES) {
-            self.conf.families = list(text);
+        if self.environment.var(FAMILIES).is_some() {
             let text = "the former cloud controller did not read this variable; here it limits the external addresses of \
                         nodes";
             self.problems.warn(KeyPath::key(FAMILIES), text);
@@ -225,192 +211,148 @@ impl Reader<'_> {
         let named = variable.filter(|(_, variable)| {
             self.environment.var(variable).is_some() || !self.problems.locations().is_set(KeyPath::key(key))
         });
-        self.problems
-            .error(KeyPath::key(named.map_or(key, |(_, variable)| variable)), message);
+        let name = named.map_or(key, |(_, variable)| variable);
+        self.problems.error(KeyPath::key(name), message);
+    }
+
+    /// Reports an error about a key unless its value is valid.
+    fn require(&mut self, is_valid: bool, key: &str, message: impl std::fmt::Display) {
+        if !is_valid {
+            self.error(key, message);
+        }
     }
 
     fn settle(mut self, files: &mut ConfigFiles) -> Option<Settings> {
+        self.overlay();
         let token = self.token(files);
         let conf = self.conf.clone();
         let url = self.url("overrideUrl", &conf.override_url);
         let metadata_url = self.url("metadataUrl", &conf.metadata_url);
-        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        if !is_slug(&conf.region) {
-            let text = format!(
-                "{:?} is not the slug of a region; write one such as nyc3",
-                conf.region
-            );
-            self.error("region", text);
-        }
-        if !is_tag(&format!("k8s:{}", conf.cluster_id)) {
-            let text = "only letters, digits, colons, dashes and underscores, at most 251, since it is part of a tag";
-            self.error("clusterId", text);
-        }
-        if !conf.cluster_vpc_id.is_empty() && !is_uuid(&conf.cluster_vpc_id) {
-            let text = format!("{:?} is not the UUID of a VPC", conf.cluster_vpc_id);
-            self.error("clusterVpcId", text);
-        }
-        if conf
-            .rate_limit_qps
-            .is_some_and(|qps| !(qps.is_finite() && qps > 0.0))
-        {
-            self.error(
-                "apiRateLimitQps",
-                "must be more than 0; leave it out for the API's own limits",
-            );
-        }
+        let text = format!(
+            "{:?} is not the slug of a region; write one such as nyc3",
+            conf.region
+        );
+        self.require(is_slug(&conf.region), "region", text);
+        let text =
+            "only letters, digits, colons, dashes and underscores, at most 251, since it is part of a tag";
+        self.require(is_tag(&format!("k8s:{}", conf.cluster_id)), "clusterId", text);
+        let vpc = &conf.cluster_vpc_id;
+        let text = format!("{vpc:?} is not the UUID of a VPC");
+        self.require(vpc.is_empty() || is_uuid(vpc), "clusterVpcId", text);
+        let is_rate = conf.rate_limit_qps.is_none_or(|qps| qps.is_finite() && qps > 0.0);
+        let text = "must be more than 0; leave it out for the API's own limits";
+        self.require(is_rate, "apiRateLimitQps", text);
         let default_type = LbType::parse(&conf.default_lb_type);
-        if default_type.is_none() {
-            let text = format!(
-                "{:?} is unknown; write REGIONAL or REGIONAL_NETWORK",
-                conf.default_lb_type
+        let text = format!(
+            "{:?} is unknown; write REGIONAL or REGIONAL_NETWORK",
+            conf.default_lb_type
+        );
+        self.require(default_type.is_some(), "defaultLbType", text);
+        let is_family = |name: &&String| matches!(name.as_str(), "ipv4" | "ipv6");
+        if let Some(wrong) = conf.families.iter().find(|name| !is_family(name)) {
+            self.error(
+                "ipAddrFamilies",
+                format!("{wrong:?} is no family; write ipv4, ipv6 or both"),
             );
-            self.error("defaultLbType", text);
         }
-        let families = self.families(&conf.families);
-        let request_timeout = conf.request_timeout.to_std();
-        if request_timeout.is_zero() {
-            self.error("requestTimeout", "must be more than 0; without it 30s");
-        }
+        let has_timeout = !conf.request_timeout.to_std().is_zero();
+        self.require(
+            has_timeout,
+            "requestTimeout",
+            "must be more than 0; without it 30s",
+        );
         let firewall = self.firewall(&conf);
         let metrics_addr = self.address("metricsAddr", &conf.metrics_addr);
         let debug_addr = self.address("debugAddr", &conf.debug_addr);
         if self.problems.has_errors() {
             return None;
         }
+        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         Some(Settings {
             token: token?,
             url: url?,
             region: some(&conf.region),
             metadata_url: metadata_url?,
             cluster_id: some(&conf.cluster_id),
-            vpc: some(&conf.cluster_vpc_id),
+            vpc: some(vpc),
             firewall,
-            qps: conf.rate_limit_qps,
             default_type: default_type?,
             metrics_addr,
             debug_addr,
-            families,
-            request_timeout,
             conf,
         })
     }
 
     /// The token itself wins over the file. A file ends with a line break as a rule.
     fn token(&mut self, files: &mut ConfigFiles) -> Option<SecretString> {
-        let is_file = self.conf.access_token.is_none();
         let path = PathBuf::from(&self.conf.access_token_file);
-        let key = if is_file && path != Path::new("") {
-            "accessTokenFile"
-        } else {
-            "accessToken"
-        };
-        let text = match self.conf.access_token.take() {
-            Some(token) => token.expose_secret().to_owned(),
+        let (key, text) = match self.conf.access_token.take() {
+            Some(token) => ("accessToken", token.expose_secret().to_owned()),
             None if path == Path::new("") => {
                 let text = "missing; set it to an API token, or DO_ACCESS_TOKEN_FILE to a file with one";
-                self.error(key, text);
+                self.error("accessToken", text);
                 return None;
             }
-            None => match files.read(&path).map(String::from_utf8) {
-                Ok(Ok(text)) => text,
-                Ok(Err(_)) => String::new(),
+            None => match files.read(&path) {
+                Ok(text) => ("accessTokenFile", String::from_utf8(text).unwrap_or_default()),
                 Err(error) => {
-                    self.error(key, format!("could not read {}: {error}", path.display()));
+                    self.error(
+                        "accessTokenFile",
+                        format!("could not read {}: {error}", path.display()),
+                    );
                     return None;
                 }
             },
         };
         let token = text.trim();
-        if token.is_empty() || token.chars().any(|c| !c.is_ascii_graphic()) {
-            let text = "invalid token: empty, or with blanks, line breaks or non-ASCII characters";
-            self.error(key, text);
-            return None;
-        }
+        let is_valid = !token.is_empty() && token.chars().all(|c| c.is_ascii_graphic());
+        let text = "invalid token: empty, or with blanks, line breaks or non-ASCII characters";
+        self.require(is_valid, key, text);
         Some(token.into())
     }
 
     fn url(&mut self, key: &str, text: &str) -> Option<Url> {
         let url = Url::parse(text).ok();
         let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        if url.is_none() {
-            let text =
-                format!("{text:?} is not a URL with http or https and a host; write one such as {API}");
-            self.error(key, text);
-        }
+        let text = format!("{text:?} is not a URL with http or https and a host; write one such as {API}");
+        self.require(url.is_some(), key, text);
         url
     }
 
-    fn families(&mut self, names: &[String]) -> Families {
-        if let Some(wrong) = names
-            .iter()
-            .find(|name| !matches!(name.as_str(), "ipv4" | "ipv6"))
-        {
-            let text = format!("{wrong:?} is no family; write ipv4, ipv6 or both");
-            let key = self
-                .environment
-                .var(FAMILIES)
-                .map_or("ipAddrFamilies", |_| FAMILIES);
-            self.problems.error(KeyPath::key(key), text);
-        }
-        let has = |family: &str| names.is_empty() || names.iter().any(|name| name == family);
-        Families {
-            v4: has("ipv4"),
-            v6: has("ipv6"),
-        }
-    }
-
     fn firewall(&mut self, conf: &CloudConf) -> Option<FirewallSettings> {
-        let (name, tags) = (&conf.firewall_name, &conf.firewall_tags);
-        match (name.is_empty(), tags.is_empty()) {
-            (true, true) => return None,
-            (false, true) => {
-                let text = "missing; the firewall needs the tags of its droplets, or leave out its name, too";
-                self.error("publicAccessFirewallTags", text);
-            }
-            (true, false) => {
-                let text = "missing; the firewall needs a name, or leave out its tags, too";
-                self.error("publicAccessFirewallName", text);
-            }
-            (false, false) => {}
+        let (name, tags) = (conf.firewall_name.clone(), conf.firewall_tags.clone());
+        if name.is_empty() && tags.is_empty() {
+            return None;
         }
+        let text = "missing; the firewall needs the tags of its droplets, or leave out its name, too";
+        self.require(!tags.is_empty(), "publicAccessFirewallTags", text);
+        let text = "missing; the firewall needs a name, or leave out its tags, too";
+        self.require(!name.is_empty(), "publicAccessFirewallName", text);
         // The API description: ^[a-zA-Z0-9][a-zA-Z0-9\.-]+$
-        let mut characters = name.chars();
-        let valid = characters.next().is_none_or(|c| c.is_ascii_alphanumeric())
-            && (name.is_empty() || name.len() > 1)
-            && characters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'));
-        if !valid {
-            let text = format!("{name:?} is no name of a firewall; use letters, digits, dots and dashes");
-            self.error("publicAccessFirewallName", text);
-        }
+        let is_valid = name.len() != 1
+            && name.chars().next().is_none_or(|c| c.is_ascii_alphanumeric())
+            && name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'));
+        let text = format!("{name:?} is no name of a firewall; use letters, digits, dots and dashes");
+        self.require(is_valid, "publicAccessFirewallName", text);
         if let Some(tag) = tags.iter().find(|tag| !is_tag(tag)) {
             let text = format!("{tag:?} is no tag; use letters, digits, colons, dashes and underscores");
             self.error("publicAccessFirewallTags", text);
         }
-        Some(FirewallSettings {
-            name: name.clone(),
-            tags: tags.clone(),
-        })
+        Some(FirewallSettings { name, tags })
     }
 
     /// `host:port`; all addresses without a host.
     fn address(&mut self, key: &str, text: &str) -> Option<String> {
-        if text.is_empty() {
-            return None;
-        }
-        match text.rsplit_once(':') {
-            Some((host, port)) if port.parse::<u16>().is_ok() => {
-                let host = if host.is_empty() { "0.0.0.0" } else { host };
-                Some(format!("{host}:{port}"))
-            }
-            _ => {
-                self.error(
-                    key,
-                    format!("{text:?} is no address; write host:port, such as 127.0.0.1:9090"),
-                );
-                None
-            }
-        }
+        let parts = text
+            .rsplit_once(':')
+            .filter(|(_, port)| port.parse::<u16>().is_ok());
+        let shown = format!("{text:?} is no address; write host:port, such as 127.0.0.1:9090");
+        self.require(text.is_empty() || parts.is_some(), key, shown);
+        let (host, port) = parts?;
+        let host = if host.is_empty() { "0.0.0.0" } else { host };
+        Some(format!("{host}:{port}"))
     }
 }
 

@@ -15,10 +15,11 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
-    controllers::{Backoff, ControllerContext, ControllerDef, ControllerFuture, Needs, NotStarted},
+    controllers::{
+        Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs, NotStarted,
+    },
     load_balancer::{AnnotationReader, Protocol, ServiceType, ServiceView},
 };
-use http::Method;
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -68,13 +69,11 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
 
 fn start(context: ControllerContext) -> Result<ControllerFuture> {
     let cloud = context.setup.cloud_as::<DigitalOcean>()?;
-    let metrics = Metrics::default();
-    metrics.register(&context);
     let mut controller = Controller {
         api: cloud.view.api.fenced_by(&context.fence),
         settings: Arc::clone(&cloud.settings),
         observed: None,
-        metrics,
+        metrics: Metrics::new(&context.metrics),
     };
     Ok(Box::pin(async move {
         tokio::select! {
@@ -187,33 +186,23 @@ impl Controller {
 
     /// Reads the firewall: by its id if that is known, else by its name.
     async fn find(&self, name: &str) -> Result<Option<Firewall>> {
+        let (api, background) = (&self.api, Priority::Background);
         if let Some(known) = &self.observed {
-            let path = ["firewalls", known.id()];
-            let read = self
-                .api
-                .find::<OneFirewall>(Op::FirewallGet, &path, Priority::Background);
+            let read = api.find(Op::FirewallGet, known.id(), background);
             if let Some(found) = self.metrics.call("get_by_id", read).await? {
-                return Ok(Some(found.firewall));
+                return Ok(Some(found));
             }
         }
-        let list = self
-            .api
-            .list::<Firewall>(Op::FirewallList, "firewalls", &[], Priority::Background);
+        let list = api.list::<Firewall>(Op::FirewallList, &[], background);
         let all = self.metrics.call("get_by_list", list).await?;
         Ok(all.into_iter().find(|firewall| firewall.name() == name))
     }
 
     async fn write(&self, op: Op, id: Option<&str>, body: &Value) -> Result<Firewall> {
-        let (label, method) = match id {
-            Some(_) => ("update", Method::PUT),
-            None => ("create", Method::POST),
-        };
-        let path: Vec<_> = ["firewalls"].into_iter().chain(id).collect();
-        let write = self
-            .api
-            .write::<OneFirewall>(op, method, &path, body, Priority::User);
-        let written = self.metrics.call(label, write).await?;
-        Ok(written.firewall)
+        let label = if id.is_some() { "update" } else { "create" };
+        let path: Vec<_> = id.into_iter().collect();
+        let write = self.api.write(op, &path, body, Priority::User);
+        self.metrics.call(label, write).await
     }
 }
 
@@ -230,11 +219,6 @@ impl Firewall {
     fn name(&self) -> &str {
         self.0.get("name").and_then(Value::as_str).unwrap_or_default()
     }
-}
-
-#[derive(Debug, Deserialize)]
-struct OneFirewall {
-    firewall: Firewall,
 }
 
 /// A rule in one form: protocol and ports, and the addresses and load balancers.
@@ -369,66 +353,61 @@ fn rules(fields: &Map<String, Value>, list: &str) -> BTreeSet<Rule> {
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
-/// The former cloud controller's metrics.
-#[derive(Clone)]
-struct Metrics {
-    calls: Family<Labels<3>, Counter>,
-    call_seconds: Family<Labels<3>, Histogram>,
-    syncs: Family<Labels<1>, Counter>,
-    sync_seconds: Family<Labels<1>, Histogram>,
-    reconciles: Family<Labels<2>, Counter>,
-    reconcile_seconds: Family<Labels<2>, Histogram>,
+/// How often something was done, and how long it took.
+struct Timed<const N: usize> {
+    count: Family<Labels<N>, Counter>,
+    seconds: Family<Labels<N>, Histogram>,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            calls: Family::default(),
-            call_seconds: Family::new_with_constructor(|| histogram(4.5)),
-            syncs: Family::default(),
-            sync_seconds: Family::new_with_constructor(|| histogram(15.0)),
-            reconciles: Family::default(),
-            reconcile_seconds: Family::new_with_constructor(|| histogram(15.0)),
-        }
+impl<const N: usize> Timed<N> {
+    /// Registers `<name>s` and `<name>_duration_seconds`.
+    fn new(metrics: &ControllerMetrics, name: &str, help: &str, buckets: fn() -> Histogram) -> Self {
+        let timed = Self {
+            count: Family::default(),
+            seconds: Family::new_with_constructor(buckets),
+        };
+        metrics.with(|registry| {
+            registry.register(format!("{name}s"), help, timed.count.clone());
+            let (name, help) = (format!("{name}_duration_seconds"), format!("Seconds of {help}"));
+            registry.register(name, help, timed.seconds.clone());
+        });
+        timed
+    }
+
+    fn record(&self, labels: &Labels<N>, began: Instant) {
+        self.count.get_or_create(labels).inc();
+        let seconds = began.elapsed().as_secs_f64();
+        self.seconds.get_or_create(labels).observe(seconds);
     }
 }
 
 /// 21 buckets from one second, as upstream's.
-fn histogram(width: f64) -> Histogram {
+fn buckets(width: f64) -> Histogram {
     Histogram::new((0..21).map(|number| 1.0 + width * f64::from(number)))
 }
 
+/// The former cloud controller's metrics.
+struct Metrics {
+    calls: Timed<3>,
+    syncs: Timed<1>,
+    reconciles: Timed<2>,
+}
+
 impl Metrics {
-    fn register(&self, context: &ControllerContext) {
-        context.metrics.with(|registry| {
-            let calls = "API calls of the firewall controller";
-            registry.register("firewall_api_operations", calls, self.calls.clone());
-            registry.register(
-                "firewall_api_operation_duration_seconds",
-                "Seconds of API calls of the firewall controller",
-                self.call_seconds.clone(),
-            );
-            registry.register(
-                "firewall_resource_syncs",
-                "Reads of the whole firewall",
-                self.syncs.clone(),
-            );
-            registry.register(
-                "firewall_resource_sync_duration_seconds",
-                "Seconds of reads of the whole firewall",
-                self.sync_seconds.clone(),
-            );
-            registry.register(
-                "firewall_reconciles",
-                "Reconciliations of the firewall",
-                self.reconciles.clone(),
-            );
-            registry.register(
-                "firewall_reconcile_duration_seconds",
-                "Seconds of reconciliations of the firewall",
-                self.reconcile_seconds.clone(),
-            );
-        });
+    fn new(metrics: &ControllerMetrics) -> Self {
+        let (name, slow) = ("firewall_api_operation", || buckets(15.0));
+        Self {
+            calls: Timed::new(metrics, name, "calls of the API for the firewall", || {
+                buckets(4.5)
+            }),
+            syncs: Timed::new(metrics, "firewall_resource_sync", "reads of the firewall", slow),
+            reconciles: Timed::new(
+                metrics,
+                "firewall_reconcile",
+                "reconciliations of the firewall",
+                slow,
+            ),
+        }
     }
 
     async fn call<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>>) -> Result<T> {
@@ -444,30 +423,18 @@ impl Metrics {
             ("result", outcome(result.as_ref().err()).to_owned()),
             ("http_response_code", code.to_owned()),
         ];
-        self.calls.get_or_create(&labels).inc();
-        self.call_seconds
-            .get_or_create(&labels)
-            .observe(began.elapsed().as_secs_f64());
+        self.calls.record(&labels, began);
         result
     }
 
     fn reconciled(&self, began: Instant, is_resync: bool, error: Option<&Error>) {
-        let seconds = began.elapsed().as_secs_f64();
-        let result = [("result", outcome(error).to_owned())];
+        let result = || ("result", outcome(error).to_owned());
         if is_resync {
-            self.syncs.get_or_create(&result).inc();
-            self.sync_seconds.get_or_create(&result).observe(seconds);
+            self.syncs.record(&[result()], began);
         }
-        let [result] = result;
-        let labels = [
-            result,
-            (
-                "error_type",
-                error.map_or("", |error| error.kind().as_str()).to_owned(),
-            ),
-        ];
-        self.reconciles.get_or_create(&labels).inc();
-        self.reconcile_seconds.get_or_create(&labels).observe(seconds);
+        let kind = error.map_or("", |error| error.kind().as_str());
+        let labels = [result(), ("error_type", kind.to_owned())];
+        self.reconciles.record(&labels, began);
     }
 }
 
@@ -493,22 +460,19 @@ fn code(error: &Error) -> &'static str {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use ccm_core::testkit::cluster::{annotate, service};
+    use ccm_sim::digitalocean::{Config, DigitalOcean};
 
     use super::*;
 
-    fn settings(default_type: &str) -> Settings {
-        let environment = ccm_core::Environment::default()
-            .with("DO_ACCESS_TOKEN", "x")
-            .with("DEFAULT_LB_TYPE", default_type)
-            .with("PUBLIC_ACCESS_FIREWALL_NAME", "nodes")
-            .with("PUBLIC_ACCESS_FIREWALL_TAGS", "k8s, worker");
-        crate::config::load(None, &environment, &mut Default::default())
-            .unwrap()
-            .value
+    fn settings() -> Settings {
+        desired::tests::settings(&[
+            ("PUBLIC_ACCESS_FIREWALL_NAME", "nodes"),
+            ("PUBLIC_ACCESS_FIREWALL_TAGS", "k8s, worker"),
+        ])
     }
 
     fn firewall(services: &[ServiceView]) -> Value {
-        let settings = settings("REGIONAL_NETWORK");
+        let settings = settings();
         let services: Vec<_> = services.iter().collect();
         desired_firewall(&services, &settings, settings.firewall.as_ref().unwrap())
     }
@@ -601,5 +565,78 @@ mod tests {
         assert!(!observed(&|value| drop(
             value["inbound_rules"].as_array_mut().unwrap().pop()
         )));
+    }
+
+    #[tokio::test]
+    async fn the_firewall_is_created_changed_and_repaired() {
+        let sim = DigitalOcean::start(Config::default()).await.unwrap();
+        let droplet = sim.create_droplet("by-hand");
+        let mut controller = Controller {
+            api: desired::tests::api(&sim),
+            settings: Arc::new(settings()),
+            observed: None,
+            metrics: Metrics::new(&ControllerMetrics::default()),
+        };
+        let (one, two) = (vec![node_port("a")], vec![node_port("a"), service("web", &[80])]);
+        let id = || sim.documents("firewalls")[0]["id"].as_str().unwrap().to_owned();
+        let change = |fields: Value| {
+            let fields = fields.as_object().cloned().unwrap();
+            sim.change("firewalls", &id(), fields).unwrap();
+        };
+        let nothing = || {};
+        let edit = || change(json!({"inbound_rules": [], "droplet_ids": [droplet.parse::<u64>().unwrap()]}));
+        let delete = || sim.remove("firewalls", &id()).unwrap();
+        let (get, list) = ("firewalls_get", "firewalls_list");
+        let (create, update) = ("firewalls_create", "firewalls_update");
+        type Step<'a> = (&'a str, &'a dyn Fn(), &'a [ServiceView], bool, &'a [&'a str]);
+        let steps: [Step<'_>; 7] = [
+            ("there is none", &nothing, &one, true, &[list, create]),
+            ("nothing changed", &nothing, &one, true, &[get]),
+            ("nothing is read", &nothing, &one, false, &[]),
+            ("a Service comes", &nothing, &two, false, &[update]),
+            ("edited by hand", &edit, &two, true, &[get, update]),
+            (
+                "deleted by hand, then a change",
+                &delete,
+                &one,
+                false,
+                &[update, create],
+            ),
+            (
+                "deleted by hand, then read",
+                &delete,
+                &one,
+                true,
+                &[get, list, create],
+            ),
+        ];
+        for (step, before, services, is_resync, expected) in steps {
+            before();
+            sim.clear_calls();
+            let services: Vec<_> = services.iter().collect();
+            controller.reconcile(&services, is_resync).await.unwrap();
+            let calls: Vec<_> = sim.calls().into_iter().map(|call| call.op).collect();
+            assert_eq!(calls, expected, "{step}");
+            let firewalls = sim.documents("firewalls");
+            let observed: Firewall = serde_json::from_value(firewalls[0].clone()).unwrap();
+            let desired = desired_firewall(&services, &settings(), settings().firewall.as_ref().unwrap());
+            assert!(firewalls.len() == 1 && same(&observed, &desired), "{step}");
+            if step == "edited by hand" {
+                assert_eq!(
+                    firewalls[0]["droplet_ids"][0].to_string(),
+                    droplet,
+                    "somebody else's stays"
+                );
+            }
+        }
+        for op in [get, update, list] {
+            let fault = sim.add_fault(ccm_sim::Fault::on(op, ccm_sim::Action::status(403)));
+            if op == list {
+                delete();
+            }
+            let services: Vec<_> = two.iter().collect();
+            controller.reconcile(&services, true).await.unwrap_err();
+            sim.remove_fault(fault);
+        }
     }
 }

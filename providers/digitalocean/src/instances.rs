@@ -8,7 +8,7 @@
 //!
 //! The API leaves GPU droplets out of listings unless they are asked for (`type=gpus`), so a listing is two.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use ccm_core::{
     AddressType, Error, ErrorKind, Instance, InstanceState, NodeAddress, NodeView, Power, Priority, Result,
@@ -20,8 +20,8 @@ use futures_util::future::join_all;
 
 use crate::{
     NAME,
-    client::{Api, Droplet, NetworkAddress, OneDroplet, Op},
-    config::Families,
+    client::{Api, Droplet, NetworkAddress, Op},
+    config::Settings,
 };
 
 /// Added to the number of a page of GPU droplets.
@@ -33,19 +33,16 @@ const ONLY_GPUS: (&str, &str) = ("type", "gpus");
 pub(crate) type Droplets = Finder<DropletSource>;
 
 /// Finds droplets with this API.
-pub(crate) fn finder(api: &Api, families: Families, metrics: &ClientMetrics) -> Droplets {
-    let source = DropletSource {
-        api: api.clone(),
-        families,
-    };
-    Finder::new(source, metrics)
+pub(crate) fn finder(api: &Api, settings: &Arc<Settings>, metrics: &ClientMetrics) -> Droplets {
+    let (api, settings) = (api.clone(), Arc::clone(settings));
+    Finder::new(DropletSource { api, settings }, metrics)
 }
 
 /// Reads droplets.
 #[derive(Debug)]
 pub(crate) struct DropletSource {
     api: Api,
-    families: Families,
+    settings: Arc<Settings>,
 }
 
 /// A droplet and its id as text.
@@ -147,10 +144,7 @@ impl InstanceSource for DropletSource {
             Some(number) => (&[ONLY_GPUS], number),
             None => (&[], marker),
         };
-        let page: Page<Droplet, u64> = self
-            .api
-            .page(Op::DropletList, "droplets", filter, number, priority)
-            .await?;
+        let page: Page<Droplet, u64> = self.api.page(Op::DropletList, filter, number, priority).await?;
         let next = match page.next {
             Some(next) if marker >= GPUS => Some(next + GPUS),
             None if marker < GPUS => Some(GPUS + 1),
@@ -180,8 +174,8 @@ impl InstanceSource for DropletSource {
 
 impl DropletSource {
     async fn by_id(&self, id: &str, priority: Priority) -> Result<Option<DropletRecord>> {
-        let found: Option<OneDroplet> = self.api.find(Op::DropletGet, &["droplets", id], priority).await?;
-        match found.map(|found| DropletRecord::from(found.droplet)) {
+        let found: Option<Droplet> = self.api.find(Op::DropletGet, id, priority).await?;
+        match found.map(DropletRecord::from) {
             Some(record) if record.id != id => Err(Error::new(
                 ErrorKind::Unexpected,
                 format!("asked for droplet {id}, the answer is droplet {}", record.id),
@@ -201,10 +195,7 @@ impl DropletSource {
             if !is_address {
                 filter.push(("name", name));
             }
-            let droplets: Vec<Droplet> = self
-                .api
-                .list(Op::DropletList, "droplets", &filter, priority)
-                .await?;
+            let droplets: Vec<Droplet> = self.api.list(Op::DropletList, &filter, priority).await?;
             let records = droplets.into_iter().map(DropletRecord::from);
             let found: Vec<_> = records.filter(|record| record.names().contains(&name)).collect();
             if !found.is_empty() {
@@ -226,18 +217,18 @@ impl DropletSource {
             found.next().map(|address| address.ip_address.clone())
         };
         let private = first(&networks.v4, "private").ok_or_else(|| unusable("private IPv4 address"))?;
-        let public = [(self.families.v4, &networks.v4), (self.families.v6, &networks.v6)];
-        let public = public.into_iter().filter(|(wanted, _)| *wanted);
-        let public = public.filter_map(|(_, all)| first(all, "public"));
         let mut addresses = vec![
             NodeAddress::new(AddressType::Hostname, &droplet.name),
             NodeAddress::new(AddressType::InternalIP, private),
         ];
-        addresses.extend(public.map(|address| NodeAddress::new(AddressType::ExternalIP, address)));
+        for (family, all) in [("ipv4", &networks.v4), ("ipv6", &networks.v6)] {
+            let public = first(all, "public").filter(|_| self.settings.has_family(family));
+            addresses.extend(public.map(|address| NodeAddress::new(AddressType::ExternalIP, address)));
+        }
         let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         Ok(Instance {
             instance_type: some(&droplet.size_slug),
-            region: droplet.region.as_ref().and_then(|region| some(&region.slug)),
+            region: some(&droplet.region.slug),
             addresses,
             ..self.existence(record)
         })

@@ -14,8 +14,7 @@ mod tags;
 use std::{path::PathBuf, sync::Arc};
 
 use ccm_core::{
-    BuildContext, Cloud, Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Instances, Priority,
-    Reload, Result, async_trait,
+    BuildContext, Cloud, Error, ErrorKind, Instances, Priority, Reload, Result, async_trait,
     config::{ConfigFiles, Reloader, Section, docs::yaml_markdown, log_warnings},
     load_balancer::LoadBalancers,
     plan::Engine,
@@ -64,17 +63,6 @@ struct View {
     droplets: Droplets,
 }
 
-impl View {
-    async fn describe(
-        &self,
-        queries: &[InstanceQuery],
-        freshness: Freshness,
-        priority: Priority,
-    ) -> Vec<Result<InstanceState>> {
-        self.droplets.describe(queries, freshness, priority).await
-    }
-}
-
 impl Cloud for View {
     fn name(&self) -> &'static str {
         NAME
@@ -113,8 +101,7 @@ impl Cloud for DigitalOcean {
 
     async fn reload(&self) -> Result<Reload> {
         let mut pending = self.reloader.begin().await;
-        let path = self.context.cloud_config.as_deref();
-        let new = config::load(path, &self.context.environment, &mut pending.files)?;
+        let new = config::load(&self.context, &mut pending.files)?;
         let is_replaced = !pending.last().has_token_of(&new.value);
         if is_replaced {
             self.view.api.replace_token(&new.value.token).await?;
@@ -135,16 +122,8 @@ impl Cloud for DigitalOcean {
     }
 }
 
-fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<ccm_core::config::Parsed<Settings>> {
-    Ok(config::load(
-        context.cloud_config.as_deref(),
-        &context.environment,
-        files,
-    )?)
-}
-
 fn validate(context: &BuildContext) -> Result<()> {
-    let loaded = load(context, &mut ConfigFiles::default())?;
+    let loaded = config::load(context, &mut ConfigFiles::default())?;
     log_warnings(&loaded.warnings, &[]);
     Ok(())
 }
@@ -152,12 +131,12 @@ fn validate(context: &BuildContext) -> Result<()> {
 async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     // Again, since a mounted Secret may have changed. Warnings were logged before.
     let mut files = ConfigFiles::default();
-    let loaded = load(&context, &mut files)?;
+    let loaded = config::load(&context, &mut files)?;
     let settings = Arc::new(loaded.value.clone());
     let api = Api::new(&settings, &context)?;
     let region = region(&api, &settings).await?;
     let view = Arc::new(View {
-        droplets: instances::finder(&api, settings.families, &context.metrics),
+        droplets: instances::finder(&api, &settings, &context.metrics),
         region: region.clone(),
         api: api.clone(),
     });
@@ -177,25 +156,27 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
 
 /// The region of load balancers: the configured one, if the API knows it, else that of this droplet.
 async fn region(api: &Api, settings: &Settings) -> Result<String> {
-    let Some(wanted) = &settings.region else {
+    let Some(region) = &settings.region else {
         let region = api.metadata_region(&settings.metadata_url).await?;
         api.account(Priority::User).await.or_else(accept_without_right)?;
         return Ok(region);
     };
-    let listed: Result<Vec<Region>> = api.list(Op::RegionList, "regions", &[], Priority::User).await;
-    match listed {
-        Ok(regions) if regions.iter().any(|region| region.slug == *wanted) => {}
-        Ok(regions) => {
-            let known: Vec<_> = regions.iter().map(|region| region.slug.as_str()).collect();
-            let text = format!(
-                "REGION: there is no region {wanted:?}; known are {}",
-                known.join(", ")
-            );
-            return Err(Error::new(ErrorKind::InvalidConfig, text));
-        }
-        Err(error) => accept_without_right(error)?,
+    check_region(api, region).await.or_else(accept_without_right)?;
+    Ok(region.clone())
+}
+
+/// Checks that the API knows a region.
+async fn check_region(api: &Api, wanted: &str) -> Result<()> {
+    let regions: Vec<Region> = api.list(Op::RegionList, &[], Priority::User).await?;
+    let known: Vec<_> = regions.iter().map(|region| region.slug.as_str()).collect();
+    if known.contains(&wanted) {
+        return Ok(());
     }
-    Ok(wanted.clone())
+    let text = format!(
+        "REGION: there is no region {wanted:?}; known are {}",
+        known.join(", ")
+    );
+    Err(Error::new(ErrorKind::InvalidConfig, text))
 }
 
 /// A token without the right to read something that is only checked.

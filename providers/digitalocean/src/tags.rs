@@ -5,21 +5,26 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use ccm_core::{
-    Freshness, Priority, Result,
+    ErrorKind, Freshness, Priority, Result,
+    client::Listing,
     controllers::{ControllerContext, ControllerDef, ControllerFuture, Needs, NotStarted},
-    load_balancer::{ClusterView, ReadOptions},
+    load_balancer::{Claim, ClusterView, ReadOptions, ServiceView},
     plan::{PartCloud as _, PartModel as _},
 };
+use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{info, warn};
 
 use crate::{
     DigitalOcean,
-    client::Api,
-    load_balancer::{document::cluster_tag, model::Key},
+    client::{Api, Op},
+    load_balancer::{
+        document::{Balancer, CLUSTER_PREFIX, cluster_tag},
+        model::{Key, Model},
+    },
 };
 
-/// How often load balancers are looked over (upstream's).
+/// Pause between two checks (upstream's).
 const PERIOD: Duration = Duration::from_secs(15 * 60);
 
 /// The controller.
@@ -77,14 +82,11 @@ async fn add_tags(cloud: &DigitalOcean, api: &Api, context: &ControllerContext) 
     let Some(tag) = cloud.settings.cluster_id.as_deref().map(cluster_tag) else {
         return Ok(());
     };
-    let services = context.services.list();
     let model = cloud.engine.model();
-    let wanting = services.iter().filter(|service| {
-        service.view.wants_load_balancer()
-            && model.claims(&service.view) == ccm_core::load_balancer::Claim::Ours
-    });
-    let wanting: Vec<_> = wanting.collect();
-    if wanting.is_empty() {
+    let mut services = context.services.list();
+    let wants = |service: &ServiceView| service.wants_load_balancer() && model.claims(service) == Claim::Ours;
+    services.retain(|service| wants(&service.view));
+    if services.is_empty() {
         return Ok(());
     }
     let read = ReadOptions {
@@ -92,33 +94,124 @@ async fn add_tags(cloud: &DigitalOcean, api: &Api, context: &ControllerContext) 
         priority: Priority::Background,
     };
     let directory = cloud.engine.cloud().directory(read).await?;
-    let cluster = ClusterView::default();
-    let keys = wanting
-        .iter()
-        .flat_map(|service| model.parts(&service.view, &cluster, &directory).named);
-    let ids: BTreeSet<String> = keys
-        .filter_map(|key| match key {
-            Key::Balancer(id) => Some(id),
-            Key::New(_) => None,
-        })
-        .collect();
-    let lacks = |id: &String| {
-        let balancer = directory.by_id(id);
-        balancer.is_some_and(|balancer| {
-            // Another cluster's load balancer, which its name alone leads to.
-            let tags = balancer.tags().unwrap_or_default();
-            !tags.contains(&tag.as_str()) && !tags.iter().any(|other| other.starts_with("k8s:"))
-        })
-    };
-    let untagged: Vec<String> = ids.into_iter().filter(lacks).collect();
+    let views = services.iter().map(|service| &*service.view);
+    let untagged = untagged(model, views, &directory);
     if untagged.is_empty() {
         return Ok(());
     }
-    api.tag_load_balancers(&tag, &untagged, Priority::Background)
-        .await?;
+    tag_load_balancers(api, &tag, &untagged).await?;
     for id in &untagged {
         cloud.engine.cloud().tagged(id);
     }
     info!(tag, load_balancers = untagged.len(), "Tagged load balancers");
     Ok(())
+}
+
+/// The load balancers of Services without the tag of a cluster. With another cluster's tag it is only the name that leads to
+/// them.
+fn untagged<'a>(
+    model: &Model,
+    services: impl Iterator<Item = &'a ServiceView>,
+    directory: &Listing<Balancer>,
+) -> Vec<String> {
+    let cluster = ClusterView::default();
+    let keys = services.flat_map(|service| model.parts(service, &cluster, directory).named);
+    let lacks = |id: &str| {
+        let balancer = directory.by_id(id);
+        balancer.is_some_and(|balancer| !balancer.tags().any(|tag| tag.starts_with(CLUSTER_PREFIX)))
+    };
+    let ids = keys.filter_map(|key| match key {
+        Key::Balancer(id) => lacks(&id).then_some(id),
+        Key::New(_) => None,
+    });
+    let ids: BTreeSet<_> = ids.collect();
+    ids.into_iter().collect()
+}
+
+/// Puts a tag on load balancers. Creates the tag if it does not exist.
+async fn tag_load_balancers(api: &Api, tag: &str, ids: &[String]) -> Result<()> {
+    let resource = |id| json!({"resource_id": id, "resource_type": "load_balancer"});
+    let body = json!({"resources": ids.iter().map(resource).collect::<Vec<_>>()});
+    let path = [tag, "resources"];
+    let new = json!({ "name": tag });
+    let send = async |op, path: &[&str], body| api.send(op, path, &[], body, Priority::Background).await;
+    match send(Op::TagAssign, &path, &body).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            send(Op::TagCreate, &[], &new).await?;
+            send(Op::TagAssign, &path, &body).await.map(drop)
+        }
+        result => result.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use ccm_core::testkit::cluster::{annotate, service};
+    use ccm_sim::{
+        Action, Fault,
+        digitalocean::{Config, DigitalOcean},
+    };
+
+    use super::*;
+    use crate::load_balancer::{annotations, desired::tests};
+
+    #[test]
+    fn load_balancers_without_a_clusters_tag_are_found_by_id_and_by_name() {
+        let model = Model {
+            settings: std::sync::Arc::new(tests::settings(&[])),
+            region: "nyc3".to_owned(),
+        };
+        let balancer = |id: &str, name: &str, tags: &[&str]| -> Balancer {
+            serde_json::from_value(json!({"id": id, "name": name, "tags": tags})).unwrap()
+        };
+        let directory: Listing<Balancer> = [
+            balancer("1", "auidfirst", &["web"]),
+            balancer("2", "custom", &[]),
+            balancer("3", "x", &[]),
+            balancer("4", "auidtagged", &["k8s:c-1"]),
+            balancer("5", "auidforeign", &["k8s:c-2"]),
+            balancer("6", "of nobody", &[]),
+        ]
+        .into_iter()
+        .collect();
+        let names = ["first", "by-name", "by-id", "tagged", "foreign", "new"];
+        let mut services = names.map(|name| service(name, &[80]));
+        annotate(&mut services[1], annotations::NAME, Some("custom"));
+        annotate(&mut services[2], annotations::ID, Some("3"));
+        let of = |services: &[ServiceView]| untagged(&model, services.iter(), &directory);
+        assert_eq!(of(&services), ["1", "2", "3"]);
+        assert_eq!(of(&[]), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_missing_tag_is_created_and_failures_are_errors() {
+        let fault = |op| Fault::on(op, Action::status(403));
+        let (assign, create) = ("tags_assign_resources", "tags_create");
+        for (has_tag, fault, expected) in [
+            (true, None, Some(&[assign][..])),
+            (false, None, Some(&[assign, create, assign][..])),
+            (true, Some(fault(assign)), None),
+            (false, Some(fault(create)), None),
+        ] {
+            let sim = DigitalOcean::start(Config::default()).await.unwrap();
+            let rule = json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
+            let fields = json!({"name": "web", "forwarding_rules": [rule]});
+            let id = sim.create("load_balancers", fields.as_object().cloned().unwrap());
+            if has_tag {
+                let fields = json!({"name": "k8s:c-1"});
+                sim.create("tags", fields.as_object().cloned().unwrap());
+            }
+            let has_failed = fault.is_some();
+            if let Some(fault) = fault {
+                sim.add_fault(fault);
+            }
+            let result = tag_load_balancers(&tests::api(&sim), "k8s:c-1", &[id]).await;
+            assert_eq!(result.is_err(), has_failed, "{result:?}");
+            let Some(expected) = expected else { continue };
+            let calls: Vec<_> = sim.calls().into_iter().map(|call| call.op).collect();
+            assert_eq!(calls, expected);
+            assert_eq!(sim.documents("load_balancers")[0]["tags"], json!(["k8s:c-1"]));
+        }
+    }
 }

@@ -15,7 +15,9 @@ use ccm_sim::{
 };
 use serde_json::json;
 
-use crate::cloud::{Stage, build, build_with, context, environment, fields, provider};
+use crate::cloud::{
+    Stage, annotate, build, build_with, context, environment, fields, key, provider, service,
+};
 
 async fn start() -> DigitalOcean {
     DigitalOcean::start(Config::default()).await.unwrap()
@@ -114,6 +116,7 @@ async fn a_prefix_of_the_url_is_part_of_every_call() {
         .await
         .unwrap_err();
     assert!(error.report().contains("GET /prefix/v2/regions: 404"), "{error}");
+    assert_eq!(sim.take_violations().len(), 1);
 }
 
 #[tokio::test]
@@ -249,6 +252,95 @@ async fn droplets_have_their_addresses_in_order() {
 }
 
 #[tokio::test]
+async fn a_droplet_is_found_by_its_id_and_by_nothing_else() {
+    let sim = start().await;
+    let create = |name: &str, more: serde_json::Value| {
+        let mut fields = fields(more);
+        fields.insert("name".to_owned(), json!(name));
+        sim.create("droplets", fields)
+    };
+    let gone = create("again", json!({}));
+    sim.remove("droplets", &gone).unwrap();
+    let again = create("again", json!({}));
+    let bare = create("bare", json!({"networks": {"v4": [], "v6": []}}));
+    let failing = create("failing", json!({}));
+    let cloud = build(environment(&sim)).await.unwrap();
+    for (id, need, expected) in [
+        (create("active", json!({})), Need::Existence, "Present On"),
+        (
+            create("new", json!({"status": "new"})),
+            Need::Existence,
+            "Present On",
+        ),
+        (
+            create("off", json!({"status": "off"})),
+            Need::Existence,
+            "Present Off",
+        ),
+        (
+            create("archived", json!({"status": "archive"})),
+            Need::Existence,
+            "Present Off",
+        ),
+        // The droplet was created again under its name: it is another machine.
+        (gone, Need::Existence, "Absent"),
+        (again, Need::Metadata, "Present On"),
+        (bare.clone(), Need::Existence, "Present On"),
+        (bare, Need::Metadata, "has no private IPv4 address"),
+        (
+            "12x".to_owned(),
+            Need::Existence,
+            "is not digitalocean://<droplet id>",
+        ),
+        (failing, Need::Existence, "500"),
+    ] {
+        if expected == "500" {
+            sim.add_fault(Fault::new(Action::status(500)));
+        }
+        let view = NodeView {
+            name: "again".to_owned(),
+            provider_id: Some(format!("digitalocean://{id}")),
+            ..NodeView::default()
+        };
+        let query = InstanceQuery {
+            node: Arc::new(view),
+            need,
+        };
+        let instances = cloud.instances().unwrap();
+        let answer = instances
+            .describe(&[query], Freshness::now(), Priority::User)
+            .await
+            .remove(0);
+        let shown = match answer {
+            Ok(InstanceState::Present(found)) => format!("Present {:?}", found.power),
+            Ok(other) => format!("{other:?}"),
+            Err(error) => error.report(),
+        };
+        assert!(shown.contains(expected), "{id}: {shown}");
+    }
+}
+
+#[tokio::test]
+async fn the_region_comes_from_the_metadata_service_unless_it_is_configured() {
+    let sim = start().await;
+    let token = || environment(&sim).with("REGION", "");
+    // Something that is not the metadata service.
+    let yaml = format!("metadataUrl: {}\n", sim.url());
+    let error = build_with(token(), &yaml).await.unwrap_err();
+    assert!(
+        error.report().contains("does not know the region; set REGION"),
+        "{error}"
+    );
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let yaml = format!("metadataUrl: http://{}/\n", listener.local_addr().unwrap());
+    let router = axum::Router::new().route("/metadata/v1/region", axum::routing::get(|| async { "nyc3\n" }));
+    let server = tokio::spawn(async move { axum::serve(listener, router).await });
+    let cloud = build_with(token(), &yaml).await.unwrap();
+    assert!(cloud.scope().contains("\"nyc3\""), "{}", cloud.scope());
+    server.abort();
+}
+
+#[tokio::test]
 async fn a_thousand_droplets_cost_six_calls_and_one_costs_one() {
     let sim = start().await;
     let names: Vec<_> = (0..1000).map(|number| format!("node-{number}")).collect();
@@ -366,6 +458,49 @@ async fn the_check_names_missing_scopes() {
         provider().checker.unwrap()(&context(environment(&sim).with("DO_ACCESS_TOKEN", "other"))).unwrap();
     let report = refused.cloud().await;
     assert_eq!((report.findings.len(), report.scope.is_none()), (1, true));
+}
+
+#[tokio::test]
+async fn the_check_reports_what_the_admission_webhook_would_refuse() {
+    let environment = Environment::default().with("DO_ACCESS_TOKEN", "x");
+    let checker = provider().checker.unwrap()(&context(environment)).unwrap();
+    type Annotations = &'static [(&'static str, &'static str)];
+    let cases: [(Annotations, &[&str]); 5] = [
+        (&[], &[]),
+        (&[("type", "REGIONAL"), ("protocol", "http")], &[]),
+        (
+            &[("type", "GLOBAL")],
+            &["Error \"GLOBAL\" is none of REGIONAL, REGIONAL_NETWORK"],
+        ),
+        (
+            &[("type", "REGIONAL"), ("tls-ports", "443"), ("size-unit", "101")],
+            &["Error ports with https need", "Error 101 is not between"],
+        ),
+        (&[("typ", "REGIONAL")], &["Warning no such annotation"]),
+    ];
+    for (annotations, expected) in cases {
+        let mut web = service("web", &[80, 443]);
+        for (end, value) in annotations {
+            annotate(&mut web, &key(end), Some(value));
+        }
+        let findings = checker.service(&web).unwrap();
+        let mut found: Vec<_> = findings
+            .iter()
+            .map(|found| format!("{:?} {}", found.severity, found.message))
+            .collect();
+        found.sort();
+        found.reverse();
+        let mut expected = expected.to_vec();
+        expected.sort_unstable();
+        expected.reverse();
+        assert_eq!(found.len(), expected.len(), "{annotations:?}: {found:?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(
+                found.starts_with(expected),
+                "{annotations:?}: {found} is not {expected}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

@@ -14,10 +14,14 @@ use serde_json::{Value, json};
 
 use crate::cloud::{DISOWN, ID, Stage, annotate, build, fields, key, service};
 
+/// A forwarding rule that the API shows with all of its fields.
+fn rule(entry: &str, port: u16, target: &str, target_port: u16) -> Value {
+    json!({"entry_protocol": entry, "entry_port": port, "target_protocol": target, "target_port": target_port})
+}
+
 /// A load balancer as the former cloud controller builds it for the Service `web` of `stage`, without fields that it leaves
 /// out because they are zero.
 fn by_upstream(stage: &Stage, cluster_id: Option<&str>) -> Value {
-    let rule = |port: u16| json!({"entry_protocol": "tcp", "entry_port": port, "target_protocol": "tcp", "target_port": port});
     let droplets: Vec<_> = stage
         .sim
         .documents("droplets")
@@ -27,7 +31,8 @@ fn by_upstream(stage: &Stage, cluster_id: Option<&str>) -> Value {
     let tags: Vec<_> = cluster_id.iter().map(|id| format!("k8s:{id}")).collect();
     json!({
         "name": "auidweb", "type": "REGIONAL_NETWORK", "network": "EXTERNAL", "network_stack": "IPV4",
-        "forwarding_rules": [rule(80), rule(443)], "droplet_ids": droplets, "tags": tags,
+        "forwarding_rules": [rule("tcp", 80, "tcp", 80), rule("tcp", 443, "tcp", 443)], "droplet_ids": droplets,
+        "tags": tags,
         "health_check": {
             "protocol": "http", "port": 10256, "path": "/healthz", "check_interval_seconds": 3,
             "response_timeout_seconds": 5, "unhealthy_threshold": 3, "healthy_threshold": 5, "proxy_protocol": false,
@@ -130,6 +135,179 @@ async fn what_the_former_cloud_controller_built_is_taken_over_without_a_write() 
             "{tags:?}"
         );
         assert_eq!(after["project_id"], "4de7ac8b-495b-4884-9a69-1050c6793cd6");
+    }
+}
+
+#[tokio::test]
+async fn load_balancers_of_every_kind_are_taken_over_without_a_write() {
+    const CERTIFICATE: &str = "892071a0-bb95-49bc-8021-3afd67a210bf";
+    let regional = json!({
+        "type": "REGIONAL", "network_stack": "DUALSTACK",
+        "forwarding_rules": [rule("tcp", 80, "tcp", 30080), rule("tcp", 443, "tcp", 30443)],
+    });
+    let mut https = rule("https", 443, "http", 30443);
+    https["certificate_id"] = json!(CERTIFICATE);
+    let with = |base: &Value, more: Value| {
+        let mut all = base.clone();
+        all.as_object_mut().unwrap().extend(fields(more));
+        all
+    };
+    let plain = json!({});
+    type Annotations = &'static [(&'static str, &'static str)];
+    let cases: [(Annotations, Value); 8] = [
+        (&[("type", "REGIONAL")], regional.clone()),
+        (
+            &[
+                ("type", "REGIONAL"),
+                ("protocol", "http"),
+                ("certificate-id", CERTIFICATE),
+            ],
+            with(
+                &regional,
+                json!({"forwarding_rules": [rule("http", 80, "http", 30080), https]}),
+            ),
+        ),
+        (
+            &[
+                ("type", "REGIONAL"),
+                ("enable-proxy-protocol", "true"),
+                ("redirect-http-to-https", "true"),
+            ],
+            with(
+                &regional,
+                json!({"enable_proxy_protocol": true, "redirect_http_to_https": true}),
+            ),
+        ),
+        (
+            &[
+                ("type", "REGIONAL"),
+                ("sticky-sessions-type", "cookies"),
+                ("sticky-sessions-cookie-name", "c"),
+                ("sticky-sessions-cookie-ttl", "60"),
+                ("http-idle-timeout-seconds", "90"),
+            ],
+            with(
+                &regional,
+                json!({
+                    "sticky_sessions": {"type": "cookies", "cookie_name": "c", "cookie_ttl_seconds": 60},
+                    "http_idle_timeout_seconds": 90,
+                }),
+            ),
+        ),
+        (
+            &[("network", "INTERNAL")],
+            with(&plain, json!({"network": "INTERNAL"})),
+        ),
+        (
+            &[("size-slug", "lb-medium")],
+            with(&plain, json!({"size_unit": 3})),
+        ),
+        (
+            &[("allow-rules", "ip:192.0.2.1, cidr:10.0.0.0/8"), ("name", "shop")],
+            with(
+                &plain,
+                json!({"name": "shop", "firewall": {"allow": ["cidr:10.0.0.0/8", "ip:192.0.2.1"], "deny": []}}),
+            ),
+        ),
+        (
+            &[("override-health-check", ""), ("healthcheck-port", "443")],
+            with(
+                &plain,
+                json!({"health_check": {
+                    "protocol": "tcp", "port": 30443, "check_interval_seconds": 3, "response_timeout_seconds": 5,
+                    "unhealthy_threshold": 3, "healthy_threshold": 5,
+                }}),
+            ),
+        ),
+    ];
+    for (annotations, differences) in cases {
+        let mut stage = Stage::new(&[]).await;
+        let certificate = json!({"id": CERTIFICATE, "name": "web", "type": "custom"});
+        stage.sim.create("certificates", fields(certificate));
+        let document = with(&by_upstream(&stage, None), differences);
+        let id = stage.sim.create("load_balancers", fields(document));
+        stage.add("web", annotations);
+        annotate(stage.web(), ID, Some(&id));
+        stage.settle().await.unwrap();
+        assert_eq!(
+            (stage.complaints(), stage.writes()),
+            (vec![], vec![]),
+            "{annotations:?}"
+        );
+        assert!(!stage.web().ingress.is_empty(), "{annotations:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_load_balancer_of_the_default_name_is_found_when_another_name_is_asked_for() {
+    let mut stage = Stage::served(&[]).await;
+    let id = stage.balancer()["id"].clone();
+    annotate(stage.web(), ID, None);
+    annotate(stage.web(), &key("name"), Some("custom"));
+    stage.restart().await;
+    stage.settle().await.unwrap();
+    let balancer = stage.balancer();
+    assert_eq!((&balancer["id"], &balancer["name"]), (&id, &json!("custom")));
+}
+
+#[tokio::test]
+async fn a_service_is_deleted_only_when_its_load_balancer_is() {
+    for fault in [
+        Fault::on("loadBalancers_list", Action::status(500)),
+        Fault::on("loadBalancers_list", Action::status(403)),
+        Fault::on("loadBalancers_delete", Action::status(403)),
+        Fault::on("loadBalancers_delete", Action::status(422)),
+    ] {
+        let mut stage = Stage::served(&[]).await;
+        stage.web().deleting = true;
+        stage.restart().await;
+        let shown = format!("{fault:?}");
+        let fault = stage.sim.add_fault(fault);
+        // Some failures are the pass's, others the Service's.
+        let _failed = stage.settle().await;
+        assert_eq!((stage.services.len(), stage.balancers().len()), (1, 1), "{shown}");
+        stage.sim.remove_fault(fault);
+        stage.settle().await.unwrap();
+        assert_eq!((stage.services.len(), stage.balancers().len()), (0, 0), "{shown}");
+    }
+    // Somebody else was faster.
+    let mut stage = Stage::served(&[]).await;
+    let id = stage.balancer()["id"].as_str().unwrap().to_owned();
+    stage.sim.remove("load_balancers", &id).unwrap();
+    stage.web().deleting = true;
+    stage.settle().await.unwrap();
+    assert!(stage.services.is_empty());
+}
+
+#[tokio::test]
+async fn a_refusal_is_reported_in_the_words_of_the_api_and_retried_after_a_change() {
+    for op in ["loadBalancers_create", "loadBalancers_update"] {
+        let mut stage = Stage::new(&[]).await;
+        stage.add("web", &[]);
+        if op == "loadBalancers_update" {
+            stage.settle().await.unwrap();
+            annotate(stage.web(), &key("size-unit"), Some("2"));
+        }
+        let body = json!({"id": "unprocessable_entity", "message": "forwarding rule 1 is no good", "request_id": "r-1"});
+        let action = Action::Status {
+            code: 422,
+            body: Some(body.to_string()),
+            headers: BTreeMap::new(),
+        };
+        let fault = stage.sim.add_fault(Fault::on(op, action));
+        stage.sim.clear_calls();
+        let complaints = stage.settle_with_complaints().await;
+        for part in ["forwarding rule 1 is no good", "request_id=r-1"] {
+            assert!(complaints.contains(part), "{op}: {complaints}");
+        }
+        assert_eq!(stage.writes(), [op], "not repeated");
+        stage.sim.remove_fault(fault);
+        annotate(stage.web(), &key("size-unit"), Some("3"));
+        stage.settle().await.unwrap();
+        assert_eq!(
+            (stage.complaints(), &stage.balancer()["size_unit"]),
+            (vec![], &json!(3))
+        );
     }
 }
 
@@ -313,6 +491,7 @@ async fn certificates_are_followed_when_they_are_renewed_and_only_then() {
         (("lets_encrypt", "web"), None, true),
         (("lets_encrypt", "web"), Some(("lets_encrypt", "shop")), false),
         (("custom", "web"), Some(("custom", "web")), false),
+        (("custom", "web"), Some(("lets_encrypt", "web")), false),
     ] {
         let mut stage = Stage::new(&[]).await;
         let first = stage.create_certificate(current.1, current.0);
@@ -467,9 +646,23 @@ async fn a_hundred_services_are_read_with_one_listing_after_a_restart() {
     stage.settle().await.unwrap();
     let calls: Vec<_> = stage.sim.calls().into_iter().map(|call| call.op).collect();
     assert_eq!(calls, ["loadBalancers_list"]);
-    stage.join("node-2");
-    stage.settle().await.unwrap();
-    assert_eq!(stage.writes().len(), 100, "one PUT for each");
+    // A node joins, with a provider ID or without one yet.
+    for (name, is_known) in [("node-2", true), ("node-3", false)] {
+        stage.join(name);
+        if !is_known {
+            let node = stage.nodes.last_mut().unwrap();
+            let mut view = (*node.view).clone();
+            view.provider_id = None;
+            node.view = std::sync::Arc::new(view);
+        }
+        stage.restart().await;
+        stage.settle().await.unwrap();
+        assert_eq!(stage.writes().len(), 100, "one PUT for each");
+        // The load balancers once, and the droplet of the node that has no provider ID.
+        let reads = stage.sim.calls().len() - 100;
+        let most = if is_known { 1 } else { 2 };
+        assert!(reads <= most, "{:?}", stage.sim.call_counts());
+    }
 }
 
 #[tokio::test]

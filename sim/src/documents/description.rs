@@ -1,17 +1,27 @@
 //! The published description of a cloud's API (OpenAPI 3.0): its operations, and checks of requests and answers.
+//!
+//! The checks are those of JSON Schema, by the `jsonschema` crate. OpenAPI 3.0 differs in one keyword, `nullable`, which is
+//! rewritten. Requests are held to more than the description says: a field or parameter that it does not name is a
+//! violation, since a misspelled name has no effect and no error.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use http::{HeaderMap, Method};
-use regex::Regex;
+use jsonschema::{Draft, ValidationError, Validator, error::ValidationErrorKind as Kind};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
+
+/// Something that the service accepts or answers and its description does not have: the JSON pointer of a list of choices
+/// with a further one, or of a map of fields with a further one and its schema.
+pub(crate) type Gap = (&'static str, &'static str);
 
 /// A described API.
 #[derive(Debug)]
 pub(crate) struct Description {
-    root: Value,
     operations: Vec<Operation>,
-    patterns: HashMap<String, Regex>,
+    requests: Schemas,
+    answers: Schemas,
 }
 
 /// An operation of a described API.
@@ -22,63 +32,50 @@ pub(crate) struct Operation {
     method: Method,
     /// Segments of the path; those in braces stand for parameters.
     path: Vec<String>,
-    document: Value,
+    /// Where it is in the description.
+    pointer: String,
 }
 
-/// Keywords of schemas that say nothing about validity, or nothing that is checked.
-const SILENT: &str = "default description example format readOnly title";
-/// Keywords that are checked.
-const CHECKED: &str = "$ref type nullable properties required additionalProperties items minItems enum minimum maximum \
-                       multipleOf maxLength pattern allOf anyOf oneOf";
-
 impl Description {
-    /// Reads a description.
+    /// Reads a description with gaps.
     ///
     /// # Errors
-    /// What is wrong with it: no JSON, a pattern that cannot be compiled, a keyword that is not known.
-    #[cfg(test)]
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        Self::parse_with_gaps(text, &[])
-    }
-
-    /// Reads a description with gaps: lists of choices by their JSON pointers, each with a value that the service accepts in
-    /// addition.
-    ///
-    /// # Errors
-    /// As [`parse`](Self::parse), and if there is no such list.
-    pub(crate) fn parse_with_gaps(text: &str, gaps: &[(&str, &str)]) -> Result<Self, String> {
+    /// It is no JSON, or does not have the place of a gap.
+    pub(crate) fn parse(text: &str, gaps: &[Gap]) -> Result<Self, String> {
         let mut root: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        for (pointer, value) in gaps {
-            let choices = root.pointer_mut(pointer).and_then(Value::as_array_mut);
-            choices
-                .ok_or_else(|| format!("there is no list {pointer}"))?
-                .push(json!(value));
+        for (pointer, addition) in gaps {
+            match root.pointer_mut(pointer) {
+                Some(Value::Array(choices)) => choices.push(json!(addition)),
+                Some(Value::Object(fields)) => {
+                    fields.insert((*addition).to_owned(), json!({}));
+                }
+                _ => return Err(format!("there is no list or map {pointer}")),
+            }
         }
         let mut operations = Vec::new();
-        for (path, methods) in object(&root, "/paths") {
+        let paths = root.get("paths").and_then(Value::as_object);
+        for (path, methods) in paths.into_iter().flatten() {
             for (method, document) in methods.as_object().into_iter().flatten() {
                 let name = document.get("operationId").and_then(Value::as_str);
-                let method = method.to_uppercase().parse::<Method>();
-                let (Some(name), Ok(method)) = (name, method) else {
+                let upper = method.to_uppercase().parse::<Method>();
+                let (Some(name), Ok(upper)) = (name, upper) else {
                     continue;
                 };
                 operations.push(Operation {
                     name: name.to_owned(),
-                    method,
+                    method: upper,
                     path: crate::http::segments(path),
-                    document: document.clone(),
+                    pointer: format!("/paths/{}/{method}", escaped(path)),
                 });
             }
         }
-        let mut patterns = HashMap::new();
-        for schema in object(&root, "/components/schemas").values() {
-            read_schema(schema, &mut patterns)?;
-        }
-        read_inline(&root, &mut patterns)?;
+        rewrite_nullable(&mut root);
+        let mut closed = root.clone();
+        close(&mut closed);
         Ok(Self {
-            root,
             operations,
-            patterns,
+            requests: Schemas::new(closed),
+            answers: Schemas::new(root),
         })
     }
 
@@ -118,43 +115,45 @@ impl Description {
         query: &[(String, String)],
         body: &Value,
     ) -> Result<(), String> {
+        let schemas = &self.requests;
         let names = operation.path.iter().filter(|segment| segment.starts_with('{'));
-        let in_path: Vec<(&str, &str)> = names
-            .map(|name| name.trim_matches(['{', '}']))
-            .zip(path.iter().map(String::as_str))
-            .collect();
-        let params = list(&operation.document, "parameters");
-        for param in params.map(|param| self.resolve(param)) {
-            let text = |key: &str| param.get(key).and_then(Value::as_str).unwrap_or_default();
-            let name = text("name");
-            let value = match text("in") {
-                "path" => in_path
-                    .iter()
-                    .find(|(known, _)| *known == name)
-                    .map(|(_, value)| *value),
-                "query" => query
-                    .iter()
-                    .rev()
-                    .find(|(known, _)| known == name)
-                    .map(|(_, value)| value.as_str()),
-                _ => continue,
+        let names = names.map(|name| name.trim_matches(['{', '}']));
+        let mut given: HashMap<(&str, &str), &str> = HashMap::new();
+        given.extend(
+            names
+                .zip(path)
+                .map(|(name, value)| (("path", name), value.as_str())),
+        );
+        given.extend(
+            query
+                .iter()
+                .map(|(name, value)| (("query", name.as_str()), value.as_str())),
+        );
+        let params = schemas.list(format!("{}/parameters", operation.pointer));
+        for param in params {
+            let text = |field: &str| {
+                schemas
+                    .at(&format!("{param}/{field}"))
+                    .as_str()
+                    .unwrap_or_default()
             };
-            let schema = param.get("schema").unwrap_or(&Value::Null);
-            match value {
-                Some(value) => self.check(schema, &typed(self.resolve(schema), value), name)?,
-                None if param.get("required") == Some(&json!(true)) => {
+            let (place, name) = (text("in"), text("name"));
+            let schema = schemas.follow(format!("{param}/schema"));
+            match given.remove(&(place, name)) {
+                Some(value) => schemas.check(&schema, &typed(schemas.at(&schema), value), name)?,
+                None if *schemas.at(&format!("{param}/required")) == json!(true) => {
                     return Err(format!("{name} is required"));
                 }
                 None => {}
             }
         }
-        match operation
-            .document
-            .get("requestBody")
-            .map(|body| self.resolve(body))
-        {
-            Some(wanted) if !body.is_null() || wanted.get("required") == Some(&json!(true)) => {
-                self.check(json_schema(wanted), body, "body")
+        if let Some((_, name)) = given.keys().find(|(place, _)| *place == "query") {
+            return Err(format!("parameter {name} is not described"));
+        }
+        let wanted = schemas.follow(format!("{}/requestBody", operation.pointer));
+        match schemas.json(&wanted) {
+            Some(schema) if !body.is_null() || *schemas.at(&format!("{wanted}/required")) == json!(true) => {
+                schemas.check(&schema, body, "body")
             }
             _ => Ok(()),
         }
@@ -171,179 +170,149 @@ impl Description {
         headers: &HeaderMap,
         body: Option<&Value>,
     ) -> Result<(), String> {
-        let described = operation.document.get("responses");
-        let find = |key: &str| described.and_then(|described| described.get(key));
-        let response = find(&status.to_string()).or_else(|| find("default").filter(|_| status >= 400));
-        let response = self.resolve(response.ok_or_else(|| format!("status {status} is not described"))?);
-        let needed = response
-            .get("headers")
-            .and_then(Value::as_object)
-            .into_iter()
-            .flatten();
-        for (name, _) in needed.filter(|(name, _)| *name != "content-type") {
-            if !headers.contains_key(name.as_str()) {
-                return Err(format!("header {name} is missing"));
-            }
-        }
-        match (json_schema(response), body) {
-            (Value::Null, None) => Ok(()),
-            (Value::Null, Some(_)) => Err("a body is not described".to_owned()),
-            (schema, body) => self.check(schema, body.unwrap_or(&Value::Null), "body"),
-        }
-    }
-
-    /// What a reference points to.
-    fn resolve<'a>(&'a self, value: &'a Value) -> &'a Value {
-        let reference = value.get("$ref").and_then(Value::as_str);
-        match reference.and_then(|reference| self.root.pointer(reference.trim_start_matches('#'))) {
-            Some(found) => self.resolve(found),
-            None => value,
-        }
-    }
-
-    fn check(&self, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
-        let schema = self.resolve(schema);
-        if value.is_null() && schema.get("nullable") == Some(&json!(true)) {
-            return Ok(());
-        }
-        let each = |key: &str| list(schema, key).map(|schema| self.check(schema, value, at));
-        each("allOf").collect::<Result<(), String>>()?;
-        for (key, most) in [("anyOf", usize::MAX), ("oneOf", 1)] {
-            let matching = each(key).filter(Result::is_ok).count();
-            if schema.get(key).is_some() && (matching == 0 || matching > most) {
-                let reason = each(key).find_map(Result::err).unwrap_or_default();
-                return Err(format!("{at} matches {matching} of {key}: {reason}"));
-            }
-        }
-        let wrong = |what: &str, wanted: &Value| Err(format!("{at} violates {what} {wanted}: {value}"));
-        if let Some(kind) = schema.get("type")
-            && !is_of_type(value, kind.as_str().unwrap_or_default())
-        {
-            return wrong("type", kind);
-        }
-        if let Some(choices) = schema.get("enum")
-            && !list(schema, "enum").any(|choice| choice == value)
-        {
-            return wrong("enum", choices);
-        }
-        let limit = |key: &str| schema.get(key).and_then(|limit| Some((limit, limit.as_f64()?)));
-        let length = value.as_str().map(|text| text.chars().count() as f64);
-        let count = value.as_array().map(|list| list.len() as f64);
-        for (key, have, fits) in [
-            (
-                "minimum",
-                value.as_f64(),
-                (|have, limit| have >= limit) as fn(f64, f64) -> bool,
-            ),
-            ("maximum", value.as_f64(), |have, limit| have <= limit),
-            ("multipleOf", value.as_f64(), |have, limit| have % limit == 0.0),
-            ("maxLength", length, |have, limit| have <= limit),
-            ("minItems", count, |have, limit| have >= limit),
-        ] {
-            if let (Some((wanted, limit)), Some(have)) = (limit(key), have)
-                && !fits(have, limit)
-            {
-                return wrong(key, wanted);
-            }
-        }
-        if let (Some(pattern), Some(text)) = (schema.get("pattern"), value.as_str())
-            && let Some(regex) = self.patterns.get(pattern.as_str().unwrap_or_default())
-            && !regex.is_match(text)
-        {
-            return wrong("pattern", pattern);
-        }
-        if let (Some(items), Some(list)) = (schema.get("items"), value.as_array()) {
-            for (index, item) in list.iter().enumerate() {
-                self.check(items, item, &format!("{at}[{index}]"))?;
-            }
-        }
-        let Some(fields) = value.as_object() else {
-            return Ok(());
+        let schemas = &self.answers;
+        let response = |key: &str| {
+            let pointer = format!("{}/responses/{key}", operation.pointer);
+            (!schemas.at(&pointer).is_null()).then_some(pointer)
         };
-        if let Some(missing) = list(schema, "required")
-            .filter_map(Value::as_str)
-            .find(|name| !fields.contains_key(*name))
-        {
-            return Err(format!("{at}.{missing} is required"));
+        let response =
+            response(&status.to_string()).or_else(|| response("default").filter(|_| status >= 400));
+        let response = schemas.follow(response.ok_or_else(|| format!("status {status} is not described"))?);
+        let needed = schemas.at(&format!("{response}/headers")).as_object();
+        let mut needed = needed.into_iter().flat_map(Map::keys);
+        let is_missing = |name: &&String| *name != "content-type" && !headers.contains_key(name.as_str());
+        if let Some(name) = needed.find(is_missing) {
+            return Err(format!("header {name} is missing"));
         }
-        let properties = schema.get("properties");
-        for (name, value) in fields {
-            let property = properties.and_then(|properties| properties.get(name));
-            let property = property.or_else(|| schema.get("additionalProperties"));
-            match property {
-                Some(Value::Bool(false)) => return Err(format!("{at}.{name} is not described")),
-                Some(property) => self.check(property, value, &format!("{at}.{name}"))?,
-                None => {}
-            }
+        match (schemas.json(&response), body) {
+            (None, None) => Ok(()),
+            (None, Some(_)) => Err("a body is not described".to_owned()),
+            (Some(schema), body) => schemas.check(&schema, body.unwrap_or(&Value::Null), "body"),
         }
-        Ok(())
     }
 }
 
-/// Compiles the patterns of the schemas inside parameters, bodies and answers.
-fn read_inline(value: &Value, patterns: &mut HashMap<String, Regex>) -> Result<(), String> {
-    match value {
-        Value::Object(fields) => fields.iter().try_for_each(|(name, value)| match name.as_str() {
-            "schema" => read_schema(value, patterns),
-            // These are schemas by their names.
-            "schemas" => Ok(()),
-            _ => read_inline(value, patterns),
-        }),
-        Value::Array(list) => list.iter().try_for_each(|value| read_inline(value, patterns)),
-        _ => Ok(()),
+/// A description whose schemas are compiled when they are needed. Places are JSON pointers.
+#[derive(Debug)]
+struct Schemas {
+    root: Value,
+    validators: Mutex<HashMap<String, Arc<Validator>>>,
+}
+
+impl Schemas {
+    fn new(root: Value) -> Self {
+        Self {
+            root,
+            validators: Mutex::default(),
+        }
+    }
+
+    /// What is there; null if there is nothing.
+    fn at(&self, pointer: &str) -> &Value {
+        self.root.pointer(pointer).unwrap_or(&Value::Null)
+    }
+
+    /// Where the reference leads that may be there.
+    fn follow(&self, pointer: String) -> String {
+        match self.at(&format!("{pointer}/$ref")).as_str() {
+            Some(reference) => self.follow(reference.trim_start_matches('#').to_owned()),
+            None => pointer,
+        }
+    }
+
+    /// The places of the items of a list.
+    fn list(&self, pointer: String) -> impl Iterator<Item = String> {
+        let count = self.at(&pointer).as_array().map_or(0, Vec::len);
+        (0..count).map(move |index| self.follow(format!("{pointer}/{index}")))
+    }
+
+    /// The schema of the JSON body of a request or an answer.
+    fn json(&self, content: &str) -> Option<String> {
+        let pointer = format!("{content}/content/application~1json/schema");
+        (!self.at(&pointer).is_null()).then_some(pointer)
+    }
+
+    fn check(&self, schema: &str, value: &Value, at: &str) -> Result<(), String> {
+        let validator = self.validator(schema)?;
+        // While something else is wrong, no field counts as described.
+        let errors = validator.iter_errors(value);
+        let is_secondary =
+            |error: &ValidationError<'_>| matches!(error.kind(), Kind::UnevaluatedProperties { .. });
+        let first = errors.min_by_key(is_secondary);
+        first.map_or(Ok(()), |error| Err(format!("{at}{}", reason(&error))))
+    }
+
+    fn validator(&self, pointer: &str) -> Result<Arc<Validator>, String> {
+        let mut known = self.validators.lock();
+        if let Some(validator) = known.get(pointer) {
+            return Ok(Arc::clone(validator));
+        }
+        // References in it lead to the rest of the description.
+        let mut schema = self.root.clone();
+        let escaped = pointer.replace('{', "%7B").replace('}', "%7D");
+        schema["$ref"] = json!(format!("#{escaped}"));
+        let options = jsonschema::options().with_draft(Draft::Draft202012);
+        let validator = Arc::new(options.build(&schema).map_err(|error| error.to_string())?);
+        known.insert(pointer.to_owned(), Arc::clone(&validator));
+        Ok(validator)
     }
 }
 
-/// Compiles the patterns of a schema.
-///
-/// # Errors
-/// A keyword that [`Description`] does not know, since what it demands would not be checked.
-fn read_schema(schema: &Value, patterns: &mut HashMap<String, Regex>) -> Result<(), String> {
-    let is_known = |name: &str| {
-        CHECKED
-            .split(' ')
-            .chain(SILENT.split(' '))
-            .any(|known| known == name)
+/// Where something is wrong, and what: inside alternatives that all fail, what is wrong with the first one.
+fn reason(error: &ValidationError<'_>) -> String {
+    match error.kind() {
+        Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
+            let first = context.iter().flatten().next();
+            first.map_or_else(|| error.to_string(), reason)
+        }
+        _ => format!("{}: {error}", error.instance_path()),
+    }
+}
+
+/// OpenAPI's `nullable: true` in words of JSON Schema.
+fn rewrite_nullable(value: &mut Value) {
+    for value in children(value) {
+        rewrite_nullable(value);
+    }
+    if value.get("nullable") == Some(&json!(true)) {
+        let schema = value.take();
+        *value = json!({"anyOf": [schema, {"type": "null"}]});
+    }
+}
+
+/// Makes fields that no schema describes violations, in bodies and in objects inside them.
+fn close(value: &mut Value) {
+    let add = |schema: &mut Value| {
+        if let Some(schema) = schema.as_object_mut() {
+            schema.insert("unevaluatedProperties".to_owned(), json!(false));
+        }
     };
-    for (keyword, value) in schema.as_object().into_iter().flatten() {
-        match keyword.as_str() {
-            "pattern" => {
-                let pattern = value.as_str().unwrap_or_default();
-                let regex = Regex::new(pattern).map_err(|error| error.to_string())?;
-                patterns.insert(pattern.to_owned(), regex);
-            }
-            "properties" => {
-                for schema in value.as_object().into_iter().flat_map(Map::values) {
-                    read_schema(schema, patterns)?;
-                }
-            }
-            "items" | "additionalProperties" => read_schema(value, patterns)?,
-            "allOf" | "anyOf" | "oneOf" => {
-                for schema in value.as_array().into_iter().flatten() {
-                    read_schema(schema, patterns)?;
-                }
-            }
-            name if !is_known(name) => return Err(format!("unknown keyword {name} in a schema")),
+    for value in children(value) {
+        close(value);
+    }
+    let Some(fields) = value.as_object_mut() else {
+        return;
+    };
+    for (name, value) in fields {
+        match name.as_str() {
+            "properties" => children(value).into_iter().for_each(add),
+            "items" | "schema" => add(value),
             _ => {}
         }
     }
-    Ok(())
 }
 
-fn object<'a>(root: &'a Value, pointer: &str) -> &'a Map<String, Value> {
-    static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
-    root.pointer(pointer).and_then(Value::as_object).unwrap_or(&EMPTY)
+fn children(value: &mut Value) -> Vec<&mut Value> {
+    match value {
+        Value::Object(fields) => fields.values_mut().collect(),
+        Value::Array(list) => list.iter_mut().collect(),
+        _ => Vec::new(),
+    }
 }
 
-fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
-    value.get(key).and_then(Value::as_array).into_iter().flatten()
-}
-
-/// The schema of a JSON body; null if there is none.
-fn json_schema(content: &Value) -> &Value {
-    content
-        .pointer("/content/application~1json/schema")
-        .unwrap_or(&Value::Null)
+/// A name as a part of a JSON pointer.
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
 }
 
 /// A parameter's text as a value of its type, if it is one.
@@ -351,16 +320,4 @@ fn typed(schema: &Value, text: &str) -> Value {
     let is_text = schema.get("type").is_none_or(|kind| kind == "string");
     let value = serde_json::from_str(text).ok().filter(|_| !is_text);
     value.unwrap_or_else(|| json!(text))
-}
-
-fn is_of_type(value: &Value, kind: &str) -> bool {
-    match kind {
-        "object" => value.is_object(),
-        "array" => value.is_array(),
-        "string" => value.is_string(),
-        "boolean" => value.is_boolean(),
-        "integer" => value.is_i64() || value.is_u64(),
-        "number" => value.is_number(),
-        _ => false,
-    }
 }

@@ -1,26 +1,17 @@
 //! What a node should look like, given what the cloud says. Pure.
 
-use std::collections::BTreeMap;
+use ccm_core::{
+    AddressType, Cloud, Error, Instance, InstanceState, Labels, NodeAddress,
+    controllers::{
+        NodeObject,
+        provided_ip::{self, ProvidedIpError},
+    },
+};
 
-use ccm_core::{AddressType, Error, Instance, Labels, NodeAddress, controllers::NodeObject};
-
-use ccm_core::controllers::provided_ip::{self, ProvidedIpError};
-
-const ZONE: [&str; 2] = [
-    "failure-domain.beta.kubernetes.io/zone",
-    "topology.kubernetes.io/zone",
-];
-const REGION: [&str; 2] = [
-    "failure-domain.beta.kubernetes.io/region",
-    "topology.kubernetes.io/region",
-];
-const INSTANCE_TYPE: [&str; 2] = [
-    "beta.kubernetes.io/instance-type",
-    "node.kubernetes.io/instance-type",
-];
-
-/// NewLabels by key.
-pub(crate) type NewLabels = BTreeMap<String, String>;
+use crate::controllers::{
+    node_action::{INSTANCE_TYPE, Initialization, NewLabels, NodeAction, REGION, ZONE},
+    node_object::UNINITIALIZED_TAINT,
+};
 
 /// Why a node can not be initialised now.
 #[derive(Clone, Debug)]
@@ -93,15 +84,39 @@ impl Problem {
     }
 }
 
-/// All that is to change on a node to initialise it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Initialization {
-    /// The whole of `status.addresses`.
-    pub(crate) addresses: Vec<NodeAddress>,
-    /// NewLabels to add or overwrite.
-    pub(crate) labels: NewLabels,
-    /// `spec.providerID`, if the node has none.
-    pub(crate) provider_id: Option<String>,
+/// Whether the cloud is asked about a node: to initialize it, or to refresh it.
+///
+/// # Errors
+///
+/// If the node waits for its initialization and belongs to another cloud.
+pub(crate) fn is_asked_about(node: &NodeObject, cloud: &dyn Cloud) -> Result<bool, Problem> {
+    let foreign = node.view.provider_id.as_deref().filter(|id| !cloud.owns(id));
+    match foreign {
+        _ if node.meta.deletion_timestamp.is_some() => Ok(false),
+        None => Ok(true),
+        Some(id) if node.has_taint(UNINITIALIZED_TAINT) => Err(Problem::Foreign {
+            provider_id: id.to_owned(),
+        }),
+        Some(_) => Ok(false),
+    }
+}
+
+/// Decides how to initialize a node, given the cloud's answer. `None`: the cloud's rules say not to.
+///
+/// # Errors
+///
+/// If the node must wait.
+pub(crate) fn initialize(
+    node: &NodeObject,
+    state: &InstanceState,
+) -> Result<Option<Initialization>, Problem> {
+    match state {
+        InstanceState::Present(instance) => initialization(node, instance).map(Some),
+        InstanceState::Absent | InstanceState::Unresolved => Err(Problem::NoMachine {
+            provider_id: node.view.provider_id.clone(),
+        }),
+        InstanceState::Unmanaged => Ok(None),
+    }
 }
 
 /// Decides how to initialise a node whose machine is present.
@@ -129,7 +144,7 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
             .map(owned),
     );
     Ok(Initialization {
-        addresses,
+        addresses: (addresses != node.addresses).then_some(addresses),
         labels,
         provider_id,
     })
@@ -182,7 +197,7 @@ fn in_node_order(addresses: &[NodeAddress], shown: &[NodeAddress]) -> Vec<NodeAd
     arranged
 }
 
-/// NewLabels that follow from other labels: upstream keeps each stable label equal to its beta twin, where that exists.
+/// Labels that follow from other labels: upstream keeps each stable label equal to its beta twin, where that exists.
 pub(crate) fn reconciled_labels(labels: &Labels) -> NewLabels {
     [ZONE, REGION, INSTANCE_TYPE]
         .into_iter()
@@ -193,30 +208,26 @@ pub(crate) fn reconciled_labels(labels: &Labels) -> NewLabels {
         .collect()
 }
 
-/// The name that a label has had since it left beta.
-pub(crate) fn stable_twin(key: &str) -> Option<&'static str> {
-    let twins = [ZONE, REGION, INSTANCE_TYPE];
-    twins
-        .into_iter()
-        .find(|[beta, _]| *beta == key)
-        .map(|[_, stable]| stable)
-}
-
 /// What a refresh found different on an initialised node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
     /// The whole of `status.addresses`, if it differs.
     pub(crate) addresses: Option<Vec<NodeAddress>>,
-    /// NewLabels to add or overwrite.
+    /// Labels to add or overwrite.
     pub(crate) labels: NewLabels,
     /// Zone and region labels that differ and are left as they are: volumes have affinity to them.
     pub(crate) topology: NewLabels,
 }
 
 impl Difference {
-    /// Whether there is nothing to write.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.addresses.is_none() && self.labels.is_empty()
+    /// The actions that remove the difference.
+    pub(crate) fn actions(self, node: &NodeObject) -> Vec<NodeAction> {
+        let addresses = self.addresses.map(|addresses| NodeAction::SetAddresses {
+            addresses,
+            from: node.addresses.clone(),
+        });
+        let labels = NodeAction::set_labels(node, self.labels);
+        addresses.into_iter().chain(labels).collect()
     }
 }
 

@@ -62,7 +62,7 @@ fn sets_provider_id_both_label_pairs_and_addresses() {
             ("topology.kubernetes.io/region", "us-west"),
         ])
     );
-    assert_eq!(wanted.addresses, instance().addresses);
+    assert_eq!(wanted.addresses, Some(instance().addresses));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn host_names_come_from_the_cloud_or_else_from_the_node() {
             (AddressType::InternalIP, "10.9.9.9"),
         ],
     );
-    let with_node_name = initialization(&shown, &instance()).unwrap().addresses;
+    let with_node_name = initialization(&shown, &instance()).unwrap().addresses.unwrap();
     assert_eq!(with_node_name.len(), 3);
     assert_eq!(
         with_node_name[2],
@@ -84,7 +84,10 @@ fn host_names_come_from_the_cloud_or_else_from_the_node() {
     named
         .addresses
         .insert(0, NodeAddress::new(AddressType::Hostname, "from-cloud"));
-    assert_eq!(initialization(&shown, &named).unwrap().addresses, named.addresses);
+    assert_eq!(
+        initialization(&shown, &named).unwrap().addresses,
+        Some(named.addresses)
+    );
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn settled() -> NodeObject {
     let wanted = initialization(&node(&[], &[]), &instance()).unwrap();
     let mut settled = node(&[], &[]);
     Arc::make_mut(&mut settled.view).labels = wanted.labels.into_iter().collect();
-    settled.addresses = wanted.addresses;
+    settled.addresses = wanted.addresses.unwrap();
     settled
 }
 
@@ -295,7 +298,7 @@ fn the_first_initialization_takes_the_clouds_order() {
     };
     assert_eq!(
         initialization(&shown, &machine).unwrap().addresses,
-        list("I 10.77.0.3, I 10.0.0.10, H n1")
+        Some(list("I 10.77.0.3, I 10.0.0.10, H n1"))
     );
 }
 

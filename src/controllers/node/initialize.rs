@@ -13,10 +13,13 @@ use tracing::{debug, info};
 
 use super::{
     COMPONENT, Finished, NodeController,
-    desired::{self, Initialization, Problem},
+    desired::{self, Problem},
     patch,
 };
-use crate::controllers::node_object::{PATCH_TRIES, UNINITIALIZED_TAINT, is_gone, is_refused};
+use crate::controllers::{
+    node_action::{Initialization, NodeAction},
+    node_object::{PATCH_TRIES, UNINITIALIZED_TAINT, is_gone, is_refused},
+};
 
 /// How many answers without addresses are normal for a machine that was just made.
 const PATIENCE: u32 = 3;
@@ -60,20 +63,14 @@ impl NodeController {
         shutdown: &CancellationToken,
     ) -> Result<(), Retry> {
         let name = &node.view.name;
-        if node.meta.deletion_timestamp.is_some() {
-            return Ok(());
-        }
-        if let Some(id) = node.view.provider_id.as_deref()
-            && !self.cloud.owns(id)
-        {
-            // Tried again like every other problem, which costs nothing: the cloud is not asked.
-            self.fail(
-                node,
-                &Problem::Foreign {
-                    provider_id: id.to_owned(),
-                },
-            );
-            return Err(Retry);
+        match desired::is_asked_about(node, &*self.cloud) {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(problem) => {
+                // Tried again like every other problem, which costs nothing: the cloud is not asked.
+                self.fail(node, &problem);
+                return Err(Retry);
+            }
         }
         // An earlier answer did not help: only something newer can.
         let newer_than = self
@@ -86,7 +83,7 @@ impl NodeController {
             state = self.describer.describe(Arc::clone(&node.view), newer_than) => state,
             () = shutdown.cancelled() => return Err(Retry),
         };
-        match self.apply(node, state, shutdown).await {
+        match self.initialize_as(node, state, shutdown).await {
             Ok(Written::Moot) => Ok(()),
             Ok(Written::Done) => {
                 let finished = Finished {
@@ -114,22 +111,15 @@ impl NodeController {
         }
     }
 
-    async fn apply(
+    async fn initialize_as(
         &self,
         node: &NodeObject,
         state: ccm_core::Result<InstanceState>,
         shutdown: &CancellationToken,
     ) -> Result<Written, Problem> {
-        let instance = match state.map_err(Problem::Describe)? {
-            InstanceState::Present(instance) => instance,
-            InstanceState::Absent | InstanceState::Unresolved => {
-                return Err(Problem::NoMachine {
-                    provider_id: node.view.provider_id.clone(),
-                });
-            }
-            InstanceState::Unmanaged => return Ok(Written::Moot),
+        let Some(wanted) = desired::initialize(node, &state.map_err(Problem::Describe)?)? else {
+            return Ok(Written::Moot);
         };
-        let wanted = desired::initialization(node, &instance)?;
         let _permit = self.writers.acquire().await;
         if shutdown.is_cancelled() {
             return Ok(Written::Moot);
@@ -145,8 +135,8 @@ impl NodeController {
         let uid = node.view.uid.as_str();
         let params = PatchParams::default();
         let mut current = node.clone();
-        if wanted.addresses != node.addresses {
-            let patch = patch::addresses(uid, &wanted.addresses);
+        if let Some(addresses) = &wanted.addresses {
+            let patch = patch::addresses(uid, addresses);
             match self.api.patch_status(name, &params, &patch).await {
                 Ok(patched) => current = patched,
                 Err(error) if is_gone(&error) => return Ok(Written::Moot),
@@ -205,20 +195,12 @@ impl NodeController {
     pub(crate) async fn reconcile_labels(&self, node: &NodeObject) -> Result<(), Retry> {
         let name = node.view.name.as_str();
         let labels = desired::reconciled_labels(&node.view.labels);
-        if labels.is_empty() {
+        let Some(action) = NodeAction::set_labels(node, labels.clone()) else {
             return Ok(());
-        }
+        };
         let _permit = self.writers.acquire().await;
-        match self
-            .api
-            .patch(
-                name,
-                &PatchParams::default(),
-                &patch::labels(&node.view.uid, &labels),
-            )
-            .await
-        {
-            Ok(_) => {
+        match self.apply(node, &action).await {
+            Ok(()) => {
                 info!(controller = COMPONENT, node = name, labels = ?labels.keys(), "Reconciled labels");
                 Ok(())
             }
@@ -230,6 +212,27 @@ impl NodeController {
                     "Could not reconcile labels"
                 );
                 Err(Retry)
+            }
+        }
+    }
+
+    /// Applies a change of an initialized node.
+    pub(super) async fn apply(&self, node: &NodeObject, action: &NodeAction) -> kube::Result<()> {
+        let (name, uid) = (node.view.name.as_str(), node.view.uid.as_str());
+        let params = PatchParams::default();
+        match action {
+            NodeAction::SetAddresses { addresses, .. } => {
+                let patch = patch::addresses(uid, addresses);
+                self.api.patch_status(name, &params, &patch).await.map(drop)
+            }
+            NodeAction::SetLabels { labels, .. } => {
+                let patch = patch::labels(uid, labels);
+                self.api.patch(name, &params, &patch).await.map(drop)
+            }
+            NodeAction::Initialize(wanted) => self.write(node, wanted).await.map(drop),
+            // Actions of other controllers.
+            NodeAction::SetShutdownTaint(_) | NodeAction::SetNetworkAvailable(_) | NodeAction::Delete(_) => {
+                Ok(())
             }
         }
     }
@@ -250,13 +253,13 @@ impl NodeController {
                 node = name,
                 "Instance has no addresses yet"
             );
-        } else if self.reports.failed(name, problem, previous) {
-            self.recorder.publish(
-                node.reference(),
-                EventType::Warning,
-                problem.reason(),
-                &problem.message(name),
-            );
+        } else {
+            self.reports.failed(name, problem);
+            if previous != reason {
+                let (reason, message) = (problem.reason(), problem.message(name));
+                self.recorder
+                    .publish(node.reference(), EventType::Warning, reason, &message);
+            }
         }
         self.attempts.lock().insert(
             name.clone(),

@@ -8,8 +8,10 @@ use json_patch::Patch as JsonPatch;
 use kube::api::Patch;
 use serde_json::{Value, json};
 
-use super::desired::{Initialization, NewLabels};
-use crate::controllers::node_object::{UNINITIALIZED_TAINT, add, guard, pointer, replace, test};
+use crate::controllers::{
+    node_action::{Initialization, NewLabels},
+    node_object::{UNINITIALIZED_TAINT, add, guard, pointer, replace, test},
+};
 use ccm_core::{NodeAddress, controllers::NodeObject};
 
 /// Sets the whole of `status.addresses`. The uid makes the API server refuse it (409) for a node that was made anew
@@ -80,7 +82,7 @@ mod tests {
 
     fn wanted() -> Initialization {
         Initialization {
-            addresses: vec![NodeAddress::new(AddressType::InternalIP, "10.0.0.1")],
+            addresses: Some(vec![NodeAddress::new(AddressType::InternalIP, "10.0.0.1")]),
             labels: [("topology.kubernetes.io/zone".to_owned(), "z".to_owned())].into(),
             provider_id: Some("fake://n1".to_owned()),
         }
@@ -118,7 +120,7 @@ mod tests {
     #[test]
     fn addresses_are_the_whole_list_under_the_uid() {
         assert_eq!(
-            body(&addresses("u1", &wanted().addresses)),
+            body(&addresses("u1", &wanted().addresses.unwrap())),
             json!({
                 "metadata": {"uid": "u1"},
                 "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},

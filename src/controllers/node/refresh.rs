@@ -3,23 +3,22 @@
 use std::{collections::HashMap, sync::Arc};
 
 use ccm_core::{
-    Cloud, Error, Freshness, Instance, InstanceQuery, InstanceState, Need, Priority, Result,
+    Error, Freshness, Instance, InstanceQuery, InstanceState, Need, Priority, Result,
     controllers::{EventType, NodeObject, provided_ip::ProvidedIpError},
 };
 use futures_util::StreamExt;
-use kube::api::PatchParams;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{
-    COMPONENT, NodeController,
-    desired::{self, Difference, NewLabels},
-    patch,
-};
+use super::{COMPONENT, NodeController, desired};
 use crate::{
-    controllers::node_object::{UNINITIALIZED_TAINT, is_gone},
+    controllers::{
+        node_action::{NewLabels, NodeAction},
+        node_object::{UNINITIALIZED_TAINT, is_gone},
+    },
     logging::{Failing, warn_if_new},
+    metrics::count,
 };
 
 /// How many nodes are asked about at once. A multiple of what a provider asks about in one request (150 of Neutron's
@@ -41,7 +40,7 @@ struct Memory {
 struct Pass {
     before: Memory,
     seen: Memory,
-    due: Vec<(Arc<NodeObject>, Difference)>,
+    due: Vec<(Arc<NodeObject>, Vec<NodeAction>)>,
     failed: usize,
     failure: Option<Error>,
 }
@@ -86,14 +85,6 @@ impl Pass {
     }
 }
 
-/// Whether a refresh looks at the node: it is initialised, it stays, and it is not another cloud's.
-pub(super) fn is_refreshed(node: &NodeObject, cloud: &dyn Cloud) -> bool {
-    let id = node.view.provider_id.as_deref();
-    !node.has_taint(UNINITIALIZED_TAINT)
-        && node.meta.deletion_timestamp.is_none()
-        && id.is_none_or(|id| cloud.owns(id))
-}
-
 impl NodeController {
     /// Refreshes at once and then again and again, the wait counted from the end of a pass.
     pub(crate) async fn refresh_forever(self: Arc<Self>, shutdown: CancellationToken) {
@@ -118,7 +109,10 @@ impl NodeController {
         };
         let began = Instant::now();
         let mut nodes = self.nodes.list();
-        nodes.retain(|node| is_refreshed(node, &*self.cloud));
+        nodes.retain(|node| {
+            !node.has_taint(UNINITIALIZED_TAINT)
+                && matches!(desired::is_asked_about(node, &*self.cloud), Ok(true))
+        });
         if nodes.is_empty() {
             return;
         }
@@ -144,16 +138,16 @@ impl NodeController {
         pass.tell_failures();
         self.metrics
             .topology_mismatch
-            .set(i64::try_from(pass.seen.topology.len()).unwrap_or(i64::MAX));
+            .set(count(pass.seen.topology.len()));
         let Pass { seen, due, .. } = pass;
         *memory = seen;
 
         let changed = due.len();
         let writers = self.config.concurrent_status_updates.get();
         futures_util::stream::iter(due)
-            .for_each_concurrent(writers, async |(node, difference)| {
+            .for_each_concurrent(writers, async |(node, actions)| {
                 if !shutdown.is_cancelled() {
-                    self.write_difference(&node, difference).await;
+                    self.refresh_node(&node, actions).await;
                 }
             })
             .await;
@@ -166,10 +160,10 @@ impl NodeController {
     fn judge(&self, node: &Arc<NodeObject>, answer: Result<InstanceState>, pass: &mut Pass) {
         let result = match answer {
             Ok(InstanceState::Present(instance)) => match self.compare(node, &instance, pass) {
-                Ok(difference) if difference.is_empty() => "unchanged",
-                Ok(difference) => {
+                Ok(actions) if actions.is_empty() => "unchanged",
+                Ok(actions) => {
                     // Counted when it is written.
-                    return pass.due.push((Arc::clone(node), difference));
+                    return pass.due.push((Arc::clone(node), actions));
                 }
                 Err(error) => {
                     debug!(node = node.view.name, %error, "Left the node as it is");
@@ -203,7 +197,7 @@ impl NodeController {
         node: &NodeObject,
         instance: &Instance,
         pass: &mut Pass,
-    ) -> std::result::Result<Difference, ProvidedIpError> {
+    ) -> std::result::Result<Vec<NodeAction>, ProvidedIpError> {
         let uid = &node.view.uid;
         let previous = pass.before.labels.get(uid);
         let found = desired::difference(node, instance, previous, self.config.refresh_topology_labels);
@@ -222,7 +216,7 @@ impl NodeController {
                 .topology
                 .insert(uid.clone(), difference.topology.clone());
         }
-        Ok(difference)
+        Ok(difference.actions(node))
     }
 
     fn tell_topology(&self, node: &NodeObject, labels: &NewLabels) {
@@ -245,29 +239,25 @@ impl NodeController {
             .publish(node.reference(), EventType::Warning, "TopologyChanged", &message);
     }
 
-    async fn write_difference(&self, node: &NodeObject, difference: Difference) {
-        let (name, uid) = (node.view.name.as_str(), node.view.uid.as_str());
-        let params = PatchParams::default();
-        let mut result = Ok(());
-        if let Some(addresses) = &difference.addresses {
-            let patch = patch::addresses(uid, addresses);
-            result = self.api.patch_status(name, &params, &patch).await.map(drop);
-        }
-        if result.is_ok() && !difference.labels.is_empty() {
-            result = self
-                .api
-                .patch(name, &params, &patch::labels(uid, &difference.labels))
-                .await
-                .map(drop);
+    async fn refresh_node(&self, node: &NodeObject, actions: Vec<NodeAction>) {
+        let name = node.view.name.as_str();
+        let (mut result, mut addresses, mut labels) = (Ok(()), false, Vec::new());
+        for action in &actions {
+            match action {
+                NodeAction::SetLabels { labels: new, .. } => labels.extend(new.keys()),
+                _ => addresses = true,
+            }
+            if result.is_ok() {
+                result = self.apply(node, action).await;
+            }
         }
         match result {
             Ok(()) => {
                 self.metrics.refreshed("changed");
-                let labels = difference.labels.keys();
                 info!(
                     controller = COMPONENT,
                     node = name,
-                    addresses = difference.addresses.is_some(),
+                    addresses,
                     ?labels,
                     "Updated node from the cloud"
                 );

@@ -4,7 +4,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{COMPONENT, outcome::must_write};
 use crate::{
-    controllers::node_object::{STORE_LAG, is_gone, is_refused},
+    controllers::{
+        node_action::network_condition,
+        node_object::{STORE_LAG, is_gone, is_refused},
+    },
     logging::{Failing, warn_if_new},
 };
 use ccm_core::controllers::NodeObject;
@@ -95,22 +98,9 @@ impl Conditions {
     }
 }
 
-/// Status, reason and message, in upstream's words.
-pub(super) fn words(available: bool) -> (&'static str, &'static str, &'static str) {
-    if available {
-        ("False", "RouteCreated", "RouteController created a route")
-    } else {
-        (
-            "True",
-            "NoRouteCreated",
-            "RouteController failed to create a route",
-        )
-    }
-}
-
 /// That one condition of the node of this uid; another node of the same name is refused.
 fn patch(uid: &str, available: bool, now: Timestamp) -> Value {
-    let (status, reason, message) = words(available);
+    let (status, reason, message) = network_condition(available);
     // Whole seconds, as Kubernetes writes times.
     let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     json!({

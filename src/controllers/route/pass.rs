@@ -14,7 +14,9 @@ use super::{
     BACKOFF, COMPONENT, RouteController,
     holds::{Batch, Key},
     outcome::{self, items, verdicts},
+    plan::RouteAction,
 };
+use crate::metrics::count;
 
 /// So many passes in a row that could not read, and a node that never had a route is said to have none.
 const BLIND: u32 = 3;
@@ -83,11 +85,9 @@ impl RouteController {
         self.failures = 0;
         self.reports.readable();
         let plan = plan(desired, &observed, cidrs);
-        self.metrics
-            .foreign
-            .set(i64::try_from(plan.foreign).unwrap_or(i64::MAX));
+        self.metrics.foreign.set(count(plan.foreign));
         let held = plan.held.len();
-        self.metrics.held.set(i64::try_from(held).unwrap_or(i64::MAX));
+        self.metrics.held.set(count(held));
         self.reports.held(held);
         self.reports.foreign_family(desired.foreign_family);
         if self.cloud.generation() != generation {
@@ -108,8 +108,8 @@ impl RouteController {
             );
             Applied::default()
         } else {
-            for sentence in changes.sentences() {
-                debug!(controller = COMPONENT, change = sentence, "Changing routes");
+            for action in RouteAction::all(desired, &changes) {
+                debug!(controller = COMPONENT, change = %action, "Changing routes");
             }
             routes.apply(&changes, priority).await
         };

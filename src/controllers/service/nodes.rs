@@ -8,11 +8,10 @@ use ccm_core::{
 };
 use tokio::time::Instant;
 
+use crate::controllers::node_object::AUTOSCALER_TAINT;
+
 /// A node with this label is no member of a load balancer, unless the value is a Go `false`.
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-/// The autoscaler puts this taint on a node that it is about to delete.
-const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
-
 /// Nodes that join come in bursts: a pass waits until none came for this long.
 const QUIET: Duration = Duration::from_secs(2);
 /// But not longer than this after the first.
@@ -31,7 +30,7 @@ fn is_eligible(node: &NodeObject) -> bool {
 
 /// The nodes as load balancers see them.
 #[derive(Debug, Default)]
-pub(super) struct NodeBoard {
+pub(super) struct Nodes {
     nodes: BTreeMap<String, ServiceNode>,
     /// Grows with every change that load balancers may have to follow.
     generation: u64,
@@ -51,7 +50,7 @@ struct Window {
 
 /// What became of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodeNews {
+pub(super) enum NodeChange {
     /// Nothing that load balancers see.
     Nothing,
     /// Something, but of a node that is and was no member; or only whether the node is ready.
@@ -62,9 +61,9 @@ pub(super) enum NodeNews {
     Loss,
 }
 
-impl NodeBoard {
+impl Nodes {
     /// Takes over how a node is now; `None` if it is gone.
-    pub(super) fn apply(&mut self, name: &str, node: Option<&NodeObject>, now: Instant) -> NodeNews {
+    pub(super) fn apply(&mut self, name: &str, node: Option<&NodeObject>, now: Instant) -> NodeChange {
         let new = node.map(|node| ServiceNode {
             view: Arc::clone(&node.view),
             addresses: node.addresses.as_slice().into(),
@@ -75,7 +74,7 @@ impl NodeBoard {
         let was = old.is_some_and(|node| node.eligible);
         let is = new.as_ref().is_some_and(|node| node.eligible);
         if old == new.as_ref() {
-            return NodeNews::Nothing;
+            return NodeChange::Nothing;
         }
         let only_ready = old.zip(new.as_ref()).is_some_and(|(old, new)| {
             let ready = new.ready;
@@ -87,7 +86,7 @@ impl NodeBoard {
             None => self.nodes.remove(name),
         };
         if (!was && !is) || only_ready {
-            return NodeNews::Beside;
+            return NodeChange::Beside;
         }
         self.generation += 1;
         let first = self.window.map_or(now, |window| window.first);
@@ -104,7 +103,11 @@ impl NodeBoard {
             },
             loss,
         });
-        if lost { NodeNews::Loss } else { NodeNews::Members }
+        if lost {
+            NodeChange::Loss
+        } else {
+            NodeChange::Members
+        }
     }
 
     pub(super) fn generation(&self) -> u64 {

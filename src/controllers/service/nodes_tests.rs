@@ -62,36 +62,41 @@ fn only_what_load_balancers_see_is_news() {
     let id = |node: &mut Value| node["spec"]["providerID"] = json!("fake://other");
     let address = |node: &mut Value| node["status"]["addresses"][0]["address"] = json!("10.0.0.2");
     for (what, before, after, news) in [
-        ("heartbeat", node(|_| {}), node(|_| {}), NodeNews::Nothing),
-        ("not ready", node(|_| {}), node(ready("False")), NodeNews::Beside),
-        ("ready", node(ready("Unknown")), node(|_| {}), NodeNews::Beside),
+        ("heartbeat", node(|_| {}), node(|_| {}), NodeChange::Nothing),
+        (
+            "not ready",
+            node(|_| {}),
+            node(ready("False")),
+            NodeChange::Beside,
+        ),
+        ("ready", node(ready("Unknown")), node(|_| {}), NodeChange::Beside),
         (
             "another taint",
             node(|_| {}),
             node(taint("other")),
-            NodeNews::Nothing,
+            NodeChange::Nothing,
         ),
-        ("excluded", node(|_| {}), node(label("true")), NodeNews::Loss),
+        ("excluded", node(|_| {}), node(label("true")), NodeChange::Loss),
         (
             "included again",
             node(label("true")),
             node(|_| {}),
-            NodeNews::Members,
+            NodeChange::Members,
         ),
         (
             "still excluded",
             node(label("true")),
             node(label("t")),
-            NodeNews::Beside,
+            NodeChange::Beside,
         ),
         (
             "autoscaler",
             node(|_| {}),
             node(taint(AUTOSCALER_TAINT)),
-            NodeNews::Loss,
+            NodeChange::Loss,
         ),
         // Services may choose nodes by their labels.
-        ("another label", node(|_| {}), node(zone), NodeNews::Members),
+        ("another label", node(|_| {}), node(zone), NodeChange::Members),
         (
             "a label of one that is excluded",
             node(label("true")),
@@ -99,17 +104,22 @@ fn only_what_load_balancers_see_is_news() {
                 label("true")(node);
                 zone(node);
             }),
-            NodeNews::Beside,
+            NodeChange::Beside,
         ),
-        ("another provider ID", node(|_| {}), node(id), NodeNews::Members),
-        ("another address", node(|_| {}), node(address), NodeNews::Members),
+        ("another provider ID", node(|_| {}), node(id), NodeChange::Members),
+        (
+            "another address",
+            node(|_| {}),
+            node(address),
+            NodeChange::Members,
+        ),
     ] {
-        let mut board = NodeBoard::default();
+        let mut board = Nodes::default();
         board.apply("n1", Some(&before), now);
         board.forget_changes();
         let generation = board.generation();
         assert_eq!(board.apply("n1", Some(&after), now), news, "{what}");
-        let follows = matches!(news, NodeNews::Loss | NodeNews::Members);
+        let follows = matches!(news, NodeChange::Loss | NodeChange::Members);
         assert_eq!(board.generation() != generation, follows, "{what}");
         assert_eq!(board.due().is_some(), follows, "{what}");
     }
@@ -119,7 +129,7 @@ fn only_what_load_balancers_see_is_news() {
 fn joining_nodes_are_gathered_and_lost_ones_are_not_waited_for() {
     let start = Instant::now();
     let at = |seconds| start + Duration::from_secs(seconds);
-    let mut board = NodeBoard::default();
+    let mut board = Nodes::default();
     for second in 0..=9 {
         board.apply(&format!("n{second}"), Some(&node(|_| {})), at(second));
         assert_eq!(board.due(), Some(at((second + 2).min(10))));
@@ -129,7 +139,7 @@ fn joining_nodes_are_gathered_and_lost_ones_are_not_waited_for() {
     assert!(!board.take_due(at(20)), "once");
     board.apply("late", Some(&node(|_| {})), at(20));
     assert_eq!(board.due(), Some(at(22)), "the patience begins anew");
-    assert_eq!(board.apply("n1", None, at(21)), NodeNews::Loss);
+    assert_eq!(board.apply("n1", None, at(21)), NodeChange::Loss);
     board.apply("later", Some(&node(|_| {})), at(21));
     assert!(
         board.take_due(at(21)),

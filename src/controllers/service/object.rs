@@ -81,6 +81,37 @@ impl ObjectChange {
         *self == Self::default()
     }
 
+    /// The changes in words.
+    pub(super) fn sentences(&self) -> Vec<String> {
+        let add = self.add_finalizers.iter();
+        let mut parts: Vec<_> = add.map(|name| format!("add finalizer {name}")).collect();
+        let remove = self.remove_finalizers.iter();
+        parts.extend(remove.map(|name| format!("remove finalizer {name}")));
+        parts.extend(self.annotations.iter().map(|(key, value)| match value {
+            Some(value) => format!("set annotation {key}={value}"),
+            None => format!("remove annotation {key}"),
+        }));
+        parts.extend(self.ingress.as_ref().map(|ingress| {
+            let address = |ingress: &Ingress| ingress.ip.clone().or(ingress.hostname.clone());
+            let all: Vec<_> = ingress
+                .iter()
+                .map(|one| address(one).unwrap_or_default())
+                .collect();
+            let all = all.join(", ");
+            format!(
+                "{} in the status",
+                if ingress.is_empty() { "no address" } else { &all }
+            )
+        }));
+        let conditions = self.conditions.iter();
+        let conditions: BTreeMap<_, _> = conditions.map(|known| (&*known.kind, known.is_true)).collect();
+        parts.extend(conditions.into_iter().map(|(kind, is_true)| {
+            let status = if is_true { "True" } else { "False" };
+            format!("condition {kind}={status}")
+        }));
+        parts
+    }
+
     /// What fails if it can not be made, in upstream's words.
     pub(super) fn failure(&self) -> &'static str {
         if !self.add_finalizers.is_empty() {

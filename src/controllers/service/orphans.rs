@@ -12,7 +12,7 @@ use std::{
 use ccm_core::load_balancer::{OrphanPart, PartKey};
 use tokio::time::Instant;
 
-use crate::options::OrphanConfig;
+use crate::config::OrphanConfig;
 
 /// If more deletable orphans than this exist, they are deleted one by one, ..
 const BRAKE: usize = 3;

@@ -19,6 +19,7 @@ use ccm_core::{
 };
 use http::Response;
 use hyper::body::{Bytes, Frame};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};

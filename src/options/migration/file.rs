@@ -8,12 +8,8 @@ use ccm_core::config::{
 };
 
 use super::{COMPONENT, is_ours};
-use crate::options::{
-    config::{ControllerLeader, MigrationConfig},
-    election::is_object_name,
-    selection::Known,
-    value::Reader,
-};
+use crate::config::{ControllerLeader, MigrationConfig};
+use crate::options::{controllers::Known, election::is_object_name, value::Reader};
 
 const FLAG: &str = "leader-migration-config";
 const KIND: &str = "LeaderMigrationConfiguration";

@@ -2,6 +2,8 @@
 
 use ccm_core::controllers::{ControllerDef, Needs};
 
+use ccm_core::FlagKind;
+
 use super::*;
 
 const fn flag(name: &'static str, kind: FlagKind, default: &'static str) -> FlagDef {
@@ -125,5 +127,27 @@ fn controllers_of_the_chosen_provider_are_selected_like_all_others() {
     assert_eq!(
         read("zeta", &["--controllers=*,-eta"]).unwrap_err(),
         ["--controllers: \"eta\" is a controller of the cloud provider eta, which is not chosen"]
+    );
+}
+
+#[test]
+fn a_provider_may_not_define_a_flag_of_the_framework() {
+    const FREE: &[FlagDef] = &[flag("acme-x", FlagKind::Text, ""), ACCEPTED];
+    const TAKEN: &[FlagDef] = &[flag("cluster-name", FlagKind::Text, "")];
+    let check = |flags| {
+        let build = |_| -> ccm_core::BuildFuture {
+            Box::pin(async { Err(ccm_core::Error::new(ccm_core::ErrorKind::Unsupported, "no")) })
+        };
+        let provider = Provider {
+            flags,
+            ..Provider::new("acme", "for a test", build)
+        };
+        without_taken_flags(vec![Box::leak(Box::new(provider))]).map(drop)
+    };
+    assert_eq!(check(FREE), Ok(()));
+    let error = check(TAKEN).unwrap_err();
+    assert!(
+        error.contains("acme") && error.contains("\"cluster-name\""),
+        "{error}"
     );
 }

@@ -23,7 +23,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use super::{cache::Cache, user::User};
-use crate::{logging::Failing, options::AccessConfig};
+use crate::{config::AccessConfig, logging::Failing, metrics::register};
 
 /// The most reviews in progress. A few scrapers need far fewer.
 const AT_ONCE: usize = 64;
@@ -96,13 +96,8 @@ impl Reviews {
             tokens: Cache::default(),
             rights: Cache::default(),
             under_way: Semaphore::new(AT_ONCE),
-            authentication: ReviewMetrics::new("who clients are", "authn", "TokenReview", registry),
-            authorization: ReviewMetrics::new(
-                "what clients may do",
-                "authz",
-                "SubjectAccessReview",
-                registry,
-            ),
+            authentication: ReviewMetrics::new("who clients are", "authn", registry),
+            authorization: ReviewMetrics::new("what clients may do", "authz", registry),
         }
     }
 
@@ -243,7 +238,7 @@ fn may_pass(error: &kube::Error) -> bool {
 }
 
 impl ReviewMetrics {
-    fn new(what: &'static str, name: &str, kind: &str, registry: &mut Registry) -> Self {
+    fn new(what: &'static str, name: &str, registry: &mut Registry) -> Self {
         let metrics = Self {
             what,
             failing: Failing::default(),
@@ -252,14 +247,14 @@ impl ReviewMetrics {
                 Histogram::new([0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0])
             }),
         };
-        registry.register(
+        register(
+            registry,
             format!("apiserver_delegated_{name}_request"),
-            format!("Requests of kind {kind} to the API server, by the code of the answer"),
             metrics.total.clone(),
         );
-        registry.register(
+        register(
+            registry,
             format!("apiserver_delegated_{name}_request_duration_seconds"),
-            format!("Duration of requests of kind {kind}, by the code of the answer"),
             metrics.duration.clone(),
         );
         metrics

@@ -27,7 +27,7 @@ pub enum Selection {
     /// Every one.
     #[default]
     All,
-    /// Every n-th.
+    /// Every n-th, but at least four where there are few.
     Every(usize),
     /// All but so many at the beginning.
     Beyond(usize),
@@ -45,6 +45,7 @@ impl Selection {
             Self::All => points,
             Self::Beyond(played) => points.into_iter().skip(played).collect(),
             Self::Every(step) => {
+                let step = step.min(points.len() / 4).max(1);
                 // A multiple of three would meet every call at the same moment.
                 let step = if step.is_multiple_of(Moment::ALL.len()) {
                     step + 1

@@ -88,11 +88,8 @@ impl TestCloud for DigitalOceanCloud {
 
     async fn create_machine(&self, name: &str) -> Result<Machine> {
         let id = self.cloud.create_droplet(name);
-        let droplets = self.cloud.documents("droplets");
-        let droplet = droplets
-            .iter()
-            .find(|droplet| droplet["id"].as_u64() == id.parse().ok());
-        let droplet = droplet.context("no droplet")?;
+        let droplet = self.cloud.document("droplets", &id).context("no droplet")?;
+        let droplet = &droplet;
         let address = |index: usize| {
             let address = droplet.pointer(&format!("/networks/v4/{index}/ip_address"));
             address.and_then(Value::as_str).unwrap_or_default()

@@ -197,8 +197,8 @@ impl InvalidField {
 
 /// Reads the annotations of one Service and collects what is wrong with them.
 ///
-/// Go cloud controllers differ in what a value of the wrong type does. [`parsed`](Self::parsed), [`flag`](Self::flag) and
-/// [`number`](Self::number) ignore and report it, and the default is used. The methods that begin with `strict` refuse the
+/// Go cloud controllers differ in what a value of the wrong type does. [`parsed`](Self::parsed), [`flag`](Self::flag),
+/// [`lenient_flag`](Self::lenient_flag) and [`number`](Self::number) ignore and report it, and the default is used. The methods that begin with `strict` refuse the
 /// Service. A number out of its range is refused by both.
 #[derive(Debug)]
 pub struct AnnotationReader<'a> {
@@ -253,6 +253,11 @@ impl<'a> AnnotationReader<'a> {
         self.parsed(key, default, default, |text| text.parse().ok())
     }
 
+    /// A boolean in the spellings of Go's `strconv.ParseBool`; anything else is ignored.
+    pub fn lenient_flag(&mut self, key: &'static str, default: bool) -> bool {
+        self.parsed(key, default, default, go_bool)
+    }
+
     /// A whole number in a range.
     pub fn number<T>(&mut self, key: &'static str, default: T, allowed: RangeInclusive<T>) -> T
     where
@@ -286,10 +291,8 @@ impl<'a> AnnotationReader<'a> {
 
     /// A boolean in the spellings of Go's `strconv.ParseBool`; anything else is refused.
     pub fn strict_flag(&mut self, key: &'static str) -> Option<bool> {
-        self.strict(key, |text| match text {
-            "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-            "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-            _ => Err(format!("{text:?} is neither true nor false")),
+        self.strict(key, |text| {
+            go_bool(text).ok_or_else(|| format!("{text:?} is neither true nor false"))
         })
     }
 
@@ -360,6 +363,14 @@ impl<'a> AnnotationReader<'a> {
     #[must_use]
     pub fn finish(self) -> (Vec<IgnoredValue>, Vec<InvalidField>) {
         (self.ignored, self.invalid)
+    }
+}
+
+fn go_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
     }
 }
 

@@ -10,8 +10,8 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Need, NodeView, Priority, Result, Retry,
-    async_trait,
+    Error, ErrorKind, Freshness, InstanceQuery, InstanceState, Instances as _, Need, NodeView, Priority,
+    Result, Retry, async_trait,
     client::{Cache, CacheConfig, ClientMetrics, Indexed as _, IndexedCache, Listing},
     load_balancer::{ClusterView, Effect, ReadOptions, ServiceId},
     plan::{
@@ -19,19 +19,18 @@ use ccm_core::{
         ScopeCheck, Wait,
     },
 };
-use http::Method;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
     desired::CertificateRef,
-    document::{Balancer, OneBalancer},
+    document::Balancer,
     model::{Change, Inputs, Key, Model, Observed, PartMember, Reply},
 };
 use crate::{
     NAME, View,
-    client::{Api, Certificate, OneCertificate, Op},
+    client::{Api, Certificate, Op},
     instances::droplet_id,
 };
 
@@ -43,6 +42,8 @@ const USUAL: Duration = Duration::from_secs(60);
 const SHARED_POLL: Duration = Duration::from_millis(500);
 /// Certificates hardly change.
 const CERTIFICATE_AGE: Duration = Duration::from_secs(300);
+/// A node lacks a provider ID only until it is initialized; a pass over all load balancers may take a minute.
+const NAMES_AGE: Duration = Duration::from_secs(60);
 /// How many certificates are remembered.
 const CERTIFICATES: usize = 1000;
 
@@ -53,6 +54,8 @@ pub(crate) struct Calls {
     view: Arc<View>,
     balancers: IndexedCache<Balancer>,
     certificates: Cache<CertificateRef, Option<Certificate>>,
+    /// The droplets of nodes without a provider ID, by the names of all of them.
+    names: Cache<Vec<String>, BTreeMap<String, u64>>,
     credentials: CredentialsCheck,
     polls: Mutex<PollIntervals<Key>>,
     /// Droplets of nodes that the API does not know.
@@ -69,11 +72,17 @@ impl Calls {
             max_age: Some(CERTIFICATE_AGE),
             ..CacheConfig::new("digitalocean_certificates")
         };
+        let names = CacheConfig {
+            max_entries: Some(1),
+            max_age: Some(NAMES_AGE),
+            ..CacheConfig::new("digitalocean_node_names")
+        };
         Self {
             api: api.clone(),
             view,
             balancers: IndexedCache::new("digitalocean_load_balancers", metrics),
             certificates: Cache::new(certificates, metrics),
+            names: Cache::new(names, metrics),
             credentials: CredentialsCheck::default(),
             polls: Mutex::new(PollIntervals::new(|kind| PollTiming {
                 usual: (kind == Effect::Create).then_some(USUAL),
@@ -87,10 +96,7 @@ impl Calls {
     /// All load balancers of the account. `key`: the id or the name of the one that matters.
     async fn listing(&self, key: Option<&str>, read: ReadOptions) -> Result<Arc<Listing<Balancer>>> {
         let api = self.api.clone();
-        let load = || async move {
-            api.list(Op::LoadBalancerList, "load_balancers", &[], read.priority)
-                .await
-        };
+        let load = || async move { api.list(Op::LoadBalancerList, &[], read.priority).await };
         self.balancers.get(key, read.freshness, load).await
     }
 
@@ -101,38 +107,31 @@ impl Calls {
 
     /// Reads one load balancer.
     async fn read(&self, id: &str, priority: Priority) -> Result<Option<Balancer>> {
-        let path = ["load_balancers", id];
-        let found: Option<OneBalancer> = self.api.find(Op::LoadBalancerGet, &path, priority).await?;
+        let found: Option<Balancer> = self.api.find(Op::LoadBalancerGet, id, priority).await?;
         match &found {
-            Some(found) => self.balancers.insert(found.load_balancer.clone()),
+            Some(found) => self.balancers.insert(found.clone()),
             None => self.balancers.remove(id),
         }
-        Ok(found.map(|found| found.load_balancer))
+        Ok(found)
     }
 
     /// The certificate; `None` if it does not exist. A cached answer never says so.
     async fn certificate(&self, named: &CertificateRef, read: ReadOptions) -> Result<Option<Certificate>> {
-        let freshness = match read.freshness {
-            Freshness::AtMost(age) => Freshness::AtMost(age.min(CERTIFICATE_AGE)),
+        let age = match read.freshness {
+            Freshness::AtMost(age) => age.min(CERTIFICATE_AGE),
             // A slow verification reads many load balancers, whose certificates hardly changed.
-            Freshness::After(_) => Freshness::AtMost(CERTIFICATE_AGE),
+            Freshness::After(_) => CERTIFICATE_AGE,
         };
-        for freshness in [freshness, Freshness::now()] {
+        for freshness in [Freshness::AtMost(age), Freshness::now()] {
             let (api, wanted, priority) = (self.api.clone(), named.clone(), read.priority);
             let load = || async move {
                 match wanted {
-                    CertificateRef::Id(id) => {
-                        let path = ["certificates", id.as_str()];
-                        let found: Option<OneCertificate> =
-                            api.find(Op::CertificateGet, &path, priority).await?;
-                        Ok(found.map(|found| found.certificate))
-                    }
+                    CertificateRef::Id(id) => api.find(Op::CertificateGet, &id, priority).await,
                     CertificateRef::Name(name) => {
                         let filter = [("name", name.as_str())];
-                        let found: Vec<Certificate> = api
-                            .list(Op::CertificateList, "certificates", &filter, priority)
-                            .await?;
-                        Ok(found.into_iter().find(|found| found.name == name))
+                        let found = api.list(Op::CertificateList, &filter, priority).await?;
+                        let is_it = |found: &Certificate| found.name == name;
+                        Ok(found.into_iter().find(is_it))
                     }
                 }
             };
@@ -152,91 +151,73 @@ impl Calls {
         current: Option<&str>,
         read: ReadOptions,
     ) -> Result<(String, bool)> {
-        let missing = |text: String| Error::new(ErrorKind::InvalidSpec, text);
-        match named {
-            CertificateRef::Name(name) => match self.certificate(named, read).await? {
-                Some(found) => Ok((found.id, false)),
-                None => Err(missing(format!("there is no certificate with the name {name:?}"))),
-            },
-            CertificateRef::Id(id) if current.is_none_or(|current| current == id) => Ok((id.clone(), false)),
-            CertificateRef::Id(id) => {
-                let annotated = self.certificate(named, read).await?;
-                let current = match current {
-                    Some(current) => {
-                        self.certificate(&CertificateRef::Id(current.to_owned()), read)
-                            .await?
-                    }
-                    None => None,
-                };
-                match (annotated, current.filter(Certificate::is_renewed)) {
-                    (None, Some(current)) => Ok((current.id, true)),
-                    (Some(annotated), Some(current)) if annotated.name == current.name => {
-                        Ok((current.id, true))
-                    }
-                    (Some(annotated), _) => Ok((annotated.id, false)),
-                    (None, None) => Err(missing(format!("there is no certificate with the id {id}"))),
-                }
+        let annotated = match named {
+            CertificateRef::Id(id) if current.is_none_or(|current| current == id) => {
+                return Ok((id.clone(), false));
+            }
+            _ => self.certificate(named, read).await?,
+        };
+        // A name leads to the certificate that is in force; an id may be one that was renewed.
+        if let (CertificateRef::Id(_), Some(current)) = (named, current) {
+            let current = self
+                .certificate(&CertificateRef::Id(current.to_owned()), read)
+                .await?;
+            let is_successor = |current: &Certificate| {
+                let same_name = annotated.as_ref().is_none_or(|found| found.name == current.name);
+                current.kind == "lets_encrypt" && same_name
+            };
+            if let Some(current) = current.filter(is_successor) {
+                return Ok((current.id, true));
             }
         }
+        let missing = || {
+            Error::new(
+                ErrorKind::InvalidSpec,
+                format!("there is no certificate with the {named}"),
+            )
+        };
+        annotated.map(|found| (found.id, false)).ok_or_else(missing)
     }
 
-    /// The droplets of the nodes that have no provider ID yet.
-    async fn by_name(&self, cluster: &ClusterView, read: ReadOptions) -> BTreeMap<String, u64> {
-        let nameless = cluster.nodes.eligible().filter(|node| {
-            let id = node.view.provider_id.as_deref();
-            id.is_none_or(str::is_empty)
-        });
-        let queries: Vec<_> = nameless
-            .map(|node| InstanceQuery {
-                node: Arc::clone(&node.view),
-                need: Need::Existence,
-            })
-            .collect();
-        if queries.is_empty() {
-            return BTreeMap::new();
+    /// The droplets of the nodes that have no provider ID yet. All load balancers share the answer.
+    async fn by_name(&self, cluster: &ClusterView, priority: Priority) -> Result<Arc<BTreeMap<String, u64>>> {
+        let nodes = cluster.nodes.eligible().map(|node| &node.view);
+        let nameless = nodes.filter(|node| node.provider_id.as_deref().is_none_or(str::is_empty));
+        let nameless: Vec<_> = nameless.cloned().collect();
+        if nameless.is_empty() {
+            return Ok(Arc::default());
         }
-        let answers = self.view.describe(&queries, read.freshness, read.priority).await;
-        let pairs = queries
-            .iter()
-            .zip(answers)
-            .filter_map(|(query, answer)| match answer {
-                // A node that cannot be found joins later.
-                Ok(InstanceState::Present(instance)) => {
-                    let id = droplet_id(&instance.provider_id).ok().flatten()?;
-                    Some((query.node.name.clone(), id))
+        let names = nameless.iter().map(|node| node.name.clone()).collect();
+        let view = Arc::clone(&self.view);
+        let load = || async move {
+            let answers = describe(&view, nameless.into_iter(), priority).await;
+            let pairs = answers.into_iter().filter_map(|(node, answer)| match answer {
+                // A node that cannot be found joins when it has its provider ID.
+                Ok(InstanceState::Present(found)) => {
+                    Some((node.name.clone(), droplet_id(&found.provider_id).ok().flatten()?))
                 }
                 _ => None,
             });
-        pairs.collect()
+            Ok(pairs.collect())
+        };
+        self.names.get(names, Freshness::AtMost(NAMES_AGE), load).await
     }
 
     /// Finds out which droplets of a refused body do not exist: one missing droplet makes the API refuse all of them.
     async fn find_gone(&self, body: &Value, priority: Priority) -> bool {
-        let ids = body
-            .get("droplet_ids")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten();
-        let ids: Vec<u64> = ids.filter_map(Value::as_u64).collect();
-        let queries: Vec<_> = ids
-            .iter()
-            .map(|id| InstanceQuery {
-                node: Arc::new(NodeView {
-                    name: id.to_string(),
-                    provider_id: Some(format!("{NAME}://{id}")),
-                    ..NodeView::default()
-                }),
-                need: Need::Existence,
+        let ids = body.get("droplet_ids").and_then(Value::as_array);
+        let nodes = ids.into_iter().flatten().map(|id| {
+            Arc::new(NodeView {
+                name: id.to_string(),
+                provider_id: Some(format!("{NAME}://{id}")),
+                ..NodeView::default()
             })
-            .collect();
-        let answers = self.view.describe(&queries, Freshness::now(), priority).await;
-        let absent = ids
-            .into_iter()
-            .zip(answers)
-            .filter_map(|(id, answer)| match answer {
-                Ok(InstanceState::Absent) => Some(id),
-                _ => None,
-            });
+        });
+        let answers = describe(&self.view, nodes, priority).await;
+        let absent = answers.into_iter().filter_map(|(node, answer)| match answer {
+            Ok(InstanceState::Absent) => node.name.parse::<u64>().ok(),
+            _ => None,
+        });
         let mut gone = self.gone.lock();
         let before = gone.len();
         gone.extend(absent);
@@ -244,18 +225,17 @@ impl Calls {
     }
 
     /// Invalidates what a failed write may have changed, and explains a refusal because of a missing droplet.
-    async fn failed(&self, key: &str, body: Option<&Value>, error: Error, priority: Priority) -> Error {
+    async fn failed(&self, change: &Change, id: &str, error: Error, priority: Priority) -> Error {
+        let key = if id.is_empty() { &change.name } else { id };
         self.balancers.invalidate(key);
-        let refused = error.kind() == ErrorKind::InvalidSpec;
-        match body.filter(|_| refused) {
-            Some(body) if self.find_gone(body, priority).await => {
-                let text = "a droplet of the load balancer does not exist any more";
-                let busy = Error::new(ErrorKind::Conflict, text).with_source(error);
-                // The next pass leaves it out.
-                busy.with_retry(Retry::Fixed(Duration::from_secs(1)))
-            }
-            _ => error,
+        let is_refused = error.kind() == ErrorKind::InvalidSpec;
+        if !is_refused || !self.find_gone(&change.body, priority).await {
+            return error;
         }
+        let text = "a droplet of the load balancer does not exist any more";
+        let busy = Error::new(ErrorKind::Conflict, text).with_source(error);
+        // The next pass leaves it out.
+        busy.with_retry(Retry::Fixed(Duration::from_secs(1)))
     }
 }
 
@@ -280,36 +260,32 @@ impl PartCloud<Model> for Calls {
             Key::New(_) => None,
         };
         let current = existing.as_deref().and_then(Balancer::certificate);
-        let mut refused = Vec::new();
-        let mut certificates = BTreeMap::new();
+        let (mut certificates, mut refused) = (BTreeMap::new(), Vec::new());
         let active = members
             .iter()
             .filter(|member| member.membership == Membership::Active);
-        for (service, named) in
-            active.filter_map(|member| Some((&member.service, CertificateRef::of(&member.service)?)))
-        {
+        for service in active.map(|member| &member.service) {
+            let Some(named) = CertificateRef::of(service) else {
+                continue;
+            };
             match self.resolve(&named, current, read).await {
                 Ok((id, renewed)) => {
                     let mut known = self.renewed.lock();
-                    if renewed {
-                        known.insert(service.id.clone());
-                    } else {
-                        known.remove(&service.id);
-                    }
+                    match renewed {
+                        true => known.insert(service.id.clone()),
+                        false => known.remove(&service.id),
+                    };
                     certificates.insert(service.id.clone(), id);
                 }
                 Err(error) => refused.push((service.id.clone(), error)),
             }
         }
-        let by_name = self.by_name(cluster, read).await;
+        let by_name = self.by_name(cluster, read.priority).await?;
         let mut gone = self.gone.lock();
         if !gone.is_empty() {
-            let ids = cluster
-                .nodes
-                .all()
-                .iter()
-                .filter_map(|node| node.view.provider_id.as_deref());
-            let known: BTreeSet<u64> = ids.filter_map(|id| droplet_id(id).ok().flatten()).collect();
+            let nodes = cluster.nodes.all().iter();
+            let ids = nodes.filter_map(|node| droplet_id(node.view.provider_id.as_deref()?).ok()?);
+            let known: BTreeSet<u64> = ids.collect();
             gone.retain(|id| known.contains(id));
         }
         let inputs = Inputs {
@@ -322,44 +298,36 @@ impl PartCloud<Model> for Calls {
     }
 
     async fn observe(&self, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
-        let text = match key {
-            Key::Balancer(text) | Key::New(text) => text,
-        };
+        let (Key::Balancer(text) | Key::New(text)) = key;
         let listing = self.listing(Some(text), read).await?;
-        let mut ids: Vec<&str> = match key {
-            Key::Balancer(id) => vec![id],
-            Key::New(_) => Vec::new(),
-        };
         let annotated = members
             .iter()
             .filter_map(|member| member.service.annotation(super::annotations::ID));
-        ids.extend(annotated.filter(|id| crate::config::is_uuid(id)));
-        let by_name = |name: &String| listing.by_key(name).find(|found| found.name() == name);
-        let mut balancer = ids.iter().find_map(|id| listing.by_id(id));
-        if let (None, Key::New(name)) = (balancer, key) {
-            balancer = by_name(name);
-        }
-        let mut balancer = balancer.map(|balancer| (**balancer).clone());
-        if balancer.is_none() && matches!(read.freshness, Freshness::AtMost(_)) {
-            // A listing that may be old proves nothing.
-            for id in ids {
-                balancer = self.read(id, read.priority).await?;
-                if balancer.is_some() {
-                    break;
-                }
-            }
+        let annotated = annotated.filter(|id| crate::config::is_uuid(id));
+        let own = Some(text.as_str()).filter(|_| matches!(key, Key::Balancer(_)));
+        let ids: Vec<&str> = own.into_iter().chain(annotated).collect();
+        let by_id = ids.iter().find_map(|id| listing.by_id(id));
+        let by_name = || match key {
+            Key::Balancer(_) => None,
+            Key::New(name) => listing.by_key(name).find(|found| found.name() == name),
+        };
+        let mut balancer = by_id.or_else(by_name).map(|balancer| (**balancer).clone());
+        // A listing that may be old proves nothing.
+        let mut unproven = ids
+            .iter()
+            .filter(|_| matches!(read.freshness, Freshness::AtMost(_)));
+        while balancer.is_none()
+            && let Some(id) = unproven.next()
+        {
+            balancer = self.read(id, read.priority).await?;
         }
         let renewed = self.renewed.lock();
-        let renewed = members
-            .iter()
-            .map(|member| &member.service.id)
-            .filter(|id| renewed.contains(*id));
+        let services = members.iter().map(|member| &member.service.id);
+        let is_leaving = |member: &PartMember| member.membership == Membership::Leaving;
         Ok(Observed {
             balancer,
-            leaving: members
-                .iter()
-                .all(|member| member.membership == Membership::Leaving),
-            renewed: renewed.cloned().collect(),
+            leaving: members.iter().all(is_leaving),
+            renewed: services.filter(|id| renewed.contains(*id)).cloned().collect(),
         })
     }
 
@@ -370,68 +338,44 @@ impl PartCloud<Model> for Calls {
         observed: &Observed,
         priority: Priority,
     ) -> Result<Outcome<Reply, String>> {
-        let id = observed
-            .balancer
-            .as_ref()
-            .map(|balancer| balancer.id().to_owned())
-            .unwrap_or_default();
-        let path = ["load_balancers", id.as_str()];
-        match change {
-            Change::Create { name, body } => {
-                let path = ["load_balancers"];
-                let sent = self
-                    .api
-                    .write(Op::LoadBalancerCreate, Method::POST, &path, body, priority)
-                    .await;
-                let created: OneBalancer = match sent {
-                    Ok(created) => created,
-                    Err(error) => return Err(self.failed(name, Some(body), error, priority).await),
-                };
-                let balancer = created.load_balancer;
+        let before = observed.balancer.as_ref();
+        let id = before.map(Balancer::id).unwrap_or_default();
+        let path: &[&str] = match change.op {
+            Op::LoadBalancerCreate => &[],
+            _ => &[id],
+        };
+        let sent: Result<Option<Balancer>> = if change.op == Op::LoadBalancerDelete {
+            let sent = self.api.send(change.op, path, &[], &Value::Null, priority).await;
+            match sent {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+                _ => Ok(None),
+            }
+        } else {
+            let sent = self.api.write(change.op, path, &change.body, priority).await;
+            sent.map(Some)
+        };
+        let reply = match sent {
+            Ok(reply) => reply,
+            Err(error) => return Err(self.failed(change, id, error, priority).await),
+        };
+        match (before, &reply) {
+            (_, None) => self.balancers.remove(id),
+            (Some(before), reply) => self.balancers.insert(before.after(&change.body, reply.as_ref())),
+            (None, Some(balancer)) => {
                 self.balancers.insert(balancer.clone());
-                if balancer.is_active() {
-                    return Ok(Outcome::Done(Reply(Some(balancer))));
+                if !balancer.is_active() {
+                    let ticket = balancer.id().to_owned();
+                    let mut polls = self.polls.lock();
+                    let poll = polls.accepted(&Key::Balancer(ticket.clone()), Effect::Create);
+                    return Ok(Outcome::Accepted {
+                        reply: Reply(reply),
+                        ticket,
+                        wait: wait(poll),
+                    });
                 }
-                let id = balancer.id().to_owned();
-                let poll = self
-                    .polls
-                    .lock()
-                    .accepted(&Key::Balancer(id.clone()), Effect::Create);
-                Ok(Outcome::Accepted {
-                    reply: Reply(Some(balancer)),
-                    ticket: id,
-                    wait: wait(poll),
-                })
-            }
-            Change::Update { body, .. } => {
-                let sent = self
-                    .api
-                    .write(Op::LoadBalancerUpdate, Method::PUT, &path, body, priority)
-                    .await;
-                let updated: OneBalancer = match sent {
-                    Ok(updated) => updated,
-                    Err(error) => return Err(self.failed(&id, Some(body), error, priority).await),
-                };
-                let reply = updated.load_balancer;
-                if let Some(before) = &observed.balancer {
-                    self.balancers.insert(before.after(body, Some(&reply)));
-                }
-                Ok(Outcome::Done(Reply(Some(reply))))
-            }
-            Change::Delete { .. } => {
-                let sent = self
-                    .api
-                    .execute(Op::LoadBalancerDelete, Method::DELETE, &path, None, priority)
-                    .await;
-                match sent {
-                    Err(error) if error.kind() != ErrorKind::NotFound => {
-                        return Err(self.failed(&id, None, error, priority).await);
-                    }
-                    _ => self.balancers.remove(&id),
-                }
-                Ok(Outcome::Done(Reply(None)))
             }
         }
+        Ok(Outcome::Done(Reply(reply)))
     }
 
     async fn poll(&self, key: &Key, id: &String, priority: Priority) -> Result<Option<Wait>> {
@@ -444,22 +388,18 @@ impl PartCloud<Model> for Calls {
         } else {
             self.read(id, priority).await?
         };
-        let failed = |text: String| {
-            self.polls.lock().ended(key, None);
-            Err(Error::new(ErrorKind::Unexpected, text))
-        };
-        match balancer {
-            Some(balancer) if balancer.is_new() => Ok(Some(wait(self.polls.lock().not_ended(key, polled)))),
+        let mut polls = self.polls.lock();
+        let text = match balancer {
+            Some(balancer) if balancer.is_new() => return Ok(Some(wait(polls.not_ended(key, polled)))),
             Some(balancer) if balancer.is_active() => {
-                self.polls.lock().ended(key, Some(polled));
-                Ok(None)
+                polls.ended(key, Some(polled));
+                return Ok(None);
             }
-            Some(balancer) => failed(format!(
-                "the load balancer has the status {}",
-                balancer.text("status")
-            )),
-            None => failed("the load balancer was deleted while it was being created".to_owned()),
-        }
+            Some(balancer) => format!("the load balancer has the status {}", balancer.text("status")),
+            None => "the load balancer was deleted while it was being created".to_owned(),
+        };
+        polls.ended(key, None);
+        Err(Error::new(ErrorKind::Unexpected, text))
     }
 
     async fn is_pending(&self, _: &Key, observed: &Observed, priority: Priority) -> Result<bool> {
@@ -473,6 +413,18 @@ impl PartCloud<Model> for Calls {
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {
         self.credentials.run(&*self.view, cluster, read).await
     }
+}
+
+/// Whether droplets exist, each with its node.
+async fn describe(
+    view: &View,
+    nodes: impl Iterator<Item = Arc<NodeView>>,
+    priority: Priority,
+) -> Vec<(Arc<NodeView>, Result<InstanceState>)> {
+    let need = Need::Existence;
+    let queries: Vec<_> = nodes.map(|node| InstanceQuery { node, need }).collect();
+    let answers = view.droplets.describe(&queries, Freshness::now(), priority).await;
+    queries.into_iter().map(|query| query.node).zip(answers).collect()
 }
 
 fn wait(poll: Duration) -> Wait {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     net::{IpAddr, Ipv4Addr},
 };
 
@@ -9,7 +10,8 @@ use ccm_core::{
     AddressType,
     check::Field,
     load_balancer::{
-        AnnotationReader, IgnoredValue, InvalidField, NodeSet, Protocol, ServiceNode, ServiceView,
+        AnnotationReader, IgnoredValue, InvalidField, NodeSet, Protocol, ServiceNode, ServicePort,
+        ServiceView,
     },
 };
 use ipnet::IpNet;
@@ -30,6 +32,21 @@ const RESERVED: std::ops::RangeInclusive<u16> = 50053..=50055;
 const KUBE_PROXY_HEALTH: u16 = 10256;
 /// The path of health checks by kube-proxy and by `externalTrafficPolicy: Local`.
 const HEALTH_PATH: &str = "/healthz";
+/// Annotations that a load balancer of packets has no use for.
+const OF_HTTP: [&str; 12] = [
+    a::PROTOCOL,
+    a::HTTP_PORTS,
+    a::TLS_PORTS,
+    a::HTTP2_PORTS,
+    a::HTTP3_PORT,
+    a::TLS_PASSTHROUGH,
+    a::CERTIFICATE_ID,
+    a::CERTIFICATE_NAME,
+    a::STICKY_TYPE,
+    a::REDIRECT,
+    a::PROXY_PROTOCOL,
+    a::KEEPALIVE,
+];
 /// How many nodes a message names.
 const SHOWN: usize = 3;
 
@@ -90,6 +107,16 @@ pub(crate) enum CertificateRef {
     Name(String),
 }
 
+/// As an error names it.
+impl fmt::Display for CertificateRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => write!(f, "id {id}"),
+            Self::Name(name) => write!(f, "name {name:?}"),
+        }
+    }
+}
+
 impl CertificateRef {
     /// The id wins.
     pub(crate) fn of(service: &ServiceView) -> Option<Self> {
@@ -129,7 +156,7 @@ struct Reader<'a> {
     reader: AnnotationReader<'a>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     fn spec(&mut self, settings: &Settings, existing: Option<&Balancer>, certificate: Option<&str>) -> Spec {
         let asked = self.choice(a::TYPE, &["REGIONAL", "REGIONAL_NETWORK"]);
         let network = self.choice(a::NETWORK, &["EXTERNAL", "INTERNAL"]);
@@ -142,55 +169,51 @@ impl Reader<'_> {
             let text = "an internal load balancer has only IPv4 addresses; leave it out or write IPV4";
             self.reader.refuse(a::NETWORK_STACK, text);
         }
-        let mut fields = Map::new();
-        let mut create = Map::new();
-        fields.insert("name".to_owned(), json!(self.name()));
-        fields.insert("size_unit".to_owned(), json!(self.size()));
+        let (name, size) = (self.name(), self.size());
         let rules = match kind {
             LbType::Regional => self.regional_rules(certificate),
             LbType::Network => self.network_rules(),
         };
-        fields.insert("forwarding_rules".to_owned(), Value::Array(rules));
         let (check, plain_checks) = self.health_check();
         let health_port = check.get("port").and_then(Value::as_u64).unwrap_or_default();
-        fields.insert("health_check".to_owned(), check);
-        fields.insert("firewall".to_owned(), self.firewall());
-        fields.insert("tag".to_owned(), Value::Null);
-        // A load balancer of packets has no use for these: whatever the API makes of them stays.
+        let mut fields = object(json!({
+            "name": name, "size_unit": size, "forwarding_rules": rules, "health_check": check,
+            "firewall": self.firewall(), "tag": null,
+        }));
+        let subnet = self.trimmed(a::SUBNET, "UUID", is_uuid);
+        let ip = self.trimmed(a::IP, "IPv4 address", |text| text.parse::<Ipv4Addr>().is_ok());
+        let mut create = object(json!({
+            "type": kind.as_str(), "network": if internal { "INTERNAL" } else { "EXTERNAL" },
+            "vpc_uuid": settings.vpc, "subnet_uuid": subnet, "ip": ip,
+        }));
+        // A load balancer of type REGIONAL_NETWORK ignores these: it keeps the values that the API chooses.
         let of_http = match kind {
             LbType::Regional => &mut fields,
             LbType::Network => &mut create,
         };
         of_http.extend(self.http_fields());
         let algorithm = self.choice(a::ALGORITHM, &["round_robin", "least_connections"]);
-        let mut requested = Vec::new();
-        let mut request =
-            |field, value: Option<&str>| requested.extend(value.map(|value| (field, value.to_owned())));
-        request("type", asked);
-        request("network", network);
-        request("network_stack", stack);
-        request("vpc_uuid", settings.vpc.as_deref());
-        let subnet = self.uuid(a::SUBNET);
-        request("subnet_uuid", subnet.as_deref());
-        let network = if internal { "INTERNAL" } else { "EXTERNAL" };
-        create.extend([
-            ("type".to_owned(), json!(kind.as_str())),
-            ("network".to_owned(), json!(network)),
-            ("vpc_uuid".to_owned(), json!(settings.vpc)),
-            ("subnet_uuid".to_owned(), json!(subnet)),
-            ("ip".to_owned(), json!(self.own_address())),
-        ]);
+        let requested = [
+            ("type", asked),
+            ("network", network),
+            ("network_stack", stack),
+            ("vpc_uuid", settings.vpc.as_deref()),
+            ("subnet_uuid", subnet.as_deref()),
+        ];
+        let requested = requested
+            .into_iter()
+            .filter_map(|(field, value)| Some((field, value?.to_owned())));
         Spec {
             kind,
             internal,
             stack,
+            requested: requested.collect(),
             fields,
             create,
             unread: Unread {
                 algorithm: algorithm.unwrap_or("round_robin"),
                 plain_checks,
             },
-            requested,
             health_port,
         }
     }
@@ -204,43 +227,24 @@ impl Reader<'_> {
         })
     }
 
-    fn flag(&mut self, key: &'static str) -> bool {
-        self.reader.strict_flag(key).unwrap_or(false)
-    }
-
-    fn uuid(&mut self, key: &'static str) -> Option<String> {
+    /// A text that is `what`, without surrounding space. An empty text counts as none.
+    fn trimmed(&mut self, key: &'static str, what: &str, is_valid: fn(&str) -> bool) -> Option<String> {
         let text = self.reader.get(key)?.trim();
-        if text.is_empty() {
-            return None;
+        if !text.is_empty() && !is_valid(text) {
+            self.reader.refuse(key, format_args!("{text:?} is no {what}"));
         }
-        if !is_uuid(text) {
-            self.reader.refuse(key, format_args!("{text:?} is no UUID"));
-        }
-        Some(text.to_owned())
-    }
-
-    fn own_address(&mut self) -> Option<String> {
-        let text = self.reader.get(a::IP)?.trim();
-        if text.is_empty() {
-            return None;
-        }
-        if text.parse::<Ipv4Addr>().is_err() {
-            self.reader
-                .refuse(a::IP, format_args!("{text:?} is no IPv4 address"));
-        }
-        Some(text.to_owned())
+        Some(text.to_owned()).filter(|text| !text.is_empty())
     }
 
     fn name(&mut self) -> String {
         let name = name(self.service);
-        let alphanumeric = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-        let valid = name.len() <= 255
-            && alphanumeric(name.chars().next())
+        let is_valid = name.len() <= 255
+            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
             && !name.ends_with('-')
             && name
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'));
-        if !valid {
+        if !is_valid {
             let text =
                 "at most 255 letters, digits, dots and dashes, the first a letter or digit, the last no dash";
             self.reader
@@ -256,8 +260,8 @@ impl Reader<'_> {
             .strict_number(a::SIZE_UNIT, 0..=100_u64)
             .filter(|unit| *unit > 0);
         if slug.is_some() && unit.is_some() {
-            self.reader
-                .refuse(a::SIZE_UNIT, "cannot be used together with size-slug");
+            let text = "cannot be used together with size-slug";
+            self.reader.refuse(a::SIZE_UNIT, text);
         }
         unit.unwrap_or(match slug {
             Some("lb-large") => 6,
@@ -266,61 +270,45 @@ impl Reader<'_> {
         })
     }
 
-    fn check_entry(&mut self, port: u16) {
-        if RESERVED.contains(&port) {
-            let text = format!("spec.ports: port {port} is reserved by DigitalOcean");
-            self.refuse_ports(text);
-        }
-    }
-
-    fn refuse_ports(&mut self, message: String) {
+    fn refuse_port(&mut self, port: u16, problem: &str) {
         self.reader.refuse_field(InvalidField {
             field: Field::Spec("ports"),
-            message,
+            message: format!("spec.ports: port {port} {problem}"),
         });
     }
 
-    fn refuse_sctp(&mut self, port: u16) {
-        self.refuse_ports(format!(
-            "spec.ports: port {port} has the protocol SCTP; only TCP and UDP are supported"
-        ));
+    /// The ports that a load balancer can have.
+    fn ports(&mut self) -> Vec<&'a ServicePort> {
+        let service = self.service;
+        let mut ports = Vec::new();
+        for port in &service.ports {
+            if RESERVED.contains(&port.port) {
+                self.refuse_port(port.port, "is reserved by DigitalOcean");
+            }
+            match port.protocol {
+                Protocol::Sctp => {
+                    self.refuse_port(port.port, "has the protocol SCTP; only TCP and UDP are supported");
+                }
+                Protocol::Tcp | Protocol::Udp => ports.push(port),
+            }
+        }
+        ports
     }
 
     /// Packets reach the nodes at the port of the Service.
     fn network_rules(&mut self) -> Vec<Value> {
-        let mut rules = Vec::new();
-        for port in &self.service.ports {
-            self.check_entry(port.port);
-            match port.protocol {
-                Protocol::Sctp => self.refuse_sctp(port.port),
-                Protocol::Tcp => rules.push(rule("tcp", port.port, "tcp", port.port)),
-                Protocol::Udp => rules.push(rule("udp", port.port, "udp", port.port)),
-            }
-        }
-        const OF_HTTP: [&str; 12] = [
-            a::PROTOCOL,
-            a::HTTP_PORTS,
-            a::TLS_PORTS,
-            a::HTTP2_PORTS,
-            a::HTTP3_PORT,
-            a::TLS_PASSTHROUGH,
-            a::CERTIFICATE_ID,
-            a::CERTIFICATE_NAME,
-            a::STICKY_TYPE,
-            a::REDIRECT,
-            a::PROXY_PROTOCOL,
-            a::KEEPALIVE,
-        ];
         for key in OF_HTTP
             .into_iter()
             .filter(|key| self.service.annotation(key).is_some())
         {
-            self.reader.warn(
-                key,
-                "has no effect on a load balancer of type REGIONAL_NETWORK".to_owned(),
-            );
+            let text = "has no effect on a load balancer of type REGIONAL_NETWORK";
+            self.reader.warn(key, text.to_owned());
         }
-        rules
+        let pass = |port: &&ServicePort| {
+            let protocol = port.protocol.as_str().to_lowercase();
+            rule(&protocol, port.port, &protocol, port.port)
+        };
+        self.ports().iter().map(pass).collect()
     }
 
     fn port_list(&mut self, key: &'static str) -> BTreeSet<u16> {
@@ -346,28 +334,43 @@ impl Reader<'_> {
         twice.extend(http2.intersection(&tls).chain(http2.intersection(&http)));
         if !twice.is_empty() {
             let ports: Vec<_> = twice.iter().map(ToString::to_string).collect();
-            let text = format!(
-                "ports {} are in more than one of http-ports, tls-ports and http2-ports",
-                ports.join(", ")
-            );
-            self.reader.refuse(a::TLS_PORTS, text);
+            let text = "are in more than one of http-ports, tls-ports and http2-ports";
+            self.reader
+                .refuse(a::TLS_PORTS, format_args!("ports {} {text}", ports.join(", ")));
         }
-        let passthrough = self.reader.parsed(a::TLS_PASSTHROUGH, false, "false", |text| {
-            matches!(
-                text,
-                "1" | "t" | "T" | "TRUE" | "true" | "True" | "0" | "f" | "F" | "FALSE" | "false" | "False"
-            )
-            .then(|| matches!(text, "1" | "t" | "T" | "TRUE" | "true" | "True"))
-        });
+        let passthrough = self.reader.lenient_flag(a::TLS_PASSTHROUGH, false);
         if (certificate.is_some() || passthrough) && tls.is_empty() && !http2.contains(&443) {
             tls.insert(443);
         }
-        let mut rules = Vec::new();
+        let ports = self.ports();
+        let mut entries: Vec<_> = ports
+            .into_iter()
+            .map(|port| match port.protocol {
+                Protocol::Tcp if http2.contains(&port.port) => ("http2", port),
+                Protocol::Tcp if tls.contains(&port.port) => ("https", port),
+                Protocol::Tcp if http.contains(&port.port) => ("http", port),
+                Protocol::Tcp => (default, port),
+                _ => ("udp", port),
+            })
+            .collect();
+        for (_, port) in entries.iter().filter(|(_, port)| port.node_port == 0) {
+            let text = "has no node port, which a load balancer of type REGIONAL needs; set \
+                        spec.allocateLoadBalancerNodePorts to true";
+            self.refuse_port(port.port, text);
+        }
+        if let Some(http3) = self.reader.strict_number(a::HTTP3_PORT, 1..=u16::MAX) {
+            match self.service.ports.iter().find(|port| port.port == http3) {
+                Some(port) => entries.push(("http3", port)),
+                None => {
+                    let text = format!("{http3} is no port of the Service, so there is no HTTP/3");
+                    self.reader.warn(a::HTTP3_PORT, text);
+                }
+            }
+        }
         let mut lacks_tls = BTreeSet::new();
-        let service = self.service;
-        let mut add = |entry: &'static str, port: u16, node_port: u16| {
-            let secure = matches!(entry, "https" | "http2" | "http3");
-            if secure && (passthrough == certificate.is_some() || (passthrough && entry == "http3")) {
+        let rules = entries.into_iter().map(|(entry, port)| {
+            let is_secure = matches!(entry, "https" | "http2" | "http3");
+            if is_secure && (passthrough == certificate.is_some() || (passthrough && entry == "http3")) {
                 lacks_tls.insert(entry);
             }
             let target = match entry {
@@ -375,42 +378,15 @@ impl Reader<'_> {
                 _ if passthrough && entry != "http3" => entry,
                 _ => "http",
             };
-            let mut rule = rule(entry, port, target, node_port);
-            if secure && passthrough {
+            let mut rule = rule(entry, port.port, target, port.node_port);
+            if is_secure && passthrough {
                 rule["tls_passthrough"] = json!(true);
-            } else if secure {
+            } else if is_secure {
                 rule["certificate_id"] = json!(certificate.unwrap_or_default());
             }
-            rules.push(rule);
-        };
-        let (mut sctp, mut unreachable) = (Vec::new(), Vec::new());
-        for port in &service.ports {
-            let entry = match port.protocol {
-                Protocol::Sctp => {
-                    sctp.push(port.port);
-                    continue;
-                }
-                Protocol::Udp => "udp",
-                Protocol::Tcp if http2.contains(&port.port) => "http2",
-                Protocol::Tcp if tls.contains(&port.port) => "https",
-                Protocol::Tcp if http.contains(&port.port) => "http",
-                Protocol::Tcp => default,
-            };
-            if port.node_port == 0 {
-                unreachable.push(port.port);
-            }
-            add(entry, port.port, port.node_port);
-        }
-        let http3 = self.reader.strict_number(a::HTTP3_PORT, 1..=u16::MAX);
-        if let Some(http3) = http3 {
-            match service.ports.iter().find(|port| port.port == http3) {
-                Some(port) => add("http3", port.port, port.node_port),
-                None => {
-                    let text = format!("{http3} is no port of the Service, so there is no HTTP/3");
-                    self.reader.warn(a::HTTP3_PORT, text);
-                }
-            }
-        }
+            rule
+        });
+        let rules = rules.collect();
         for entry in lacks_tls {
             let text = match entry {
                 "http3" => {
@@ -423,36 +399,22 @@ impl Reader<'_> {
             };
             self.reader.refuse(a::TLS_PASSTHROUGH, text);
         }
-        sctp.into_iter().for_each(|port| self.refuse_sctp(port));
-        for port in unreachable {
-            let text = "has no node port, which a load balancer of type REGIONAL needs; set \
-                        spec.allocateLoadBalancerNodePorts to true";
-            self.refuse_ports(format!("spec.ports: port {port} {text}"));
-        }
-        service.ports.iter().for_each(|port| self.check_entry(port.port));
         rules
     }
 
     /// The fields that concern HTTP.
     fn http_fields(&mut self) -> Map<String, Value> {
+        let mut flag = |key| self.reader.strict_flag(key).unwrap_or(false);
+        let mut fields = object(json!({
+            "redirect_http_to_https": flag(a::REDIRECT),
+            "enable_proxy_protocol": flag(a::PROXY_PROTOCOL),
+            "enable_backend_keepalive": flag(a::KEEPALIVE),
+            "disable_lets_encrypt_dns_records": flag(a::DISABLE_DNS_RECORDS),
+        }));
         let idle = self.reader.strict_number(a::IDLE_TIMEOUT, 30..=600_u64);
-        Map::from_iter([
-            ("sticky_sessions".to_owned(), self.sticky_sessions()),
-            ("redirect_http_to_https".to_owned(), json!(self.flag(a::REDIRECT))),
-            (
-                "enable_proxy_protocol".to_owned(),
-                json!(self.flag(a::PROXY_PROTOCOL)),
-            ),
-            (
-                "enable_backend_keepalive".to_owned(),
-                json!(self.flag(a::KEEPALIVE)),
-            ),
-            (
-                "disable_lets_encrypt_dns_records".to_owned(),
-                json!(self.flag(a::DISABLE_DNS_RECORDS)),
-            ),
-            ("http_idle_timeout_seconds".to_owned(), json!(idle)),
-        ])
+        fields.insert("http_idle_timeout_seconds".to_owned(), json!(idle));
+        fields.insert("sticky_sessions".to_owned(), self.sticky_sessions());
+        fields
     }
 
     fn sticky_sessions(&mut self) -> Value {
@@ -464,17 +426,13 @@ impl Reader<'_> {
         }
         let name = self.reader.text(a::STICKY_COOKIE_NAME, "");
         if name.is_empty() {
-            self.reader.refuse(
-                a::STICKY_COOKIE_NAME,
-                "missing; sticky sessions with cookies need a name",
-            );
+            let text = "missing; sticky sessions with cookies need a name";
+            self.reader.refuse(a::STICKY_COOKIE_NAME, text);
         }
         let ttl = self.reader.strict_number(a::STICKY_COOKIE_TTL, 1..=u32::MAX);
         if self.reader.get(a::STICKY_COOKIE_TTL).is_none() {
-            self.reader.refuse(
-                a::STICKY_COOKIE_TTL,
-                "missing; sticky sessions with cookies need a lifetime",
-            );
+            let text = "missing; sticky sessions with cookies need a lifetime";
+            self.reader.refuse(a::STICKY_COOKIE_TTL, text);
         }
         json!({"type": kind, "cookie_name": name, "cookie_ttl_seconds": ttl})
     }
@@ -488,21 +446,20 @@ impl Reader<'_> {
             "unhealthy_threshold": number(a::HEALTH_UNHEALTHY, 2..=10, 3),
             "healthy_threshold": number(a::HEALTH_HEALTHY, 2..=10, 5),
         });
-        let overrides = match self.reader.get(a::OVERRIDE_HEALTH_CHECK) {
-            Some("false") => {
-                let text =
-                    "\"false\" is taken for no override; the former cloud controller took any value for one";
-                self.reader.warn(a::OVERRIDE_HEALTH_CHECK, text.to_owned());
-                false
-            }
-            value => value.is_some(),
-        };
-        if !overrides {
-            for key in [a::HEALTH_PORT, a::HEALTH_PATH, a::HEALTH_PROTOCOL] {
-                if self.reader.get(key).is_some() {
-                    self.reader
-                        .warn(key, "has no effect without override-health-check".to_owned());
-                }
+        let text = self.reader.get(a::OVERRIDE_HEALTH_CHECK);
+        if text == Some("false") {
+            let text =
+                "\"false\" is taken for no override; the former cloud controller took any value for one";
+            self.reader.warn(a::OVERRIDE_HEALTH_CHECK, text.to_owned());
+        }
+        if text.is_none_or(|text| text == "false") {
+            let annotated = [a::HEALTH_PORT, a::HEALTH_PATH, a::HEALTH_PROTOCOL];
+            for key in annotated
+                .into_iter()
+                .filter(|key| self.service.annotation(key).is_some())
+            {
+                self.reader
+                    .warn(key, "has no effect without override-health-check".to_owned());
             }
             check["protocol"] = json!("http");
             check["port"] = json!(self.service.health_check_port().unwrap_or(KUBE_PROXY_HEALTH));
@@ -510,14 +467,12 @@ impl Reader<'_> {
             check["proxy_protocol"] = json!(false);
             return (check, true);
         }
-        let path = self.reader.text(a::HEALTH_PATH, "");
-        let default = if path.is_empty() { "tcp" } else { "http" };
-        let protocol = self
-            .choice(a::HEALTH_PROTOCOL, &["tcp", "http", "https"])
-            .unwrap_or(default);
+        let path = self.reader.get(a::HEALTH_PATH).filter(|path| !path.is_empty());
+        let protocol = self.choice(a::HEALTH_PROTOCOL, &["tcp", "http", "https"]);
+        let protocol = protocol.unwrap_or(if path.is_some() { "http" } else { "tcp" });
         check["protocol"] = json!(protocol);
         if protocol != "tcp" {
-            check["path"] = json!(if path.is_empty() { "/" } else { &path });
+            check["path"] = json!(path.unwrap_or("/"));
         }
         check["port"] = json!(self.checked_port());
         (check, false)
@@ -531,23 +486,15 @@ impl Reader<'_> {
             .ports
             .iter()
             .filter(|port| port.protocol == Protocol::Tcp);
-        let found = match asked {
-            Some(asked) => tcp.find(|port| port.port == asked),
-            None => tcp.next(),
-        };
-        match (found, asked) {
-            (Some(port), _) => return port.node_port,
-            (None, Some(asked)) => {
-                self.reader.refuse(
-                    a::HEALTH_PORT,
-                    format_args!("{asked} is no TCP port of the Service"),
-                );
-            }
-            (None, None) if self.reader.get(a::HEALTH_PORT).is_none() => {
-                let text = "no health check port: the Service has no TCP port";
-                self.reader.refuse(a::OVERRIDE_HEALTH_CHECK, text);
-            }
-            (None, None) => {}
+        if let Some(found) = tcp.find(|port| asked.is_none_or(|asked| port.port == asked)) {
+            return found.node_port;
+        }
+        if let Some(asked) = asked {
+            let text = format!("{asked} is no TCP port of the Service");
+            self.reader.refuse(a::HEALTH_PORT, text);
+        } else if self.reader.get(a::HEALTH_PORT).is_none() {
+            let text = "no health check port: the Service has no TCP port";
+            self.reader.refuse(a::OVERRIDE_HEALTH_CHECK, text);
         }
         0
     }
@@ -564,25 +511,27 @@ impl Reader<'_> {
         };
         let deny = self.reader.strict_list(a::DENY_RULES, rule).unwrap_or_default();
         let mut allow = self.reader.strict_list(a::ALLOW_RULES, rule).unwrap_or_default();
-        let ranges: Vec<_> = self
-            .service
-            .source_ranges
-            .iter()
-            .flatten()
-            .map(|range| range.trim())
-            .collect();
+        let ranges = self.service.source_ranges.iter().flatten();
+        let ranges: Vec<_> = ranges.map(|range| range.trim()).collect();
         for range in ranges.iter().filter(|range| range.parse::<IpNet>().is_err()) {
+            let text = format!("{range:?} is no CIDR; a valid one is 10.0.0.0/24");
             self.reader.refuse_field(InvalidField {
                 field: Field::Spec("loadBalancerSourceRanges"),
-                message: format!(
-                    "spec.loadBalancerSourceRanges: {range:?} is no CIDR; a valid one is 10.0.0.0/24"
-                ),
+                message: format!("spec.loadBalancerSourceRanges: {text}"),
             });
         }
         if !ranges.is_empty() {
             allow = ranges.iter().map(|range| format!("cidr:{range}")).collect();
         }
         json!({"allow": allow, "deny": deny})
+    }
+}
+
+/// The fields of a value that is an object.
+pub(crate) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
     }
 }
 
@@ -603,6 +552,14 @@ pub(crate) struct Backends {
     pub(crate) only_v4: Vec<String>,
 }
 
+impl Backends {
+    /// The field of a load balancer with these droplets.
+    pub(crate) fn field(&self) -> Option<(String, Value)> {
+        let droplets = self.droplets.as_ref();
+        droplets.map(|ids| ("droplet_ids".to_owned(), json!(ids)))
+    }
+}
+
 /// Which droplets serve. `by_name`: the droplets of nodes without a provider ID. `gone`: droplets that do not exist.
 pub(crate) fn backends(
     kind: LbType,
@@ -614,16 +571,13 @@ pub(crate) fn backends(
     let mut droplets = BTreeSet::new();
     let (mut unreachable, mut only_v4, mut dual) = (0, Vec::new(), false);
     for node in nodes.eligible() {
-        let has = |kind: AddressType, v4: bool| has_address(node, kind, v4);
-        let (v4, v6) = (
-            has(AddressType::ExternalIP, true),
-            has(AddressType::ExternalIP, false),
-        );
+        let v4 = has_address(node, AddressType::ExternalIP, true);
+        let v6 = has_address(node, AddressType::ExternalIP, false);
         dual |= v4 && v6;
         if v4 && !v6 {
             only_v4.push(node.view.name.clone());
         }
-        let private_only = !v4 && !v6 && has(AddressType::InternalIP, true);
+        let private_only = !v4 && !v6 && has_address(node, AddressType::InternalIP, true);
         if !(internal || v4 || (private_only && kind == LbType::Regional)) {
             unreachable += 1;
             continue;
@@ -650,33 +604,27 @@ pub(crate) fn backends(
 
 fn has_address(node: &ServiceNode, kind: AddressType, v4: bool) -> bool {
     let mut found = node.addresses.iter().filter(|address| address.kind == kind);
-    found.any(|address| {
-        address
-            .address
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.is_ipv4() == v4)
-    })
+    let is_of_family = |address: IpAddr| address.is_ipv4() == v4;
+    found.any(|address| address.address.parse().is_ok_and(is_of_family))
 }
 
 /// Why a load balancer with these backends cannot be created. The flag says whether an Event of its own is due.
 pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, bool)> {
-    if spec.stack == Some("DUALSTACK") && spec.kind == LbType::Network && !backends.only_v4.is_empty() {
+    let is_network = spec.kind == LbType::Network;
+    if spec.stack == Some("DUALSTACK") && is_network && !backends.only_v4.is_empty() {
         let names: Vec<_> = backends.only_v4.iter().take(SHOWN).map(String::as_str).collect();
-        let text = format!(
-            "network stack DUALSTACK needs nodes with public IPv6 addresses, which these do not have: {}{}",
-            names.join(", "),
-            if backends.only_v4.len() > SHOWN {
-                ", .."
-            } else {
-                ""
-            }
-        );
-        return Some((text, true));
+        let more = if backends.only_v4.len() > SHOWN {
+            ", .."
+        } else {
+            ""
+        };
+        let text = "network stack DUALSTACK needs nodes with public IPv6 addresses, which these do not have";
+        return Some((format!("{text}: {}{more}", names.join(", ")), true));
     }
     if backends.droplets.is_some() {
         return None;
     }
-    if backends.unreachable > 0 && spec.kind == LbType::Network && !spec.internal {
+    if backends.unreachable > 0 && is_network && !spec.internal {
         let text = format!(
             "{} nodes have no public IPv4 address, which an external load balancer of type REGIONAL_NETWORK needs; set \
              {} to REGIONAL or {} to INTERNAL",
@@ -690,4 +638,4 @@ pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, b
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -3,18 +3,18 @@
 //! The API replaces the whole document with every `PUT`, so that a field that is left out gets its default again. We edit a
 //! copy of what was read: fields that we do not manage go back unchanged.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 use ccm_core::{
     client::Indexed,
-    load_balancer::{ClusterTag, OwnershipTag},
+    load_balancer::{ClusterTag, Ownership, OwnershipTag},
     plan::document::Rules,
 };
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Map, Value, json};
 
 /// What the tag of a cluster's id begins with (`DO_CLUSTER_ID`).
-const CLUSTER_PREFIX: &str = "k8s:";
+pub(crate) const CLUSTER_PREFIX: &str = "k8s:";
 /// Fields that the API reports and does not take.
 const READ_ONLY: [&str; 5] = ["id", "ip", "ipv6", "status", "created_at"];
 
@@ -30,12 +30,6 @@ impl<'de> Deserialize<'de> for Balancer {
         }
         Ok(balancer)
     }
-}
-
-/// The answer with one load balancer.
-#[derive(Debug, Deserialize)]
-pub(crate) struct OneBalancer {
-    pub(crate) load_balancer: Balancer,
 }
 
 impl Indexed for Balancer {
@@ -109,10 +103,10 @@ impl Balancer {
         self.kind() == "REGIONAL" && (is_proxy || self.certificate().is_some())
     }
 
-    /// The tags; `None` if the API does not show them.
-    pub(crate) fn tags(&self) -> Option<Vec<&str>> {
-        let tags = self.0.get("tags")?.as_array()?;
-        Some(tags.iter().filter_map(Value::as_str).collect())
+    /// The tags; none if the API does not show them.
+    pub(crate) fn tags(&self) -> impl Iterator<Item = &str> {
+        let tags = self.0.get("tags").and_then(Value::as_array);
+        tags.into_iter().flatten().filter_map(Value::as_str)
     }
 
     /// The load balancer after a write of `body`. `reply`: the API's answer, as far as it is known.
@@ -136,56 +130,59 @@ impl Balancer {
 
     /// The document as it was read, for a write that changes nothing else.
     pub(crate) fn copy(&self) -> Value {
-        let fields = self.0.clone().into_iter();
-        Value::Object(
-            fields
-                .filter(|(name, _)| !READ_ONLY.contains(&name.as_str()))
-                .collect(),
-        )
+        let mut fields = self.0.clone();
+        fields.retain(|name, _| !READ_ONLY.contains(&name.as_str()));
+        Value::Object(fields)
     }
 
-    /// What is known of an immutable field: the slug of a region, or the text.
-    pub(crate) fn shown(&self, field: &str) -> String {
-        match self.0.get(field) {
-            Some(Value::Object(region)) => region.get("slug").and_then(Value::as_str).unwrap_or_default(),
-            Some(Value::String(text)) => text,
-            _ => "",
+    /// An immutable field, or the API's default; `None` if the API does not show it.
+    pub(crate) fn immutable(&self, field: &str) -> Option<&str> {
+        match (field, self.text(field)) {
+            ("type", _) => Some(self.kind()),
+            ("network", "") => Some("EXTERNAL"),
+            (_, "") => None,
+            (_, text) => Some(text),
         }
-        .to_owned()
+    }
+}
+
+/// For messages.
+impl fmt::Display for Balancer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "load balancer {} ({})", self.name(), self.id())
     }
 }
 
 /// How load balancers are compared.
 fn rules() -> Rules {
-    let mut rules = Rules::default()
-        .set("forwarding_rules", &["entry_protocol", "entry_port"])
-        .set("droplet_ids", &[])
-        .set("firewall.allow", &[])
-        .set("firewall.deny", &[])
-        .set("tags", &[])
-        .default_value("size_unit", 1)
-        .default_value("tag", "")
-        .default_value("tags", json!([]))
-        .default_value("droplet_ids", json!([]))
-        .default_value("forwarding_rules", json!([]))
-        .default_value("forwarding_rules[].certificate_id", "")
-        .default_value("forwarding_rules[].tls_passthrough", false)
-        .default_value("health_check", json!({}))
-        .default_value("health_check.proxy_protocol", false)
-        .default_value("sticky_sessions", json!({"type": "none"}))
-        .default_value("sticky_sessions.type", "none")
-        .default_value("redirect_http_to_https", false)
-        .default_value("enable_proxy_protocol", false)
-        .default_value("enable_backend_keepalive", false)
-        .default_value("disable_lets_encrypt_dns_records", false)
-        .default_value("http_idle_timeout_seconds", 60)
-        .default_value("firewall", json!({}))
-        .default_value("firewall.allow", json!([]))
-        .default_value("firewall.deny", json!([]));
-    for field in READ_ONLY {
-        rules = rules.read_only(field);
-    }
-    rules
+    let defaults = [
+        ("size_unit", json!(1)),
+        ("tag", json!("")),
+        ("tags", json!([])),
+        ("droplet_ids", json!([])),
+        ("forwarding_rules", json!([])),
+        ("forwarding_rules[].certificate_id", json!("")),
+        ("forwarding_rules[].tls_passthrough", json!(false)),
+        ("health_check", json!({})),
+        ("health_check.proxy_protocol", json!(false)),
+        ("sticky_sessions", json!({"type": "none"})),
+        ("sticky_sessions.type", json!("none")),
+        ("redirect_http_to_https", json!(false)),
+        ("enable_proxy_protocol", json!(false)),
+        ("enable_backend_keepalive", json!(false)),
+        ("disable_lets_encrypt_dns_records", json!(false)),
+        ("http_idle_timeout_seconds", json!(60)),
+        ("firewall", json!({})),
+        ("firewall.allow", json!([])),
+        ("firewall.deny", json!([])),
+    ];
+    let rules = Rules::default().set("forwarding_rules", &["entry_protocol", "entry_port"]);
+    let sets = ["droplet_ids", "firewall.allow", "firewall.deny", "tags"];
+    let rules = sets.into_iter().fold(rules, |rules, path| rules.set(path, &[]));
+    let rules = READ_ONLY.into_iter().fold(rules, Rules::read_only);
+    defaults
+        .into_iter()
+        .fold(rules, |rules, (path, value)| rules.default_value(path, value))
 }
 
 /// Settings that are written with every change and not compared.
@@ -202,22 +199,16 @@ pub(crate) fn sendable(mut document: Value, unread: Option<&Unread>) -> Value {
     let Some(fields) = document.as_object_mut() else {
         return document;
     };
-    if let Some(slug) = fields
-        .get("region")
-        .and_then(|region| region.get("slug"))
-        .cloned()
-    {
+    let slug = fields.get("region").and_then(|region| region.get("slug"));
+    if let Some(slug) = slug.cloned() {
         fields.insert("region".to_owned(), slug);
     }
     // The size is either a name or a number, the droplets are either a list or a tag.
     if fields.contains_key("size_unit") {
         fields.remove("size");
     }
-    let has_tag = fields
-        .get("tag")
-        .and_then(Value::as_str)
-        .is_some_and(|tag| !tag.is_empty());
-    if has_tag {
+    let tag = fields.get("tag").and_then(Value::as_str);
+    if tag.is_some_and(|tag| !tag.is_empty()) {
         fields.remove("droplet_ids");
     } else {
         fields.remove("tag");
@@ -229,14 +220,10 @@ pub(crate) fn sendable(mut document: Value, unread: Option<&Unread>) -> Value {
     }
     if let Some(Value::Object(check)) = fields.get_mut("health_check") {
         match unread {
-            Some(Unread {
-                plain_checks: true, ..
-            }) => {
+            Some(unread) if unread.plain_checks => {
                 check.insert("proxy_protocol".to_owned(), json!(false));
             }
-            Some(_) => {
-                check.remove("proxy_protocol");
-            }
+            Some(_) => drop(check.remove("proxy_protocol")),
             None => {}
         }
         if check.get("protocol").is_some_and(|protocol| protocol == "tcp") {
@@ -249,8 +236,8 @@ pub(crate) fn sendable(mut document: Value, unread: Option<&Unread>) -> Value {
 /// The tags by which a cluster knows its load balancers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterTags {
-    /// The UID of `kube-system`, if it may be read.
-    owner: Option<ClusterTag>,
+    /// By the UID of `kube-system`.
+    owner: OwnershipTag,
     /// `k8s:<cluster id>`.
     cluster: Option<String>,
 }
@@ -259,54 +246,48 @@ impl ClusterTags {
     /// The tags of the cluster with this id.
     pub(crate) fn new(owner: &OwnershipTag, cluster_id: Option<&str>) -> Self {
         Self {
-            owner: owner.for_create().cloned(),
+            owner: owner.clone(),
             cluster: cluster_id.map(cluster_tag),
         }
     }
 
     /// Those that a load balancer of this cluster has.
     pub(crate) fn own(&self) -> impl Iterator<Item = &str> {
-        let owner = self.owner.as_ref().map(ClusterTag::as_str);
+        let owner = self.owner.for_create().map(ClusterTag::as_str);
         self.cluster.as_deref().into_iter().chain(owner)
-    }
-
-    fn is_foreign(&self, tag: &str) -> bool {
-        let owner = self.owner.as_ref().is_some_and(|own| own.as_str() != tag);
-        let cluster = self.cluster.as_ref().is_some_and(|own| own != tag);
-        (owner && tag.starts_with(ClusterTag::PREFIX)) || (cluster && tag.starts_with(CLUSTER_PREFIX))
     }
 
     /// Whether it certainly is this cluster's: it has the tag of its `kube-system`.
     pub(crate) fn owns(&self, balancer: &Balancer) -> bool {
-        let owner = self.owner.as_ref().map(ClusterTag::as_str);
-        let tags = balancer.tags().unwrap_or_default();
-        owner.is_some_and(|owner| tags.contains(&owner))
+        self.owner.ownership(balancer.tags()) == Ownership::Ours
     }
 
     /// The tag of another cluster, if the load balancer has one and none of ours.
-    pub(crate) fn foreign<'b>(&self, balancer: &'b Balancer) -> Option<&'b str> {
-        let tags = balancer.tags().unwrap_or_default();
-        if self.owns(balancer) {
-            return None;
+    pub(crate) fn foreign(&self, balancer: &Balancer) -> Option<String> {
+        match self.owner.ownership(balancer.tags()) {
+            Ownership::Ours => None,
+            Ownership::Foreign(tag) => Some(tag.to_string()),
+            Ownership::Adopted | Ownership::Unverified => {
+                let own = self.cluster.as_deref()?;
+                let named: Vec<_> = balancer
+                    .tags()
+                    .filter(|tag| tag.starts_with(CLUSTER_PREFIX))
+                    .collect();
+                let first = named.first().filter(|_| !named.contains(&own))?;
+                Some((*first).to_owned())
+            }
         }
-        let is_owner = |tag: &&str| self.is_foreign(tag) && tag.starts_with(ClusterTag::PREFIX);
-        let others = || {
-            tags.iter()
-                .copied()
-                .filter(|tag| self.is_foreign(tag))
-                .collect::<Vec<_>>()
-        };
-        if let Some(owner) = tags.iter().copied().find(is_owner) {
-            return Some(owner);
-        }
-        let named = self.cluster.as_deref().is_some_and(|own| tags.contains(&own));
-        others().first().copied().filter(|_| !named)
     }
 
     /// The tags of the load balancer after a write: ours are added, those of other clusters go.
     pub(crate) fn added_to(&self, balancer: &Balancer) -> Vec<String> {
-        let tags = balancer.tags().unwrap_or_default();
-        let kept = tags.into_iter().filter(|tag| !self.is_foreign(tag));
+        let is_foreign = |tag: &str| {
+            let known = self.own().any(|own| own == tag);
+            let of = |prefix: &str, is_known: bool| is_known && tag.starts_with(prefix);
+            let owner = of(ClusterTag::PREFIX, self.owner.for_create().is_some());
+            !known && (owner || of(CLUSTER_PREFIX, self.cluster.is_some()))
+        };
+        let kept = balancer.tags().filter(|tag| !is_foreign(tag));
         let mut seen = BTreeSet::new();
         let all = kept.chain(self.own()).filter(|tag| seen.insert(*tag));
         all.map(str::to_owned).collect()
@@ -341,7 +322,7 @@ mod tests {
             (vec!["k8s:a", theirs.as_str()], Some(theirs.as_str())),
             (vec!["k8s:b", ours.as_str()], None),
         ] {
-            assert_eq!(tags.foreign(&balancer(&has)), foreign, "{has:?}");
+            assert_eq!(tags.foreign(&balancer(&has)).as_deref(), foreign, "{has:?}");
         }
         let blind = ClusterTags::new(&OwnershipTag::Unknown, None);
         assert_eq!(blind.foreign(&balancer(&["k8s:b", theirs.as_str()])), None);

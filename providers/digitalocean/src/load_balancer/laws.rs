@@ -13,6 +13,8 @@ use ccm_core::{
 };
 use serde_json::{Value, json};
 
+use crate::client::Op;
+
 use super::{
     annotations,
     document::{Balancer, ClusterTags},
@@ -20,12 +22,8 @@ use super::{
 };
 
 fn model() -> Model {
-    let environment = ccm_core::Environment::default().with("DO_ACCESS_TOKEN", "x");
-    let settings = crate::config::load(None, &environment, &mut Default::default())
-        .unwrap()
-        .value;
     Model {
-        settings: Arc::new(settings),
+        settings: Arc::new(super::desired::tests::settings(&[])),
         region: "nyc3".to_owned(),
     }
 }
@@ -163,19 +161,19 @@ impl Lawful for Model {
 
     fn reply(&self, _: &Key, change: &Change, observed: &Observed, ids: &Ids) -> Reply {
         let serial = ids.number();
-        Reply(match change {
-            Change::Create { body, .. } => {
-                let mut document = body.clone();
+        Reply(match change.op {
+            Op::LoadBalancerCreate => {
+                let mut document = change.body.clone();
                 document["id"] = json!(format!("00000000-0000-4000-8000-{serial:012}"));
                 document["status"] = json!("active");
                 document["ip"] = json!(format!("203.0.113.{}", serial % 250));
                 Some(of(document))
             }
-            Change::Update { body, .. } => observed
+            Op::LoadBalancerDelete => None,
+            _ => observed
                 .balancer
                 .as_ref()
-                .map(|balancer| balancer.after(body, None)),
-            Change::Delete { .. } => None,
+                .map(|balancer| balancer.after(&change.body, None)),
         })
     }
 
@@ -237,7 +235,7 @@ impl Lawful for Model {
     }
 
     fn destroys(&self, change: &Change) -> bool {
-        matches!(change, Change::Delete { .. })
+        change.op == Op::LoadBalancerDelete
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind,
-    client::{Indexed, Listing},
+    client::{Indexed, Listing, Operation as _},
     load_balancer::{
         Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, InvalidField, IpMode,
         ServiceEvent, ServiceId, ServiceView, StepDescription,
@@ -25,10 +25,13 @@ use serde_json::{Map, Value, json};
 
 use super::{
     annotations,
-    desired::{self, Backends, Reading, Spec},
+    desired::{self, Backends, Reading},
     document::{Balancer, ClusterTags, Unread, sendable},
 };
-use crate::config::{LbType, Settings};
+use crate::{
+    client::Op,
+    config::{LbType, Settings},
+};
 
 /// When to poll a load balancer that others create, for the first time. The engine's waits grow.
 const PENDING: Duration = Duration::from_secs(2);
@@ -64,42 +67,39 @@ pub(crate) struct Inputs {
     /// The certificates that the members name.
     pub(crate) certificates: BTreeMap<ServiceId, String>,
     /// The droplets of nodes without a provider ID, by the nodes' names.
-    pub(crate) by_name: BTreeMap<String, u64>,
+    pub(crate) by_name: Arc<BTreeMap<String, u64>>,
     /// Droplets that the API does not know.
     pub(crate) gone: BTreeSet<u64>,
 }
 
 /// The desired state.
 #[derive(Clone, Debug)]
-pub(crate) enum Desired {
-    /// No load balancer.
-    Absent {
-        tags: ClusterTags,
-        /// A Service had it, so that it is deleted even without our tag.
-        known: bool,
-    },
-    /// As it is, with these droplets.
-    Frozen {
-        tags: ClusterTags,
-        droplets: Option<Vec<u64>>,
-        named: BTreeSet<String>,
-    },
+pub(crate) struct Desired {
+    tags: ClusterTags,
+    /// The ids in the annotations of Services that stay: another cluster's load balancer is taken over.
+    named: BTreeSet<String>,
+    state: DesiredState,
+}
+
+#[derive(Clone, Debug)]
+enum DesiredState {
+    /// No load balancer. `known`: a Service had it, so that it is deleted even without our tag.
+    Absent { known: bool },
+    /// As it is, with these fields.
+    Frozen(Map<String, Value>),
     /// As its Service asks for it.
     Wanted(Box<Wanted>),
 }
 
 /// A load balancer as its Service asks for it.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+struct Wanted {
     service: ServiceId,
-    pub(crate) fields: Map<String, Value>,
+    fields: Map<String, Value>,
     unread: Unread,
     /// The body of a create.
     create: Value,
-    pub(crate) requested: Vec<(&'static str, String)>,
-    pub(crate) tags: ClusterTags,
-    /// The id in the Service's annotation: another cluster's load balancer is taken over.
-    pub(crate) named: Option<String>,
+    requested: Vec<(&'static str, String)>,
 }
 
 /// The observed state.
@@ -114,20 +114,23 @@ pub(crate) struct Observed {
 
 /// A change: one call.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Change {
-    Create { name: String, body: Value },
-    Update { name: String, body: Value },
-    Delete { name: String },
+pub(crate) struct Change {
+    pub(crate) op: Op,
+    /// The name of the load balancer.
+    pub(crate) name: String,
+    /// Null for a deletion.
+    pub(crate) body: Value,
 }
 
 impl PlanChange for Change {
     fn describe(&self) -> StepDescription {
-        let (label, effect, verb, name) = match self {
-            Self::Create { name, .. } => ("load_balancer_create", Effect::Create, "create", name),
-            Self::Update { name, .. } => ("load_balancer_update", Effect::Change, "update", name),
-            Self::Delete { name } => ("load_balancer_delete", Effect::Delete, "delete", name),
+        let (effect, verb) = match self.op {
+            Op::LoadBalancerCreate => (Effect::Create, "create"),
+            Op::LoadBalancerDelete => (Effect::Delete, "delete"),
+            _ => (Effect::Change, "update"),
         };
-        StepDescription::new(label, effect, format!("{verb} load balancer {name}"))
+        let sentence = format!("{verb} load balancer {}", self.name);
+        StepDescription::new(self.op.name(), effect, sentence)
     }
 }
 
@@ -155,35 +158,22 @@ impl Model {
     }
 
     fn wanted(&self, service: &ServiceView, cluster: &ClusterView, inputs: &Inputs) -> Wanted {
-        let Spec {
-            kind,
-            internal,
-            stack,
-            mut fields,
-            mut create,
-            unread,
-            requested,
-            ..
-        } = self.reading(service, inputs).spec;
-        let backends = Self::backends(kind, internal, cluster, inputs);
+        let mut spec = self.reading(service, inputs).spec;
+        let backends = Self::backends(spec.kind, spec.internal, cluster, inputs);
+        spec.fields.extend(backends.field());
         let tags = self.tags(cluster);
-        let own: Vec<_> = tags.own().collect();
-        create.insert("region".to_owned(), json!(self.region));
-        create.insert("network_stack".to_owned(), json!(stack.unwrap_or(backends.stack)));
-        create.insert("tags".to_owned(), json!(own));
-        create.extend(fields.clone());
-        if let Some(droplets) = backends.droplets {
-            create.insert("droplet_ids".to_owned(), json!(droplets));
-            fields.insert("droplet_ids".to_owned(), json!(droplets));
-        }
+        spec.create.extend(desired::object(json!({
+            "region": self.region,
+            "network_stack": spec.stack.unwrap_or(backends.stack),
+            "tags": tags.own().collect::<Vec<_>>(),
+        })));
+        spec.create.extend(spec.fields.clone());
         Wanted {
             service: service.id.clone(),
-            fields,
-            create: sendable(Value::Object(create), Some(&unread)),
-            unread,
-            requested,
-            tags,
-            named: service.annotation(annotations::ID).map(str::to_owned),
+            create: sendable(Value::Object(spec.create), Some(&spec.unread)),
+            fields: spec.fields,
+            unread: spec.unread,
+            requested: spec.requested,
         }
     }
 
@@ -206,10 +196,6 @@ fn staying(members: &[PartMember]) -> impl Iterator<Item = &PartMember> {
         .filter(|member| member.membership != Membership::Leaving)
 }
 
-fn invalid(text: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidSpec, text)
-}
-
 impl PartModel for Model {
     type Key = Key;
     type Directory = Listing<Balancer>;
@@ -224,7 +210,7 @@ impl PartModel for Model {
         crate::NAME
     }
 
-    /// A disowned Service is nobody's: its load balancer stays, and only our finalizer goes when it is deleted.
+    /// A disowned Service is ignored: its load balancer stays, and only our finalizer is removed when it is deleted.
     fn claims(&self, service: &ServiceView) -> Claim {
         if service.class.is_some() {
             Claim::NotOurs
@@ -258,144 +244,113 @@ impl PartModel for Model {
 
     fn orphans(&self, world: &ClusterSnapshot, directory: &Listing<Balancer>) -> Vec<Orphan<Key>> {
         let tags = self.tags(&world.cluster);
-        let used: BTreeSet<Key> = world
-            .services
-            .iter()
-            .flat_map(|service| self.parts(service, &world.cluster, directory).named)
-            .collect();
-        let waiting: BTreeSet<String> = world
-            .services
-            .iter()
-            .map(|service| desired::default_name(service))
-            .collect();
-        let orphans = directory
-            .all()
-            .filter(|balancer| tags.owns(balancer))
-            .filter_map(|balancer| {
-                let key = Key::Balancer(balancer.id().to_owned());
-                (!used.contains(&key)).then(|| Orphan {
-                    key,
-                    what: format!("load balancer {} ({})", balancer.name(), balancer.id()),
-                    // The Service that it was created for may name it again.
-                    deletable: !waiting.contains(balancer.name()),
-                })
-            });
-        orphans.collect()
+        let services = || world.services.iter();
+        let parts = |service| self.parts(service, &world.cluster, directory).named;
+        let used: BTreeSet<Key> = services().flat_map(|service| parts(service)).collect();
+        let waiting: BTreeSet<String> = services().map(|service| desired::default_name(service)).collect();
+        let owned = directory.all().filter(|balancer| tags.owns(balancer));
+        let orphans = owned.map(|balancer| Orphan {
+            key: Key::Balancer(balancer.id().to_owned()),
+            what: balancer.to_string(),
+            // The Service that it was created for may name it again.
+            deletable: !waiting.contains(balancer.name()),
+        });
+        orphans.filter(|orphan| !used.contains(&orphan.key)).collect()
     }
 
     fn check(&self, _: &Key, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> CheckResult {
         let mut result = CheckResult::default();
         let existing = inputs.existing.as_deref();
         let owner = Self::decides(staying(members), existing);
-        for member in members
+        let active = members
             .iter()
-            .filter(|member| member.membership == Membership::Active)
-        {
-            let service = &member.service;
-            let mut refuse = |error: Error| result.refused.push((service.id.clone(), error));
-            if let Some(owner) = owner.filter(|owner| owner.service.id != service.id) {
-                let text = format!(
+            .filter(|member| member.membership == Membership::Active);
+        for service in active.map(|member| &member.service) {
+            let reading = self.reading(service, inputs);
+            let invalid = |text: String| Some(Error::new(ErrorKind::InvalidSpec, text));
+            let foreign = existing.filter(|balancer| !names(service, balancer));
+            let foreign = foreign.and_then(|found| Some((found, self.tags(cluster).foreign(found)?)));
+            let other = owner.filter(|owner| owner.service.id != service.id);
+            let refused = if let Some(owner) = other {
+                invalid(format!(
                     "the load balancer is the one of Service {}; two Services cannot share one",
                     owner.service.id
-                );
-                refuse(invalid(text));
-                continue;
-            }
-            let foreign = existing.filter(|balancer| !names(service, balancer));
-            if let Some((balancer, tag)) =
-                foreign.and_then(|found| Some((found, self.tags(cluster).foreign(found)?)))
-            {
-                let text = format!(
+                ))
+            } else if let Some((balancer, tag)) = foreign {
+                invalid(format!(
                     "load balancer {} has the tag {tag} of another cluster; to take it over, set {} to {}",
                     balancer.name(),
                     annotations::ID,
                     balancer.id()
-                );
-                refuse(invalid(text));
-                continue;
-            }
-            let reading = self.reading(service, inputs);
-            if !reading.invalid.is_empty() {
-                refuse(InvalidField::error(&reading.invalid));
+                ))
+            } else if !reading.invalid.is_empty() {
+                Some(InvalidField::error(&reading.invalid))
             } else if existing.is_none() {
                 let spec = &reading.spec;
                 let backends = Self::backends(spec.kind, spec.internal, cluster, inputs);
-                if let Some((text, has_event)) = desired::uncreatable(spec, &backends) {
-                    refuse(invalid(text.clone()));
-                    let event = ServiceEvent::warning(&service.id, CONFIG_ERROR, text);
-                    result.events.extend(has_event.then_some(event));
-                }
-            }
-            if !reading.ignored.is_empty() {
+                desired::uncreatable(spec, &backends).and_then(|(text, has_event)| {
+                    let event = || ServiceEvent::warning(&service.id, CONFIG_ERROR, text.clone());
+                    result.events.extend(has_event.then(event));
+                    invalid(text)
+                })
+            } else {
+                None
+            };
+            if !reading.ignored.is_empty() && other.is_none() {
                 let texts: Vec<_> = reading.ignored.iter().map(ToString::to_string).collect();
-                result
-                    .events
-                    .push(ServiceEvent::warning(&service.id, IGNORED, texts.join("; ")));
+                let event = ServiceEvent::warning(&service.id, IGNORED, texts.join("; "));
+                result.events.push(event);
             }
+            result
+                .refused
+                .extend(refused.map(|error| (service.id.clone(), error)));
         }
         result
     }
 
     fn desired(&self, _: &Key, members: &[PartMember], cluster: &ClusterView, inputs: &Inputs) -> Desired {
-        let tags = self.tags(cluster);
+        let existing = inputs.existing.as_deref();
         let active = staying(members).filter(|member| member.membership == Membership::Active);
-        if let Some(member) = Self::decides(active, inputs.existing.as_deref()) {
-            return Desired::Wanted(Box::new(self.wanted(&member.service, cluster, inputs)));
-        }
-        let had = |service: &ServiceView| {
-            let existing = inputs.existing.as_deref();
-            !service.ingress.is_empty()
-                || existing.is_some_and(|found| {
-                    names(service, found) || found.name() == desired::default_name(service)
-                })
-        };
-        if staying(members).next().is_none() {
-            return Desired::Absent {
-                tags,
-                known: members.iter().any(|member| had(&member.service)),
+        let state = if let Some(member) = Self::decides(active, existing) {
+            DesiredState::Wanted(Box::new(self.wanted(&member.service, cluster, inputs)))
+        } else if staying(members).next().is_some() {
+            let existing = existing.filter(|_| members.iter().any(Member::follows_nodes));
+            let droplets = existing.and_then(|balancer| {
+                let kind = LbType::parse(balancer.kind())?;
+                Self::backends(kind, balancer.is_internal(), cluster, inputs).field()
+            });
+            DesiredState::Frozen(droplets.into_iter().collect())
+        } else {
+            let had = |service: &ServiceView| {
+                let is_its = |found| names(service, found) || found.name() == desired::default_name(service);
+                !service.ingress.is_empty() || existing.is_some_and(is_its)
             };
-        }
-        let follows = members.iter().any(Member::follows_nodes);
-        let existing = inputs.existing.as_deref().filter(|_| follows);
-        let kind = existing.and_then(|balancer| LbType::parse(balancer.kind()));
-        let backends = existing
-            .zip(kind)
-            .map(|(balancer, kind)| Self::backends(kind, balancer.is_internal(), cluster, inputs));
-        let ids = members
-            .iter()
-            .filter_map(|member| member.service.annotation(annotations::ID));
-        Desired::Frozen {
-            tags,
-            droplets: backends.and_then(|backends| backends.droplets),
-            named: ids.map(str::to_owned).collect(),
+            let known = members.iter().any(|member| had(&member.service));
+            DesiredState::Absent { known }
+        };
+        let named = staying(members).filter_map(|member| member.service.annotation(annotations::ID));
+        Desired {
+            tags: self.tags(cluster),
+            named: named.map(str::to_owned).collect(),
+            state,
         }
     }
 
     fn missing(&self, key: &Key, members: &[PartMember], observed: &Observed) -> Option<String> {
         let knew = |member: &PartMember| {
-            let service = &member.service;
-            !service.ingress.is_empty()
-                || service
-                    .annotation(annotations::ID)
-                    .is_some_and(|id| !id.is_empty())
+            let id = member.service.annotation(annotations::ID);
+            !member.service.ingress.is_empty() || id.is_some_and(|id| !id.is_empty())
         };
+        let (Key::Balancer(name) | Key::New(name)) = key;
         let is_missing = observed.balancer.is_none() && members.iter().any(knew);
-        is_missing.then(|| match key {
-            Key::Balancer(id) => format!("load balancer {id}"),
-            Key::New(name) => format!("load balancer {name}"),
-        })
+        is_missing.then(|| format!("load balancer {name}"))
     }
 
     fn pending(&self, _: &Key, observed: &Observed) -> Option<(Duration, String)> {
         let balancer = observed.balancer.as_ref().filter(|_| !observed.leaving)?;
-        let what = || {
-            format!(
-                "load balancer {} ({}) is being created",
-                balancer.name(),
-                balancer.id()
-            )
-        };
-        balancer.is_new().then(|| (PENDING, what()))
+        balancer
+            .is_new()
+            .then(|| (PENDING, format!("{balancer} is being created")))
     }
 
     /// The reply to a create has no address.
@@ -404,73 +359,71 @@ impl PartModel for Model {
     }
 
     fn degraded(&self, _: &Key, members: &[PartMember], observed: &Observed) -> Option<Error> {
-        let balancer = observed.balancer.as_ref()?;
-        (balancer.is_errored() && staying(members).next().is_some()).then(|| {
-            let text = format!(
-                "load balancer {} ({}) has the status {}; it is not deleted, since it may still serve; if it does not, \
-                 delete it (doctl compute load-balancer delete {}) to have it created again",
-                balancer.name(),
-                balancer.id(),
-                balancer.text("status"),
-                balancer.id()
-            );
-            Error::new(ErrorKind::Unavailable, text)
-        })
+        let balancer = observed
+            .balancer
+            .as_ref()
+            .filter(|balancer| balancer.is_errored())?;
+        staying(members).next()?;
+        let text = format!(
+            "{balancer} has the status {}; it is not deleted, since it may still serve; if it does not, delete it (doctl \
+             compute load-balancer delete {}) to have it created again",
+            balancer.text("status"),
+            balancer.id()
+        );
+        Some(Error::new(ErrorKind::Unavailable, text))
     }
 
     fn plan(&self, desired: &Desired, observed: &Observed) -> Plan<Change> {
-        match (desired, &observed.balancer) {
-            (Desired::Absent { tags, known }, Some(balancer)) => {
-                let is_ours = tags.owns(balancer) || (*known && tags.foreign(balancer).is_none());
-                let change = Change::Delete {
-                    name: balancer.name().to_owned(),
-                };
-                Plan {
-                    steps: is_ours.then(|| Step::new(change)).into_iter().collect(),
-                    blocked: Vec::new(),
-                }
-            }
-            (
-                Desired::Frozen {
-                    tags,
-                    droplets,
-                    named,
-                },
-                Some(balancer),
-            ) => {
-                let may_change = tags.foreign(balancer).is_none() || named.contains(balancer.id());
-                let mut fields = Map::new();
-                fields.extend(droplets.iter().map(|ids| ("droplet_ids".to_owned(), json!(ids))));
-                let step = update(balancer, fields, tags, false, None).filter(|_| may_change);
-                Plan {
-                    steps: step.into_iter().collect(),
-                    blocked: Vec::new(),
-                }
-            }
-            (Desired::Wanted(wanted), Some(balancer)) => wanted.plan(balancer),
-            (Desired::Wanted(wanted), None) => {
-                let change = Change::Create {
+        let mut plan = Plan::default();
+        let Some(balancer) = &observed.balancer else {
+            if let DesiredState::Wanted(wanted) = &desired.state {
+                let change = Change {
+                    op: Op::LoadBalancerCreate,
                     name: Balancer::planned(&wanted.create).name().to_owned(),
                     body: wanted.create.clone(),
                 };
-                Plan {
-                    steps: vec![Step::new(change).for_service(Some(&wanted.service))],
-                    blocked: Vec::new(),
-                }
+                let step = Step::new(change).for_service(Some(&wanted.service));
+                plan.steps.push(step);
             }
-            (_, None) => Plan::default(),
+            return plan;
+        };
+        let is_foreign = desired.tags.foreign(balancer).is_some();
+        let takes_over = is_foreign && desired.named.contains(balancer.id());
+        let is_kept = is_foreign && !takes_over;
+        match &desired.state {
+            DesiredState::Absent { known } => {
+                let change = Change {
+                    op: Op::LoadBalancerDelete,
+                    name: balancer.name().to_owned(),
+                    body: Value::Null,
+                };
+                let is_ours = desired.tags.owns(balancer) || (*known && !is_foreign);
+                plan.steps.extend(is_ours.then(|| Step::new(change)));
+            }
+            _ if is_kept => {}
+            DesiredState::Frozen(fields) => {
+                plan.steps
+                    .extend(update(balancer, fields, &desired.tags, false, None));
+            }
+            DesiredState::Wanted(wanted) => {
+                let unread = Some(&wanted.unread);
+                let step = update(balancer, &wanted.fields, &desired.tags, takes_over, unread);
+                plan.steps
+                    .extend(step.map(|step| step.for_service(Some(&wanted.service))));
+                plan.blocked = wanted.blocked(balancer);
+            }
         }
+        plan
     }
 
     fn fold(&self, _: &Key, change: &Change, reply: Option<&Reply>, observed: &mut Observed) {
         let reply = reply.and_then(|reply| reply.0.as_ref());
-        observed.balancer = match change {
-            Change::Create { body, .. } => Some(reply.cloned().unwrap_or_else(|| Balancer::planned(body))),
-            Change::Update { body, .. } => observed
-                .balancer
-                .as_ref()
-                .map(|balancer| balancer.after(body, reply)),
-            Change::Delete { .. } => None,
+        observed.balancer = match (change.op, &observed.balancer) {
+            (Op::LoadBalancerDelete, _) => None,
+            (Op::LoadBalancerCreate, _) => {
+                Some(reply.cloned().unwrap_or_else(|| Balancer::planned(&change.body)))
+            }
+            (_, before) => before.as_ref().map(|before| before.after(&change.body, reply)),
         };
     }
 
@@ -482,42 +435,40 @@ impl PartModel for Model {
 
     fn facts(&self, key: &Key, member: &PartMember, observed: &Observed) -> Option<PartOutput<()>> {
         let service = &member.service;
+        let balancer = observed.balancer.as_ref();
+        let is_named = balancer.is_some_and(|balancer| names(service, balancer));
         let mut effects = Effects::default();
+        let mut set = |key: &str, value: Option<&str>| {
+            effects
+                .annotations
+                .insert(key.to_owned(), value.map(str::to_owned));
+        };
         if member.membership == Membership::Leaving {
-            let left = |balancer: &Balancer| *key == Key::Balancer(balancer.id().to_owned());
-            let id = service.annotation(annotations::ID);
-            let stays = observed
-                .balancer
-                .as_ref()
-                .is_some_and(|balancer| names(service, balancer) && left(balancer));
-            if id.is_some() && !stays && !service.wants_load_balancer() {
-                effects.annotations.insert(annotations::ID.to_owned(), None);
+            let stays =
+                is_named && balancer.is_some_and(|found| *key == Key::Balancer(found.id().to_owned()));
+            if service.annotation(annotations::ID).is_some() && !stays && !service.wants_load_balancer() {
+                set(annotations::ID, None);
                 // It may be the user's, but says what holds without it.
                 if service.annotation(annotations::TYPE) == Some(self.settings.default_type.as_str()) {
-                    effects.annotations.insert(annotations::TYPE.to_owned(), None);
+                    set(annotations::TYPE, None);
                 }
             }
             return Some(PartOutput { facts: (), effects });
         }
-        let balancer = observed.balancer.as_ref()?;
-        let is_its = member.membership == Membership::Active || names(service, balancer);
-        if !is_its || !(balancer.is_active() || balancer.id().is_empty()) {
-            return None;
-        }
-        let mut set = |key: &str, value: &str| {
-            effects.annotations.insert(key.to_owned(), Some(value.to_owned()));
-        };
+        let is_its = member.membership == Membership::Active || is_named;
+        let serves = |balancer: &&Balancer| balancer.is_active() || balancer.id().is_empty();
+        let balancer = balancer.filter(serves).filter(|_| is_its)?;
         if !balancer.id().is_empty() {
-            set(annotations::ID, balancer.id());
+            set(annotations::ID, Some(balancer.id()));
         }
         // Another type that the Service asks for stays, and is blocked.
         let asked = service.annotation(annotations::TYPE).unwrap_or_default();
         if asked.is_empty() || asked == balancer.kind() {
-            set(annotations::TYPE, balancer.kind());
+            set(annotations::TYPE, Some(balancer.kind()));
         }
         let renewed = observed.renewed.contains(&service.id);
         if let Some(certificate) = balancer.certificate().filter(|_| renewed) {
-            set(annotations::CERTIFICATE_ID, certificate);
+            set(annotations::CERTIFICATE_ID, Some(certificate));
         }
         effects.ingress = ingress(service, balancer);
         Some(PartOutput { facts: (), effects })
@@ -525,42 +476,19 @@ impl PartModel for Model {
 }
 
 impl Wanted {
-    fn plan(&self, balancer: &Balancer) -> Plan<Change> {
-        let is_foreign = self.tags.foreign(balancer).is_some();
-        let takes_over = self.named.as_deref() == Some(balancer.id());
-        if is_foreign && !takes_over {
-            return Plan::default();
-        }
-        let step = update(
-            balancer,
-            self.fields.clone(),
-            &self.tags,
-            is_foreign,
-            Some(&self.unread),
-        );
-        let blocked = self.requested.iter().filter_map(|(field, want)| {
-            let have = balancer.shown(field);
-            let have = match (*field, have.as_str()) {
-                // The API's defaults.
-                ("type", "") => "REGIONAL".to_owned(),
-                ("network", "") => "EXTERNAL".to_owned(),
-                _ => have,
-            };
+    /// What the Service asks for and cannot be changed.
+    fn blocked(&self, balancer: &Balancer) -> Vec<Blocked> {
+        let differing = self.requested.iter().filter_map(|(field, want)| {
             // What the API does not show is not known to differ.
-            (!have.is_empty() && have != *want).then(|| Blocked {
+            let have = balancer.immutable(field)?;
+            (have != *want).then(|| Blocked {
                 service: Some(self.service.clone()),
                 field: format!("{field} of load balancer {}", balancer.name()),
-                have,
+                have: have.to_owned(),
                 want: want.clone(),
             })
         });
-        Plan {
-            steps: step
-                .map(|step| step.for_service(Some(&self.service)))
-                .into_iter()
-                .collect(),
-            blocked: blocked.collect(),
-        }
+        differing.collect()
     }
 }
 
@@ -568,20 +496,20 @@ impl Wanted {
 /// nothing; another cluster's tag is replaced at once (`retags`).
 fn update(
     balancer: &Balancer,
-    mut fields: Map<String, Value>,
+    fields: &Map<String, Value>,
     tags: &ClusterTags,
     retags: bool,
     unread: Option<&Unread>,
 ) -> Option<Step<Change>> {
-    let is_due = retags || balancer.edit(&fields).is_some();
-    if !is_due {
+    if !retags && balancer.edit(fields).is_none() {
         return None;
     }
+    let mut fields = fields.clone();
     fields.insert("tags".to_owned(), json!(tags.added_to(balancer)));
-    let (document, changes) = balancer
-        .edit(&fields)
-        .unwrap_or_else(|| (balancer.copy(), Vec::new()));
-    let change = Change::Update {
+    let edit = balancer.edit(&fields);
+    let (document, changes) = edit.unwrap_or_else(|| (balancer.copy(), Vec::new()));
+    let change = Change {
+        op: Op::LoadBalancerUpdate,
         name: balancer.name().to_owned(),
         body: sendable(document, unread),
     };
@@ -601,14 +529,13 @@ fn ingress(service: &ServiceView, balancer: &Balancer) -> Option<Vec<Ingress>> {
     } else {
         IpMode::Vip
     };
-    let addresses = [balancer.text("ip"), balancer.text("ipv6")].into_iter();
-    let ingress: Vec<_> = addresses
-        .filter(|address| !address.is_empty())
-        .map(|address| Ingress {
-            ip: Some(address.into()),
-            ip_mode: Some(mode),
-            ..Ingress::default()
-        })
-        .collect();
+    let addresses = ["ip", "ipv6"].map(|field| balancer.text(field)).into_iter();
+    let addresses = addresses.filter(|address| !address.is_empty());
+    let ingress = addresses.map(|address| Ingress {
+        ip: Some(address.into()),
+        ip_mode: Some(mode),
+        ..Ingress::default()
+    });
+    let ingress: Vec<_> = ingress.collect();
     (!ingress.is_empty()).then_some(ingress)
 }

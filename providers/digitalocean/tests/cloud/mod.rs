@@ -84,11 +84,8 @@ pub(crate) const WAIT: WaitUntil = |until| wait_until(until).boxed();
 /// The node of a new droplet.
 pub(crate) fn node(sim: &DigitalOcean, name: &str) -> ServiceNode {
     let id = sim.create_droplet(name);
-    let droplet = sim
-        .documents("droplets")
-        .into_iter()
-        .find(|droplet| droplet["id"] == json!(id.parse::<u64>().unwrap()));
-    let networks = droplet.unwrap()["networks"]["v4"].clone();
+    let droplet = sim.document("droplets", &id).unwrap();
+    let networks = droplet["networks"]["v4"].clone();
     let address = |index: usize| networks[index]["ip_address"].as_str().unwrap().to_owned();
     ServiceNode {
         view: Arc::new(NodeView {

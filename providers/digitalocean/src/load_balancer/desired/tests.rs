@@ -2,21 +2,46 @@
 use std::sync::Arc;
 
 use ccm_core::{
-    Environment, NodeAddress, NodeView,
+    BuildContext, Environment, NodeAddress, NodeView,
     load_balancer::{Policy, ServicePort},
     testkit::cluster::{annotate, service},
 };
 
-use super::*;
+use ccm_sim::digitalocean::{Config, DigitalOcean};
 
-fn settings(variables: &[(&str, &str)]) -> Settings {
+use super::*;
+use crate::client::Api;
+
+fn context(variables: &[(&str, &str)]) -> BuildContext {
     let environment = Environment::default().with("DO_ACCESS_TOKEN", "x");
     let environment = variables.iter().fold(environment, |environment, (name, value)| {
         environment.with(*name, *value)
     });
-    crate::config::load(None, &environment, &mut Default::default())
-        .unwrap()
-        .value
+    BuildContext {
+        environment,
+        cloud_config: None,
+        flags: Default::default(),
+        cluster_name: "kubernetes".into(),
+        user_agent: "test".into(),
+        metrics: Default::default(),
+        plan: Default::default(),
+        fences: Default::default(),
+    }
+}
+
+pub(crate) fn settings(variables: &[(&str, &str)]) -> Settings {
+    let loaded = crate::config::load(&context(variables), &mut Default::default());
+    loaded.unwrap().value
+}
+
+/// The API of a simulated DigitalOcean.
+pub(crate) fn api(sim: &DigitalOcean) -> Api {
+    let token = Config::default().token;
+    let variables = [
+        ("DO_OVERRIDE_URL", sim.url()),
+        ("DO_ACCESS_TOKEN", token.as_str()),
+    ];
+    Api::new(&settings(&variables), &context(&variables)).unwrap()
 }
 
 /// A Service with ports 80 and 443 and these annotations, by the ends of their names.

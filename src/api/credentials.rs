@@ -1,0 +1,263 @@
+//! Credentials for the API server, and their renewal.
+//!
+//! The kubelet, an administrator or a plugin replaces tokens, certificates and authorities while the program runs. They are
+//! loaded again when the content of a file has changed, shortly before they expire if they have an expiry, and when the API
+//! server answers 401. Unusable credentials leave the previous ones in force.
+//!
+//! The address of the server never changes: the state of this process belongs to one cluster.
+
+mod plugin;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::Uri;
+use k8s_openapi::jiff::Timestamp;
+use kube::Config;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep_until},
+};
+use tracing::{info, warn};
+
+pub(crate) use source::Source;
+
+use crate::{
+    files::WatchedFiles,
+    logging::{Failing, warn_if_new},
+};
+use source::Loaded;
+
+/// How often files are compared and a failed plugin is tried again. Also the least time between two reloads after answers 401:
+/// a plugin may cost its user something.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// How long before their expiry credentials are renewed; a fifth of their life if that is shorter.
+const LEAD: Duration = Duration::from_secs(60);
+
+/// The credentials in force.
+pub(super) struct Current {
+    /// Complete: no file and no plugin is needed for it.
+    pub(super) config: Config,
+    /// Counts up.
+    pub(super) generation: u64,
+}
+
+/// The credentials of one source. A clone is the same.
+#[derive(Clone)]
+pub(crate) struct Credentials(Arc<Shared>);
+
+struct Shared {
+    source: Source,
+    current: watch::Sender<Arc<Current>>,
+    rejected: Arc<Rejected>,
+}
+
+/// The newest generation that the API server has answered 401 to.
+#[derive(Default)]
+struct Rejected {
+    generation: AtomicU64,
+    changed: Notify,
+}
+
+impl Credentials {
+    /// Loads the source, and follows its changes until the last clone is dropped.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words for the user.
+    pub(crate) async fn load(source: Source) -> Result<Self, String> {
+        Self::load_at(source, INTERVAL).await
+    }
+
+    /// The same with another interval.
+    async fn load_at(source: Source, interval: Duration) -> Result<Self, String> {
+        // Before the source is loaded, so that no later change is missed.
+        let mut watch = Watch::new(&source, interval);
+        let loaded = source.load().await?;
+        let current = Current {
+            config: loaded.config,
+            generation: 1,
+        };
+        let shared = Arc::new(Shared {
+            source,
+            current: watch::Sender::new(Arc::new(current)),
+            rejected: Arc::default(),
+        });
+        watch.loaded(loaded.expires, loaded.from_plugin);
+        tokio::spawn(watch.follow(Arc::downgrade(&shared), Arc::clone(&shared.rejected)));
+        Ok(Self(shared))
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.0.source
+    }
+
+    /// The server. It never changes.
+    pub(super) fn server(&self) -> Uri {
+        self.0.current.borrow().config.cluster_url.clone()
+    }
+
+    /// The namespace of requests that name none.
+    pub(super) fn default_namespace(&self) -> String {
+        self.0.current.borrow().config.default_namespace.clone()
+    }
+
+    /// The credentials in force, now and later.
+    pub(super) fn subscribe(&self) -> watch::Receiver<Arc<Current>> {
+        self.0.current.subscribe()
+    }
+
+    /// The API server has answered 401 to this generation.
+    pub(super) fn rejected(&self, generation: u64) {
+        let rejected = &self.0.rejected;
+        if generation < self.0.current.borrow().generation {
+            return;
+        }
+        if rejected.generation.fetch_max(generation, Ordering::Relaxed) < generation {
+            rejected.changed.notify_one();
+        }
+    }
+}
+
+/// The state between two checks of a source.
+struct Watch {
+    interval: Duration,
+    /// Their content when they were last compared, whether it could be used or not.
+    files: WatchedFiles,
+    /// When the credentials are renewed even if no file changes.
+    due: Option<Instant>,
+    from_plugin: bool,
+    /// The problems of changed credentials.
+    failing: Failing<String>,
+    /// Whether the credentials in force are rejected.
+    rejected: Failing,
+}
+
+impl Watch {
+    fn new(source: &Source, interval: Duration) -> Self {
+        Self {
+            interval,
+            files: WatchedFiles::new(source.files()),
+            due: None,
+            from_plugin: false,
+            failing: Failing::default(),
+            rejected: Failing::default(),
+        }
+    }
+
+    fn loaded(&mut self, expires: Option<Timestamp>, from_plugin: bool) {
+        // A plugin that returns expired credentials is not run in a loop.
+        self.due = expires.map(|end| Instant::now() + until_renewal(end).max(self.interval));
+        self.from_plugin = from_plugin;
+        self.failing.ends();
+    }
+
+    async fn follow(mut self, shared: Weak<Shared>, rejected: Arc<Rejected>) {
+        let mut handled = 0;
+        let mut last_rejection: Option<Instant> = None;
+        loop {
+            let next = Instant::now() + self.interval;
+            tokio::select! {
+                () = sleep_until(self.due.map_or(next, |due| due.min(next))) => {}
+                () = rejected.changed.notified() => {}
+            }
+            let newest = rejected.generation.load(Ordering::Relaxed);
+            let is_rejected = newest > handled;
+            if is_rejected {
+                if let Some(last) = last_rejection {
+                    sleep_until(last + self.interval).await;
+                }
+                last_rejection = Some(Instant::now());
+                handled = newest;
+            }
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            self.check(&shared, is_rejected).await;
+        }
+    }
+
+    async fn check(&mut self, shared: &Shared, is_rejected: bool) {
+        let source = &shared.source;
+        let has_changed = self.files.has_changed();
+        let is_due = self.due.is_some_and(|due| due <= Instant::now());
+        let asks_again = is_due || (is_rejected && self.from_plugin);
+        if !has_changed && !asks_again {
+            if is_rejected {
+                self.report_rejection(source);
+            }
+            return;
+        }
+        if has_changed {
+            // Before the source is loaded, so that no later change is missed.
+            self.files.replace(source.files());
+        }
+        let before = Arc::clone(&shared.current.borrow());
+        match source
+            .load()
+            .await
+            .and_then(|loaded| same_server(&before, loaded))
+        {
+            Ok(loaded) => {
+                self.loaded(loaded.expires, loaded.from_plugin);
+                if is_rejected && same_user(&before.config, &loaded.config) {
+                    self.report_rejection(source);
+                } else {
+                    self.rejected.ends();
+                    info!(%source, "Applied changed credentials for the API server");
+                }
+                shared.current.send_replace(Arc::new(Current {
+                    config: loaded.config,
+                    generation: before.generation + 1,
+                }));
+            }
+            Err(error) => {
+                if asks_again {
+                    self.due = Some(Instant::now() + self.interval);
+                }
+                warn_if_new!(
+                    self.failing.begins(error.clone()),
+                    error,
+                    "Keeping the credentials for the API server in use, the changed ones are not usable"
+                );
+            }
+        }
+    }
+
+    fn report_rejection(&mut self, source: &Source) {
+        if self.rejected.begins(()) {
+            warn!(
+                %source,
+                "The API server does not accept the credentials (401); they are loaded again when they change"
+            );
+        }
+    }
+}
+
+fn same_user(old: &Config, new: &Config) -> bool {
+    let secrets = |config: &Config| serde_json::to_value(&config.auth_info).ok();
+    secrets(old) == secrets(new)
+}
+
+fn same_server(before: &Current, loaded: Loaded) -> Result<Loaded, String> {
+    let (old, new) = (&before.config.cluster_url, &loaded.config.cluster_url);
+    match old == new {
+        true => Ok(loaded),
+        false => Err(format!(
+            "the server is {new} now, it was {old}; to go over to another API server the program must be started again"
+        )),
+    }
+}
+
+/// How long credentials with this expiry are used.
+fn until_renewal(end: Timestamp) -> Duration {
+    let left = Duration::try_from(end.duration_since(Timestamp::now())).unwrap_or_default();
+    left.saturating_sub(LEAD.min(left / 5))
+}

@@ -1,0 +1,397 @@
+//! Where it stands how the API server is reached, and as whom: a kubeconfig file, a pod's folder, or nothing but a URL.
+
+use std::{
+    env, fs,
+    net::Ipv6Addr,
+    path::{Path, PathBuf},
+};
+
+use ccm_core::error::report;
+use http::{HeaderValue, Uri};
+use k8s_openapi::{ByteString, jiff::Timestamp};
+use kube::{
+    Config,
+    config::{
+        AuthInfo, Cluster, ExecInteractiveMode, KubeConfigOptions, Kubeconfig, KubeconfigError,
+        NamedAuthInfo, NamedCluster, NamedContext,
+    },
+};
+use rustls::pki_types::{CertificateDer, pem::PemObject};
+use secrecy::ExposeSecret;
+
+use super::plugin;
+use crate::api::transport::{self, Keepalive, Versions};
+
+/// Where the kubelet puts what a pod needs to reach the API server.
+const POD_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// Where to look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A kubeconfig file.
+    File {
+        /// The flag that names it, for messages.
+        flag: &'static str,
+        path: PathBuf,
+        /// In place of the server in the file.
+        server: Option<Uri>,
+    },
+    /// An API server that asks for nothing.
+    Server(Uri),
+    /// The service account of the pod.
+    Pod {
+        server: Uri,
+        /// With `token` and `ca.crt`.
+        folder: PathBuf,
+    },
+}
+
+/// What a source says.
+pub(super) struct Loaded {
+    /// Complete: no file and no plugin is needed any more.
+    pub(super) config: Config,
+    /// When the credentials end, if they say so.
+    pub(super) expires: Option<Timestamp>,
+    /// They come from a plugin, which gives others when it is asked again.
+    pub(super) from_plugin: bool,
+}
+
+impl Source {
+    /// The service account of the pod that this process runs in.
+    ///
+    /// # Errors
+    /// It runs in none, or in one without a service account: what is missing.
+    pub(crate) fn pod() -> Result<Self, String> {
+        let variable = |name: &str| env::var(name).map_err(|_| format!("the variable {name} is not set"));
+        let (host, port) = (
+            variable("KUBERNETES_SERVICE_HOST")?,
+            variable("KUBERNETES_SERVICE_PORT")?,
+        );
+        Ok(Self::Pod {
+            server: pod_server(&host, &port)?,
+            folder: POD_FOLDER.into(),
+        })
+    }
+
+    /// Every file in which a change shows, as far as they are known.
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Server(_) => Vec::new(),
+            Self::Pod { folder, .. } => vec![folder.join("token"), folder.join("ca.crt")],
+            Self::File { flag, path, .. } => {
+                let mut files = vec![path.clone()];
+                if let Ok(read) = read(flag, path)
+                    && let Ok(chosen) = Chosen::of(&read)
+                {
+                    files.extend(chosen.files());
+                }
+                files
+            }
+        }
+    }
+
+    /// Reads it, and asks the plugin that it names.
+    ///
+    /// # Errors
+    /// What is wrong and what to do, in words for the user and without any secret.
+    pub(super) async fn load(&self) -> Result<Loaded, String> {
+        let mut config = match self {
+            Self::Server(server) => Config::new(server.clone()),
+            Self::Pod { server, folder } => in_pod(server, folder)?,
+            Self::File { flag, path, server } => of_file(flag, path, server.as_ref()).await?,
+        };
+        let mut expires = None;
+        let mut from_plugin = false;
+        if let Some(exec) = config.auth_info.exec.take()
+            && !has_credentials(&config.auth_info)
+        {
+            if exec.interactive_mode == Some(ExecInteractiveMode::Always) {
+                return Err(self.blame(
+                    "its credential plugin has interactiveMode Always, and there is nobody to ask: use one that works alone",
+                ));
+            }
+            let given = plugin::ask(&exec).await.map_err(|error| self.blame(&error))?;
+            from_plugin = true;
+            expires = given.expires;
+            config.auth_info.token = given.token.map(Into::into);
+            if let Some((certificate, key)) = given.pair {
+                config.auth_info.client_certificate_data = Some(base64(certificate.as_bytes()));
+                config.auth_info.client_key_data = Some(base64(key.as_bytes()).into());
+            }
+        }
+        if let Some(token) = &config.auth_info.token
+            && HeaderValue::try_from(token.expose_secret()).is_err()
+        {
+            return Err(self.blame("its token is none: it holds a line break or what is no ASCII"));
+        }
+        // Everything that could fail later fails here.
+        transport::open(&config, Keepalive::default(), Versions::Http2)
+            .map_err(|error| self.blame(&report(&error)))?;
+        Ok(Loaded {
+            config,
+            expires,
+            from_plugin,
+        })
+    }
+
+    /// What is wrong with it.
+    fn blame(&self, what: &str) -> String {
+        match self {
+            Self::File { flag, path, .. } => blame(flag, path, what),
+            Self::Server(server) => format!("--master: can not use {server}: {what}"),
+            Self::Pod { folder, .. } => format!(
+                "can not use the service account of the pod ({}): {what}",
+                folder.display()
+            ),
+        }
+    }
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File { flag, path, .. } => write!(f, "{flag}={}", path.display()),
+            Self::Server(_) => f.write_str("--master"),
+            Self::Pod { .. } => f.write_str("the service account of the pod"),
+        }
+    }
+}
+
+fn blame(flag: &str, path: &Path, what: &str) -> String {
+    format!("{flag}: can not use {}: {what}", path.display())
+}
+
+fn base64(bytes: &[u8]) -> String {
+    match serde_json::to_value(ByteString(bytes.to_vec())) {
+        Ok(serde_json::Value::String(text)) => text,
+        // It is always text.
+        _ => String::new(),
+    }
+}
+
+/// Whether a plugin would be asked for nothing.
+fn has_credentials(user: &AuthInfo) -> bool {
+    user.token.is_some()
+        || (user.username.is_some() && user.password.is_some())
+        || user.auth_provider.is_some()
+}
+
+/// An IPv6 address comes without brackets.
+pub(super) fn pod_server(host: &str, port: &str) -> Result<Uri, String> {
+    let server = match host.parse::<Ipv6Addr>() {
+        Ok(host) => format!("https://[{host}]:{port}"),
+        Err(_) => format!("https://{host}:{port}"),
+    };
+    server
+        .parse()
+        .map_err(|_| format!("KUBERNETES_SERVICE_HOST and _PORT make {server:?}, which is no URL"))
+}
+
+fn in_pod(server: &Uri, folder: &Path) -> Result<Config, String> {
+    let mut config = Config::new(server.clone());
+    config.auth_info.token = Some(token(&folder.join("token"))?.into());
+    let authorities = folder.join("ca.crt");
+    let pem =
+        fs::read(&authorities).map_err(|error| format!("can not read {}: {error}", authorities.display()))?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem)
+        .map(|certificate| Ok::<_, rustls::pki_types::pem::Error>(certificate?.to_vec()))
+        .collect();
+    match certificates {
+        Ok(certificates) if !certificates.is_empty() => config.root_cert = Some(certificates),
+        _ => {
+            return Err(format!(
+                "{} holds no certificate in PEM form",
+                authorities.display()
+            ));
+        }
+    }
+    Ok(config)
+}
+
+/// A file with a token: a line break at its end is no part of it.
+fn token(path: &Path) -> Result<String, String> {
+    let text =
+        fs::read_to_string(path).map_err(|error| format!("can not read {}: {error}", path.display()))?;
+    match text.trim() {
+        "" => Err(format!("there is no token in {}", path.display())),
+        token => Ok(token.to_owned()),
+    }
+}
+
+async fn of_file(flag: &'static str, path: &Path, server: Option<&Uri>) -> Result<Config, String> {
+    let mut kubeconfig = read(flag, path)?;
+    let chosen = Chosen::of(&kubeconfig).map_err(|error| blame(flag, path, &error))?;
+    let token_file = chosen.user.and_then(|user| user.token_file.clone());
+    if let Some(server) = server {
+        let cluster = chosen.cluster_name.to_owned();
+        for named in &mut kubeconfig.clusters {
+            if named.name == cluster
+                && let Some(cluster) = &mut named.cluster
+            {
+                cluster.server = Some(server.to_string());
+            }
+        }
+    }
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(|error| blame(flag, path, &explain(&error)))?;
+    if config.cluster_url.host().is_none() {
+        let url = &config.cluster_url;
+        return Err(blame(
+            flag,
+            path,
+            &format!("its server {url} is no URL such as https://10.0.0.1:6443"),
+        ));
+    }
+    if let Some(file) = token_file {
+        // Before a token that stands in the kubeconfig itself, since it is the one that is kept up to date.
+        config.auth_info.token_file = None;
+        config.auth_info.token = Some(
+            token(Path::new(&file))
+                .map_err(|error| blame(flag, path, &error))?
+                .into(),
+        );
+    }
+    inline_pair(&mut config.auth_info).map_err(|error| blame(flag, path, &error))?;
+    Ok(config)
+}
+
+/// Puts certificate and key in the place of the names of their files.
+fn inline_pair(user: &mut AuthInfo) -> Result<(), String> {
+    let read = |path: String| match fs::read(&path) {
+        Ok(bytes) => Ok(base64(&bytes)),
+        Err(error) => Err(format!("can not read {path}: {error}")),
+    };
+    if let Some(path) = user.client_certificate.take()
+        && user.client_certificate_data.is_none()
+    {
+        user.client_certificate_data = Some(read(path)?);
+    }
+    if let Some(path) = user.client_key.take()
+        && user.client_key_data.is_none()
+    {
+        user.client_key_data = Some(read(path)?.into());
+    }
+    match (&user.client_certificate_data, &user.client_key_data) {
+        (Some(_), None) => Err("it has a client certificate and no client key".to_owned()),
+        (None, Some(_)) => Err("it has a client key and no client certificate".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn read(flag: &str, path: &Path) -> Result<Kubeconfig, String> {
+    // Its own words for this are less clear.
+    fs::File::open(path).map_err(|error| format!("{flag}: can not read {}: {error}", path.display()))?;
+    Kubeconfig::read_from(path).map_err(|error| blame(flag, path, &explain(&error)))
+}
+
+/// Says what is wrong without what stands in the file.
+fn explain(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::Parse(error) => {
+            let at = error
+                .location()
+                .map(|at| format!(" at line {}, column {}", at.line(), at.column()))
+                .unwrap_or_default();
+            format!("it is no kubeconfig{at}; what stands there is not shown, it may be a secret")
+        }
+        KubeconfigError::ParseClusterUrl(_) => {
+            "its server is no URL; write one such as https://10.0.0.1:6443".to_owned()
+        }
+        KubeconfigError::MissingClusterUrl => "its cluster has no server".to_owned(),
+        other => report(other),
+    }
+}
+
+/// What the current context of a kubeconfig names.
+struct Chosen<'a> {
+    cluster_name: &'a str,
+    cluster: &'a Cluster,
+    user: Option<&'a AuthInfo>,
+}
+
+impl<'a> Chosen<'a> {
+    fn of(kubeconfig: &'a Kubeconfig) -> Result<Self, String> {
+        let there = |names: Vec<&str>| match names.as_slice() {
+            [] => "there is none".to_owned(),
+            names => format!("there is {}", names.join(", ")),
+        };
+        let contexts = || {
+            there(
+                kubeconfig
+                    .contexts
+                    .iter()
+                    .map(|named| named.name.as_str())
+                    .collect(),
+            )
+        };
+        let name = kubeconfig.current_context.as_deref().unwrap_or_default();
+        if name.is_empty() {
+            return Err(format!(
+                "it does not say which context to use; set current-context ({})",
+                contexts()
+            ));
+        }
+        let context = kubeconfig
+            .contexts
+            .iter()
+            .find(|named| named.name == name)
+            .and_then(|NamedContext { context, .. }| context.as_ref())
+            .ok_or_else(|| {
+                format!(
+                    "there is no context {name:?}; correct current-context ({})",
+                    contexts()
+                )
+            })?;
+        let cluster = kubeconfig
+            .clusters
+            .iter()
+            .find(|named| named.name == context.cluster)
+            .and_then(|NamedCluster { cluster, .. }| cluster.as_ref())
+            .ok_or_else(|| {
+                let clusters = kubeconfig.clusters.iter().map(|named| named.name.as_str());
+                format!(
+                    "the cluster {:?} of context {name:?} is not there; correct the context ({})",
+                    context.cluster,
+                    there(clusters.collect())
+                )
+            })?;
+        let user = match context.user.as_deref() {
+            None | Some("") => None,
+            Some(user) => {
+                let mut named = kubeconfig.auth_infos.iter();
+                let named = named.find(|named| named.name == user).ok_or_else(|| {
+                    let users = kubeconfig.auth_infos.iter().map(|named| named.name.as_str());
+                    format!(
+                        "the user {user:?} of context {name:?} is not there; correct the context ({})",
+                        there(users.collect())
+                    )
+                })?;
+                let NamedAuthInfo { auth_info, .. } = named;
+                auth_info.as_ref()
+            }
+        };
+        Ok(Self {
+            cluster_name: &context.cluster,
+            cluster,
+            user,
+        })
+    }
+
+    fn files(&self) -> impl Iterator<Item = PathBuf> {
+        let without = |data: bool, file: &Option<String>| file.clone().filter(|_| !data);
+        let cluster = self.cluster;
+        let mut files = vec![without(
+            cluster.certificate_authority_data.is_some(),
+            &cluster.certificate_authority,
+        )];
+        if let Some(user) = self.user {
+            files.extend([
+                user.token_file.clone(),
+                without(user.client_certificate_data.is_some(), &user.client_certificate),
+                without(user.client_key_data.is_some(), &user.client_key),
+            ]);
+        }
+        files.into_iter().flatten().map(PathBuf::from)
+    }
+}

@@ -1,0 +1,202 @@
+//! The changes that controllers make to nodes.
+//!
+//! | Action | Controller |
+//! |---|---|
+//! | initialize, addresses, labels | node |
+//! | shutdown taint, delete | node lifecycle |
+//! | condition NetworkUnavailable | route |
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use ccm_core::{NodeAddress, controllers::NodeObject, load_balancer::Effect};
+
+use super::{
+    node_object::{SHUTDOWN_TAINT, UNINITIALIZED_TAINT},
+    plan::{Action, Kind},
+};
+
+/// Labels by key.
+pub(crate) type NewLabels = BTreeMap<String, String>;
+
+/// Labels with a zone, a region or an instance type, by their beta and their stable name.
+pub(crate) const ZONE: [&str; 2] = [
+    "failure-domain.beta.kubernetes.io/zone",
+    "topology.kubernetes.io/zone",
+];
+pub(crate) const REGION: [&str; 2] = [
+    "failure-domain.beta.kubernetes.io/region",
+    "topology.kubernetes.io/region",
+];
+pub(crate) const INSTANCE_TYPE: [&str; 2] = [
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type",
+];
+
+/// One change of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NodeAction {
+    /// Set addresses, labels and provider ID, then remove the uninitialized taint.
+    Initialize(Initialization),
+    /// Replace `status.addresses`.
+    SetAddresses {
+        addresses: Vec<NodeAddress>,
+        from: Vec<NodeAddress>,
+    },
+    /// Add or overwrite these labels; `from` are their present values.
+    SetLabels { labels: NewLabels, from: NewLabels },
+    /// Add or remove the taint of a node whose machine is switched off.
+    SetShutdownTaint(bool),
+    /// Set the condition NetworkUnavailable. True: the node has all of its routes.
+    SetNetworkAvailable(bool),
+    /// Delete the node, whose machine does not exist, for this reason.
+    Delete(String),
+}
+
+/// Everything that changes on a node when it is initialized.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Initialization {
+    /// The whole of `status.addresses`; `None` if the node has these already.
+    pub(crate) addresses: Option<Vec<NodeAddress>>,
+    /// Labels to add or overwrite.
+    pub(crate) labels: NewLabels,
+    /// `spec.providerID`, if the node has none.
+    pub(crate) provider_id: Option<String>,
+}
+
+impl NodeAction {
+    /// `SetLabels` for this node; `None` without labels.
+    pub(crate) fn set_labels(node: &NodeObject, labels: NewLabels) -> Option<Self> {
+        let shown = |key: &String| Some((key.clone(), node.view.labels.get(key)?.to_owned()));
+        let from = labels.keys().filter_map(shown).collect();
+        (!labels.is_empty()).then_some(Self::SetLabels { labels, from })
+    }
+
+    /// Applies the change to the in-memory copy, as far as other controllers read it.
+    pub(crate) fn apply_to(&self, node: &mut Arc<NodeObject>) {
+        let node = Arc::make_mut(node);
+        let (addresses, labels) = match self {
+            Self::Initialize(wanted) => {
+                node.taints = node.taints_without(UNINITIALIZED_TAINT);
+                if let Some(id) = &wanted.provider_id {
+                    Arc::make_mut(&mut node.view).provider_id = Some(id.clone());
+                }
+                (wanted.addresses.as_ref(), Some(&wanted.labels))
+            }
+            Self::SetAddresses { addresses, .. } => (Some(addresses), None),
+            Self::SetLabels { labels, .. } => (None, Some(labels)),
+            Self::SetShutdownTaint(_) | Self::SetNetworkAvailable(_) | Self::Delete(_) => (None, None),
+        };
+        if let Some(addresses) = addresses {
+            node.addresses.clone_from(addresses);
+        }
+        if let Some(labels) = labels {
+            let view = Arc::make_mut(&mut node.view);
+            let mut all: BTreeMap<&str, &str> = view.labels.iter().collect();
+            all.extend(labels.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+            view.labels = all.into_iter().collect();
+        }
+    }
+}
+
+impl Action for NodeAction {
+    fn effect(&self) -> Effect {
+        match self {
+            Self::Delete(_) => Effect::Delete,
+            _ => Effect::Change,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Initialize(_) => Kind::Initialize,
+            Self::SetAddresses { .. } => Kind::Addresses,
+            Self::SetLabels { .. } => Kind::Labels,
+            Self::SetShutdownTaint(_) => Kind::Taint,
+            Self::SetNetworkAvailable(_) => Kind::Network,
+            Self::Delete(_) => Kind::DeleteNode,
+        }
+    }
+
+    fn reason(&self) -> String {
+        match self {
+            Self::SetAddresses { from, .. } => format!("now {}", Addresses(from)),
+            Self::SetLabels { from, .. } if !from.is_empty() => format!("now {}", Labels(from)),
+            Self::Initialize(_) | Self::SetLabels { .. } => String::new(),
+            Self::SetShutdownTaint(true) => "its machine is switched off".to_owned(),
+            Self::SetShutdownTaint(false) => "it is ready again".to_owned(),
+            Self::SetNetworkAvailable(true) => "it has all of its routes then".to_owned(),
+            Self::SetNetworkAvailable(false) => "it lacks a route".to_owned(),
+            Self::Delete(why) => why.clone(),
+        }
+    }
+}
+
+impl fmt::Display for NodeAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Initialize(wanted) => {
+                if let Some(id) = &wanted.provider_id {
+                    write!(f, "provider ID {id}; ")?;
+                }
+                if let Some(addresses) = &wanted.addresses {
+                    write!(f, "{}; ", Addresses(addresses))?;
+                }
+                if !wanted.labels.is_empty() {
+                    write!(f, "{}; ", Labels(&wanted.labels))?;
+                }
+                f.write_str("no taint")
+            }
+            Self::SetAddresses { addresses, .. } => Addresses(addresses).fmt(f),
+            Self::SetLabels { labels, .. } => Labels(labels).fmt(f),
+            Self::SetShutdownTaint(true) => write!(f, "add taint {}", SHUTDOWN_TAINT.0),
+            Self::SetShutdownTaint(false) => write!(f, "remove taint {}", SHUTDOWN_TAINT.0),
+            Self::SetNetworkAvailable(available) => {
+                let (status, reason, _) = network_condition(*available);
+                write!(f, "set condition NetworkUnavailable to {status} ({reason})")
+            }
+            Self::Delete(_) => f.write_str("delete"),
+        }
+    }
+}
+
+/// Status, reason and message of the condition NetworkUnavailable, in upstream's words.
+pub(crate) fn network_condition(available: bool) -> (&'static str, &'static str, &'static str) {
+    if available {
+        ("False", "RouteCreated", "RouteController created a route")
+    } else {
+        (
+            "True",
+            "NoRouteCreated",
+            "RouteController failed to create a route",
+        )
+    }
+}
+
+struct Addresses<'a>(&'a [NodeAddress]);
+
+impl fmt::Display for Addresses<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.0.iter();
+        let all: Vec<_> = all
+            .map(|address| format!("{} {}", address.kind.as_str(), address.address))
+            .collect();
+        f.write_str(if all.is_empty() { "no addresses" } else { "" })?;
+        f.write_str(&all.join(", "))
+    }
+}
+
+struct Labels<'a>(&'a NewLabels);
+
+impl fmt::Display for Labels<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A label with the same value under its stable name says nothing more.
+        let repeats = |key: &str, value: &String| {
+            [ZONE, REGION, INSTANCE_TYPE]
+                .iter()
+                .any(|[beta, stable]| *beta == key && self.0.get(*stable) == Some(value))
+        };
+        let all = self.0.iter().filter(|(key, value)| !repeats(key, value));
+        let all: Vec<_> = all.map(|(key, value)| format!("{key}={value}")).collect();
+        f.write_str(&all.join(", "))
+    }
+}

@@ -1,0 +1,247 @@
+//! What the controllers would do: the result of `plan`, and what `--dry-run` compares.
+//!
+//! A controller decides on *actions*. The running program applies them; a plan collects them. Each controller has a
+//! `plan` beside its loop that asks the same questions and calls the same decisions.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use ccm_core::load_balancer::Effect;
+use ipnet::IpNet;
+use serde::{Serialize, Serializer};
+
+/// One thing that a controller does. `Display` is the sentence that a plan shows.
+pub(crate) trait Action: fmt::Display {
+    /// What it does to its object.
+    fn effect(&self) -> Effect;
+
+    /// The group of changes that it belongs to.
+    fn kind(&self) -> Kind;
+
+    /// Why it is due; empty where that is plain.
+    fn reason(&self) -> String;
+
+    /// The part of the cloud that it changes; none for an object of the cluster.
+    fn part(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Everything that was found at one moment. The order depends on nothing but the content.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Every Service and node that was read, and the parts and routes with a finding.
+    objects: BTreeMap<Object, Findings>,
+    /// What could not be determined.
+    pub(crate) problems: BTreeSet<Problem>,
+}
+
+/// What a finding is about. `Display` names it in the log.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Object {
+    /// A Service, as `namespace/name`.
+    Service { service: String },
+    /// A part of the cloud that several Services share, or none.
+    Part {
+        part: String,
+        services: BTreeSet<String>,
+    },
+    /// A node.
+    Node { node: String },
+    /// A route of the cloud.
+    Route {
+        #[serde(serialize_with = "as_text")]
+        destination: IpNet,
+        /// The node that has Pods there; none if no node has.
+        node: Option<String>,
+    },
+}
+
+fn as_text<S: Serializer>(value: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service { service } => write!(f, "Service {service}"),
+            Self::Part { part, .. } => f.write_str(part),
+            Self::Node { node } => write!(f, "node {node}"),
+            Self::Route {
+                destination,
+                node: Some(node),
+            } => write!(f, "route {destination} (node {node})"),
+            Self::Route { destination, .. } => write!(f, "route {destination}"),
+        }
+    }
+}
+
+/// The findings about one object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Findings {
+    /// What would be done, in order.
+    pub(crate) changes: Vec<Change>,
+    /// What differs and would stay so.
+    pub(crate) blocked: Vec<Blocked>,
+    /// What a person should know beside that.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// An action as a plan shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Change {
+    #[serde(serialize_with = "effect_name")]
+    pub(crate) effect: Effect,
+    pub(crate) kind: Kind,
+    /// A sentence.
+    pub(crate) what: String,
+    /// Why; empty where that is plain.
+    pub(crate) why: String,
+    /// The part of the cloud that is changed; none for an object of the cluster.
+    pub(crate) part: Option<String>,
+}
+
+fn effect_name<S: Serializer>(effect: &Effect, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match effect {
+        Effect::Create => "create",
+        Effect::Change => "change",
+        Effect::Delete => "delete",
+    })
+}
+
+/// The group that a change belongs to. Text output groups changes of nodes by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// Something in the cloud.
+    Cloud,
+    /// Finalizer, annotations or status of a Service.
+    Service,
+    /// A node gets provider ID, addresses and labels, and loses its taint.
+    Initialize,
+    /// A node's labels.
+    Labels,
+    /// A node's addresses.
+    Addresses,
+    /// The taint of a node whose machine is switched off.
+    Taint,
+    /// The condition NetworkUnavailable of a node.
+    Network,
+    /// A node whose machine does not exist.
+    DeleteNode,
+    /// A route of the cloud, with what is beside it.
+    Route,
+}
+
+/// A difference that would stay.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Blocked {
+    /// A sentence.
+    pub(crate) what: String,
+    /// What differs, if it is one thing, ..
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) field: Option<String>,
+    /// .. its observed value, ..
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) have: Option<String>,
+    /// .. and the desired one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) want: Option<String>,
+}
+
+impl Blocked {
+    pub(crate) fn because(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Something that could not be determined, so that the plan is not complete.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(crate) struct Problem {
+    /// About what: a part of the cloud, nodes.
+    pub(crate) about: String,
+    pub(crate) error: String,
+}
+
+impl Findings {
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// An action that would be applied.
+    pub(crate) fn act(&mut self, action: &impl Action) {
+        self.changes.push(Change {
+            effect: action.effect(),
+            kind: action.kind(),
+            what: action.to_string(),
+            why: action.reason(),
+            part: action.part(),
+        });
+    }
+
+    /// Adds these findings.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.changes.extend(other.changes);
+        other.blocked.into_iter().for_each(|blocked| self.block(blocked));
+        other.warnings.into_iter().for_each(|warning| self.warn(warning));
+    }
+
+    /// Something that stays as it is. It is listed once.
+    pub(crate) fn block(&mut self, blocked: Blocked) {
+        if !self.blocked.contains(&blocked) {
+            self.blocked.push(blocked);
+        }
+    }
+
+    /// Something to know. It is listed once.
+    pub(crate) fn warn(&mut self, warning: impl Into<String>) {
+        let warning = warning.into();
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+}
+
+impl Plan {
+    /// The findings about this object.
+    pub(crate) fn of(&mut self, object: Object) -> &mut Findings {
+        self.objects.entry(object).or_default()
+    }
+
+    pub(crate) fn service(&mut self, service: impl fmt::Display) -> &mut Findings {
+        self.of(Object::Service {
+            service: service.to_string(),
+        })
+    }
+
+    pub(crate) fn node(&mut self, name: &str) -> &mut Findings {
+        self.of(Object::Node {
+            node: name.to_owned(),
+        })
+    }
+
+    pub(crate) fn route(&mut self, destination: IpNet, node: Option<&str>) -> &mut Findings {
+        self.of(Object::Route {
+            destination,
+            node: node.map(str::to_owned),
+        })
+    }
+
+    pub(crate) fn problem(&mut self, about: impl Into<String>, error: impl Into<String>) {
+        self.problems.insert(Problem {
+            about: about.into(),
+            error: error.into(),
+        });
+    }
+
+    /// All objects in order: Services, parts, nodes, routes.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (&Object, &Findings)> {
+        self.objects.iter()
+    }
+}

@@ -1,0 +1,435 @@
+//! Events about Services: what they say, and that each thing is reported once.
+//!
+//! A pass ends in the same way again and again: a cloud that fails, a value that cannot be followed. An event is for what
+//! is new. A failure that ended may be reported again.
+
+use std::collections::HashMap;
+
+use ccm_core::{
+    Error, ErrorKind,
+    controllers::{EventType, Recorder},
+    load_balancer::{NodeSet, OrphanPart, PartKey, PartReport, PartState, ServiceId, ServiceView},
+};
+use k8s_openapi::api::core::v1::ObjectReference;
+use tracing::{info, warn};
+
+use super::{COMPONENT, orphans};
+use crate::{
+    events,
+    logging::{FailingByKind, warn_if_new},
+};
+
+/// How many nodes an event names.
+const NODE_NAMES: usize = 20;
+/// How many orphans an event names.
+const ORPHANS: usize = 5;
+
+/// An event about a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Event {
+    pub(super) service: ServiceId,
+    kind: EventType,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    /// Whether the provider's component is the source.
+    by_provider: bool,
+}
+
+impl Event {
+    pub(super) fn normal(service: &ServiceId, reason: &'static str, message: &str) -> Self {
+        Self {
+            service: service.clone(),
+            kind: EventType::Normal,
+            reason,
+            message: message.to_owned(),
+            by_provider: false,
+        }
+    }
+
+    pub(super) fn warning(service: &ServiceId, reason: &'static str, message: String) -> Self {
+        Self {
+            kind: EventType::Warning,
+            message,
+            ..Self::normal(service, reason, "")
+        }
+    }
+}
+
+/// Something that was reported about a Service and one of its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// A pass over the part ended.
+    Pass,
+    /// It fails: without what changes with every try.
+    Failure { kind: &'static str, identity: String },
+    /// An event of the provider.
+    Provider(&'static str, String),
+    /// Differences that stay.
+    Blocked(String),
+    /// Its load balancer has no nodes.
+    NoNodes,
+    /// It is being worked on.
+    Work,
+    /// Its object could not be written.
+    NotWritten(String),
+}
+
+impl Report {
+    /// Whether both cannot be true at the same time.
+    fn replaces(&self, other: &Self) -> bool {
+        !matches!(self, Self::Provider(..)) && std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+/// What was last reported about a Service, by part.
+#[derive(Debug, Default)]
+pub(super) struct Reported(HashMap<PartKey, Vec<Report>>);
+
+/// What concerns the Service itself, and not one of its parts.
+const OBJECT: &str = "object";
+
+impl Reported {
+    /// Stands for the discovery in place of a part.
+    pub(super) fn discovery() -> PartKey {
+        PartKey::new("")
+    }
+
+    fn of(&self, part: &PartKey) -> &[Report] {
+        self.0.get(part).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Whether anything was reported about the part.
+    pub(super) fn has(&self, part: &PartKey) -> bool {
+        self.0.contains_key(part)
+    }
+
+    /// Records a report in place of the last one of its sort. Whether it is new.
+    pub(super) fn set(&mut self, part: &PartKey, report: Report) -> bool {
+        let reports = self.0.entry(part.clone()).or_default();
+        let is_new = !reports.contains(&report);
+        if is_new {
+            reports.retain(|other| !report.replaces(other));
+            reports.push(report);
+        }
+        is_new
+    }
+
+    /// Forgets a report. Whether there was one.
+    pub(super) fn clear(&mut self, part: &PartKey, report: &Report) -> bool {
+        let Some(reports) = self.0.get_mut(part) else {
+            return false;
+        };
+        let before = reports.len();
+        reports.retain(|other| !report.replaces(other));
+        reports.len() < before
+    }
+
+    pub(super) fn clear_failure(&mut self, part: &PartKey) {
+        let failure = Report::Failure {
+            kind: "",
+            identity: String::new(),
+        };
+        self.clear(part, &failure);
+    }
+
+    /// Whether the same was reported about another part.
+    pub(super) fn is_reported_elsewhere(&self, part: &PartKey, report: &Report) -> bool {
+        let mut others = self.0.iter().filter(|(other, _)| *other != part);
+        others.any(|(_, reports)| reports.contains(report))
+    }
+
+    /// Forgets what was reported about other parts.
+    pub(super) fn retain(&mut self, is_part: impl Fn(&PartKey) -> bool) {
+        self.0.retain(|part, _| part.as_str() == OBJECT || is_part(part));
+    }
+
+    pub(super) fn rename(&mut self, old: &PartKey, new: &PartKey) {
+        if let Some(reports) = self.0.remove(old) {
+            self.0.insert(new.clone(), reports);
+        }
+    }
+
+    /// Work begins. Whether that is new.
+    pub(super) fn begin_work(&mut self) -> bool {
+        self.set(&PartKey::new(OBJECT), Report::Work)
+    }
+
+    pub(super) fn is_work_reported(&self) -> bool {
+        self.of(&PartKey::new(OBJECT)).contains(&Report::Work)
+    }
+
+    /// Work ended. Whether its begin was reported.
+    pub(super) fn end_work(&mut self) -> bool {
+        self.clear(&PartKey::new(OBJECT), &Report::Work)
+    }
+
+    /// The object could not be written. Whether that is new.
+    pub(super) fn not_written(&mut self, message: &str) -> bool {
+        self.set(&PartKey::new(OBJECT), Report::NotWritten(message.to_owned()))
+    }
+
+    /// The object was written.
+    pub(super) fn written(&mut self) {
+        self.clear(&PartKey::new(OBJECT), &Report::NotWritten(String::new()));
+    }
+
+    /// The kind of a failure, for metrics.
+    pub(super) fn failure_kind(&self) -> Option<&'static str> {
+        self.0.values().flatten().find_map(|report| match report {
+            Report::Failure { kind, .. } => Some(*kind),
+            _ => None,
+        })
+    }
+
+    /// What is wrong, for the status page: a failure before a difference that stays.
+    pub(super) fn error(&self) -> Option<String> {
+        let of = |rank: u8| {
+            self.0.values().flatten().find_map(move |report| match report {
+                Report::Failure { identity, .. } if rank == 0 => Some(identity.clone()),
+                Report::Blocked(text) if rank == 1 => Some(text.clone()),
+                Report::NotWritten(text) if rank == 2 => Some(text.clone()),
+                _ => None,
+            })
+        };
+        (0..=2).find_map(of)
+    }
+
+    /// A pass ended: the new events of the provider, and differences that stay.
+    pub(super) fn pass_ended(&mut self, part: &PartKey, id: &ServiceId, report: &PartReport) -> Vec<Event> {
+        self.set(part, Report::Pass);
+        let mut events = Vec::new();
+        let mut present = Vec::new();
+        for event in report.events.iter().filter(|event| event.service == *id) {
+            let reported = Report::Provider(event.reason, event.message.clone());
+            if self.set(part, reported.clone()) {
+                let mut new = Event::normal(id, event.reason, &event.message);
+                new.by_provider = true;
+                if event.warning {
+                    new.kind = EventType::Warning;
+                }
+                events.push(new);
+            }
+            present.push(reported);
+        }
+        // A pass that continues later does not report them all again.
+        if !matches!(report.state, PartState::Done) {
+            return events;
+        }
+        if let Some(reports) = self.0.get_mut(part) {
+            reports.retain(|report| !matches!(report, Report::Provider(..)) || present.contains(report));
+        }
+        let blocked: Vec<_> = report
+            .blocked
+            .iter()
+            .filter(|blocked| blocked.service.as_ref().is_none_or(|service| service == id))
+            .map(ToString::to_string)
+            .collect();
+        let text = blocked.join("; ");
+        if blocked.is_empty() {
+            self.clear(part, &Report::Blocked(text));
+        } else if self.set(part, Report::Blocked(text.clone())) {
+            events.push(Event::warning(id, "LoadBalancerChangeBlocked", text));
+        }
+        events
+    }
+}
+
+/// Why a Service could not be served.
+#[derive(Clone, Copy)]
+pub(super) enum Failure<'a> {
+    /// The cloud or the provider refused.
+    Error(&'a Error),
+    /// Nothing may be changed, since something known is not visible.
+    Blocked(&'a str),
+}
+
+impl Failure<'_> {
+    /// Whether it only failed because another process leads.
+    pub(super) fn is_not_leader(&self) -> bool {
+        matches!(self, Self::Error(error) if error.kind() == ErrorKind::NotLeader)
+    }
+
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Error(error) => error.report(),
+            Self::Blocked(why) => (*why).to_owned(),
+        }
+    }
+
+    /// The metric label.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Error(error) => error.kind().as_str(),
+            Self::Blocked(_) => "NotSeen",
+        }
+    }
+
+    /// What stays the same for as long as it fails in the same way.
+    pub(super) fn report(&self, reason: &str) -> Report {
+        let identity = match self {
+            Self::Error(error) => {
+                let operation = error.operation().unwrap_or_default();
+                format!("{reason} {} {operation} {}", error.kind(), error.message())
+            }
+            Self::Blocked(why) => format!("{reason} {why}"),
+        };
+        Report::Failure {
+            kind: self.label(),
+            identity,
+        }
+    }
+
+    /// The event for this Service, in upstream's words. `nodes`: it only follows changed nodes.
+    pub(super) fn event(&self, view: &ServiceView, nodes: Option<&NodeSet>) -> Event {
+        let text = self.text();
+        if let Some(nodes) = nodes {
+            let (names, total) = node_names(nodes);
+            let message = format!(
+                "Error updating load balancer with new hosts {names} [node names limited, total number of nodes: \
+                 {total}], error: {text}"
+            );
+            return Event::warning(&view.id, "UpdateLoadBalancerFailed", message);
+        }
+        let what = match view.wants_load_balancer() {
+            true => "ensure",
+            false => "delete",
+        };
+        let message = format!("Error syncing load balancer: failed to {what} load balancer: {text}");
+        Event::warning(&view.id, "SyncLoadBalancerFailed", message)
+    }
+}
+
+/// The names of the first members, and how many there are.
+fn node_names(nodes: &NodeSet) -> (String, usize) {
+    let total = nodes.eligible().count();
+    let mut names: Vec<_> = nodes
+        .eligible()
+        .take(NODE_NAMES)
+        .map(|node| node.view.name.clone())
+        .collect();
+    if total > NODE_NAMES {
+        names.push(format!("<{} more>", total - NODE_NAMES));
+    }
+    (format!("[{}]", names.join(" ")), total)
+}
+
+/// Publishes events, and logs failures.
+pub(super) struct EventReporter {
+    recorder: Recorder,
+    provider: Recorder,
+    /// The object of events about the cloud as a whole.
+    process: ObjectReference,
+    failing: FailingByKind,
+}
+
+impl EventReporter {
+    /// `provider` publishes the provider's own events.
+    pub(super) fn new(recorder: Recorder, provider: Recorder, process: ObjectReference) -> Self {
+        Self {
+            recorder,
+            provider,
+            process,
+            failing: FailingByKind::default(),
+        }
+    }
+
+    pub(super) fn publish(&self, event: &Event) {
+        let recorder = match event.by_provider {
+            true => &self.provider,
+            false => &self.recorder,
+        };
+        let id = &event.service;
+        let (namespace, uid) = (Some(id.namespace.to_string()), Some(id.uid.to_string()));
+        let object = events::reference("v1", "Service", namespace, id.name.to_string(), uid);
+        recorder.publish(object, event.kind, event.reason, &event.message);
+    }
+
+    /// Publishes one event, and one line of log each, for new orphans.
+    pub(super) fn publish_orphans(&self, orphans: &[OrphanPart], deletes: bool) {
+        let texts: Vec<_> = orphans
+            .iter()
+            .map(|orphan| format!("{}: {}", orphan.what, orphans::consequence(orphan, deletes)))
+            .collect();
+        for text in &texts {
+            warn!(
+                controller = COMPONENT,
+                orphan = text,
+                "Its Service does not exist"
+            );
+        }
+        let objects = match texts.len() {
+            1 => "1 object".to_owned(),
+            number => format!("{number} objects"),
+        };
+        let first: Vec<_> = texts.iter().take(ORPHANS).map(String::as_str).collect();
+        let mut message = format!(
+            "{objects} in the cloud of Services that do not exist: {}",
+            first.join("; ")
+        );
+        let more = texts.len().saturating_sub(ORPHANS);
+        if more > 0 {
+            message.push_str(&format!("; and {more} more (see /statusz)"));
+        }
+        let object = self.process.clone();
+        self.recorder
+            .publish(object, EventType::Warning, "OrphanedLoadBalancers", &message);
+    }
+
+    /// Logs that something fails: as a warning if it is the first to fail in this way.
+    pub(super) fn failed(&self, what: &str, kind: &'static str, error: &str) {
+        let (is_first, ended) = self.failing.failed(what, kind);
+        warn_if_new!(
+            is_first,
+            controller = COMPONENT,
+            what,
+            kind,
+            error,
+            "Load balancer work failed"
+        );
+        log_end(ended);
+    }
+
+    /// It does not fail any more.
+    pub(super) fn works(&self, what: &str) {
+        log_end(self.failing.works(what));
+    }
+}
+
+fn log_end(kind: Option<&'static str>) {
+    if let Some(kind) = kind {
+        info!(
+            controller = COMPONENT,
+            kind, "No load balancer work fails for this reason any more"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ccm_core::{NodeView, load_balancer::ServiceNode};
+
+    use super::*;
+
+    fn nodes(count: usize) -> NodeSet {
+        (0..count)
+            .map(|i| ServiceNode {
+                view: Arc::new(NodeView {
+                    name: format!("n{i:02}"),
+                    ..NodeView::default()
+                }),
+                eligible: true,
+                ..ServiceNode::default()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn names_of_many_nodes_are_cut() {
+        assert_eq!(node_names(&nodes(2)), ("[n00 n01]".to_owned(), 2));
+        let (names, total) = node_names(&nodes(23));
+        assert!(names.ends_with("n19 <3 more>]"), "{names}");
+        assert_eq!(total, 23);
+    }
+}

@@ -1,0 +1,278 @@
+//! The plan of this controller: the plan engine's passes without writes, and the change of each Service object that
+//! follows.
+
+use std::{collections::BTreeSet, fmt, sync::Arc};
+
+use anyhow::{anyhow, bail};
+use ccm_core::{
+    Error, ErrorKind,
+    controllers::{NodeObject, ServiceObject},
+    load_balancer::{
+        Claim, ClusterSnapshot, ClusterView, Discovery, Effect, Effects, LoadBalancers, MemberState,
+        OwnershipTag, PartKey, PartPlan, PlanProblem, ReadOptions, Request, ServiceId, StepDescription,
+    },
+};
+use tokio::time::Instant;
+
+use super::{nodes::Nodes, object::ObjectChange, orphans};
+use crate::controllers::plan::{Action, Blocked, Findings, Kind, Object, Plan};
+
+/// One thing that this controller does.
+pub(super) enum ServiceAction<'a> {
+    /// A step in the cloud.
+    Step(&'a PartKey, &'a StepDescription),
+    /// A patch of the Service object. The cloud gives its address later if `later`.
+    Write { change: &'a ObjectChange, later: bool },
+}
+
+impl Action for ServiceAction<'_> {
+    fn effect(&self) -> Effect {
+        match self {
+            Self::Step(_, step) => step.effect,
+            Self::Write { .. } => Effect::Change,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Step(..) => Kind::Cloud,
+            Self::Write { .. } => Kind::Service,
+        }
+    }
+
+    fn reason(&self) -> String {
+        match self {
+            Self::Step(_, step) => step.reason.clone(),
+            Self::Write { .. } => String::new(),
+        }
+    }
+
+    fn part(&self) -> Option<String> {
+        match self {
+            Self::Step(part, _) => Some(part.to_string()),
+            Self::Write { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for ServiceAction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step(_, step) => f.write_str(&step.sentence),
+            Self::Write { change, later } => {
+                let mut parts = change.sentences();
+                if *later {
+                    parts.push("its address to the status, once the cloud has given one".to_owned());
+                }
+                write!(f, "write to the Service: {}", parts.join("; "))
+            }
+        }
+    }
+}
+
+/// The cluster that is planned.
+pub(crate) struct World<'a> {
+    pub(crate) services: &'a [Arc<ServiceObject>],
+    pub(crate) nodes: &'a [Arc<NodeObject>],
+    pub(crate) cluster_name: &'a str,
+    pub(crate) ownership_tag: &'a OwnershipTag,
+    /// `--delete-orphaned-load-balancers`.
+    pub(crate) delete_orphans: bool,
+}
+
+/// Collects the actions for all Services, or `only` for one.
+pub(crate) async fn plan(
+    world: &World<'_>,
+    balancers: &dyn LoadBalancers,
+    only: Option<&ServiceId>,
+    ask: ReadOptions,
+    plan: &mut Plan,
+) {
+    let request = Request::new(Arc::new(world.snapshot()), ask);
+    let planned = |id: &ServiceId| only.is_none_or(|only| only == id);
+    for view in request.snapshot.services.iter().filter(|view| planned(&view.id)) {
+        let findings = plan.service(&view.id);
+        if only.is_some() && balancers.claims(view) != Claim::Ours {
+            let class = view.class.as_deref().unwrap_or_default();
+            findings.warn(format!(
+                "left alone: its loadBalancerClass {class:?} is another controller's"
+            ));
+        }
+    }
+    let found = async {
+        let discovery = balancers.discover(&request).await?;
+        let parts = balancers.plan(&request, only).await?;
+        Ok::<_, Error>((discovery, parts))
+    };
+    let (discovery, parts) = match found.await {
+        Ok(found) => found,
+        Err(error) => return plan.problem("load balancers", error.report()),
+    };
+    for part in &parts {
+        add_part(part, &discovery, plan);
+    }
+    add_frozen(&parts, plan);
+    for (view, has) in request.snapshot.services.iter().zip(&discovery.services) {
+        if !planned(&view.id) {
+            continue;
+        }
+        let nothing = Effects::default();
+        let mut members = parts.iter().flat_map(|part| &part.members);
+        let effects = match members.find(|member| member.service == view.id && member.finished) {
+            Some(member) => Some(&member.effects),
+            // It wants nothing, and there is nothing.
+            None if has.joins.is_empty() && has.leaves.is_empty() && !view.wants_load_balancer() => {
+                Some(&nothing)
+            }
+            None => None,
+        };
+        let change = &ObjectChange::due(view, has.claim, balancers.finalizers(view), effects);
+        let no_address = effects.is_some_and(|effects| effects.ingress.is_none());
+        let later = view.wants_load_balancer() && no_address && view.ingress.is_empty();
+        if later || !change.is_empty() {
+            plan.service(&view.id)
+                .act(&ServiceAction::Write { change, later });
+        }
+    }
+    for orphan in discovery.orphans.iter().filter(|_| only.is_none()) {
+        let consequence = orphans::consequence(orphan, world.delete_orphans);
+        plan.of(part_of(&orphan.what, BTreeSet::new()))
+            .warn(format!("its Service does not exist; {consequence}"));
+    }
+}
+
+impl World<'_> {
+    /// The only Service that is planned.
+    ///
+    /// # Errors
+    /// If it does not exist or never had a load balancer.
+    pub(crate) fn find(&self, namespace: &str, name: &str) -> anyhow::Result<ServiceId> {
+        let named: Vec<_> = self
+            .services
+            .iter()
+            .filter(|object| &*object.view.id.name == name)
+            .collect();
+        if let Some(object) = named
+            .iter()
+            .find(|object| &*object.view.id.namespace == namespace)
+        {
+            if object.is_concerned() {
+                return Ok(object.view.id.clone());
+            }
+            bail!("--service: {namespace}/{name} is not of type LoadBalancer and never had a load balancer");
+        }
+        // In another namespace, perhaps.
+        let others: Vec<_> = named.iter().map(|object| object.view.id.to_string()).collect();
+        let hint = match others.as_slice() {
+            [] => String::new(),
+            others => format!("; there is {}", others.join(", ")),
+        };
+        Err(anyhow!("--service: there is no Service {namespace}/{name}{hint}"))
+    }
+
+    /// All Services that have to do with load balancers, also those without our finalizer: the finalizer is the first
+    /// thing that they would get.
+    fn snapshot(&self) -> ClusterSnapshot {
+        let mut nodes = Nodes::default();
+        for node in self.nodes {
+            nodes.apply(&node.view.name, Some(node), Instant::now());
+        }
+        let concerned = self.services.iter().filter(|object| object.is_concerned());
+        let mut services: Vec<_> = concerned.map(|object| Arc::clone(&object.view)).collect();
+        services.sort_by(|a, b| a.id.cmp(&b.id));
+        ClusterSnapshot {
+            services,
+            cluster: ClusterView {
+                name: self.cluster_name.into(),
+                ownership_tag: self.ownership_tag.clone(),
+                nodes: nodes.set(),
+            },
+        }
+    }
+}
+
+fn part_of(part: &str, services: BTreeSet<String>) -> Object {
+    Object::Part {
+        part: part.to_owned(),
+        services,
+    }
+}
+
+/// Adds the findings about a part to its Services; what concerns the part as a whole goes to the part, or to its only
+/// Service.
+fn add_part(part_plan: &PartPlan, discovery: &Discovery, plan: &mut Plan) {
+    let Some(part) = &part_plan.part else { return };
+    let services = discovery
+        .services
+        .iter()
+        .filter(|parts| parts.joins.contains(part) || parts.leaves.contains(part));
+    let services: Vec<_> = services.map(|parts| &parts.service).collect();
+    let whole = match services.as_slice() {
+        [alone] => Object::Service {
+            service: alone.to_string(),
+        },
+        services => part_of(part.as_str(), services.iter().map(ToString::to_string).collect()),
+    };
+    let mut of_whole = Findings::default();
+    for step in &part_plan.steps {
+        let findings = step.service.as_ref().map(|id| plan.service(id));
+        findings
+            .unwrap_or(&mut of_whole)
+            .act(&ServiceAction::Step(part, step));
+    }
+    for blocked in &part_plan.blocked {
+        let findings = blocked.service.as_ref().map(|id| plan.service(id));
+        findings.unwrap_or(&mut of_whole).block(Blocked {
+            what: blocked.to_string(),
+            field: Some(blocked.field.clone()),
+            have: Some(blocked.have.clone()),
+            want: Some(blocked.want.clone()),
+        });
+    }
+    for warning in part_plan.events.iter().filter(|event| event.warning) {
+        plan.service(&warning.service).warn(warning.message.as_str());
+    }
+    for member in &part_plan.members {
+        match &member.state {
+            MemberState::Refused(error) if is_no_answer(error.kind()) => {
+                plan.problem(member.service.to_string(), error.report());
+            }
+            MemberState::Refused(error) => {
+                let text = format!("{}; it keeps what it has", error.report());
+                plan.service(&member.service).block(Blocked::because(text));
+            }
+            _ => {}
+        }
+    }
+    match &part_plan.problem {
+        None => {}
+        Some(PlanProblem::Failed(error)) => plan.problem(part.as_str(), error),
+        Some(PlanProblem::Blocked(why)) => of_whole.block(Blocked::because(why)),
+    }
+    if !of_whole.is_empty() {
+        plan.of(whole).append(of_whole);
+    }
+}
+
+/// Services that are not served as they ask, without another finding that says why.
+fn add_frozen(parts: &[PartPlan], plan: &mut Plan) {
+    for member in parts.iter().flat_map(|part| &part.members) {
+        let MemberState::Frozen(why) = &member.state else {
+            continue;
+        };
+        let name = member.service.to_string();
+        let unknown = plan.problems.iter().any(|problem| problem.about == name);
+        let findings = plan.service(name);
+        if findings.blocked.is_empty() && findings.warnings.is_empty() && !unknown {
+            findings.block(Blocked::because(format!("it keeps what it has: {why}")));
+        }
+    }
+}
+
+/// Whether the cloud did not answer, rather than refused.
+fn is_no_answer(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::RateLimited | ErrorKind::Unauthenticated
+    )
+}

@@ -1,0 +1,1242 @@
+//! What is known of every Service and every part, and what follows from a change. Pure: no calls, no clock.
+//!
+//! | Verb | Functions |
+//! |---|---|
+//! | a change came in | [`State::changed`], [`State::take_due`] for time |
+//! | take work | [`State::take_discovery`], [`State::take_part`], [`State::take_object`] |
+//! | work ended | [`State::discovery_ended`], [`State::part_ended`], [`State::object_ended`]; [`State::part_writes`] on the way |
+//!
+//! Level triggered: a change only says that something is to be compared. A Service whose desired state changed makes its
+//! parts *dirty*; a pass over a part uses everything that is known at that moment, and what comes later makes it dirty
+//! again.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use ccm_core::{
+    Freshness, Priority, Retry,
+    client::later,
+    controllers::{Backoff, NodeObject, ServiceObject},
+    load_balancer::{
+        Claim, ClusterSnapshot, ClusterView, Discovery, Effects, MemberReport, MemberState, NodeSet,
+        OrphanPart, OwnershipTag, PartKey, PartReport, PartState, ProviderFinalizers, ReadOptions, ServiceId,
+        ServiceParts, ServiceView, StepDescription,
+    },
+};
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::{
+    events::{Event, Failure, Report, Reported},
+    nodes::{NodeChange, Nodes},
+    object::{ObjectChange, is_own_writing},
+    orphans::{self, Orphans},
+};
+use crate::{
+    config::OrphanConfig,
+    controllers::node_object::STORE_LAG,
+    server::status::{OrphanRow, PartRow, Plan, ServiceRow},
+};
+
+/// Changes within this time share one discovery: what is read for one Service may serve the next.
+const BURST: Duration = Duration::from_secs(2);
+
+/// For passes that only follow a change in the cluster, what is remembered of the cloud is good for this long. Whatever
+/// we write is forgotten anyway, and before a create the engine always reads again.
+const REMEMBERED: Duration = Duration::from_secs(2 * 3600);
+
+/// A Service that is not served although nothing is under way for it is compared again after this long, the next time
+/// after twice as long.
+const LOST: Backoff = Backoff {
+    first: Duration::from_secs(1),
+    longest: Duration::from_secs(300),
+};
+
+/// How often a lost Service is compared with what is remembered of the cloud.
+const LOST_IN_MEMORY: u32 = 2;
+
+/// How many steps of a plan are kept.
+const STEPS: usize = 10;
+
+/// `namespace/name` of a Service.
+pub(super) type Name = Arc<str>;
+
+/// The name under which a Service is kept.
+fn name(id: &ServiceId) -> Name {
+    format!("{}/{}", id.namespace, id.name).into()
+}
+
+/// Why a part is to be run. If there are several reasons, the greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cause {
+    /// The nodes have changed.
+    Nodes,
+    /// It is time to compare the cloud with how it was left.
+    Drift,
+    /// A Service has changed, or is new to this process.
+    Service,
+}
+
+/// A part is to be run, or discovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Job {
+    pub(super) cause: Cause,
+    /// Answers must not be older; `None` for those that are remembered.
+    after: Option<Instant>,
+    priority: Priority,
+}
+
+impl Job {
+    /// One that follows a change in the cluster, with remembered answers.
+    fn now(cause: Cause) -> Self {
+        Self {
+            cause,
+            after: None,
+            priority: Priority::User,
+        }
+    }
+
+    /// One in the background, with new answers.
+    fn drift(at: Instant) -> Self {
+        Self {
+            cause: Cause::Drift,
+            after: Some(at),
+            priority: Priority::Background,
+        }
+    }
+
+    /// One job for both.
+    fn and(self, other: Self) -> Self {
+        Self {
+            cause: self.cause.max(other.cause),
+            after: self.after.max(other.after),
+            priority: self.priority.min(other.priority),
+        }
+    }
+
+    /// Adds it to those that wait.
+    fn add_to(self, jobs: &mut Option<Self>) {
+        *jobs = Some(jobs.map_or(self, |before| before.and(self)));
+    }
+
+    pub(super) fn ask(self) -> ReadOptions {
+        ReadOptions {
+            freshness: self.after.map_or(Freshness::AtMost(REMEMBERED), Freshness::After),
+            priority: self.priority,
+        }
+    }
+}
+
+/// The moment from which answers are new enough, the same one for all changes of a burst.
+#[derive(Debug, Default)]
+struct Moment(Option<Instant>);
+
+impl Moment {
+    fn at(&mut self, now: Instant) -> Instant {
+        match self.0 {
+            Some(moment) if now.saturating_duration_since(moment) < BURST => moment,
+            _ => *self.0.insert(now),
+        }
+    }
+}
+
+/// A change that came in.
+pub(super) enum Change {
+    /// The present form of a Service, its claim, and the provider's finalizers for it; `None`: it does not exist.
+    Service(Name, Option<(Arc<ServiceView>, Claim, ProviderFinalizers)>),
+    /// A listing lost Services.
+    Vanished,
+    /// The present form of a node; `None`: it does not exist.
+    Node(String, Option<Arc<NodeObject>>),
+    /// The ownership tag of the cluster is known.
+    OwnershipTag(OwnershipTag),
+    /// Everything is to be compared with the cloud.
+    Drift,
+}
+
+/// What follows from a change.
+#[derive(Debug)]
+pub(super) enum Output {
+    /// Run the part, whatever it waits for.
+    Run(PartKey),
+    /// Run the part, unless it waits for its next try.
+    RunUnlessWaiting(PartKey),
+    /// Compare the Service object with what it should say.
+    Object(Name),
+    /// Publish an event.
+    Event(Event),
+    /// Report orphans.
+    Orphans(Vec<OrphanPart>),
+}
+
+/// A discovery: which parts all Services have.
+pub(super) struct DiscoveryTask {
+    pub(super) job: Job,
+    pub(super) snapshot: Arc<ClusterSnapshot>,
+}
+
+/// A pass over a part.
+pub(super) struct PartTask {
+    pub(super) job: Job,
+    pub(super) snapshot: Arc<ClusterSnapshot>,
+    /// The generation of the nodes in it.
+    nodes: u64,
+    /// Whether the pass may delete the part if it is an orphan.
+    pub(super) delete_orphan: bool,
+}
+
+/// What is to be done about a Service object.
+pub(super) enum ObjectTask {
+    Nothing,
+    /// The store does not show the last write yet.
+    Later(Instant),
+    Write(ObjectWrite),
+}
+
+/// A write of a Service object.
+pub(super) struct ObjectWrite {
+    pub(super) change: ObjectChange,
+    /// There was a load balancer: an event reports when the finalizers are removed.
+    had_load_balancer: bool,
+}
+
+/// How the write of a Service object ended.
+#[derive(Clone, Copy)]
+pub(super) enum ObjectEnd<'a> {
+    /// Written; `in_vain`: the API server says that it changed nothing.
+    Written {
+        in_vain: bool,
+    },
+    Failed(&'a str),
+}
+
+/// When the part is to be run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// After a change.
+    Done,
+    /// Then. No failure, or the provider said when.
+    Until(Instant),
+    /// With growing waits, none of them shorter than the one that the cloud asks for.
+    Backoff { least: Duration },
+}
+
+/// How the last pass over a part ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) enum PartStatus {
+    /// There was none.
+    #[default]
+    New,
+    Done,
+    /// A member is refused; the others are done.
+    Held,
+    Parked,
+    Blocked,
+    Failed,
+}
+
+impl PartStatus {
+    pub(super) const ALL: [Self; 6] = [
+        Self::New,
+        Self::Done,
+        Self::Held,
+        Self::Parked,
+        Self::Blocked,
+        Self::Failed,
+    ];
+
+    /// The metric label.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::Done => "done",
+            Self::Held => "held",
+            Self::Parked => "parked",
+            Self::Blocked => "blocked",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Whether it is tried again though nothing has changed.
+    pub(super) fn is_trouble(self) -> bool {
+        matches!(self, Self::Held | Self::Blocked | Self::Failed)
+    }
+
+    /// How the pass ended, and why if it has to be tried again.
+    pub(super) fn of(report: &PartReport) -> (Self, Option<Failure<'_>>) {
+        let refused = report.members.iter().find_map(|member| match &member.state {
+            MemberState::Refused(error) => Some(Failure::Error(error)),
+            _ => None,
+        });
+        match &report.state {
+            PartState::Done if refused.is_some() => (Self::Held, refused),
+            PartState::Done => (Self::Done, None),
+            PartState::Parked { .. } => (Self::Parked, None),
+            PartState::Blocked(why) => (Self::Blocked, Some(Failure::Blocked(why))),
+            PartState::Failed(error) => (Self::Failed, Some(Failure::Error(error))),
+        }
+    }
+}
+
+/// What is known of a Service.
+#[derive(Debug)]
+struct ServiceEntry {
+    view: Arc<ServiceView>,
+    claim: Claim,
+    /// The provider's own finalizers for it.
+    finalizers: ProviderFinalizers,
+    /// Its parts, by the last discovery.
+    joins: Vec<PartKey>,
+    leaves: Vec<PartKey>,
+    /// Its parts must be discovered and run.
+    dirty: Option<Job>,
+    /// The job that its known parts were run with because discovery failed.
+    requeued: Option<Job>,
+    /// Whether passes know of it. A new one has to wait for its finalizers.
+    included: bool,
+    /// Its form when all that it asked for was done.
+    served: Option<Arc<ServiceView>>,
+    /// What its load balancer then said about the object.
+    effects: Option<Effects>,
+    /// Another process served it before this one started.
+    inherited: bool,
+    /// What was last reported about it.
+    reported: Reported,
+    /// What was last written to the object.
+    written: Option<Written>,
+    /// It is not served and nothing is under way for it: when it is compared again, and how often that was so in a row.
+    again: Option<Instant>,
+    lost: u32,
+}
+
+/// A patch of a Service object.
+#[derive(Debug)]
+struct Written {
+    /// The version of the object in the store.
+    version: Option<String>,
+    change: ObjectChange,
+    at: Instant,
+    in_vain: bool,
+}
+
+impl ServiceEntry {
+    /// Whether everything that it asks for is done.
+    fn is_settled(&self) -> bool {
+        self.served
+            .as_ref()
+            .is_some_and(|served| served.asks_the_same(&self.view))
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &PartKey> {
+        self.joins.iter().chain(&self.leaves)
+    }
+
+    /// Whether nodes and drift concern it.
+    fn is_ours(&self) -> bool {
+        self.claim == Claim::Ours
+    }
+
+    /// Whether it has changed and its parts are to be discovered.
+    fn waits_for_discovery(&self) -> bool {
+        self.included && self.is_ours() && self.dirty.is_some() && !self.is_settled()
+    }
+
+    /// Whether it lacks a finalizer of ours. Nothing in the cloud is created for it before it has all of them.
+    fn has_to_wait(&self) -> bool {
+        self.is_ours() && self.view.ingress.is_empty() && !self.finalizers.missing(&self.view).is_empty()
+    }
+
+    /// The state as metrics and the status page show it.
+    fn shown_state(&self) -> &'static str {
+        match self.claim {
+            Claim::Ours if !self.view.wants_load_balancer() => "leaving",
+            Claim::Ours if self.is_settled() => "served",
+            Claim::Ours => "pending",
+            Claim::Elsewhere | Claim::NotOurs => "foreign",
+        }
+    }
+
+    /// Reports a failure: the event, if it is new.
+    fn fail(
+        &mut self,
+        failure: &Failure<'_>,
+        part: &PartKey,
+        cause: Cause,
+        nodes: &NodeSet,
+    ) -> Option<Output> {
+        let only_nodes = cause == Cause::Nodes && self.is_settled();
+        let event = failure.event(&self.view, only_nodes.then_some(nodes));
+        let report = failure.report(event.reason);
+        // A Service that asks for something impossible is refused by each of its parts.
+        let elsewhere = self.reported.is_reported_elsewhere(part, &report);
+        (self.reported.set(part, report) && !elsewhere).then_some(Output::Event(event))
+    }
+}
+
+/// What is known of a part.
+#[derive(Debug, Default)]
+struct PartEntry {
+    /// It is to be run.
+    job: Option<Job>,
+    /// The nodes that it follows, by their generation.
+    follows: Option<u64>,
+    status: PartStatus,
+    /// A pass is under way.
+    running: bool,
+    /// The last plan with a step.
+    plan: Option<Plan>,
+}
+
+/// The state of the controller.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    services: HashMap<Name, ServiceEntry>,
+    parts: HashMap<PartKey, PartEntry>,
+    /// The members of each part, by the last discovery.
+    members: HashMap<PartKey, Vec<Name>>,
+    nodes: Nodes,
+    orphans: Orphans,
+    deletes_orphans: bool,
+    snapshot: Arc<ClusterSnapshot>,
+    snapshot_nodes: u64,
+    snapshot_is_old: bool,
+    /// Parts must be discovered, with answers after this.
+    discovery: Option<Job>,
+    moment: Moment,
+    /// All kinds of failures that occurred.
+    kinds: HashSet<&'static str>,
+    /// Before the first discovery ended, everything existed before this process.
+    started: bool,
+}
+
+/// The state in numbers.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) services: HashMap<&'static str, usize>,
+    /// Services that fail, by the kind of failure. Kinds that ended are zero.
+    pub(super) failing: HashMap<&'static str, usize>,
+    pub(super) parts: HashMap<&'static str, usize>,
+    /// Orphans that may be deleted, and others.
+    pub(super) orphans: (usize, usize),
+}
+
+// === A change came in ===
+
+impl State {
+    pub(super) fn new(cluster_name: Arc<str>, ownership_tag: OwnershipTag, orphans: OrphanConfig) -> Self {
+        Self {
+            snapshot: Arc::new(ClusterSnapshot {
+                services: Vec::new(),
+                cluster: ClusterView {
+                    name: cluster_name,
+                    ownership_tag,
+                    ..ClusterView::default()
+                },
+            }),
+            snapshot_is_old: true,
+            orphans: Orphans::new(orphans),
+            deletes_orphans: orphans.delete,
+            ..Self::default()
+        }
+    }
+
+    /// A change came in.
+    pub(super) fn changed(&mut self, change: Change, at: Instant) -> Vec<Output> {
+        match change {
+            Change::Service(name, Some(now)) => return self.service_changed(name, now, at),
+            Change::Service(name, None) => self.forget(&name, at),
+            Change::Vanished => self.orphans.restart(at),
+            Change::Node(name, node) => {
+                let change = self.nodes.apply(&name, node.as_deref(), at);
+                self.snapshot_is_old |= change != NodeChange::Nothing;
+            }
+            Change::OwnershipTag(tag) => {
+                Arc::make_mut(&mut self.snapshot).cluster.ownership_tag = tag;
+                self.snapshot_is_old = true;
+                self.check_drift(at);
+            }
+            Change::Drift => self.check_drift(at),
+        }
+        Vec::new()
+    }
+
+    fn service_changed(
+        &mut self,
+        name: Name,
+        (view, claim, finalizers): (Arc<ServiceView>, Claim, ProviderFinalizers),
+        at: Instant,
+    ) -> Vec<Output> {
+        if self
+            .services
+            .get(&name)
+            .is_some_and(|entry| entry.view.id != view.id)
+        {
+            // Another one under the same name.
+            self.forget(&name, at);
+        }
+        self.snapshot_is_old = true;
+        let after = self.moment.at(at);
+        let inherited =
+            !self.started && view.wants_load_balancer() && view.has_finalizer() && !view.ingress.is_empty();
+        let job = Job {
+            after: Some(after),
+            ..Job::now(Cause::Service)
+        };
+        let entry = self
+            .services
+            .entry(Arc::clone(&name))
+            .or_insert_with(|| ServiceEntry {
+                view: Arc::clone(&view),
+                claim,
+                finalizers,
+                joins: Vec::new(),
+                leaves: Vec::new(),
+                dirty: Some(Job {
+                    // Nobody waits for a Service that was served before.
+                    priority: if inherited {
+                        Priority::Background
+                    } else {
+                        Priority::User
+                    },
+                    ..job
+                }),
+                requeued: None,
+                included: false,
+                served: None,
+                effects: None,
+                inherited,
+                reported: Reported::default(),
+                written: None,
+                again: None,
+                lost: 0,
+            });
+        if !entry.view.asks_the_same(&view) || entry.claim != claim {
+            // Our own write says nothing new about the cloud.
+            let own = is_own_writing(&entry.view, &view, entry.effects.as_ref());
+            let after = job.after.filter(|_| !own);
+            Job { after, ..job }.add_to(&mut entry.dirty);
+        }
+        if entry.view.wants_load_balancer() != view.wants_load_balancer() {
+            // The next announcement is another one.
+            entry.reported.end_work();
+        }
+        entry.view = view;
+        entry.claim = claim;
+        entry.finalizers = finalizers;
+        entry.included |= !entry.has_to_wait();
+        if entry.included
+            && let Some(job) = entry.dirty
+        {
+            job.add_to(&mut self.discovery);
+        }
+        vec![Output::Object(name)]
+    }
+
+    /// The Service does not exist any more.
+    fn forget(&mut self, name: &Name, at: Instant) {
+        let Some(entry) = self.services.remove(name) else {
+            return;
+        };
+        self.snapshot_is_old = true;
+        let over = entry.is_settled() && !entry.view.wants_load_balancer();
+        if entry.is_ours() && entry.included && !over {
+            // Its load balancer was not deleted: somebody removed the finalizer, or the API server lost the Service. The next
+            // discovery lists what became an orphan.
+            let after = Some(self.moment.at(at));
+            let job = Job {
+                after,
+                ..Job::now(Cause::Service)
+            };
+            job.add_to(&mut self.discovery);
+        }
+    }
+
+    fn check_drift(&mut self, at: Instant) {
+        let job = Job::drift(at);
+        for entry in self.services.values_mut().filter(|entry| entry.is_ours()) {
+            job.add_to(&mut entry.dirty);
+        }
+        job.add_to(&mut self.discovery);
+    }
+
+    /// When something is to be done though nothing changes. `discovers`: a discovery is under way or due, and what only
+    /// leads to a discovery waits for it.
+    pub(super) fn due(&self, discovers: bool) -> Option<Instant> {
+        let nodes = self.nodes.due().filter(|_| self.started);
+        if discovers {
+            return nodes;
+        }
+        let again = self.services.values().filter_map(|entry| entry.again).min();
+        let all = [nodes, again, self.orphans_due()];
+        all.into_iter().flatten().min()
+    }
+
+    fn orphans_due(&self) -> Option<Instant> {
+        // While passes do not know of every Service, nothing is reported or deleted.
+        self.orphans.due().filter(|_| self.all_included())
+    }
+
+    /// Time has passed. If nodes changed and it is time to follow them: the parts that do not.
+    pub(super) fn take_due(&mut self, at: Instant) -> Option<Vec<Output>> {
+        if !self.started || !self.nodes.take_due(at) {
+            return None;
+        }
+        let generation = self.nodes.generation();
+        let job = Job::now(Cause::Nodes);
+        // A cloud may have parts for each zone.
+        job.add_to(&mut self.discovery);
+        let wants = |key| {
+            let mut members = self.members_of(key);
+            members.any(|(_, entry)| entry.view.wants_load_balancer())
+        };
+        let behind: Vec<_> = self
+            .parts
+            .iter()
+            .filter(|(key, part)| part.follows != Some(generation) && wants(key))
+            .map(|(key, _)| key.clone())
+            .collect();
+        Some(behind.iter().map(|part| self.make_dirty(part, job)).collect())
+    }
+
+    /// The part is to be run.
+    fn make_dirty(&mut self, part: &PartKey, job: Job) -> Output {
+        let entry = self.parts.entry(part.clone()).or_default();
+        job.add_to(&mut entry.job);
+        match (job.cause, entry.status) {
+            (Cause::Service, _) | (Cause::Nodes, PartStatus::Held) => Output::Run(part.clone()),
+            _ => Output::RunUnlessWaiting(part.clone()),
+        }
+    }
+
+    /// The members of a part.
+    fn members_of(&self, part: &PartKey) -> impl Iterator<Item = (&Name, &ServiceEntry)> {
+        self.members
+            .get(part)
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.services.get_key_value(name))
+    }
+
+    /// Whether passes know of every Service.
+    fn all_included(&self) -> bool {
+        self.services.values().all(|entry| entry.included)
+    }
+
+    fn entry(&mut self, id: &ServiceId) -> Option<&mut ServiceEntry> {
+        self.services
+            .get_mut(&name(id))
+            .filter(|entry| &entry.view.id == id)
+    }
+}
+
+// === Take work ===
+
+impl State {
+    /// The cluster as it is now, one value for one moment.
+    fn snapshot(&mut self) -> Arc<ClusterSnapshot> {
+        if std::mem::take(&mut self.snapshot_is_old) {
+            let included = self.services.values().filter(|entry| entry.included);
+            let mut services: Vec<_> = included.map(|entry| Arc::clone(&entry.view)).collect();
+            services.sort_by(|a, b| a.id.cmp(&b.id));
+            self.snapshot_nodes = self.nodes.generation();
+            self.snapshot = Arc::new(ClusterSnapshot {
+                services,
+                cluster: ClusterView {
+                    nodes: self.nodes.set(),
+                    ..self.snapshot.cluster.clone()
+                },
+            });
+        }
+        Arc::clone(&self.snapshot)
+    }
+
+    /// Takes the discovery, if one is due. A change from now on is for the next one.
+    pub(super) fn take_discovery(&mut self, at: Instant) -> Option<DiscoveryTask> {
+        for entry in self.services.values_mut() {
+            if entry.again.take_if(|again| *again <= at).is_some() {
+                let job = Job {
+                    // What is remembered does not help, it seems.
+                    after: (entry.lost > LOST_IN_MEMORY).then_some(at),
+                    ..Job::now(Cause::Service)
+                };
+                job.add_to(&mut entry.dirty);
+                job.add_to(&mut self.discovery);
+            }
+        }
+        if self.orphans_due().is_some_and(|due| due <= at) {
+            Job::now(Cause::Service).add_to(&mut self.discovery);
+        }
+        let job = self.discovery.take()?;
+        let snapshot = self.snapshot();
+        Some(DiscoveryTask { job, snapshot })
+    }
+
+    /// Takes a part. `None` if there is nothing to do.
+    pub(super) fn take_part(&mut self, key: &PartKey, at: Instant) -> Option<PartTask> {
+        let moment = self.moment.at(at);
+        let part = self.parts.get_mut(key)?;
+        let mut job = part.job.take()?;
+        part.running = true;
+        if part.status.is_trouble() {
+            // The reason may have been an old answer.
+            job.after = job.after.max(Some(moment));
+        }
+        // While a Service waits for its finalizer, it may take an orphan over.
+        let permitted = self.orphans.permits(key);
+        if permitted && !self.all_included() {
+            self.orphans.postpone(key);
+        }
+        Some(PartTask {
+            job,
+            delete_orphan: permitted && self.all_included(),
+            snapshot: self.snapshot(),
+            nodes: self.snapshot_nodes,
+        })
+    }
+
+    /// Takes a Service object: what it does not say yet.
+    pub(super) fn take_object(&self, name: &Name, object: &ServiceObject, at: Instant) -> ObjectTask {
+        let entry = self.services.get(name);
+        let Some(entry) = entry.filter(|entry| entry.view.id == object.view.id) else {
+            return ObjectTask::Nothing;
+        };
+        // What is known is about the Service as it was served.
+        let served = entry.served.as_ref();
+        let current = served.is_some_and(|served| served.asks_the_same(&object.view));
+        let effects = entry.effects.as_ref().filter(|_| current);
+        let change = ObjectChange::due(&object.view, entry.claim, entry.finalizers, effects);
+        if change.is_empty() {
+            return ObjectTask::Nothing;
+        }
+        if let Some(written) = &entry.written
+            && written.version == object.meta.resource_version
+        {
+            let due = written.at + STORE_LAG;
+            match written.in_vain {
+                true if written.change == change => return ObjectTask::Nothing,
+                false if at < due => return ObjectTask::Later(due),
+                _ => {}
+            }
+        }
+        let existed = entry.reported.is_work_reported() || !object.view.ingress.is_empty();
+        ObjectTask::Write(ObjectWrite {
+            change,
+            had_load_balancer: entry.is_ours() && existed,
+        })
+    }
+}
+
+// === Work ended ===
+
+impl State {
+    /// A discovery ended. If it failed, it is due again when [`Self::retry_discovery`] says so.
+    pub(super) fn discovery_ended(
+        &mut self,
+        task: &DiscoveryTask,
+        result: ccm_core::Result<Discovery>,
+        at: Instant,
+    ) -> Vec<Output> {
+        match result {
+            Ok(discovery) => self.discovered(discovery, &task.snapshot, at),
+            Err(error) => {
+                let failure = Failure::Error(&error);
+                self.kinds.insert(failure.label());
+                let entries = self.services.values_mut();
+                entries
+                    .filter(|entry| entry.waits_for_discovery())
+                    .filter_map(|entry| {
+                        let nodes = NodeSet::default();
+                        entry.fail(&failure, &Reported::discovery(), Cause::Service, &nodes)
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// A discovery that failed is due again.
+    pub(super) fn retry_discovery(&mut self, job: Job) {
+        job.add_to(&mut self.discovery);
+    }
+
+    fn discovered(&mut self, discovery: Discovery, snapshot: &ClusterSnapshot, at: Instant) -> Vec<Output> {
+        let mut due: HashMap<PartKey, Job> = HashMap::new();
+        let mut outputs = Vec::new();
+        for (view, parts) in snapshot.services.iter().zip(discovery.services) {
+            if let Some(entry) = self.entry(&parts.service) {
+                outputs.extend(entry.take_parts(view, parts, &mut due));
+            }
+        }
+        let complete = self.all_included();
+        let orphans = self.orphans.listed(discovery.orphans, complete, at);
+        if !orphans.report.is_empty() {
+            outputs.push(Output::Orphans(orphans.report));
+        }
+        for part in orphans.delete {
+            due.entry(part).or_insert(Job::drift(at));
+        }
+        self.index();
+        if !std::mem::replace(&mut self.started, true) {
+            // Every part is run now, and follows the nodes as they are then.
+            self.nodes.forget_changes();
+        }
+        // In the order of the discovery: few of them are then run twice.
+        let mut ordered: Vec<_> = discovery
+            .parts
+            .iter()
+            .filter_map(|part| due.remove_entry(part))
+            .collect();
+        ordered.extend(due);
+        outputs.extend(ordered.iter().map(|(part, job)| self.make_dirty(part, *job)));
+        outputs
+    }
+
+    /// Discovery fails: the known parts of changed Services do not wait for it. Each change is run once; when discovery
+    /// works again, they are run with all others.
+    pub(super) fn requeue_known(&mut self) -> Vec<Output> {
+        let mut known = Vec::new();
+        for entry in self.services.values_mut() {
+            if entry.waits_for_discovery() && entry.requeued != entry.dirty {
+                entry.requeued = entry.dirty;
+                let parts = entry.parts().cloned();
+                known.extend(parts.zip(std::iter::repeat(entry.dirty)));
+            }
+        }
+        let run = known.into_iter().filter_map(|(part, job)| Some((part, job?)));
+        run.map(|(part, job)| self.make_dirty(&part, job)).collect()
+    }
+
+    /// Finds the members of each part.
+    fn index(&mut self) {
+        self.members.clear();
+        for (name, entry) in &self.services {
+            for part in entry.parts() {
+                let members = self.members.entry(part.clone()).or_default();
+                members.push(Arc::clone(name));
+            }
+        }
+        let members = &self.members;
+        self.parts
+            .retain(|key, part| part.job.is_some() || members.contains_key(key));
+        for key in self.members.keys() {
+            self.parts.entry(key.clone()).or_default();
+        }
+    }
+
+    /// A pass over `part` is about to apply these steps: the events that announce it.
+    pub(super) fn part_writes(
+        &mut self,
+        part: &PartKey,
+        steps: &[StepDescription],
+        cause: Cause,
+    ) -> Vec<Event> {
+        if let Some(part) = self.parts.get_mut(part) {
+            part.plan = Some(Plan {
+                at: Timestamp::now(),
+                steps: steps
+                    .iter()
+                    .take(STEPS)
+                    .map(|step| step.sentence.clone())
+                    .collect(),
+                count: steps.len(),
+            });
+        }
+        let is_named = |id: &ServiceId| steps.iter().any(|step| step.service.as_ref() == Some(id));
+        let for_all = steps.iter().any(|step| step.service.is_none());
+        let members: Vec<(Name, bool, bool)> = self
+            .members_of(part)
+            .map(|(name, entry)| {
+                // One that was served before is not the reason for a step for all.
+                let was_served = entry.is_settled() || (entry.inherited && entry.served.is_none());
+                (Name::clone(name), is_named(&entry.view.id), !was_served)
+            })
+            .collect();
+        let alone = members.len() == 1;
+        let nobody = !members.iter().any(|(_, named, waits)| *named || *waits);
+        let concerned = members
+            .into_iter()
+            .filter(|(_, named, waits)| *named || (for_all && (*waits || (alone && nobody))));
+        let mut events = Vec::new();
+        for (name, ..) in concerned {
+            let Some(entry) = self.services.get_mut(&name) else {
+                continue;
+            };
+            let wants = entry.view.wants_load_balancer();
+            let only_nodes = wants && cause == Cause::Nodes && entry.is_settled();
+            if !only_nodes && entry.reported.begin_work() {
+                let id = &entry.view.id;
+                events.push(match wants {
+                    true => Event::normal(id, "EnsuringLoadBalancer", "Ensuring load balancer"),
+                    false => Event::normal(id, "DeletingLoadBalancer", "Deleting load balancer"),
+                });
+            }
+        }
+        events
+    }
+
+    /// A pass ended.
+    pub(super) fn part_ended(
+        &mut self,
+        task: &PartTask,
+        report: &PartReport,
+        at: Instant,
+    ) -> (Vec<Output>, Next) {
+        let part = report.renamed.as_ref().unwrap_or(&report.part);
+        let is_renamed = part != &report.part;
+        if is_renamed {
+            self.rename(&report.part, part);
+        }
+        let mut outputs = Vec::new();
+        for member in &report.members {
+            self.member_ended(part, task, report, member, &mut outputs);
+        }
+        let (status, failure) = PartStatus::of(report);
+        let next = match (&report.state, &failure) {
+            (PartState::Parked { until, .. }, _) => Next::Until(*until),
+            (_, None) => Next::Done,
+            (_, Some(Failure::Blocked(_))) => Next::Backoff {
+                least: Duration::ZERO,
+            },
+            (_, Some(Failure::Error(error))) => match error.retry() {
+                Retry::Fixed(wait) => Next::Until(later(at, wait)),
+                retry => Next::Backoff {
+                    least: retry.wait(Duration::ZERO),
+                },
+            },
+        };
+        if let Some(failure) = &failure {
+            match status {
+                PartStatus::Held => {
+                    self.kinds.insert(failure.label());
+                }
+                _ => self.fail_all(part, task, report, failure, &mut outputs),
+            }
+        }
+        let entry = self.parts.entry(part.clone()).or_default();
+        (entry.status, entry.running) = (status, false);
+        if matches!(report.state, PartState::Done) {
+            entry.follows = Some(task.nodes);
+        }
+        if next != Next::Done {
+            task.job.add_to(&mut entry.job);
+        }
+        for other in &report.next {
+            self.make_dirty(other, task.job);
+            outputs.push(Output::Run(other.clone()));
+        }
+        self.find_lost(part, at);
+        let came = || self.parts.get(part).is_some_and(|part| part.job.is_some());
+        if is_renamed && next == Next::Done && came() {
+            // What came meanwhile came under the old name.
+            outputs.push(Output::Run(part.clone()));
+        }
+        (outputs, next)
+    }
+
+    /// The pass failed for all members.
+    fn fail_all(
+        &mut self,
+        part: &PartKey,
+        task: &PartTask,
+        report: &PartReport,
+        failure: &Failure<'_>,
+        outputs: &mut Vec<Output>,
+    ) {
+        if failure.is_not_leader() {
+            return;
+        }
+        let reported = report.members.iter().map(|member| name(&member.service));
+        let mut names: Vec<Name> = reported.collect();
+        if names.is_empty() {
+            names = self.members_of(part).map(|(name, _)| Name::clone(name)).collect();
+        }
+        self.kinds.insert(failure.label());
+        let nodes = &task.snapshot.cluster.nodes;
+        for name in names {
+            if let Some(entry) = self.services.get_mut(&name) {
+                outputs.extend(entry.fail(failure, part, task.job.cause, nodes));
+            }
+        }
+    }
+
+    fn member_ended(
+        &mut self,
+        part: &PartKey,
+        task: &PartTask,
+        report: &PartReport,
+        member: &MemberReport,
+        outputs: &mut Vec<Output>,
+    ) {
+        let id = &member.service;
+        let nodes = &task.snapshot.cluster.nodes;
+        let Some(entry) = self.entry(id) else { return };
+        let settled = entry.is_settled();
+        // What was true before this process started was reported by the one before.
+        let known = entry.inherited && !entry.reported.has(part) && report.pass_steps == 0;
+        let mut publish = |event: Event| outputs.push(Output::Event(event));
+        for event in entry.reported.pass_ended(part, id, report) {
+            if !known {
+                publish(event);
+            }
+        }
+        let is_done = matches!(report.state, PartState::Done);
+        let is_first = entry.joins.first() == Some(part);
+        match &member.state {
+            MemberState::Served | MemberState::Left | MemberState::Frozen(_) if is_done => {
+                entry.reported.clear_failure(part);
+                let no_nodes = nodes.keeps_members() && entry.view.wants_load_balancer() && is_first;
+                let is_new = match no_nodes {
+                    true => entry.reported.set(part, Report::NoNodes),
+                    false => entry.reported.clear(part, &Report::NoNodes),
+                };
+                if no_nodes && is_new && !known {
+                    let text = "There are no available nodes for LoadBalancer".to_owned();
+                    publish(Event::warning(id, "UnAvailableLoadBalancer", text));
+                }
+                let updated = member.touched && settled && task.job.cause == Cause::Nodes;
+                if updated && is_first && !entry.reported.is_work_reported() {
+                    let text = "Updated load balancer with new hosts";
+                    publish(Event::normal(id, "UpdatedLoadBalancer", text));
+                }
+            }
+            MemberState::Refused(error) if is_done => {
+                let failure = Failure::Error(error);
+                outputs.extend(entry.fail(&failure, part, task.job.cause, nodes));
+            }
+            _ => {}
+        }
+        let services = &task.snapshot.services;
+        let view = services
+            .binary_search_by(|view| view.id.cmp(id))
+            .ok()
+            .and_then(|found| services.get(found));
+        let Some(view) = view.filter(|view| member.finished && view.asks_the_same(&entry.view)) else {
+            return;
+        };
+        entry.served = Some(view.clone());
+        (entry.again, entry.lost) = (None, 0);
+        entry.effects = Some(member.effects.clone());
+        outputs.push(Output::Object(name(id)));
+        if entry.view.wants_load_balancer() && entry.reported.end_work() {
+            let event = Event::normal(id, "EnsuredLoadBalancer", "Ensured load balancer");
+            outputs.push(Output::Event(event));
+        }
+    }
+
+    /// Finds Services that are not served although nothing is under way for them: the cloud shows something else than it
+    /// did when their parts were discovered.
+    fn find_lost(&mut self, part: &PartKey, at: Instant) {
+        let lost: Vec<_> = self
+            .members_of(part)
+            .filter(|(_, entry)| self.is_lost(entry))
+            .map(|(name, _)| Name::clone(name))
+            .collect();
+        for name in lost {
+            if let Some(entry) = self.services.get_mut(&name) {
+                entry.lost = entry.lost.saturating_add(1);
+                entry.again.get_or_insert(at + LOST.delay(entry.lost));
+            }
+        }
+    }
+
+    fn is_lost(&self, entry: &ServiceEntry) -> bool {
+        let is_idle = |part: &PartEntry| part.job.is_none() && !part.running;
+        entry.is_ours()
+            && entry.included
+            && entry.dirty.is_none()
+            && !entry.is_settled()
+            && entry.parts().all(|part| self.parts.get(part).is_none_or(is_idle))
+    }
+
+    /// A create gave the part another name.
+    fn rename(&mut self, old: &PartKey, new: &PartKey) {
+        let mut part = self.parts.remove(old).unwrap_or_default();
+        if let Some(job) = self.parts.remove(new).and_then(|other| other.job) {
+            job.add_to(&mut part.job);
+        }
+        self.parts.insert(new.clone(), part);
+        let members = self.members.remove(old).unwrap_or_default();
+        for name in &members {
+            let Some(entry) = self.services.get_mut(name) else {
+                continue;
+            };
+            for key in entry.joins.iter_mut().chain(&mut entry.leaves) {
+                if key == old {
+                    key.clone_from(new);
+                }
+            }
+            entry.reported.rename(old, new);
+        }
+        let known = self.members.entry(new.clone()).or_default();
+        for name in members {
+            if !known.contains(&name) {
+                known.push(name);
+            }
+        }
+    }
+
+    /// The write of a Service object ended: the event, if there is one.
+    pub(super) fn object_ended(
+        &mut self,
+        object: &ServiceObject,
+        write: ObjectWrite,
+        end: ObjectEnd<'_>,
+        at: Instant,
+    ) -> Option<Event> {
+        let id = &object.view.id;
+        let ObjectWrite {
+            change,
+            had_load_balancer,
+        } = write;
+        // The Service may be gone already.
+        let entry = self.entry(id);
+        match end {
+            ObjectEnd::Written { in_vain } => {
+                let removed = !object.view.wants_load_balancer() && !change.remove_finalizers.is_empty();
+                if let Some(entry) = entry {
+                    entry.reported.written();
+                    if removed {
+                        entry.reported.end_work();
+                    }
+                    entry.written = Some(Written {
+                        version: object.meta.resource_version.clone(),
+                        change,
+                        at,
+                        in_vain,
+                    });
+                }
+                (removed && had_load_balancer)
+                    .then(|| Event::normal(id, "DeletedLoadBalancer", "Deleted load balancer"))
+            }
+            ObjectEnd::Failed(error) => {
+                let message = format!("Error syncing load balancer: {}: {error}", change.failure());
+                let is_new = entry?.reported.not_written(&message);
+                is_new.then(|| Event::warning(id, "SyncLoadBalancerFailed", message))
+            }
+        }
+    }
+}
+
+impl ServiceEntry {
+    /// Takes over the parts that were discovered. Returns what follows if that is all there is to do.
+    fn take_parts(
+        &mut self,
+        view: &Arc<ServiceView>,
+        parts: ServiceParts,
+        due: &mut HashMap<PartKey, Job>,
+    ) -> Option<Output> {
+        let known: HashSet<_> = self.parts().cloned().collect();
+        (self.joins, self.leaves) = (parts.joins, parts.leaves);
+        let (joins, leaves) = (&self.joins, &self.leaves);
+        self.reported
+            .retain(|part| joins.contains(part) || leaves.contains(part));
+        // If it has changed meanwhile, the next discovery is for it.
+        let job = if self.view.asks_the_same(view) {
+            self.requeued = None;
+            self.dirty.take()
+        } else {
+            None
+        };
+        for part in self.parts() {
+            // A part may be new without any change of the Service: somebody created or deleted something.
+            let moved = (!known.contains(part)).then_some(Job::now(Cause::Service));
+            if let Some(job) = job.or(moved) {
+                due.entry(part.clone())
+                    .and_modify(|due| *due = due.and(job))
+                    .or_insert(job);
+            }
+        }
+        if self.parts().next().is_some() || !self.is_ours() || self.is_settled() {
+            return None;
+        }
+        // There is nothing of it, and nothing is to be done for it.
+        self.served = Some(Arc::clone(view));
+        if view.wants_load_balancer() {
+            // Its status is not ours any more.
+            self.effects = None;
+        }
+        self.effects.get_or_insert_default();
+        Some(Output::Object(name(&parts.service)))
+    }
+}
+
+// === For people ===
+
+impl State {
+    /// The state in numbers.
+    pub(super) fn counts(&self) -> Counts {
+        let mut counts = Counts {
+            services: ["served", "pending", "leaving", "foreign"]
+                .map(|state| (state, 0))
+                .into(),
+            parts: PartStatus::ALL.map(|status| (status.as_str(), 0)).into(),
+            failing: self.kinds.iter().map(|kind| (*kind, 0)).collect(),
+            ..Counts::default()
+        };
+        for entry in self.services.values() {
+            *counts.services.entry(entry.shown_state()).or_default() += 1;
+            if let Some(kind) = entry.reported.failure_kind() {
+                *counts.failing.entry(kind).or_default() += 1;
+            }
+        }
+        for part in self.parts.values() {
+            *counts.parts.entry(part.status.as_str()).or_default() += 1;
+        }
+        let deletable = self.orphans.all().filter(|(orphan, _)| orphan.deletable).count();
+        counts.orphans = (deletable, self.orphans.all().count() - deletable);
+        counts
+    }
+
+    /// The Services by name.
+    pub(super) fn rows(&self) -> Vec<ServiceRow> {
+        let mut rows: Vec<_> = self
+            .services
+            .iter()
+            .map(|(name, entry)| self.row(name, entry))
+            .collect();
+        rows.sort_by(|one, other| one.name.cmp(&other.name));
+        rows
+    }
+
+    fn row(&self, name: &Name, entry: &ServiceEntry) -> ServiceRow {
+        let part = |key: &PartKey| {
+            let part = self.parts.get(key);
+            PartRow {
+                name: key.to_string(),
+                state: part.map_or("new", |part| match part.running {
+                    true => "running",
+                    false => part.status.as_str(),
+                }),
+                last_plan: part.and_then(|part| part.plan.clone()),
+            }
+        };
+        let ingress = entry.view.ingress.iter();
+        ServiceRow {
+            name: name.to_string(),
+            state: entry.shown_state(),
+            addresses: ingress
+                .filter_map(|ingress| ingress.ip.as_deref().or(ingress.hostname.as_deref()))
+                .map(str::to_owned)
+                .collect(),
+            parts: entry.parts().map(part).collect(),
+            error: entry.reported.error(),
+        }
+    }
+
+    /// What belongs to Services that do not exist.
+    pub(super) fn orphan_rows(&self) -> Vec<OrphanRow> {
+        let row = |(orphan, since): (&OrphanPart, Instant)| OrphanRow {
+            name: orphan.what.clone(),
+            seen_for_seconds: since.elapsed().as_secs(),
+            deletable: orphan.deletable,
+            consequence: orphans::consequence(orphan, self.deletes_orphans),
+        };
+        self.orphans.all().map(row).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

@@ -1,0 +1,210 @@
+//! The workers: one kind runs passes over parts, the other writes Service objects. Each takes work from the
+//! [state](super::state) and returns the result to it.
+
+use std::sync::Arc;
+
+use ccm_core::{
+    client::later,
+    controllers::ServiceObject,
+    load_balancer::{PartKey, PartReport, PartState, Request, StepDescription, Watcher},
+};
+use k8s_openapi::jiff::Timestamp;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info};
+
+use super::{
+    BACKOFF, COMPONENT, ServiceController,
+    state::{Cause, Name, Next, ObjectEnd, ObjectTask, ObjectWrite, PartStatus},
+};
+use crate::controllers::node_object::is_gone;
+
+/// Publishes events before a pass writes.
+struct Announcer {
+    controller: Arc<ServiceController>,
+    /// The part under its name at the begin of the pass.
+    part: PartKey,
+    cause: Cause,
+}
+
+impl Watcher for Announcer {
+    fn due(&self, _: &PartKey, steps: &[StepDescription]) {
+        let mut state = self.controller.state.lock();
+        let events = state.part_writes(&self.part, steps, self.cause);
+        drop(state);
+        for event in events {
+            self.controller.events.publish(&event);
+        }
+    }
+}
+
+// === Parts ===
+
+impl ServiceController {
+    /// Runs parts until `shutdown`; a pass that is under way then is finished. A part that waits for the cloud is left to
+    /// the next process.
+    pub(super) async fn work_on_parts(self: Arc<Self>, shutdown: CancellationToken) {
+        loop {
+            let part = tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                part = self.parts.next() => part,
+            };
+            self.metrics.running.inc();
+            self.run_part(&part).await;
+            self.metrics.running.dec();
+        }
+    }
+
+    async fn run_part(self: &Arc<Self>, part: &PartKey) {
+        let task = self.state.lock().take_part(part, Instant::now());
+        let (Some(task), Some(balancers)) = (task, self.cloud.load_balancers()) else {
+            return self.parts.done(part);
+        };
+        let request = Request {
+            snapshot: Arc::clone(&task.snapshot),
+            read: task.job.ask(),
+            delete_orphan: task.delete_orphan,
+            watcher: Some(Arc::new(Announcer {
+                controller: Arc::clone(self),
+                part: part.clone(),
+                cause: task.job.cause,
+            })),
+        };
+        let began = Instant::now();
+        let report = balancers.run(part, &request).await;
+        let now = Instant::now();
+        let (outputs, next) = self.state.lock().part_ended(&task, &report, now);
+        self.show_pass(part, task.job.cause, &report, began);
+        match (&report.renamed, next) {
+            (None, Next::Done) => self.parts.done(part),
+            (None, Next::Until(due)) => self.parts.done_until(part, due),
+            (None, Next::Backoff { least }) => {
+                self.parts.done_with_backoff_of_at_least(part, least);
+            }
+            (Some(new), next) => {
+                self.parts.done(part);
+                match next {
+                    Next::Done => {}
+                    Next::Until(due) => self.parts.add_at(new.clone(), due),
+                    Next::Backoff { least } => {
+                        self.parts
+                            .add_at(new.clone(), later(now, BACKOFF.first.max(least)));
+                    }
+                }
+            }
+        }
+        self.apply(outputs);
+        self.followed(report.renamed.as_ref().unwrap_or(part), part, next);
+    }
+
+    /// Log and metrics of a pass.
+    fn show_pass(&self, part: &PartKey, cause: Cause, report: &PartReport, began: Instant) {
+        let took = began.elapsed();
+        let name = report.renamed.as_ref().unwrap_or(part);
+        let (status, failure) = PartStatus::of(report);
+        self.metrics.pass_ended(cause, took, status);
+        if name != part {
+            self.events.works(part.as_str());
+        }
+        match (&failure, &report.state) {
+            (Some(failure), _) if failure.is_not_leader() => {}
+            (Some(failure), _) => {
+                self.metrics.retried(failure.label());
+                self.events
+                    .failed(name.as_str(), failure.label(), &failure.text());
+            }
+            (None, PartState::Parked { why, .. }) => {
+                debug!(controller = COMPONENT, part = %name, why, "Waiting for the cloud");
+                self.metrics.retried("parked");
+            }
+            (None, _) => self.events.works(name.as_str()),
+        }
+        let steps = report.steps.len();
+        debug!(controller = COMPONENT, part = %name, ?cause, steps, state = status.as_str(), elapsed = ?took, "Pass ended");
+    }
+}
+
+// === Objects ===
+
+impl ServiceController {
+    /// Writes Service objects until `shutdown`; a patch that is under way then is finished.
+    pub(super) async fn work_on_objects(self: Arc<Self>, shutdown: CancellationToken) {
+        loop {
+            let name = tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                name = self.objects.next() => name,
+            };
+            self.sync_object(&name).await;
+        }
+    }
+
+    async fn sync_object(&self, name: &Name) {
+        let object = self.service(name);
+        let task = match &object {
+            Some(object) => self.state.lock().take_object(name, object, Instant::now()),
+            None => ObjectTask::Nothing,
+        };
+        let is_done = match (task, &object) {
+            (ObjectTask::Later(due), _) => return self.objects.done_until(name, due),
+            (ObjectTask::Write(write), Some(object)) => self.write(name, object, write).await,
+            _ => true,
+        };
+        if is_done {
+            self.events.works(name);
+            self.objects.done(name);
+        } else {
+            self.objects.done_with_backoff(name);
+        }
+    }
+
+    /// Writes a Service object. Whether nothing is left to do.
+    async fn write(&self, name: &Name, object: &ServiceObject, write: ObjectWrite) -> bool {
+        let change = &write.change;
+        let view = &object.view;
+        let api: Api<ServiceObject> = Api::namespaced(self.client.clone(), &view.id.namespace);
+        let body = Patch::Strategic(change.patch(view, Timestamp::now()));
+        let result = api
+            .patch_status(&view.id.name, &PatchParams::default(), &body)
+            .await;
+        let error = match &result {
+            Err(error) if is_gone(error) => {
+                self.metrics.wrote("gone");
+                return true;
+            }
+            Err(error) => ccm_core::error::report(error),
+            Ok(_) => String::new(),
+        };
+        let end = match &result {
+            Ok(reply) => {
+                let in_vain = reply.meta.resource_version == object.meta.resource_version;
+                self.metrics.wrote(if in_vain { "unchanged" } else { "written" });
+                info!(
+                    controller = COMPONENT,
+                    service = &**name,
+                    add_finalizers = ?change.add_finalizers,
+                    remove_finalizers = ?change.remove_finalizers,
+                    ingress = ?change.ingress,
+                    annotations = ?change.annotations.keys(),
+                    "Updated Service"
+                );
+                ObjectEnd::Written { in_vain }
+            }
+            Err(_) => {
+                self.metrics.wrote("failed");
+                self.events.failed(name, "ServiceNotWritten", &error);
+                ObjectEnd::Failed(&error)
+            }
+        };
+        let event = self.state.lock().object_ended(object, write, end, Instant::now());
+        if let Some(event) = event {
+            self.events.publish(&event);
+        }
+        result.is_ok()
+    }
+}

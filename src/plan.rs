@@ -1,0 +1,216 @@
+//! What this program would do: `plan` and `--dry-run`.
+//!
+//! | Part | Holds |
+//! |---|---|
+//! | this file | the plan of all controllers together, and its summary |
+//! | [`cluster`] | the cluster at one moment |
+//! | [`text`] | the plan for people |
+//! | [`json`] | the plan for programs |
+//! | [`dry_run`] | repeats the plan and logs what changed |
+//!
+//! The actions and findings of a plan are [`crate::controllers::plan`]'s.
+
+mod cluster;
+mod dry_run;
+mod json;
+mod text;
+
+use std::fmt;
+
+use anyhow::bail;
+use ccm_core::{
+    Cloud,
+    load_balancer::{Effect, OwnershipTag, ReadOptions},
+};
+use serde::Serialize;
+
+pub(crate) use cluster::{Cluster, read_ownership_tag};
+pub(crate) use dry_run::DryRun;
+pub(crate) use json::render as as_json;
+pub(crate) use text::render as as_text;
+
+pub(crate) use crate::controllers::plan::Plan;
+use crate::{
+    config::Config,
+    controllers::{lifecycle, node, route, service},
+};
+
+/// What is planned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Everything.
+    #[default]
+    Everything,
+    /// One Service, and no nodes.
+    Service { namespace: String, name: String },
+}
+
+/// Plans the work of all controllers.
+pub(crate) struct Planner<'a> {
+    pub(crate) cloud: &'a dyn Cloud,
+    pub(crate) config: &'a Config,
+    pub(crate) ownership_tag: &'a OwnershipTag,
+}
+
+impl Planner<'_> {
+    /// What would be done, as far as it can be determined.
+    ///
+    /// # Errors
+    /// If the Service of the scope does not exist or has no controller.
+    pub(crate) async fn plan(
+        &self,
+        cluster: &Cluster,
+        scope: &Scope,
+        ask: ReadOptions,
+    ) -> anyhow::Result<Plan> {
+        let mut plan = Plan::default();
+        let mut nodes = cluster.nodes.clone();
+        let everything = *scope == Scope::Everything;
+        let enabled = |name| self.config.controllers.is_enabled(name);
+        // Load balancers and routes follow the nodes as they would be. The plan of one Service shows no nodes.
+        let mut hidden = Plan::default();
+        let of_nodes = if everything { &mut plan } else { &mut hidden };
+        for node in &cluster.nodes {
+            of_nodes.node(&node.view.name);
+        }
+        if enabled(lifecycle::COMPONENT) && everything {
+            lifecycle::plan(&mut nodes, self.cloud, &self.config.lifecycle, of_nodes).await;
+        }
+        if enabled(node::COMPONENT) && (everything || node::has_uninitialized(&nodes)) {
+            node::plan(&mut nodes, self.cloud, &self.config.node, ask, of_nodes).await;
+        }
+        let with_services = enabled(service::NAME);
+        match (self.cloud.load_balancers().filter(|_| with_services), scope) {
+            (Some(balancers), _) => {
+                let world = service::World {
+                    services: &cluster.services,
+                    nodes: &nodes,
+                    cluster_name: &self.config.cluster_name,
+                    ownership_tag: self.ownership_tag,
+                    delete_orphans: self.config.service.orphans.delete,
+                };
+                let only = match scope {
+                    Scope::Everything => None,
+                    Scope::Service { namespace, name } => Some(world.find(namespace, name)?),
+                };
+                service::plan(&world, balancers, only.as_ref(), ask, &mut plan).await;
+            }
+            (None, Scope::Service { .. }) if with_services => bail!(
+                "--service: the cloud provider {} has no load balancers",
+                self.cloud.name()
+            ),
+            (None, Scope::Service { .. }) => match self.config.controllers.elsewhere.get(service::NAME) {
+                Some(component) => {
+                    bail!("--service: --leader-migration-config gives the service controller to {component}")
+                }
+                None => bail!("--service: the service controller is switched off by --controllers"),
+            },
+            (None, Scope::Everything) => {}
+        }
+        let with_routes = enabled(route::NAME) && self.config.route.enabled && self.cloud.routes().is_some();
+        if everything && with_routes {
+            route::plan(&nodes, self.cloud, &self.config.route, ask.priority, &mut plan).await;
+        }
+        Ok(plan)
+    }
+}
+
+/// The outcome of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Everything is as it should be.
+    Nothing,
+    /// There is something to do.
+    Changes,
+    /// Something differs, and nothing would be done about it.
+    Blocked,
+    /// Not everything could be determined.
+    Incomplete,
+}
+
+impl Verdict {
+    /// The exit code of `plan`.
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            Self::Nothing => 0,
+            Self::Incomplete => 1,
+            Self::Changes => 2,
+            Self::Blocked => 3,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Changes => "changes",
+            Self::Blocked => "blocked",
+            Self::Incomplete => "incomplete",
+        }
+    }
+}
+
+/// A plan in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Summary {
+    pub(crate) create: usize,
+    pub(crate) change: usize,
+    pub(crate) delete: usize,
+    pub(crate) blocked: usize,
+    pub(crate) warnings: usize,
+    pub(crate) problems: usize,
+}
+
+impl Summary {
+    pub(crate) fn of(plan: &Plan) -> Self {
+        let mut summary = Self {
+            problems: plan.problems.len(),
+            ..Self::default()
+        };
+        for (_, findings) in plan.objects() {
+            for change in &findings.changes {
+                *match change.effect {
+                    Effect::Create => &mut summary.create,
+                    Effect::Change => &mut summary.change,
+                    Effect::Delete => &mut summary.delete,
+                } += 1;
+            }
+            summary.blocked += findings.blocked.len();
+            summary.warnings += findings.warnings.len();
+        }
+        summary
+    }
+
+    pub(crate) fn verdict(&self) -> Verdict {
+        if self.problems > 0 {
+            Verdict::Incomplete
+        } else if self.create + self.change + self.delete > 0 {
+            Verdict::Changes
+        } else if self.blocked > 0 {
+            Verdict::Blocked
+        } else {
+            Verdict::Nothing
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (create, change, delete) = (self.create, self.change, self.delete);
+        write!(f, "{create} to create, {change} to change, {delete} to delete")?;
+        let warnings = if self.warnings == 1 { "warning" } else { "warnings" };
+        let further = [
+            (self.blocked, "blocked"),
+            (self.problems, "not found out"),
+            (self.warnings, warnings),
+        ];
+        let mut sign = ";";
+        for (number, name) in further.into_iter().filter(|(number, _)| *number > 0) {
+            write!(f, "{sign} {number} {name}")?;
+            sign = ",";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
